@@ -1,0 +1,1 @@
+//! The RDMA verbs stack for Linux in pure Rust.

@@ -1,0 +1,2 @@
+//! The Linux kernel's uverbs userspace ABI as data.
+#![no_std]

@@ -1,0 +1,103 @@
+//! What an errno means for a verb: the kernel reuses a dozen numbers for a hundred reasons.
+//!
+//! Sources: `drivers/infiniband/core/uverbs_cmd.c`, `uverbs_ioctl.c`, `rdma_core.c`, `umem.c`, `verbs.c` and
+//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2. A pair without an entry has no meaning beyond the errno's own.
+
+use super::{Errno, Verb};
+
+/// What `errno` means when `verb` fails with it, as one clause.
+pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
+    by_verb(verb, errno).or_else(|| in_general(errno))
+}
+
+fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
+    Some(match (verb, errno) {
+        (Verb::OpenDevice, Errno::NOENT) => {
+            "the character device has no node in /dev/infiniband (udev, or a container without it)"
+        }
+        (Verb::OpenDevice, Errno::ACCESS | Errno::PERM) => {
+            "this user may not open the character device, or a device cgroup forbids it"
+        }
+        (Verb::OpenDevice, Errno::NXIO | Errno::NODEV) => {
+            "the device has been removed, or it is not in this network namespace"
+        }
+        (Verb::OpenDevice | Verb::GetContext, Errno::MFILE) => {
+            "the process has no file descriptor left (RLIMIT_NOFILE)"
+        }
+        (Verb::GetContext, Errno::INVAL) => {
+            "the file already has a context, or the driver refused the user data"
+        }
+        (Verb::GetContext, Errno::AGAIN) => "the device is not active at the moment",
+        (Verb::DeallocPd, Errno::BUSY) => "MRs, MWs, AHs, QPs, SRQs or WQs still stand on the PD",
+        (Verb::RegMr | Verb::ReregMr, Errno::NOMEM) => {
+            "the memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory left"
+        }
+        (Verb::RegMr, Errno::FAULT) => "a part of the range is not mapped",
+        (Verb::RegMr, Errno::INVAL) => {
+            "the access flags contradict each other or the device does not have them, or the I/O virtual address has another offset in its page than the address"
+        }
+        (Verb::RegMr, Errno::PERM) => "pages of the range must not be pinned with this access",
+        (Verb::DeregMr, Errno::BUSY) => "the MR is in use: memory windows are bound to it",
+        (Verb::DeregMr, Errno::INVAL) => "memory windows are still bound to the MR",
+        (Verb::CreateCq, Errno::INVAL) => {
+            "the number of entries is 0 or more than the device's max_cqe, or there is no such completion vector"
+        }
+        (Verb::ResizeCq, Errno::INVAL) => {
+            "the new size is 0, more than the device's max_cqe, or smaller than the completions that wait"
+        }
+        (Verb::DestroyCq, Errno::BUSY) => "QPs, SRQs or WQs still report to the CQ",
+        (Verb::CreateQp, Errno::INVAL) => {
+            "a capacity exceeds the device's limits, or the transport needs other attributes"
+        }
+        (
+            Verb::CreateQp | Verb::CreateCq | Verb::CreateSrq | Verb::AllocPd | Verb::CreateAh,
+            Errno::NOMEM,
+        ) => "the kernel or the device has no memory, or no object of this kind, left",
+        (Verb::CreateQp, Errno::NOSYS) => "the device does not have this transport",
+        (Verb::ModifyQp, Errno::INVAL) => {
+            "an attribute is wrong for this transition, or its value exceeds a limit of the device"
+        }
+        (Verb::ModifyQp, Errno::NODEV) => {
+            "the GID's network device is in another network namespace"
+        }
+        (Verb::ModifyQp, Errno::TIMEDOUT) => "the route to the peer's GID did not resolve in time",
+        (Verb::ModifyQp | Verb::CreateAh, Errno::NETUNREACH) => {
+            "there is no route to the peer's GID from the network device of the source GID"
+        }
+        (Verb::DestroyQp, Errno::BUSY) => "multicast groups are still attached to the QP",
+        (Verb::PostSend, Errno::INVAL) => {
+            "the QP is not in a state that sends (RTS, SQD, SQE or ERR)"
+        }
+        (Verb::CreateAh, Errno::TIMEDOUT) => {
+            "the link-layer address of the peer's GID did not resolve in time"
+        }
+        (Verb::CreateAh, Errno::INVAL) => {
+            "the address vector is wrong: a GID index or port that does not exist, or no GRH on an Ethernet port"
+        }
+        (Verb::AttachMcast, Errno::INVAL) => {
+            "only UD QPs can join a multicast group, and the GID must be a multicast one"
+        }
+        (Verb::DestroySrq, Errno::BUSY) => "QPs still receive from the SRQ",
+        (Verb::QueryPort, Errno::INVAL) => "the device has no such port",
+        (Verb::QueryGid, Errno::INVAL) => "the device has no such port or GID index",
+        (Verb::QueryGid, Errno::NODATA) => "the GID entry is empty",
+        (Verb::MapQueue, Errno::INVAL) => {
+            "the ring has been mapped before, or it belongs to another context"
+        }
+        (Verb::MapQueue, Errno::AGAIN) => "the pages cannot be locked (RLIMIT_MEMLOCK)",
+        _ => return None,
+    })
+}
+
+fn in_general(errno: Errno) -> Option<&'static str> {
+    Some(match errno {
+        Errno::IO => "the device has been removed",
+        Errno::ACCESS => "another process opened this file, and write() is for the opener alone",
+        Errno::NOENT => "the kernel knows no object of this kind by this handle",
+        Errno::OPNOTSUPP | Errno::NOSYS => "the driver does not have this verb",
+        Errno::PROTONOSUPPORT | Errno::NOTTY => "the kernel does not have this method",
+        Errno::BUSY => "other objects still stand on it",
+        Errno::MFILE => "the process has no file descriptor left (RLIMIT_NOFILE)",
+        _ => return None,
+    })
+}

@@ -1,0 +1,317 @@
+//! What goes wrong, said so that the reader can act on it.
+//!
+//! Every control-path error names the verb that failed, the object that it was called on and the cause.
+//! Where the cause is an errno, the error adds what that errno means *for that verb* and, where it can be
+//! found out, the limit that was hit. Posting and polling have small error types of their own
+//! ([`crate::PostError`], [`crate::CompletionError`]), because they must cost nothing when all is well.
+
+mod meaning;
+mod verb;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+
+pub use rustix::io::Errno;
+pub use verb::Verb;
+
+/// The result of a verb.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What an error is about: the kind of object and how it is known to the user.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Subject {
+    what: Cow<'static, str>,
+    id: Option<u64>,
+}
+
+impl Subject {
+    /// An object known by its number: a kernel handle, a port, a GID index.
+    pub(crate) const fn numbered(kind: &'static str, id: u64) -> Self {
+        Self {
+            what: Cow::Borrowed(kind),
+            id: Some(id),
+        }
+    }
+
+    /// An object known by its name or path.
+    pub(crate) fn named(kind: &str, name: impl fmt::Display) -> Self {
+        Self {
+            what: Cow::Owned(format!("{kind} {name}")),
+            id: None,
+        }
+    }
+
+    /// An object that does not exist yet, or of which there is only one.
+    pub(crate) const fn the(kind: &'static str) -> Self {
+        Self {
+            what: Cow::Borrowed(kind),
+            id: None,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.id {
+            Some(id) => write!(f, "{} {id}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a verb failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The kernel refused with this errno.
+    Os(Errno),
+    /// The kernel, the driver or the device does not have what was asked for; the text says what is missing.
+    Unsupported(Cow<'static, str>),
+    /// The request was refused before the kernel saw it; the text says which argument and why.
+    Invalid(Cow<'static, str>),
+    /// Other objects still stand on this one; the text names them.
+    Busy(Cow<'static, str>),
+    /// No such device, port, GID or the like; the text says what was looked for.
+    NotFound(Cow<'static, str>),
+    /// The kernel's answer makes no sense; the text says what is wrong with it.
+    Malformed(Cow<'static, str>),
+}
+
+/// A verb that failed: which, on what, and why.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Inner {
+    verb: Verb,
+    subject: Subject,
+    cause: Cause,
+    detail: Option<Cow<'static, str>>,
+}
+
+impl Error {
+    pub(crate) fn new(verb: Verb, subject: Subject, cause: Cause) -> Self {
+        Self(Box::new(Inner {
+            verb,
+            subject,
+            cause,
+            detail: None,
+        }))
+    }
+
+    pub(crate) fn os(verb: Verb, subject: Subject, errno: Errno) -> Self {
+        Self::new(verb, subject, Cause::Os(errno))
+    }
+
+    pub(crate) fn invalid(verb: Verb, subject: Subject, why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(verb, subject, Cause::Invalid(why.into()))
+    }
+
+    pub(crate) fn unsupported(
+        verb: Verb,
+        subject: Subject,
+        missing: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::new(verb, subject, Cause::Unsupported(missing.into()))
+    }
+
+    pub(crate) fn malformed(
+        verb: Verb,
+        subject: Subject,
+        what: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::new(verb, subject, Cause::Malformed(what.into()))
+    }
+
+    /// Adds what could be found out after the failure, such as the limit that was hit.
+    pub(crate) fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.0.detail = Some(detail.into());
+        self
+    }
+
+    /// The verb that failed.
+    pub fn verb(&self) -> Verb {
+        self.0.verb
+    }
+
+    /// The object that the verb was called on, or that it was to create.
+    pub fn subject(&self) -> &Subject {
+        &self.0.subject
+    }
+
+    /// Why it failed.
+    pub fn cause(&self) -> &Cause {
+        &self.0.cause
+    }
+
+    /// What was found out after the failure, such as the limit that was hit.
+    pub fn detail(&self) -> Option<&str> {
+        self.0.detail.as_deref()
+    }
+
+    /// The kernel's errno, if the kernel refused.
+    pub fn errno(&self) -> Option<Errno> {
+        match self.0.cause {
+            Cause::Os(errno) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// The nearest kind of `std::io::Error`.
+    pub fn io_kind(&self) -> io::ErrorKind {
+        match self.0.cause {
+            Cause::Os(errno) => errno.kind(),
+            Cause::Unsupported(_) => io::ErrorKind::Unsupported,
+            Cause::Invalid(_) => io::ErrorKind::InvalidInput,
+            Cause::Busy(_) => io::ErrorKind::ResourceBusy,
+            Cause::NotFound(_) => io::ErrorKind::NotFound,
+            Cause::Malformed(_) => io::ErrorKind::InvalidData,
+        }
+    }
+
+    /// True if the kernel, driver or device lacks what was asked for.
+    pub fn is_unsupported(&self) -> bool {
+        match self.0.cause {
+            Cause::Unsupported(_) => true,
+            Cause::Os(errno) => {
+                errno == Errno::OPNOTSUPP || errno == Errno::PROTONOSUPPORT || errno == Errno::NOSYS
+            }
+            _ => false,
+        }
+    }
+
+    /// True if the device has been removed while it was open.
+    pub fn is_device_gone(&self) -> bool {
+        matches!(self.0.cause, Cause::Os(Errno::IO | Errno::NODEV))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner {
+            verb,
+            subject,
+            cause,
+            detail,
+        } = &*self.0;
+        write!(f, "{verb} on {subject}: ")?;
+        match cause {
+            Cause::Os(errno) => {
+                write!(f, "{}", OsText(*errno))?;
+                if let Some(meaning) = meaning::of(*verb, *errno) {
+                    write!(f, ": {meaning}")?;
+                }
+            }
+            Cause::Unsupported(what) => write!(f, "not supported: {what}")?,
+            Cause::Invalid(why) => write!(f, "invalid argument: {why}")?,
+            Cause::Busy(by) => write!(f, "busy: {by}")?,
+            Cause::NotFound(what) => write!(f, "not found: {what}")?,
+            Cause::Malformed(what) => write!(f, "the kernel's answer makes no sense: {what}")?,
+        }
+        match detail {
+            Some(detail) => write!(f, " ({detail})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("verb", &self.0.verb)
+            .field("subject", &self.0.subject)
+            .field("cause", &self.0.cause)
+            .field("detail", &self.0.detail)
+            .finish()
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        io::Error::new(error.io_kind(), error)
+    }
+}
+
+/// The system's text for an errno, without the "(os error N)" that std appends.
+struct OsText(Errno);
+
+impl fmt::Display for OsText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = io::Error::from_raw_os_error(self.0.raw_os_error()).to_string();
+        f.write_str(text.split(" (os error").next().unwrap_or(&text))
+    }
+}
+
+/// A destroy verb that failed, with the object: it still exists and is still the caller's.
+pub struct DestroyError<T> {
+    /// The object, as it was.
+    pub object: T,
+    /// Why it could not be destroyed.
+    pub error: Error,
+}
+
+impl<T> fmt::Debug for DestroyError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<T> fmt::Display for DestroyError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<T> std::error::Error for DestroyError<T> {}
+
+impl<T> From<DestroyError<T>> for Error {
+    /// Keeps the error and drops the object, which destroys it later if it can be.
+    fn from(failed: DestroyError<T>) -> Self {
+        failed.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_verb_object_errno_and_meaning() {
+        let error = Error::os(Verb::DeallocPd, Subject::numbered("PD", 3), Errno::BUSY);
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "dealloc_pd on PD 3: Device or resource busy: {}",
+                meaning::of(Verb::DeallocPd, Errno::BUSY).unwrap()
+            )
+        );
+        assert_eq!(error.io_kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(error.errno(), Some(Errno::BUSY));
+    }
+
+    #[test]
+    fn detail_comes_last() {
+        let error =
+            Error::invalid(Verb::RegMr, Subject::the("MR"), "length is 0").with_detail("why not");
+        assert_eq!(
+            error.to_string(),
+            "reg_mr on MR: invalid argument: length is 0 (why not)"
+        );
+        assert!(!error.is_unsupported());
+    }
+
+    #[test]
+    fn becomes_an_io_error_of_its_kind() {
+        let io = io::Error::from(Error::os(Verb::RegMr, Subject::the("MR"), Errno::NOMEM));
+        assert_eq!(io.kind(), io::ErrorKind::OutOfMemory);
+    }
+}

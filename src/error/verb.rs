@@ -1,0 +1,149 @@
+//! The verbs by name, as errors and traces show them.
+
+use std::fmt;
+
+/// Declares the verbs with their names in one list, so that neither can be forgotten.
+macro_rules! verbs {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// A verb: one thing that can be asked of the kernel or of this library.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum Verb {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Verb {
+            /// Every verb.
+            pub const ALL: &'static [Verb] = &[$(Verb::$variant),*];
+
+            /// The verb's name, as the manual pages spell it without the `ibv_` prefix.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Verb::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+verbs! {
+    /// Lists the RDMA devices.
+    ListDevices = "get_device_list",
+    /// Opens a device.
+    OpenDevice = "open_device",
+    /// Obtains the user context of an open device.
+    GetContext = "get_context",
+    /// Asks an imported context for its properties.
+    QueryContext = "query_context",
+    /// Makes a context out of another's command file descriptor.
+    ImportDevice = "import_device",
+    /// Lists the handles of a context's objects.
+    InfoHandles = "info_handles",
+    /// Queries the device's attributes.
+    QueryDevice = "query_device",
+    /// Queries a port's attributes.
+    QueryPort = "query_port",
+    /// Queries the whole GID table.
+    QueryGidTable = "query_gid_table",
+    /// Queries one entry of the GID table.
+    QueryGid = "query_gid_ex",
+    /// Queries one entry of the partition key table.
+    QueryPkey = "query_pkey",
+    /// Allocates the file descriptor that asynchronous events arrive on.
+    AllocAsyncFd = "alloc_async_fd",
+    /// Reads an asynchronous event.
+    GetAsyncEvent = "get_async_event",
+    /// Allocates a protection domain.
+    AllocPd = "alloc_pd",
+    /// Frees a protection domain.
+    DeallocPd = "dealloc_pd",
+    /// Allocates a thread domain.
+    AllocTd = "alloc_td",
+    /// Frees a thread domain.
+    DeallocTd = "dealloc_td",
+    /// Builds a parent domain over a protection domain.
+    AllocParentDomain = "alloc_parent_domain",
+    /// Makes a protection domain out of the handle of another's.
+    ImportPd = "import_pd",
+    /// Registers a memory region.
+    RegMr = "reg_mr",
+    /// Registers a memory region that lies in a dma-buf.
+    RegDmabufMr = "reg_dmabuf_mr",
+    /// Changes a memory region.
+    ReregMr = "rereg_mr",
+    /// Deregisters a memory region.
+    DeregMr = "dereg_mr",
+    /// Queries a memory region by its handle.
+    QueryMr = "query_mr",
+    /// Makes a memory region out of the handle of another's.
+    ImportMr = "import_mr",
+    /// Gives advice about memory regions.
+    AdviseMr = "advise_mr",
+    /// Allocates a memory window.
+    AllocMw = "alloc_mw",
+    /// Frees a memory window.
+    DeallocMw = "dealloc_mw",
+    /// Creates a completion channel.
+    CreateCompChannel = "create_comp_channel",
+    /// Waits for or reads a completion event.
+    GetCqEvent = "get_cq_event",
+    /// Creates a completion queue.
+    CreateCq = "create_cq",
+    /// Resizes a completion queue.
+    ResizeCq = "resize_cq",
+    /// Changes a completion queue's moderation.
+    ModifyCq = "modify_cq",
+    /// Destroys a completion queue.
+    DestroyCq = "destroy_cq",
+    /// Polls a completion queue.
+    PollCq = "poll_cq",
+    /// Asks for an event when the next completion arrives.
+    ReqNotifyCq = "req_notify_cq",
+    /// Creates a queue pair.
+    CreateQp = "create_qp",
+    /// Changes a queue pair's attributes or state.
+    ModifyQp = "modify_qp",
+    /// Queries a queue pair.
+    QueryQp = "query_qp",
+    /// Destroys a queue pair.
+    DestroyQp = "destroy_qp",
+    /// Posts send work requests.
+    PostSend = "post_send",
+    /// Posts receive work requests.
+    PostRecv = "post_recv",
+    /// Attaches a queue pair to a multicast group.
+    AttachMcast = "attach_mcast",
+    /// Detaches a queue pair from a multicast group.
+    DetachMcast = "detach_mcast",
+    /// Creates a shared receive queue.
+    CreateSrq = "create_srq",
+    /// Changes a shared receive queue.
+    ModifySrq = "modify_srq",
+    /// Queries a shared receive queue.
+    QuerySrq = "query_srq",
+    /// Destroys a shared receive queue.
+    DestroySrq = "destroy_srq",
+    /// Posts receives to a shared receive queue.
+    PostSrqRecv = "post_srq_recv",
+    /// Creates an address handle.
+    CreateAh = "create_ah",
+    /// Destroys an address handle.
+    DestroyAh = "destroy_ah",
+    /// Opens an XRC domain.
+    OpenXrcd = "open_xrcd",
+    /// Closes an XRC domain.
+    CloseXrcd = "close_xrcd",
+    /// Maps a ring or a register page of the device.
+    MapQueue = "map_queue",
+    /// Offers a protection domain to other processes.
+    AllocShpd = "alloc_shpd",
+    /// Joins a protection domain that another process offers.
+    SharePd = "share_pd",
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

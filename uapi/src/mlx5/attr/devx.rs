@@ -173,7 +173,7 @@ pub mod devx_async_event_fd_alloc {
     ids! { u16, "MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_";
         /// Answer: the file descriptor.
         HANDLE = DRIVER_NS;
-        /// [`super::super::DevxEventChannelFlags`].
+        /// [`crate::mlx5::DevxEventChannelFlags`].
         FLAGS = DRIVER_NS + 1;
     }
 }

@@ -9,13 +9,13 @@ pub mod flow_matcher_create {
         HANDLE = DRIVER_NS => "CREATE_HANDLE";
         /// Which bits to match.
         MATCH_MASK = DRIVER_NS + 1;
-        /// [`super::super::FlowType`] and priority.
+        /// [`crate::mlx5::FlowType`] and priority.
         FLOW_TYPE = DRIVER_NS + 2;
         /// Which groups of fields the mask has (`u8`).
         MATCH_CRITERIA = DRIVER_NS + 3;
         /// [`crate::flags::FlowAttrFlags`].
         FLOW_FLAGS = DRIVER_NS + 4;
-        /// [`super::super::FlowTableType`] (constant).
+        /// [`crate::mlx5::FlowTableType`] (constant).
         FT_TYPE = DRIVER_NS + 5;
         /// Port, counted from 1 (`u32`). Since Linux 6.15.
         IB_PORT = DRIVER_NS + 6;
@@ -39,7 +39,7 @@ pub mod steering_anchor_create {
     ids! { u16, "MLX5_IB_ATTR_STEERING_ANCHOR_";
         /// Answer: handle of the new anchor.
         HANDLE = DRIVER_NS => "CREATE_HANDLE";
-        /// [`super::super::FlowTableType`] (constant).
+        /// [`crate::mlx5::FlowTableType`] (constant).
         FT_TYPE = DRIVER_NS + 1;
         /// Priority (`u16`).
         PRIORITY = DRIVER_NS + 2;
@@ -65,7 +65,7 @@ pub mod create_flow {
     ids! { u16, "MLX5_IB_ATTR_CREATE_FLOW_";
         /// Answer: handle of the new rule.
         HANDLE = DRIVER_NS;
-        /// What to match, see [`super::super::MatchParams`].
+        /// What to match, see [`crate::mlx5::MatchParams`].
         MATCH_VALUE = DRIVER_NS + 1;
         /// QP that gets the packets.
         DEST_QP = DRIVER_NS + 2;
@@ -81,7 +81,7 @@ pub mod create_flow {
         ARR_COUNTERS_DEVX = DRIVER_NS + 7;
         /// Offset within each (`u32`).
         ARR_COUNTERS_DEVX_OFFSET = DRIVER_NS + 8;
-        /// [`super::super::CreateFlowFlags`].
+        /// [`crate::mlx5::CreateFlowFlags`].
         FLAGS = DRIVER_NS + 9;
     }
 }
@@ -101,7 +101,7 @@ pub mod create_flow_action {
     use crate::ioctl::DRIVER_NS;
 
     ids! { u16, "MLX5_IB_ATTR_CREATE_FLOW_ACTION_";
-        /// [`super::super::FlowActionFlags`].
+        /// [`crate::mlx5::FlowActionFlags`].
         FLAGS = DRIVER_NS;
     }
 }
@@ -115,7 +115,7 @@ pub mod create_modify_header {
         HANDLE = DRIVER_NS;
         /// Changes to make, in the device's own layout.
         ACTIONS_PRM = DRIVER_NS + 1;
-        /// [`super::super::FlowTableType`] (constant).
+        /// [`crate::mlx5::FlowTableType`] (constant).
         FT_TYPE = DRIVER_NS + 2;
     }
 }
@@ -127,9 +127,9 @@ pub mod create_packet_reformat {
     ids! { u16, "MLX5_IB_ATTR_CREATE_PACKET_REFORMAT_";
         /// Answer: handle of the new action.
         HANDLE = DRIVER_NS;
-        /// [`super::super::PacketReformatType`] (constant).
+        /// [`crate::mlx5::PacketReformatType`] (constant).
         TYPE = DRIVER_NS + 1;
-        /// [`super::super::FlowTableType`] (constant).
+        /// [`crate::mlx5::FlowTableType`] (constant).
         FT_TYPE = DRIVER_NS + 2;
         /// Header to put on.
         DATA_BUF = DRIVER_NS + 3;

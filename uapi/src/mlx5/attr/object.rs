@@ -37,7 +37,7 @@ pub mod reg_dmabuf_mr {
     use crate::ioctl::DRIVER_NS;
 
     ids! { u16, "MLX5_IB_ATTR_REG_DMABUF_MR_";
-        /// [`super::super::RegDmabufFlags`].
+        /// [`crate::mlx5::RegDmabufFlags`].
         ACCESS_FLAGS = DRIVER_NS;
     }
 }
@@ -51,7 +51,7 @@ pub mod alloc_dm {
         RESP_START_OFFSET = DRIVER_NS;
         /// Answer: page to map (`u16`).
         RESP_PAGE_INDEX = DRIVER_NS + 1;
-        /// [`super::super::DmType`] (constant).
+        /// [`crate::mlx5::DmType`] (constant).
         REQ_TYPE = DRIVER_NS + 2;
     }
 }
@@ -61,7 +61,7 @@ pub mod query_context {
     use crate::ioctl::DRIVER_NS;
 
     ids! { u16, "MLX5_IB_ATTR_QUERY_CONTEXT_";
-        /// Answer: [`super::super::AllocUcontextResp`].
+        /// Answer: [`crate::mlx5::AllocUcontextResp`].
         RESP_UCTX = DRIVER_NS;
     }
 }
@@ -73,7 +73,7 @@ pub mod query_port {
     ids! { u16, "MLX5_IB_ATTR_";
         /// Port, counted from 1 (`u32`).
         PORT_NUM = DRIVER_NS => "QUERY_PORT_PORT_NUM";
-        /// Answer: [`super::super::QueryPort`].
+        /// Answer: [`crate::mlx5::QueryPort`].
         RESP = DRIVER_NS + 1 => "QUERY_PORT";
     }
 }

@@ -13,7 +13,7 @@ pub mod var_obj_alloc {
         MMAP_LENGTH = DRIVER_NS + 2;
         /// Answer: number of the page (`u32`).
         PAGE_ID = DRIVER_NS + 3;
-        /// [`super::super::VarAllocFlags`]. Since Linux 7.1.
+        /// [`crate::mlx5::VarAllocFlags`]. Since Linux 7.1.
         FLAGS = DRIVER_NS + 4;
     }
 }
@@ -35,7 +35,7 @@ pub mod uar_obj_alloc {
     ids! { u16, "MLX5_IB_ATTR_UAR_OBJ_ALLOC_";
         /// Answer: handle of the new UAR.
         HANDLE = DRIVER_NS;
-        /// [`super::super::UarAllocType`] (constant).
+        /// [`crate::mlx5::UarAllocType`] (constant).
         TYPE = DRIVER_NS + 1;
         /// Answer: file offset for `mmap()` (`u64`).
         MMAP_OFFSET = DRIVER_NS + 2;
@@ -65,7 +65,7 @@ pub mod pp_obj_alloc {
         HANDLE = DRIVER_NS;
         /// The entry, in the device's own layout.
         CTX = DRIVER_NS + 1;
-        /// [`super::super::PpAllocFlags`].
+        /// [`crate::mlx5::PpAllocFlags`].
         FLAGS = DRIVER_NS + 2;
         /// Answer: its index (`u16`).
         INDEX = DRIVER_NS + 3;

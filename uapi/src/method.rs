@@ -20,7 +20,7 @@ pub mod device {
         QUERY_GID_TABLE = 5;
         /// One GID.
         QUERY_GID_ENTRY = 6;
-        /// Effective speed of a port. Since Linux 6.20.
+        /// Effective speed of a port. Since Linux 7.0.
         QUERY_PORT_SPEED = 7;
         /// Bounds of completion counters. Since Linux 7.3.
         QUERY_COMP_CNTR_CAPS = 8;
@@ -187,7 +187,7 @@ pub mod dmah {
     }
 }
 
-/// Methods of [`crate::object::DMABUF`]. Since Linux 6.20.
+/// Methods of [`crate::object::DMABUF`]. Since Linux 7.0.
 pub mod dmabuf {
     ids! { u16, "UVERBS_METHOD_DMABUF_";
         /// Export pages of the device as a dma-buf.

@@ -40,7 +40,7 @@ ids! { u16, "UVERBS_OBJECT_";
     ASYNC_EVENT = 16;
     /// DMA handle: steering hints for memory access. Since Linux 6.17.
     DMAH = 17;
-    /// Device memory exported as a dma-buf. Since Linux 6.20.
+    /// Device memory exported as a dma-buf. Since Linux 7.0.
     DMABUF = 18;
     /// Completion counter. Since Linux 7.3.
     COMP_CNTR = 19;

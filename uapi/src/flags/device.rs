@@ -131,7 +131,7 @@ bitflags! {
     pub struct CoreSupport: u64 {
         /// Ignores optional access flags that the driver does not know.
         const OPTIONAL_MR_ACCESS = 1 << 0;
-        /// Drivers refuse driver data that they do not know. Since Linux 7.2.
+        /// Drivers refuse driver data that they do not know. Since Linux 7.1.
         const ROBUST_UDATA = 1 << 1;
     }
 }

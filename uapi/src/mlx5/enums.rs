@@ -26,7 +26,7 @@ wire_enum! {
     HEADER_MODIFY_SW_ICM = 2;
     /// For patterns of header changes.
     HEADER_MODIFY_PATTERN_SW_ICM = 3;
-    /// For headers to put on. Since Linux 6.7.
+    /// For headers to put on. Since Linux 6.8.
     ENCAP_SW_ICM = 4;
 }
 

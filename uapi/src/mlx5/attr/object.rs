@@ -5,7 +5,7 @@ pub mod create_cq {
     use crate::ioctl::DRIVER_NS;
 
     ids! { u16, "MLX5_IB_ATTR_CREATE_CQ_";
-        /// UAR whose doorbell arms the CQ (`u32`). Since Linux 6.8.
+        /// UAR whose doorbell arms the CQ (`u32`). Since Linux 6.11.
         UAR_INDEX = DRIVER_NS + 2;
         /// [`crate::types::BufferDesc`] of the doorbell record. Since Linux 7.2.
         DBR_BUF_UMEM = DRIVER_NS + 3;

@@ -21,9 +21,9 @@ pub mod modify_comp_cntr {
     ids! { u16, "UVERBS_ATTR_MODIFY_COMP_CNTR_";
         /// Handle of the counter.
         HANDLE = 0;
-        /// [`crate::enums::CompCntrEntry`].
+        /// [`crate::enums::CompCntrEntry`] (constant).
         ENTRY = 1;
-        /// [`crate::enums::CompCntrModifyOp`].
+        /// [`crate::enums::CompCntrModifyOp`] (constant).
         OP = 2;
         /// Value to set or to add (`u64`).
         VALUE = 3;
@@ -35,7 +35,7 @@ pub mod read_comp_cntr {
     ids! { u16, "UVERBS_ATTR_READ_COMP_CNTR_";
         /// Handle of the counter.
         HANDLE = 0;
-        /// [`crate::enums::CompCntrEntry`].
+        /// [`crate::enums::CompCntrEntry`] (constant).
         ENTRY = 1;
         /// Answer: its value (`u64`).
         RESP_VALUE = 2;

@@ -23,7 +23,7 @@ pub mod create_cq {
         BUFFER_VA = 8;
         /// Length of the buffer in bytes (`u64`). Since Linux 6.17.
         BUFFER_LENGTH = 9;
-        /// dma-buf instead of an address. Since Linux 6.17.
+        /// dma-buf instead of an address (plain file descriptor). Since Linux 6.17.
         BUFFER_FD = 10;
         /// Offset within the dma-buf (`u64`). Since Linux 6.17.
         BUFFER_OFFSET = 11;

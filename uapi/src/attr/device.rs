@@ -7,7 +7,7 @@ pub mod invoke_write {
         CORE_IN = 0;
         /// Room for its response.
         CORE_OUT = 1;
-        /// Number of the command, see [`crate::cmd`] (constant, 8 bytes).
+        /// Number of the command, see [`crate::cmd`] (constant).
         WRITE_CMD = 2;
     }
 }
@@ -15,7 +15,7 @@ pub mod invoke_write {
 /// Attributes of [`crate::method::device::QUERY_PORT`].
 pub mod query_port {
     ids! { u16, "UVERBS_ATTR_QUERY_PORT_";
-        /// Port, counted from 1 (`u8`).
+        /// Port, counted from 1 (constant).
         PORT_NUM = 0;
         /// Answer: [`crate::types::QueryPortRespEx`].
         RESP = 1;
@@ -25,7 +25,7 @@ pub mod query_port {
 /// Attributes of [`crate::method::device::QUERY_PORT_SPEED`]. Since Linux 7.0.
 pub mod query_port_speed {
     ids! { u16, "UVERBS_ATTR_QUERY_PORT_SPEED_";
-        /// Port, counted from 1 (`u32`).
+        /// Port, counted from 1 (constant).
         PORT_NUM = 0;
         /// Answer: speed in units of 100 Mbit/s (`u64`).
         RESP = 1;
@@ -69,7 +69,7 @@ pub mod query_context {
 /// Attributes of [`crate::method::device::INFO_HANDLES`].
 pub mod info_handles {
     ids! { u16, "UVERBS_ATTR_INFO_";
-        /// Object type to list (constant, 8 bytes).
+        /// Object type to list (constant).
         OBJECT_ID = 0;
         /// Answer: number of handles (`u32`).
         TOTAL_HANDLES = 1;
@@ -81,7 +81,7 @@ pub mod info_handles {
 /// Attributes of [`crate::method::device::QUERY_GID_TABLE`].
 pub mod query_gid_table {
     ids! { u16, "UVERBS_ATTR_QUERY_GID_TABLE_";
-        /// Size of an entry as user space knows it (constant, 8 bytes).
+        /// Size of an entry as user space knows it (constant).
         ENTRY_SIZE = 0;
         /// 0 (`u32`).
         FLAGS = 1;
@@ -95,9 +95,9 @@ pub mod query_gid_table {
 /// Attributes of [`crate::method::device::QUERY_GID_ENTRY`].
 pub mod query_gid_entry {
     ids! { u16, "UVERBS_ATTR_QUERY_GID_ENTRY_";
-        /// Port, counted from 1 (`u32`).
+        /// Port, counted from 1 (constant).
         PORT = 0;
-        /// Index in the port's table (`u32`).
+        /// Index in the port's table (constant).
         GID_INDEX = 1;
         /// 0 (`u32`).
         FLAGS = 2;

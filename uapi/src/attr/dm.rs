@@ -27,9 +27,9 @@ pub mod alloc_dmah {
         HANDLE = 0;
         /// CPU whose cache should get the data (`u32`).
         CPU_ID = 1;
-        /// Kind of memory: 0 volatile, 1 persistent (constant).
+        /// Kind of memory: 0 volatile, 1 persistent (enumeration without a value).
         TPH_MEM_TYPE = 2;
-        /// PCI processing hint (`u8`).
+        /// PCI processing hint, 2 bits (`u8`); may be left out, like the two before it.
         PH = 3;
     }
 }

@@ -17,9 +17,11 @@ pub mod create_flow_action_esp {
         ATTRS = 1 => "FLOW_ACTION_ESP_ATTRS";
         /// Extended sequence number (`u32`).
         ESN = 2 => "FLOW_ACTION_ESP_ESN";
-        /// Key material: [`crate::types::FlowActionEspKeymatAesGcm`].
+        /// Key material: [`crate::enums::FlowActionEspKeymat`] (enumeration) with
+        /// [`crate::types::FlowActionEspKeymatAesGcm`].
         KEYMAT = 3 => "FLOW_ACTION_ESP_KEYMAT";
-        /// Protection against replay: [`crate::types::FlowActionEspReplayBmp`].
+        /// Protection against replay: [`crate::enums::FlowActionEspReplay`] (enumeration) with
+        /// [`crate::types::FlowActionEspReplayBmp`].
         REPLAY = 4 => "FLOW_ACTION_ESP_REPLAY";
         /// [`crate::types::FlowActionEspEncap`].
         ENCAP = 5 => "FLOW_ACTION_ESP_ENCAP";

@@ -35,7 +35,7 @@ pub mod advise_mr {
     ids! { u16, "UVERBS_ATTR_ADVISE_MR_";
         /// Handle of the PD.
         PD_HANDLE = 0;
-        /// [`crate::enums::AdviseMrAdvice`] (constant, 8 bytes).
+        /// [`crate::enums::AdviseMrAdvice`] (constant).
         ADVICE = 1;
         /// [`crate::flags::AdviseMrFlags`].
         FLAGS = 2;
@@ -55,7 +55,7 @@ pub mod query_mr {
         RESP_RKEY = 2;
         /// Answer: length in bytes (`u64`).
         RESP_LENGTH = 3;
-        /// Answer: address of the first byte as peers name it (`u64`).
+        /// Answer: address of the first byte as peers name it (`u64`); may be left out.
         RESP_IOVA = 4;
     }
 }
@@ -73,7 +73,7 @@ pub mod reg_dmabuf_mr {
         LENGTH = 3;
         /// Address by which peers name the first byte (`u64`).
         IOVA = 4;
-        /// The dma-buf.
+        /// The dma-buf (`u32`).
         FD = 5;
         /// [`crate::flags::AccessFlags`].
         ACCESS_FLAGS = 6;
@@ -101,7 +101,7 @@ pub mod reg_mr {
         LENGTH = 5;
         /// [`crate::flags::AccessFlags`].
         ACCESS_FLAGS = 6;
-        /// dma-buf instead of an address.
+        /// dma-buf instead of an address (plain file descriptor).
         FD = 7;
         /// Offset within the dma-buf (`u64`).
         FD_OFFSET = 8;

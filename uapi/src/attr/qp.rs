@@ -21,7 +21,7 @@ pub mod create_qp {
         USER_HANDLE = 7;
         /// [`crate::types::QpCap`] wanted.
         CAP = 8;
-        /// [`crate::enums::QpType`] (constant, 8 bytes).
+        /// [`crate::enums::QpType`] (constant).
         TYPE = 9;
         /// [`crate::flags::QpCreateFlags`]; may be left out.
         FLAGS = 10;

@@ -21,7 +21,7 @@ pub mod create_srq {
         LIMIT = 7;
         /// Tags to match at once (`u32`), tag-matching type only.
         MAX_NUM_TAGS = 8;
-        /// [`crate::enums::SrqType`] (constant, 8 bytes).
+        /// [`crate::enums::SrqType`] (constant).
         TYPE = 9;
         /// File descriptor of the asynchronous event file.
         EVENT_FD = 10;

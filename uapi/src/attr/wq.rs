@@ -11,7 +11,7 @@ pub mod create_wq {
         CQ_HANDLE = 2;
         /// Opaque value, returned by events (`u64`).
         USER_HANDLE = 3;
-        /// [`crate::enums::WqType`] (constant, 8 bytes).
+        /// [`crate::enums::WqType`] (constant).
         TYPE = 4;
         /// File descriptor of the asynchronous event file.
         EVENT_FD = 5;

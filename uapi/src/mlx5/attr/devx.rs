@@ -47,7 +47,7 @@ pub mod devx_subscribe_event {
         OBJ_HANDLE = DRIVER_NS + 1;
         /// Numbers of the events (`u16` each).
         TYPE_NUM_LIST = DRIVER_NS + 2;
-        /// eventfd to signal instead.
+        /// eventfd to signal instead (`u32`).
         FD_NUM = DRIVER_NS + 3;
         /// Value that comes back with each event (`u64`).
         COOKIE = DRIVER_NS + 4;
@@ -119,7 +119,7 @@ pub mod devx_obj_query_async {
         FD = DRIVER_NS + 2;
         /// Id that comes back with it (`u64`).
         WR_ID = DRIVER_NS + 3;
-        /// Bytes of output wanted (`u16`).
+        /// Bytes of output wanted (constant).
         OUT_LEN = DRIVER_NS + 4;
     }
 }
@@ -141,7 +141,7 @@ pub mod devx_umem_reg {
         OUT_ID = DRIVER_NS + 4;
         /// Page sizes that may be used (`u64`).
         PGSZ_BITMAP = DRIVER_NS + 5;
-        /// dma-buf instead of an address.
+        /// dma-buf instead of an address (plain file descriptor).
         DMABUF_FD = DRIVER_NS + 6;
     }
 }

@@ -9,7 +9,7 @@ pub mod flow_matcher_create {
         HANDLE = DRIVER_NS => "CREATE_HANDLE";
         /// Which bits to match.
         MATCH_MASK = DRIVER_NS + 1;
-        /// [`crate::mlx5::FlowType`] and priority.
+        /// [`crate::mlx5::FlowType`] (enumeration) with the priority (`u16`).
         FLOW_TYPE = DRIVER_NS + 2;
         /// Which groups of fields the mask has (`u8`).
         MATCH_CRITERIA = DRIVER_NS + 3;

@@ -16,8 +16,8 @@ pub struct RegMr {
     pub start: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Address by which peers and work requests name the first byte; equal to `start` below the
-    /// page size.
+    /// Address by which peers and work requests name the first byte; within a page at the same
+    /// place as `start`.
     pub hca_va: u64,
     /// Handle of the PD.
     pub pd_handle: u32,

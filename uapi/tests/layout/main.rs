@@ -16,7 +16,9 @@ mod history;
 mod probe;
 mod structs;
 
+use header::Declared;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use probe::{Set, Unusable, Version};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,18 +30,27 @@ fn main() -> ExitCode {
         Trial::test("names: no id occurs twice", check::ids_are_unique),
     ];
     for (dir, named) in header_dirs() {
-        let set = Arc::new(probe::Set::new(dir, named));
-        let mut add = |what: &str, check: fn(&probe::Set) -> Result<Completion, Failed>| {
-            let name = format!("{}: {what}", set.dir.display());
-            let set = Arc::clone(&set);
-            trials.push(Trial::ignorable_test(name, move || check(&set)));
-        };
-        add("structs", check::structs);
-        add("constants", check::constants);
-        add("nothing is left out", check::nothing_left_out);
-        add("infiniband/verbs.h", check::verbs_h);
+        let set = Arc::new(Set::new(dir, named));
+        trials.push(trial(&set, "structs", check::structs));
+        trials.push(trial(&set, "constants", check::constants));
+        trials.push(trial(&set, "nothing is left out", check::nothing_left_out));
+        trials.push(trial(&set, "infiniband/verbs.h", check::verbs_h));
     }
     libtest_mimic::run(&args, trials).exit_code()
+}
+
+/// A check of one set of headers, which are of a version and declare something.
+type Check = fn(&Set, Version, &Declared) -> Result<Completion, Failed>;
+
+/// Runs a check if its headers can be used.
+fn trial(set: &Arc<Set>, what: &str, check: Check) -> Trial {
+    let name = format!("{}: {what}", set.dir.display());
+    let set = Arc::clone(set);
+    Trial::ignorable_test(name, move || match set.declared() {
+        Ok((version, declared)) => check(&set, *version, declared),
+        Err(Unusable::Skip(reason)) => Ok(Completion::ignored_with(reason)),
+        Err(Unusable::Fail(message)) => Err(message.into()),
+    })
 }
 
 /// The directories to test, and whether somebody named them: then they must be usable.

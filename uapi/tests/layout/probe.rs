@@ -25,6 +25,9 @@ const HEADERS: &[&str] = &[
 /// libibverbs' header, which has the numbers that the kernel's own headers do not export.
 pub(crate) const VERBS_H: &str = "infiniband/verbs.h";
 
+/// The oldest kernel whose headers have all that is not dated in [`crate::history`].
+const OLDEST: Version = (6, 1);
+
 /// A kernel version, as far as it matters: major and minor.
 pub(crate) type Version = (u32, u32);
 
@@ -69,13 +72,18 @@ impl Set {
                 false => Unusable::Skip(format!("{message}: install linux-libc-dev")),
             });
         }
-        self.declared
-            .get_or_init(|| {
-                let declared = Declared::parse(&self.preprocess(HEADERS)?, HEADERS);
-                Ok((self.version()?, declared))
-            })
-            .as_ref()
-            .map_err(|message| Unusable::Fail(message.clone()))
+        let declared = self.declared.get_or_init(|| {
+            let declared = Declared::parse(&self.preprocess(HEADERS)?, HEADERS);
+            Ok((self.version()?, declared))
+        });
+        match declared {
+            Ok((version, _)) if *version < OLDEST => Err(Unusable::Skip(format!(
+                "{} is of Linux {version:?}, older than {OLDEST:?}",
+                self.dir.display()
+            ))),
+            Ok(declared) => Ok(declared),
+            Err(message) => Err(Unusable::Fail(message.clone())),
+        }
     }
 
     /// What libibverbs' header declares.

@@ -1,2 +1,60 @@
-//! The Linux kernel's uverbs userspace ABI as data.
+//! The Linux kernel's uverbs userspace ABI as data: what crosses between a process and
+//! `/dev/infiniband/uverbsN`, laid out as the kernel lays it out.
+//!
+//! There is no I/O and no policy here. Which command to send, how to fall back on an older kernel
+//! and what an answer means belong to the crate `uverbs`. The data is that of Linux 7.3; what an
+//! older kernel lacks says so.
+//!
+//! # Where things are
+//!
+//! * [`ioctl`]: the frame of an ioctl; [`object`], [`method`] and [`attr`]: what it may name.
+//! * [`cmd`] and [`mod@write`]: the older command interface, whose structs the ioctl `INVOKE_WRITE`
+//!   still carries.
+//! * [`types`] and [`event`]: structs shared by several commands, records read from event files.
+//! * [`enums`], [`flags`], [`handle`]: numbers with a type. The kernel may answer with a number
+//!   that this crate has never seen, so none of them is a Rust `enum`.
+//! * [`names`]: from numbers back to names, for traces.
+//! * [`rxe`], [`mlx5`]: what these two drivers add.
+//! * [`nldev`]: the numbers of RDMA netlink that find devices.
+//!
+//! # Conventions
+//!
+//! Structs are named as in the kernel without `ib_uverbs_`, fields exactly as in the kernel, and
+//! every struct derives zerocopy's traits, so that a buffer is a struct and a struct is a buffer
+//! without `unsafe`. Arrays of unknown length at the end of a kernel struct are left out: what
+//! follows is appended by the caller. A union is its raw bytes, with views beside it.
+//!
+//! A test holds the size of every struct, the offset and size of every field and the value of
+//! every number against the C headers of the system.
+//!
+//! ```
+//! use uverbs_uapi::write::AllocPd;
+//! use zerocopy::IntoBytes;
+//!
+//! assert_eq!(AllocPd::default().as_bytes(), [0; 8]);
+//! ```
 #![no_std]
+
+// The kernel's `__aligned_u64` is a plain `u64` here, and addresses are cast to it. On 32-bit hosts
+// `u64` is aligned to 4 on some of them, so the layouts would be wrong.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("uverbs-uapi describes the ABI of 64-bit hosts only");
+
+#[macro_use]
+mod macros;
+
+pub mod attr;
+pub mod cmd;
+pub mod enums;
+pub mod event;
+pub mod flags;
+pub mod handle;
+pub mod ioctl;
+pub mod method;
+pub mod mlx5;
+pub mod names;
+pub mod nldev;
+pub mod object;
+pub mod rxe;
+pub mod types;
+pub mod write;

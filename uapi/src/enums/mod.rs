@@ -1,0 +1,18 @@
+//! Numbers of the wire with a type and names.
+//!
+//! None is a Rust `enum`, because a kernel or a device may answer with any number. All are 32 bits
+//! wide here, also where a struct has fewer bits for them.
+
+mod device;
+mod event;
+mod object;
+mod port;
+mod qp;
+mod work;
+
+pub use device::*;
+pub use event::*;
+pub use object::*;
+pub use port::*;
+pub use qp::*;
+pub use work::*;

@@ -1,0 +1,34 @@
+//! What mlx5 (ConnectX) adds to the ABI: driver data of the core commands (`mlx5-abi.h`), objects,
+//! methods and attributes of its own (`mlx5_user_ioctl_cmds.h`, `mlx5_user_ioctl_verbs.h`).
+//!
+//! The rings' own formats belong to the hardware and are not here.
+
+pub mod attr;
+mod context;
+mod cq;
+mod device;
+mod devx;
+mod enums;
+mod flags;
+mod flow;
+pub mod method;
+pub mod object;
+mod pd;
+mod qp;
+mod srq;
+mod wq;
+
+pub use context::*;
+pub use cq::*;
+pub use device::*;
+pub use devx::*;
+pub use enums::*;
+pub use flags::*;
+pub use flow::*;
+pub use pd::*;
+pub use qp::*;
+pub use srq::*;
+pub use wq::*;
+
+/// ABI version of the driver; sysfs `abi_version` of the device tells the kernel's.
+pub const ABI_VERSION: u32 = 1;

@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use uverbs_uapi::enums;
+
 /// A global identifier, `union ibv_gid` in C.
 ///
 /// On RoCE v2 it is an IP address, IPv4 in its IPv4-mapped form; on InfiniBand it is the subnet prefix followed by
@@ -88,6 +90,42 @@ impl fmt::Display for Gid {
 impl fmt::Debug for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// What packets that are sent from a GID look like on the wire, `enum ibv_gid_type` in C.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum GidType {
+    /// InfiniBand.
+    Ib,
+    /// RoCE v1: InfiniBand's network header directly over Ethernet.
+    RoceV1,
+    /// RoCE v2: UDP over IPv4 or IPv6.
+    RoceV2,
+    /// A type that this library does not know, by its number.
+    Other(u32),
+}
+
+impl From<enums::GidType> for GidType {
+    fn from(number: enums::GidType) -> Self {
+        match number {
+            enums::GidType::IB => Self::Ib,
+            enums::GidType::ROCE_V1 => Self::RoceV1,
+            enums::GidType::ROCE_V2 => Self::RoceV2,
+            other => Self::Other(other.0),
+        }
+    }
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ib => "IB",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+            Self::Other(number) => return write!(f, "GID type {number}"),
+        })
     }
 }
 

@@ -6,9 +6,9 @@ mod gid;
 mod guid;
 
 pub use device::{
-    Device, Discovery, DriverId, GidTableEntry, GidType, Netdev, NodeType, PhysicalState, Port,
-    PortState, devices, find,
+    Device, Discovery, DriverId, GidTableEntry, Netdev, NodeType, PhysicalState, Port, PortState,
+    devices, find,
 };
 pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
-pub use gid::Gid;
+pub use gid::{Gid, GidType};
 pub use guid::{Guid, ParseGuidError};

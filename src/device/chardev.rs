@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{self, Dev, FileType, Mode, OFlags};
+use uverbs_uapi::cmd::ABI_VERSION;
 
 use super::driver::DriverId;
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -24,21 +25,17 @@ pub(super) struct Chardev {
 }
 
 impl Chardev {
-    /// The version of the shared ABI that this library speaks. The kernel has had no other since 2005.
-    pub(super) const UVERBS_ABI_VERSION: u32 = 6;
-
     /// Opens the node in `directory`, wherever it is: under the kernel's name, or under another if that is missing
     /// or is some other device, as it happens in containers.
     pub(super) fn open_in(&self, directory: &Path, device: &str) -> Result<OwnedFd> {
         let failed = |errno| Error::os(Verb::OpenDevice, Subject::named("device", device), errno);
-        if self.uverbs_abi_version != Self::UVERBS_ABI_VERSION {
+        if self.uverbs_abi_version != ABI_VERSION {
             return Err(Error::unsupported(
                 Verb::OpenDevice,
                 Subject::named("device", device),
                 format!(
                     "the kernel speaks version {} of the uverbs ABI, this library only {}",
-                    self.uverbs_abi_version,
-                    Self::UVERBS_ABI_VERSION
+                    self.uverbs_abi_version, ABI_VERSION
                 ),
             ));
         }
@@ -104,7 +101,7 @@ mod tests {
             number: fs::makedev(1, minor),
             driver: Some(DriverId::RXE),
             abi_version: 2,
-            uverbs_abi_version: Chardev::UVERBS_ABI_VERSION,
+            uverbs_abi_version: ABI_VERSION,
         }
     }
 

@@ -1,57 +1,39 @@
 //! Which kernel driver a device belongs to. What the driver's devices can do is the business of `crate::driver`.
 
-use std::fmt;
+use std::fmt::{self, Write};
+
+use uverbs_uapi::enums;
 
 /// A kernel driver by its number, `enum rdma_driver_id` in `include/uapi/rdma/ib_user_ioctl_verbs.h`.
 ///
-/// It prints as the driver's name.
+/// It prints as the driver's name in small letters:
+///
+/// ```
+/// # use uverbs::DriverId;
+/// assert_eq!(DriverId::RXE.to_string(), "rxe");
+/// assert_eq!(DriverId(4711).to_string(), "driver 4711");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct DriverId(pub u32);
 
 impl DriverId {
     /// NVIDIA ConnectX from Connect-IB on, and BlueField.
-    pub const MLX5: Self = Self(1);
-    /// Mellanox ConnectX-2 and ConnectX-3.
-    pub const MLX4: Self = Self(2);
+    pub const MLX5: Self = Self(enums::DriverId::MLX5.0);
+    /// Mellanox ConnectX to ConnectX-3.
+    pub const MLX4: Self = Self(enums::DriverId::MLX4.0);
     /// Soft-RoCE.
-    pub const RXE: Self = Self(14);
+    pub const RXE: Self = Self(enums::DriverId::RXE.0);
     /// Soft-iWARP.
-    pub const SIW: Self = Self(18);
-
-    /// The driver's name, if this library knows the number.
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self.0 {
-            1 => "mlx5",
-            2 => "mlx4",
-            3 => "cxgb3",
-            4 => "cxgb4",
-            5 => "mthca",
-            6 => "bnxt_re",
-            7 => "ocrdma",
-            8 => "nes",
-            9 => "irdma",
-            10 => "vmw_pvrdma",
-            11 => "qedr",
-            12 => "hns",
-            13 => "usnic",
-            14 => "rxe",
-            15 => "hfi1",
-            16 => "qib",
-            17 => "efa",
-            18 => "siw",
-            19 => "erdma",
-            20 => "mana",
-            21 => "ionic",
-            _ => return None,
-        })
-    }
+    pub const SIW: Self = Self(enums::DriverId::SIW.0);
 }
 
 impl fmt::Display for DriverId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.pad(name),
+        match enums::DriverId::IDS.name(self.0) {
+            Some(name) => name
+                .chars()
+                .try_for_each(|letter| f.write_char(letter.to_ascii_lowercase())),
             None => write!(f, "driver {}", self.0),
         }
     }

@@ -8,7 +8,6 @@ mod chardev;
 mod discovery;
 mod driver;
 mod failure;
-mod ids;
 mod info;
 mod netlink;
 mod node_type;
@@ -24,7 +23,7 @@ pub use discovery::Discovery;
 pub use driver::DriverId;
 pub use node_type::NodeType;
 pub use port::{Netdev, PhysicalState, Port, PortState};
-pub use sysfs::{GidTableEntry, GidType};
+pub use sysfs::GidTableEntry;
 
 use chardev::Chardev;
 use failure::Failure;
@@ -193,7 +192,7 @@ impl Device {
     }
 
     /// A port's GID table by sysfs, without the empty entries, for whoever may not open the device. An open context
-    /// tells it faster, and tells RoCE v1 from InfiniBand.
+    /// tells it faster.
     ///
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs.

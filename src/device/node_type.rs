@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-/// The kind of a node, `enum ibv_node_type` in C, in the kernel's numbering (`RDMA_NODE_*` in
-/// `include/uapi/rdma/rdma_netlink.h`).
+use uverbs_uapi::enums;
+
+/// The kind of a node, `enum ibv_node_type` in C.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum NodeType {
@@ -27,15 +28,15 @@ pub enum NodeType {
 
 impl From<u8> for NodeType {
     fn from(number: u8) -> Self {
-        match number {
-            1 => Self::ChannelAdapter,
-            2 => Self::Switch,
-            3 => Self::Router,
-            4 => Self::Rnic,
-            5 => Self::Usnic,
-            6 => Self::UsnicUdp,
-            7 => Self::Unspecified,
-            other => Self::Other(other),
+        match enums::NodeType::from(number) {
+            enums::NodeType::CA => Self::ChannelAdapter,
+            enums::NodeType::SWITCH => Self::Switch,
+            enums::NodeType::ROUTER => Self::Router,
+            enums::NodeType::RNIC => Self::Rnic,
+            enums::NodeType::USNIC => Self::Usnic,
+            enums::NodeType::USNIC_UDP => Self::UsnicUdp,
+            enums::NodeType::UNSPECIFIED => Self::Unspecified,
+            _ => Self::Other(number),
         }
     }
 }

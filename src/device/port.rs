@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use uverbs_uapi::enums;
+
 /// A port of a device, as netlink or sysfs shows it. What neither told is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -50,14 +52,14 @@ pub enum PortState {
 
 impl From<u8> for PortState {
     fn from(number: u8) -> Self {
-        match number {
-            0 => Self::Nop,
-            1 => Self::Down,
-            2 => Self::Init,
-            3 => Self::Armed,
-            4 => Self::Active,
-            5 => Self::ActiveDefer,
-            other => Self::Other(other),
+        match enums::PortState::from(number) {
+            enums::PortState::NOP => Self::Nop,
+            enums::PortState::DOWN => Self::Down,
+            enums::PortState::INIT => Self::Init,
+            enums::PortState::ARMED => Self::Armed,
+            enums::PortState::ACTIVE => Self::Active,
+            enums::PortState::ACTIVE_DEFER => Self::ActiveDefer,
+            _ => Self::Other(number),
         }
     }
 }
@@ -101,15 +103,15 @@ pub enum PhysicalState {
 
 impl From<u8> for PhysicalState {
     fn from(number: u8) -> Self {
-        match number {
-            1 => Self::Sleep,
-            2 => Self::Polling,
-            3 => Self::Disabled,
-            4 => Self::Training,
-            5 => Self::LinkUp,
-            6 => Self::ErrorRecovery,
-            7 => Self::PhyTest,
-            other => Self::Other(other),
+        match enums::PhysState::from(number) {
+            enums::PhysState::SLEEP => Self::Sleep,
+            enums::PhysState::POLLING => Self::Polling,
+            enums::PhysState::DISABLED => Self::Disabled,
+            enums::PhysState::PORT_CONFIGURATION_TRAINING => Self::Training,
+            enums::PhysState::LINK_UP => Self::LinkUp,
+            enums::PhysState::LINK_ERROR_RECOVERY => Self::ErrorRecovery,
+            enums::PhysState::PHY_TEST => Self::PhyTest,
+            _ => Self::Other(number),
         }
     }
 }

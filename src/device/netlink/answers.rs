@@ -2,11 +2,13 @@
 //!
 //! Source: `fill_dev_info`, `fill_port_info` and `nldev_get_chardev` in `drivers/infiniband/core/nldev.c`.
 
+use uverbs_uapi::cmd::ABI_VERSION;
+use uverbs_uapi::nldev::attr;
+
 use super::message::{Attribute, attributes};
 use crate::device::chardev::Chardev;
 use crate::device::driver::DriverId;
 use crate::device::failure::Malformed;
-use crate::device::ids;
 use crate::device::info::{Info, is_file_name};
 use crate::device::port::{Netdev, Port};
 use crate::guid::Guid;
@@ -48,13 +50,13 @@ pub(super) fn device(payload: &[u8]) -> Result<Info, Malformed> {
     for attribute in attributes(payload) {
         let it = attribute?;
         match it.kind {
-            ids::ATTR_DEV_INDEX => index.set(|what| it.u32(what))?,
-            ids::ATTR_DEV_NAME => name.set(|what| file_name(it, what))?,
-            ids::ATTR_PORT_INDEX => ports.set(|what| it.u32(what))?,
-            ids::ATTR_FW_VERSION => firmware.set(|what| it.text(what))?,
-            ids::ATTR_NODE_GUID => node_guid.set(|what| it.u64(what))?,
-            ids::ATTR_SYS_IMAGE_GUID => system_image_guid.set(|what| it.u64(what))?,
-            ids::ATTR_DEV_NODE_TYPE => node_type.set(|what| it.u8(what))?,
+            attr::DEV_INDEX => index.set(|what| it.u32(what))?,
+            attr::DEV_NAME => name.set(|what| file_name(it, what))?,
+            attr::PORT_INDEX => ports.set(|what| it.u32(what))?,
+            attr::FW_VERSION => firmware.set(|what| it.text(what))?,
+            attr::NODE_GUID => node_guid.set(|what| it.u64(what))?,
+            attr::SYS_IMAGE_GUID => system_image_guid.set(|what| it.u64(what))?,
+            attr::DEV_NODE_TYPE => node_type.set(|what| it.u8(what))?,
             _ => {}
         }
     }
@@ -78,11 +80,11 @@ pub(super) fn chardev(payload: &[u8]) -> Result<Chardev, Malformed> {
     for attribute in attributes(payload) {
         let it = attribute?;
         match it.kind {
-            ids::ATTR_CHARDEV_NAME => name.set(|what| file_name(it, what))?,
-            ids::ATTR_CHARDEV => number.set(|what| device_number(it.u64(what)?))?,
+            attr::CHARDEV_NAME => name.set(|what| file_name(it, what))?,
+            attr::CHARDEV => number.set(|what| device_number(it.u64(what)?))?,
             // The upper half is kept for later use.
-            ids::ATTR_CHARDEV_ABI => abi.set(|what| Ok(it.u64(what)? as u32))?,
-            ids::ATTR_UVERBS_DRIVER_ID => driver.set(|what| it.u32(what))?,
+            attr::CHARDEV_ABI => abi.set(|what| Ok(it.u64(what)? as u32))?,
+            attr::UVERBS_DRIVER_ID => driver.set(|what| it.u32(what))?,
             _ => {}
         }
     }
@@ -92,7 +94,7 @@ pub(super) fn chardev(payload: &[u8]) -> Result<Chardev, Malformed> {
         driver: driver.value.map(DriverId),
         abi_version: abi.required()?,
         // Netlink speaks of character devices of the kind "uverbs", whose ABI is the one of this name.
-        uverbs_abi_version: Chardev::UVERBS_ABI_VERSION,
+        uverbs_abi_version: ABI_VERSION,
     })
 }
 
@@ -108,13 +110,13 @@ pub(super) fn port(payload: &[u8]) -> Result<(String, Port), Malformed> {
     for attribute in attributes(payload) {
         let it = attribute?;
         match it.kind {
-            ids::ATTR_DEV_NAME => device.set(|what| file_name(it, what))?,
-            ids::ATTR_PORT_INDEX => number.set(|what| it.u32(what))?,
-            ids::ATTR_LID => lid.set(|what| it.u32(what))?,
-            ids::ATTR_PORT_STATE => state.set(|what| it.u8(what))?,
-            ids::ATTR_PORT_PHYS_STATE => physical_state.set(|what| it.u8(what))?,
-            ids::ATTR_NDEV_INDEX => netdev_index.set(|what| it.u32(what))?,
-            ids::ATTR_NDEV_NAME => netdev_name.set(|what| it.text(what))?,
+            attr::DEV_NAME => device.set(|what| file_name(it, what))?,
+            attr::PORT_INDEX => number.set(|what| it.u32(what))?,
+            attr::LID => lid.set(|what| it.u32(what))?,
+            attr::PORT_STATE => state.set(|what| it.u8(what))?,
+            attr::PORT_PHYS_STATE => physical_state.set(|what| it.u8(what))?,
+            attr::NDEV_INDEX => netdev_index.set(|what| it.u32(what))?,
+            attr::NDEV_NAME => netdev_name.set(|what| it.text(what))?,
             _ => {}
         }
     }

@@ -6,13 +6,13 @@ mod conversation;
 mod message;
 
 use netlink_packet_core::NLM_F_DUMP;
+use uverbs_uapi::nldev::{attr, client, cmd, message_type};
 
 use conversation::{Channel, Conversation, Socket};
 use message::Request;
 
 use super::chardev::Chardev;
 use super::failure::{Failure, Malformed};
-use super::ids;
 use super::info::Info;
 use super::port::Port;
 use crate::error::Errno;
@@ -34,16 +34,16 @@ impl<C: Channel> Netlink<C> {
 
     /// All devices.
     pub(super) fn list(&mut self) -> Result<Vec<Info>, Failure> {
-        let request = Request::new(message_type(ids::CMD_GET), NLM_F_DUMP);
+        let request = Request::new(message_type(client::NLDEV, cmd::GET), NLM_F_DUMP);
         self.0.ask(request, answers::device)
     }
 
     /// The uverbs character device of the device with this index; `None` if it has none, or if the kernel cannot
     /// tell (before Linux 5.3).
     pub(super) fn chardev(&mut self, index: u32) -> Result<Option<Chardev>, Failure> {
-        let request = Request::new(message_type(ids::CMD_GET_CHARDEV), 0)
-            .with_u32(ids::ATTR_DEV_INDEX, index)
-            .with_text(ids::ATTR_CHARDEV_TYPE, c"uverbs");
+        let request = Request::new(message_type(client::NLDEV, cmd::GET_CHARDEV), 0)
+            .with_u32(attr::DEV_INDEX, index)
+            .with_text(attr::CHARDEV_TYPE, c"uverbs");
         match self.0.ask(request, answers::chardev) {
             Ok(chardevs) => Ok(chardevs.into_iter().next()),
             Err(Failure::Refused(Errno::OPNOTSUPP | Errno::NOENT | Errno::INVAL)) => Ok(None),
@@ -53,8 +53,8 @@ impl<C: Channel> Netlink<C> {
 
     /// The ports of the device with this index, which must still have this name.
     pub(super) fn ports(&mut self, index: u32, name: &str) -> Result<Vec<Port>, Failure> {
-        let request = Request::new(message_type(ids::CMD_PORT_GET), NLM_F_DUMP)
-            .with_u32(ids::ATTR_DEV_INDEX, index);
+        let request = Request::new(message_type(client::NLDEV, cmd::PORT_GET), NLM_F_DUMP)
+            .with_u32(attr::DEV_INDEX, index);
         let answers = self.0.ask(request, answers::port)?;
         if answers.iter().any(|(device, _)| device != name) {
             return Err(Failure::Refused(Errno::NODEV));
@@ -69,11 +69,6 @@ impl<C: Channel> Netlink<C> {
             false => Ok(ports),
         }
     }
-}
-
-/// The message type of an nldev command (`RDMA_NL_GET_TYPE`).
-const fn message_type(command: u16) -> u16 {
-    ids::NLDEV << 10 | command
 }
 
 #[cfg(test)]

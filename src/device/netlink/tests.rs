@@ -92,15 +92,12 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 
 fn rxe_device(index: u32, name: &str) -> Vec<u8> {
     [
-        attribute(ids::ATTR_DEV_INDEX, &index.to_ne_bytes()),
-        attribute(ids::ATTR_DEV_NAME, format!("{name}\0").as_bytes()),
-        attribute(ids::ATTR_PORT_INDEX, &1_u32.to_ne_bytes()),
-        attribute(
-            ids::ATTR_NODE_GUID,
-            &0x5054_00ff_fe12_3456_u64.to_ne_bytes(),
-        ),
-        attribute(ids::ATTR_SYS_IMAGE_GUID, &1_u64.to_ne_bytes()),
-        attribute(ids::ATTR_DEV_NODE_TYPE, &[1]),
+        attribute(attr::DEV_INDEX, &index.to_ne_bytes()),
+        attribute(attr::DEV_NAME, format!("{name}\0").as_bytes()),
+        attribute(attr::PORT_INDEX, &1_u32.to_ne_bytes()),
+        attribute(attr::NODE_GUID, &0x5054_00ff_fe12_3456_u64.to_ne_bytes()),
+        attribute(attr::SYS_IMAGE_GUID, &1_u64.to_ne_bytes()),
+        attribute(attr::DEV_NODE_TYPE, &[1]),
         // Something newer than this library.
         attribute(4000, b"new"),
     ]
@@ -109,23 +106,23 @@ fn rxe_device(index: u32, name: &str) -> Vec<u8> {
 
 fn rxe_chardev() -> Vec<u8> {
     [
-        attribute(ids::ATTR_UVERBS_DRIVER_ID, &14_u32.to_ne_bytes()),
-        attribute(ids::ATTR_CHARDEV, &0xe7c0_u64.to_ne_bytes()),
-        attribute(ids::ATTR_CHARDEV_ABI, &2_u64.to_ne_bytes()),
-        attribute(ids::ATTR_CHARDEV_NAME, b"uverbs0\0"),
+        attribute(attr::UVERBS_DRIVER_ID, &14_u32.to_ne_bytes()),
+        attribute(attr::CHARDEV, &0xe7c0_u64.to_ne_bytes()),
+        attribute(attr::CHARDEV_ABI, &2_u64.to_ne_bytes()),
+        attribute(attr::CHARDEV_NAME, b"uverbs0\0"),
     ]
     .concat()
 }
 
 fn rxe_port(device: &str, number: u32) -> Vec<u8> {
     [
-        attribute(ids::ATTR_DEV_INDEX, &0_u32.to_ne_bytes()),
-        attribute(ids::ATTR_DEV_NAME, format!("{device}\0").as_bytes()),
-        attribute(ids::ATTR_PORT_INDEX, &number.to_ne_bytes()),
-        attribute(ids::ATTR_PORT_STATE, &[4]),
-        attribute(ids::ATTR_PORT_PHYS_STATE, &[5]),
-        attribute(ids::ATTR_NDEV_INDEX, &3_u32.to_ne_bytes()),
-        attribute(ids::ATTR_NDEV_NAME, b"d0\0"),
+        attribute(attr::DEV_INDEX, &0_u32.to_ne_bytes()),
+        attribute(attr::DEV_NAME, format!("{device}\0").as_bytes()),
+        attribute(attr::PORT_INDEX, &number.to_ne_bytes()),
+        attribute(attr::PORT_STATE, &[4]),
+        attribute(attr::PORT_PHYS_STATE, &[5]),
+        attribute(attr::NDEV_INDEX, &3_u32.to_ne_bytes()),
+        attribute(attr::NDEV_NAME, b"d0\0"),
     ]
     .concat()
 }
@@ -168,8 +165,8 @@ fn a_request_is_what_the_kernel_expects() {
     let expected = [
         message(GET_CHARDEV, 1, 1, &[])[4..12].to_vec(),
         0_u32.to_ne_bytes().to_vec(),
-        attribute(ids::ATTR_DEV_INDEX, &7_u32.to_ne_bytes()),
-        attribute(ids::ATTR_CHARDEV_TYPE, b"uverbs\0"),
+        attribute(attr::DEV_INDEX, &7_u32.to_ne_bytes()),
+        attribute(attr::CHARDEV_TYPE, b"uverbs\0"),
     ]
     .concat();
     let request = &netlink.0.channel.requests[0];
@@ -218,9 +215,9 @@ fn reads_a_character_device() {
 fn a_device_number_has_its_minor_part_around_the_major_one() {
     let number = |encoded: u64| {
         let chardev = [
-            attribute(ids::ATTR_CHARDEV, &encoded.to_ne_bytes()),
-            attribute(ids::ATTR_CHARDEV_ABI, &1_u64.to_ne_bytes()),
-            attribute(ids::ATTR_CHARDEV_NAME, b"uverbs1\0"),
+            attribute(attr::CHARDEV, &encoded.to_ne_bytes()),
+            attribute(attr::CHARDEV_ABI, &1_u64.to_ne_bytes()),
+            attribute(attr::CHARDEV_NAME, b"uverbs1\0"),
         ];
         answers::chardev(&chardev.concat()).map(|chardev| chardev.number)
     };
@@ -392,9 +389,9 @@ fn nonsense_in_the_frame_is_malformed() {
 
 #[test]
 fn nonsense_in_the_attributes_is_malformed() {
-    let index = attribute(ids::ATTR_DEV_INDEX, &[0; 4]);
-    let name = attribute(ids::ATTR_DEV_NAME, b"rxe0\0");
-    let named = |name: &[u8]| [index.clone(), attribute(ids::ATTR_DEV_NAME, name)].concat();
+    let index = attribute(attr::DEV_INDEX, &[0; 4]);
+    let name = attribute(attr::DEV_NAME, b"rxe0\0");
+    let named = |name: &[u8]| [index.clone(), attribute(attr::DEV_NAME, name)].concat();
     let both = |more: &[u8]| [&index, &name, more].concat();
     for (payload, expected) in [
         (index.clone(), "the device name is missing"),
@@ -408,11 +405,11 @@ fn nonsense_in_the_attributes_is_malformed() {
         (named(b"\xff\0"), "is not UTF-8"),
         (both(&index), "the device index comes twice"),
         (
-            both(&attribute(ids::ATTR_NODE_GUID, &[0; 4])),
+            both(&attribute(attr::NODE_GUID, &[0; 4])),
             "has 4 bytes, not 8",
         ),
         (
-            both(&attribute(ids::ATTR_DEV_NODE_TYPE, &[])),
+            both(&attribute(attr::DEV_NODE_TYPE, &[])),
             "has 0 bytes, not 1",
         ),
         (both(&[3, 0, 0, 0]), "shorter than its header"),

@@ -1,13 +1,12 @@
 //! The GID table of a port by sysfs.
 
-use std::fmt;
 use std::path::Path;
 
 use super::attribute::{entries, parsed, text};
-use super::{Sysfs, table_index};
+use super::{Sysfs, is_infiniband, table_index};
 use crate::device::failure::{Failure, Malformed};
 use crate::device::port::Netdev;
-use crate::gid::Gid;
+use crate::gid::{Gid, GidType};
 
 /// One entry of a port's GID table.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,25 +20,6 @@ pub struct GidTableEntry {
     pub gid_type: GidType,
     /// The network device that the GID belongs to, if it is in this network namespace.
     pub netdev: Option<Netdev>,
-}
-
-/// What packets of a GID look like on the wire, `enum ibv_gid_type` in C.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum GidType {
-    /// InfiniBand, or RoCE v1 on an Ethernet port: sysfs does not tell the two apart.
-    IbOrRoceV1,
-    /// RoCE v2: UDP over IPv4 or IPv6.
-    RoceV2,
-}
-
-impl fmt::Display for GidType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::IbOrRoceV1 => "IB/RoCE v1",
-            Self::RoceV2 => "RoCE v2",
-        })
-    }
 }
 
 impl Sysfs {
@@ -69,7 +49,9 @@ impl Sysfs {
         };
         let attributes = port.join("gid_attrs");
         let gid_type = match text(&attributes.join("types").join(name))?.as_deref() {
-            Some("IB/RoCE v1") => GidType::IbOrRoceV1,
+            // One text for two types, which the link tells apart.
+            Some("IB/RoCE v1") if is_infiniband(port)? => GidType::Ib,
+            Some("IB/RoCE v1") => GidType::RoceV1,
             Some("RoCE v2") => GidType::RoceV2,
             Some(other) => return Err(Malformed::from(format!("{other:?} is no GID type")).into()),
             // The entry was emptied since its GID was read.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use attribute::{entries, nonsense, numbered, parsed, text};
-pub use gid_table::{GidTableEntry, GidType};
+pub use gid_table::GidTableEntry;
 
 use super::chardev::Chardev;
 use super::driver::DriverId;
@@ -120,8 +120,7 @@ impl Sysfs {
     }
 
     fn port(&self, number: u32, directory: &Path) -> Result<Port, Failure> {
-        let infiniband = text(&directory.join("link_layer"))?.as_deref() == Some("InfiniBand");
-        let lid = match infiniband {
+        let lid = match is_infiniband(directory)? {
             true => hexadecimal(&directory.join("lid"))?,
             false => None,
         };
@@ -201,6 +200,11 @@ fn hardware_driver(name: &str) -> Option<DriverId> {
         "mlx4_core" => Some(DriverId::MLX4),
         _ => None,
     }
+}
+
+/// True if the port with this directory is on InfiniBand, false on Ethernet.
+fn is_infiniband(port: &Path) -> Result<bool, Failure> {
+    Ok(text(&port.join("link_layer"))?.as_deref() == Some("InfiniBand"))
 }
 
 /// The index that the name of a file in a table stands for.

@@ -8,7 +8,7 @@ use super::*;
 use crate::device::node_type::NodeType;
 use crate::device::port::{PhysicalState, PortState};
 use crate::error::Cause;
-use crate::{Discovery, Errno, Gid, Guid};
+use crate::{Discovery, Errno, Gid, GidType, Guid};
 
 /// A sysfs with these files.
 fn sysfs(files: &[(&str, &str)]) -> TempDir {
@@ -248,13 +248,17 @@ fn reads_the_gid_table_without_its_empty_entries() {
     let device = by_sysfs(&root).find("rxe0").unwrap();
     let table = device.gid_table(1).unwrap();
     assert_eq!(table.len(), 2);
-    assert_eq!(
-        (table[0].index, table[0].gid_type),
-        (0, GidType::IbOrRoceV1)
-    );
+    assert_eq!((table[0].index, table[0].gid_type), (0, GidType::RoceV1));
     assert_eq!((table[1].index, table[1].gid_type), (1, GidType::RoceV2));
     assert_eq!(table[1].gid, "10.9.0.1".parse::<Gid>().unwrap());
     assert_eq!(table[1].netdev.as_ref().unwrap().index, Some(3));
+
+    write(
+        &root,
+        "class/infiniband/rxe0/ports/1/link_layer",
+        "InfiniBand\n",
+    );
+    assert_eq!(device.gid_table(1).unwrap()[0].gid_type, GidType::Ib);
     assert!(matches!(
         device.gid_table(2).unwrap_err().cause(),
         Cause::NotFound(_)

@@ -35,7 +35,7 @@ impl Discovery {
     /// The kernel refused, or answered nonsense; a kernel without RDMA netlink under [`Discovery::Netlink`].
     pub fn devices(&self) -> Result<Vec<Device>> {
         let failed = |failure: Failure| failure.of(Verb::ListDevices, Subject::the("devices"));
-        let (mut route, infos) = self.survey().map_err(failed)?;
+        let (mut route, infos) = self.survey(|_| false).map_err(failed)?;
         infos
             .unwrap_or_default()
             .into_iter()
@@ -50,7 +50,7 @@ impl Discovery {
     pub fn find(&self, name: &str) -> Result<Device> {
         let subject = || Subject::named("device", name);
         let failed = |failure: Failure| failure.of(Verb::FindDevice, subject());
-        let (mut route, infos) = self.survey().map_err(failed)?;
+        let (mut route, infos) = self.survey(|info| info.name == name).map_err(failed)?;
         let mut infos = infos.ok_or_else(|| no_rdma(subject()))?;
         match infos.iter().position(|info| info.name == name) {
             Some(at) => route.device(infos.swap_remove(at)).map_err(failed),
@@ -58,12 +58,16 @@ impl Discovery {
         }
     }
 
-    /// Takes the first open way and lists what it shows; `None` if the kernel has no RDMA.
-    fn survey(&self) -> Result<(Route, Option<Vec<Info>>), Failure> {
+    /// Takes the first open way and lists what it shows; `None` if the kernel has no RDMA. What comes after a device
+    /// that is `enough` may be missing.
+    fn survey(
+        &self,
+        enough: impl Fn(&Info) -> bool,
+    ) -> Result<(Route, Option<Vec<Info>>), Failure> {
         match self {
-            Self::Netlink => by_netlink(),
+            Self::Netlink => by_netlink(enough),
             Self::Sysfs(root) => by_sysfs(Sysfs::at(root)),
-            Self::Automatic => match by_netlink() {
+            Self::Automatic => match by_netlink(enough) {
                 Err(Failure::Refused(errno)) if means_no_netlink(errno) => {
                     by_sysfs(Sysfs::default())
                 }
@@ -73,9 +77,9 @@ impl Discovery {
     }
 }
 
-fn by_netlink() -> Result<(Route, Option<Vec<Info>>), Failure> {
+fn by_netlink(enough: impl Fn(&Info) -> bool) -> Result<(Route, Option<Vec<Info>>), Failure> {
     let mut netlink = Netlink::open()?;
-    let infos = netlink.list()?;
+    let infos = netlink.list(enough)?;
     Ok((Route::Netlink(netlink), Some(infos)))
 }
 

@@ -27,8 +27,8 @@ const FIRST_BUFFER: usize = 8192;
 /// How often a question is asked again because its answer was cut off or changed while it was given.
 const ATTEMPTS: usize = 8;
 
-/// No answer has this many parts: at 20 devices each these would be 80,000 devices.
-const MOST_DATAGRAMS: usize = 4096;
+/// No answer has this many parts, though the kernel sends each device in one of its own.
+const MOST_DATAGRAMS: usize = 1 << 16;
 
 /// Something that carries datagrams to the kernel and back.
 pub(in crate::device) trait Channel {
@@ -97,13 +97,25 @@ impl<C: Channel> Conversation<C> {
     /// inconsistent, are asked for again.
     pub(in crate::device) fn ask<T>(
         &mut self,
+        request: Request,
+        parse: impl Fn(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Failure> {
+        self.ask_until(request, parse, |_| false)
+    }
+
+    /// As [`ask`](Self::ask), but no further than an answer that is `enough`, which then is the last of the set.
+    ///
+    /// The kernel is left in the middle of its answer, so it refuses another dump on this channel afterwards.
+    pub(in crate::device) fn ask_until<T>(
+        &mut self,
         mut request: Request,
         parse: impl Fn(&[u8]) -> Result<T, Malformed>,
+        enough: impl Fn(&T) -> bool,
     ) -> Result<Vec<T>, Failure> {
         for _ in 0..ATTEMPTS {
             self.sequence = self.sequence.wrapping_add(1);
             self.channel.send(request.numbered(self.sequence))?;
-            if let Some(answers) = self.hear(request.kind(), &parse)? {
+            if let Some(answers) = self.hear(request.kind(), &parse, &enough)? {
                 return Ok(answers);
             }
         }
@@ -115,24 +127,18 @@ impl<C: Channel> Conversation<C> {
         &mut self,
         kind: u16,
         parse: &impl Fn(&[u8]) -> Result<T, Malformed>,
+        enough: &impl Fn(&T) -> bool,
     ) -> Result<Option<Vec<T>>, Failure> {
         let mut answers = Vec::new();
         let mut whole = true;
         for _ in 0..MOST_DATAGRAMS {
-            self.buffer.clear();
-            let length = match self.channel.receive(&mut self.buffer) {
-                Ok(length) => length,
+            match self.receive() {
+                Ok(true) => {}
+                // Hear the dump to its end all the same: until then the kernel refuses another.
+                Ok(false) => whole = false,
                 Err(Errno::AGAIN) if !whole => return Ok(None),
                 Err(Errno::AGAIN) => return Err(Malformed::from("the answer has no end").into()),
                 Err(errno) => return Err(errno.into()),
-            };
-            if length > self.buffer.len() {
-                // The rest of it is lost. Hear the dump to its end all the same: until then the kernel
-                // refuses another on this socket.
-                whole = false;
-                self.buffer.clear();
-                self.buffer.reserve(length);
-                continue;
             }
             for message in Messages::new(&self.buffer) {
                 let message = message?;
@@ -141,7 +147,14 @@ impl<C: Channel> Conversation<C> {
                 }
                 whole &= message.flags & NLM_F_DUMP_INTR == 0;
                 match Part::of(message, kind)? {
-                    Part::Answer(payload) => answers.push(parse(payload)?),
+                    Part::Answer(payload) => {
+                        let answer = parse(payload)?;
+                        let enough = enough(&answer);
+                        answers.push(answer);
+                        if enough {
+                            return Ok(Some(answers));
+                        }
+                    }
                     Part::Nothing => continue,
                     Part::Loss => whole = false,
                     Part::End => return Ok(whole.then_some(answers)),
@@ -152,6 +165,19 @@ impl<C: Channel> Conversation<C> {
             }
         }
         Err(Malformed::from("the answer has no end").into())
+    }
+
+    /// Receives one datagram into the buffer; false if it did not fit and is lost, in which case the buffer is empty
+    /// and the next of its size will fit.
+    fn receive(&mut self) -> Result<bool, Errno> {
+        self.buffer.clear();
+        let length = self.channel.receive(&mut self.buffer)?;
+        let fits = length <= self.buffer.len();
+        if !fits {
+            self.buffer.clear();
+            self.buffer.reserve(length);
+        }
+        Ok(fits)
     }
 }
 

@@ -32,10 +32,10 @@ impl<C: Channel> Netlink<C> {
         Self(Conversation::new(channel))
     }
 
-    /// All devices.
-    pub(super) fn list(&mut self) -> Result<Vec<Info>, Failure> {
+    /// The devices, no further than one that is `enough`. Can be asked once.
+    pub(super) fn list(&mut self, enough: impl Fn(&Info) -> bool) -> Result<Vec<Info>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::GET), NLM_F_DUMP);
-        self.0.ask(request, answers::device)
+        self.0.ask_until(request, answers::device, enough)
     }
 
     /// The uverbs character device of the device with this index; `None` if it has none, or if the kernel cannot

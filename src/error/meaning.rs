@@ -12,6 +12,15 @@ pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
 
 fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
     Some(match (verb, errno) {
+        (Verb::ListDevices | Verb::FindDevice, Errno::ACCESS | Errno::PERM) => {
+            "a sandbox forbids this process to look for devices"
+        }
+        (
+            Verb::ListDevices | Verb::FindDevice,
+            Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT | Errno::CONNREFUSED,
+        ) => {
+            "the kernel has no RDMA netlink in this network namespace: the module ib_core is not loaded"
+        }
         (Verb::OpenDevice, Errno::NOENT) => {
             "the character device has no node in /dev/infiniband (udev, or a container without it)"
         }
@@ -78,6 +87,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "only UD QPs can join a multicast group, and the GID must be a multicast one"
         }
         (Verb::DestroySrq, Errno::BUSY) => "QPs still receive from the SRQ",
+        (Verb::QueryPort, Errno::NODEV) => "the device has been removed or renamed",
         (Verb::QueryPort, Errno::INVAL) => "the device has no such port",
         (Verb::QueryGid, Errno::INVAL) => "the device has no such port or GID index",
         (Verb::QueryGid, Errno::NODATA) => "the GID entry is empty",

@@ -30,6 +30,8 @@ macro_rules! verbs {
 verbs! {
     /// Lists the RDMA devices.
     ListDevices = "get_device_list",
+    /// Finds a device by its name.
+    FindDevice = "find_device",
     /// Opens a device.
     OpenDevice = "open_device",
     /// Obtains the user context of an open device.

@@ -1,0 +1,158 @@
+//! Where devices are looked for, and what to do when one way is closed.
+
+use std::path::PathBuf;
+
+use super::chardev::Chardev;
+use super::failure::Failure;
+use super::info::Info;
+use super::netlink::Netlink;
+use super::sysfs::Sysfs;
+use super::{Device, Inner};
+use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
+
+/// Where devices are looked for.
+///
+/// [`devices`](super::devices) and [`find`](super::find) use [`Discovery::Automatic`], which is right everywhere; the
+/// other two are for whoever must know where an answer comes from.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Discovery {
+    /// By netlink, and by the sysfs at `/sys` where the kernel or a sandbox has no RDMA netlink.
+    #[default]
+    Automatic,
+    /// By netlink alone.
+    Netlink,
+    /// By the sysfs that is mounted at this path, alone.
+    Sysfs(PathBuf),
+}
+
+impl Discovery {
+    /// Lists the devices that this network namespace shows, sorted as the kernel sorts them.
+    ///
+    /// A kernel without RDMA has none, so its list is empty.
+    ///
+    /// # Errors
+    /// The kernel refused, or answered nonsense; a kernel without RDMA netlink under [`Discovery::Netlink`].
+    pub fn devices(&self) -> Result<Vec<Device>> {
+        let failed = |failure: Failure| failure.of(Verb::ListDevices, Subject::the("devices"));
+        let (mut route, infos) = self.survey(|_| false).map_err(failed)?;
+        infos
+            .unwrap_or_default()
+            .into_iter()
+            .map(|info| route.device(info).map_err(failed))
+            .collect()
+    }
+
+    /// Finds the device with this name.
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`] if there is none, with the names that there are; as [`Discovery::devices`] otherwise.
+    pub fn find(&self, name: &str) -> Result<Device> {
+        let subject = || Subject::named("device", name);
+        let failed = |failure: Failure| failure.of(Verb::FindDevice, subject());
+        let (mut route, infos) = self.survey(|info| info.name == name).map_err(failed)?;
+        let mut infos = infos.ok_or_else(|| no_rdma(subject()))?;
+        match infos.iter().position(|info| info.name == name) {
+            Some(at) => route.device(infos.swap_remove(at)).map_err(failed),
+            None => Err(not_among(&infos, subject())),
+        }
+    }
+
+    /// Takes the first open way and lists what it shows; `None` if the kernel has no RDMA. What comes after a device
+    /// that is `enough` may be missing.
+    fn survey(
+        &self,
+        enough: impl Fn(&Info) -> bool,
+    ) -> Result<(Route, Option<Vec<Info>>), Failure> {
+        match self {
+            Self::Netlink => by_netlink(enough),
+            Self::Sysfs(root) => by_sysfs(Sysfs::at(root)),
+            Self::Automatic => match by_netlink(enough) {
+                Err(Failure::Refused(errno)) if means_no_netlink(errno) => {
+                    by_sysfs(Sysfs::default())
+                }
+                found => found,
+            },
+        }
+    }
+}
+
+fn by_netlink(enough: impl Fn(&Info) -> bool) -> Result<(Route, Option<Vec<Info>>), Failure> {
+    let mut netlink = Netlink::open()?;
+    let infos = netlink.list(enough)?;
+    Ok((Route::Netlink(netlink), Some(infos)))
+}
+
+fn by_sysfs(sysfs: Sysfs) -> Result<(Route, Option<Vec<Info>>), Failure> {
+    let infos = sysfs.list()?;
+    Ok((Route::Sysfs(sysfs), infos))
+}
+
+/// True if a socket that could not be opened, or a first request that was refused, means that there is no RDMA
+/// netlink here: no such protocol or family, a sandbox's filter, no listener in this network namespace, no `nldev`.
+fn means_no_netlink(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::PROTONOSUPPORT
+            | Errno::AFNOSUPPORT
+            | Errno::PERM
+            | Errno::ACCESS
+            | Errno::NOSYS
+            | Errno::CONNREFUSED
+            | Errno::OPNOTSUPP
+            | Errno::INVAL
+    )
+}
+
+fn no_rdma(subject: Subject) -> Error {
+    let text = "this kernel has no RDMA: the module ib_core is not loaded, or both RDMA netlink and \
+                /sys/class/infiniband are hidden from this process";
+    Error::new(Verb::FindDevice, subject, Cause::NotFound(text.into()))
+}
+
+fn not_among(infos: &[Info], subject: Subject) -> Error {
+    let names: Vec<_> = infos.iter().map(|info| info.name.as_str()).collect();
+    let text = match names.is_empty() {
+        true => "there are no RDMA devices in this network namespace".into(),
+        false => format!("there are these: {}", names.join(", ")).into(),
+    };
+    Error::new(Verb::FindDevice, subject, Cause::NotFound(text))
+}
+
+/// The way that is open.
+enum Route {
+    Netlink(Netlink),
+    Sysfs(Sysfs),
+}
+
+impl Route {
+    /// The device that `info` speaks of, with its character device.
+    fn device(&mut self, info: Info) -> Result<Device, Failure> {
+        let (chardev, sysfs) = match self {
+            Self::Netlink(netlink) => (by_netlink_or_sysfs(netlink, &info)?, Sysfs::default()),
+            Self::Sysfs(sysfs) => (sysfs.chardev(&info.name)?, sysfs.clone()),
+        };
+        Ok(Device::new(Inner {
+            info,
+            chardev,
+            sysfs,
+        }))
+    }
+}
+
+/// The character device by netlink, with what old kernels do not say there taken from sysfs.
+fn by_netlink_or_sysfs(netlink: &mut Netlink, info: &Info) -> Result<Option<Chardev>, Failure> {
+    let chardev = match info.index {
+        Some(index) => netlink.chardev(index)?,
+        None => None,
+    };
+    match chardev {
+        Some(mut chardev) => {
+            if chardev.driver.is_none() {
+                chardev.driver = Sysfs::default().driver(&info.name)?;
+            }
+            Ok(Some(chardev))
+        }
+        None => Sysfs::default().chardev(&info.name),
+    }
+}

@@ -1,0 +1,46 @@
+//! Which kernel driver a device belongs to. What the driver's devices can do is the business of `crate::driver`.
+
+use std::fmt::{self, Write};
+
+use uverbs_uapi::enums;
+
+/// A kernel driver by its number, `enum rdma_driver_id` in `include/uapi/rdma/ib_user_ioctl_verbs.h`.
+///
+/// It prints as the driver's name in small letters:
+///
+/// ```
+/// # use uverbs::DriverId;
+/// assert_eq!(DriverId::RXE.to_string(), "rxe");
+/// assert_eq!(DriverId(4711).to_string(), "driver 4711");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct DriverId(pub u32);
+
+impl DriverId {
+    /// NVIDIA ConnectX from Connect-IB on, and BlueField.
+    pub const MLX5: Self = Self(enums::DriverId::MLX5.0);
+    /// Mellanox ConnectX to ConnectX-3.
+    pub const MLX4: Self = Self(enums::DriverId::MLX4.0);
+    /// Soft-RoCE.
+    pub const RXE: Self = Self(enums::DriverId::RXE.0);
+    /// Soft-iWARP.
+    pub const SIW: Self = Self(enums::DriverId::SIW.0);
+}
+
+impl fmt::Display for DriverId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match enums::DriverId::IDS.name(self.0) {
+            Some(name) => name
+                .chars()
+                .try_for_each(|letter| f.write_char(letter.to_ascii_lowercase())),
+            None => write!(f, "driver {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for DriverId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

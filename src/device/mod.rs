@@ -1,0 +1,239 @@
+//! RDMA devices: which there are, what can be known of them without opening them, and their character devices.
+//!
+//! Nothing here speaks verbs; a device is opened to a context for that. Devices are found by RDMA netlink, and by
+//! sysfs where that is closed ([`Discovery`]). Finding a device by its name costs seven system calls: a socket, the
+//! list of devices (one `send`, two `recv`s), the device's character device (one `send`, one `recv`), `close`.
+
+mod chardev;
+mod discovery;
+mod driver;
+mod failure;
+mod info;
+mod netlink;
+mod node_type;
+mod port;
+mod sysfs;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use discovery::Discovery;
+pub use driver::DriverId;
+pub use node_type::NodeType;
+pub use port::{Netdev, PhysicalState, Port, PortState};
+pub use sysfs::GidTableEntry;
+
+use chardev::Chardev;
+use failure::Failure;
+use info::Info;
+use netlink::Netlink;
+use sysfs::Sysfs;
+
+use crate::error::{Cause, Error, Result, Subject, Verb};
+use crate::guid::Guid;
+
+/// Where the nodes of the uverbs character devices are.
+const DEV_INFINIBAND: &str = "/dev/infiniband";
+
+/// Lists the RDMA devices that this network namespace shows. A kernel without RDMA has none.
+///
+/// ```
+/// for device in uverbs::devices()? {
+///     println!("{} is a {:?}", device.name(), device.driver());
+/// }
+/// # Ok::<(), uverbs::Error>(())
+/// ```
+///
+/// # Errors
+/// The kernel refused, or answered nonsense.
+pub fn devices() -> Result<Vec<Device>> {
+    Discovery::Automatic.devices()
+}
+
+/// Finds the RDMA device with this name.
+///
+/// # Errors
+/// [`Cause::NotFound`] if there is none, with the names that there are; the kernel refused, or answered nonsense.
+pub fn find(name: &str) -> Result<Device> {
+    Discovery::Automatic.find(name)
+}
+
+/// An RDMA device as it was when it was found. Cheap to clone.
+///
+/// What neither netlink nor sysfs told is `None`.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    info: Info,
+    chardev: Option<Chardev>,
+    sysfs: Sysfs,
+}
+
+impl Device {
+    fn new(inner: Inner) -> Self {
+        Self(Arc::new(inner))
+    }
+
+    /// The name, such as `rxe0` or `mlx5_0`. An administrator can change it while the device is in use.
+    pub fn name(&self) -> &str {
+        &self.0.info.name
+    }
+
+    /// The kernel's number for the device, if it was found by netlink.
+    pub fn index(&self) -> Option<u32> {
+        self.0.info.index
+    }
+
+    /// The kind of node.
+    pub fn node_type(&self) -> Option<NodeType> {
+        self.0.info.node_type
+    }
+
+    /// The GUID of the node.
+    pub fn node_guid(&self) -> Option<Guid> {
+        self.0.info.node_guid
+    }
+
+    /// The GUID of the system that the device is a part of.
+    pub fn system_image_guid(&self) -> Option<Guid> {
+        self.0.info.system_image_guid
+    }
+
+    /// The version of the firmware; software devices have none.
+    pub fn firmware_version(&self) -> Option<&str> {
+        self.0.info.firmware.as_deref()
+    }
+
+    /// The number of ports; the first port is number 1.
+    pub fn port_count(&self) -> Option<u32> {
+        self.0.info.ports
+    }
+
+    /// The driver behind the device. By sysfs, only rxe and the mlx drivers are recognised.
+    pub fn driver(&self) -> Option<DriverId> {
+        self.0.chardev.as_ref()?.driver
+    }
+
+    /// The version of the driver's own part of the ABI. A driver of this library checks it before it opens the
+    /// device.
+    pub fn abi_version(&self) -> Option<u32> {
+        Some(self.0.chardev.as_ref()?.abi_version)
+    }
+
+    /// The path that the character device should have, such as `/dev/infiniband/uverbs0`.
+    ///
+    /// `None` if it has no character device: the module `ib_uverbs` is not there.
+    pub fn path(&self) -> Option<PathBuf> {
+        Some(Path::new(DEV_INFINIBAND).join(&self.0.chardev.as_ref()?.name))
+    }
+
+    /// The device number of the character device, as `st_rdev` of stat(2) shows it.
+    pub fn rdev(&self) -> Option<u64> {
+        Some(self.0.chardev.as_ref()?.number)
+    }
+
+    /// Opens the character device, under another name in `/dev/infiniband` if it has not the kernel's, and makes
+    /// sure that it is this device's. The file has no context yet.
+    ///
+    /// # Errors
+    /// [`Cause::Unsupported`] if the device has no character device or the kernel's uverbs ABI is not version 6;
+    /// `ENOENT` if no node belongs to the device; else what open(2) says.
+    pub fn open_chardev(&self) -> Result<OwnedFd> {
+        match &self.0.chardev {
+            Some(chardev) => chardev.open_in(Path::new(DEV_INFINIBAND), self.name()),
+            None => Err(Error::unsupported(
+                Verb::OpenDevice,
+                self.subject(),
+                "it has no uverbs character device: the module ib_uverbs is not loaded",
+            )),
+        }
+    }
+
+    /// The ports with their present states, by the way that the device was found.
+    ///
+    /// # Errors
+    /// `ENODEV` if the device has been removed or renamed; the kernel refused, or answered nonsense.
+    pub fn ports(&self) -> Result<Vec<Port>> {
+        let ports = match self.index() {
+            Some(index) => Netlink::open()
+                .map_err(Failure::from)
+                .and_then(|mut netlink| netlink.ports(index, self.name())),
+            None => self.0.sysfs.ports(self.name()),
+        };
+        ports.map_err(|failure| failure.of(Verb::QueryPort, self.subject()))
+    }
+
+    /// One entry of a port's partition key table. Its top bit says full member; 0 is an unused entry.
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`] if there is no such port or entry; [`Cause::Unsupported`] without sysfs, since the kernel
+    /// shows partition keys nowhere else.
+    pub fn pkey(&self, port: u32, index: u32) -> Result<u16> {
+        let found = self.0.sysfs.pkey(self.name(), port, index);
+        self.looked_up(found, Verb::QueryPkey, || {
+            format!("port {port} has no P_Key {index}, or there is no such port")
+        })
+    }
+
+    /// A port's partition keys with their indices, without the unused entries.
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs, since the kernel shows
+    /// partition keys nowhere else.
+    pub fn pkeys(&self, port: u32) -> Result<Vec<(u32, u16)>> {
+        let found = self.0.sysfs.pkeys(self.name(), port);
+        self.looked_up(found, Verb::QueryPkey, || {
+            format!("there is no port {port}")
+        })
+    }
+
+    /// A port's GID table by sysfs, without the empty entries, for whoever may not open the device. An open context
+    /// tells it faster.
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs.
+    pub fn gid_table(&self, port: u32) -> Result<Vec<GidTableEntry>> {
+        let found = self.0.sysfs.gid_table(self.name(), port);
+        self.looked_up(found, Verb::QueryGidTable, || {
+            format!("there is no port {port}")
+        })
+    }
+
+    /// What was found in a table of sysfs, or why nothing was.
+    fn looked_up<T>(
+        &self,
+        found: Result<Option<T>, Failure>,
+        verb: Verb,
+        missing: impl FnOnce() -> String,
+    ) -> Result<T> {
+        match found {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) if self.0.sysfs.has(self.name()) => Err(Error::new(
+                verb,
+                self.subject(),
+                Cause::NotFound(missing().into()),
+            )),
+            Ok(None) => {
+                let root = self.0.sysfs.root().display();
+                let text =
+                    format!("only sysfs has this table, and {root} does not show the device");
+                Err(Error::unsupported(verb, self.subject(), text))
+            }
+            Err(failure) => Err(failure.of(verb, self.subject())),
+        }
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::named("device", self.name())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.0).finish()
+    }
+}

@@ -1,0 +1,75 @@
+//! Reading single files of sysfs: what is missing is `None`, what makes no sense is an error that names the file.
+
+use std::io::{Error, ErrorKind};
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::device::failure::{Failure, Malformed};
+use crate::error::Errno;
+
+/// The text of an attribute without the white space around it; `None` if it is missing or has no value now.
+pub(super) fn text(path: &Path) -> Result<Option<String>, Failure> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            Err(Malformed::from(format!("{} is not UTF-8", path.display())).into())
+        }
+        Err(error) => absent(error),
+    }
+}
+
+/// The value of an attribute that is one word.
+pub(super) fn parsed<T: FromStr>(path: &Path) -> Result<Option<T>, Failure> {
+    let Some(text) = text(path)? else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(value) => Ok(Some(value)),
+        Err(_) => Err(nonsense(path, &text).into()),
+    }
+}
+
+/// The number in an attribute of the form `4: ACTIVE`.
+pub(super) fn numbered(path: &Path) -> Result<Option<u8>, Failure> {
+    let Some(text) = text(path)? else {
+        return Ok(None);
+    };
+    let number = text
+        .split_once(':')
+        .and_then(|(number, _)| number.parse().ok());
+    number.map(Some).ok_or_else(|| nonsense(path, &text).into())
+}
+
+/// The sorted names in a directory; `None` if there is no such directory.
+pub(super) fn entries(path: &Path) -> Result<Option<Vec<String>>, Failure> {
+    let directory = match std::fs::read_dir(path) {
+        Ok(directory) => directory,
+        Err(error) => return absent(error),
+    };
+    let mut names = Vec::new();
+    for entry in directory {
+        let name = entry.map_err(|error| errno(&error))?.file_name();
+        let name = name.into_string();
+        names.push(name.map_err(|name| Malformed::from(format!("{name:?} is not UTF-8")))?);
+    }
+    names.sort_unstable();
+    Ok(Some(names))
+}
+
+/// The complaint about an attribute with this text.
+pub(super) fn nonsense(path: &Path, text: &str) -> Malformed {
+    format!("{} says {text:?}", path.display()).into()
+}
+
+/// `None` if the error means that the file or its value is not there: never was, no longer is (a device that is
+/// being removed), or has nothing to show (`EINVAL`: an empty entry of a table).
+fn absent<T>(error: Error) -> Result<Option<T>, Failure> {
+    match errno(&error) {
+        Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::NXIO | Errno::INVAL => Ok(None),
+        errno => Err(errno.into()),
+    }
+}
+
+fn errno(error: &Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,1 @@
+//! Finds what is wrong in a guest kernel's log.

@@ -6,9 +6,16 @@ use std::thread::JoinHandle;
 
 use super::Host;
 use crate::guest::protocol::{Frame, Kind};
+use crate::klog::MARK;
 
 /// Written into the log by [`Follower::finish`], so that the follower knows that it has seen everything before.
 const LAST_LINE: &str = "vm: end of the log";
+
+/// Marks in the log what runs from now on.
+pub(crate) fn mark(text: &str) {
+    // A log without marks is still a log.
+    let _ = write_line(&format!("{MARK}{text}"));
+}
 
 /// A thread that follows the log.
 pub(crate) struct Follower {
@@ -30,16 +37,19 @@ pub(crate) fn follow(host: &Host) -> io::Result<Follower> {
 impl Follower {
     /// Returns when all that is in the log so far has been sent.
     pub(crate) fn finish(self) {
-        // Without the line's end the kernel would wait for more of it.
-        let line = format!("{LAST_LINE}\n");
-        let written = File::options()
-            .write(true)
-            .open("/dev/kmsg")
-            .and_then(|mut log| log.write_all(line.as_bytes()));
+        let written = write_line(LAST_LINE);
         if written.is_ok() {
             let _ = self.thread.join();
         }
     }
+}
+
+/// Writes a line into the log. It has to be one write, and without the line's end the kernel would wait for more of it.
+fn write_line(text: &str) -> io::Result<()> {
+    File::options()
+        .write(true)
+        .open("/dev/kmsg")?
+        .write_all(format!("{text}\n").as_bytes())
 }
 
 /// One read gives one record (dev-kmsg in the kernel's ABI documents); EPIPE says that records were overwritten.

@@ -125,6 +125,7 @@ fn handle(request: Request, number: u32, processes: &mut HashMap<u32, Process>, 
 }
 
 fn start(spec: &Spec, number: u32, processes: &mut HashMap<u32, Process>, host: &Host) {
+    log::mark(&format!("{number}: {}", spec.words.join(" ")));
     match Process::start(spec, number, host) {
         Ok(process) => {
             processes.insert(number, process);

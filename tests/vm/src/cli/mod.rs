@@ -1,18 +1,25 @@
 //! The command line: one file for each subcommand.
 
+mod clean;
 mod fetch;
 mod options;
 mod run;
+mod shell;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// The status with which this program ends if it fails itself; like env(1) and docker-run(1), away from what commands use.
+/// The status if this program or the guest fails, and not the command; the same as that of timeout(1) and env(1).
 pub(crate) const EXIT_RUNNER_FAILED: u8 = 125;
 
-/// Boots a stock kernel in QEMU and runs programs of the host in it, with soft-RoCE.
+/// The status if the command was killed at its time limit, as that of timeout(1).
+const EXIT_TIMED_OUT: u8 = 124;
+
+/// Boots a stock kernel in QEMU and runs programs of the host in it, with soft-RoCE
+///
+/// Everything that is needed is fetched as distribution packages into target/vm, without root.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo vm",
@@ -29,6 +36,8 @@ struct Cli {
 enum Command {
     Fetch(fetch::Fetch),
     Run(run::Run),
+    Shell(shell::Shell),
+    Clean(clean::Clean),
 }
 
 /// Runs what the command line asks for.
@@ -44,5 +53,7 @@ pub(crate) fn main() -> Result<ExitCode> {
     match Cli::parse().command {
         Command::Fetch(fetch) => fetch.run(),
         Command::Run(run) => run.run(),
+        Command::Shell(shell) => shell.run(),
+        Command::Clean(clean) => clean.run(),
     }
 }

@@ -1,102 +1,139 @@
 //! `cargo vm run`.
 
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
-use super::options;
-use crate::accel;
-use crate::fetch;
+use super::options::{self, Environment, Kernel, Machine};
+use super::{EXIT_RUNNER_FAILED, EXIT_TIMED_OUT};
 use crate::guest::protocol::{Network, Spec};
-use crate::guest::{self, Event, Guest, Stream};
+use crate::guest::{self, Guest, Input, Outcome, Stream};
 use crate::store::Store;
 
-/// Run a command of the host in a guest.
+/// Run a command of the host in a guest, and end with its status
+///
+/// The command finds the host's file system, read-only, with rdma-core's programs added; /tmp, /run and /dev/shm are
+/// fresh. There is one soft-RoCE device, rxe0, on the netdev d0 with the address 10.9.0.1. The status is 128+N for
+/// signal N, 124 at the time limit, and 125 if the guest fails or its kernel complains.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    cargo vm run -- ibv_devinfo\n  \
+    cargo vm run --kernel 6.1 -- target/debug/uverbs devices\n  \
+    cargo vm run --hosts 2 -- sh -c 'ip netns exec h2 ibv_rc_pingpong -d rxe2 -g 1 & sleep 1; ibv_rc_pingpong -d rxe1 -g 1 10.9.0.2'")]
 pub(crate) struct Run {
-    /// The kernel: 6.1, 6.12, 7.2, latest, or the path of a system kernel.
-    #[arg(
-        long,
-        value_name = "K",
-        default_value = "latest",
-        env = "VM_KERNEL_DEFAULT"
-    )]
-    kernel: String,
     #[command(flatten)]
-    machine: options::Machine,
-    /// 2 for two network namespaces, h1 and h2, joined by veth, with rxe1 and rxe2.
+    kernel: Kernel,
+    #[command(flatten)]
+    machine: Machine,
+    #[command(flatten)]
+    environment: Environment,
+    /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the command runs in h1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
-    /// End the command after so many seconds.
+    /// Kill the command after so many seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// A variable for the command.
-    #[arg(long, value_name = "K=V")]
-    env: Vec<String>,
-    /// The command.
+    /// Pass standard input on to the command
+    #[arg(short, long)]
+    interactive: bool,
+    /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<String>,
 }
 
 impl Run {
-    /// Runs it.
+    /// Boots, runs the command, ends the guest.
+    ///
+    /// # Errors
+    /// If the guest fails.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
-        let parts = fetch::parts(&store, &self.kernel, self.machine.qemu.as_deref())?;
         let network = if self.hosts == 2 {
             Network::TwoHosts
         } else {
             Network::OneHost
         };
-        let options = guest::Options {
-            accelerator: accel::choose(),
-            memory: self.machine.memory,
-            cpus: self.machine.cpus,
-            network,
+        let (parts, options) = self.machine.prepare(&store, &self.kernel.kernel, network)?;
+        let spec = Spec {
+            words: in_first_host(&self.command, network),
+            environment: guest::environment(&parts.kernel.release, &self.environment.variables),
+            directory: options::current_directory()?,
+            input: self.interactive,
+            terminal: None,
         };
         let mut guest = Guest::boot(&store, &parts, &options)?;
-        let extra: Vec<(String, String)> = self
-            .env
-            .iter()
-            .map(|pair| {
-                pair.split_once('=')
-                    .map(|(k, v)| (k.to_owned(), v.to_owned()))
-                    .context("--env wants NAME=VALUE")
-            })
-            .collect::<Result<_>>()?;
-        let mut words = self.command.clone();
-        if self.hosts == 2 {
-            words.splice(0..0, ["ip", "netns", "exec", "h1"].map(str::to_owned));
+        let process = guest.start(&spec)?;
+        if self.interactive {
+            feed(guest.input(process));
         }
-        let spec = Spec {
-            words,
-            environment: guest::environment(&parts.kernel.release, &extra),
-            directory: std::env::current_dir()?.display().to_string(),
-            ..Spec::default()
-        };
-        guest.start(&spec)?;
         let deadline = self
             .timeout
             .map(|seconds| Instant::now() + Duration::from_secs(seconds));
-        let status = loop {
-            match guest.next(deadline)? {
-                Event::Wrote(_, Stream::Output, bytes) => std::io::stdout().write_all(&bytes)?,
-                Event::Wrote(_, Stream::Error, bytes) => std::io::stderr().write_all(&bytes)?,
-                Event::Ended(_, ending) => break ending.status(),
-                Event::NotStarted(_, reason, status) => {
-                    eprintln!("vm: {reason}");
-                    break status;
-                }
-                Event::Deadline => {
-                    eprintln!("vm: timeout\n{}", guest.console());
-                    break 124;
-                }
-            }
-        };
-        guest.shut_down()?;
-        Ok(ExitCode::from(u8::try_from(status).unwrap_or(255)))
+        let outcome = guest::to_end(&mut guest, process, deadline, pass_on)?;
+        if outcome == Outcome::TimedOut {
+            eprintln!(
+                "vm: killed at the time limit of {} s; {}",
+                self.timeout.unwrap_or_default(),
+                guest.console()
+            );
+        }
+        let clean = options::shut_down(guest)?;
+        Ok(if clean {
+            status(&outcome)
+        } else {
+            ExitCode::from(EXIT_RUNNER_FAILED)
+        })
     }
+}
+
+/// The command, moved into the first of two hosts.
+pub(super) fn in_first_host(command: &[String], network: Network) -> Vec<String> {
+    let prefix: &[&str] = match network {
+        Network::OneHost => &[],
+        Network::TwoHosts => &["ip", "netns", "exec", "h1"],
+    };
+    prefix
+        .iter()
+        .map(|&word| word.to_owned())
+        .chain(command.iter().cloned())
+        .collect()
+}
+
+/// Writes what the command wrote to the stream of the same name. If nobody reads it any more, it is lost, as in a pipe.
+pub(super) fn pass_on(stream: Stream, bytes: &[u8]) {
+    let _ = match stream {
+        Stream::Output => io::stdout()
+            .write_all(bytes)
+            .and_then(|()| io::stdout().flush()),
+        Stream::Error => io::stderr().write_all(bytes),
+    };
+}
+
+/// Passes standard input on until its end, from a thread of its own, which ends with this program.
+pub(super) fn feed(input: Input) {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let length = io::stdin().read(&mut buffer).unwrap_or_default();
+            if input.send(&buffer[..length]).is_err() || length == 0 {
+                return;
+            }
+        }
+    });
+}
+
+/// The status to end with.
+pub(super) fn status(outcome: &Outcome) -> ExitCode {
+    let status = match outcome {
+        Outcome::Ended(ending) => ending.status(),
+        Outcome::NotStarted(reason, status) => {
+            eprintln!("vm: {reason}");
+            *status
+        }
+        Outcome::TimedOut => EXIT_TIMED_OUT.into(),
+    };
+    ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX))
 }

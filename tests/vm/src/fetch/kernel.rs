@@ -54,9 +54,12 @@ struct Choice {
     version: String,
 }
 
-/// Names of all series, oldest first.
-pub(crate) fn all() -> impl Iterator<Item = &'static str> {
-    SERIES.iter().map(|series| series.name)
+/// The kernels that a word of the command line means: all series, oldest first, or the one of that name.
+pub(crate) fn asked_for(word: &str) -> Vec<&str> {
+    match word {
+        "all" => SERIES.iter().map(|series| series.name).collect(),
+        one => vec![one],
+    }
 }
 
 /// Fetches the kernel of a series, or `latest`; returns at once if it is there.
@@ -93,7 +96,7 @@ fn find(name: &str) -> Result<&'static Series> {
         SERIES.iter().find(|series| series.name == name)
     };
     found.with_context(|| {
-        let names: Vec<&str> = all().collect();
+        let names = asked_for("all");
         format!(
             "no kernel series `{name}`: there are {}, latest, and the path of a system kernel",
             names.join(", ")

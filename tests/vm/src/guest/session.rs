@@ -1,22 +1,18 @@
 //! One run of a guest: QEMU's process, the agent's socket, and the events that come from it.
 
-use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
+use super::Options;
+use super::launch::Emulator;
 use super::protocol::{Ending, Frame, Kind, Network, Report, Request, Spec, WindowSize};
 use crate::fetch::Parts;
-use crate::initramfs::{self, Boot};
 use crate::process;
-use crate::qemu::{Accelerator, Machine, Share};
 use crate::store::Store;
 
 /// How long a boot may take.
@@ -28,21 +24,11 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the end of a guest may take.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long QEMU may take to end after it has closed the agent's port.
+const QEMU_END_LIMIT: Duration = Duration::from_secs(5);
+
 /// How many lines of the console an error shows.
 const CONSOLE_LINES: usize = 60;
-
-/// What a guest is to be like.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    /// What runs it.
-    pub(crate) accelerator: Accelerator,
-    /// Memory in MiB.
-    pub(crate) memory: u32,
-    /// Number of processors.
-    pub(crate) cpus: u32,
-    /// Its network.
-    pub(crate) network: Network,
-}
 
 /// Which stream bytes came from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,19 +55,12 @@ pub(crate) enum Event {
 /// A running guest. Dropped without [`Guest::shut_down`], it is killed.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    qemu: Child,
-    socket: UnixStream,
+    emulator: Emulator,
+    socket: Arc<Mutex<UnixStream>>,
     frames: Receiver<Frame>,
-    files: Files,
     log: Vec<String>,
     next_process: u32,
     heard: Instant,
-}
-
-/// The files of one run; removed at its end.
-#[derive(Debug)]
-struct Files {
-    directory: PathBuf,
 }
 
 impl Guest {
@@ -90,19 +69,10 @@ impl Guest {
     /// # Errors
     /// If QEMU cannot be started, or the guest does not come up in time; the error shows its console.
     pub(crate) fn boot(store: &Store, parts: &Parts, options: &Options) -> Result<Self> {
-        let files = Files::new(store)?;
-        let agent = std::env::current_exe().context("finding this program's executable")?;
-        let keep = kept_directories(store, &agent)?;
-        let boot = Boot {
-            agent: Some(agent),
-            keep,
-        };
-        initramfs::write(store, parts, &boot, &files.initramfs())?;
         let (ours, theirs) = UnixStream::pair().context("making a socket for the guest's agent")?;
-        let machine = machine(parts, options, &files, Some(&theirs));
-        let qemu = start(parts, &machine, &files, theirs.into())?;
-        let (sender, frames) = channel();
+        let emulator = Emulator::start(store, parts, options, theirs.into())?;
         let reader = ours.try_clone().context("reading from the guest")?;
+        let (sender, frames) = channel();
         std::thread::spawn(move || {
             while let Ok(Some(frame)) = Frame::read(&reader) {
                 if sender.send(frame).is_err() {
@@ -110,15 +80,14 @@ impl Guest {
                 }
             }
         });
-        let heard = Instant::now();
+        let socket = Arc::new(Mutex::new(ours));
         let mut guest = Self {
-            qemu,
-            socket: ours,
+            emulator,
+            socket,
             frames,
-            files,
             log: Vec::new(),
             next_process: 1,
-            heard,
+            heard: Instant::now(),
         };
         guest.come_up(options.network)?;
         Ok(guest)
@@ -162,12 +131,11 @@ impl Guest {
     }
 
     /// Gives what feeds a process's input and terminal from another thread.
-    ///
-    /// # Errors
-    /// If the socket cannot be duplicated.
-    pub(crate) fn input(&self, process: u32) -> Result<Input> {
-        let socket = self.socket.try_clone().context("writing to the guest")?;
-        Ok(Input { socket, process })
+    pub(crate) fn input(&self, process: u32) -> Input {
+        Input {
+            socket: Arc::clone(&self.socket),
+            process,
+        }
     }
 
     /// Waits for the next event, until the deadline if there is one.
@@ -225,8 +193,7 @@ impl Guest {
                 ),
             }
         }
-        // Nothing is left to be lost: no need to wait for the kernel to power off.
-        let _ = self.qemu.kill();
+        // Nothing is left to be lost, so QEMU is killed on return: no need to wait for the kernel to power off.
         Ok(std::mem::take(&mut self.log))
     }
 
@@ -237,17 +204,13 @@ impl Guest {
 
     /// The console's last lines, for an error message.
     pub(crate) fn console(&self) -> String {
-        let text = fs::read(self.files.console()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).replace('\r', "");
-        format!(
-            "the guest's console ended with:\n{}",
-            process::last_lines(&text, CONSOLE_LINES)
-        )
+        let lines = process::last_lines(&self.emulator.console(), CONSOLE_LINES);
+        format!("the guest's console ended with:\n{lines}")
     }
 
     fn request(&mut self, process: u32, request: &Request) -> Result<()> {
-        let sent = Frame::control(process, request).write(&self.socket);
-        sent.map_err(|error| anyhow!("the guest is gone ({error})\n{}", self.console()))
+        send(&self.socket, &Frame::control(process, request))
+            .map_err(|error| anyhow!("the guest is gone ({error})\n{}", self.console()))
     }
 
     /// The next report of the agent, none if the deadline passes.
@@ -281,31 +244,19 @@ impl Guest {
 
     /// Why the guest is gone.
     fn gone(&mut self) -> anyhow::Error {
-        let status = self
-            .qemu
-            .wait()
-            .map(|status| status.to_string())
-            .unwrap_or_default();
-        let said = fs::read_to_string(self.files.qemu_errors()).unwrap_or_default();
-        anyhow!(
-            "the guest is gone (QEMU: {status})\n{}\n{}",
-            process::last_lines(&said, 10),
-            self.console()
-        )
+        let ended = match self.emulator.wait(QEMU_END_LIMIT) {
+            Some(status) => format!("QEMU ended with {status}"),
+            None => "QEMU closed the agent's port".to_owned(),
+        };
+        let said = process::last_lines(&self.emulator.errors(), 10);
+        anyhow!("the guest is gone: {ended}\n{said}\n{}", self.console())
     }
 }
 
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
-    }
-}
-
-/// Feeds a process's standard input.
-#[derive(Debug)]
+/// Feeds a process's standard input and its terminal's size.
+#[derive(Clone, Debug)]
 pub(crate) struct Input {
-    socket: UnixStream,
+    socket: Arc<Mutex<UnixStream>>,
     process: u32,
 }
 
@@ -314,126 +265,34 @@ impl Input {
     ///
     /// # Errors
     /// If the guest is gone.
-    pub(crate) fn send(&self, bytes: &[u8]) -> Result<()> {
-        let frame = Frame {
-            kind: Kind::Input,
-            process: self.process,
-            content: bytes.to_vec(),
-        };
-        frame.write(&self.socket).context("writing to the guest")
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        send(
+            &self.socket,
+            &Frame {
+                kind: Kind::Input,
+                process: self.process,
+                content: bytes.to_vec(),
+            },
+        )
     }
 
     /// Gives the process's terminal a new size.
     ///
     /// # Errors
     /// If the guest is gone.
-    pub(crate) fn resize(&self, size: WindowSize) -> Result<()> {
-        Frame::control(self.process, &Request::Resize(size))
-            .write(&self.socket)
-            .context("writing to the guest")
+    pub(crate) fn resize(&self, size: WindowSize) -> io::Result<()> {
+        send(
+            &self.socket,
+            &Frame::control(self.process, &Request::Resize(size)),
+        )
     }
 }
 
-impl Files {
-    fn new(store: &Store) -> Result<Self> {
-        let directory = store.directory(format!("runs/{}", std::process::id()))?;
-        Ok(Self { directory })
-    }
-
-    fn console(&self) -> PathBuf {
-        self.directory.join("console")
-    }
-
-    fn initramfs(&self) -> PathBuf {
-        self.directory.join("initramfs")
-    }
-
-    fn qemu_errors(&self) -> PathBuf {
-        self.directory.join("qemu-errors")
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
-    }
+/// Writes a frame whole, whichever thread it comes from.
+fn send(socket: &Mutex<UnixStream>, frame: &Frame) -> io::Result<()> {
+    frame.write(&*socket.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn control(frame: &Frame) -> Result<Report> {
     serde_json::from_slice(&frame.content).context("reading what the guest's agent says")
-}
-
-/// Directories that must be seen in the guest although they may lie where it has a tmpfs of its own.
-fn kept_directories(store: &Store, agent: &Path) -> Result<Vec<PathBuf>> {
-    let current = std::env::current_dir().context("finding the current directory")?;
-    let mut keep = vec![
-        store.workspace().to_path_buf(),
-        store.root().to_path_buf(),
-        current,
-    ];
-    keep.extend(agent.parent().map(Path::to_path_buf));
-    keep.retain(|path| {
-        ["/tmp/", "/run/", "/dev/shm/"]
-            .iter()
-            .any(|hidden| path.starts_with(hidden))
-    });
-    keep.sort();
-    keep.dedup();
-    Ok(keep)
-}
-
-fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<&UnixStream>) -> Machine {
-    Machine {
-        accelerator: options.accelerator,
-        memory: options.memory,
-        cpus: options.cpus,
-        kernel: parts.kernel.image.clone(),
-        initramfs: files.initramfs(),
-        append: kernel_command_line(),
-        console: files.console(),
-        shares: vec![
-            Share {
-                tag: "host",
-                path: "/".into(),
-            },
-            Share {
-                tag: "tools",
-                path: parts.tools.root.clone(),
-            },
-        ],
-        agent: agent.map(AsRawFd::as_raw_fd),
-        devices: Vec::new(),
-    }
-}
-
-/// Level 5 puts warnings and worse on the console, so that a guest that dies has said why. A panic ends QEMU at once.
-fn kernel_command_line() -> String {
-    "console=ttyS0 loglevel=5 panic=-1 mitigations=off rdinit=/init tsc=reliable no_timer_check rcupdate.rcu_expedited=1 \
-     random.trust_cpu=on i8042.noaux i8042.nokbd"
-        .to_owned()
-}
-
-/// Starts QEMU, which inherits the agent's socket and ends with this process.
-fn start(parts: &Parts, machine: &Machine, files: &Files, agent: OwnedFd) -> Result<Child> {
-    fcntl(&agent, FcntlArg::F_SETFD(FdFlag::empty())).context("passing a socket to QEMU")?;
-    let errors =
-        fs::File::create(files.qemu_errors()).context("making a file for QEMU's errors")?;
-    let mut command = parts.qemu.command(machine);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(errors);
-    // An interrupt from the terminal is for this process, which then ends the guest.
-    command.process_group(0);
-    // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
-    unsafe {
-        command.pre_exec(|| {
-            Ok(nix::sys::prctl::set_pdeathsig(
-                nix::sys::signal::Signal::SIGKILL,
-            )?)
-        });
-    }
-    command
-        .spawn()
-        .with_context(|| format!("starting QEMU: `{}`", process::describe(&command)))
 }

@@ -16,7 +16,9 @@ mod klog;
 mod modules;
 mod process;
 mod qemu;
+mod results;
 mod store;
+mod suite;
 
 use std::process::ExitCode;
 

@@ -1,10 +1,12 @@
 //! The command line: one file for each subcommand.
 
 mod clean;
+mod demo;
 mod fetch;
 mod options;
 mod run;
 mod shell;
+mod test;
 
 use std::process::ExitCode;
 
@@ -34,6 +36,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Demo),
+    Test(test::Test),
     Fetch(fetch::Fetch),
     Run(run::Run),
     Shell(shell::Shell),
@@ -51,6 +55,8 @@ pub(crate) fn main() -> Result<ExitCode> {
         _ => {}
     }
     match Cli::parse().command {
+        Command::Demo(demo) => demo.run(),
+        Command::Test(test) => test.run(),
         Command::Fetch(fetch) => fetch.run(),
         Command::Run(run) => run.run(),
         Command::Shell(shell) => shell.run(),

@@ -142,19 +142,26 @@ fn group_width(groups: &[Group]) -> usize {
         .unwrap_or_default()
 }
 
-/// Reads one line of libtest's output (libtest-mimic's is the same): `test NAME ... ok`. None for other lines.
+/// Reads one line of libtest's output (libtest-mimic's is nearly the same): `test NAME ... ok`. None for other lines.
 pub(crate) fn parse_line(line: &str) -> Option<Case> {
     let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let verdict = match verdict.trim() {
         "ok" => Verdict::Passed,
         "FAILED" => Verdict::Failed("see its output above".to_owned()),
         "ignored" => Verdict::Skipped("marked #[ignore] without a reason".to_owned()),
-        other => Verdict::Skipped(other.strip_prefix("ignored, ")?.to_owned()),
+        other => Verdict::Skipped(reason(other)?),
     };
     Some(Case {
         name: name.trim_end().to_owned(),
         verdict,
     })
+}
+
+/// The reason in `ignored, REASON` (libtest) or `ignored (REASON)` (libtest-mimic), at the end of a line.
+fn reason(line: &str) -> Option<String> {
+    let mimic = || line.strip_suffix(')')?.split_once("ignored (");
+    let (_, reason) = mimic().or_else(|| line.split_once("ignored, "))?;
+    Some(reason.to_owned())
 }
 
 /// The reason in the output of a program that ran one test and says that it ignored it. None if it does not say so.
@@ -167,11 +174,21 @@ pub(crate) fn ignored(output: &str) -> Option<String> {
         return None;
     }
     // The test may have written before it was ignored, so that the verdict is not on a line of the known form.
-    let reason = output
-        .lines()
-        .rev()
-        .find_map(|line| Some(line.rsplit_once("ignored, ")?.1.to_owned()));
-    Some(reason.unwrap_or_else(|| "no reason given".to_owned()))
+    Some(
+        output
+            .lines()
+            .rev()
+            .find_map(reason)
+            .unwrap_or_else(|| "no reason given".to_owned()),
+    )
+}
+
+/// The message of the one test that failed, from the section `---- NAME ----`. None if there is none.
+pub(crate) fn failure(output: &str) -> Option<&str> {
+    let (_, section) = output.split_once("\n---- ")?;
+    let (_, message) = section.split_once(" ----\n")?;
+    let (message, _) = message.split_once("\nfailures:\n")?;
+    Some(message.trim()).filter(|message| !message.is_empty())
 }
 
 /// The names in what a test program prints for `--list`.
@@ -224,6 +241,18 @@ mod tests {
         let passed =
             "test mr::alloc ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n";
         assert_eq!(ignored(passed), None);
+    }
+
+    #[test]
+    fn both_forms_of_a_reason_and_the_message_of_a_failure() {
+        let mimic = "test mr::dmabuf ... ignored (rxe (soft-RoCE) has none)";
+        assert_eq!(
+            parse_line(mimic).map(|case| case.verdict),
+            Some(Verdict::Skipped("rxe (soft-RoCE) has none".to_owned()))
+        );
+        let output = "test fail ... FAILED\n\nfailures:\n\n---- fail ----\nwent wrong\nbadly\n\n\nfailures:\n    fail\n";
+        assert_eq!(failure(output), Some("went wrong\nbadly"));
+        assert_eq!(failure("thread main panicked"), None);
     }
 
     #[test]

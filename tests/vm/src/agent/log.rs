@@ -14,8 +14,11 @@ const LAST_LINE: &str = "vm: end of the log";
 /// Marks in the log what runs from now on.
 pub(crate) fn mark(text: &str) {
     // A log without marks is still a log.
-    let _ = write_line(&format!("{MARK}{text}"));
+    let _ = write_line(&format!("{INFORMATIONAL}{MARK}{text}"));
 }
+
+/// The level of such lines, as the kernel reads it: not for the console.
+const INFORMATIONAL: &str = "<6>";
 
 /// A thread that follows the log.
 pub(crate) struct Follower {
@@ -37,7 +40,7 @@ pub(crate) fn follow(host: &Host) -> io::Result<Follower> {
 impl Follower {
     /// Returns when all that is in the log so far has been sent.
     pub(crate) fn finish(self) {
-        let written = write_line(LAST_LINE);
+        let written = write_line(&format!("{INFORMATIONAL}{LAST_LINE}"));
         if written.is_ok() {
             let _ = self.thread.join();
         }

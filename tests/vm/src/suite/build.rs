@@ -37,11 +37,8 @@ pub(crate) struct Program {
 /// # Errors
 /// If one does not build, or cargo does not say where it is.
 pub(crate) fn programs(workspace: &Path, suites: &[Suite]) -> Result<Vec<Program>> {
-    let mut programs = Vec::new();
-    for suite in suites {
-        programs.extend(build(workspace, suite, Kind::Tests, &suite.tests)?);
-        programs.extend(build(workspace, suite, Kind::Example, &suite.examples)?);
-    }
+    let mut programs = build(workspace, suites, Kind::Tests)?;
+    programs.extend(build(workspace, suites, Kind::Example)?);
     Ok(programs)
 }
 
@@ -61,24 +58,35 @@ pub(crate) fn binary(workspace: &Path, package: &str, name: &str) -> Result<Path
         .into())
 }
 
-fn build(workspace: &Path, suite: &Suite, kind: Kind, names: &[String]) -> Result<Vec<Program>> {
-    if names.is_empty() {
+/// Builds all programs of one kind. The whole workspace is named, as for the host's tests: with a package named, cargo
+/// would choose other features and build everything once more.
+fn build(workspace: &Path, suites: &[Suite], kind: Kind) -> Result<Vec<Program>> {
+    let (command, flag) = match kind {
+        Kind::Tests => (["test", "--no-run", "--workspace"].as_slice(), "--test"),
+        Kind::Example => (["build", "--workspace"].as_slice(), "--example"),
+    };
+    let wanted: Vec<(&Suite, &String)> = suites
+        .iter()
+        .flat_map(|suite| names(suite, kind).iter().map(move |name| (suite, name)))
+        .collect();
+    if wanted.is_empty() {
         return Ok(Vec::new());
     }
-    let (command, flag) = match kind {
-        Kind::Tests => (["test", "--no-run"].as_slice(), "--test"),
-        Kind::Example => (["build"].as_slice(), "--example"),
-    };
     let mut arguments: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
-    arguments.extend(["--package".to_owned(), suite.package.clone()]);
     arguments.extend(
-        names
+        wanted
             .iter()
-            .flat_map(|name| [flag.to_owned(), name.clone()]),
+            .flat_map(|(_, name)| [flag.to_owned(), (*name).clone()]),
     );
     let artifacts = cargo(workspace, arguments)?;
-    let program = |name: &String| {
-        let is_it = |artifact: &&Artifact| artifact.target.name == *name && is_of(artifact, kind);
+    let program = |(suite, name): (&Suite, &String)| {
+        let is_it = |artifact: &&Artifact| {
+            let of_package = artifact
+                .manifest_path
+                .parent()
+                .is_some_and(|path| path == suite.directory);
+            of_package && artifact.target.name == *name && is_of(artifact, kind)
+        };
         let path = artifacts
             .iter()
             .find(is_it)
@@ -92,7 +100,14 @@ fn build(workspace: &Path, suite: &Suite, kind: Kind, names: &[String]) -> Resul
             directory: suite.directory.clone(),
         })
     };
-    names.iter().map(program).collect()
+    wanted.into_iter().map(program).collect()
+}
+
+fn names(suite: &Suite, kind: Kind) -> &[String] {
+    match kind {
+        Kind::Tests => &suite.tests,
+        Kind::Example => &suite.examples,
+    }
 }
 
 fn is_of(artifact: &Artifact, kind: Kind) -> bool {

@@ -213,24 +213,19 @@ impl Run<'_> {
 }
 
 fn verdict(done: &Done) -> Verdict {
-    match &done.outcome {
-        Outcome::Ended(Ending::Exited(0)) => match results::ignored(&done.output) {
-            Some(reason) => Verdict::Skipped(reason),
-            None => Verdict::Passed,
+    let how = match &done.outcome {
+        Outcome::Ended(Ending::Exited(0)) => {
+            return results::ignored(&done.output).map_or(Verdict::Passed, Verdict::Skipped);
+        }
+        Outcome::Ended(Ending::Exited(status)) => match results::failure(&done.output) {
+            Some(message) => message.to_owned(),
+            None => format!("ended with status {status}"),
         },
-        Outcome::Ended(Ending::Exited(status)) => {
-            Verdict::Failed(format!("ended with status {status}\n{}", done.output))
-        }
-        Outcome::Ended(Ending::Signalled(signal)) => {
-            Verdict::Failed(format!("ended by signal {signal}\n{}", done.output))
-        }
-        Outcome::NotStarted(reason, _) => Verdict::Failed(format!("not started: {reason}")),
-        Outcome::TimedOut => Verdict::Failed(format!(
-            "killed after {:.0} s\n{}",
-            done.took.as_secs_f64(),
-            done.output
-        )),
-    }
+        Outcome::Ended(Ending::Signalled(signal)) => format!("ended by signal {signal}"),
+        Outcome::NotStarted(reason, _) => format!("not started: {reason}"),
+        Outcome::TimedOut => format!("killed after {:.0} s", done.took.as_secs_f64()),
+    };
+    Verdict::Failed(format!("{how}\nits output:\n{}", done.output))
 }
 
 /// What is wrong in the kernel's log, as text; empty if nothing.

@@ -124,7 +124,6 @@ mod tests {
     #[test]
     fn programs_of_the_guest_are_neither_shown_nor_counted() {
         let suite = Suite {
-            package: "uverbs".to_owned(),
             directory: "/w".into(),
             tests: vec!["verbs".to_owned()],
             examples: Vec::new(),

@@ -8,9 +8,7 @@ use serde::Deserialize;
 /// What a package has for the guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Suite {
-    /// The package's name.
-    pub(crate) package: String,
-    /// Its directory, in which its tests run.
+    /// The package's directory, in which its tests run.
     pub(crate) directory: PathBuf,
     /// Integration tests, which print and take what libtest does.
     pub(crate) tests: Vec<String>,
@@ -46,7 +44,6 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
             format!("reading [package.metadata.vm] of {}", package.manifest_path)
         })?;
         suites.push(Suite {
-            package: package.name.to_string(),
             directory: package
                 .manifest_path
                 .parent()

@@ -1,9 +1,12 @@
 //! Running a program of the host to its end, with an error that names the command and shows its last words.
 
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 
 /// How many of a failed command's last lines the error shows.
 const LAST_LINES: usize = 12;
@@ -30,6 +33,15 @@ pub(crate) fn output(step: &str, command: &mut Command) -> Result<String> {
         );
     }
     Ok(stdout)
+}
+
+/// Has the command's process killed when the thread that starts it ends, so that none is left behind by this program,
+/// however it ends.
+pub(crate) fn end_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
+    }
 }
 
 /// The command as one would type it.

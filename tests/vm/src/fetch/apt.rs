@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::statvfs::statvfs;
 
 use super::progress::Progress;
 use super::sources::{self, Source};
@@ -16,13 +17,40 @@ use crate::process;
 use crate::store::Store;
 
 /// Which packages apt takes as installed when it resolves dependencies.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Installed {
     /// None: everything down to libc is downloaded.
     Nothing,
     /// Those of this machine: only what it lacks is downloaded.
     ThisMachine,
+    /// These, in any version that is asked for: so they are not downloaded.
+    These(Vec<String>),
 }
+
+/// Packages to download, with all that they need and that is not installed.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Their names.
+    pub(crate) packages: Vec<String>,
+    /// What counts as installed.
+    pub(crate) installed: Installed,
+    /// The suite that is preferred where several have a package.
+    pub(crate) prefer: Option<&'static str>,
+}
+
+/// A package's file, as the lists describe it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Archive {
+    name: String,
+    size: u64,
+}
+
+/// The name of an empty package status.
+const NOTHING: &str = "nothing-installed";
+
+/// How much room a package needs once it is unpacked, at most, in multiples of its file: modules of Linux 6.1, which are
+/// not compressed by themselves, take six times as much.
+const UNPACKED: u64 = 7;
 
 /// A package as its suite offers it.
 #[derive(Clone, Debug)]
@@ -55,8 +83,7 @@ impl Apt {
         let list = directory.join(format!("{name}.sources"));
         let stanza = archive()?.stanza(suites);
         fs::write(&list, stanza).with_context(|| format!("writing {}", list.display()))?;
-        fs::write(directory.join("nothing-installed"), "")
-            .context("writing an empty package status")?;
+        fs::write(directory.join(NOTHING), "").context("writing an empty package status")?;
         let config = directory.join(format!("{name}.conf"));
         fs::write(&config, configuration(&directory, &list))
             .with_context(|| format!("writing {}", config.display()))?;
@@ -67,7 +94,8 @@ impl Apt {
         };
         apt.run(
             &format!("reading the package lists of {}", apt.suites),
-            apt.apt_get().arg("update"),
+            apt.command("apt-get")
+                .args(["-qq", "-o", "APT::Status-Fd=1", "update"]),
             progress,
         )?;
         Ok(apt)
@@ -98,70 +126,65 @@ impl Apt {
         Ok(parse_show(&text))
     }
 
-    /// Downloads just these packages into a directory, and gives the files' paths. Files that are there already and
-    /// whole are not downloaded again; half ones are continued.
+    /// Downloads packages into a directory, and gives the files. Those that are there already and whole are not
+    /// downloaded again, half ones are continued, and all are checked against the lists.
     ///
     /// # Errors
-    /// If apt cannot get or verify one of them.
+    /// If apt cannot find a consistent set, or cannot get or verify a package, or there is no room.
     pub(crate) fn download(
         &self,
-        packages: &[String],
+        wanted: &Wanted,
         into: &Path,
         progress: &Progress,
-    ) -> Result<()> {
-        fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
-        let mut command = self.apt_get();
-        command.arg("download").args(packages).current_dir(into);
-        self.run(
-            &format!("downloading {}", packages.join(" ")),
-            &mut command,
-            progress,
-        )
-    }
-
-    /// Downloads these packages and all that they need, into a directory.
-    ///
-    /// # Errors
-    /// If apt cannot find a consistent set, or cannot get or verify a package.
-    pub(crate) fn download_with_dependencies(
-        &self,
-        packages: &[&str],
-        installed: Installed,
-        prefer: Option<&str>,
-        into: &Path,
-        progress: &Progress,
-    ) -> Result<()> {
+    ) -> Result<Vec<PathBuf>> {
         fs::create_dir_all(into.join("partial"))
             .with_context(|| format!("making {}", into.display()))?;
-        let mut command = self.apt_get();
-        command.args([
-            "install",
-            "--yes",
-            "--download-only",
-            "--no-install-recommends",
-        ]);
-        command
-            .arg("-o")
-            .arg(format!("Dir::Cache::archives={}", into.display()));
-        if matches!(installed, Installed::ThisMachine) {
-            command.args(["-o", "Dir::State::status=/var/lib/dpkg/status"]);
+        let step = format!("downloading {}", wanted.packages.join(" "));
+        let mut plan = self.install(wanted, &self.directory.join("archives"))?;
+        let plan = process::output(&step, plan.arg("--print-uris"))?;
+        let archives: Vec<Archive> = plan.lines().filter_map(parse_uri_line).collect();
+        require_room(
+            into,
+            archives.iter().map(|archive| archive.size).sum::<u64>() * UNPACKED,
+        )?;
+        let mut command = self.install(wanted, into)?;
+        command.args(["--download-only", "-o", "APT::Status-Fd=1"]);
+        self.run(&step, &mut command, progress)?;
+        let files: Vec<PathBuf> = archives
+            .iter()
+            .map(|archive| into.join(&archive.name))
+            .collect();
+        match files.iter().find(|file| !file.is_file()) {
+            Some(missing) => bail!("{step}: apt left out {}", missing.display()),
+            None => Ok(files),
         }
-        if let Some(suite) = prefer {
-            command.args(["--target-release", suite]);
-        }
-        command.args(packages);
-        self.run(
-            &format!("downloading {}", packages.join(" ")),
-            &mut command,
-            progress,
-        )
     }
 
-    fn apt_get(&self) -> Command {
+    /// The command that resolves dependencies and, if left alone, would install; the files go to `archives`.
+    fn install(&self, wanted: &Wanted, archives: &Path) -> Result<Command> {
         let mut command = self.command("apt-get");
-        // Status lines on standard output, and nothing else there.
-        command.args(["-qq", "-o", "APT::Status-Fd=1"]);
+        command.args(["-qq", "install", "--yes", "--no-install-recommends"]);
         command
+            .arg("-o")
+            .arg(format!("Dir::Cache::archives={}", archives.display()));
+        let status = match &wanted.installed {
+            Installed::Nothing => self.directory.join(NOTHING),
+            Installed::ThisMachine => PathBuf::from("/var/lib/dpkg/status"),
+            Installed::These(names) => {
+                let file = self.directory.join("pretended");
+                fs::write(&file, pretended_status(names))
+                    .with_context(|| format!("writing {}", file.display()))?;
+                file
+            }
+        };
+        command
+            .arg("-o")
+            .arg(format!("Dir::State::status={}", status.display()));
+        if let Some(suite) = wanted.prefer {
+            command.args(["--target-release", suite]);
+        }
+        command.args(&wanted.packages);
+        Ok(command)
     }
 
     fn command(&self, program: &str) -> Command {
@@ -179,6 +202,7 @@ impl Apt {
     fn run(&self, step: &str, command: &mut Command, progress: &Progress) -> Result<()> {
         progress.step(step);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        process::end_with_parent(command);
         let mut child = command
             .spawn()
             .with_context(|| format!("{step}: cannot start apt-get"))?;
@@ -269,12 +293,48 @@ fn configuration(directory: &Path, list: &Path) -> String {
          Dir::Etc::SourceList \"{list}\";\nDir::Etc::SourceParts \"/dev/null\";\n\
          Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
          Dir::State \"{directory}\";\nDir::State::Lists \"{directory}/lists\";\n\
-         Dir::State::status \"{directory}/nothing-installed\";\nDir::State::extended_states \"{directory}/extended_states\";\n\
+         Dir::State::status \"{directory}/{NOTHING}\";\nDir::State::extended_states \"{directory}/extended_states\";\n\
          Dir::Cache \"{directory}\";\nDir::Cache::archives \"{directory}/archives\";\n\
          Dir::Cache::pkgcache \"\";\nDir::Cache::srcpkgcache \"\";\nDir::Log \"{directory}\";\n\
          APT::Sandbox::User \"\";\nAPT::Get::List-Cleanup \"false\";\nDebug::NoLocking \"true\";\n\
          Acquire::Languages \"none\";\nAcquire::Retries \"3\";\n"
     )
+}
+
+/// A package status (dpkg-query(1) reads the same form) in which these packages are installed.
+fn pretended_status(names: &[String]) -> String {
+    let stanza = |name: &String| {
+        format!(
+            "Package: {name}\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9999\n\
+             Maintainer: none\nDescription: pretended\n\n"
+        )
+    };
+    names.iter().map(stanza).collect()
+}
+
+/// Reads a line of `apt-get --print-uris`: `'ADDRESS' FILE SIZE HASH`.
+fn parse_uri_line(line: &str) -> Option<Archive> {
+    let mut words = line.strip_prefix('\'')?.split_once("' ")?.1.split(' ');
+    Some(Archive {
+        name: words.next()?.to_owned(),
+        size: words.next()?.parse().ok()?,
+    })
+}
+
+/// Fails if there are fewer bytes free where the directory is.
+fn require_room(directory: &Path, bytes: u64) -> Result<()> {
+    let status = statvfs(directory)
+        .with_context(|| format!("looking for room in {}", directory.display()))?;
+    let free = status.blocks_available() * status.fragment_size();
+    if free < bytes {
+        bail!(
+            "no room: {} needs about {} MB, and {} MB are free",
+            directory.display(),
+            bytes >> 20,
+            free >> 20
+        );
+    }
+    Ok(())
 }
 
 /// The percentage in a status line (`dlstatus:FILES:PERCENT:TEXT`), none for other lines.
@@ -322,6 +382,28 @@ mod tests {
             Some(78.7487)
         );
         assert_eq!(percent("Fetched 70.3 MB in 4s"), None);
+    }
+
+    #[test]
+    fn file_and_size_of_a_planned_download() {
+        let line =
+            "'http://mirror.test/pool/k/kmod_30_amd64.deb' kmod_30_amd64.deb 95180 SHA256:aa";
+        assert_eq!(
+            parse_uri_line(line),
+            Some(Archive {
+                name: "kmod_30_amd64.deb".to_owned(),
+                size: 95180
+            })
+        );
+        assert_eq!(parse_uri_line("Reading package lists..."), None);
+    }
+
+    #[test]
+    fn no_machine_has_room_for_everything() {
+        let error = require_room(&std::env::temp_dir(), u64::MAX)
+            .err()
+            .map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.starts_with("no room: ")));
     }
 
     #[test]

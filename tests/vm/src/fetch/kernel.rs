@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::apt::Apt;
+use super::apt::{Apt, Installed, Wanted};
 use super::progress::Progress;
 use super::unpack;
 use crate::kernel::Kernel;
@@ -35,6 +35,9 @@ const SERIES: [Series; 3] = [
 
 /// The package that depends on the newest kernel of a suite.
 const META_PACKAGE: &str = "linux-image-amd64";
+
+/// What a kernel's package depends on to be installed, which a guest has no use for.
+const SURROUNDINGS: [&str; 4] = ["dracut", "initramfs-tools", "kmod", "linux-base"];
 
 /// What the stamp of a fetched kernel says.
 #[derive(Debug, Deserialize, Serialize)]
@@ -106,11 +109,15 @@ fn find(name: &str) -> Result<&'static Series> {
 
 fn fetch(store: &Store, series: &Series, progress: &Progress) -> Result<Fetched> {
     let choice = choose(store, series, progress)?;
-    let packages = parts(&choice.apt, &choice.package)?;
+    let wanted = Wanted {
+        packages: parts(&choice.apt, &choice.package)?,
+        installed: Installed::These(SURROUNDINGS.map(str::to_owned).to_vec()),
+        prefer: None,
+    };
     let downloads = store.path(format!("kernels/{}-packages", series.name));
-    choice.apt.download(&packages, &downloads, progress)?;
+    let files = choice.apt.download(&wanted, &downloads, progress)?;
     let root = store.path(format!("kernels/{}", series.name));
-    unpack::all(&downloads, &root, progress)?;
+    unpack::all(&files, &root, progress)?;
     fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))?;
     let kernel = Kernel::in_tree(series.name, &root)?;
     let moved_on = (!is_of_series(&choice.package, series.name)).then(|| {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::apt::{Apt, Installed};
+use super::apt::{Apt, Installed, Wanted};
 use super::progress::Progress;
 use super::unpack;
 use crate::qemu::Qemu;
@@ -26,15 +26,14 @@ pub(crate) fn ensure(store: &Store, progress: &Progress) -> Result<Qemu> {
     }
     let downloads = store.path("qemu-packages");
     let apt = Apt::open(store, &SUITES, progress)?;
-    apt.download_with_dependencies(
-        &["qemu-system-x86", "seabios"],
-        Installed::Nothing,
-        Some(SUITES[1]),
-        &downloads,
-        progress,
-    )?;
+    let wanted = Wanted {
+        packages: ["qemu-system-x86", "seabios"].map(str::to_owned).to_vec(),
+        installed: Installed::Nothing,
+        prefer: Some(SUITES[1]),
+    };
+    let files = apt.download(&wanted, &downloads, progress)?;
     let root = store.path("qemu");
-    unpack::all(&downloads, &root, progress)?;
+    unpack::all(&files, &root, progress)?;
     let qemu = in_tree(&root)?;
     store.write_stamp("qemu", &qemu)?;
     fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))?;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::apt::{self, Apt, Installed};
+use super::apt::{self, Apt, Installed, Wanted};
 use super::progress::Progress;
 use super::unpack;
 use crate::store::Store;
@@ -57,15 +57,14 @@ pub(crate) fn ensure(store: &Store, progress: &Progress) -> Result<Tools> {
     let downloads = store.path("tools-packages");
     let codename = apt::codename()?;
     let apt = Apt::open(store, &[&codename], progress)?;
-    apt.download_with_dependencies(
-        &PACKAGES,
-        Installed::ThisMachine,
-        None,
-        &downloads,
-        progress,
-    )?;
+    let wanted = Wanted {
+        packages: PACKAGES.map(str::to_owned).to_vec(),
+        installed: Installed::ThisMachine,
+        prefer: None,
+    };
+    let files = apt.download(&wanted, &downloads, progress)?;
     let root = store.path("tools");
-    unpack::all(&downloads, &root, progress)?;
+    unpack::all(&files, &root, progress)?;
     let busybox = [
         root.join("usr/bin/busybox"),
         PathBuf::from("/usr/bin/busybox"),
@@ -75,8 +74,7 @@ pub(crate) fn ensure(store: &Store, progress: &Progress) -> Result<Tools> {
         .into_iter()
         .find(|path| path.is_file())
         .context("the packages held no busybox")?;
-    let packages = unpack::package_files(&downloads)?;
-    let packages = packages
+    let packages = files
         .iter()
         .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
         .collect();

@@ -12,12 +12,11 @@ use crate::process;
 /// Directories that are links into /usr on a system with a merged /usr.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
-/// Unpacks every package file of a directory into `root`, which is made anew, and brings it into the merged-/usr form.
+/// Unpacks package files into `root`, which is made anew, and brings it into the merged-/usr form.
 ///
 /// # Errors
 /// If a package cannot be unpacked (no space, most likely) or files cannot be moved.
-pub(crate) fn all(packages: &Path, root: &Path, progress: &Progress) -> Result<()> {
-    let files = package_files(packages)?;
+pub(crate) fn all(files: &[PathBuf], root: &Path, progress: &Progress) -> Result<()> {
     if root.exists() {
         fs::remove_dir_all(root)
             .with_context(|| format!("removing the unfinished {}", root.display()))?;
@@ -31,19 +30,6 @@ pub(crate) fn all(packages: &Path, root: &Path, progress: &Progress) -> Result<(
         progress.percent(100.0 * (index + 1) as f32 / files.len() as f32);
     }
     merge_usr(root)
-}
-
-/// The package files in a directory, sorted.
-///
-/// # Errors
-/// If the directory cannot be read.
-pub(crate) fn package_files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let entries =
-        fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "deb"));
-    files.sort();
-    Ok(files)
 }
 
 /// Moves /bin, /sbin, /lib and /lib64 under /usr: a tree that has a directory /lib of its own would hide the whole

@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
 
 use super::Options;
 use crate::fetch::Parts;
@@ -142,10 +140,7 @@ impl Emulator {
             .stderr(errors);
         // An interrupt from the terminal is for this process, with which the guest ends.
         command.process_group(0);
-        // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
-        unsafe {
-            command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
-        }
+        process::end_with_parent(&mut command);
         let process = command
             .spawn()
             .with_context(|| format!("starting QEMU: `{}`", process::describe(&command)))?;

@@ -1,0 +1,112 @@
+//! Lays out the guest's netdevs and soft-RoCE devices, and takes them down again.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::guest::protocol::Network;
+use crate::process;
+
+/// One host. rxe on `lo` is refused by Linux 6.1, hence the dummy.
+const ONE_HOST: &str = "
+ip link set lo up
+ip link add d0 type dummy
+ip addr add 10.9.0.1/24 dev d0
+ip link set d0 up
+rdma link add rxe0 type rxe netdev d0
+";
+
+/// Two hosts: two network namespaces and a wire between them.
+const TWO_HOSTS: &str = "
+ip link set lo up
+ip netns add h1
+ip netns add h2
+ip -n h1 link set lo up
+ip -n h2 link set lo up
+ip link add veth1 netns h1 type veth peer name veth2 netns h2
+ip -n h1 addr add 10.9.0.1/24 dev veth1
+ip -n h2 addr add 10.9.0.2/24 dev veth2
+ip -n h1 link set veth1 up
+ip -n h2 link set veth2 up
+ip netns exec h1 rdma link add rxe1 type rxe netdev veth1
+ip netns exec h2 rdma link add rxe2 type rxe netdev veth2
+";
+
+/// Moves the two soft-RoCE devices to a second wire, both ends of which are in the initial namespace, for kernels whose
+/// rxe sends and receives only there. Policy routing puts what goes from one end to the other on the wire, where the
+/// kernel would otherwise deliver it on the spot. The namespaces keep the first wire, with the same addresses.
+const WIRE_IN_INITIAL_NAMESPACE: &str = "
+rdma link del rxe1
+rdma link del rxe2
+ip link add veth1 type veth peer name veth2
+sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.veth1.rp_filter=0 net.ipv4.conf.veth2.rp_filter=0
+sysctl -qw net.ipv4.conf.veth1.accept_local=1 net.ipv4.conf.veth2.accept_local=1
+ip addr add 10.9.0.1/24 dev veth1
+ip addr add 10.9.0.2/24 dev veth2
+ip link set veth1 up
+ip link set veth2 up
+ip rule add pref 100 lookup local
+ip rule del pref 0
+ip rule add pref 10 iif lo from 10.9.0.1 to 10.9.0.2 lookup 101
+ip rule add pref 10 iif lo from 10.9.0.2 to 10.9.0.1 lookup 102
+ip route add 10.9.0.2 dev veth1 src 10.9.0.1 table 101
+ip route add 10.9.0.1 dev veth2 src 10.9.0.2 table 102
+rdma link add rxe1 type rxe netdev veth1
+rdma link add rxe2 type rxe netdev veth2
+";
+
+/// RoCE's UDP port, 4791, as /proc/net/udp writes it.
+const ROCE_PORT: &str = ":12B7 ";
+
+/// Lays out the network.
+///
+/// # Errors
+/// If one of the commands fails.
+pub(crate) fn lay_out(network: Network) -> Result<()> {
+    match network {
+        Network::OneHost => run_all(ONE_HOST),
+        Network::TwoHosts => {
+            run_all(TWO_HOSTS)?;
+            if rxe_listens_in_namespaces()? {
+                Ok(())
+            } else {
+                run_all(WIRE_IN_INITIAL_NAMESPACE)
+            }
+        }
+    }
+}
+
+/// Removes all soft-RoCE devices: only then does the driver look whether anything was left behind, and log it.
+pub(crate) fn take_down() {
+    let devices = fs::read_dir("/sys/class/infiniband")
+        .into_iter()
+        .flatten()
+        .flatten();
+    for device in devices {
+        let name = device.file_name();
+        if let Err(error) = run(&format!("rdma link del {}", name.to_string_lossy())) {
+            eprintln!("vm-agent: {error:#}");
+        }
+    }
+}
+
+/// Whether rxe has opened its socket in the namespace that a device of its is in. Linux 6.1 and 6.12 know one socket,
+/// in the initial namespace (drivers/infiniband/sw/rxe/rxe_net.c); 7.2 has one in each.
+fn rxe_listens_in_namespaces() -> Result<bool> {
+    let sockets = run("ip netns exec h1 cat /proc/net/udp").context("looking for rxe's socket")?;
+    Ok(sockets.contains(ROCE_PORT))
+}
+
+fn run_all(lines: &str) -> Result<()> {
+    for line in lines.lines().filter(|line| !line.is_empty()) {
+        run(line).context("laying out the guest's network")?;
+    }
+    Ok(())
+}
+
+fn run(line: &str) -> Result<String> {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    process::output("in the guest", command.args(words))
+}

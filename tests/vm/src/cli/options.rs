@@ -1,0 +1,106 @@
+//! Options that several subcommands share, and what they make: a booted guest.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::accel::{self, Wish};
+use crate::fetch::{self, Parts};
+use crate::guest::protocol::Network;
+use crate::guest::{Guest, Options};
+use crate::klog;
+use crate::store::Store;
+
+/// What the guest is made of and like.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Machine {
+    /// A QEMU of the system (7.2 or newer), instead of the fetched one
+    #[arg(long, value_name = "PATH", env = "VM_QEMU")]
+    pub(crate) qemu: Option<PathBuf>,
+    /// KVM, TCG, or whichever a trial boot finds to work
+    #[arg(long, value_name = "WHICH", default_value = "auto", env = "VM_ACCEL")]
+    accel: Wish,
+    /// Memory of the guest, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
+    memory: u32,
+    /// Processors of the guest
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    cpus: u32,
+}
+
+/// The one kernel to boot.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Kernel {
+    /// The guest's kernel: 6.1, 6.12, 7.2, latest, or the path of a system kernel (/boot/vmlinuz-VERSION)
+    #[arg(
+        long,
+        value_name = "K",
+        default_value = "latest",
+        env = "VM_KERNEL_IMAGE"
+    )]
+    pub(crate) kernel: String,
+}
+
+/// Variables for a command in the guest.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Environment {
+    /// A variable for the command in the guest; may be repeated
+    #[arg(long = "env", value_name = "K=V", value_parser = pair)]
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("want NAME=VALUE".to_owned()),
+    }
+}
+
+impl Machine {
+    /// Gets the parts of a guest with this kernel and finds out what runs it.
+    ///
+    /// # Errors
+    /// If they can not be had.
+    pub(crate) fn prepare(
+        &self,
+        store: &Store,
+        kernel: &str,
+        network: Network,
+    ) -> Result<(Parts, Options)> {
+        let parts = fetch::parts(store, kernel, self.qemu.as_deref())?;
+        let mut options = Options {
+            accelerator: crate::qemu::Accelerator::Tcg,
+            memory: self.memory,
+            cpus: self.cpus,
+            network,
+        };
+        options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
+        Ok((parts, options))
+    }
+}
+
+/// Ends the guest, and looks through its kernel's log. Gives whether that was clean; if not, it is shown.
+///
+/// # Errors
+/// If the guest does not end.
+pub(crate) fn shut_down(guest: Guest) -> Result<bool> {
+    let log = guest.shut_down()?;
+    let findings = klog::scan(log.iter().map(String::as_str));
+    for finding in &findings {
+        eprint!("vm: the guest's kernel complained\n{finding}");
+    }
+    Ok(findings.is_empty())
+}
+
+/// The current directory, as the guest is to have it.
+///
+/// # Errors
+/// If there is none, or its name is not UTF-8.
+pub(crate) fn current_directory() -> Result<String> {
+    let path = std::env::current_dir().context("finding the current directory")?;
+    path.into_os_string()
+        .into_string()
+        .ok()
+        .context("the current directory's name is not UTF-8")
+}

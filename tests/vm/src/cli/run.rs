@@ -1,0 +1,139 @@
+//! `cargo vm run`.
+
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+
+use super::options::{self, Environment, Kernel, Machine};
+use super::{EXIT_RUNNER_FAILED, EXIT_TIMED_OUT};
+use crate::guest::protocol::{Network, Spec};
+use crate::guest::{self, Guest, Input, Outcome, Stream};
+use crate::store::Store;
+
+/// Run a command of the host in a guest, and end with its status
+///
+/// The command finds the host's file system, read-only, with rdma-core's programs added; /tmp, /run and /dev/shm are
+/// fresh. There is one soft-RoCE device, rxe0, on the netdev d0 with the address 10.9.0.1. The status is 128+N for
+/// signal N, 124 at the time limit, and 125 if the guest fails or its kernel complains.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    cargo vm run -- ibv_devinfo\n  \
+    cargo vm run --kernel 6.1 -- target/debug/uverbs devices\n  \
+    cargo vm run --hosts 2 -- sh -c 'ip netns exec h2 ibv_rc_pingpong -d rxe2 -g 1 & sleep 1; ibv_rc_pingpong -d rxe1 -g 1 10.9.0.2'")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    kernel: Kernel,
+    #[command(flatten)]
+    machine: Machine,
+    #[command(flatten)]
+    environment: Environment,
+    /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the command runs in h1
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    hosts: u8,
+    /// Kill the command after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Pass standard input on to the command
+    #[arg(short, long)]
+    interactive: bool,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Run {
+    /// Boots, runs the command, ends the guest.
+    ///
+    /// # Errors
+    /// If the guest fails.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let store = Store::open()?;
+        let network = if self.hosts == 2 {
+            Network::TwoHosts
+        } else {
+            Network::OneHost
+        };
+        let (parts, options) = self.machine.prepare(&store, &self.kernel.kernel, network)?;
+        let spec = Spec {
+            words: in_first_host(&self.command, network),
+            environment: guest::environment(&parts.kernel.release, &self.environment.variables),
+            directory: options::current_directory()?,
+            input: self.interactive,
+            terminal: None,
+        };
+        let mut guest = Guest::boot(&store, &parts, &options)?;
+        let process = guest.start(&spec)?;
+        if self.interactive {
+            feed(guest.input(process));
+        }
+        let deadline = self
+            .timeout
+            .map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        let outcome = guest::to_end(&mut guest, process, deadline, pass_on)?;
+        if outcome == Outcome::TimedOut {
+            eprintln!(
+                "vm: killed at the time limit of {} s; {}",
+                self.timeout.unwrap_or_default(),
+                guest.console()
+            );
+        }
+        let clean = options::shut_down(guest)?;
+        Ok(if clean {
+            status(&outcome)
+        } else {
+            ExitCode::from(EXIT_RUNNER_FAILED)
+        })
+    }
+}
+
+/// The command, moved into the first of two hosts.
+pub(super) fn in_first_host(command: &[String], network: Network) -> Vec<String> {
+    let prefix: &[&str] = match network {
+        Network::OneHost => &[],
+        Network::TwoHosts => &["ip", "netns", "exec", "h1"],
+    };
+    prefix
+        .iter()
+        .map(|&word| word.to_owned())
+        .chain(command.iter().cloned())
+        .collect()
+}
+
+/// Writes what the command wrote to the stream of the same name. If nobody reads it any more, it is lost, as in a pipe.
+pub(super) fn pass_on(stream: Stream, bytes: &[u8]) {
+    let _ = match stream {
+        Stream::Output => io::stdout()
+            .write_all(bytes)
+            .and_then(|()| io::stdout().flush()),
+        Stream::Error => io::stderr().write_all(bytes),
+    };
+}
+
+/// Passes standard input on until its end, from a thread of its own, which ends with this program.
+pub(super) fn feed(input: Input) {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let length = io::stdin().read(&mut buffer).unwrap_or_default();
+            if input.send(&buffer[..length]).is_err() || length == 0 {
+                return;
+            }
+        }
+    });
+}
+
+/// The status to end with.
+pub(super) fn status(outcome: &Outcome) -> ExitCode {
+    let status = match outcome {
+        Outcome::Ended(ending) => ending.status(),
+        Outcome::NotStarted(reason, status) => {
+            eprintln!("vm: {reason}");
+            *status
+        }
+        Outcome::TimedOut => EXIT_TIMED_OUT.into(),
+    };
+    ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX))
+}

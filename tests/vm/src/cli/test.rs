@@ -1,0 +1,85 @@
+//! `cargo vm test`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::options::Machine;
+use crate::fetch;
+use crate::guest::protocol::Network;
+use crate::results::{self, Group, Verdict};
+use crate::store::Store;
+use crate::suite::{self, Limits, Program};
+
+/// Run all tests: those of the host, then those of the guest on each kernel
+///
+/// The last line is `N passed, N failed, N skipped`, over everything. A skipped test says why. The guest's tests are the
+/// programs that [package.metadata.vm] in Cargo.toml lists, each kernel is booted once, and what it has to complain
+/// about in its log is a failure too.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  cargo vm test\n  cargo vm test --kernel 6.1 mr::\n  cargo vm test --no-host --kernel latest"
+)]
+pub(crate) struct Test {
+    /// A kernel series (6.1, 6.12, 7.2, latest), the path of a system kernel, or all series
+    #[arg(long, value_name = "K", default_value = "all")]
+    kernel: String,
+    #[command(flatten)]
+    machine: Machine,
+    /// Leave out the host's part
+    #[arg(long)]
+    no_host: bool,
+    /// The time limit of one test in the guest, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    test_timeout: u64,
+    /// Only tests whose names contain one of these
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+}
+
+impl Test {
+    /// Runs them.
+    ///
+    /// # Errors
+    /// If they cannot be run at all. Tests that fail are a status.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let store = Store::open()?;
+        let suites = suite::read(store.workspace())?;
+        let mut groups = Vec::new();
+        if !self.no_host {
+            println!("host");
+            groups.push(suite::run_on_host(store.workspace(), &suites, &self.names)?);
+        }
+        let programs = suite::programs(store.workspace(), &suites)?;
+        for kernel in fetch::kernel::asked_for(&self.kernel) {
+            groups.push(self.on_kernel(&store, kernel, &programs));
+        }
+        let totals = results::totals(&groups);
+        print!("\n{}", results::summary(&groups));
+        Ok(if totals.clean() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+
+    /// The guest's tests on one kernel. A kernel that cannot be had or booted is a failure, and the others go on.
+    fn on_kernel(&self, store: &Store, kernel: &str, programs: &[Program]) -> Group {
+        let limits = Limits {
+            filters: self.names.clone(),
+            test: Duration::from_secs(self.test_timeout),
+        };
+        let prepared = self.machine.prepare(store, kernel, Network::OneHost);
+        let run = prepared.and_then(|(parts, options)| {
+            suite::run_in_guest(store, &parts, &options, programs, &limits)
+        });
+        run.unwrap_or_else(|error| {
+            println!("\nLinux {kernel}\nFAILED   {error:#}");
+            let mut group = Group::new(format!("Linux {kernel}"));
+            group.add("boot", Verdict::Failed(format!("{error:#}")));
+            group
+        })
+    }
+}

@@ -1,0 +1,428 @@
+//! apt with a private state: it reads other suites and downloads their packages, and the system is not touched.
+//!
+//! The machine's configuration stays in force (proxies, time-outs), but for its hooks, pins and directories. Lists are
+//! verified against the machine's keyring and packages against the lists, by apt itself.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::statvfs::statvfs;
+
+use super::progress::Progress;
+use super::sources::{self, Source};
+use crate::process;
+use crate::store::Store;
+
+/// Which packages apt takes as installed when it resolves dependencies.
+#[derive(Clone, Debug)]
+pub(crate) enum Installed {
+    /// None: everything down to libc is downloaded.
+    Nothing,
+    /// Those of this machine: only what it lacks is downloaded.
+    ThisMachine,
+    /// These, in any version that is asked for: so they are not downloaded.
+    These(Vec<String>),
+}
+
+/// Packages to download, with all that they need and that is not installed.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Their names.
+    pub(crate) packages: Vec<String>,
+    /// What counts as installed.
+    pub(crate) installed: Installed,
+    /// The suite that is preferred where several have a package.
+    pub(crate) prefer: Option<&'static str>,
+}
+
+/// A package's file, as the lists describe it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Archive {
+    name: String,
+    size: u64,
+}
+
+/// The name of an empty package status.
+const NOTHING: &str = "nothing-installed";
+
+/// How much room a package needs once it is unpacked, at most, in multiples of its file: modules of Linux 6.1, which are
+/// not compressed by themselves, take six times as much.
+const UNPACKED: u64 = 7;
+
+/// A package as its suite offers it.
+#[derive(Clone, Debug)]
+pub(crate) struct Offered {
+    /// The version.
+    pub(crate) version: String,
+    /// Names of the packages it depends on, the first of each group of alternatives.
+    pub(crate) depends: Vec<String>,
+}
+
+/// apt on a set of suites.
+pub(crate) struct Apt {
+    directory: PathBuf,
+    config: PathBuf,
+    suites: String,
+}
+
+impl Apt {
+    /// Writes the private configuration and brings the lists of these suites up to date.
+    ///
+    /// # Errors
+    /// If the machine has no apt, or no source for Debian's archive, or a list cannot be had or verified.
+    pub(crate) fn open(store: &Store, suites: &[&str], progress: &Progress) -> Result<Self> {
+        require_apt()?;
+        let name = suites.join("+");
+        let directory = store.directory("apt")?;
+        for part in ["lists/partial", "archives/partial"] {
+            store.directory(Path::new("apt").join(part))?;
+        }
+        let list = directory.join(format!("{name}.sources"));
+        let stanza = archive()?.stanza(suites);
+        fs::write(&list, stanza).with_context(|| format!("writing {}", list.display()))?;
+        fs::write(directory.join(NOTHING), "").context("writing an empty package status")?;
+        let config = directory.join(format!("{name}.conf"));
+        fs::write(&config, configuration(&directory, &list))
+            .with_context(|| format!("writing {}", config.display()))?;
+        let apt = Self {
+            directory,
+            config,
+            suites: suites.join(" "),
+        };
+        apt.run(
+            &format!("reading the package lists of {}", apt.suites),
+            apt.command("apt-get")
+                .args(["-qq", "-o", "APT::Status-Fd=1", "update"]),
+            progress,
+        )?;
+        Ok(apt)
+    }
+
+    /// What the suites offer under this name; none if there is no such package.
+    ///
+    /// # Errors
+    /// If apt-cache fails for another reason.
+    pub(crate) fn offered(&self, package: &str) -> Result<Option<Offered>> {
+        let step = format!("looking up {package}");
+        let found = process::output(
+            &step,
+            self.command("apt-cache").args([
+                "search",
+                "--names-only",
+                &format!("^{}$", escaped(package)),
+            ]),
+        )?;
+        if found.trim().is_empty() {
+            return Ok(None);
+        }
+        let text = process::output(
+            &step,
+            self.command("apt-cache")
+                .args(["show", "--no-all-versions", package]),
+        )?;
+        Ok(parse_show(&text))
+    }
+
+    /// Downloads packages into a directory, and gives the files. Those that are there already and whole are not
+    /// downloaded again, half ones are continued, and all are checked against the lists.
+    ///
+    /// # Errors
+    /// If apt cannot find a consistent set, or cannot get or verify a package, or there is no room.
+    pub(crate) fn download(
+        &self,
+        wanted: &Wanted,
+        into: &Path,
+        progress: &Progress,
+    ) -> Result<Vec<PathBuf>> {
+        fs::create_dir_all(into.join("partial"))
+            .with_context(|| format!("making {}", into.display()))?;
+        let step = format!("downloading {}", wanted.packages.join(" "));
+        let mut plan = self.install(wanted, &self.directory.join("archives"))?;
+        let plan = process::output(&step, plan.arg("--print-uris"))?;
+        let archives: Vec<Archive> = plan.lines().filter_map(parse_uri_line).collect();
+        require_room(
+            into,
+            archives.iter().map(|archive| archive.size).sum::<u64>() * UNPACKED,
+        )?;
+        let mut command = self.install(wanted, into)?;
+        command.args(["--download-only", "-o", "APT::Status-Fd=1"]);
+        self.run(&step, &mut command, progress)?;
+        let files: Vec<PathBuf> = archives
+            .iter()
+            .map(|archive| into.join(&archive.name))
+            .collect();
+        match files.iter().find(|file| !file.is_file()) {
+            Some(missing) => bail!("{step}: apt left out {}", missing.display()),
+            None => Ok(files),
+        }
+    }
+
+    /// The command that resolves dependencies and, if left alone, would install; the files go to `archives`.
+    fn install(&self, wanted: &Wanted, archives: &Path) -> Result<Command> {
+        let mut command = self.command("apt-get");
+        command.args(["-qq", "install", "--yes", "--no-install-recommends"]);
+        command
+            .arg("-o")
+            .arg(format!("Dir::Cache::archives={}", archives.display()));
+        let status = match &wanted.installed {
+            Installed::Nothing => self.directory.join(NOTHING),
+            Installed::ThisMachine => PathBuf::from("/var/lib/dpkg/status"),
+            Installed::These(names) => {
+                let file = self.directory.join("pretended");
+                fs::write(&file, pretended_status(names))
+                    .with_context(|| format!("writing {}", file.display()))?;
+                file
+            }
+        };
+        command
+            .arg("-o")
+            .arg(format!("Dir::State::status={}", status.display()));
+        if let Some(suite) = wanted.prefer {
+            command.args(["--target-release", suite]);
+        }
+        command.args(&wanted.packages);
+        Ok(command)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .arg("-c")
+            .arg(&self.config)
+            .env("LC_ALL", "C")
+            .current_dir(&self.directory)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs apt-get, turning its status lines into progress.
+    fn run(&self, step: &str, command: &mut Command, progress: &Progress) -> Result<()> {
+        progress.step(step);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        process::end_with_parent(command);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{step}: cannot start apt-get"))?;
+        let errors = child
+            .stderr
+            .take()
+            .map(|stderr| std::thread::spawn(move || std::io::read_to_string(stderr)));
+        let mut said = String::new();
+        for line in child
+            .stdout
+            .take()
+            .map(BufReader::new)
+            .into_iter()
+            .flat_map(BufRead::lines)
+            .map_while(Result::ok)
+        {
+            match percent(&line) {
+                Some(percent) => progress.percent(percent),
+                None => said.push_str(&format!("{line}\n")),
+            }
+        }
+        let status = child
+            .wait()
+            .with_context(|| format!("{step}: waiting for apt-get"))?;
+        let errors = errors
+            .and_then(|thread| thread.join().ok())
+            .and_then(Result::ok)
+            .unwrap_or_default();
+        // A list that could not be had is a warning to apt-get update, but here there is no older one to fall back on.
+        let missing_list = errors
+            .lines()
+            .any(|line| line.starts_with("E:") || line.contains("Failed to fetch"));
+        if !status.success() || missing_list {
+            bail!(
+                "{step} (suites: {}): `{}` ended with {status}\n{}",
+                self.suites,
+                process::describe(command),
+                process::last_lines(&format!("{said}{errors}"), 12)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The codename of the release that this machine runs, such as `bookworm`.
+///
+/// # Errors
+/// If /etc/os-release has none.
+pub(crate) fn codename() -> Result<String> {
+    let text = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let name = name.map(|name| name.trim_matches('"').to_owned());
+    name.filter(|name| !name.is_empty())
+        .context("/etc/os-release names no VERSION_CODENAME")
+}
+
+fn archive() -> Result<Source> {
+    let sources = sources::read(
+        Path::new("/etc/apt/sources.list"),
+        Path::new("/etc/apt/sources.list.d"),
+    )?;
+    sources::debian_archive(&sources, &codename().unwrap_or_default()).context(
+        "no entry for Debian's archive (with component main) in /etc/apt/sources.list or /etc/apt/sources.list.d; \
+         add one, or name a QEMU and a kernel of this system (--qemu, --kernel /boot/vmlinuz-VERSION)",
+    )
+}
+
+fn require_apt() -> Result<()> {
+    for program in ["apt-get", "apt-cache", "dpkg-deb"] {
+        if !process::exists(program) {
+            bail!(
+                "{program} is not on this machine: packages are fetched on Debian only; \
+                 elsewhere name a QEMU and a kernel of the system (--qemu, --kernel /boot/vmlinuz-VERSION)"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The private configuration, read after the machine's own.
+fn configuration(directory: &Path, list: &Path) -> String {
+    let directory = directory.display();
+    let list = list.display();
+    format!(
+        "#clear APT::Update;\n#clear DPkg;\n#clear APT::Default-Release;\n\
+         Dir::Etc::SourceList \"{list}\";\nDir::Etc::SourceParts \"/dev/null\";\n\
+         Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
+         Dir::State \"{directory}\";\nDir::State::Lists \"{directory}/lists\";\n\
+         Dir::State::status \"{directory}/{NOTHING}\";\nDir::State::extended_states \"{directory}/extended_states\";\n\
+         Dir::Cache \"{directory}\";\nDir::Cache::archives \"{directory}/archives\";\n\
+         Dir::Cache::pkgcache \"\";\nDir::Cache::srcpkgcache \"\";\nDir::Log \"{directory}\";\n\
+         APT::Sandbox::User \"\";\nAPT::Get::List-Cleanup \"false\";\nDebug::NoLocking \"true\";\n\
+         Acquire::Languages \"none\";\nAcquire::Retries \"3\";\n"
+    )
+}
+
+/// A package status (dpkg-query(1) reads the same form) in which these packages are installed.
+fn pretended_status(names: &[String]) -> String {
+    let stanza = |name: &String| {
+        format!(
+            "Package: {name}\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9999\n\
+             Maintainer: none\nDescription: pretended\n\n"
+        )
+    };
+    names.iter().map(stanza).collect()
+}
+
+/// Reads a line of `apt-get --print-uris`: `'ADDRESS' FILE SIZE HASH`.
+fn parse_uri_line(line: &str) -> Option<Archive> {
+    let mut words = line.strip_prefix('\'')?.split_once("' ")?.1.split(' ');
+    Some(Archive {
+        name: words.next()?.to_owned(),
+        size: words.next()?.parse().ok()?,
+    })
+}
+
+/// Fails if there are fewer bytes free where the directory is.
+fn require_room(directory: &Path, bytes: u64) -> Result<()> {
+    let status = statvfs(directory)
+        .with_context(|| format!("looking for room in {}", directory.display()))?;
+    let free = status.blocks_available() * status.fragment_size();
+    if free < bytes {
+        bail!(
+            "no room: {} needs about {} MB, and {} MB are free",
+            directory.display(),
+            bytes >> 20,
+            free >> 20
+        );
+    }
+    Ok(())
+}
+
+/// The percentage in a status line (`dlstatus:FILES:PERCENT:TEXT`), none for other lines.
+fn percent(line: &str) -> Option<f32> {
+    let mut parts = line
+        .strip_prefix("dlstatus:")
+        .or_else(|| line.strip_prefix("pmstatus:"))?
+        .split(':');
+    parts.nth(1)?.parse().ok()
+}
+
+fn escaped(package: &str) -> String {
+    package.replace('.', "\\.").replace('+', "\\+")
+}
+
+/// Reads version and dependencies from what `apt-cache show` prints, the first stanza if there are several.
+fn parse_show(text: &str) -> Option<Offered> {
+    let stanza = text.split("\n\n").next()?;
+    let field = |name: &str| {
+        stanza
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    };
+    let depends = field("Depends")
+        .unwrap_or_default()
+        .split(',')
+        .filter_map(|group| {
+            let first = group.split('|').next()?.split_whitespace().next()?;
+            Some(first.to_owned())
+        });
+    Some(Offered {
+        version: field("Version")?.to_owned(),
+        depends: depends.collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_lines() {
+        assert_eq!(
+            percent("dlstatus:1:78.7487:Retrieving file 1 of 1"),
+            Some(78.7487)
+        );
+        assert_eq!(percent("Fetched 70.3 MB in 4s"), None);
+    }
+
+    #[test]
+    fn file_and_size_of_a_planned_download() {
+        let line =
+            "'http://mirror.test/pool/k/kmod_30_amd64.deb' kmod_30_amd64.deb 95180 SHA256:aa";
+        assert_eq!(
+            parse_uri_line(line),
+            Some(Archive {
+                name: "kmod_30_amd64.deb".to_owned(),
+                size: 95180
+            })
+        );
+        assert_eq!(parse_uri_line("Reading package lists..."), None);
+    }
+
+    #[test]
+    fn no_machine_has_room_for_everything() {
+        let error = require_room(&std::env::temp_dir(), u64::MAX)
+            .err()
+            .map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.starts_with("no room: ")));
+    }
+
+    #[test]
+    fn version_and_dependencies() {
+        let text = "Package: linux-image-amd64\nVersion: 7.2.12-1~bpo13+1\n\
+                    Depends: dracut | initramfs-tools (>= 0.120), linux-image-7.2.12+deb13-amd64 (= 7.2.12-1~bpo13+1)\n\nPackage: other\n";
+        let offered = parse_show(text).expect("a stanza");
+        assert_eq!(offered.version, "7.2.12-1~bpo13+1");
+        assert_eq!(
+            offered.depends,
+            ["dracut", "linux-image-7.2.12+deb13-amd64"]
+        );
+    }
+
+    #[test]
+    fn a_name_in_a_search_is_taken_literally() {
+        assert_eq!(
+            escaped("linux-image-7.2+deb13"),
+            "linux-image-7\\.2\\+deb13"
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! Starting QEMU for one run: the run's files, the machine's description, the child process.
+
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use super::Options;
+use crate::fetch::Parts;
+use crate::initramfs::{self, Boot};
+use crate::process;
+use crate::qemu::{Machine, Share};
+use crate::store::Store;
+
+/// The guest kernel's command line. Level 5 puts warnings and worse on the console, so that a guest that dies has said
+/// why. A panic ends QEMU at once. The watchdog is patient because an emulated processor may be slow.
+const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off watchdog_thresh=60 tsc=reliable \
+     no_timer_check rcupdate.rcu_expedited=1 random.trust_cpu=on i8042.noaux i8042.nokbd";
+
+/// The files of one run; removed at its end.
+#[derive(Debug)]
+pub(super) struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    /// Makes a directory for one run, and removes those of processes that were killed.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    fn new(store: &Store) -> Result<Self> {
+        let runs = store.directory("runs")?;
+        let own = std::process::id();
+        for entry in fs::read_dir(&runs).into_iter().flatten().flatten() {
+            let owner = entry
+                .file_name()
+                .to_string_lossy()
+                .split('-')
+                .next()
+                .and_then(|pid| pid.parse::<u32>().ok());
+            let gone = owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+            if gone {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let directory = (0..)
+            .map(|number| runs.join(format!("{own}-{number}")))
+            .find(|path| !path.exists());
+        let directory = directory.context("no name left for a run's directory")?;
+        fs::create_dir(&directory).with_context(|| format!("making {}", directory.display()))?;
+        Ok(Self { directory })
+    }
+
+    /// What the guest wrote to its serial console.
+    pub(super) fn console(&self) -> PathBuf {
+        self.directory.join("console")
+    }
+
+    fn initramfs(&self) -> PathBuf {
+        self.directory.join("initramfs")
+    }
+
+    /// What QEMU wrote to its standard error.
+    pub(super) fn qemu_errors(&self) -> PathBuf {
+        self.directory.join("qemu-errors")
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A QEMU process with its files; killed when dropped.
+#[derive(Debug)]
+pub(super) struct Emulator {
+    process: Child,
+    files: Files,
+}
+
+impl Emulator {
+    /// Starts a guest that serves the agent's port on this socket.
+    ///
+    /// # Errors
+    /// If the initramfs cannot be made or QEMU cannot be started.
+    pub(super) fn start(
+        store: &Store,
+        parts: &Parts,
+        options: &Options,
+        socket: OwnedFd,
+    ) -> Result<Self> {
+        let agent = std::env::current_exe().context("finding this program's executable")?;
+        let keep = kept_directories(store, &agent)?;
+        let boot = Boot {
+            agent: Some(agent),
+            keep,
+        };
+        Self::launch(store, parts, options, &boot, Some(socket))
+    }
+
+    /// Starts a guest that powers off as soon as it is up.
+    ///
+    /// # Errors
+    /// As [`Emulator::start`].
+    pub(super) fn start_trial(store: &Store, parts: &Parts, options: &Options) -> Result<Self> {
+        Self::launch(store, parts, options, &Boot::default(), None)
+    }
+
+    fn launch(
+        store: &Store,
+        parts: &Parts,
+        options: &Options,
+        boot: &Boot,
+        socket: Option<OwnedFd>,
+    ) -> Result<Self> {
+        let files = Files::new(store)?;
+        initramfs::write(store, parts, boot, &files.initramfs())?;
+        if let Some(socket) = &socket {
+            fcntl(socket, FcntlArg::F_SETFD(FdFlag::empty()))
+                .context("passing a socket to QEMU")?;
+        }
+        let machine = machine(
+            parts,
+            options,
+            &files,
+            socket.as_ref().map(AsRawFd::as_raw_fd),
+        );
+        let mut command = parts.qemu.command(&machine);
+        let errors =
+            fs::File::create(files.qemu_errors()).context("making a file for QEMU's errors")?;
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors);
+        // An interrupt from the terminal is for this process, with which the guest ends.
+        command.process_group(0);
+        process::end_with_parent(&mut command);
+        let process = command
+            .spawn()
+            .with_context(|| format!("starting QEMU: `{}`", process::describe(&command)))?;
+        Ok(Self { process, files })
+    }
+
+    /// What the guest wrote to its console so far.
+    pub(super) fn console(&self) -> String {
+        let text = fs::read(self.files.console()).unwrap_or_default();
+        String::from_utf8_lossy(&text).replace('\r', "")
+    }
+
+    /// What QEMU itself said.
+    pub(super) fn errors(&self) -> String {
+        fs::read_to_string(self.files.qemu_errors()).unwrap_or_default()
+    }
+
+    /// Waits for QEMU to end; none if it does not in time.
+    pub(super) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.process.try_wait() {
+                Ok(None) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(50))
+                }
+                Ok(status) => return status,
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Directories that must be seen in the guest although they may lie where it has a tmpfs of its own.
+fn kept_directories(store: &Store, agent: &Path) -> Result<Vec<PathBuf>> {
+    let current = std::env::current_dir().context("finding the current directory")?;
+    let mut keep = vec![
+        store.workspace().to_path_buf(),
+        store.root().to_path_buf(),
+        current,
+    ];
+    keep.extend(store.root().parent().map(Path::to_path_buf));
+    keep.extend(agent.parent().map(Path::to_path_buf));
+    let hidden = ["/tmp/", "/run/", "/dev/shm/"];
+    keep.retain(|path| hidden.iter().any(|hidden| path.starts_with(hidden)));
+    keep.sort();
+    keep.dedup();
+    Ok(keep)
+}
+
+fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>) -> Machine {
+    let share = |tag, path: &Path| Share {
+        tag,
+        path: path.to_path_buf(),
+    };
+    Machine {
+        accelerator: options.accelerator,
+        memory: options.memory,
+        cpus: options.cpus,
+        kernel: parts.kernel.image.clone(),
+        initramfs: files.initramfs(),
+        append: KERNEL_COMMAND_LINE.to_owned(),
+        console: files.console(),
+        shares: vec![
+            share("host", Path::new("/")),
+            share("tools", &parts.tools.root),
+        ],
+        agent,
+        devices: Vec::new(),
+    }
+}

@@ -1,0 +1,29 @@
+//! A guest, seen from the host: boot it, run processes in it, read its kernel's log, end it.
+
+mod environment;
+mod launch;
+pub(crate) mod protocol;
+mod session;
+mod to_end;
+mod trial;
+
+use self::protocol::Network;
+use crate::qemu::Accelerator;
+
+pub(crate) use self::environment::environment;
+pub(crate) use self::session::{Event, Guest, Input, Stream};
+pub(crate) use self::to_end::{Outcome, to_end};
+pub(crate) use self::trial::boots;
+
+/// What a guest is to be like.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// What runs it.
+    pub(crate) accelerator: Accelerator,
+    /// Memory in MiB.
+    pub(crate) memory: u32,
+    /// Number of processors.
+    pub(crate) cpus: u32,
+    /// Its network.
+    pub(crate) network: Network,
+}

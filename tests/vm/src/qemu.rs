@@ -1,0 +1,258 @@
+//! QEMU's command line, built from a typed description of the machine.
+
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+/// A QEMU and how it is started.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Qemu {
+    /// The emulator.
+    pub(crate) program: PathBuf,
+    /// The loader to start it with and the library path to give that; none for a QEMU of the system.
+    pub(crate) loader: Option<(PathBuf, String)>,
+    /// Directories with firmware.
+    pub(crate) data: Vec<PathBuf>,
+    /// The directory with QEMU's own modules, if not the built-in one.
+    pub(crate) modules: Option<PathBuf>,
+}
+
+/// What runs the guest's instructions.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum Accelerator {
+    /// The processor itself.
+    Kvm,
+    /// QEMU's translator: slow, and everywhere.
+    Tcg,
+}
+
+/// A directory of the host that the guest can mount by 9p, read-only.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    /// The name to mount it by.
+    pub(crate) tag: &'static str,
+    /// The directory.
+    pub(crate) path: PathBuf,
+}
+
+/// A machine to boot.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    /// What runs it.
+    pub(crate) accelerator: Accelerator,
+    /// Memory in MiB.
+    pub(crate) memory: u32,
+    /// Number of processors.
+    pub(crate) cpus: u32,
+    /// The kernel's image.
+    pub(crate) kernel: PathBuf,
+    /// The initramfs.
+    pub(crate) initramfs: PathBuf,
+    /// The kernel's command line.
+    pub(crate) append: String,
+    /// The file that takes the serial console's output.
+    pub(crate) console: PathBuf,
+    /// Directories of the host.
+    pub(crate) shares: Vec<Share>,
+    /// The socket of the agent's port, inherited by QEMU under this number.
+    pub(crate) agent: Option<RawFd>,
+    /// Further arguments to `-device`, one for each device.
+    pub(crate) devices: Vec<String>,
+}
+
+/// The name of the port that the guest's agent speaks on.
+pub(crate) const AGENT_PORT: &str = "vm.agent";
+
+impl Qemu {
+    /// A QEMU of the system.
+    pub(crate) fn system(program: &Path) -> Self {
+        Self {
+            program: program.to_path_buf(),
+            loader: None,
+            data: Vec::new(),
+            modules: None,
+        }
+    }
+
+    /// The command that boots the machine.
+    pub(crate) fn command(&self, machine: &Machine) -> Command {
+        let mut command = match &self.loader {
+            Some((loader, library_path)) => {
+                let mut command = Command::new(loader);
+                command
+                    .arg("--library-path")
+                    .arg(library_path)
+                    .arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        for directory in &self.data {
+            command.arg("-L").arg(directory);
+        }
+        if let Some(modules) = &self.modules {
+            command.env("QEMU_MODULE_DIR", modules);
+        }
+        command.args(machine.arguments());
+        command
+    }
+}
+
+impl Machine {
+    /// QEMU's arguments.
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = self.board();
+        arguments.extend(self.boot());
+        for share in &self.shares {
+            arguments.extend(share.arguments());
+        }
+        if let Some(agent) = self.agent {
+            arguments.extend(agent_port(agent));
+        }
+        for device in &self.devices {
+            arguments.extend(["-device".to_owned(), device.clone()]);
+        }
+        arguments
+    }
+
+    /// Board, processors and memory. The memory is a shared file, so that a device in another process can map it.
+    fn board(&self) -> Vec<String> {
+        let (accelerator, cpu) = match self.accelerator {
+            Accelerator::Kvm => ("kvm", "host"),
+            Accelerator::Tcg => ("tcg,thread=multi", "max"),
+        };
+        words(&[
+            "-machine",
+            "q35,memory-backend=ram,usb=off,vmport=off",
+            "-object",
+            &format!("memory-backend-memfd,id=ram,size={}M,share=on", self.memory),
+            "-m",
+            &format!("{}M", self.memory),
+            "-smp",
+            &self.cpus.to_string(),
+            "-accel",
+            accelerator,
+            "-cpu",
+            cpu,
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+        ])
+    }
+
+    fn boot(&self) -> Vec<String> {
+        words(&[
+            "-kernel",
+            &self.kernel.display().to_string(),
+            "-initrd",
+            &self.initramfs.display().to_string(),
+            "-append",
+            &self.append,
+            "-chardev",
+            &format!("file,id=console,path={}", escaped(&self.console)),
+            "-serial",
+            "chardev:console",
+        ])
+    }
+}
+
+impl Share {
+    fn arguments(&self) -> Vec<String> {
+        let (tag, path) = (self.tag, escaped(&self.path));
+        words(&[
+            "-fsdev",
+            &format!("local,id={tag},path={path},security_model=none,readonly=on,multidevs=remap"),
+            "-device",
+            &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+        ])
+    }
+}
+
+fn agent_port(socket: RawFd) -> Vec<String> {
+    words(&[
+        "-device",
+        "virtio-serial-pci,id=serial0",
+        "-chardev",
+        &format!("socket,id=agent,fd={socket}"),
+        "-device",
+        &format!("virtserialport,bus=serial0.0,chardev=agent,name={AGENT_PORT}"),
+    ])
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// In QEMU's options a comma ends a value, unless it is doubled.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            accelerator: Accelerator::Tcg,
+            memory: 2048,
+            cpus: 2,
+            kernel: "/k/vmlinuz".into(),
+            initramfs: "/k/initramfs".into(),
+            append: "console=ttyS0 quiet".to_owned(),
+            console: "/a,b/console".into(),
+            shares: vec![Share {
+                tag: "root",
+                path: "/".into(),
+            }],
+            agent: Some(7),
+            devices: vec!["edu".to_owned()],
+        }
+    }
+
+    #[test]
+    fn values_with_commas_and_blanks_stay_whole() {
+        let arguments = machine().arguments();
+        assert!(
+            arguments.contains(&"file,id=console,path=/a,,b/console".to_owned()),
+            "{arguments:?}"
+        );
+        assert!(
+            arguments.contains(&"console=ttyS0 quiet".to_owned()),
+            "{arguments:?}"
+        );
+    }
+
+    #[test]
+    fn the_root_is_shared_read_only() {
+        let arguments = machine().arguments();
+        let share = arguments
+            .iter()
+            .find(|argument| argument.starts_with("local,id=root"));
+        assert!(
+            share.is_some_and(|share| share.contains("readonly=on")),
+            "{arguments:?}"
+        );
+    }
+
+    #[test]
+    fn a_qemu_of_its_own_is_started_by_its_own_loader() {
+        let qemu = Qemu {
+            program: "/q/bin/qemu".into(),
+            loader: Some(("/q/ld.so".into(), "/q/lib".to_owned())),
+            data: vec!["/q/share".into()],
+            modules: None,
+        };
+        let command = qemu.command(&machine());
+        let words: Vec<_> = command.get_args().take(5).collect();
+        assert_eq!(command.get_program(), "/q/ld.so");
+        assert_eq!(
+            words,
+            ["--library-path", "/q/lib", "/q/bin/qemu", "-L", "/q/share"]
+        );
+    }
+}

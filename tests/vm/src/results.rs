@@ -1,0 +1,284 @@
+//! Results of tests: what a test program's output says, how results are shown, and the totals.
+
+use std::fmt::Write;
+
+/// How one test went.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    /// It passed.
+    Passed,
+    /// It failed; what there is to be said about it.
+    Failed(String),
+    /// It did not run, for this reason.
+    Skipped(String),
+}
+
+/// One test.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Case {
+    /// Its name, with the program it is in.
+    pub(crate) name: String,
+    /// How it went.
+    pub(crate) verdict: Verdict,
+}
+
+/// The results of one place: the host, or a kernel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    /// What the place is called.
+    pub(crate) name: String,
+    /// The tests, in the order they ran.
+    pub(crate) cases: Vec<Case>,
+}
+
+/// Numbers of tests.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Totals {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Group {
+    /// An empty group.
+    pub(crate) fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            cases: Vec::new(),
+        }
+    }
+
+    /// Adds a test.
+    pub(crate) fn add(&mut self, name: impl Into<String>, verdict: Verdict) {
+        self.cases.push(Case {
+            name: name.into(),
+            verdict,
+        });
+    }
+
+    fn totals(&self) -> Totals {
+        let count = |wanted: fn(&Verdict) -> bool| {
+            self.cases
+                .iter()
+                .filter(|case| wanted(&case.verdict))
+                .count()
+        };
+        Totals {
+            passed: count(|verdict| matches!(verdict, Verdict::Passed)),
+            failed: count(|verdict| matches!(verdict, Verdict::Failed(_))),
+            skipped: count(|verdict| matches!(verdict, Verdict::Skipped(_))),
+        }
+    }
+}
+
+impl Totals {
+    /// Whether nothing failed.
+    pub(crate) fn clean(self) -> bool {
+        self.failed == 0
+    }
+}
+
+impl std::fmt::Display for Totals {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            to,
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        )
+    }
+}
+
+/// The sum over all groups.
+pub(crate) fn totals(groups: &[Group]) -> Totals {
+    groups
+        .iter()
+        .map(Group::totals)
+        .fold(Totals::default(), |sum, group| Totals {
+            passed: sum.passed + group.passed,
+            failed: sum.failed + group.failed,
+            skipped: sum.skipped + group.skipped,
+        })
+}
+
+/// The report's end: each skip with its reason and each failure, the totals of each group, and the sum as the last line.
+pub(crate) fn summary(groups: &[Group]) -> String {
+    let mut text = String::new();
+    for group in groups {
+        for case in &group.cases {
+            // Writing to a string does not fail.
+            let _ = match &case.verdict {
+                Verdict::Passed => Ok(()),
+                Verdict::Skipped(reason) => {
+                    writeln!(text, "skipped  {}: {}: {reason}", group.name, case.name)
+                }
+                Verdict::Failed(why) => {
+                    writeln!(
+                        text,
+                        "FAILED   {}: {}: {}",
+                        group.name,
+                        case.name,
+                        why.lines().next().unwrap_or_default()
+                    )
+                }
+            };
+        }
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    let width = group_width(groups);
+    for group in groups {
+        let _ = writeln!(text, "{:width$}  {}", group.name, group.totals());
+    }
+    let _ = writeln!(text, "\n{}", totals(groups));
+    text
+}
+
+fn group_width(groups: &[Group]) -> usize {
+    groups
+        .iter()
+        .map(|group| group.name.len())
+        .max()
+        .unwrap_or_default()
+}
+
+/// Reads one line of libtest's output (libtest-mimic's is nearly the same): `test NAME ... ok`. None for other lines.
+pub(crate) fn parse_line(line: &str) -> Option<Case> {
+    let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    let verdict = match verdict.trim() {
+        "ok" => Verdict::Passed,
+        "FAILED" => Verdict::Failed("see its output above".to_owned()),
+        "ignored" => Verdict::Skipped("marked #[ignore] without a reason".to_owned()),
+        other => Verdict::Skipped(reason(other)?),
+    };
+    Some(Case {
+        name: name.trim_end().to_owned(),
+        verdict,
+    })
+}
+
+/// The reason in `ignored, REASON` (libtest) or `ignored (REASON)` (libtest-mimic), at the end of a line.
+fn reason(line: &str) -> Option<String> {
+    let mimic = || line.strip_suffix(')')?.split_once("ignored (");
+    let (_, reason) = mimic().or_else(|| line.split_once("ignored, "))?;
+    Some(reason.to_owned())
+}
+
+/// The reason in the output of a program that ran one test and says that it ignored it. None if it does not say so.
+pub(crate) fn ignored(output: &str) -> Option<String> {
+    let summary = output
+        .lines()
+        .rev()
+        .find(|line| line.starts_with("test result: "))?;
+    if !summary.contains(" 0 failed; 1 ignored;") {
+        return None;
+    }
+    // The test may have written before it was ignored, so that the verdict is not on a line of the known form.
+    Some(
+        output
+            .lines()
+            .rev()
+            .find_map(reason)
+            .unwrap_or_else(|| "no reason given".to_owned()),
+    )
+}
+
+/// The message of the one test that failed, from the section `---- NAME ----`. None if there is none.
+pub(crate) fn failure(output: &str) -> Option<&str> {
+    let (_, section) = output.split_once("\n---- ")?;
+    let (_, message) = section.split_once(" ----\n")?;
+    let (message, _) = message.split_once("\nfailures:\n")?;
+    Some(message.trim()).filter(|message| !message.is_empty())
+}
+
+/// The names in what a test program prints for `--list`.
+pub(crate) fn listed(output: &str) -> Vec<String> {
+    output
+        .lines()
+        .filter_map(|line| Some(line.strip_suffix(": test")?.to_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_libtest() {
+        let verdict = |line| parse_line(line).map(|case| case.verdict);
+        assert_eq!(
+            verdict("test apt::tests::status_lines ... ok"),
+            Some(Verdict::Passed)
+        );
+        assert_eq!(
+            verdict("test pd::leak ... ignored, needs 7.2"),
+            Some(Verdict::Skipped("needs 7.2".to_owned()))
+        );
+        assert!(matches!(
+            verdict("test pd::x ... FAILED"),
+            Some(Verdict::Failed(_))
+        ));
+        assert_eq!(
+            verdict("test result: ok. 3 passed; 0 failed; 0 ignored"),
+            None
+        );
+        assert_eq!(
+            verdict("test pd::slow has been running for over 60 seconds"),
+            None
+        );
+        let doc = parse_line("test src/lib.rs - Pd::alloc (line 12) - compile fail ... ok");
+        assert_eq!(
+            doc.map(|case| case.name).as_deref(),
+            Some("src/lib.rs - Pd::alloc (line 12) - compile fail")
+        );
+    }
+
+    #[test]
+    fn a_test_that_ignores_itself_at_run_time() {
+        let output = "\nrunning 1 test\ntest mr::dmabuf ... opening rxe0\nignored, rxe has no dmabuf\n\n\
+                      test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.01s\n";
+        assert_eq!(ignored(output).as_deref(), Some("rxe has no dmabuf"));
+        let passed =
+            "test mr::alloc ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n";
+        assert_eq!(ignored(passed), None);
+    }
+
+    #[test]
+    fn both_forms_of_a_reason_and_the_message_of_a_failure() {
+        let mimic = "test mr::dmabuf ... ignored (rxe (soft-RoCE) has none)";
+        assert_eq!(
+            parse_line(mimic).map(|case| case.verdict),
+            Some(Verdict::Skipped("rxe (soft-RoCE) has none".to_owned()))
+        );
+        let output = "test fail ... FAILED\n\nfailures:\n\n---- fail ----\nwent wrong\nbadly\n\n\nfailures:\n    fail\n";
+        assert_eq!(failure(output), Some("went wrong\nbadly"));
+        assert_eq!(failure("thread main panicked"), None);
+    }
+
+    #[test]
+    fn names_of_a_list() {
+        assert_eq!(
+            listed("pd::alloc: test\n[qp] rc: test\npoll: bench\n"),
+            ["pd::alloc", "[qp] rc"]
+        );
+    }
+
+    #[test]
+    fn the_summary_ends_in_the_sum_and_gives_each_reason() {
+        let mut host = Group::new("host");
+        host.add("a", Verdict::Passed);
+        let mut guest = Group::new("Linux 6.1");
+        guest.add("b", Verdict::Skipped("no reg_dmabuf_mr".to_owned()));
+        guest.add("c", Verdict::Failed("assertion failed\nmore".to_owned()));
+        let text = summary(&[host, guest]);
+        assert!(
+            text.contains("skipped  Linux 6.1: b: no reg_dmabuf_mr\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("FAILED   Linux 6.1: c: assertion failed\n"),
+            "{text}"
+        );
+        assert_eq!(text.lines().last(), Some("1 passed, 1 failed, 1 skipped"));
+    }
+}

@@ -1,0 +1,147 @@
+//! Building test programs and examples with cargo, and finding out where it put them.
+
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::{Artifact, Message, TargetKind};
+
+use super::Suite;
+use crate::process;
+
+/// What kind of program it is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// One with many tests.
+    Tests,
+    /// One that passes if it ends with status 0.
+    Example,
+}
+
+/// A program for the guest.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// The target's name.
+    pub(crate) name: String,
+    /// What kind it is.
+    pub(crate) kind: Kind,
+    /// The executable.
+    pub(crate) path: PathBuf,
+    /// The package's directory.
+    pub(crate) directory: PathBuf,
+}
+
+/// Builds all programs of these suites.
+///
+/// # Errors
+/// If one does not build, or cargo does not say where it is.
+pub(crate) fn programs(workspace: &Path, suites: &[Suite]) -> Result<Vec<Program>> {
+    let mut programs = build(workspace, suites, Kind::Tests)?;
+    programs.extend(build(workspace, suites, Kind::Example)?);
+    Ok(programs)
+}
+
+/// Builds a binary in release mode and gives its path.
+///
+/// # Errors
+/// If it does not build, or cargo does not say where it is.
+pub(crate) fn binary(workspace: &Path, package: &str, name: &str) -> Result<PathBuf> {
+    let arguments = ["build", "--release", "--package", package, "--bin", name];
+    let artifacts = cargo(workspace, arguments.map(str::to_owned).to_vec())?;
+    let built = artifacts
+        .into_iter()
+        .find(|artifact| artifact.target.name == name && artifact.target.is_bin());
+    let path = built.and_then(|artifact| artifact.executable);
+    Ok(path
+        .with_context(|| format!("cargo built no binary {name}"))?
+        .into())
+}
+
+/// Builds all programs of one kind. The whole workspace is named, as for the host's tests: with a package named, cargo
+/// would choose other features and build everything once more.
+fn build(workspace: &Path, suites: &[Suite], kind: Kind) -> Result<Vec<Program>> {
+    let (command, flag) = match kind {
+        Kind::Tests => (["test", "--no-run", "--workspace"].as_slice(), "--test"),
+        Kind::Example => (["build", "--workspace"].as_slice(), "--example"),
+    };
+    let wanted: Vec<(&Suite, &String)> = suites
+        .iter()
+        .flat_map(|suite| names(suite, kind).iter().map(move |name| (suite, name)))
+        .collect();
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut arguments: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+    arguments.extend(
+        wanted
+            .iter()
+            .flat_map(|(_, name)| [flag.to_owned(), (*name).clone()]),
+    );
+    let artifacts = cargo(workspace, arguments)?;
+    let program = |(suite, name): (&Suite, &String)| {
+        let is_it = |artifact: &&Artifact| {
+            let of_package = artifact
+                .manifest_path
+                .parent()
+                .is_some_and(|path| path == suite.directory);
+            of_package && artifact.target.name == *name && is_of(artifact, kind)
+        };
+        let path = artifacts
+            .iter()
+            .find(is_it)
+            .and_then(|artifact| artifact.executable.clone());
+        let path = path
+            .with_context(|| format!("cargo built no {} {name}", flag.trim_start_matches('-')))?;
+        Ok(Program {
+            name: name.clone(),
+            kind,
+            path: path.into(),
+            directory: suite.directory.clone(),
+        })
+    };
+    wanted.into_iter().map(program).collect()
+}
+
+fn names(suite: &Suite, kind: Kind) -> &[String] {
+    match kind {
+        Kind::Tests => &suite.tests,
+        Kind::Example => &suite.examples,
+    }
+}
+
+fn is_of(artifact: &Artifact, kind: Kind) -> bool {
+    let wanted = match kind {
+        Kind::Tests => TargetKind::Test,
+        Kind::Example => TargetKind::Example,
+    };
+    artifact.target.kind.contains(&wanted)
+}
+
+/// Runs cargo, with its messages for people on standard error, and gives what it built.
+fn cargo(workspace: &Path, arguments: Vec<String>) -> Result<Vec<Artifact>> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(arguments)
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(workspace);
+    let failed = || format!("building: `{}`", process::describe(&command));
+    let step = failed();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| step.clone())?;
+    let mut artifacts = Vec::new();
+    if let Some(output) = child.stdout.take() {
+        for message in Message::parse_stream(BufReader::new(output)) {
+            if let Message::CompilerArtifact(artifact) = message.with_context(|| step.clone())? {
+                artifacts.push(artifact);
+            }
+        }
+    }
+    let status = child.wait().with_context(|| step.clone())?;
+    if !status.success() {
+        bail!("{step} ended with {status}");
+    }
+    Ok(artifacts)
+}

@@ -1,0 +1,244 @@
+//! The guest's part: each test in a process of its own, all in one boot for each kernel.
+//!
+//! A process for each test keeps what tests do to their limits, their files and their devices apart, and lets one that
+//! hangs be killed alone. A guest that dies is booted anew for the tests that are left.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::{Kind, Program};
+use crate::fetch::Parts;
+use crate::guest::protocol::{Ending, Spec};
+use crate::guest::{self, Guest, Options, Outcome};
+use crate::klog;
+use crate::results::{self, Group, Verdict};
+use crate::store::Store;
+
+/// How many times a guest may die before its kernel's remaining tests are given up.
+const DEATHS: u32 = 3;
+
+/// How long a test program may take to list its tests.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
+
+/// Which tests run, and how long each may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// A test runs if its name contains one of these, or if there are none.
+    pub(crate) filters: Vec<String>,
+    /// The time limit of one test.
+    pub(crate) test: Duration,
+}
+
+/// Runs the programs on one kernel, showing each result as it comes.
+///
+/// # Errors
+/// If QEMU cannot be started. What goes wrong in the guest is a result.
+pub(crate) fn run(
+    store: &Store,
+    parts: &Parts,
+    options: &Options,
+    programs: &[Program],
+    limits: &Limits,
+) -> Result<Group> {
+    let group = Group::new(format!("Linux {}", parts.kernel.name));
+    let mut run = Run {
+        store,
+        parts,
+        options,
+        limits,
+        guest: None,
+        deaths: 0,
+        group,
+    };
+    println!(
+        "\nLinux {} ({:?})",
+        parts.kernel.release, options.accelerator
+    );
+    for program in programs {
+        run.program(program);
+    }
+    run.end();
+    Ok(run.group)
+}
+
+struct Run<'a> {
+    store: &'a Store,
+    parts: &'a Parts,
+    options: &'a Options,
+    limits: &'a Limits,
+    guest: Option<Guest>,
+    deaths: u32,
+    group: Group,
+}
+
+/// What a process in the guest did.
+struct Done {
+    outcome: Outcome,
+    output: String,
+    took: Duration,
+}
+
+impl Run<'_> {
+    fn program(&mut self, program: &Program) {
+        if program.kind == Kind::Example {
+            let name = format!("example {}", program.name);
+            if self.wanted(&name) {
+                let verdict = self
+                    .execute(program, &[], self.limits.test)
+                    .map(|done| (verdict(&done), done.took));
+                self.record(name, verdict);
+            }
+            return;
+        }
+        match self.list(program) {
+            Ok(tests) => {
+                for test in tests {
+                    let name = format!("{} {test}", program.name);
+                    if self.wanted(&name) {
+                        let done = self.execute(
+                            program,
+                            &["--exact", &test, "--test-threads=1"],
+                            self.limits.test,
+                        );
+                        self.record(name, done.map(|done| (verdict(&done), done.took)));
+                    }
+                }
+            }
+            Err(why) => self.record(format!("{} --list", program.name), Err(why)),
+        }
+    }
+
+    fn wanted(&self, name: &str) -> bool {
+        self.limits.filters.is_empty()
+            || self
+                .limits
+                .filters
+                .iter()
+                .any(|filter| name.contains(filter))
+    }
+
+    fn list(&mut self, program: &Program) -> Result<Vec<String>, String> {
+        let done = self.execute(program, &["--list"], LIST_LIMIT)?;
+        match done.outcome {
+            Outcome::Ended(Ending::Exited(0)) => Ok(results::listed(&done.output)),
+            outcome => Err(format!("listing its tests: {outcome:?}\n{}", done.output)),
+        }
+    }
+
+    /// Runs a program in the guest, which is booted if need be. The error is what a failed test is to say.
+    fn execute(
+        &mut self,
+        program: &Program,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<Done, String> {
+        if self.deaths >= DEATHS {
+            return Err(format!("not run: the guest died {DEATHS} times"));
+        }
+        let result = self.try_execute(program, arguments, limit);
+        result.map_err(|error| {
+            self.deaths += 1;
+            let complaints = self
+                .guest
+                .take()
+                .map(|guest| complaints(guest.log()))
+                .unwrap_or_default();
+            format!("{error:#}\n{complaints}")
+        })
+    }
+
+    fn try_execute(
+        &mut self,
+        program: &Program,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<Done> {
+        let guest = match &mut self.guest {
+            Some(guest) => guest,
+            none => none.insert(Guest::boot(self.store, self.parts, self.options)?),
+        };
+        let path = program.path.display().to_string();
+        let directory = program.directory.display().to_string();
+        let extra = [("CARGO_MANIFEST_DIR".to_owned(), directory.clone())];
+        let spec = Spec {
+            words: std::iter::once(path)
+                .chain(arguments.iter().map(|&word| word.to_owned()))
+                .collect(),
+            environment: guest::environment(&self.parts.kernel.release, &extra),
+            directory,
+            ..Spec::default()
+        };
+        let started = Instant::now();
+        let process = guest.start(&spec)?;
+        let mut output = Vec::new();
+        let outcome = guest::to_end(guest, process, Some(started + limit), |_, bytes| {
+            output.extend_from_slice(bytes)
+        })?;
+        let output = String::from_utf8_lossy(&output).into_owned();
+        Ok(Done {
+            outcome,
+            output,
+            took: started.elapsed(),
+        })
+    }
+
+    /// Shows and keeps a result.
+    fn record(&mut self, name: String, result: Result<(Verdict, Duration), String>) {
+        let (verdict, took) = result.unwrap_or_else(|why| (Verdict::Failed(why), Duration::ZERO));
+        match &verdict {
+            Verdict::Passed => println!("ok       {name} ({:.1} s)", took.as_secs_f64()),
+            Verdict::Skipped(reason) => println!("skipped  {name}: {reason}"),
+            Verdict::Failed(why) => println!("FAILED   {name}\n{}", indented(why)),
+        }
+        self.group.add(name, verdict);
+    }
+
+    /// Ends the guest. What its kernel has to complain about is one more failure.
+    fn end(&mut self) {
+        let Some(guest) = self.guest.take() else {
+            return;
+        };
+        let why = match guest.shut_down() {
+            Ok(log) => complaints(&log),
+            Err(error) => format!("{error:#}"),
+        };
+        if !why.is_empty() {
+            self.record(
+                "the kernel's log".to_owned(),
+                Ok((Verdict::Failed(why), Duration::ZERO)),
+            );
+        }
+    }
+}
+
+fn verdict(done: &Done) -> Verdict {
+    let how = match &done.outcome {
+        Outcome::Ended(Ending::Exited(0)) => {
+            return results::ignored(&done.output).map_or(Verdict::Passed, Verdict::Skipped);
+        }
+        Outcome::Ended(Ending::Exited(status)) => match results::failure(&done.output) {
+            Some(message) => message.to_owned(),
+            None => format!("ended with status {status}"),
+        },
+        Outcome::Ended(Ending::Signalled(signal)) => format!("ended by signal {signal}"),
+        Outcome::NotStarted(reason, _) => format!("not started: {reason}"),
+        Outcome::TimedOut => format!("killed after {:.0} s", done.took.as_secs_f64()),
+    };
+    Verdict::Failed(format!("{how}\nits output:\n{}", done.output))
+}
+
+/// What is wrong in the kernel's log, as text; empty if nothing.
+fn complaints(log: &[String]) -> String {
+    klog::scan(log.iter().map(String::as_str))
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn indented(text: &str) -> String {
+    text.lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| format!("    {line}\n"))
+        .collect()
+}

@@ -1,0 +1,153 @@
+//! The host's part: `cargo test` on the whole workspace, its output shown as it comes and counted.
+
+use std::io::{BufRead, BufReader, PipeReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::Suite;
+use crate::process;
+use crate::results::{Group, Verdict, parse_line};
+
+/// Runs the host's tests whose names contain one of the filters (all without filters).
+///
+/// # Errors
+/// If cargo cannot be started. Tests that fail or do not build are results.
+pub(crate) fn run(workspace: &Path, suites: &[Suite], filters: &[String]) -> Result<Group> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args([
+            "test",
+            "--workspace",
+            "--no-fail-fast",
+            "--color=never",
+            "--",
+        ])
+        .args(filters);
+    command.current_dir(workspace).stdin(Stdio::null());
+    let step = format!(
+        "running the host's tests: `{}`",
+        process::describe(&command)
+    );
+    // One pipe for both streams, so that a program's name, on the one, stays before its results, on the other.
+    let (reader, writer) = std::io::pipe().with_context(|| step.clone())?;
+    command
+        .stdout(writer.try_clone().with_context(|| step.clone())?)
+        .stderr(writer);
+    let mut child = command.spawn().with_context(|| step.clone())?;
+    // The command holds the pipe's other end too, and would keep it open.
+    drop(command);
+    let mut counter = Counter::new(suites);
+    show(reader, &mut counter);
+    let status = child.wait().with_context(|| step.clone())?;
+    let mut group = counter.group;
+    if !status.success() && !counter.failed {
+        group.add(
+            "cargo test",
+            Verdict::Failed(format!(
+                "ended with {status}, without a failed test; see its output above"
+            )),
+        );
+    }
+    Ok(group)
+}
+
+/// Shows and counts lines until the end.
+fn show(reader: PipeReader, counter: &mut Counter) {
+    for line in BufReader::new(reader).lines().map_while(Result::ok) {
+        if counter.line(&line) {
+            println!("{line}");
+        }
+    }
+}
+
+/// Counts results, but for programs that belong into the guest: on the host these skip everything.
+struct Counter<'a> {
+    suites: &'a [Suite],
+    program: String,
+    of_guest: bool,
+    failed: bool,
+    group: Group,
+}
+
+impl<'a> Counter<'a> {
+    fn new(suites: &'a [Suite]) -> Self {
+        Self {
+            suites,
+            program: String::new(),
+            of_guest: false,
+            failed: false,
+            group: Group::new("host"),
+        }
+    }
+
+    /// Takes a line, and gives whether to show it.
+    fn line(&mut self, line: &str) -> bool {
+        if let Some(program) = program_of(line) {
+            self.of_guest = self
+                .suites
+                .iter()
+                .any(|suite| suite.tests.contains(&program));
+            self.program = program;
+        } else if let Some(case) = parse_line(line) {
+            self.failed |= matches!(case.verdict, Verdict::Failed(_));
+            if !self.of_guest {
+                self.group
+                    .add(format!("{} {}", self.program, case.name), case.verdict);
+            }
+        }
+        !self.of_guest
+    }
+}
+
+/// The program that a line of cargo announces: `Running tests/abi.rs (target/debug/deps/abi-0a1b2c)` is `abi`, and
+/// `Doc-tests uverbs` is `doc uverbs`.
+fn program_of(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    if let Some(name) = line.strip_prefix("Doc-tests ") {
+        return Some(format!("doc {name}"));
+    }
+    let path = line
+        .strip_prefix("Running ")?
+        .strip_suffix(')')?
+        .rsplit_once('(')?
+        .1;
+    let file = Path::new(path).file_name()?.to_str()?;
+    Some(file.rsplit_once('-')?.0.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_the_guest_are_neither_shown_nor_counted() {
+        let suite = Suite {
+            directory: "/w".into(),
+            tests: vec!["verbs".to_owned()],
+            examples: Vec::new(),
+        };
+        let suites = [suite];
+        let mut counter = Counter::new(&suites);
+        let output = "     Running unittests src/lib.rs (target/debug/deps/uverbs-0123456789abcdef)\n\
+                      test ring::wraps ... ok\n\
+                      \x20    Running tests/verbs.rs (target/debug/deps/verbs-0123456789abcdef)\n\
+                      test pd::alloc ... ignored, no guest\n\
+                      \x20  Doc-tests uverbs\n\
+                      test src/lib.rs - (line 9) ... FAILED\n";
+        let shown: Vec<bool> = output.lines().map(|line| counter.line(line)).collect();
+        assert_eq!(shown, [true, true, false, false, true, true]);
+        let names: Vec<&str> = counter
+            .group
+            .cases
+            .iter()
+            .map(|case| case.name.as_str())
+            .collect();
+        assert_eq!(
+            names,
+            ["uverbs ring::wraps", "doc uverbs src/lib.rs - (line 9)"]
+        );
+        assert!(counter.failed);
+    }
+}

@@ -1,0 +1,75 @@
+//! Which test programs and examples are for the guest: `[package.metadata.vm]` in a package's Cargo.toml.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+/// What a package has for the guest.
+#[derive(Clone, Debug)]
+pub(crate) struct Suite {
+    /// The package's directory, in which its tests run.
+    pub(crate) directory: PathBuf,
+    /// Integration tests, which print and take what libtest does.
+    pub(crate) tests: Vec<String>,
+    /// Examples, which pass if they end with status 0.
+    pub(crate) examples: Vec<String>,
+}
+
+/// The table in Cargo.toml.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+struct Table {
+    guest_tests: Vec<String>,
+    guest_examples: Vec<String>,
+}
+
+/// Reads the tables of all packages of the workspace.
+///
+/// # Errors
+/// If cargo cannot read the workspace, or a table has unknown entries.
+pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .current_dir(workspace)
+        .no_deps()
+        .other_options(["--offline".to_owned()])
+        .exec()
+        .context("reading the workspace (cargo metadata)")?;
+    let mut suites = Vec::new();
+    for package in metadata.packages {
+        let Some(table) = package.metadata.get("vm") else {
+            continue;
+        };
+        let table = Table::deserialize(table).with_context(|| {
+            format!("reading [package.metadata.vm] of {}", package.manifest_path)
+        })?;
+        suites.push(Suite {
+            directory: package
+                .manifest_path
+                .parent()
+                .map(Into::into)
+                .unwrap_or_default(),
+            tests: table.guest_tests,
+            examples: table.guest_examples,
+        });
+    }
+    Ok(suites)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_entry_is_refused() {
+        let table = serde_json::json!({"guest-tests": ["verbs"], "guest-example": ["pingpong"]});
+        let error = Table::deserialize(table)
+            .err()
+            .map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains("guest-example")));
+        let table =
+            Table::deserialize(serde_json::json!({"guest-tests": ["verbs"]})).expect("a table");
+        assert_eq!(table.guest_tests, ["verbs"]);
+        assert!(table.guest_examples.is_empty());
+    }
+}

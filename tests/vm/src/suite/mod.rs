@@ -1,0 +1,11 @@
+//! The project's tests: those of the host by cargo, those of the guest one process each.
+
+mod build;
+mod guest;
+mod host;
+mod list;
+
+pub(crate) use self::build::{Kind, Program, binary, programs};
+pub(crate) use self::guest::{Limits, run as run_in_guest};
+pub(crate) use self::host::run as run_on_host;
+pub(crate) use self::list::{Suite, read};

@@ -1,10 +1,12 @@
 //! The RDMA verbs stack for Linux in pure Rust.
 
+mod command;
 mod device;
 mod error;
 mod gid;
 mod guid;
 
+pub use command::Route;
 pub use device::{
     Device, Discovery, DriverId, GidTableEntry, Netdev, NodeType, PhysicalState, Port, PortState,
     devices, find,

@@ -1,0 +1,175 @@
+//! Completion queues and completion channels.
+
+use std::os::fd::{OwnedFd, RawFd};
+
+use uverbs_uapi::handle::CqHandle;
+use uverbs_uapi::{attr, cmd, method, object, write as abi};
+
+use super::device::owned;
+use super::request::DriverReply;
+use super::{Command, DriverData, Malformed, Request, Spelling};
+use crate::error::{Subject, Verb};
+
+/// Creates a completion channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CreateCompChannel;
+
+impl Command for CreateCompChannel {
+    type Reply = OwnedFd;
+    const VERB: Verb = Verb::CreateCompChannel;
+
+    fn subject(&self) -> Subject {
+        Subject::the("completion channel")
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(Request::write_command::<_, abi::CreateCompChannelResp>(
+                cmd::CREATE_COMP_CHANNEL,
+                &abi::CreateCompChannel::default(),
+            )),
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<OwnedFd, Malformed> {
+        let response: abi::CreateCompChannelResp = answer.response()?;
+        owned(response.fd as i32 as i64, attr::invoke_write::CORE_OUT)
+    }
+}
+
+/// Creates a completion queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CreateCq {
+    /// Entries wanted; the kernel may give more.
+    pub(crate) cqe: u32,
+    /// What completion and asynchronous events carry.
+    pub(crate) user_handle: u64,
+    /// The completion channel's file descriptor, if events are wanted.
+    pub(crate) channel: Option<RawFd>,
+    pub(crate) comp_vector: u32,
+    /// Bits of `CqCreateFlags`.
+    pub(crate) flags: u32,
+    /// Where asynchronous events go, if not to the context's first such file.
+    pub(crate) event_fd: Option<RawFd>,
+    pub(crate) driver: DriverData,
+}
+
+/// A new completion queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CreateCqReply {
+    pub(crate) handle: CqHandle,
+    /// Entries that it really has.
+    pub(crate) cqe: u32,
+    pub(crate) driver: DriverReply,
+}
+
+impl CreateCq {
+    fn native(&self) -> Request {
+        let mut request = Request::method(object::CQ, method::cq::CREATE)
+            .new_object(attr::create_cq::HANDLE)
+            .u32(attr::create_cq::CQE, self.cqe)
+            .u64(attr::create_cq::USER_HANDLE, self.user_handle)
+            .u32(attr::create_cq::COMP_VECTOR, self.comp_vector)
+            .output(attr::create_cq::RESP_CQE, size_of::<u32>());
+        if let Some(fd) = self.channel {
+            request = request.fd(attr::create_cq::COMP_CHANNEL, fd);
+        }
+        if self.flags != 0 {
+            request = request.u32(attr::create_cq::FLAGS, self.flags);
+        }
+        if let Some(fd) = self.event_fd {
+            request = request.fd(attr::create_cq::EVENT_FD, fd);
+        }
+        request
+    }
+
+    fn legacy(&self) -> Request {
+        if self.flags == 0 {
+            let core = abi::CreateCq {
+                user_handle: self.user_handle,
+                cqe: self.cqe,
+                comp_vector: self.comp_vector,
+                comp_channel: self.channel.unwrap_or(-1),
+                ..Default::default()
+            };
+            return Request::write_command::<_, abi::CreateCqResp>(cmd::CREATE_CQ, &core);
+        }
+        let core = abi::ExCreateCq {
+            user_handle: self.user_handle,
+            cqe: self.cqe,
+            comp_vector: self.comp_vector,
+            comp_channel: self.channel.unwrap_or(-1),
+            flags: self.flags,
+            ..Default::default()
+        };
+        Request::write_command::<_, abi::ExCreateCqResp>(cmd::EX_CREATE_CQ, &core)
+    }
+}
+
+impl Command for CreateCq {
+    type Reply = CreateCqReply;
+    const VERB: Verb = Verb::CreateCq;
+
+    fn subject(&self) -> Subject {
+        Subject::named("CQ", format_args!("of {} entries", self.cqe))
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let request = match spelling {
+            Spelling::Native => self.native(),
+            Spelling::Write => self.legacy(),
+        };
+        Some(request.driver(&self.driver))
+    }
+
+    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        let (handle, cqe) = match spelling {
+            Spelling::Native => (
+                answer.new_handle(attr::create_cq::HANDLE)?,
+                answer.answer(attr::create_cq::RESP_CQE)?,
+            ),
+            Spelling::Write => {
+                // The extended response starts with the plain one.
+                let response: abi::CreateCqResp = answer.response()?;
+                (response.cq_handle, response.cqe)
+            }
+        };
+        Ok(CreateCqReply {
+            handle: CqHandle(handle),
+            cqe,
+            driver: answer.driver_reply(),
+        })
+    }
+}
+
+/// Asks for an event when the next completion arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReqNotifyCq {
+    pub(crate) cq: CqHandle,
+    pub(crate) solicited_only: bool,
+}
+
+impl Command for ReqNotifyCq {
+    type Reply = ();
+    const VERB: Verb = Verb::ReqNotifyCq;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("CQ", self.cq.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let core = abi::ReqNotifyCq {
+            cq_handle: self.cq.0,
+            solicited_only: self.solicited_only.into(),
+        };
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(Request::write_command::<_, ()>(cmd::REQ_NOTIFY_CQ, &core)),
+        }
+    }
+
+    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
+        Ok(())
+    }
+}

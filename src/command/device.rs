@@ -1,0 +1,258 @@
+//! The context and what can be asked of a device.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use uverbs_uapi::types::{ExQueryDeviceResp, GidEntry, QueryPortResp, QueryPortRespEx};
+use uverbs_uapi::{attr, cmd, method, object, write as abi};
+use zerocopy::FromBytes;
+
+use super::{Command, Malformed, Request, Spelling};
+use crate::error::{Subject, Verb};
+
+/// Makes the open file a user context of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GetContext;
+
+/// What the kernel says of a new context.
+#[derive(Debug)]
+pub(crate) struct GetContextReply {
+    /// Completion vectors that a CQ can choose from.
+    pub(crate) num_comp_vectors: u32,
+    /// Bits of `CoreSupport`; none by write(2), which does not tell.
+    pub(crate) core_support: u64,
+    /// The file descriptor of asynchronous events, which only write(2) makes along with the context.
+    pub(crate) async_fd: Option<OwnedFd>,
+}
+
+impl Command for GetContext {
+    type Reply = GetContextReply;
+    const VERB: Verb = Verb::GetContext;
+
+    fn subject(&self) -> Subject {
+        Subject::the("device")
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        Some(match spelling {
+            Spelling::Native => Request::method(object::DEVICE, method::device::GET_CONTEXT)
+                .output(attr::get_context::NUM_COMP_VECTORS, size_of::<u32>())
+                .output(attr::get_context::CORE_SUPPORT, size_of::<u64>()),
+            Spelling::Write => Request::write_command::<_, abi::GetContextResp>(
+                cmd::GET_CONTEXT,
+                &abi::GetContext::default(),
+            ),
+        })
+    }
+
+    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        match spelling {
+            Spelling::Native => Ok(GetContextReply {
+                num_comp_vectors: answer.answer(attr::get_context::NUM_COMP_VECTORS)?,
+                core_support: answer.answer(attr::get_context::CORE_SUPPORT).unwrap_or(0),
+                async_fd: None,
+            }),
+            Spelling::Write => {
+                let response: abi::GetContextResp = answer.response()?;
+                Ok(GetContextReply {
+                    num_comp_vectors: response.num_comp_vectors,
+                    core_support: 0,
+                    async_fd: Some(owned(
+                        response.async_fd.into(),
+                        attr::invoke_write::CORE_OUT,
+                    )?),
+                })
+            }
+        }
+    }
+}
+
+/// Takes ownership of a file descriptor that the kernel has just installed for us.
+pub(super) fn owned(raw: i64, attribute: u16) -> Result<OwnedFd, Malformed> {
+    let fd = i32::try_from(raw).ok().filter(|fd| *fd >= 0);
+    let fd = fd.ok_or(Malformed::OutOfRange(attribute, raw as u64))?;
+    // SAFETY: the kernel answered a command of ours with this new descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Allocates a file descriptor on which asynchronous events arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllocAsyncFd;
+
+impl Command for AllocAsyncFd {
+    type Reply = OwnedFd;
+    const VERB: Verb = Verb::AllocAsyncFd;
+
+    fn subject(&self) -> Subject {
+        Subject::the("context")
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::ASYNC_EVENT, method::async_event::ALLOC)
+                    .new_object(attr::async_event_alloc::FD_HANDLE),
+            ),
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<OwnedFd, Malformed> {
+        let fd = answer.new_fd(attr::async_event_alloc::FD_HANDLE)?;
+        owned(fd.into(), attr::async_event_alloc::FD_HANDLE)
+    }
+}
+
+/// Queries the device's attributes, the extended ones included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryDevice;
+
+impl Command for QueryDevice {
+    type Reply = ExQueryDeviceResp;
+    const VERB: Verb = Verb::QueryDevice;
+
+    fn subject(&self) -> Subject {
+        Subject::the("device")
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(Request::write_command::<_, ExQueryDeviceResp>(
+                cmd::EX_QUERY_DEVICE,
+                &abi::ExQueryDevice::default(),
+            )),
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        answer.response()
+    }
+}
+
+/// Queries a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryPort {
+    pub(crate) port: u8,
+}
+
+impl Command for QueryPort {
+    type Reply = QueryPortRespEx;
+    const VERB: Verb = Verb::QueryPort;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("port", self.port.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        Some(match spelling {
+            Spelling::Native => Request::method(object::DEVICE, method::device::QUERY_PORT)
+                .constant(attr::query_port::PORT_NUM, self.port.into())
+                .output(attr::query_port::RESP, size_of::<QueryPortRespEx>()),
+            Spelling::Write => {
+                let core = abi::QueryPort {
+                    port_num: self.port,
+                    ..Default::default()
+                };
+                Request::write_command::<_, QueryPortResp>(cmd::QUERY_PORT, &core)
+            }
+        })
+    }
+
+    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        match spelling {
+            Spelling::Native => answer.answer(attr::query_port::RESP),
+            Spelling::Write => Ok(QueryPortRespEx {
+                legacy_resp: answer.response()?,
+                ..Default::default()
+            }),
+        }
+    }
+}
+
+/// Queries the valid entries of the GID tables of all ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryGidTable {
+    /// Room for so many entries; the kernel fails with EINVAL if there are more.
+    pub(crate) room: usize,
+}
+
+impl QueryGidTable {
+    /// Room enough for most devices; more is asked for when it does not do.
+    pub(crate) const USUAL: usize = 64;
+
+    /// The most entries that one attribute can hold.
+    pub(crate) const MAX: usize = u16::MAX as usize / size_of::<GidEntry>();
+}
+
+impl Command for QueryGidTable {
+    type Reply = Vec<GidEntry>;
+    const VERB: Verb = Verb::QueryGidTable;
+
+    fn subject(&self) -> Subject {
+        Subject::the("device")
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let room = self.room.min(Self::MAX) * size_of::<GidEntry>();
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::DEVICE, method::device::QUERY_GID_TABLE)
+                    .constant(
+                        attr::query_gid_table::ENTRY_SIZE,
+                        size_of::<GidEntry>() as u64,
+                    )
+                    .output(attr::query_gid_table::RESP_ENTRIES, room)
+                    .output(attr::query_gid_table::RESP_NUM_ENTRIES, size_of::<u64>()),
+            ),
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        let count: u64 = answer.answer(attr::query_gid_table::RESP_NUM_ENTRIES)?;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut rest = answer.answer_bytes(attr::query_gid_table::RESP_ENTRIES)?;
+        let mut entries = Vec::new();
+        for _ in 0..count {
+            let (entry, behind) = GidEntry::read_from_prefix(rest)
+                .map_err(|_| Malformed::Contradicts("more GID entries than there was room for"))?;
+            entries.push(entry);
+            rest = behind;
+        }
+        Ok(entries)
+    }
+}
+
+/// Queries one entry of a port's GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryGid {
+    pub(crate) port: u32,
+    pub(crate) index: u32,
+}
+
+impl Command for QueryGid {
+    type Reply = GidEntry;
+    const VERB: Verb = Verb::QueryGid;
+
+    fn subject(&self) -> Subject {
+        Subject::named("GID", format_args!("{} of port {}", self.index, self.port))
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::DEVICE, method::device::QUERY_GID_ENTRY)
+                    .constant(attr::query_gid_entry::PORT, self.port.into())
+                    .constant(attr::query_gid_entry::GID_INDEX, self.index.into())
+                    .output(attr::query_gid_entry::RESP_ENTRY, size_of::<GidEntry>()),
+            ),
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        answer.answer(attr::query_gid_entry::RESP_ENTRY)
+    }
+}

@@ -1,0 +1,300 @@
+//! The command file descriptor: an open `/dev/infiniband/uverbsN` and the system calls on it.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
+use smallvec::SmallVec;
+use uverbs_uapi::ioctl::{IoctlAttr, IoctlHdr, RDMA_VERBS_IOCTL};
+use uverbs_uapi::{cmd, write as abi};
+
+use super::routes::{Carrier, Routes};
+use super::write::WriteBuffer;
+use super::{Command, Request, Route, Spelling};
+use crate::error::{Cause, Error, Result, Verb};
+
+/// An open uverbs file, the driver behind it, and what is known of its kernel.
+#[derive(Debug)]
+pub(crate) struct CommandFd {
+    fd: OwnedFd,
+    driver_id: u32,
+    routes: Routes,
+}
+
+impl CommandFd {
+    /// Takes over an open uverbs character device whose driver is `driver_id`.
+    pub(crate) fn new(fd: OwnedFd, driver_id: u32, route: Route) -> Self {
+        Self {
+            fd,
+            driver_id,
+            routes: Routes::new(route),
+        }
+    }
+
+    /// The kernel's number of the driver, an `RDMA_DRIVER_*`.
+    pub(crate) fn driver_id(&self) -> u32 {
+        self.driver_id
+    }
+
+    /// Sends a command the best way that this kernel has, and reads its answer.
+    pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
+        let mut native = command.encode(Spelling::Native);
+        let mut write = command.encode(Spelling::Write);
+        loop {
+            let route = self
+                .routes
+                .choose(C::VERB, native.is_some(), write.is_some());
+            let Some((spelling, carrier)) = route else {
+                return Err(self.no_route(command));
+            };
+            let request = match spelling {
+                Spelling::Native => native.as_mut(),
+                Spelling::Write => write.as_mut(),
+            };
+            let Some(request) = request else {
+                return Err(self.no_route(command));
+            };
+            match self.send(C::VERB, request, carrier) {
+                Ok(()) => {
+                    return command.decode(spelling, request).map_err(|malformed| {
+                        Error::malformed(C::VERB, command.subject(), malformed.to_string())
+                    });
+                }
+                Err(errno) if self.learn(C::VERB, spelling, carrier, errno) => {}
+                Err(errno) => return Err(self.refused(command, errno)),
+            }
+        }
+    }
+
+    /// Learns from a failure that the kernel lacks a way; true if another try makes sense.
+    fn learn(&self, verb: Verb, spelling: Spelling, carrier: Carrier, errno: Errno) -> bool {
+        match (carrier, spelling, errno) {
+            (Carrier::Ioctl, Spelling::Native, Errno::NOTTY) => {
+                self.routes.without_native(verb);
+                self.routes.without_invoke_write();
+                true
+            }
+            (Carrier::Ioctl, Spelling::Native, Errno::PROTONOSUPPORT) => {
+                self.routes.without_native(verb);
+                true
+            }
+            (Carrier::Ioctl, Spelling::Write, Errno::NOTTY | Errno::PROTONOSUPPORT) => {
+                // EPROTONOSUPPORT may be the command's own answer: the probe tells.
+                let lacks = errno == Errno::NOTTY || !self.invokes_write();
+                if lacks {
+                    self.routes.without_invoke_write();
+                }
+                lacks
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the kernel has `INVOKE_WRITE`: QUERY_DEVICE without room for its answer is then ENOSPC.
+    fn invokes_write(&self) -> bool {
+        let core = abi::QueryDevice::default();
+        let mut probe = Request::write_command::<_, ()>(cmd::QUERY_DEVICE, &core);
+        matches!(self.ioctl(&mut probe), Err(Errno::NOSPC) | Ok(()))
+    }
+
+    fn send(&self, verb: Verb, request: &mut Request, carrier: Carrier) -> Result<(), Errno> {
+        let result = match carrier {
+            Carrier::Ioctl => self.ioctl(request),
+            Carrier::Write => self.write(request),
+        };
+        tracing::trace!(
+            target: "uverbs::command",
+            fd = self.fd.as_raw_fd(),
+            via = ?carrier,
+            "{verb}: {request} -> {}",
+            result.map_or_else(|errno| errno.to_string(), |()| "ok".into()),
+        );
+        result
+    }
+
+    fn ioctl(&self, request: &mut Request) -> Result<(), Errno> {
+        let mut frame = Frame::new(request, self.driver_id);
+        // The kernel may have created the object before a signal came only if it then reports success, so
+        // an interrupted method can be sent again.
+        loop {
+            // SAFETY: the frame is laid out as RDMA_VERBS_IOCTL wants, its header gives its true length, and
+            // every pointer in it leads into `request`'s bytes with the length that stands beside it;
+            // `request` is borrowed and not touched until the call returns.
+            match unsafe { ioctl::ioctl(&self.fd, &mut frame) } {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+                Ok(()) => break,
+            }
+        }
+        request.absorb(frame.attributes());
+        Ok(())
+    }
+
+    fn write(&self, request: &mut Request) -> Result<(), Errno> {
+        let mut command = WriteBuffer::new(request);
+        command.aim();
+        loop {
+            match rustix::io::write(&self.fd, &command.buffer) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+                Ok(_) => break,
+            }
+        }
+        let (core, driver) = command.responses();
+        request.absorb_response(core, driver);
+        Ok(())
+    }
+
+    fn no_route<C: Command>(&self, command: &C) -> Error {
+        Error::unsupported(
+            C::VERB,
+            command.subject(),
+            "this kernel offers no way to ask for it that is open to this context",
+        )
+    }
+
+    fn refused<C: Command>(&self, command: &C, errno: Errno) -> Error {
+        let cause = match errno {
+            Errno::OPNOTSUPP | Errno::NOSYS => {
+                Cause::Unsupported("the driver does not have this verb".into())
+            }
+            Errno::PROTONOSUPPORT | Errno::NOTTY => {
+                Cause::Unsupported("the kernel does not have this method".into())
+            }
+            errno => Cause::Os(errno),
+        };
+        Error::new(C::VERB, command.subject(), cause)
+    }
+}
+
+impl AsFd for CommandFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// An ioctl frame as the kernel reads it: the header, then the attributes.
+#[derive(Debug, Default)]
+struct Frame {
+    words: SmallVec<[u64; Frame::INLINE]>,
+}
+
+impl Frame {
+    /// Room for 16 attributes without an allocation.
+    const INLINE: usize = (size_of::<IoctlHdr>() + 16 * size_of::<IoctlAttr>()) / 8;
+    const HEADER: usize = size_of::<IoctlHdr>() / 8;
+
+    fn new(request: &mut Request, driver_id: u32) -> Self {
+        let attributes = request.attributes();
+        let length = size_of::<IoctlHdr>() + attributes.len() * size_of::<IoctlAttr>();
+        let header = IoctlHdr {
+            length: length as u16,
+            object_id: request.object_id(),
+            method_id: request.method_id(),
+            num_attrs: attributes.len() as u16,
+            driver_id,
+            ..IoctlHdr::default()
+        };
+        let mut words = SmallVec::new();
+        words.extend_from_slice(&zerocopy::transmute!(header) as &[u64; Self::HEADER]);
+        for attribute in attributes {
+            let pair: [u64; 2] = zerocopy::transmute!(attribute);
+            words.extend_from_slice(&pair);
+        }
+        Self { words }
+    }
+
+    /// The attributes, with what the kernel wrote into them.
+    fn attributes(&self) -> &[IoctlAttr] {
+        use zerocopy::{FromBytes, IntoBytes};
+        <[IoctlAttr]>::ref_from_bytes(self.words[Self::HEADER..].as_bytes()).unwrap_or(&[])
+    }
+}
+
+// SAFETY: the opcode is the one that belongs to a frame of this layout, and the pointer leads to a frame
+// that starts with a header giving its length. The kernel reads and writes within that length.
+unsafe impl Ioctl for &mut Frame {
+    type Output = ();
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        RDMA_VERBS_IOCTL as Opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut core::ffi::c_void {
+        self.words.as_mut_ptr().cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut core::ffi::c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A command that is sent again and again, unchanged and with an answer that nobody reads: a doorbell.
+///
+/// Its buffers are built once, one for each carrier, and point into each other, so they never move.
+#[derive(Debug)]
+pub(crate) struct Prepared(Box<Buffers>);
+
+#[derive(Debug)]
+struct Buffers {
+    carrier: Carrier,
+    frame: Frame,
+    write: WriteBuffer,
+    request: Request,
+}
+
+impl CommandFd {
+    /// Prepares a write command for [`Self::repeat`].
+    pub(crate) fn prepare(&self, request: Request) -> Prepared {
+        let write = WriteBuffer::new(&request);
+        let carrier = self.routes.doorbell();
+        let mut buffers = Box::new(Buffers {
+            carrier,
+            frame: Frame::default(),
+            write,
+            request,
+        });
+        // Only now, when nothing moves any more, are there addresses to write down.
+        buffers.write.aim();
+        buffers.frame = Frame::new(&mut buffers.request, self.driver_id);
+        Prepared(buffers)
+    }
+
+    /// Sends a prepared command.
+    #[inline]
+    pub(crate) fn repeat(&self, command: &mut Prepared) -> Result<(), Errno> {
+        if command.0.carrier == Carrier::Write {
+            match rustix::io::write(&self.fd, &command.0.write.buffer) {
+                Ok(_) => return Ok(()),
+                Err(errno) => return self.repeat_after(command, errno),
+            }
+        }
+        self.repeat_by_ioctl(command)
+    }
+
+    /// What to do when write(2) has failed.
+    #[cold]
+    fn repeat_after(&self, command: &mut Prepared, errno: Errno) -> Result<(), Errno> {
+        match errno {
+            Errno::INTR => self.repeat(command),
+            Errno::ACCESS if self.routes.may_ioctl() => {
+                // Another process opened the file: the ioctl has no such rule.
+                command.0.carrier = Carrier::Ioctl;
+                self.repeat_by_ioctl(command)
+            }
+            errno => Err(errno),
+        }
+    }
+
+    fn repeat_by_ioctl(&self, command: &mut Prepared) -> Result<(), Errno> {
+        loop {
+            // SAFETY: as in `ioctl`; the request that the frame points into is boxed beside it.
+            match unsafe { ioctl::ioctl(&self.fd, &mut command.0.frame) } {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+}

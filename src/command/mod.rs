@@ -1,0 +1,65 @@
+//! Talking to the kernel: one typed command in, one typed reply out.
+//!
+//! A verb is a value of a type that implements [`Command`]. It can spell itself as a [`Request`]: as its
+//! *native* ioctl method, as a *write command*, or as both, best first. [`CommandFd::execute`] sends it the
+//! best way that the kernel has: the native method, else the write command inside the ioctl
+//! `INVOKE_WRITE`, else the write command by write(2). What a kernel lacks is found once for each open
+//! file and remembered.
+//!
+//! Nothing here knows devices, rings or lifetimes; driver-private data travels as bytes.
+
+mod ah;
+mod cq;
+mod destroy;
+mod device;
+mod fd;
+mod mr;
+mod pd;
+mod qp;
+mod request;
+mod routes;
+mod write;
+
+pub(crate) use ah::{CreateAh, CreateAhReply};
+pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ReqNotifyCq};
+pub(crate) use destroy::{DeallocPd, DeregMr, DestroyAh, DestroyCq, DestroyQp};
+pub(crate) use device::{
+    AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
+};
+pub(crate) use fd::{CommandFd, Prepared};
+pub(crate) use mr::RegMr;
+pub(crate) use pd::AllocPd;
+pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
+pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
+pub use routes::Route;
+
+use std::fmt::Debug;
+
+use crate::error::{Subject, Verb};
+
+/// How a command is spelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// The verb's own ioctl method.
+    Native,
+    /// The verb's write command, whether `INVOKE_WRITE` or write(2) carries it.
+    Write,
+}
+
+/// One verb with its arguments.
+pub(crate) trait Command: Debug {
+    /// What the kernel answers.
+    type Reply: Debug;
+
+    /// The verb, for errors and traces.
+    const VERB: Verb;
+
+    /// The object that the verb is called on or is to create.
+    fn subject(&self) -> Subject;
+
+    /// The command in one spelling, or `None` if the kernel's ABI has no such spelling of it.
+    fn encode(&self, spelling: Spelling) -> Option<Request>;
+
+    /// Reads the kernel's answer out of the request that was sent.
+    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed>;
+}

@@ -1,0 +1,202 @@
+//! Queue pairs, and the doorbell of drivers whose doorbell is a system call.
+
+use std::os::fd::RawFd;
+
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::flags::QpCreateFlags;
+use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
+use uverbs_uapi::types::QpCap;
+use uverbs_uapi::{attr, cmd, method, object, write as abi};
+
+use super::request::DriverReply;
+use super::{Command, DriverData, Malformed, Request, Spelling};
+use crate::error::{Subject, Verb};
+
+/// Creates a queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CreateQp {
+    pub(crate) pd: PdHandle,
+    pub(crate) send_cq: CqHandle,
+    pub(crate) recv_cq: CqHandle,
+    pub(crate) srq: Option<SrqHandle>,
+    pub(crate) qp_type: QpType,
+    pub(crate) cap: QpCap,
+    pub(crate) sq_sig_all: bool,
+    /// What asynchronous events carry.
+    pub(crate) user_handle: u64,
+    /// Where asynchronous events go, if not to the context's first such file.
+    pub(crate) event_fd: Option<RawFd>,
+    pub(crate) driver: DriverData,
+}
+
+/// A new queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CreateQpReply {
+    pub(crate) handle: QpHandle,
+    pub(crate) qpn: u32,
+    pub(crate) cap: QpCap,
+    pub(crate) driver: DriverReply,
+}
+
+impl CreateQp {
+    fn native(&self) -> Request {
+        let mut request = Request::method(object::QP, method::qp::CREATE)
+            .new_object(attr::create_qp::HANDLE)
+            .handle(attr::create_qp::PD_HANDLE, self.pd.0)
+            .handle(attr::create_qp::SEND_CQ_HANDLE, self.send_cq.0)
+            .handle(attr::create_qp::RECV_CQ_HANDLE, self.recv_cq.0)
+            .u64(attr::create_qp::USER_HANDLE, self.user_handle)
+            .input(attr::create_qp::CAP, &self.cap)
+            .constant(attr::create_qp::TYPE, self.qp_type.0.into())
+            .output(attr::create_qp::RESP_CAP, size_of::<QpCap>())
+            .output(attr::create_qp::RESP_QP_NUM, size_of::<u32>());
+        if let Some(srq) = self.srq {
+            request = request.handle(attr::create_qp::SRQ_HANDLE, srq.0);
+        }
+        if self.sq_sig_all {
+            request = request.u32(attr::create_qp::FLAGS, QpCreateFlags::SQ_SIG_ALL.bits());
+        }
+        if let Some(fd) = self.event_fd {
+            request = request.fd(attr::create_qp::EVENT_FD, fd);
+        }
+        request
+    }
+
+    fn legacy(&self) -> Request {
+        let core = abi::CreateQp {
+            user_handle: self.user_handle,
+            pd_handle: self.pd.0,
+            send_cq_handle: self.send_cq.0,
+            recv_cq_handle: self.recv_cq.0,
+            srq_handle: self.srq.map_or(0, |srq| srq.0),
+            max_send_wr: self.cap.max_send_wr,
+            max_recv_wr: self.cap.max_recv_wr,
+            max_send_sge: self.cap.max_send_sge,
+            max_recv_sge: self.cap.max_recv_sge,
+            max_inline_data: self.cap.max_inline_data,
+            sq_sig_all: self.sq_sig_all.into(),
+            qp_type: self.qp_type.0 as u8,
+            is_srq: self.srq.is_some().into(),
+            ..Default::default()
+        };
+        Request::write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)
+    }
+}
+
+impl Command for CreateQp {
+    type Reply = CreateQpReply;
+    const VERB: Verb = Verb::CreateQp;
+
+    fn subject(&self) -> Subject {
+        Subject::named("QP", format_args!("in PD {}", self.pd.0))
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let request = match spelling {
+            Spelling::Native => self.native(),
+            Spelling::Write => self.legacy(),
+        };
+        Some(request.driver(&self.driver))
+    }
+
+    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        let (handle, qpn, cap) = match spelling {
+            Spelling::Native => (
+                answer.new_handle(attr::create_qp::HANDLE)?,
+                answer.answer(attr::create_qp::RESP_QP_NUM)?,
+                answer.answer(attr::create_qp::RESP_CAP)?,
+            ),
+            Spelling::Write => {
+                let response: abi::CreateQpResp = answer.response()?;
+                let cap = QpCap {
+                    max_send_wr: response.max_send_wr,
+                    max_recv_wr: response.max_recv_wr,
+                    max_send_sge: response.max_send_sge,
+                    max_recv_sge: response.max_recv_sge,
+                    max_inline_data: response.max_inline_data,
+                };
+                (response.qp_handle, response.qpn, cap)
+            }
+        };
+        Ok(CreateQpReply {
+            handle: QpHandle(handle),
+            qpn,
+            cap,
+            driver: answer.driver_reply(),
+        })
+    }
+}
+
+/// Changes a queue pair. The command is its own ABI struct: `attr_mask` says which fields count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ModifyQp {
+    pub(crate) base: abi::ModifyQp,
+    /// Kilobits per second, if the pace of a raw packet QP is to change; sent by the extended command.
+    pub(crate) rate_limit: Option<u32>,
+    pub(crate) driver: DriverData,
+}
+
+impl Command for ModifyQp {
+    type Reply = ();
+    const VERB: Verb = Verb::ModifyQp;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("QP", self.base.qp_handle.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let request = match (spelling, self.rate_limit) {
+            (Spelling::Native, _) => return None,
+            (Spelling::Write, None) => Request::write_command::<_, ()>(cmd::MODIFY_QP, &self.base),
+            (Spelling::Write, Some(rate_limit)) => {
+                let core = abi::ExModifyQp {
+                    base: self.base,
+                    rate_limit,
+                    reserved: 0,
+                };
+                Request::write_command::<_, abi::ExModifyQpResp>(cmd::EX_MODIFY_QP, &core)
+            }
+        };
+        Some(request.driver(&self.driver))
+    }
+
+    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
+        Ok(())
+    }
+}
+
+/// Queries a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryQp {
+    pub(crate) qp: QpHandle,
+    /// Bits of `QpAttrMask`: what is of interest. Drivers may answer more.
+    pub(crate) attr_mask: u32,
+}
+
+impl Command for QueryQp {
+    type Reply = abi::QueryQpResp;
+    const VERB: Verb = Verb::QueryQp;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("QP", self.qp.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let core = abi::QueryQp {
+            qp_handle: self.qp.0,
+            attr_mask: self.attr_mask,
+            ..Default::default()
+        };
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(Request::write_command::<_, abi::QueryQpResp>(
+                cmd::QUERY_QP,
+                &core,
+            )),
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        answer.response()
+    }
+}

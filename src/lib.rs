@@ -1,16 +1,82 @@
 //! The RDMA verbs stack for Linux in pure Rust.
+//!
+//! The library opens `/dev/infiniband/uverbsN`, speaks the kernel's uverbs ABI itself and drives the device's
+//! rings itself: no libibverbs, no provider plug-ins, no C. A first program, whole:
+//!
+//! ```no_run
+#![doc = include_str!("../docs/examples/first.rs")]
+//! ```
+//!
+//! # How it is built
+//!
+//! * An object owns its parents: a queue pair keeps its protection domain and completion queues alive, they
+//!   the open device. So there are no lifetimes in the types, and objects may go in any order. `destroy`
+//!   and its like tell of failure and give the object back; dropping does the same in silence.
+//! * Posting and polling borrow exclusively instead of locking. A queue pair comes apart in halves for two
+//!   threads ([`Qp::split`]); who needs more sharing wraps it in a lock of their choice.
+//! * Work requests are written straight into the ring, a batch of them is handed over by one doorbell
+//!   ([`Batch::ring`]), completions are read where they lie ([`Cq::poll`]).
+//! * Functions are `unsafe` where the caller must keep memory alive and untouched for the device, and only
+//!   there. Bytes that are copied into a request ([`Batch::send_inline`]) need no promise.
+//! * Every error says which verb failed on which object and what that means ([`Error`]). What a kernel or
+//!   device lacks is [`Cause::Unsupported`].
+//!
+//! # Drivers
+//!
+//! | cargo feature | devices |
+//! |---|---|
+//! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
 
+mod ah;
+mod channel;
 mod command;
+mod context;
+mod cq;
 mod device;
+mod driver;
 mod error;
+mod event;
+mod event_file;
 mod gid;
 mod guid;
+mod key;
+mod mr;
+mod pd;
+mod qp;
+mod query;
+mod wc;
+mod wr;
 
+pub use uverbs_uapi as uapi;
+
+pub use ah::{AddressVector, Ah, UdPeer};
+pub use channel::{CompletionChannel, CqEvent};
 pub use command::Route;
+pub use context::{Context, OpenOptions, open};
+pub use cq::{CompletionIter, Completions, Cq, CqBuilder, Notify, PollError};
 pub use device::{
     Device, Discovery, DriverId, GidTableEntry, Netdev, NodeType, PhysicalState, Port, PortState,
     devices, find,
 };
 pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
+pub use event::{AsyncEvent, AsyncEvents, EventSource};
 pub use gid::{Gid, GidType};
 pub use guid::{Guid, ParseGuidError};
+pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+pub use mr::{Memory, Mr, RawMemory, RegisterError, WritableMemory};
+pub use pd::Pd;
+pub use qp::{
+    AltPath, Any, Atomic, Batch, Caps, ConnectOptions, Connected, Datagram, Endpoint,
+    ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, QpState, QpType, Rc, RdmaRead,
+    RdmaWrite, RecvBatch, RecvHalf, SendHalf, StaticTransport, Transport, Uc, Ud,
+};
+pub use query::{DeviceAttr, GidEntry, PortAttr};
+pub use uverbs_uapi::enums::{
+    AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, WcOpcode, WcStatus,
+};
+pub use uverbs_uapi::flags::{
+    AccessFlags as Access, CoreSupport, DeviceCapFlags, PortCapFlags, PortCapFlags2, QpAttrMask,
+    QueryPortFlags, WcFlags,
+};
+pub use wc::{Completion, CompletionError};
+pub use wr::PostError;

@@ -1,0 +1,195 @@
+//! An open device: the context that all other objects are made in.
+//!
+//! A [`Context`] is a handle that is cheap to clone; the device closes when the last clone and the last
+//! object made in it are gone. Closing destroys whatever the kernel still has of it.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use uverbs_uapi::flags::CoreSupport;
+
+use crate::command::{AllocAsyncFd, CommandFd, GetContextReply, Route};
+use crate::device::{Device, DriverId};
+use crate::driver::Driver;
+use crate::error::{Error, Result, Subject, Verb};
+
+/// How to open a device.
+///
+/// ```no_run
+/// # fn main() -> uverbs::Result<()> {
+/// let device = uverbs::find("rxe0")?;
+/// let context = uverbs::OpenOptions::new().route(uverbs::Route::Ioctl).open(&device)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    route: Route,
+}
+
+impl OpenOptions {
+    /// The options by which [`open`] opens.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Restricts the ways by which commands reach the kernel.
+    pub fn route(mut self, route: Route) -> Self {
+        self.route = route;
+        self
+    }
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    ///
+    /// The character device is missing or may not be opened; its driver, or the version of its driver's ABI,
+    /// is not built in ([`Cause::Unsupported`](crate::Cause::Unsupported)).
+    pub fn open(&self, device: &Device) -> Result<Context> {
+        let subject = || Subject::named("device", device.name());
+        let Some(id) = device.driver() else {
+            return Err(Error::unsupported(
+                Verb::OpenDevice,
+                subject(),
+                "a driver whose name this build knows",
+            ));
+        };
+        let Some(abi_version) = device.abi_version() else {
+            return Err(Error::unsupported(
+                Verb::OpenDevice,
+                subject(),
+                "the ABI version of its driver is not told",
+            ));
+        };
+        let driver = Driver::select(id, abi_version, device.name())?;
+        let fd = CommandFd::new(device.open_chardev()?, id.0, self.route);
+        let reply = driver.get_context(&fd)?;
+        Ok(Context::new(device.clone(), driver, fd, reply))
+    }
+}
+
+/// Opens the RDMA device of this name, such as `rxe0` or `mlx5_0`.
+///
+/// # Errors
+///
+/// As for [`OpenOptions::open`]; besides, [`Cause::NotFound`](crate::Cause::NotFound) with the names that
+/// exist. Manual page: `ibv_open_device(3)`.
+pub fn open(name: &str) -> Result<Context> {
+    OpenOptions::new().open(&crate::device::find(name)?)
+}
+
+/// An open device.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    fd: Arc<CommandFd>,
+    device: Device,
+    driver: Driver,
+    num_comp_vectors: u32,
+    core_support: CoreSupport,
+    /// Made when it is first needed: a program that only registers memory has no use for it.
+    async_fd: OnceLock<OwnedFd>,
+    next_id: AtomicU64,
+}
+
+impl Context {
+    fn new(device: Device, driver: Driver, fd: CommandFd, reply: GetContextReply) -> Self {
+        let async_fd = match reply.async_fd {
+            Some(fd) => OnceLock::from(fd),
+            None => OnceLock::new(),
+        };
+        Self(Arc::new(Inner {
+            fd: Arc::new(fd),
+            device,
+            driver,
+            num_comp_vectors: reply.num_comp_vectors,
+            core_support: CoreSupport::from_bits_retain(reply.core_support),
+            async_fd,
+            next_id: AtomicU64::new(1),
+        }))
+    }
+
+    /// The device that is open.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        self.0.device.name()
+    }
+
+    /// The kernel's number of the device's driver.
+    pub fn driver_id(&self) -> DriverId {
+        DriverId(self.0.fd.driver_id())
+    }
+
+    /// Completion vectors that a CQ can choose from: numbers below this.
+    pub fn num_comp_vectors(&self) -> u32 {
+        self.0.num_comp_vectors
+    }
+
+    /// What the kernel's core supports beyond the basics.
+    pub fn core_support(&self) -> CoreSupport {
+        self.0.core_support
+    }
+
+    pub(crate) fn fd(&self) -> &Arc<CommandFd> {
+        &self.0.fd
+    }
+
+    pub(crate) fn driver(&self) -> Driver {
+        self.0.driver
+    }
+
+    /// The command file descriptor's number; unique among the open contexts of the process.
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.0.fd.as_fd().as_raw_fd()
+    }
+
+    /// A number that no other object of this context has: what the kernel's events carry.
+    pub(crate) fn new_id(&self) -> u64 {
+        // Relaxed: only the number counts, nothing is published by it.
+        self.0.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The file descriptor of asynchronous events, made at the first call.
+    ///
+    /// Objects that can have events are created with it, so that no event is lost before somebody listens.
+    pub(crate) fn async_fd(&self) -> Result<BorrowedFd<'_>> {
+        if let Some(fd) = self.0.async_fd.get() {
+            return Ok(fd.as_fd());
+        }
+        let fd = self.0.fd.execute(&AllocAsyncFd)?;
+        // Two threads may come here at once: the first descriptor stays, the other is closed unused.
+        Ok(self.0.async_fd.get_or_init(|| fd).as_fd())
+    }
+
+    /// The async file descriptor to create an object with, or `None` if this kernel's route has no such
+    /// argument and the context's first one serves.
+    pub(crate) fn event_fd(&self) -> Result<Option<RawFd>> {
+        match self.async_fd() {
+            Ok(fd) => Ok(Some(fd.as_raw_fd())),
+            Err(error) if error.is_unsupported() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.name())
+            .field("fd", &self.raw_fd())
+            .finish()
+    }
+}
+
+/// The command file descriptor. Whoever holds a duplicate of it can name this context's objects.
+impl AsFd for Context {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}

@@ -1,0 +1,410 @@
+//! Completion queues: where finished work requests are reported.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use uverbs_uapi::handle::CqHandle;
+
+use crate::channel::CompletionChannel;
+use crate::command::{CreateCq, DestroyCq, DriverData, ReqNotifyCq};
+use crate::context::Context;
+use crate::driver;
+use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::wc::Completion;
+
+/// Proof that a completion's queue is borrowed.
+pub(crate) type Loan<'a> = PhantomData<&'a mut Cq>;
+
+/// A completion queue to be: what it is to have.
+#[derive(Clone, Debug)]
+pub struct CqBuilder<'a> {
+    context: &'a Context,
+    entries: u32,
+    channel: Option<&'a CompletionChannel>,
+    comp_vector: u32,
+}
+
+impl Context {
+    /// Creates a completion queue for at least `entries` completions, without events.
+    ///
+    /// # Errors
+    ///
+    /// `entries` is 0 or exceeds the device's `max_cqe`. Manual page: `ibv_create_cq(3)`.
+    pub fn create_cq(&self, entries: u32) -> Result<Cq> {
+        self.cq(entries).create()
+    }
+
+    /// Starts the description of a completion queue for at least `entries` completions.
+    pub fn cq(&self, entries: u32) -> CqBuilder<'_> {
+        CqBuilder {
+            context: self,
+            entries,
+            channel: None,
+            comp_vector: 0,
+        }
+    }
+}
+
+impl<'a> CqBuilder<'a> {
+    /// Reports events, once [armed](Cq::arm), to this channel.
+    pub fn channel(mut self, channel: &'a CompletionChannel) -> Self {
+        self.channel = Some(channel);
+        self
+    }
+
+    /// The completion vector that signals events; below [`Context::num_comp_vectors`].
+    pub fn comp_vector(mut self, vector: u32) -> Self {
+        self.comp_vector = vector;
+        self
+    }
+
+    /// Creates the queue.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Context::create_cq`]; besides, the vector does not exist, or the channel is another context's.
+    pub fn create(self) -> Result<Cq> {
+        let context = self.context;
+        let subject = || Subject::named("CQ", format_args!("of {} entries", self.entries));
+        if let Some(channel) = self.channel
+            && channel.context().raw_fd() != context.raw_fd()
+        {
+            return Err(Error::invalid(
+                Verb::CreateCq,
+                subject(),
+                "the channel belongs to another context",
+            ));
+        }
+        let id = context.new_id();
+        let command = CreateCq {
+            cqe: self.entries,
+            user_handle: id,
+            channel: self.channel.map(|channel| channel.raw_fd()),
+            comp_vector: self.comp_vector,
+            flags: 0,
+            event_fd: context.event_fd()?,
+            driver: DriverData::default(),
+        };
+        let created = context.driver().create_cq(context.fd(), command);
+        let (handle, ring) = created.map_err(|error| with_limit(error, context))?;
+        let channel = self.channel.cloned();
+        let shared = CqShared {
+            context: context.clone(),
+            handle,
+            id,
+            _channel: channel,
+            alive: true,
+        };
+        Ok(Cq {
+            ring,
+            shared: Arc::new(shared),
+        })
+    }
+}
+
+/// Adds the device's limits to an error that may come from them.
+fn with_limit(error: Error, context: &Context) -> Error {
+    if error.errno() != Some(crate::Errno::INVAL) {
+        return error;
+    }
+    match context.query_device() {
+        Ok(device) => error.with_detail(format!(
+            "the device's max_cqe is {}, it has {} completion vectors",
+            device.max_cqe,
+            context.num_comp_vectors()
+        )),
+        Err(_) => error,
+    }
+}
+
+/// What a completion queue shares with the queue pairs that report to it.
+pub(crate) struct CqShared {
+    context: Context,
+    handle: CqHandle,
+    id: u64,
+    /// The kernel keeps the channel's file for the queue, but the number would be free for others.
+    _channel: Option<CompletionChannel>,
+    /// False once the kernel object is gone.
+    alive: bool,
+}
+
+impl CqShared {
+    fn subject(&self) -> Subject {
+        Subject::numbered("CQ", self.handle.0.into())
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        // The answer counts the events that were read. Events name the queue by a number, not by an address,
+        // so one that is read late finds nobody and does no harm: there is nothing to wait for.
+        self.context.fd().execute(&DestroyCq(self.handle))?;
+        self.alive = false;
+        Ok(())
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        if self.alive
+            && let Err(error) = self.destroy()
+        {
+            // It goes with the context at the latest.
+            tracing::debug!(target: "uverbs", %error, "a CQ could not be destroyed when it was dropped");
+        }
+    }
+}
+
+/// A completion queue.
+///
+/// Queue pairs that report to it keep it alive in the kernel; when this handle is dropped before them, their
+/// completions can no longer be read.
+pub struct Cq {
+    // Before `shared`: the ring is unmapped while the kernel object still is.
+    ring: driver::Cq,
+    shared: Arc<CqShared>,
+}
+
+impl Cq {
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> CqHandle {
+        self.shared.handle
+    }
+
+    /// The number by which events name it; unique in its context.
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// The most completions that can wait; at least what was asked for.
+    pub fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<CqShared> {
+        &self.shared
+    }
+
+    /// Takes the completions that have arrived.
+    ///
+    /// They lie in the ring while they are looked at; the entries go back to the device when the result is
+    /// dropped, except those that were not come to. No completion is an empty loop. No system call is made.
+    ///
+    /// ```no_run
+    /// # fn poll(cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+    /// for completion in &mut cq.poll()? {
+    ///     println!("{} {:?}", completion.wr_id(), completion.result()?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The ring's index makes no sense: the memory that is shared with the kernel or device has been
+    /// overwritten. Manual page: `ibv_poll_cq(3)`.
+    #[inline(always)]
+    pub fn poll(&mut self) -> Result<Completions<'_>, PollError> {
+        let filled = self.ring.filled()?;
+        Ok(Completions {
+            ring: &mut self.ring,
+            filled,
+        })
+    }
+
+    /// Takes the completions that have arrived; if there are none, asks for an event and looks again.
+    ///
+    /// `None` means that the queue is empty *and* armed: an event will come to its channel. This is the only
+    /// order in which no completion goes unnoticed, since an event comes for those only that arrive after arming.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Cq::poll`] and [`Cq::arm`].
+    pub fn poll_or_arm(&mut self, notify: Notify) -> Result<Option<Completions<'_>>> {
+        if self.is_empty()? {
+            self.arm(notify)?;
+            if self.is_empty()? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.poll()?))
+    }
+
+    fn is_empty(&self) -> Result<bool, PollError> {
+        self.ring.filled().map(|filled| self.ring.is_at(filled))
+    }
+
+    /// Asks for one event on the queue's channel when the next completion arrives.
+    ///
+    /// Completions that are there already cause none, so poll once more after arming; [`Cq::poll_or_arm`]
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses. Manual page: `ibv_req_notify_cq(3)`.
+    pub fn arm(&mut self, notify: Notify) -> Result<()> {
+        let solicited_only = notify == Notify::Solicited;
+        self.shared.context.fd().execute(&ReqNotifyCq {
+            cq: self.shared.handle,
+            solicited_only,
+        })
+    }
+
+    /// Destroys the completion queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] while queue pairs report to it. The error gives the queue back. Manual page:
+    /// `ibv_destroy_cq(3)`.
+    pub fn destroy(self) -> Result<(), DestroyError<Cq>> {
+        let Cq { ring, shared } = self;
+        match Arc::try_unwrap(shared) {
+            Ok(mut shared) => match shared.destroy() {
+                Ok(()) => Ok(()),
+                Err(error) => Err(DestroyError {
+                    object: Cq {
+                        ring,
+                        shared: Arc::new(shared),
+                    },
+                    error,
+                }),
+            },
+            Err(shared) => {
+                let by = format!(
+                    "{} users, such as QPs, report to it",
+                    Arc::strong_count(&shared) - 1
+                );
+                let error = Error::new(Verb::DestroyCq, shared.subject(), Cause::Busy(by.into()));
+                Err(DestroyError {
+                    object: Cq { ring, shared },
+                    error,
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cq")
+            .field("handle", &self.handle().0)
+            .field("id", &self.id())
+            .field("capacity", &self.capacity())
+            .finish()
+    }
+}
+
+/// Which completions cause an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The next one of any kind.
+    Next,
+    /// The next one of a message that its sender marked as solicited, or of a failed request.
+    Solicited,
+}
+
+/// Completions on loan from their queue.
+///
+/// Iterate over a mutable reference; what is not come to stays in the queue.
+pub struct Completions<'cq> {
+    ring: &'cq mut driver::Cq,
+    filled: driver::Mark,
+}
+
+impl<'i> IntoIterator for &'i mut Completions<'_> {
+    type Item = Completion<'i>;
+    type IntoIter = CompletionIter<'i>;
+
+    #[inline(always)]
+    fn into_iter(self) -> CompletionIter<'i> {
+        CompletionIter {
+            ring: self.ring,
+            filled: self.filled,
+        }
+    }
+}
+
+impl Completions<'_> {
+    /// The completions one after the other, as `for` over a mutable reference takes them.
+    #[inline(always)]
+    pub fn iter(&mut self) -> CompletionIter<'_> {
+        self.into_iter()
+    }
+}
+
+impl Drop for Completions<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.ring.release();
+    }
+}
+
+impl fmt::Debug for Completions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completions")
+            .field("ring", &self.ring)
+            .finish()
+    }
+}
+
+/// The iterator over [`Completions`].
+pub struct CompletionIter<'i> {
+    ring: &'i mut driver::Cq,
+    filled: driver::Mark,
+}
+
+impl<'i> Iterator for CompletionIter<'i> {
+    type Item = Completion<'i>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Completion<'i>> {
+        self.ring
+            .take(self.filled)
+            .map(|raw| Completion::new(raw, PhantomData))
+    }
+}
+
+impl fmt::Debug for CompletionIter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionIter")
+            .field("ring", &self.ring)
+            .finish()
+    }
+}
+
+/// A completion queue whose contents make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PollError {
+    /// The producer's index lies beyond the ring.
+    Index {
+        /// The index.
+        index: u32,
+        /// The highest that there is.
+        highest: u32,
+    },
+}
+
+impl fmt::Display for PollError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PollError::Index { index, highest } => {
+                write!(
+                    f,
+                    "the completion ring's producer index is {index}, and the highest is {highest}"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for PollError {}
+
+impl From<PollError> for Error {
+    fn from(error: PollError) -> Self {
+        Error::malformed(Verb::PollCq, Subject::the("CQ"), error.to_string())
+    }
+}

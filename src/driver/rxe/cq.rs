@@ -1,0 +1,147 @@
+//! The completion ring of rxe. Its elements are the kernel's own `struct ib_uverbs_wc`.
+
+use std::ptr::NonNull;
+
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::flags::WcFlags;
+use uverbs_uapi::types::Wc;
+
+use super::map::RingMap;
+use super::ring::{BadIndex, Consumer};
+use crate::cq::PollError;
+
+/// rxe reports an invalidated rkey with the kernel's internal flag `IB_WC_WITH_INVALIDATE`, whose bit
+/// means "IP checksum is good" in the userspace ABI (`drivers/infiniband/sw/rxe/rxe_resp.c`). rxe has no
+/// checksum offload, so the bit has one meaning only.
+const WITH_INVALIDATE: u32 = uverbs_uapi::rxe::WC_WITH_INVALIDATE.bits();
+
+/// The completion ring.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    // Before the map, because it points into it.
+    ring: Consumer,
+    _map: Option<RingMap>,
+}
+
+impl Cq {
+    /// A completion queue over a ring; `map` keeps the ring's memory mapped.
+    pub(super) fn new(ring: Consumer, map: Option<RingMap>) -> Self {
+        Self { ring, _map: map }
+    }
+
+    /// The most completions that wait at a time.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    /// How far completions can be taken now.
+    #[inline(always)]
+    pub(crate) fn filled(&self) -> Result<u32, PollError> {
+        let bad = |BadIndex { index, index_mask }| PollError::Index {
+            index,
+            highest: index_mask,
+        };
+        self.ring.filled().map_err(bad)
+    }
+
+    /// True if nothing is left to take before `filled`.
+    pub(crate) fn is_at(&self, filled: u32) -> bool {
+        self.ring.is_at(filled)
+    }
+
+    /// The next completion before `filled`.
+    ///
+    /// The reference must not be used after [`Self::release`]; the caller's lifetimes see to that.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, filled: u32) -> Option<Completion> {
+        self.ring.take(filled).map(|slot| Completion(slot.cast()))
+    }
+
+    /// Gives all completions that have been taken back to the kernel.
+    #[inline(always)]
+    pub(crate) fn release(&mut self) {
+        self.ring.release();
+    }
+}
+
+/// A completion that lies in the ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion(NonNull<Wc>);
+
+impl Completion {
+    #[inline(always)]
+    fn wc(&self) -> &Wc {
+        // SAFETY: the slot was filled by the kernel and is not given back before the loan to the user
+        // ends, so nobody writes it; every bit pattern is a `Wc`.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn wr_id(&self) -> u64 {
+        self.wc().wr_id
+    }
+
+    #[inline(always)]
+    pub(crate) fn status(&self) -> WcStatus {
+        WcStatus(self.wc().status)
+    }
+
+    #[inline(always)]
+    pub(crate) fn opcode(&self) -> WcOpcode {
+        WcOpcode(self.wc().opcode)
+    }
+
+    #[inline(always)]
+    pub(crate) fn vendor_err(&self) -> u32 {
+        self.wc().vendor_err
+    }
+
+    #[inline(always)]
+    pub(crate) fn byte_len(&self) -> u32 {
+        self.wc().byte_len
+    }
+
+    #[inline(always)]
+    pub(crate) fn qp_num(&self) -> u32 {
+        self.wc().qp_num
+    }
+
+    #[inline(always)]
+    pub(crate) fn src_qp(&self) -> u32 {
+        self.wc().src_qp
+    }
+
+    /// The immediate data in network byte order, or the rkey.
+    #[inline(always)]
+    pub(crate) fn ex(&self) -> u32 {
+        self.wc().ex
+    }
+
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> WcFlags {
+        let raw = self.wc().wc_flags;
+        let mut flags = WcFlags::from_bits_retain(raw & !WITH_INVALIDATE);
+        flags.set(WcFlags::WITH_INV, raw & WITH_INVALIDATE != 0);
+        flags
+    }
+
+    #[inline(always)]
+    pub(crate) fn pkey_index(&self) -> u16 {
+        self.wc().pkey_index
+    }
+
+    #[inline(always)]
+    pub(crate) fn slid(&self) -> u16 {
+        self.wc().slid
+    }
+
+    #[inline(always)]
+    pub(crate) fn sl(&self) -> u8 {
+        self.wc().sl
+    }
+
+    #[inline(always)]
+    pub(crate) fn dlid_path_bits(&self) -> u8 {
+        self.wc().dlid_path_bits
+    }
+}

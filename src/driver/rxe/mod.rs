@@ -1,0 +1,167 @@
+//! rxe, the kernel's soft-RoCE driver: objects whose rings are pages of the kernel's, mapped by offset.
+//!
+//! What is particular to it: every create answers with the offset and size of each ring (`struct mminfo`), the
+//! send doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`.
+//! Source: `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
+
+mod cq;
+mod doorbell;
+mod map;
+mod recv;
+mod ring;
+mod send;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use uverbs_uapi::handle::{CqHandle, QpHandle};
+use uverbs_uapi::rxe::{self as abi, Mminfo};
+use uverbs_uapi::types::{QpCap, Wc};
+
+pub(crate) use cq::{Completion, Cq};
+pub(crate) use recv::RecvQueue;
+pub(crate) use send::{SendQueue, SendSlot};
+
+use self::doorbell::Doorbell;
+use self::map::RingMap;
+use self::ring::{Consumer, Producer};
+use crate::command::{
+    CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
+    DestroyCq, DestroyQp, DriverData, DriverReply, driver_reply,
+};
+use crate::error::{Error, Result, Subject, Verb};
+
+/// Versions of the driver's ABI that this module speaks (`RXE_UVERBS_ABI_VERSION`); 1 differs from 2 only
+/// for 32-bit processes.
+pub(crate) const ABI_VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
+
+/// Reads rxe's private part of an answer.
+fn answer<T: zerocopy::FromBytes>(
+    verb: Verb,
+    what: &'static str,
+    reply: &DriverReply,
+) -> Result<T> {
+    driver_reply(reply)
+        .map_err(|malformed| Error::malformed(verb, Subject::the(what), malformed.to_string()))
+}
+
+/// Maps a work queue's ring.
+fn producer(
+    fd: &CommandFd,
+    info: Mminfo,
+    element: usize,
+    what: &'static str,
+) -> Result<(Producer, RingMap)> {
+    let map = RingMap::new(fd.as_fd(), info, what)?;
+    // SAFETY: the map is new, so this is its only user, and it is stored beside the producer.
+    let ring = unsafe { Producer::new(map.base(), map.length(), element) };
+    let ring =
+        ring.map_err(|bad| Error::malformed(Verb::MapQueue, Subject::the(what), bad.to_string()))?;
+    Ok((ring, map))
+}
+
+/// Creates a completion queue and maps its ring.
+pub(crate) fn create_cq(fd: &CommandFd, mut command: CreateCq) -> Result<(CqHandle, Cq)> {
+    command.driver = DriverData::output::<abi::CreateCqResp>();
+    let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
+    match map_cq(fd, &driver) {
+        Ok(cq) => Ok((handle, cq)),
+        Err(error) => {
+            // The first error is the one to tell; a CQ that stays behind goes with the context.
+            let _ = fd.execute(&DestroyCq(handle));
+            Err(error)
+        }
+    }
+}
+
+fn map_cq(fd: &CommandFd, reply: &DriverReply) -> Result<Cq> {
+    const WHAT: &str = "completion ring";
+    let abi::CreateCqResp { mi } = answer(Verb::CreateCq, WHAT, reply)?;
+    let map = RingMap::new(fd.as_fd(), mi, WHAT)?;
+    // SAFETY: the map is new, so this is its only user, and it is stored beside the consumer.
+    let ring = unsafe { Consumer::new(map.base(), map.length(), size_of::<Wc>()) };
+    let ring =
+        ring.map_err(|bad| Error::malformed(Verb::MapQueue, Subject::the(WHAT), bad.to_string()))?;
+    Ok(Cq::new(ring, Some(map)))
+}
+
+/// A queue pair with its rings.
+#[derive(Debug)]
+pub(crate) struct NewQp {
+    pub(crate) handle: QpHandle,
+    pub(crate) qpn: u32,
+    pub(crate) send: SendQueue,
+    /// None if the QP receives from an SRQ.
+    pub(crate) recv: Option<RecvQueue>,
+}
+
+/// Creates a queue pair and maps its rings.
+pub(crate) fn create_qp(fd: &Arc<CommandFd>, mut command: CreateQp) -> Result<NewQp> {
+    command.driver = DriverData::output::<abi::CreateQpResp>();
+    let reply = fd.execute(&command)?;
+    let handle = reply.handle;
+    map_qp(fd, command.srq.is_some(), reply).inspect_err(|_| {
+        // The first error is the one to tell; a QP that stays behind goes with the context.
+        let _ = fd.execute(&DestroyQp(handle));
+    })
+}
+
+fn map_qp(fd: &Arc<CommandFd>, has_srq: bool, reply: CreateQpReply) -> Result<NewQp> {
+    const SEND: &str = "send ring";
+    const RECV: &str = "receive ring";
+    let CreateQpReply {
+        handle,
+        qpn,
+        cap,
+        driver,
+    } = reply;
+    let abi::CreateQpResp { rq_mi, sq_mi } = answer(Verb::CreateQp, SEND, &driver)?;
+    let (max_sge, max_inline) = granted_send(&cap);
+    let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND)?;
+    let doorbell = Doorbell::new(Arc::clone(fd), handle);
+    let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
+    let recv = match has_srq {
+        true => None,
+        false => {
+            let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV)?;
+            Some(RecvQueue::new(ring, cap.max_recv_sge, Some(map)))
+        }
+    };
+    Ok(NewQp {
+        handle,
+        qpn,
+        send,
+        recv,
+    })
+}
+
+/// The slices and the inline bytes that a send request can really have.
+///
+/// The driver makes slots that hold either, whichever needs more, and since 6.2 says so; 6.1 echoes what
+/// was asked for (`rxe_qp_init_req` in `rxe_qp.c`).
+fn granted_send(cap: &QpCap) -> (u32, u32) {
+    let sge = size_of::<abi::Sge>() as u32;
+    let bytes = cap
+        .max_inline_data
+        .max(cap.max_send_sge.saturating_mul(sge));
+    (bytes / sge, bytes)
+}
+
+/// Creates an address handle and returns it with its number, by which work requests name it.
+pub(crate) fn create_ah(
+    fd: &CommandFd,
+    mut command: CreateAh,
+) -> Result<(uverbs_uapi::handle::AhHandle, u32)> {
+    command.driver = DriverData::output::<abi::CreateAhResp>();
+    let CreateAhReply { handle, driver } = fd.execute(&command)?;
+    let abi::CreateAhResp { ah_num, .. } = answer(Verb::CreateAh, "AH", &driver)?;
+    if ah_num == 0 {
+        let _ = fd.execute(&crate::command::DestroyAh(handle));
+        return Err(Error::unsupported(
+            Verb::CreateAh,
+            Subject::the("AH"),
+            "this kernel's rxe does not number its address handles (Linux 5.15 does)",
+        ));
+    }
+    Ok((handle, ah_num))
+}

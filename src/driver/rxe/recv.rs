@@ -1,0 +1,92 @@
+//! The receive queue of an rxe QP. It has no doorbell: the kernel looks into the ring when a packet arrives.
+//!
+//! Slot layout: `struct rxe_recv_wqe` in `include/uapi/rdma/rdma_user_rxe.h`.
+
+use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
+
+use super::map::RingMap;
+use super::ring::Producer;
+use super::send::{full, too_many, write_sges};
+use crate::key::LocalSlice;
+use crate::wr::PostError;
+
+/// The receive queue.
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    // Before the map, because it points into it.
+    ring: Producer,
+    max_sge: u32,
+    _map: Option<RingMap>,
+}
+
+impl RecvQueue {
+    /// A receive queue over a ring; `map` keeps the ring's memory mapped.
+    pub(super) fn new(ring: Producer, max_sge: u32, map: Option<RingMap>) -> Self {
+        let room = ring.slot_size() - size_of::<RecvWqe>();
+        Self {
+            max_sge: max_sge.min((room / size_of::<Sge>()) as u32),
+            ring,
+            _map: map,
+        }
+    }
+
+    /// The most requests in flight.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    /// The most slices of a request.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Requests that have been posted and that no message has been received into.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.ring.in_flight()
+    }
+
+    /// Requests in the batch that has not been rung yet.
+    #[inline(always)]
+    pub(crate) fn pending(&self) -> u32 {
+        self.ring.pending()
+    }
+
+    /// Fills the next slot with a request.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+        let Some(slot) = self.ring.free_slot() else {
+            return Err(full(self.ring.capacity()));
+        };
+        if slices.len() > self.max_sge as usize {
+            return Err(too_many(slices.len(), self.max_sge));
+        }
+        let wqe = slot.cast::<RecvWqe>().as_ptr();
+        // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
+        // a `RecvWqe` and behind it `max_sge` slices, which `new` made sure of and the check above keeps to.
+        unsafe {
+            let length = write_sges(wqe.cast::<u8>().add(size_of::<RecvWqe>()), slices);
+            let num_sge = slices.len() as u32;
+            (&raw mut (*wqe).wr_id).write(wr_id);
+            (&raw mut (*wqe).dma).write(DmaInfo {
+                length,
+                resid: length,
+                num_sge,
+                ..DmaInfo::default()
+            });
+        }
+        self.ring.advance();
+        Ok(())
+    }
+
+    /// Hands the batch to the device.
+    #[inline(always)]
+    pub(crate) fn ring(&mut self) {
+        self.ring.publish();
+    }
+
+    /// Forgets the batch.
+    #[inline(always)]
+    pub(crate) fn abandon(&mut self) {
+        self.ring.abandon();
+    }
+}

@@ -1,0 +1,343 @@
+//! A ring that this process and the rxe kernel driver share: a head with two indices, then slots.
+//!
+//! On work queues user space is the producer and the kernel the consumer; on completion queues it is the
+//! other way round. Each side stores its own index with release and reads the other's with acquire, so the
+//! contents of a slot are seen before the index that hands it over. Indices are kept masked; a ring of
+//! 2ⁿ slots is full with 2ⁿ−1 elements. The kernel keeps private copies of its index and trusts ours to
+//! move forward only, so an index that has been published is never taken back.
+//!
+//! Layout: `struct rxe_queue_buf` in `include/uapi/rdma/rdma_user_rxe.h`; the kernel's side is
+//! `drivers/infiniband/sw/rxe/rxe_queue.h`. This file knows no work requests and no completions.
+
+use std::fmt;
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uverbs_uapi::rxe::QueueBuf;
+
+/// What is wrong with the head of a ring that the kernel handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadRing {
+    /// The memory does not even hold the head.
+    TooShort { length: usize },
+    /// The number of slots is not a power of two above one.
+    Slots { index_mask: u32 },
+    /// A slot is smaller than the element that goes into it, or absurdly large.
+    SlotSize { log2: u32, element: usize },
+    /// Slots reach beyond the memory.
+    Beyond { needed: u64, length: usize },
+    /// An index is not below the number of slots.
+    Index(BadIndex),
+}
+
+/// An index in the head of a ring that is not below the number of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadIndex {
+    pub(crate) index: u32,
+    pub(crate) index_mask: u32,
+}
+
+impl From<BadIndex> for BadRing {
+    fn from(bad: BadIndex) -> Self {
+        BadRing::Index(bad)
+    }
+}
+
+impl fmt::Display for BadRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            BadRing::TooShort { length } => {
+                write!(f, "a ring of {length} bytes is too short for its head")
+            }
+            BadRing::Slots { index_mask } => write!(f, "the ring's index mask is {index_mask:#x}"),
+            BadRing::SlotSize { log2, element } => {
+                write!(
+                    f,
+                    "the ring's slots have 2^{log2} bytes for elements of {element}"
+                )
+            }
+            BadRing::Beyond { needed, length } => {
+                write!(
+                    f,
+                    "the ring's slots need {needed} bytes and the ring has {length}"
+                )
+            }
+            BadRing::Index(BadIndex { index, index_mask }) => {
+                write!(
+                    f,
+                    "the ring's index {index} is beyond its mask {index_mask:#x}"
+                )
+            }
+        }
+    }
+}
+
+/// A ring's memory, checked: who holds it may reach any slot by a masked index.
+///
+/// The head is read once, here. The kernel keeps its own copy of the sizes too, so a head that changes
+/// later harms nobody.
+#[derive(Debug)]
+struct Ring {
+    head: NonNull<QueueBuf>,
+    slots: NonNull<u8>,
+    index_mask: u32,
+    log2_slot: u32,
+}
+
+// SAFETY: a `Ring` is a pair of pointers into memory that belongs to one producer or one consumer on this
+// side; which thread that is does not matter, and the indices that the kernel shares are atomics.
+unsafe impl Send for Ring {}
+// SAFETY: shared references allow nothing but atomic loads of the indices.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// Checks the ring in the `length` bytes at `base`, whose elements have `element` bytes.
+    ///
+    /// # Safety
+    ///
+    /// The memory must be readable and writable, aligned to 8, shared with nobody on this side, and stay so
+    /// as long as the result lives.
+    unsafe fn new(base: NonNull<u8>, length: usize, element: usize) -> Result<Self, BadRing> {
+        if length < size_of::<QueueBuf>() {
+            return Err(BadRing::TooShort { length });
+        }
+        let head = base.cast::<QueueBuf>();
+        // SAFETY: the head lies within the memory. The kernel wrote these two fields before it handed the
+        // ring out and leaves them alone from then on.
+        let (log2_slot, index_mask) = unsafe {
+            (
+                (&raw const (*head.as_ptr()).log2_elem_size).read(),
+                (&raw const (*head.as_ptr()).index_mask).read(),
+            )
+        };
+        if index_mask == 0 || index_mask == u32::MAX || !(index_mask + 1).is_power_of_two() {
+            return Err(BadRing::Slots { index_mask });
+        }
+        if log2_slot > 20 || 1usize << log2_slot < element || log2_slot < 3 {
+            return Err(BadRing::SlotSize {
+                log2: log2_slot,
+                element,
+            });
+        }
+        let needed = size_of::<QueueBuf>() as u64 + ((u64::from(index_mask) + 1) << log2_slot);
+        if needed > length as u64 {
+            return Err(BadRing::Beyond { needed, length });
+        }
+        // SAFETY: the slots follow the head within the memory, as has just been checked.
+        let slots = unsafe { base.add(size_of::<QueueBuf>()) };
+        Ok(Self {
+            head,
+            slots,
+            index_mask,
+            log2_slot,
+        })
+    }
+
+    fn producer_index(&self) -> &AtomicU32 {
+        self.index_at(offset_of!(QueueBuf, producer_index))
+    }
+
+    fn consumer_index(&self) -> &AtomicU32 {
+        self.index_at(offset_of!(QueueBuf, consumer_index))
+    }
+
+    #[inline(always)]
+    fn index_at(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: the head is live and aligned, the offset is that of a u32 in it, and both sides access
+        // the indices atomically only.
+        unsafe { AtomicU32::from_ptr(self.head.as_ptr().cast::<u8>().add(offset).cast()) }
+    }
+
+    /// The address of the slot of a masked index.
+    #[inline(always)]
+    fn slot(&self, index: u32) -> NonNull<u8> {
+        debug_assert!(index <= self.index_mask);
+        // SAFETY: a masked index is at most `index_mask`, and that many slots were checked to lie within
+        // the memory.
+        unsafe { self.slots.add((index as usize) << self.log2_slot) }
+    }
+
+    /// Checks an index that was read from the ring.
+    #[inline(always)]
+    fn checked(&self, index: u32) -> Result<u32, BadIndex> {
+        if index > self.index_mask {
+            return Err(BadIndex {
+                index,
+                index_mask: self.index_mask,
+            });
+        }
+        Ok(index)
+    }
+}
+
+/// The filling side of a work queue.
+///
+/// Slots are filled ahead of the published index and become the kernel's all at once by
+/// [`Producer::publish`]; until then [`Producer::abandon`] takes them back.
+#[derive(Debug)]
+pub(super) struct Producer {
+    ring: Ring,
+    /// The next slot to fill.
+    next: u32,
+    /// The index that the kernel has been shown.
+    published: u32,
+    /// The kernel's index when it was last looked at; slots before it are free.
+    consumed: u32,
+}
+
+impl Producer {
+    /// The producer of a ring of elements of `element` bytes that lies in `length` bytes at `base`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Ring::new`]; besides, nobody else on this side may produce into the ring.
+    pub(super) unsafe fn new(
+        base: NonNull<u8>,
+        length: usize,
+        element: usize,
+    ) -> Result<Self, BadRing> {
+        // SAFETY: the caller's promise is the same.
+        let ring = unsafe { Ring::new(base, length, element)? };
+        // Relaxed: this index is ours, nobody else stores to it.
+        let next = ring.checked(ring.producer_index().load(Ordering::Relaxed))?;
+        Ok(Self {
+            ring,
+            next,
+            published: next,
+            consumed: next,
+        })
+    }
+
+    /// The most elements that the ring holds at a time.
+    pub(super) fn capacity(&self) -> u32 {
+        self.ring.index_mask
+    }
+
+    /// Bytes of a slot.
+    pub(super) fn slot_size(&self) -> usize {
+        1 << self.ring.log2_slot
+    }
+
+    /// The next free slot, or `None` if the ring is full. It stays the same until [`Self::advance`].
+    #[inline(always)]
+    pub(super) fn free_slot(&mut self) -> Option<NonNull<u8>> {
+        if (self.next + 1) & self.ring.index_mask == self.consumed && !self.look() {
+            return None;
+        }
+        Some(self.ring.slot(self.next))
+    }
+
+    /// Looks at the kernel's index again; true if a slot is free now.
+    #[cold]
+    fn look(&mut self) -> bool {
+        // Acquire: pairs with the kernel's release of its consumer index after its last access to the
+        // slots before it, which are about to be written again.
+        let consumed = self.ring.consumer_index().load(Ordering::Acquire) & self.ring.index_mask;
+        self.consumed = consumed;
+        (self.next + 1) & self.ring.index_mask != consumed
+    }
+
+    /// Counts the slot that was given out last as filled.
+    #[inline(always)]
+    pub(super) fn advance(&mut self) {
+        self.next = (self.next + 1) & self.ring.index_mask;
+    }
+
+    /// How many slots are filled and not yet published.
+    #[inline(always)]
+    pub(super) fn pending(&self) -> u32 {
+        self.next.wrapping_sub(self.published) & self.ring.index_mask
+    }
+
+    /// Hands all filled slots to the kernel.
+    #[inline(always)]
+    pub(super) fn publish(&mut self) {
+        self.published = self.next;
+        // Release: pairs with the kernel's acquire of the producer index before it reads the slots.
+        self.ring
+            .producer_index()
+            .store(self.next, Ordering::Release);
+    }
+
+    /// Takes back what has been filled and not published.
+    #[inline(always)]
+    pub(super) fn abandon(&mut self) {
+        self.next = self.published;
+    }
+
+    /// How many published elements the kernel has not consumed yet.
+    pub(super) fn in_flight(&self) -> u32 {
+        // Acquire: as in `look`; a caller may conclude that slots are the kernel's no longer.
+        let consumed = self.ring.consumer_index().load(Ordering::Acquire);
+        self.published.wrapping_sub(consumed) & self.ring.index_mask
+    }
+}
+
+/// The emptying side of a completion queue.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    ring: Ring,
+    /// The next slot to read.
+    next: u32,
+}
+
+impl Consumer {
+    /// The consumer of a ring of elements of `element` bytes that lies in `length` bytes at `base`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Ring::new`]; besides, nobody else on this side may consume from the ring.
+    pub(super) unsafe fn new(
+        base: NonNull<u8>,
+        length: usize,
+        element: usize,
+    ) -> Result<Self, BadRing> {
+        // SAFETY: the caller's promise is the same.
+        let ring = unsafe { Ring::new(base, length, element)? };
+        // Relaxed: this index is ours, nobody else stores to it.
+        let next = ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
+        Ok(Self { ring, next })
+    }
+
+    /// The most elements that the ring holds at a time.
+    pub(super) fn capacity(&self) -> u32 {
+        self.ring.index_mask
+    }
+
+    /// The index behind the last element that the kernel has put in; an error if it is not one of the ring.
+    #[inline(always)]
+    pub(super) fn filled(&self) -> Result<u32, BadIndex> {
+        // Acquire: pairs with the kernel's release of the producer index after it has filled the slots.
+        self.ring
+            .checked(self.ring.producer_index().load(Ordering::Acquire))
+    }
+
+    /// True if nothing is left to take before `filled`.
+    pub(super) fn is_at(&self, filled: u32) -> bool {
+        self.next == filled
+    }
+
+    /// The next slot to read if it lies before `filled`, an index that [`Self::filled`] has given.
+    ///
+    /// The slot stays the reader's until [`Self::release`].
+    #[inline(always)]
+    pub(super) fn take(&mut self, filled: u32) -> Option<NonNull<u8>> {
+        if self.next == filled {
+            return None;
+        }
+        let slot = self.ring.slot(self.next);
+        self.next = (self.next + 1) & self.ring.index_mask;
+        Some(slot)
+    }
+
+    /// Gives all slots that have been taken back to the kernel.
+    #[inline(always)]
+    pub(super) fn release(&mut self) {
+        // Release: pairs with the kernel's acquire of the consumer index before it fills the slots anew;
+        // our reads of them come before it.
+        self.ring
+            .consumer_index()
+            .store(self.next, Ordering::Release);
+    }
+}

@@ -1,0 +1,144 @@
+//! Asynchronous events: what happens to a device and its objects without having been asked for.
+//!
+//! Events name their object by a number, not by an address, and so need no acknowledgement: an object may be
+//! destroyed while events of it wait to be read.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use uverbs_uapi::enums::AsyncEventType;
+use uverbs_uapi::event::AsyncEventDesc;
+
+use crate::context::Context;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::event_file::EventFile;
+
+/// What an asynchronous event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EventSource {
+    /// A completion queue, by its [`Cq::id`](crate::Cq::id).
+    Cq(u64),
+    /// A queue pair, by its [`Qp::id`](crate::Qp::id).
+    Qp(u64),
+    /// A shared receive queue, by its id.
+    Srq(u64),
+    /// A work queue, by its id.
+    Wq(u64),
+    /// A port, counted from 1.
+    Port(u32),
+    /// The device as a whole.
+    Device,
+    /// An event of a type that this library does not know; the number is what the kernel sent with it.
+    Unknown(u64),
+}
+
+/// Something that happened to a device or an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: AsyncEventType,
+    /// To what.
+    pub source: EventSource,
+}
+
+impl From<AsyncEventDesc> for AsyncEvent {
+    fn from(raw: AsyncEventDesc) -> Self {
+        let kind = AsyncEventType(raw.event_type);
+        let source = match kind {
+            AsyncEventType::CQ_ERR => EventSource::Cq(raw.element),
+            AsyncEventType::QP_FATAL
+            | AsyncEventType::QP_REQ_ERR
+            | AsyncEventType::QP_ACCESS_ERR
+            | AsyncEventType::COMM_EST
+            | AsyncEventType::SQ_DRAINED
+            | AsyncEventType::PATH_MIG
+            | AsyncEventType::PATH_MIG_ERR
+            | AsyncEventType::QP_LAST_WQE_REACHED => EventSource::Qp(raw.element),
+            AsyncEventType::SRQ_ERR | AsyncEventType::SRQ_LIMIT_REACHED => {
+                EventSource::Srq(raw.element)
+            }
+            AsyncEventType::WQ_FATAL => EventSource::Wq(raw.element),
+            AsyncEventType::PORT_ACTIVE
+            | AsyncEventType::PORT_ERR
+            | AsyncEventType::LID_CHANGE
+            | AsyncEventType::PKEY_CHANGE
+            | AsyncEventType::SM_CHANGE
+            | AsyncEventType::CLIENT_REREGISTER
+            | AsyncEventType::GID_CHANGE
+            | AsyncEventType::DEVICE_SPEED_CHANGE => EventSource::Port(raw.element as u32),
+            AsyncEventType::DEVICE_FATAL => EventSource::Device,
+            _ => EventSource::Unknown(raw.element),
+        };
+        Self { kind, source }
+    }
+}
+
+impl Context {
+    /// Opens the stream of the context's asynchronous events.
+    ///
+    /// Events of objects that were created before count too, as does everything since the first object that
+    /// can have events was created. Each call returns the same stream: an event that one reader takes is gone
+    /// for the others.
+    ///
+    /// # Errors
+    ///
+    /// The process has no file descriptor left.
+    pub fn async_events(&self) -> Result<AsyncEvents> {
+        let subject = Subject::the("asynchronous events");
+        let fd = self
+            .async_fd()?
+            .try_clone_to_owned()
+            .map_err(|error| clone_failed(&error, &subject))?;
+        let file = EventFile::new(fd, Verb::AllocAsyncFd, subject)?;
+        Ok(AsyncEvents {
+            file,
+            _context: self.clone(),
+        })
+    }
+}
+
+fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
+    let errno = rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO);
+    Error::os(Verb::AllocAsyncFd, subject.clone(), errno)
+}
+
+/// The stream of a context's asynchronous events.
+///
+/// The file descriptor does not block and becomes readable with an event.
+#[derive(Debug)]
+pub struct AsyncEvents {
+    file: EventFile,
+    _context: Context,
+}
+
+impl AsyncEvents {
+    /// The next event if one is there.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed and all events have been read (`EIO`).
+    pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
+        let event = self.file.try_read::<AsyncEventDesc>(Verb::GetAsyncEvent)?;
+        Ok(event.map(AsyncEvent::from))
+    }
+
+    /// Waits for the next event, at most so long; `None` if none has come.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed and all events have been read (`EIO`). Manual page:
+    /// `ibv_get_async_event(3)`.
+    pub fn wait_for(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
+        let event = self
+            .file
+            .read::<AsyncEventDesc>(Verb::GetAsyncEvent, timeout)?;
+        Ok(event.map(AsyncEvent::from))
+    }
+}
+
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}

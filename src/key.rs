@@ -1,0 +1,224 @@
+//! The keys that stand for registered memory, and the slices of memory that go with them.
+//!
+//! A local key names memory to the own device, a remote key names it to a peer's. They are different types,
+//! because on most devices they are different numbers and mixing them up fails only at run time.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+
+/// The key by which work requests name memory of this side (lkey).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct LocalKey(pub u32);
+
+/// The key by which a peer's work requests name memory of this side, or ours name a peer's (rkey).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct RemoteKey(pub u32);
+
+impl fmt::Debug for LocalKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lkey {:#010x}", self.0)
+    }
+}
+
+impl fmt::Debug for RemoteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rkey {:#010x}", self.0)
+    }
+}
+
+/// Which protection domain of which open device something belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PdTag(u64);
+
+impl PdTag {
+    /// The tag of the PD with kernel handle `handle` on the command file `fd`.
+    ///
+    /// A file descriptor names one open device as long as it is open, a handle one object of it: the pair
+    /// is unique among everything that is alive.
+    pub(crate) fn new(fd: i32, handle: u32) -> Self {
+        Self(u64::from(fd as u32) << 32 | u64::from(handle))
+    }
+}
+
+/// A range that does not lie within the memory it was taken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfBounds {
+    /// Where the range starts, in bytes.
+    pub start: u64,
+    /// Where it ends, exclusive.
+    pub end: u64,
+    /// How long the memory is.
+    pub length: u64,
+}
+
+impl fmt::Display for OutOfBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { start, end, length } = self;
+        write!(
+            f,
+            "bytes {start}..{end} do not lie within memory of {length} bytes or are more than 4 GiB"
+        )
+    }
+}
+
+impl std::error::Error for OutOfBounds {}
+
+/// Resolves a range against memory of `length` bytes, as start and length.
+fn resolve(range: impl RangeBounds<u64>, length: u64) -> Result<(u64, u64), OutOfBounds> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&end) => end.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => length,
+    };
+    if start <= end && end <= length {
+        Ok((start, end - start))
+    } else {
+        Err(OutOfBounds { start, end, length })
+    }
+}
+
+/// A piece of registered memory of this side: one element of a gather or scatter list.
+///
+/// It is a plain value and keeps nothing alive; what it names must stay registered while a work request
+/// uses it, which is the contract of the posting functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalSlice {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    pub(crate) lkey: LocalKey,
+    pub(crate) pd: PdTag,
+}
+
+impl LocalSlice {
+    pub(crate) fn within(
+        range: impl RangeBounds<u64>,
+        iova: u64,
+        length: u64,
+        lkey: LocalKey,
+        pd: PdTag,
+    ) -> Result<Self, OutOfBounds> {
+        let (start, len) = resolve(range, length)?;
+        let end = start + len;
+        let len = u32::try_from(len).map_err(|_| OutOfBounds { start, end, length })?;
+        Ok(Self {
+            address: iova.wrapping_add(start),
+            length: len,
+            lkey,
+            pd,
+        })
+    }
+
+    /// The address of the first byte, as the device knows it.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u32 {
+        self.length
+    }
+
+    /// True if it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The local key.
+    pub fn lkey(&self) -> LocalKey {
+        self.lkey
+    }
+
+    /// A part of it, in bytes from its start.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, OutOfBounds> {
+        Self::within(range, self.address, self.length.into(), self.lkey, self.pd)
+    }
+}
+
+/// One slice is a list of one.
+impl AsRef<[LocalSlice]> for LocalSlice {
+    fn as_ref(&self) -> &[LocalSlice] {
+        std::slice::from_ref(self)
+    }
+}
+
+/// A piece of a peer's registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteSlice {
+    /// The address of the first byte, as the peer registered it.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The peer's key.
+    pub rkey: RemoteKey,
+}
+
+impl RemoteSlice {
+    /// A part of it, in bytes from its start.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, OutOfBounds> {
+        let (start, length) = resolve(range, self.length)?;
+        Ok(Self {
+            address: self.address.wrapping_add(start),
+            length,
+            rkey: self.rkey,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: RemoteSlice = RemoteSlice {
+        address: 0x1000,
+        length: 100,
+        rkey: RemoteKey(7),
+    };
+
+    #[test]
+    fn slices_lie_within() {
+        assert_eq!(MEMORY.slice(..).unwrap(), MEMORY);
+        assert_eq!(
+            MEMORY.slice(10..=19).unwrap(),
+            RemoteSlice {
+                address: 0x100a,
+                length: 10,
+                ..MEMORY
+            }
+        );
+        assert_eq!(MEMORY.slice(100..).unwrap().length, 0);
+        assert_eq!(
+            MEMORY.slice(..50).unwrap().slice(40..).unwrap().address,
+            0x1028
+        );
+    }
+
+    #[test]
+    #[allow(clippy::reversed_empty_ranges)]
+    fn what_does_not_is_refused() {
+        for (start, end) in [(0, 101), (101, 101), (5, 4), (u64::MAX, u64::MAX)] {
+            assert_eq!(
+                MEMORY.slice(start..end),
+                Err(OutOfBounds {
+                    start,
+                    end,
+                    length: 100
+                })
+            );
+        }
+        assert!(MEMORY.slice(..=u64::MAX).is_err());
+    }
+
+    #[test]
+    fn an_element_has_less_than_4_gib() {
+        let whole = |length| LocalSlice::within(.., 0, length, LocalKey(1), PdTag::new(3, 4));
+        assert_eq!(whole(u64::from(u32::MAX)).unwrap().len(), u32::MAX);
+        assert!(whole(1 << 32).is_err());
+    }
+}

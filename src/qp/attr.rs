@@ -1,0 +1,373 @@
+//! The attributes of a queue pair: what can be set by a modification, and what a query tells.
+
+use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
+use uverbs_uapi::flags::{AccessFlags, QpAttrMask};
+use uverbs_uapi::types::QpDest;
+use uverbs_uapi::write as abi;
+
+use super::Caps;
+use super::transition::{self, Refused};
+use crate::ah::AddressVector;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::gid::Gid;
+
+/// Attributes to set. What is `None` stays as it is.
+///
+/// Which ones a transition needs and takes is checked before the kernel is asked. Manual page:
+/// `ibv_modify_qp(3)`.
+///
+/// ```
+/// use uverbs::{Access, QpAttr, QpState};
+///
+/// let init = QpAttr {
+///     state: Some(QpState::INIT),
+///     pkey_index: Some(0),
+///     port: Some(1),
+///     access: Some(Access::REMOTE_WRITE),
+///     ..QpAttr::default()
+/// };
+/// # let _ = init;
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QpAttr {
+    /// The state to go to.
+    pub state: Option<QpState>,
+    /// The state that the QP is in, where the kernel may not know yet (send queue error, drained).
+    pub cur_state: Option<QpState>,
+    /// True to get an event when the send queue has drained.
+    pub sqd_async_notify: Option<bool>,
+    /// What a connected peer may do.
+    pub access: Option<AccessFlags>,
+    /// Index of the partition key.
+    pub pkey_index: Option<u16>,
+    /// Local port, counted from 1.
+    pub port: Option<u8>,
+    /// The key that datagrams to this QP must carry.
+    pub qkey: Option<u32>,
+    /// The path to the peer.
+    pub path: Option<AddressVector>,
+    /// The largest packet on the path.
+    pub path_mtu: Option<Mtu>,
+    /// How long to wait for an acknowledgement: 4.096 µs · 2ⁿ, n below 32; 0 means for ever.
+    pub timeout: Option<u8>,
+    /// How often a request is sent again before it fails; at most 7.
+    pub retry_cnt: Option<u8>,
+    /// How often it is sent again if the peer has no receive posted; 7 means for ever.
+    pub rnr_retry: Option<u8>,
+    /// The packet sequence number to expect first; 24 bits.
+    pub rq_psn: Option<u32>,
+    /// READs and atomics that may be under way from this side.
+    pub max_rd_atomic: Option<u8>,
+    /// READs and atomics that may be under way from the peer.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// The alternate path and its partition key index, port and timeout.
+    pub alt_path: Option<AltPath>,
+    /// The pause that the peer is asked for if no receive is posted, as a code of 5 bits.
+    pub min_rnr_timer: Option<u8>,
+    /// The packet sequence number to send first; 24 bits.
+    pub sq_psn: Option<u32>,
+    /// The state of path migration.
+    pub path_mig_state: Option<MigState>,
+    /// The peer's QP number; 24 bits.
+    pub dest_qpn: Option<u32>,
+    /// The pace in kilobits per second; 0 for no limit.
+    pub rate_limit: Option<u32>,
+}
+
+/// The path to migrate to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AltPath {
+    /// The path to the peer.
+    pub path: AddressVector,
+    /// Index of the partition key there.
+    pub pkey_index: u16,
+    /// Local port there, counted from 1.
+    pub port: u8,
+    /// The acknowledgement timeout there, coded as [`QpAttr::timeout`].
+    pub timeout: u8,
+}
+
+impl QpAttr {
+    /// Which attributes are set.
+    pub fn mask(&self) -> QpAttrMask {
+        let mut mask = QpAttrMask::empty();
+        mask.set(QpAttrMask::STATE, self.state.is_some());
+        mask.set(QpAttrMask::CUR_STATE, self.cur_state.is_some());
+        mask.set(
+            QpAttrMask::EN_SQD_ASYNC_NOTIFY,
+            self.sqd_async_notify.is_some(),
+        );
+        mask.set(QpAttrMask::ACCESS_FLAGS, self.access.is_some());
+        mask.set(QpAttrMask::PKEY_INDEX, self.pkey_index.is_some());
+        mask.set(QpAttrMask::PORT, self.port.is_some());
+        mask.set(QpAttrMask::QKEY, self.qkey.is_some());
+        mask.set(QpAttrMask::AV, self.path.is_some());
+        mask.set(QpAttrMask::PATH_MTU, self.path_mtu.is_some());
+        mask.set(QpAttrMask::TIMEOUT, self.timeout.is_some());
+        mask.set(QpAttrMask::RETRY_CNT, self.retry_cnt.is_some());
+        mask.set(QpAttrMask::RNR_RETRY, self.rnr_retry.is_some());
+        mask.set(QpAttrMask::RQ_PSN, self.rq_psn.is_some());
+        mask.set(QpAttrMask::MAX_QP_RD_ATOMIC, self.max_rd_atomic.is_some());
+        mask.set(
+            QpAttrMask::MAX_DEST_RD_ATOMIC,
+            self.max_dest_rd_atomic.is_some(),
+        );
+        mask.set(QpAttrMask::ALT_PATH, self.alt_path.is_some());
+        mask.set(QpAttrMask::MIN_RNR_TIMER, self.min_rnr_timer.is_some());
+        mask.set(QpAttrMask::SQ_PSN, self.sq_psn.is_some());
+        mask.set(QpAttrMask::PATH_MIG_STATE, self.path_mig_state.is_some());
+        mask.set(QpAttrMask::DEST_QPN, self.dest_qpn.is_some());
+        mask.set(QpAttrMask::RATE_LIMIT, self.rate_limit.is_some());
+        mask
+    }
+
+    /// Checks the attributes for a QP of this transport that is in the state `from`.
+    pub(crate) fn check(&self, qp: &Subject, transport: QpType, from: QpState) -> Result<()> {
+        let to = self.state.unwrap_or(from);
+        let refuse = |why: String| Err(Error::invalid(Verb::ModifyQp, qp.clone(), why));
+        match transition::check(transport, from, to, self.mask()) {
+            Ok(()) => {}
+            Err(Refused::NoTransition) => {
+                return refuse(format!(
+                    "{transport:?} has no transition from {from:?} to {to:?}"
+                ));
+            }
+            Err(Refused::Attributes {
+                missing,
+                superfluous,
+            }) => {
+                return refuse(wrong_attributes(from, to, missing, superfluous));
+            }
+        }
+        for (name, psn) in [
+            ("rq_psn", self.rq_psn),
+            ("sq_psn", self.sq_psn),
+            ("dest_qpn", self.dest_qpn),
+        ] {
+            if let Some(value @ 0x0100_0000..) = psn {
+                return refuse(format!("{name} {value:#x} has more than 24 bits"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The attributes as the kernel takes them.
+    pub(crate) fn to_abi(&self, qp_handle: u32) -> abi::ModifyQp {
+        let alt = self.alt_path.as_ref();
+        abi::ModifyQp {
+            dest: self.path.as_ref().map(dest).unwrap_or_default(),
+            alt_dest: alt.map(|alt| dest(&alt.path)).unwrap_or_default(),
+            qp_handle,
+            attr_mask: self.mask().bits(),
+            qkey: self.qkey.unwrap_or(0),
+            rq_psn: self.rq_psn.unwrap_or(0),
+            sq_psn: self.sq_psn.unwrap_or(0),
+            dest_qp_num: self.dest_qpn.unwrap_or(0),
+            qp_access_flags: self.access.map_or(0, |access| access.bits()),
+            pkey_index: self.pkey_index.unwrap_or(0),
+            alt_pkey_index: alt.map_or(0, |alt| alt.pkey_index),
+            qp_state: self.state.map_or(0, |state| state.0 as u8),
+            cur_qp_state: self.cur_state.map_or(0, |state| state.0 as u8),
+            path_mtu: self.path_mtu.map_or(0, |mtu| mtu.0 as u8),
+            path_mig_state: self.path_mig_state.map_or(0, |state| state.0 as u8),
+            en_sqd_async_notify: self.sqd_async_notify.unwrap_or(false).into(),
+            max_rd_atomic: self.max_rd_atomic.unwrap_or(0),
+            max_dest_rd_atomic: self.max_dest_rd_atomic.unwrap_or(0),
+            min_rnr_timer: self.min_rnr_timer.unwrap_or(0),
+            port_num: self.port.unwrap_or(0),
+            timeout: self.timeout.unwrap_or(0),
+            retry_cnt: self.retry_cnt.unwrap_or(0),
+            rnr_retry: self.rnr_retry.unwrap_or(0),
+            alt_port_num: alt.map_or(0, |alt| alt.port),
+            alt_timeout: alt.map_or(0, |alt| alt.timeout),
+            ..Default::default()
+        }
+    }
+}
+
+fn wrong_attributes(
+    from: QpState,
+    to: QpState,
+    missing: QpAttrMask,
+    superfluous: QpAttrMask,
+) -> String {
+    let mut text = format!("the transition from {from:?} to {to:?}");
+    let mut separator = "";
+    for (what, mask) in [(" lacks ", missing), (" does not take ", superfluous)] {
+        if !mask.is_empty() {
+            text.push_str(separator);
+            text.push_str(what);
+            let names: Vec<_> = mask.iter_names().map(|(name, _)| name).collect();
+            text.push_str(&names.join(", "));
+            separator = " and";
+        }
+    }
+    text
+}
+
+/// A path as the kernel takes it with a QP.
+fn dest(path: &AddressVector) -> QpDest {
+    QpDest {
+        dgid: path.dgid.map_or([0; 16], |gid| gid.raw()),
+        flow_label: path.flow_label,
+        dlid: path.dlid,
+        sgid_index: path.sgid_index,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        sl: path.sl,
+        src_path_bits: path.src_path_bits,
+        static_rate: path.static_rate,
+        is_global: path.dgid.is_some().into(),
+        port_num: path.port,
+        ..Default::default()
+    }
+}
+
+/// What a queue pair is set to. Attributes that its transport does not have are 0.
+///
+/// Manual page: `ibv_query_qp(3)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QpInfo {
+    /// The state.
+    pub state: QpState,
+    /// True while the send queue drains.
+    pub sq_draining: bool,
+    /// What a connected peer may do.
+    pub access: AccessFlags,
+    /// Index of the partition key.
+    pub pkey_index: u16,
+    /// Local port, counted from 1.
+    pub port: u8,
+    /// The key that datagrams to this QP must carry.
+    pub qkey: u32,
+    /// The path to the peer.
+    pub path: AddressVector,
+    /// The largest packet on the path.
+    pub path_mtu: Mtu,
+    /// Acknowledgement timeout, coded as [`QpAttr::timeout`].
+    pub timeout: u8,
+    /// How often a request is sent again before it fails.
+    pub retry_cnt: u8,
+    /// How often it is sent again if the peer has no receive posted; 7 means for ever.
+    pub rnr_retry: u8,
+    /// The packet sequence number that is expected next.
+    pub rq_psn: u32,
+    /// The packet sequence number that is sent next.
+    pub sq_psn: u32,
+    /// READs and atomics that may be under way from this side.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that may be under way from the peer.
+    pub max_dest_rd_atomic: u8,
+    /// The pause that the peer is asked for if no receive is posted, as a code of 5 bits.
+    pub min_rnr_timer: u8,
+    /// The state of path migration.
+    pub path_mig_state: MigState,
+    /// The peer's QP number.
+    pub dest_qpn: u32,
+    /// True if every send request is signaled.
+    pub sq_sig_all: bool,
+    /// The capacities as the kernel tells them.
+    pub caps: Caps,
+}
+
+impl From<abi::QueryQpResp> for QpInfo {
+    fn from(raw: abi::QueryQpResp) -> Self {
+        Self {
+            state: raw.qp_state.into(),
+            sq_draining: raw.sq_draining != 0,
+            access: AccessFlags::from_bits_retain(raw.qp_access_flags),
+            pkey_index: raw.pkey_index,
+            port: raw.port_num,
+            qkey: raw.qkey,
+            path: path(&raw.dest),
+            path_mtu: raw.path_mtu.into(),
+            timeout: raw.timeout,
+            retry_cnt: raw.retry_cnt,
+            rnr_retry: raw.rnr_retry,
+            rq_psn: raw.rq_psn,
+            sq_psn: raw.sq_psn,
+            max_rd_atomic: raw.max_rd_atomic,
+            max_dest_rd_atomic: raw.max_dest_rd_atomic,
+            min_rnr_timer: raw.min_rnr_timer,
+            path_mig_state: raw.path_mig_state.into(),
+            dest_qpn: raw.dest_qp_num,
+            sq_sig_all: raw.sq_sig_all != 0,
+            caps: Caps {
+                max_send_wr: raw.max_send_wr,
+                max_recv_wr: raw.max_recv_wr,
+                max_send_sge: raw.max_send_sge,
+                max_recv_sge: raw.max_recv_sge,
+                max_inline_data: raw.max_inline_data,
+            },
+        }
+    }
+}
+
+fn path(raw: &QpDest) -> AddressVector {
+    AddressVector {
+        dgid: (raw.is_global != 0).then(|| Gid::new(raw.dgid)),
+        flow_label: raw.flow_label,
+        sgid_index: raw.sgid_index,
+        hop_limit: raw.hop_limit,
+        traffic_class: raw.traffic_class,
+        dlid: raw.dlid,
+        sl: raw.sl,
+        src_path_bits: raw.src_path_bits,
+        static_rate: raw.static_rate,
+        port: raw.port_num,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_set_is_refused_by_name() {
+        let qp = Subject::numbered("QP", 3);
+        let attr = QpAttr {
+            state: Some(QpState::INIT),
+            port: Some(1),
+            qkey: Some(1),
+            ..QpAttr::default()
+        };
+        let error = attr
+            .check(&qp, QpType::RC, QpState::RESET)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("lacks ACCESS_FLAGS, PKEY_INDEX and does not take QKEY"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn numbers_beyond_24_bits_are_refused() {
+        let qp = Subject::numbered("QP", 3);
+        let attr = QpAttr {
+            state: Some(QpState::RTS),
+            sq_psn: Some(1 << 24),
+            ..QpAttr::default()
+        };
+        let error = attr
+            .check(&qp, QpType::UD, QpState::RTR)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("sq_psn 0x1000000 has more than 24 bits"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_mask_follows_from_the_fields() {
+        assert_eq!(QpAttr::default().mask(), QpAttrMask::empty());
+        let attr = QpAttr {
+            qkey: Some(0),
+            dest_qpn: Some(0),
+            ..QpAttr::default()
+        };
+        assert_eq!(attr.mask(), QpAttrMask::QKEY | QpAttrMask::DEST_QPN);
+        assert_eq!(attr.to_abi(9).attr_mask, attr.mask().bits());
+    }
+}

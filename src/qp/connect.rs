@@ -1,0 +1,395 @@
+//! Connecting a queue pair in one call: what peers tell each other, and the three transitions with the
+//! attributes that nearly everybody uses. Who needs others uses [`Qp::modify`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use uverbs_uapi::enums::{LinkLayer, Mtu, QpState, QpType};
+use uverbs_uapi::flags::AccessFlags;
+
+use super::transport::{Connected, Datagram, Transport};
+use super::{Qp, QpAttr};
+use crate::ah::AddressVector;
+use crate::context::Context;
+use crate::error::{Cause, Error, Result, Subject, Verb};
+use crate::gid::{Gid, GidType};
+
+/// What a peer must know of a queue pair to connect to it.
+///
+/// It is exchanged over any other connection. Its text form is the one that rdma-core's ping-pong programs
+/// exchange: LID, QP number, PSN and GID in hexadecimal.
+///
+/// ```
+/// let endpoint: uverbs::Endpoint = "0000:000011:a3f2c1:00000000000000000000ffff0a090001".parse()?;
+/// assert_eq!(endpoint.qpn, 0x11);
+/// assert_eq!(endpoint.gid, Some("10.9.0.1".parse()?));
+/// assert_eq!(endpoint.to_string(), "0000:000011:a3f2c1:00000000000000000000ffff0a090001");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// The port's LID; 0 on RoCE.
+    pub lid: u16,
+    /// The queue pair's number; 24 bits.
+    pub qpn: u32,
+    /// The packet sequence number that it starts to send with; 24 bits.
+    pub psn: u32,
+    /// The port's GID, if packets are to carry a global route header.
+    pub gid: Option<Gid>,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lid, qpn, psn, gid } = self;
+        write!(f, "{lid:04x}:{qpn:06x}:{psn:06x}:")?;
+        gid.unwrap_or_default()
+            .raw()
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text that is not an [`Endpoint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseEndpointError(());
+
+impl fmt::Display for ParseEndpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "not an endpoint: expected LID:QPN:PSN:GID with 4, 6, 6 and 32 hexadecimal digits",
+        )
+    }
+}
+
+impl std::error::Error for ParseEndpointError {}
+
+impl FromStr for Endpoint {
+    type Err = ParseEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, ParseEndpointError> {
+        let mut fields = text.split(':');
+        let mut field = |digits: usize| {
+            let field = fields.next().filter(|field| field.len() == digits)?;
+            field
+                .bytes()
+                .all(|byte| byte.is_ascii_hexdigit())
+                .then_some(())?;
+            u128::from_str_radix(field, 16).ok()
+        };
+        let read = (field(4), field(6), field(6), field(32));
+        let ((Some(lid), Some(qpn), Some(psn), Some(gid)), None) = (read, fields.next()) else {
+            return Err(ParseEndpointError(()));
+        };
+        let gid = Gid::new(gid.to_be_bytes());
+        // The lengths of the fields bound the numbers.
+        Ok(Self {
+            lid: lid as u16,
+            qpn: qpn as u32,
+            psn: psn as u32,
+            gid: (!gid.is_zero()).then_some(gid),
+        })
+    }
+}
+
+/// How to connect. The defaults suit a network without congestion and peers that know what they do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Local port, counted from 1.
+    pub port: u8,
+    /// Index of the own GID; `None` takes the best that the port has: RoCE v2 over IPv4, then over IPv6, then
+    /// RoCE v1; on InfiniBand none, unless the peer gives a GID.
+    pub gid_index: Option<u8>,
+    /// The largest packet; `None` takes the port's active MTU. Both sides must use the same.
+    pub path_mtu: Option<Mtu>,
+    /// What the peer may do.
+    pub access: AccessFlags,
+    /// Index of the partition key.
+    pub pkey_index: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Traffic class of the global route header.
+    pub traffic_class: u8,
+    /// Hop limit of the global route header.
+    pub hop_limit: u8,
+    /// See [`QpAttr::timeout`].
+    pub timeout: u8,
+    /// See [`QpAttr::retry_cnt`].
+    pub retry_cnt: u8,
+    /// See [`QpAttr::rnr_retry`].
+    pub rnr_retry: u8,
+    /// See [`QpAttr::min_rnr_timer`].
+    pub min_rnr_timer: u8,
+    /// See [`QpAttr::max_rd_atomic`].
+    pub max_rd_atomic: u8,
+    /// See [`QpAttr::max_dest_rd_atomic`].
+    pub max_dest_rd_atomic: u8,
+}
+
+/// Port 1, the best GID, the port's MTU; the peer may read, write and do atomics where the memory allows it;
+/// a timeout of 67 ms with 7 retries, without end while the peer has no receive posted.
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            port: 1,
+            gid_index: None,
+            path_mtu: None,
+            access: AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_ATOMIC,
+            pkey_index: 0,
+            sl: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+        }
+    }
+}
+
+impl Context {
+    /// The GID of a port that suits most: what [`ConnectOptions::gid_index`] takes if nothing is said, and `None`
+    /// on InfiniBand, where peers in the subnet need none.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or an Ethernet port has no GID because its network device has no address.
+    pub fn best_gid(&self, port: u8) -> Result<Option<(u8, Gid)>> {
+        if self.query_port(port)?.link_layer != LinkLayer::ETHERNET {
+            return Ok(None);
+        }
+        let table = self.gid_table()?;
+        let of_port = table.iter().filter(|entry| entry.port == u32::from(port));
+        let best = of_port
+            .filter(|entry| entry.index <= u8::MAX.into())
+            .min_by_key(|entry| {
+                let over_ipv4 = entry.gid.as_ipv4().is_some();
+                let link_local = entry.gid.raw()[..2] == [0xfe, 0x80];
+                (
+                    entry.gid_type != GidType::RoceV2,
+                    !over_ipv4,
+                    link_local,
+                    entry.index,
+                )
+            });
+        match best {
+            Some(entry) => Ok(Some((entry.index as u8, entry.gid))),
+            None => Err(Error::new(
+                Verb::QueryGidTable,
+                Subject::numbered("port", port.into()),
+                Cause::NotFound("a GID: the port's network device has no address".into()),
+            )),
+        }
+    }
+}
+
+impl<T: Transport> Qp<T> {
+    /// What the peer must know to connect, over port 1 with its best GID and a random PSN.
+    ///
+    /// # Errors
+    ///
+    /// The port cannot be queried, or has no GID although it needs one.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        self.endpoint_with(&ConnectOptions::default())
+    }
+
+    /// What the peer must know to connect, over a port and GID of choice.
+    ///
+    /// The PSN is drawn at the first call and stays the same from then on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::endpoint`]; besides, there is no GID at that index.
+    pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint> {
+        let context = self.context();
+        let lid = context.query_port(options.port)?.lid;
+        let gid = match options.gid_index {
+            Some(index) => Some(context.query_gid(options.port, index.into())?.gid),
+            None => context.best_gid(options.port)?.map(|(_, gid)| gid),
+        };
+        Ok(Endpoint {
+            lid,
+            qpn: self.qpn(),
+            psn: self.psn()?,
+            gid,
+        })
+    }
+
+    /// The PSN that this side starts to send with.
+    fn psn(&self) -> Result<u32> {
+        if let Some(psn) = self.shared.psn.get() {
+            return Ok(*psn);
+        }
+        let mut random = [0; 4];
+        getrandom(&mut random, GetRandomFlags::empty())
+            .map_err(|errno| Error::os(Verb::ModifyQp, self.shared.subject(), errno))?;
+        Ok(*self
+            .shared
+            .psn
+            .get_or_init(|| u32::from_ne_bytes(random) & 0x00ff_ffff))
+    }
+
+    fn to_init(&self, options: &ConnectOptions, qkey: Option<u32>) -> QpAttr {
+        QpAttr {
+            state: Some(QpState::INIT),
+            port: Some(options.port),
+            pkey_index: Some(options.pkey_index),
+            access: qkey.is_none().then_some(options.access),
+            qkey,
+            ..QpAttr::default()
+        }
+    }
+}
+
+impl<T: Connected> Qp<T> {
+    /// Connects to a peer with the default options: from RESET to RTS.
+    ///
+    /// The peer connects to this side's [`Qp::endpoint`]. Receives that must not be missed are to be posted
+    /// before the peer sends; that is possible from INIT on, so connect, post, and then tell the peer.
+    ///
+    /// # Errors
+    ///
+    /// The peer's endpoint lacks a GID, or there is no route to it; the queue pair is then left in the state
+    /// that it came to, and [`Qp::reset`] makes another attempt possible.
+    pub fn connect(&mut self, peer: &Endpoint) -> Result<()> {
+        self.connect_with(peer, &ConnectOptions::default())
+    }
+
+    /// Connects to a peer with options of choice; use the same with [`Qp::endpoint_with`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::connect`].
+    pub fn connect_with(&mut self, peer: &Endpoint, options: &ConnectOptions) -> Result<()> {
+        let sq_psn = self.psn()?;
+        let path = self.path_to(peer, options)?;
+        let path_mtu = match options.path_mtu {
+            Some(mtu) => mtu,
+            None => self.context().query_port(options.port)?.active_mtu,
+        };
+        let reliable = self.transport() == QpType::RC;
+        self.modify(&self.to_init(options, None))?;
+        self.modify(&QpAttr {
+            state: Some(QpState::RTR),
+            path: Some(path),
+            path_mtu: Some(path_mtu),
+            dest_qpn: Some(peer.qpn),
+            rq_psn: Some(peer.psn),
+            max_dest_rd_atomic: reliable.then_some(options.max_dest_rd_atomic),
+            min_rnr_timer: reliable.then_some(options.min_rnr_timer),
+            ..QpAttr::default()
+        })?;
+        self.modify(&QpAttr {
+            state: Some(QpState::RTS),
+            sq_psn: Some(sq_psn),
+            timeout: reliable.then_some(options.timeout),
+            retry_cnt: reliable.then_some(options.retry_cnt),
+            rnr_retry: reliable.then_some(options.rnr_retry),
+            max_rd_atomic: reliable.then_some(options.max_rd_atomic),
+            ..QpAttr::default()
+        })
+    }
+}
+
+impl<T: Transport> Qp<T> {
+    /// The path to a peer.
+    fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
+        self.context().path_to(peer, options)
+    }
+}
+
+impl Context {
+    /// The path to a peer, for an address handle or a connection.
+    ///
+    /// # Errors
+    ///
+    /// The port is an Ethernet one and the peer gives no GID, or the own GID cannot be found.
+    pub fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
+        let local = AddressVector {
+            sl: options.sl,
+            ..AddressVector::local(options.port, peer.lid)
+        };
+        let own = match options.gid_index {
+            Some(index) => Some(index),
+            None => self.best_gid(options.port)?.map(|(index, _)| index),
+        };
+        match (peer.gid, own) {
+            (Some(dgid), sgid_index) => Ok(AddressVector {
+                dgid: Some(dgid),
+                sgid_index: sgid_index.unwrap_or(0),
+                hop_limit: options.hop_limit,
+                traffic_class: options.traffic_class,
+                ..local
+            }),
+            (None, None) => Ok(local),
+            (None, Some(_)) => Err(Error::invalid(
+                Verb::ModifyQp,
+                Subject::named("endpoint", peer),
+                "it has no GID, which this side's port or GID index calls for",
+            )),
+        }
+    }
+}
+
+impl<T: Datagram> Qp<T> {
+    /// Takes a datagram queue pair from RESET to RTS. Datagrams to it must carry `qkey`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port or partition key.
+    pub fn activate(&mut self, qkey: u32, options: &ConnectOptions) -> Result<()> {
+        let sq_psn = self.psn()?;
+        self.modify(&self.to_init(options, Some(qkey)))?;
+        self.modify(&QpAttr {
+            state: Some(QpState::RTR),
+            ..QpAttr::default()
+        })?;
+        self.modify(&QpAttr {
+            state: Some(QpState::RTS),
+            sq_psn: Some(sq_psn),
+            ..QpAttr::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_form_goes_both_ways() {
+        let endpoint = Endpoint {
+            lid: 0x12,
+            qpn: 0xabcdef,
+            psn: 1,
+            gid: None,
+        };
+        assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+        let endpoint = Endpoint {
+            gid: Some("fe80::1".parse().unwrap()),
+            ..endpoint
+        };
+        assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_refused() {
+        let good = "0000:000011:a3f2c1:00000000000000000000ffff0a090001";
+        assert!(good.parse::<Endpoint>().is_ok());
+        for bad in [
+            "",
+            ":::",
+            "0000:000011:a3f2c1",
+            &good[1..],
+            &format!("{good}:"),
+            &good.replace('f', "+"),
+            &good.replace("0000:", "00é:"),
+        ] {
+            assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
+        }
+    }
+}

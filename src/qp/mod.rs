@@ -1,0 +1,515 @@
+//! Queue pairs: creation, states, destruction. Posting is in [`send`] and [`recv`].
+//!
+//! A [`Qp`] is made of two halves that share the kernel object: the send half and the receive half. Each is
+//! used by exclusive borrow, without locks, and the two can go to different threads ([`Qp::split`]).
+
+mod attr;
+mod connect;
+mod recv;
+mod send;
+mod transition;
+mod transport;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use uverbs_uapi::flags::QpAttrMask;
+use uverbs_uapi::handle::QpHandle;
+use uverbs_uapi::types::QpCap;
+
+pub use attr::{AltPath, QpAttr, QpInfo};
+pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
+pub use recv::{RecvBatch, RecvHalf};
+pub use send::{Batch, Posted, SendHalf};
+pub use transport::{Any, Atomic, Connected, Datagram, Rc, RdmaRead, RdmaWrite, Transport, Uc, Ud};
+pub use uverbs_uapi::enums::{QpState, QpType};
+
+use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};
+use crate::context::Context;
+use crate::cq::{Cq, CqShared};
+use crate::driver::NewQp;
+use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
+use crate::key::PdTag;
+use crate::pd::{Pd, PdUse, User};
+
+/// How much a queue pair holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Caps {
+    /// Send requests in flight.
+    pub max_send_wr: u32,
+    /// Receive requests in flight.
+    pub max_recv_wr: u32,
+    /// Slices of a send request.
+    pub max_send_sge: u32,
+    /// Slices of a receive request.
+    pub max_recv_sge: u32,
+    /// Inline bytes of a send request.
+    pub max_inline_data: u32,
+}
+
+/// Queues of 64 requests with a slice each, and 64 inline bytes.
+impl Default for Caps {
+    fn default() -> Self {
+        Self {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        }
+    }
+}
+
+impl From<Caps> for QpCap {
+    fn from(caps: Caps) -> Self {
+        Self {
+            max_send_wr: caps.max_send_wr,
+            max_recv_wr: caps.max_recv_wr,
+            max_send_sge: caps.max_send_sge,
+            max_recv_sge: caps.max_recv_sge,
+            max_inline_data: caps.max_inline_data,
+        }
+    }
+}
+
+/// A queue pair to be: what it is to have.
+#[derive(Clone, Debug)]
+pub struct QpBuilder<'a> {
+    pd: &'a Pd,
+    send_cq: &'a Cq,
+    recv_cq: &'a Cq,
+    caps: Caps,
+    signal_all: bool,
+}
+
+impl Pd {
+    /// Creates a queue pair whose sends and receives complete on `cq`.
+    ///
+    /// The transport is [`Rc`], [`Uc`] or [`Ud`].
+    ///
+    /// # Errors
+    ///
+    /// A capacity exceeds the device's, which are then in the text. Manual page: `ibv_create_qp(3)`.
+    pub fn create_qp<T: StaticTransport>(&self, cq: &Cq, caps: Caps) -> Result<Qp<T>> {
+        self.qp(cq).caps(caps).create()
+    }
+
+    /// Starts the description of a queue pair whose sends and receives complete on `cq`.
+    pub fn qp<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a> {
+        QpBuilder {
+            pd: self,
+            send_cq: cq,
+            recv_cq: cq,
+            caps: Caps::default(),
+            signal_all: false,
+        }
+    }
+}
+
+/// A transport that is known at compile time: all but [`Any`].
+#[diagnostic::on_unimplemented(
+    message = "the transport of a new queue pair must be known here, and `{Self}` does not tell it",
+    note = "name `Rc`, `Uc` or `Ud`; for one chosen at run time use `QpBuilder::create_any(transport)`"
+)]
+pub trait StaticTransport: Transport {
+    /// The transport.
+    const QP_TYPE: QpType;
+}
+
+impl StaticTransport for Rc {
+    const QP_TYPE: QpType = QpType::RC;
+}
+impl StaticTransport for Uc {
+    const QP_TYPE: QpType = QpType::UC;
+}
+impl StaticTransport for Ud {
+    const QP_TYPE: QpType = QpType::UD;
+}
+
+impl<'a> QpBuilder<'a> {
+    /// Lets receives complete on another queue than sends.
+    pub fn recv_cq(mut self, cq: &'a Cq) -> Self {
+        self.recv_cq = cq;
+        self
+    }
+
+    /// How much the queues hold; [`Caps::default`] if not said.
+    pub fn caps(mut self, caps: Caps) -> Self {
+        self.caps = caps;
+        self
+    }
+
+    /// Lets every send request complete visibly, whether it asks for it or not (`sq_sig_all`).
+    pub fn signal_all(mut self, all: bool) -> Self {
+        self.signal_all = all;
+        self
+    }
+
+    /// Creates the queue pair, of a transport that is known here.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pd::create_qp`]; besides, a CQ belongs to another context.
+    pub fn create<T: StaticTransport>(self) -> Result<Qp<T>> {
+        self.create_typed(T::QP_TYPE)
+    }
+
+    /// Creates the queue pair, of a transport that is chosen at run time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`QpBuilder::create`]; besides, the transport is none of RC, UC and UD.
+    pub fn create_any(self, transport: QpType) -> Result<Qp<Any>> {
+        match transport {
+            QpType::RC | QpType::UC | QpType::UD => self.create_typed(transport),
+            other => Err(Error::unsupported(
+                Verb::CreateQp,
+                Subject::named("QP", format_args!("in PD {}", self.pd.handle().0)),
+                format!("queue pairs of type {other:?}; this library has RC, UC and UD"),
+            )),
+        }
+    }
+
+    fn create_typed<T: Transport>(self, transport: QpType) -> Result<Qp<T>> {
+        let context = self.pd.context();
+        if [self.send_cq, self.recv_cq]
+            .iter()
+            .any(|cq| cq.context().raw_fd() != context.raw_fd())
+        {
+            let subject = Subject::named("QP", format_args!("in PD {}", self.pd.handle().0));
+            return Err(Error::invalid(
+                Verb::CreateQp,
+                subject,
+                "a CQ belongs to another context than the PD",
+            ));
+        }
+        let id = context.new_id();
+        let command = CreateQp {
+            pd: self.pd.handle(),
+            send_cq: self.send_cq.handle(),
+            recv_cq: self.recv_cq.handle(),
+            srq: None,
+            qp_type: transport,
+            cap: self.caps.into(),
+            sq_sig_all: self.signal_all,
+            user_handle: id,
+            event_fd: context.event_fd()?,
+            driver: DriverData::default(),
+        };
+        let created = context.driver().create_qp(context.fd(), command);
+        let NewQp {
+            handle,
+            qpn,
+            send,
+            recv,
+        } = created.map_err(|error| with_limits(error, context))?;
+        let shared = Arc::new(QpShared {
+            handle,
+            qpn,
+            id,
+            transport,
+            state: AtomicU8::new(QpState::RESET.0 as u8),
+            psn: OnceLock::new(),
+            alive: true,
+            pd: self.pd.user(User::Qp),
+            _cqs: [
+                Arc::clone(self.send_cq.shared()),
+                Arc::clone(self.recv_cq.shared()),
+            ],
+        });
+        Ok(Qp {
+            send: SendHalf::new(send, &shared),
+            recv: RecvHalf::new(recv, &shared),
+            shared,
+        })
+    }
+}
+
+/// Adds the device's limits to an error that may come from them.
+fn with_limits(error: Error, context: &Context) -> Error {
+    if error.errno() != Some(Errno::INVAL) {
+        return error;
+    }
+    match context.query_device() {
+        Ok(device) => error.with_detail(format!(
+            "the device's limits: max_qp_wr {}, max_sge {}",
+            device.max_qp_wr, device.max_sge
+        )),
+        Err(_) => error,
+    }
+}
+
+/// What the two halves of a queue pair share.
+pub(crate) struct QpShared {
+    handle: QpHandle,
+    qpn: u32,
+    id: u64,
+    transport: QpType,
+    /// The state as this side set it last, a `QpState`. The kernel may have moved the QP on to SQE or ERR
+    /// by itself, in which posting is allowed, so this never forbids what the kernel would take.
+    ///
+    /// Relaxed throughout: it decides between an error and a post, and guards no memory.
+    state: AtomicU8,
+    /// The packet sequence number that connecting starts with, once it is drawn.
+    psn: OnceLock<u32>,
+    /// False once the kernel object is gone.
+    alive: bool,
+    pd: PdUse,
+    _cqs: [Arc<CqShared>; 2],
+}
+
+impl QpShared {
+    fn subject(&self) -> Subject {
+        Subject::numbered("QP", self.handle.0.into())
+    }
+
+    fn context(&self) -> &Context {
+        self.pd.context()
+    }
+
+    #[inline(always)]
+    fn state(&self) -> QpState {
+        QpState(self.state.load(Ordering::Relaxed).into())
+    }
+
+    fn tag(&self) -> PdTag {
+        self.pd.tag()
+    }
+
+    fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let from = match attr.cur_state {
+            Some(state) => state,
+            None => self.state(),
+        };
+        attr.check(&self.subject(), self.transport, from)?;
+        let base = attr.to_abi(self.handle.0);
+        let command = ModifyQp {
+            base,
+            rate_limit: attr.rate_limit,
+            driver: DriverData::default(),
+        };
+        self.context().fd().execute(&command)?;
+        if let Some(state) = attr.state {
+            self.state.store(state.0 as u8, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn query(&self) -> Result<QpInfo> {
+        let command = QueryQp {
+            qp: self.handle,
+            attr_mask: QpAttrMask::all().bits(),
+        };
+        let info = QpInfo::from(self.context().fd().execute(&command)?);
+        self.state.store(info.state.0 as u8, Ordering::Relaxed);
+        Ok(info)
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        // The answer counts the events that were read; see `Cq` on why there is nothing to wait for.
+        self.context().fd().execute(&DestroyQp(self.handle))?;
+        self.alive = false;
+        Ok(())
+    }
+}
+
+impl Drop for QpShared {
+    fn drop(&mut self) {
+        if self.alive
+            && let Err(error) = self.destroy()
+        {
+            // It goes with the context at the latest.
+            tracing::debug!(target: "uverbs", %error, "a QP could not be destroyed when it was dropped");
+        }
+    }
+}
+
+/// A queue pair of a transport.
+///
+/// Posting borrows it exclusively and takes no lock. It keeps its PD and its completion queues alive.
+pub struct Qp<T: Transport> {
+    // Before `shared`: the rings are unmapped while the kernel object still is.
+    send: SendHalf<T>,
+    recv: RecvHalf<T>,
+    shared: Arc<QpShared>,
+}
+
+impl<T: Transport> Qp<T> {
+    /// The kernel's handle.
+    pub fn handle(&self) -> QpHandle {
+        self.shared.handle
+    }
+
+    /// The queue pair's number on the wire; 24 bits.
+    pub fn qpn(&self) -> u32 {
+        self.shared.qpn
+    }
+
+    /// The number by which events name it; unique in its context.
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> QpType {
+        self.shared.transport
+    }
+
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        self.shared.context()
+    }
+
+    /// The state as it was last set or queried through this handle. A failed request moves the queue pair to
+    /// the error state without notice; [`Qp::query`] tells.
+    pub fn state(&self) -> QpState {
+        self.shared.state()
+    }
+
+    /// What its queues really hold; at least what was asked for.
+    pub fn caps(&self) -> Caps {
+        let (max_recv_wr, max_recv_sge) = self.recv.limits();
+        Caps {
+            max_send_wr: self.send.queue().capacity(),
+            max_recv_wr,
+            max_send_sge: self.send.queue().max_sge(),
+            max_recv_sge,
+            max_inline_data: self.send.queue().max_inline(),
+        }
+    }
+
+    /// Changes attributes, most often the state.
+    ///
+    /// # Errors
+    ///
+    /// The transition does not exist, lacks attributes or does not take them: refused with their names before
+    /// the kernel is asked. The kernel finds a value wrong, or no route to the peer. Manual page:
+    /// `ibv_modify_qp(3)`.
+    pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.shared.modify(attr)
+    }
+
+    /// Takes the queue pair to the state RESET: requests in flight are forgotten without completion.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed.
+    pub fn reset(&mut self) -> Result<()> {
+        self.modify(&QpAttr {
+            state: Some(QpState::RESET),
+            ..QpAttr::default()
+        })
+    }
+
+    /// Takes the queue pair to the state ERR: requests in flight complete as flushed.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed.
+    pub fn fail(&mut self) -> Result<()> {
+        self.modify(&QpAttr {
+            state: Some(QpState::ERR),
+            ..QpAttr::default()
+        })
+    }
+
+    /// Asks the kernel for all attributes.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed. Manual page: `ibv_query_qp(3)`.
+    pub fn query(&self) -> Result<QpInfo> {
+        self.shared.query()
+    }
+
+    /// Starts a batch of send requests.
+    #[inline(always)]
+    pub fn send(&mut self) -> Batch<'_, T> {
+        self.send.batch()
+    }
+
+    /// Starts a batch of receive requests.
+    #[inline(always)]
+    pub fn recv(&mut self) -> RecvBatch<'_> {
+        self.recv.batch()
+    }
+
+    /// Both halves at once, to post to one while the other is borrowed.
+    pub fn halves(&mut self) -> (&mut SendHalf<T>, &mut RecvHalf<T>) {
+        (&mut self.send, &mut self.recv)
+    }
+
+    /// Takes the queue pair apart, for two threads. It lives until both halves are gone.
+    pub fn split(self) -> (SendHalf<T>, RecvHalf<T>) {
+        (self.send, self.recv)
+    }
+
+    /// Puts two halves together again.
+    ///
+    /// # Errors
+    ///
+    /// They are of two queue pairs, and are given back.
+    pub fn join(send: SendHalf<T>, recv: RecvHalf<T>) -> Result<Self, (SendHalf<T>, RecvHalf<T>)> {
+        if !Arc::ptr_eq(send.shared(), recv.shared()) {
+            return Err((send, recv));
+        }
+        let shared = Arc::clone(send.shared());
+        Ok(Self { send, recv, shared })
+    }
+
+    /// Destroys the queue pair. Requests in flight are forgotten without completion.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, such as while it is attached to a multicast group; the error gives the queue pair
+    /// back. Manual page: `ibv_destroy_qp(3)`.
+    pub fn destroy(self) -> Result<(), DestroyError<Qp<T>>> {
+        let Qp { send, recv, shared } = self;
+        // Both halves come apart so that the shared part is unique; nobody else has a share in it.
+        let (send, recv) = (send.into_queue(), recv.into_queue());
+        let (shared, error) = match Arc::try_unwrap(shared) {
+            Ok(mut shared) => match shared.destroy() {
+                Ok(()) => return Ok(()),
+                Err(error) => (Arc::new(shared), error),
+            },
+            Err(shared) => {
+                let error = Error::invalid(
+                    Verb::DestroyQp,
+                    shared.subject(),
+                    "a half of it is elsewhere",
+                );
+                (shared, error)
+            }
+        };
+        let object = Qp {
+            send: SendHalf::new(send, &shared),
+            recv: RecvHalf::new(recv, &shared),
+            shared,
+        };
+        Err(DestroyError { object, error })
+    }
+}
+
+impl<T: Transport> fmt::Debug for Qp<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QpShared {
+            handle,
+            qpn,
+            id,
+            transport,
+            ..
+        } = &*self.shared;
+        f.debug_struct("Qp")
+            .field("transport", transport)
+            .field("handle", &handle.0)
+            .field("qpn", &format_args!("{qpn:#x}"))
+            .field("id", id)
+            .field("state", &self.state())
+            .finish()
+    }
+}
+
+/// A type parameter that decides about methods only.
+type Of<T> = PhantomData<fn() -> T>;

@@ -1,0 +1,166 @@
+//! Posting receive requests.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use uverbs_uapi::enums::QpState;
+
+use super::transport::Transport;
+use super::{Of, QpShared};
+use crate::driver::RecvQueue;
+use crate::key::{LocalSlice, PdTag};
+use crate::wr::PostError;
+
+/// The receive half of a queue pair.
+pub struct RecvHalf<T: Transport> {
+    /// None if the queue pair receives from a shared receive queue.
+    queue: Option<RecvQueue>,
+    pd: PdTag,
+    shared: Arc<QpShared>,
+    of: Of<T>,
+}
+
+impl<T: Transport> RecvHalf<T> {
+    pub(super) fn new(queue: Option<RecvQueue>, shared: &Arc<QpShared>) -> Self {
+        Self {
+            queue,
+            pd: shared.tag(),
+            shared: Arc::clone(shared),
+            of: PhantomData,
+        }
+    }
+
+    pub(super) fn into_queue(self) -> Option<RecvQueue> {
+        self.queue
+    }
+
+    pub(super) fn shared(&self) -> &Arc<QpShared> {
+        &self.shared
+    }
+
+    /// Requests and slices that the queue takes.
+    pub(super) fn limits(&self) -> (u32, u32) {
+        self.queue
+            .as_ref()
+            .map_or((0, 0), |queue| (queue.capacity(), queue.max_sge()))
+    }
+
+    /// The queue pair's number.
+    pub fn qpn(&self) -> u32 {
+        self.shared.qpn
+    }
+
+    /// Receive requests that have been posted and that no message has been received into.
+    pub fn in_flight(&self) -> u32 {
+        self.queue.as_ref().map_or(0, RecvQueue::in_flight)
+    }
+
+    /// Starts a batch of receive requests.
+    #[inline(always)]
+    pub fn batch(&mut self) -> RecvBatch<'_> {
+        RecvBatch {
+            queue: self.queue.as_mut(),
+            pd: self.pd,
+            shared: &self.shared,
+        }
+    }
+}
+
+impl<T: Transport> fmt::Debug for RecvHalf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvHalf")
+            .field("qpn", &self.qpn())
+            .field("queue", &self.queue)
+            .finish()
+    }
+}
+
+/// Receive requests that are being written into the ring.
+///
+/// The device sees none of them before [`RecvBatch::ring`]; a batch that is dropped posts nothing.
+#[must_use = "a batch that is not rung posts nothing"]
+pub struct RecvBatch<'q> {
+    queue: Option<&'q mut RecvQueue>,
+    pd: PdTag,
+    shared: &'q QpShared,
+}
+
+impl RecvBatch<'_> {
+    /// Requests in the batch.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.queue
+            .as_ref()
+            .map_or(0, |queue| queue.pending() as usize)
+    }
+
+    /// True if there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a receive: the next message is scattered over `into`. Datagrams put 40 bytes of global route
+    /// header first.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`]; the batch stays as it was.
+    ///
+    /// # Safety
+    ///
+    /// Until the request has completed, or the queue pair has been reset or destroyed, the memory stays
+    /// registered, and nobody reads or writes it, by references above all.
+    #[inline(always)]
+    pub unsafe fn post(
+        &mut self,
+        wr_id: u64,
+        into: impl AsRef<[LocalSlice]>,
+    ) -> Result<(), PostError> {
+        let slices = into.as_ref();
+        let Some(queue) = &mut self.queue else {
+            return Err(PostError::QueueFull { capacity: 0 });
+        };
+        if slices.iter().any(|slice| slice.pd != self.pd) {
+            return Err(PostError::ForeignPd);
+        }
+        queue.push(wr_id, slices)
+    }
+
+    /// Hands the batch to the device, and returns how many requests it had. No system call is made.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::WrongState`] in the state RESET: nothing is posted.
+    #[inline(always)]
+    pub fn ring(mut self) -> Result<usize, PostError> {
+        let count = self.len();
+        let state = self.shared.state();
+        if state == QpState::RESET {
+            return Err(PostError::WrongState { state });
+        }
+        if let Some(queue) = &mut self.queue {
+            queue.ring();
+        }
+        Ok(count)
+    }
+}
+
+impl Drop for RecvBatch<'_> {
+    /// Takes back what has not been rung.
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.abandon();
+        }
+    }
+}
+
+impl fmt::Debug for RecvBatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvBatch")
+            .field("len", &self.len())
+            .finish()
+    }
+}

@@ -1,0 +1,593 @@
+//! Posting send requests: written straight into the ring, handed over by one doorbell.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use uverbs_uapi::enums::{QpState, QpType};
+use uverbs_uapi::flags::SendFlags;
+
+use super::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
+use super::{Of, QpShared};
+use crate::ah::UdPeer;
+use crate::driver::{SendQueue, SendSlot};
+use crate::key::{LocalSlice, PdTag, RemoteSlice};
+use crate::wr::{Destination, Operation, Payload, PostError, Remote};
+
+/// Bytes that an atomic operation works on.
+const ATOMIC: u64 = 8;
+
+/// The send half of a queue pair.
+pub struct SendHalf<T: Transport> {
+    queue: SendQueue,
+    /// Copies of what every post looks at.
+    pd: PdTag,
+    transport: QpType,
+    shared: Arc<QpShared>,
+    of: Of<T>,
+}
+
+impl<T: Transport> SendHalf<T> {
+    pub(super) fn new(queue: SendQueue, shared: &Arc<QpShared>) -> Self {
+        let (pd, transport) = (shared.tag(), shared.transport);
+        Self {
+            queue,
+            pd,
+            transport,
+            shared: Arc::clone(shared),
+            of: PhantomData,
+        }
+    }
+
+    pub(super) fn queue(&self) -> &SendQueue {
+        &self.queue
+    }
+
+    pub(super) fn into_queue(self) -> SendQueue {
+        self.queue
+    }
+
+    pub(super) fn shared(&self) -> &Arc<QpShared> {
+        &self.shared
+    }
+
+    /// The queue pair's number.
+    pub fn qpn(&self) -> u32 {
+        self.shared.qpn
+    }
+
+    /// Send requests that have been rung and that the device has not finished.
+    pub fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    /// Starts a batch of send requests.
+    #[inline(always)]
+    pub fn batch(&mut self) -> Batch<'_, T> {
+        Batch { half: self }
+    }
+}
+
+impl<T: Transport> fmt::Debug for SendHalf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendHalf")
+            .field("qpn", &self.qpn())
+            .field("queue", &self.queue)
+            .finish()
+    }
+}
+
+/// Send requests that are being written into the ring.
+///
+/// The device sees none of them before [`Batch::ring`]; a batch that is dropped posts nothing. A method that
+/// fails adds nothing, and what was added before stays in the batch: [`Batch::len`] says how much.
+///
+/// # Safety of the methods
+///
+/// Methods that take registered memory are `unsafe`, because the device reads or writes it after they return.
+/// The caller promises for each: until the request has completed (has a completion, or is followed by a
+/// request of the same queue that has one, or the queue pair has been reset or destroyed) the memory stays
+/// registered; nobody writes to it if the request reads it (SEND, WRITE); nobody reads or writes it, by
+/// references above all, if the request writes it (READ, atomics).
+#[must_use = "a batch that is not rung posts nothing"]
+pub struct Batch<'q, T: Transport> {
+    half: &'q mut SendHalf<T>,
+}
+
+impl<'q, T: Transport> Batch<'q, T> {
+    /// Requests in the batch.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.half.queue.pending() as usize
+    }
+
+    /// True if there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Hands the batch to the device with one doorbell, and returns how many requests it had. An empty batch
+    /// makes no system call.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::WrongState`] if the queue pair does not send yet: nothing is posted.
+    /// [`PostError::Doorbell`] if the kernel refuses the doorbell, such as after the device's removal.
+    #[inline(always)]
+    pub fn ring(self) -> Result<usize, PostError> {
+        let count = self.len();
+        let state = self.half.shared.state();
+        if matches!(state, QpState::RESET | QpState::INIT | QpState::RTR) {
+            return Err(PostError::WrongState { state });
+        }
+        if count > 0 {
+            self.half.queue.ring().map_err(PostError::Doorbell)?;
+        }
+        Ok(count)
+    }
+
+    /// Checks what can be checked of every request and writes it into the ring.
+    #[inline(always)]
+    fn push(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination>,
+        payload: Payload<'_>,
+    ) -> Result<Posted<'_>, PostError> {
+        if T::TYPE.is_none() {
+            check_transport(self.half.transport, operation, to.is_some())?;
+        }
+        if let Payload::Gather(slices) = payload
+            && slices.iter().any(|slice| slice.pd != self.half.pd)
+        {
+            return Err(PostError::ForeignPd);
+        }
+        if to.is_some_and(|to| to.pd != self.half.pd) {
+            return Err(PostError::ForeignPd);
+        }
+        self.half
+            .queue
+            .push(operation, to, payload)
+            .map(|slot| Posted {
+                slot,
+                batch: PhantomData,
+            })
+    }
+
+    /// As `push`, for a payload that goes to or comes from `remote`.
+    #[inline(always)]
+    fn push_remote(
+        &mut self,
+        operation: impl FnOnce(Remote) -> Operation,
+        remote: RemoteSlice,
+        payload: Payload<'_>,
+    ) -> Result<Posted<'_>, PostError> {
+        let local = length(payload);
+        if local > remote.length {
+            return Err(PostError::BeyondRemote {
+                local,
+                remote: remote.length,
+            });
+        }
+        let RemoteSlice { address, rkey, .. } = remote;
+        self.push(operation(Remote { address, rkey }), None, payload)
+    }
+}
+
+/// The longest message that the InfiniBand specification has.
+const MAX_MESSAGE: u64 = 1 << 31;
+
+/// The bytes of a payload.
+#[inline(always)]
+fn length(payload: Payload<'_>) -> u64 {
+    match payload {
+        Payload::Gather(slices) => slices.iter().map(|slice| u64::from(slice.length)).sum(),
+        Payload::Inline(bytes) => bytes.len() as u64,
+    }
+}
+
+/// A list of slices, refused if it is too long for a message.
+#[inline(always)]
+fn gather(slices: &[LocalSlice]) -> Result<Payload<'_>, PostError> {
+    let payload = Payload::Gather(slices);
+    let given = length(payload);
+    if given > MAX_MESSAGE {
+        return Err(PostError::MessageTooLong {
+            given,
+            max: MAX_MESSAGE,
+        });
+    }
+    Ok(payload)
+}
+
+/// Checks a request against a transport that is known at run time only.
+fn check_transport(
+    transport: QpType,
+    operation: Operation,
+    has_destination: bool,
+) -> Result<(), PostError> {
+    if has_destination != (transport == QpType::UD) {
+        return Err(PostError::Destination);
+    }
+    let has = match operation {
+        Operation::Send | Operation::SendImm { .. } => true,
+        Operation::Write { .. } | Operation::WriteImm { .. } => transport != QpType::UD,
+        Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
+            transport == QpType::RC
+        }
+    };
+    if has {
+        Ok(())
+    } else {
+        Err(PostError::NotInTransport { transport })
+    }
+}
+
+impl<T: Connected> Batch<'_, T> {
+    /// Adds a SEND of registered memory to the peer.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`].
+    #[inline(always)]
+    pub unsafe fn send(&mut self, from: impl AsRef<[LocalSlice]>) -> Result<Posted<'_>, PostError> {
+        self.push(Operation::Send, None, gather(from.as_ref())?)
+    }
+
+    /// Adds a SEND with immediate data, which the peer finds in its completion.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`].
+    #[inline(always)]
+    pub unsafe fn send_imm(
+        &mut self,
+        from: impl AsRef<[LocalSlice]>,
+        imm: u32,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push(Operation::SendImm { imm }, None, gather(from.as_ref())?)
+    }
+
+    /// Adds a SEND of bytes that are copied into the request.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    #[inline(always)]
+    pub fn send_inline(&mut self, bytes: &[u8]) -> Result<Posted<'_>, PostError> {
+        self.push(Operation::Send, None, Payload::Inline(bytes))
+    }
+
+    /// Adds a SEND with immediate data of bytes that are copied into the request.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    #[inline(always)]
+    pub fn send_imm_inline(&mut self, bytes: &[u8], imm: u32) -> Result<Posted<'_>, PostError> {
+        self.push(Operation::SendImm { imm }, None, Payload::Inline(bytes))
+    }
+}
+
+impl<T: Datagram> Batch<'_, T> {
+    /// Adds a SEND of registered memory, at most the path's MTU, to a destination.
+    ///
+    /// The address handle must live until the request has completed; if it does not, the datagram is not sent.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`].
+    #[inline(always)]
+    pub unsafe fn send_to(
+        &mut self,
+        to: UdPeer<'_>,
+        from: impl AsRef<[LocalSlice]>,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push(
+            Operation::Send,
+            Some(to.destination()),
+            gather(from.as_ref())?,
+        )
+    }
+
+    /// Adds a SEND with immediate data to a destination.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`].
+    #[inline(always)]
+    pub unsafe fn send_imm_to(
+        &mut self,
+        to: UdPeer<'_>,
+        from: impl AsRef<[LocalSlice]>,
+        imm: u32,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push(
+            Operation::SendImm { imm },
+            Some(to.destination()),
+            gather(from.as_ref())?,
+        )
+    }
+
+    /// Adds a SEND of bytes that are copied into the request, to a destination.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    #[inline(always)]
+    pub fn send_inline_to(
+        &mut self,
+        to: UdPeer<'_>,
+        bytes: &[u8],
+    ) -> Result<Posted<'_>, PostError> {
+        self.push(
+            Operation::Send,
+            Some(to.destination()),
+            Payload::Inline(bytes),
+        )
+    }
+
+    /// Adds a SEND with immediate data of bytes that are copied into the request, to a destination.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    #[inline(always)]
+    pub fn send_imm_inline_to(
+        &mut self,
+        to: UdPeer<'_>,
+        bytes: &[u8],
+        imm: u32,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push(
+            Operation::SendImm { imm },
+            Some(to.destination()),
+            Payload::Inline(bytes),
+        )
+    }
+}
+
+impl<T: RdmaWrite> Batch<'_, T> {
+    /// Adds an RDMA WRITE of registered memory to the peer's.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`].
+    #[inline(always)]
+    pub unsafe fn write(
+        &mut self,
+        from: impl AsRef<[LocalSlice]>,
+        to: RemoteSlice,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push_remote(
+            |remote| Operation::Write { remote },
+            to,
+            gather(from.as_ref())?,
+        )
+    }
+
+    /// Adds an RDMA WRITE with immediate data, which consumes a receive of the peer.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`].
+    #[inline(always)]
+    pub unsafe fn write_imm(
+        &mut self,
+        from: impl AsRef<[LocalSlice]>,
+        to: RemoteSlice,
+        imm: u32,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push_remote(
+            |remote| Operation::WriteImm { remote, imm },
+            to,
+            gather(from.as_ref())?,
+        )
+    }
+
+    /// Adds an RDMA WRITE of bytes that are copied into the request.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    #[inline(always)]
+    pub fn write_inline(&mut self, bytes: &[u8], to: RemoteSlice) -> Result<Posted<'_>, PostError> {
+        self.push_remote(
+            |remote| Operation::Write { remote },
+            to,
+            Payload::Inline(bytes),
+        )
+    }
+
+    /// Adds an RDMA WRITE with immediate data of bytes that are copied into the request.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    #[inline(always)]
+    pub fn write_imm_inline(
+        &mut self,
+        bytes: &[u8],
+        to: RemoteSlice,
+        imm: u32,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push_remote(
+            |remote| Operation::WriteImm { remote, imm },
+            to,
+            Payload::Inline(bytes),
+        )
+    }
+}
+
+impl<T: RdmaRead> Batch<'_, T> {
+    /// Adds an RDMA READ of the peer's memory into registered memory.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`]. The device writes to the memory.
+    #[inline(always)]
+    pub unsafe fn read(
+        &mut self,
+        into: impl AsRef<[LocalSlice]>,
+        from: RemoteSlice,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push_remote(
+            |remote| Operation::Read { remote },
+            from,
+            gather(into.as_ref())?,
+        )
+    }
+}
+
+impl<T: Atomic> Batch<'_, T> {
+    /// Adds an atomic compare-and-swap: 8 bytes of the peer's memory become `swap` if they are `compare`; what
+    /// they were is written to `into`. The numbers are in this host's byte order.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`]. The device writes to the memory.
+    #[inline(always)]
+    pub unsafe fn compare_swap(
+        &mut self,
+        into: LocalSlice,
+        at: RemoteSlice,
+        compare: u64,
+        swap: u64,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push_atomic(
+            |remote| Operation::CompareSwap {
+                remote,
+                compare,
+                swap,
+            },
+            into,
+            at,
+        )
+    }
+
+    /// Adds an atomic fetch-and-add: `add` is added to 8 bytes of the peer's memory; what they were is written
+    /// to `into`. The numbers are in this host's byte order.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`]. The device writes to the memory.
+    #[inline(always)]
+    pub unsafe fn fetch_add(
+        &mut self,
+        into: LocalSlice,
+        at: RemoteSlice,
+        add: u64,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push_atomic(|remote| Operation::FetchAdd { remote, add }, into, at)
+    }
+
+    #[inline(always)]
+    fn push_atomic(
+        &mut self,
+        operation: impl FnOnce(Remote) -> Operation,
+        into: LocalSlice,
+        at: RemoteSlice,
+    ) -> Result<Posted<'_>, PostError> {
+        if u64::from(into.length) != ATOMIC || at.address % ATOMIC != 0 {
+            return Err(PostError::NotAtomic {
+                address: at.address,
+                length: into.length.into(),
+            });
+        }
+        self.push_remote(operation, at, Payload::Gather(std::slice::from_ref(&into)))
+    }
+}
+
+impl<T: Transport> Drop for Batch<'_, T> {
+    /// Takes back what has not been rung.
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.half.queue.abandon();
+    }
+}
+
+impl<T: Transport> fmt::Debug for Batch<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("len", &self.len()).finish()
+    }
+}
+
+/// A request in the batch, to say more about. Without more it is unsignaled and has the id 0.
+pub struct Posted<'b> {
+    slot: SendSlot,
+    batch: PhantomData<&'b mut ()>,
+}
+
+impl Posted<'_> {
+    /// Lets the request have a completion, with this id.
+    #[inline(always)]
+    pub fn signaled(mut self, wr_id: u64) -> Self {
+        self.slot.set_id(wr_id);
+        self.slot.add_flags(SendFlags::SIGNALED);
+        self
+    }
+
+    /// Gives the request an id, for the completion that it has if it fails, or if all requests are signaled.
+    #[inline(always)]
+    pub fn id(mut self, wr_id: u64) -> Self {
+        self.slot.set_id(wr_id);
+        self
+    }
+
+    /// Holds the request back until all READs and atomics before it have completed.
+    #[inline(always)]
+    pub fn fence(mut self) -> Self {
+        self.slot.add_flags(SendFlags::FENCE);
+        self
+    }
+
+    /// Marks the message as solicited: it wakes a peer that has armed its queue for such ones only.
+    #[inline(always)]
+    pub fn solicited(mut self) -> Self {
+        self.slot.add_flags(SendFlags::SOLICITED);
+        self
+    }
+}
+
+impl fmt::Debug for Posted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Posted").field("slot", &self.slot).finish()
+    }
+}

@@ -1,0 +1,111 @@
+//! The transports, as types: what a queue pair cannot do does not compile.
+
+use std::fmt::Debug;
+
+use uverbs_uapi::enums::QpType;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A transport service.
+///
+/// [`Rc`], [`Uc`] and [`Ud`] are transports known at compile time; [`Any`] is one chosen at run time.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a transport",
+    note = "use one of `Rc`, `Uc`, `Ud`, or `Any` for a transport that is chosen at run time"
+)]
+pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
+    /// The transport, or `None` if it is known at run time only.
+    const TYPE: Option<QpType>;
+}
+
+/// A transport between two connected queue pairs.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` queue pair is not connected to a peer",
+    label = "this request needs a connected queue pair",
+    note = "datagrams take a destination with each request: use the `_to` methods, such as `send_to`"
+)]
+pub trait Connected: Transport {}
+
+/// A transport whose requests carry their destination.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` queue pair takes no destination with a request",
+    label = "this request needs a datagram queue pair",
+    note = "a connected queue pair sends to its peer: use the methods without `_to`, such as `send`"
+)]
+pub trait Datagram: Transport {}
+
+/// A transport with RDMA WRITE.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no RDMA WRITE",
+    label = "only RC and UC queue pairs have RDMA WRITE"
+)]
+pub trait RdmaWrite: Connected {}
+
+/// A transport with RDMA READ.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no RDMA READ",
+    label = "only RC queue pairs have RDMA READ"
+)]
+pub trait RdmaRead: Connected {}
+
+/// A transport with atomic operations.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no atomic operations",
+    label = "only RC queue pairs have atomic operations"
+)]
+pub trait Atomic: Connected {}
+
+/// Reliable connection: in order, acknowledged, with every operation.
+#[derive(Clone, Copy, Debug)]
+pub enum Rc {}
+
+/// Unreliable connection: in order, not acknowledged; SEND and RDMA WRITE.
+#[derive(Clone, Copy, Debug)]
+pub enum Uc {}
+
+/// Unreliable datagram: each SEND of at most an MTU to a destination of its own.
+#[derive(Clone, Copy, Debug)]
+pub enum Ud {}
+
+/// A transport chosen at run time. All methods are there; one that the transport lacks fails with
+/// [`PostError::NotInTransport`](crate::PostError::NotInTransport) or
+/// [`PostError::Destination`](crate::PostError::Destination).
+#[derive(Clone, Copy, Debug)]
+pub enum Any {}
+
+impl sealed::Sealed for Rc {}
+impl sealed::Sealed for Uc {}
+impl sealed::Sealed for Ud {}
+impl sealed::Sealed for Any {}
+
+impl Transport for Rc {
+    const TYPE: Option<QpType> = Some(QpType::RC);
+}
+impl Transport for Uc {
+    const TYPE: Option<QpType> = Some(QpType::UC);
+}
+impl Transport for Ud {
+    const TYPE: Option<QpType> = Some(QpType::UD);
+}
+impl Transport for Any {
+    const TYPE: Option<QpType> = None;
+}
+
+impl Connected for Rc {}
+impl Connected for Uc {}
+impl Connected for Any {}
+
+impl Datagram for Ud {}
+impl Datagram for Any {}
+
+impl RdmaWrite for Rc {}
+impl RdmaWrite for Uc {}
+impl RdmaWrite for Any {}
+
+impl RdmaRead for Rc {}
+impl RdmaRead for Any {}
+
+impl Atomic for Rc {}
+impl Atomic for Any {}

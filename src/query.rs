@@ -1,0 +1,366 @@
+//! What a device and its ports are capable of.
+//!
+//! The structs carry the field names of `ibv_query_device_ex(3)` and `ibv_query_port(3)`; flags and numbers that
+//! mean something have types.
+
+use uverbs_uapi::enums::{self, AtomicCap, LinkLayer, Mtu};
+use uverbs_uapi::flags::{
+    DeviceCapFlags, PortCapFlags, PortCapFlags2, QueryPortFlags, RawPacketCaps,
+};
+use uverbs_uapi::types::{
+    self as abi, CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
+};
+
+use crate::command::{Command, QueryDevice, QueryGid, QueryGidTable, QueryPort};
+use crate::context::Context;
+use crate::device::{PhysicalState, PortState};
+use crate::error::{Errno, Error, Result, Verb};
+use crate::gid::{Gid, GidType};
+use crate::guid::Guid;
+
+/// The attributes of a device. Limits are those of the device; a process may reach its own before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// Firmware version as a number; [`Device::firmware_version`](crate::Device::firmware_version) has its text.
+    pub fw_ver: u64,
+    /// GUID of the node.
+    pub node_guid: Guid,
+    /// GUID of the system that the node is a part of.
+    pub sys_image_guid: Guid,
+    /// Bytes of the largest memory region.
+    pub max_mr_size: u64,
+    /// The page sizes that memory can be mapped with: bit n for 2ⁿ bytes.
+    pub page_size_cap: u64,
+    /// IEEE vendor id.
+    pub vendor_id: u32,
+    /// The vendor's number of the part.
+    pub vendor_part_id: u32,
+    /// Hardware version.
+    pub hw_ver: u32,
+    /// What the device can do.
+    pub capabilities: DeviceCapFlags,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Requests in flight on a queue.
+    pub max_qp_wr: u32,
+    /// Slices of a request.
+    pub max_sge: u32,
+    /// Slices of an RDMA READ.
+    pub max_sge_rd: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries of a completion queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// READs and atomics of the peer under way on a queue pair.
+    pub max_qp_rd_atom: u32,
+    /// READs and atomics of peers under way on the device.
+    pub max_res_rd_atom: u32,
+    /// READs and atomics of this side under way on a queue pair.
+    pub max_qp_init_rd_atom: u32,
+    /// How far atomics are atomic: not at all, within the device, or with the processor too.
+    pub atomic_cap: AtomicCap,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Raw packet queue pairs.
+    pub max_raw_ethy_qp: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs in a multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// Queue pairs in multicast groups in all.
+    pub max_total_mcast_qp_attach: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Requests on a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Slices of a request on a shared receive queue.
+    pub max_srq_sge: u32,
+    /// Partition keys.
+    pub max_pkeys: u16,
+    /// How long the device takes to acknowledge: 4.096 µs · 2ⁿ.
+    pub local_ca_ack_delay: u8,
+    /// Ports.
+    pub phys_port_cnt: u8,
+    /// On-demand paging, by transport.
+    pub odp: OdpCaps,
+    /// The bits of a completion timestamp that count; 0 if there are none.
+    pub timestamp_mask: u64,
+    /// The clock of the timestamps in kHz; 0 if there is none.
+    pub hca_core_clock: u64,
+    /// Receive-side scaling.
+    pub rss: RssCaps,
+    /// Work queues of the receive kind.
+    pub max_wq_type_rq: u32,
+    /// What raw packet queue pairs can do.
+    pub raw_packet: RawPacketCaps,
+    /// Tag matching.
+    pub tag_matching: TmCaps,
+    /// Moderation of completion events.
+    pub cq_moderation: CqModerationCaps,
+    /// Bytes of the device's own memory that can be allocated.
+    pub max_dm_size: u64,
+}
+
+impl From<ExQueryDeviceResp> for DeviceAttr {
+    fn from(raw: ExQueryDeviceResp) -> Self {
+        let base = raw.base;
+        Self {
+            fw_ver: base.fw_ver,
+            node_guid: Guid(base.node_guid.get()),
+            sys_image_guid: Guid(base.sys_image_guid.get()),
+            max_mr_size: base.max_mr_size,
+            page_size_cap: base.page_size_cap,
+            vendor_id: base.vendor_id,
+            vendor_part_id: base.vendor_part_id,
+            hw_ver: base.hw_ver,
+            // The extended flags repeat the 32 plain ones where the kernel knows them.
+            capabilities: DeviceCapFlags::from_bits_retain(
+                raw.device_cap_flags_ex | u64::from(base.device_cap_flags),
+            ),
+            max_qp: base.max_qp,
+            max_qp_wr: base.max_qp_wr,
+            max_sge: base.max_sge,
+            max_sge_rd: base.max_sge_rd,
+            max_cq: base.max_cq,
+            max_cqe: base.max_cqe,
+            max_mr: base.max_mr,
+            max_pd: base.max_pd,
+            max_qp_rd_atom: base.max_qp_rd_atom,
+            max_res_rd_atom: base.max_res_rd_atom,
+            max_qp_init_rd_atom: base.max_qp_init_rd_atom,
+            atomic_cap: base.atomic_cap.into(),
+            max_mw: base.max_mw,
+            max_raw_ethy_qp: base.max_raw_ethy_qp,
+            max_mcast_grp: base.max_mcast_grp,
+            max_mcast_qp_attach: base.max_mcast_qp_attach,
+            max_total_mcast_qp_attach: base.max_total_mcast_qp_attach,
+            max_ah: base.max_ah,
+            max_srq: base.max_srq,
+            max_srq_wr: base.max_srq_wr,
+            max_srq_sge: base.max_srq_sge,
+            max_pkeys: base.max_pkeys,
+            local_ca_ack_delay: base.local_ca_ack_delay,
+            phys_port_cnt: base.phys_port_cnt,
+            odp: raw.odp_caps,
+            timestamp_mask: raw.timestamp_mask,
+            hca_core_clock: raw.hca_core_clock,
+            rss: raw.rss_caps,
+            max_wq_type_rq: raw.max_wq_type_rq,
+            raw_packet: RawPacketCaps::from_bits_retain(raw.raw_packet_caps),
+            tag_matching: raw.tm_caps,
+            cq_moderation: raw.cq_moderation_caps,
+            max_dm_size: raw.max_dm_size,
+        }
+    }
+}
+
+/// The attributes of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PortAttr {
+    /// The logical state of the link.
+    pub state: PortState,
+    /// The physical state of the link.
+    pub phys_state: PhysicalState,
+    /// InfiniBand or Ethernet.
+    pub link_layer: LinkLayer,
+    /// The largest packet that the port can do.
+    pub max_mtu: Mtu,
+    /// The largest packet as the link is configured.
+    pub active_mtu: Mtu,
+    /// Bytes of the largest message.
+    pub max_msg_sz: u32,
+    /// Entries of the GID table.
+    pub gid_tbl_len: u32,
+    /// Entries of the partition key table.
+    pub pkey_tbl_len: u16,
+    /// The port's LID; 0 on Ethernet.
+    pub lid: u16,
+    /// The LID of the subnet manager.
+    pub sm_lid: u16,
+    /// The service level of the subnet manager.
+    pub sm_sl: u8,
+    /// How many low bits of the LID address this port.
+    pub lmc: u8,
+    /// Virtual lanes, as a code.
+    pub max_vl_num: u8,
+    /// How long a packet may take through the subnet, as a code.
+    pub subnet_timeout: u8,
+    /// What the subnet manager did when it initialised the port.
+    pub init_type_reply: u8,
+    /// The width of the link, as a code: 1 for 1x, 2 for 4x, 4 for 8x, 8 for 12x, 16 for 2x.
+    pub active_width: u8,
+    /// The speed of a lane, as a code.
+    pub active_speed: u8,
+    /// Packets dropped for their partition key.
+    pub bad_pkey_cntr: u32,
+    /// Packets dropped for their Q_Key.
+    pub qkey_viol_cntr: u32,
+    /// What the port can do.
+    pub capabilities: PortCapFlags,
+    /// More of what the port can do.
+    pub capabilities2: PortCapFlags2,
+    /// Demands that the port makes on paths.
+    pub flags: QueryPortFlags,
+}
+
+impl From<QueryPortRespEx> for PortAttr {
+    fn from(raw: QueryPortRespEx) -> Self {
+        let port = raw.legacy_resp;
+        Self {
+            state: port.state.into(),
+            phys_state: port.phys_state.into(),
+            link_layer: port.link_layer.into(),
+            max_mtu: port.max_mtu.into(),
+            active_mtu: port.active_mtu.into(),
+            max_msg_sz: port.max_msg_sz,
+            gid_tbl_len: port.gid_tbl_len,
+            pkey_tbl_len: port.pkey_tbl_len,
+            lid: port.lid,
+            sm_lid: port.sm_lid,
+            sm_sl: port.sm_sl,
+            lmc: port.lmc,
+            max_vl_num: port.max_vl_num,
+            subnet_timeout: port.subnet_timeout,
+            init_type_reply: port.init_type_reply,
+            active_width: port.active_width,
+            active_speed: port.active_speed,
+            bad_pkey_cntr: port.bad_pkey_cntr,
+            qkey_viol_cntr: port.qkey_viol_cntr,
+            capabilities: PortCapFlags::from_bits_retain(port.port_cap_flags),
+            capabilities2: PortCapFlags2::from_bits_retain(raw.port_cap_flags2),
+            flags: QueryPortFlags::from_bits_retain(port.flags),
+        }
+    }
+}
+
+/// An entry of a port's GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GidEntry {
+    /// The port, counted from 1.
+    pub port: u32,
+    /// The index in the port's table.
+    pub index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// What packets sent from it look like on the wire.
+    pub gid_type: GidType,
+    /// The interface index of its network device; 0 if it has none.
+    pub netdev_ifindex: u32,
+}
+
+impl From<abi::GidEntry> for GidEntry {
+    fn from(raw: abi::GidEntry) -> Self {
+        Self {
+            port: raw.port_num,
+            index: raw.gid_index,
+            gid: Gid::new(raw.gid),
+            gid_type: enums::GidType(raw.gid_type).into(),
+            netdev_ifindex: raw.netdev_ifindex,
+        }
+    }
+}
+
+impl Context {
+    /// Queries the device.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed. Manual page: `ibv_query_device_ex(3)`.
+    pub fn query_device(&self) -> Result<DeviceAttr> {
+        self.fd().execute(&QueryDevice).map(DeviceAttr::from)
+    }
+
+    /// Queries a port, counted from 1.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port (`EINVAL`). Manual page: `ibv_query_port(3)`.
+    pub fn query_port(&self, port: u8) -> Result<PortAttr> {
+        self.fd().execute(&QueryPort { port }).map(PortAttr::from)
+    }
+
+    /// The entries of the GID tables of all ports that are in use.
+    ///
+    /// Kernels before 5.10 have no command for it; sysfs answers there.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed. Manual page: `ibv_query_gid_table(3)`.
+    pub fn gid_table(&self) -> Result<Vec<GidEntry>> {
+        let mut room = QueryGidTable::USUAL;
+        loop {
+            return match self.fd().execute(&QueryGidTable { room }) {
+                Ok(entries) => Ok(entries.into_iter().map(GidEntry::from).collect()),
+                // The kernel answers EINVAL if there are more entries than there is room for.
+                Err(error) if error.errno() == Some(Errno::INVAL) && room < QueryGidTable::MAX => {
+                    room = QueryGidTable::MAX;
+                    continue;
+                }
+                Err(error) if error.is_unsupported() => self.gid_table_by_sysfs(),
+                Err(error) => Err(error),
+            };
+        }
+    }
+
+    fn gid_table_by_sysfs(&self) -> Result<Vec<GidEntry>> {
+        let mut entries = Vec::new();
+        for port in 1..=self.query_device()?.phys_port_cnt.into() {
+            for entry in self.device().gid_table(port)? {
+                entries.push(GidEntry {
+                    port,
+                    index: entry.index,
+                    gid: entry.gid,
+                    gid_type: entry.gid_type,
+                    netdev_ifindex: entry.netdev.and_then(|netdev| netdev.index).unwrap_or(0),
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    /// One entry of a port's GID table.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port or index, or the entry is empty; the text says how long the table is. Manual page:
+    /// `ibv_query_gid_ex(3)`.
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry> {
+        let command = QueryGid {
+            port: port.into(),
+            index,
+        };
+        match self.fd().execute(&command) {
+            Ok(entry) => Ok(entry.into()),
+            Err(error) if error.is_unsupported() => {
+                let table = self.gid_table_by_sysfs()?;
+                let found = table
+                    .into_iter()
+                    .find(|entry| entry.port == port.into() && entry.index == index);
+                found.ok_or_else(|| Error::os(Verb::QueryGid, command.subject(), Errno::NODATA))
+            }
+            Err(error) => Err(match self.query_port(port) {
+                Ok(port) => {
+                    error.with_detail(format!("the table has {} entries", port.gid_tbl_len))
+                }
+                Err(_) => error,
+            }),
+        }
+    }
+
+    /// One entry of a port's partition key table. Sysfs is the only way that the kernel has to it.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port or index, or sysfs is not there. Manual page: `ibv_query_pkey(3)`.
+    pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
+        self.device().pkey(port.into(), index.into())
+    }
+}

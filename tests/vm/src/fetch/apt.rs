@@ -231,13 +231,13 @@ impl Apt {
             .and_then(|thread| thread.join().ok())
             .and_then(Result::ok)
             .unwrap_or_default();
-        // A list that could not be had is a warning to apt-get update, but here there is no older one to fall back on.
-        let missing_list = errors
+        // To apt-get update a list that cannot be had is a warning, since it may have an older one; here that is an error.
+        let incomplete = errors
             .lines()
             .any(|line| line.starts_with("E:") || line.contains("Failed to fetch"));
-        if !status.success() || missing_list {
+        if !status.success() || incomplete {
             bail!(
-                "{step} (suites: {}): `{}` ended with {status}\n{}",
+                "{step}: apt-get failed ({status}, suites: {}, `{}`)\n{}",
                 self.suites,
                 process::describe(command),
                 process::last_lines(&format!("{said}{errors}"), 12)

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use uverbs_uapi::flags::CoreSupport;
 
+use crate::alloc::Live;
 use crate::command::{AllocAsyncFd, CommandFd, GetContextReply, Route};
 use crate::device::{Device, DriverId};
 use crate::driver::Driver;
@@ -92,6 +93,8 @@ struct Inner {
     /// Made when it is first needed: a program that only registers memory has no use for it.
     async_fd: OnceLock<OwnedFd>,
     next_id: AtomicU64,
+    /// Buffers of users' allocators that are in use, to notice overlap.
+    live_buffers: Arc<Live>,
 }
 
 impl Context {
@@ -108,6 +111,7 @@ impl Context {
             core_support: CoreSupport::from_bits_retain(reply.core_support),
             async_fd,
             next_id: AtomicU64::new(1),
+            live_buffers: Arc::default(),
         }))
     }
 
@@ -142,6 +146,10 @@ impl Context {
 
     pub(crate) fn driver(&self) -> Driver {
         self.0.driver
+    }
+
+    pub(crate) fn live_buffers(&self) -> &Arc<Live> {
+        &self.0.live_buffers
     }
 
     /// The command file descriptor's number; unique among the open contexts of the process.

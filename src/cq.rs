@@ -9,8 +9,10 @@ use uverbs_uapi::handle::CqHandle;
 use crate::channel::CompletionChannel;
 use crate::command::{CreateCq, DestroyCq, DriverData, ReqNotifyCq};
 use crate::context::Context;
+use crate::domain::ParentDomain;
 use crate::driver;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::pd::{PdUse, User};
 use crate::wc::Completion;
 
 /// Proof that a completion's queue is borrowed.
@@ -23,6 +25,7 @@ pub struct CqBuilder<'a> {
     entries: u32,
     channel: Option<&'a CompletionChannel>,
     comp_vector: u32,
+    domain: Option<&'a ParentDomain>,
 }
 
 impl Context {
@@ -42,6 +45,7 @@ impl Context {
             entries,
             channel: None,
             comp_vector: 0,
+            domain: None,
         }
     }
 }
@@ -56,6 +60,13 @@ impl<'a> CqBuilder<'a> {
     /// The completion vector that signals events; below [`Context::num_comp_vectors`].
     pub fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
+        self
+    }
+
+    /// Puts the queue on a parent domain: its ring lies where the domain's allocator says (`parent_domain` of
+    /// `ibv_create_cq_ex(3)`).
+    pub fn domain(mut self, domain: &'a ParentDomain) -> Self {
+        self.domain = Some(domain);
         self
     }
 
@@ -76,6 +87,15 @@ impl<'a> CqBuilder<'a> {
                 "the channel belongs to another context",
             ));
         }
+        if let Some(domain) = self.domain
+            && domain.context().raw_fd() != context.raw_fd()
+        {
+            return Err(Error::invalid(
+                Verb::CreateCq,
+                subject(),
+                "the parent domain belongs to another context",
+            ));
+        }
         let id = context.new_id();
         let command = CreateCq {
             cqe: self.entries,
@@ -86,7 +106,8 @@ impl<'a> CqBuilder<'a> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        let created = context.driver().create_cq(context.fd(), command);
+        let buffers = self.domain.and_then(|domain| domain.buffers());
+        let created = context.driver().create_cq(context.fd(), command, buffers);
         let (handle, ring) = created.map_err(|error| with_limit(error, context))?;
         let channel = self.channel.cloned();
         let shared = CqShared {
@@ -94,6 +115,7 @@ impl<'a> CqBuilder<'a> {
             handle,
             id,
             _channel: channel,
+            _domain: self.domain.map(|domain| domain.user(User::Cq)),
             alive: true,
         };
         Ok(Cq {
@@ -125,6 +147,7 @@ pub(crate) struct CqShared {
     id: u64,
     /// The kernel keeps the channel's file for the queue, but the number would be free for others.
     _channel: Option<CompletionChannel>,
+    _domain: Option<PdUse>,
     /// False once the kernel object is gone.
     alive: bool,
 }

@@ -28,11 +28,13 @@
 //! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
 
 mod ah;
+mod alloc;
 mod channel;
 mod command;
 mod context;
 mod cq;
 mod device;
+mod domain;
 mod driver;
 mod error;
 mod event;
@@ -50,6 +52,7 @@ mod wr;
 pub use uverbs_uapi as uapi;
 
 pub use ah::{AddressVector, Ah, UdPeer};
+pub use alloc::{AllocError, Allocation, Allocator, BufferRequest, Purpose, ResourceType};
 pub use channel::{CompletionChannel, CqEvent};
 pub use command::Route;
 pub use context::{Context, OpenOptions, open};
@@ -58,6 +61,7 @@ pub use device::{
     Device, Discovery, DriverId, GidTableEntry, Netdev, NodeType, PhysicalState, Port, PortState,
     devices, find,
 };
+pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};
 pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 pub use event::{AsyncEvent, AsyncEvents, EventSource};
 pub use gid::{Gid, GidType};

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::handle::PdHandle;
 
+use crate::alloc::Buffers;
 use crate::command::{AllocPd, DeallocPd};
 use crate::context::Context;
+use crate::domain::DomainState;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::key::PdTag;
 
@@ -19,12 +21,7 @@ impl Context {
     /// The kernel's or the device's limit is reached. Manual page: `ibv_alloc_pd(3)`.
     pub fn alloc_pd(&self) -> Result<Pd> {
         let (handle, _) = self.fd().execute(&AllocPd::default())?;
-        Ok(Pd(Arc::new(PdInner {
-            context: self.clone(),
-            handle,
-            users: Users::default(),
-            owned: true,
-        })))
+        Ok(Pd::new(self.clone(), handle, Stand::Owned))
     }
 }
 
@@ -39,43 +36,44 @@ pub(crate) struct PdInner {
     context: Context,
     handle: PdHandle,
     users: Users,
-    /// False once the kernel object is gone.
-    owned: bool,
+    stand: Stand,
+}
+
+/// How a PD stands to the kernel's object.
+pub(crate) enum Stand {
+    /// It frees the kernel's object.
+    Owned,
+    /// It has freed it.
+    Freed,
+    /// It stands for another PD, whose object it is.
+    Over(DomainState),
 }
 
 /// The kinds of object that stand on a PD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
 pub(crate) enum User {
     Mr,
     Ah,
     Qp,
+    Cq,
+    Domain,
 }
 
-/// How many objects of each kind stand on a PD.
+/// How many objects of each kind stand on a PD, by the kind's number.
 #[derive(Debug, Default)]
-struct Users {
-    mrs: AtomicU32,
-    ahs: AtomicU32,
-    qps: AtomicU32,
-}
+struct Users([AtomicU32; NAMES.len()]);
 
-impl Users {
-    fn of(&self, kind: User) -> &AtomicU32 {
-        match kind {
-            User::Mr => &self.mrs,
-            User::Ah => &self.ahs,
-            User::Qp => &self.qps,
-        }
-    }
-}
+/// The kinds by number, in the singular.
+const NAMES: [&str; 5] = ["MR", "AH", "QP", "CQ", "parent domain"];
 
 /// "2 MRs, 1 QP"; nothing if there are none.
 impl fmt::Display for Users {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
-        for (name, kind) in [("MR", User::Mr), ("AH", User::Ah), ("QP", User::Qp)] {
+        for (name, count) in NAMES.iter().zip(&self.0) {
             // Relaxed: a snapshot for a message.
-            let count = self.of(kind).load(Ordering::Relaxed);
+            let count = count.load(Ordering::Relaxed);
             if count > 0 {
                 write!(
                     f,
@@ -102,18 +100,35 @@ impl PdUse {
     }
 
     pub(crate) fn tag(&self) -> PdTag {
-        self.pd.tag()
+        PdTag::new(self.pd.context.raw_fd(), self.pd.handle.0)
     }
 }
 
 impl Drop for PdUse {
     fn drop(&mut self) {
         // Relaxed: the count is for messages; the `Arc` orders what matters.
-        self.pd.users.of(self.kind).fetch_sub(1, Ordering::Relaxed);
+        self.pd.users.0[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Pd {
+    pub(crate) fn new(context: Context, handle: PdHandle, stand: Stand) -> Self {
+        Self(Arc::new(PdInner {
+            context,
+            handle,
+            users: Users::default(),
+            stand,
+        }))
+    }
+
+    /// A PD that stands for the one under a domain.
+    pub(crate) fn over(domain: DomainState) -> Self {
+        let PdInner {
+            context, handle, ..
+        } = &*domain.base.pd;
+        Self::new(context.clone(), *handle, Stand::Over(domain))
+    }
+
     /// The context that it was allocated in.
     pub fn context(&self) -> &Context {
         &self.0.context
@@ -124,9 +139,22 @@ impl Pd {
         self.0.handle
     }
 
+    /// What makes it a parent domain, if it is one.
+    pub(crate) fn domain(&self) -> Option<&DomainState> {
+        match &self.0.stand {
+            Stand::Over(domain) => Some(domain),
+            Stand::Owned | Stand::Freed => None,
+        }
+    }
+
+    /// Where the rings of objects on it lie, if the user has a say in it.
+    pub(crate) fn buffers(&self) -> Option<&Buffers> {
+        self.domain().and_then(|domain| domain.buffers.as_ref())
+    }
+
     /// Counts a new object of a kind in the PD.
     pub(crate) fn user(&self, kind: User) -> PdUse {
-        self.0.users.of(kind).fetch_add(1, Ordering::Relaxed);
+        self.0.users.0[kind as usize].fetch_add(1, Ordering::Relaxed);
         PdUse {
             pd: Arc::clone(&self.0),
             kind,
@@ -137,8 +165,9 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] if objects of this process still stand on it, named by kind and count; `EBUSY` if others
-    /// do. The error gives the PD back. Manual page: `ibv_dealloc_pd(3)`.
+    /// [`Cause::Busy`] if objects of this process still stand on it, named by kind and count, before any
+    /// system call; `EBUSY` if objects of others do. The error gives the PD back. Manual page:
+    /// `ibv_dealloc_pd(3)`.
     pub fn dealloc(self) -> Result<(), DestroyError<Pd>> {
         match Arc::try_unwrap(self.0) {
             Ok(mut inner) => match inner.dealloc() {
@@ -162,25 +191,24 @@ impl Pd {
 
 impl PdInner {
     fn subject(&self) -> Subject {
-        Subject::numbered("PD", self.handle.0.into())
-    }
-
-    fn tag(&self) -> PdTag {
-        PdTag::new(self.context.raw_fd(), self.handle.0)
+        match &self.stand {
+            Stand::Over(domain) => Subject::numbered("parent domain", domain.id),
+            Stand::Owned | Stand::Freed => Subject::numbered("PD", self.handle.0.into()),
+        }
     }
 
     fn dealloc(&mut self) -> Result<()> {
-        self.context.fd().execute(&DeallocPd(self.handle))?;
-        self.owned = false;
+        if let Stand::Owned = self.stand {
+            self.context.fd().execute(&DeallocPd(self.handle))?;
+            self.stand = Stand::Freed;
+        }
         Ok(())
     }
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        if self.owned
-            && let Err(error) = self.dealloc()
-        {
+        if let Err(error) = self.dealloc() {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "a PD could not be freed when it was dropped");
         }
@@ -189,10 +217,14 @@ impl Drop for PdInner {
 
 impl fmt::Debug for PdInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pd")
+        let mut fields = f.debug_struct("Pd");
+        fields
             .field("handle", &self.handle.0)
-            .field("context", &self.context)
-            .finish()
+            .field("context", &self.context);
+        match &self.stand {
+            Stand::Over(domain) => fields.field("over", domain).finish(),
+            Stand::Owned | Stand::Freed => fields.finish(),
+        }
     }
 }
 

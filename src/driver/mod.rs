@@ -13,6 +13,7 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, QpHandle};
 
+use crate::alloc::Buffers;
 use crate::command::{CommandFd, CreateAh, CreateCq, CreateQp, GetContext, GetContextReply};
 use crate::cq::PollError;
 use crate::device::DriverId;
@@ -66,18 +67,30 @@ impl Driver {
     }
 
     /// Creates a completion queue.
-    pub(crate) fn create_cq(self, fd: &CommandFd, command: CreateCq) -> Result<(CqHandle, Cq)> {
+    pub(crate) fn create_cq(
+        self,
+        fd: &CommandFd,
+        command: CreateCq,
+        buffers: Option<&Buffers>,
+    ) -> Result<(CqHandle, Cq)> {
         match self {
             #[cfg(feature = "rxe")]
-            Driver::Rxe => rxe::create_cq(fd, command).map(|(handle, cq)| (handle, Cq::Rxe(cq))),
+            Driver::Rxe => {
+                rxe::create_cq(fd, command, buffers).map(|(handle, cq)| (handle, Cq::Rxe(cq)))
+            }
         }
     }
 
     /// Creates a queue pair.
-    pub(crate) fn create_qp(self, fd: &Arc<CommandFd>, command: CreateQp) -> Result<NewQp> {
+    pub(crate) fn create_qp(
+        self,
+        fd: &Arc<CommandFd>,
+        command: CreateQp,
+        buffers: Option<&Buffers>,
+    ) -> Result<NewQp> {
         match self {
             #[cfg(feature = "rxe")]
-            Driver::Rxe => rxe::create_qp(fd, command).map(|qp| NewQp {
+            Driver::Rxe => rxe::create_qp(fd, command, buffers).map(|qp| NewQp {
                 handle: qp.handle,
                 qpn: qp.qpn,
                 send: SendQueue::Rxe(qp.send),

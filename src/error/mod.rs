@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
+use crate::alloc::AllocError;
 pub use rustix::io::Errno;
 pub use verb::Verb;
 
@@ -82,6 +83,8 @@ pub enum Cause {
     NotFound(Cow<'static, str>),
     /// The kernel's answer makes no sense; the text says what is wrong with it.
     Malformed(Cow<'static, str>),
+    /// A parent domain's allocator refused, or gave memory that cannot be used; this is what it said.
+    Allocator(AllocError),
 }
 
 /// A verb that failed: which, on what, and why.
@@ -173,6 +176,7 @@ impl Error {
             Cause::Busy(_) => io::ErrorKind::ResourceBusy,
             Cause::NotFound(_) => io::ErrorKind::NotFound,
             Cause::Malformed(_) => io::ErrorKind::InvalidData,
+            Cause::Allocator(_) => io::ErrorKind::Other,
         }
     }
 
@@ -214,6 +218,7 @@ impl fmt::Display for Error {
             Cause::Busy(by) => write!(f, "busy: {by}")?,
             Cause::NotFound(what) => write!(f, "not found: {what}")?,
             Cause::Malformed(what) => write!(f, "the kernel's answer makes no sense: {what}")?,
+            Cause::Allocator(error) => write!(f, "{error}")?,
         }
         match detail {
             Some(detail) => write!(f, " ({detail})"),
@@ -233,7 +238,14 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.cause {
+            Cause::Allocator(error) => Some(error.get_ref()),
+            _ => None,
+        }
+    }
+}
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {

@@ -66,6 +66,8 @@ verbs! {
     DeallocTd = "dealloc_td",
     /// Builds a parent domain over a protection domain.
     AllocParentDomain = "alloc_parent_domain",
+    /// Asks a parent domain's allocator for a buffer.
+    AllocBuffer = "alloc_buf",
     /// Makes a protection domain out of the handle of another's.
     ImportPd = "import_pd",
     /// Registers a memory region.

@@ -198,7 +198,9 @@ impl<'a> QpBuilder<'a> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        let created = context.driver().create_qp(context.fd(), command);
+        let created = context
+            .driver()
+            .create_qp(context.fd(), command, self.pd.buffers());
         let NewQp {
             handle,
             qpn,

@@ -23,8 +23,9 @@ pub(crate) use recv::RecvQueue;
 pub(crate) use send::{SendQueue, SendSlot};
 
 use self::doorbell::Doorbell;
-use self::map::RingMap;
+use self::map::{Kind, RingMap};
 use self::ring::{Consumer, Producer};
+use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
     DestroyCq, DestroyQp, DriverData, DriverReply, driver_reply,
@@ -45,44 +46,58 @@ fn answer<T: zerocopy::FromBytes>(
         .map_err(|malformed| Error::malformed(verb, Subject::the(what), malformed.to_string()))
 }
 
+/// The kinds of ring.
+const SEND: Kind = Kind {
+    name: "send ring",
+    resource: ResourceType::RXE_SEND,
+};
+const RECV: Kind = Kind {
+    name: "receive ring",
+    resource: ResourceType::RXE_RECV,
+};
+const COMPLETION: Kind = Kind {
+    name: "completion ring",
+    resource: ResourceType::RXE_CQ,
+};
+
 /// Maps a work queue's ring.
 fn producer(
     fd: &CommandFd,
     info: Mminfo,
     element: usize,
-    what: &'static str,
+    kind: Kind,
+    buffers: Option<&Buffers>,
 ) -> Result<(Producer, RingMap)> {
-    let map = RingMap::new(fd.as_fd(), info, what)?;
+    let map = RingMap::new(fd.as_fd(), info, kind, buffers)?;
     // SAFETY: the map is new, so this is its only user, and it is stored beside the producer.
     let ring = unsafe { Producer::new(map.base(), map.length(), element) };
-    let ring =
-        ring.map_err(|bad| Error::malformed(Verb::MapQueue, Subject::the(what), bad.to_string()))?;
-    Ok((ring, map))
+    Ok((ring.map_err(|bad| kind.malformed(bad))?, map))
 }
 
 /// Creates a completion queue and maps its ring.
-pub(crate) fn create_cq(fd: &CommandFd, mut command: CreateCq) -> Result<(CqHandle, Cq)> {
+pub(crate) fn create_cq(
+    fd: &CommandFd,
+    mut command: CreateCq,
+    buffers: Option<&Buffers>,
+) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();
     let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
-    match map_cq(fd, &driver) {
-        Ok(cq) => Ok((handle, cq)),
-        Err(error) => {
-            // The first error is the one to tell; a CQ that stays behind goes with the context.
-            let _ = fd.execute(&DestroyCq(handle));
-            Err(error)
-        }
-    }
+    let cq = map_cq(fd, &driver, buffers).inspect_err(|_| {
+        // The first error is the one to tell; a CQ that stays behind goes with the context.
+        let _ = fd.execute(&DestroyCq(handle));
+    })?;
+    Ok((handle, cq))
 }
 
-fn map_cq(fd: &CommandFd, reply: &DriverReply) -> Result<Cq> {
-    const WHAT: &str = "completion ring";
-    let abi::CreateCqResp { mi } = answer(Verb::CreateCq, WHAT, reply)?;
-    let map = RingMap::new(fd.as_fd(), mi, WHAT)?;
+fn map_cq(fd: &CommandFd, reply: &DriverReply, buffers: Option<&Buffers>) -> Result<Cq> {
+    let abi::CreateCqResp { mi } = answer(Verb::CreateCq, COMPLETION.name, reply)?;
+    let map = RingMap::new(fd.as_fd(), mi, COMPLETION, buffers)?;
     // SAFETY: the map is new, so this is its only user, and it is stored beside the consumer.
     let ring = unsafe { Consumer::new(map.base(), map.length(), size_of::<Wc>()) };
-    let ring =
-        ring.map_err(|bad| Error::malformed(Verb::MapQueue, Subject::the(WHAT), bad.to_string()))?;
-    Ok(Cq::new(ring, Some(map)))
+    Ok(Cq::new(
+        ring.map_err(|bad| COMPLETION.malformed(bad))?,
+        Some(map),
+    ))
 }
 
 /// A queue pair with its rings.
@@ -96,34 +111,41 @@ pub(crate) struct NewQp {
 }
 
 /// Creates a queue pair and maps its rings.
-pub(crate) fn create_qp(fd: &Arc<CommandFd>, mut command: CreateQp) -> Result<NewQp> {
+pub(crate) fn create_qp(
+    fd: &Arc<CommandFd>,
+    mut command: CreateQp,
+    buffers: Option<&Buffers>,
+) -> Result<NewQp> {
     command.driver = DriverData::output::<abi::CreateQpResp>();
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    map_qp(fd, command.srq.is_some(), reply).inspect_err(|_| {
+    map_qp(fd, command.srq.is_some(), reply, buffers).inspect_err(|_| {
         // The first error is the one to tell; a QP that stays behind goes with the context.
         let _ = fd.execute(&DestroyQp(handle));
     })
 }
 
-fn map_qp(fd: &Arc<CommandFd>, has_srq: bool, reply: CreateQpReply) -> Result<NewQp> {
-    const SEND: &str = "send ring";
-    const RECV: &str = "receive ring";
+fn map_qp(
+    fd: &Arc<CommandFd>,
+    has_srq: bool,
+    reply: CreateQpReply,
+    buffers: Option<&Buffers>,
+) -> Result<NewQp> {
     let CreateQpReply {
         handle,
         qpn,
         cap,
         driver,
     } = reply;
-    let abi::CreateQpResp { rq_mi, sq_mi } = answer(Verb::CreateQp, SEND, &driver)?;
+    let abi::CreateQpResp { rq_mi, sq_mi } = answer(Verb::CreateQp, SEND.name, &driver)?;
     let (max_sge, max_inline) = granted_send(&cap);
-    let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND)?;
+    let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
     let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
     let recv = match has_srq {
         true => None,
         false => {
-            let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV)?;
+            let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
             Some(RecvQueue::new(ring, cap.max_recv_sge, Some(map)))
         }
     };

@@ -1,0 +1,328 @@
+//! Buffers on loan from a user's allocator: asked for, checked, and given back once.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use uverbs_uapi::handle::PdHandle;
+
+use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose, ResourceType};
+use crate::error::{Cause, Error, Result, Subject, Verb};
+
+/// The buffers of a context that are in use: start address to end.
+#[derive(Debug, Default)]
+pub(crate) struct Live(Mutex<BTreeMap<usize, usize>>);
+
+impl Live {
+    /// Notes a buffer; false if it overlaps one that is in use.
+    fn insert(&self, start: usize, end: usize) -> bool {
+        // The map is whole after every statement, so a panic elsewhere has not spoilt it.
+        let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = live.range(..end).next_back();
+        if before.is_some_and(|(_, &other_end)| other_end > start) {
+            return false;
+        }
+        live.insert(start, end);
+        true
+    }
+
+    fn remove(&self, start: usize) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&start);
+    }
+}
+
+/// A domain's allocator, as drivers use it.
+#[derive(Clone)]
+pub(crate) struct Buffers {
+    pub(crate) allocator: Arc<dyn Allocator>,
+    pub(crate) live: Arc<Live>,
+    pub(crate) pd: PdHandle,
+    pub(crate) domain: u64,
+}
+
+impl Buffers {
+    /// Asks the allocator for a buffer; `None` if it wants the driver's default.
+    pub(crate) fn allocate(
+        &self,
+        size: usize,
+        alignment: usize,
+        resource: ResourceType,
+        purpose: Purpose,
+    ) -> Result<Option<Grant>> {
+        let request = BufferRequest {
+            size,
+            alignment,
+            resource,
+            purpose,
+            pd: self.pd,
+            domain: self.domain,
+        };
+        let answer = catch_unwind(AssertUnwindSafe(|| self.allocator.allocate(&request)));
+        let memory = match answer {
+            Ok(Ok(Allocation::Memory(memory))) => memory,
+            Ok(Ok(Allocation::Default)) => return Ok(None),
+            Ok(Err(error)) => return Err(refused(&request, error)),
+            Err(panic) => {
+                let text = format!("the allocator panicked: {}", panic_text(&*panic));
+                return Err(refused(&request, AllocError::new(text)));
+            }
+        };
+        let mut grant = Grant {
+            memory,
+            request,
+            allocator: Arc::clone(&self.allocator),
+            live: None,
+        };
+        // From here on dropping the grant gives the buffer back, once, whatever is wrong with it.
+        grant
+            .check()
+            .map_err(|why| refused(&request, AllocError::new(why)))?;
+        let start = memory.cast::<u8>().addr().get();
+        if !self.live.insert(start, start + size) {
+            let why = format!("the allocator's buffer at {start:#x} overlaps one that is in use");
+            return Err(refused(&request, AllocError::new(why)));
+        }
+        grant.live = Some(Arc::clone(&self.live));
+        Ok(Some(grant))
+    }
+}
+
+impl std::fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Buffers")
+            .field("pd", &self.pd.0)
+            .field("domain", &self.domain)
+            .finish_non_exhaustive()
+    }
+}
+
+fn refused(request: &BufferRequest, error: AllocError) -> Error {
+    let BufferRequest {
+        size,
+        alignment,
+        resource,
+        ..
+    } = request;
+    let subject = Subject::named(
+        "buffer",
+        format_args!("for the {resource:?}, {size} bytes aligned to {alignment}"),
+    );
+    Error::new(Verb::AllocBuffer, subject, Cause::Allocator(error))
+}
+
+/// The text of a panic, where it is one.
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a text")
+}
+
+/// A buffer on loan. Dropping it gives it back; whoever holds it sees to it that the kernel has let go by then.
+pub(crate) struct Grant {
+    memory: NonNull<[u8]>,
+    request: BufferRequest,
+    allocator: Arc<dyn Allocator>,
+    /// Where the buffer is noted as in use, once it is.
+    live: Option<Arc<Live>>,
+}
+
+// SAFETY: the memory is the allocator's, which promises it to the holder alone and is `Send` and `Sync` itself.
+unsafe impl Send for Grant {}
+// SAFETY: shared references give out the address only.
+unsafe impl Sync for Grant {}
+
+impl Grant {
+    /// The first byte.
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        self.memory.cast()
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let BufferRequest {
+            size, alignment, ..
+        } = self.request;
+        let address = self.memory.cast::<u8>().addr().get();
+        if self.memory.len() < size {
+            return Err(format!(
+                "the allocator's buffer has {} bytes, {size} are needed",
+                self.memory.len()
+            ));
+        }
+        if address % alignment != 0 {
+            return Err(format!(
+                "the allocator's buffer at {address:#x} is not aligned to {alignment} bytes"
+            ));
+        }
+        if address.checked_add(size).is_none() {
+            return Err(format!(
+                "the allocator's buffer at {address:#x} reaches beyond the address space"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(live) = &self.live {
+            live.remove(self.memory.cast::<u8>().addr().get());
+        }
+        let freed = catch_unwind(AssertUnwindSafe(|| {
+            self.allocator.free(self.memory, &self.request)
+        }));
+        if let Err(panic) = freed {
+            let text = panic_text(&*panic);
+            tracing::error!(target: "uverbs", "an allocator panicked when it was to free a buffer: {text}");
+        }
+    }
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grant")
+            .field("memory", &self.memory)
+            .field("request", &self.request)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::device::DriverId;
+
+    type Answer = Box<dyn Fn(&BufferRequest) -> Result<Allocation, AllocError> + Send + Sync>;
+
+    /// An allocator that answers as it is told and counts what comes back.
+    struct Scripted {
+        answer: Answer,
+        freed: AtomicUsize,
+    }
+
+    // SAFETY: the tests never touch the memory.
+    unsafe impl Allocator for Scripted {
+        fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+            (self.answer)(request)
+        }
+
+        fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
+            self.freed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn buffers(
+        answer: impl Fn(&BufferRequest) -> Result<Allocation, AllocError> + Send + Sync + 'static,
+    ) -> (Arc<Scripted>, Buffers) {
+        let scripted = Arc::new(Scripted {
+            answer: Box::new(answer),
+            freed: AtomicUsize::new(0),
+        });
+        let allocator: Arc<dyn Allocator> = scripted.clone();
+        (
+            scripted,
+            Buffers {
+                allocator,
+                live: Arc::default(),
+                pd: PdHandle(1),
+                domain: 2,
+            },
+        )
+    }
+
+    fn at(address: usize, length: usize) -> Result<Allocation, AllocError> {
+        let pointer = std::ptr::without_provenance_mut::<u8>(address);
+        let memory = NonNull::slice_from_raw_parts(NonNull::new(pointer).unwrap(), length);
+        Ok(Allocation::Memory(memory))
+    }
+
+    fn ask(buffers: &Buffers) -> Result<Option<Grant>> {
+        buffers.allocate(
+            0x1000,
+            0x1000,
+            ResourceType::new(DriverId::RXE, 1),
+            Purpose::Place,
+        )
+    }
+
+    /// What would let a buffer leak, or be freed twice.
+    #[test]
+    fn each_buffer_comes_back_once() {
+        let (scripted, buffers) = buffers(|_| at(0x10000, 0x1000));
+        let grant = ask(&buffers).unwrap().unwrap();
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), 0);
+        drop(grant);
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), 1);
+        drop(ask(&buffers).unwrap().unwrap());
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_default_never_comes_back() {
+        let (scripted, buffers) = buffers(|_| Ok(Allocation::Default));
+        assert!(ask(&buffers).unwrap().is_none());
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), 0);
+    }
+
+    /// A bad buffer would otherwise be handed to the device, or leak.
+    #[test]
+    fn a_bad_buffer_is_refused_and_comes_back() {
+        for (address, length, why) in [
+            (0x10000, 0xfff, "4095 bytes"),
+            (0x10800, 0x1000, "not aligned"),
+            (usize::MAX - 0xfff, 0x1000, "beyond"),
+        ] {
+            let (scripted, buffers) = buffers(move |_| at(address, length));
+            let error = ask(&buffers).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+            assert_eq!(scripted.freed.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[test]
+    fn overlap_with_a_live_buffer_is_refused() {
+        let (scripted, buffers) = buffers(|_| at(0x10000, 0x1000));
+        let first = ask(&buffers).unwrap();
+        let error = ask(&buffers).unwrap_err();
+        assert!(error.to_string().contains("overlaps"), "{error}");
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), 1);
+        drop(first);
+        assert!(ask(&buffers).is_ok());
+    }
+
+    #[test]
+    fn neighbours_do_not_overlap() {
+        let live = Live::default();
+        assert!(live.insert(0x2000, 0x3000));
+        assert!(live.insert(0x1000, 0x2000));
+        assert!(live.insert(0x3000, 0x4000));
+        assert!(!live.insert(0x0, 0x5000));
+        assert!(!live.insert(0x2800, 0x2900));
+    }
+
+    /// The allocator's own error must reach whoever called the verb.
+    #[test]
+    fn an_error_surfaces_unchanged() {
+        let (_, buffers) = buffers(|_| Err(AllocError::new(std::fmt::Error)));
+        let error = ask(&buffers).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap();
+        assert!(source.downcast_ref::<std::fmt::Error>().is_some());
+    }
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        let (scripted, buffers) = buffers(|_| panic!("out of luck"));
+        let error = ask(&buffers).unwrap_err();
+        assert!(
+            error.to_string().contains("panicked: out of luck"),
+            "{error}"
+        );
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), 0);
+    }
+}

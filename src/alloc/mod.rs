@@ -1,0 +1,211 @@
+//! Memory for rings, from the user: what a parent domain's allocator is asked and what it may answer.
+//!
+//! A driver that needs memory for a ring or a doorbell record in a domain asks the domain's [`Allocator`] with
+//! size, alignment and [`ResourceType`]. The answer is memory, "use the default", or an error, which surfaces
+//! unchanged. What the allocator gave it gets back exactly once, after the kernel has let go of it; what it did
+//! not give it never sees. Manual page: `ibv_alloc_parent_domain(3)`.
+//!
+//! rxe's rings are pages of the kernel's own, so there the allocator supplies the *place*: addresses over which
+//! the driver maps the ring, and which it gives back as fresh zeroed private pages ([`Purpose::Place`]).
+
+mod grant;
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use uverbs_uapi::handle::PdHandle;
+
+pub(crate) use grant::{Buffers, Grant, Live};
+
+use crate::device::DriverId;
+
+/// What a buffer is for: the driver's number above, the driver's own code below.
+///
+/// It converts to and from the `resource_type` of `ibv_alloc_parent_domain(3)`:
+///
+/// ```
+/// use uverbs::{DriverId, ResourceType};
+///
+/// assert_eq!(u64::from(ResourceType::MLX5_DBR), 1 << 32 | 3);
+/// assert_eq!(ResourceType::from(14 << 32 | 5), ResourceType::RXE_CQ);
+/// assert_eq!(ResourceType::RXE_CQ.driver(), DriverId::RXE);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct ResourceType(u64);
+
+impl ResourceType {
+    /// mlx5: the send and receive rings of a queue pair, one buffer (`MLX5DV_RES_TYPE_QP`).
+    pub const MLX5_QP: Self = Self::new(DriverId::MLX5, 1);
+    /// mlx5: the ring of a receive work queue (`MLX5DV_RES_TYPE_RWQ`).
+    pub const MLX5_RWQ: Self = Self::new(DriverId::MLX5, 2);
+    /// mlx5: a doorbell record (`MLX5DV_RES_TYPE_DBR`).
+    pub const MLX5_DBR: Self = Self::new(DriverId::MLX5, 3);
+    /// mlx5: the ring of a shared receive queue (`MLX5DV_RES_TYPE_SRQ`).
+    pub const MLX5_SRQ: Self = Self::new(DriverId::MLX5, 4);
+    /// mlx5: the ring of a completion queue (`MLX5DV_RES_TYPE_CQ`).
+    pub const MLX5_CQ: Self = Self::new(DriverId::MLX5, 5);
+    /// rxe: the send ring of a queue pair. rdma-core has no codes for rxe; these are this library's, chosen
+    /// to match mlx5's where there is a counterpart.
+    pub const RXE_SEND: Self = Self::new(DriverId::RXE, 1);
+    /// rxe: the receive ring of a queue pair.
+    pub const RXE_RECV: Self = Self::new(DriverId::RXE, 2);
+    /// rxe: the ring of a shared receive queue.
+    pub const RXE_SRQ: Self = Self::new(DriverId::RXE, 4);
+    /// rxe: the ring of a completion queue.
+    pub const RXE_CQ: Self = Self::new(DriverId::RXE, 5);
+
+    /// The type with this code of a driver's.
+    pub const fn new(driver: DriverId, code: u32) -> Self {
+        Self((driver.0 as u64) << 32 | code as u64)
+    }
+
+    /// The driver that defines the code.
+    pub const fn driver(self) -> DriverId {
+        DriverId((self.0 >> 32) as u32)
+    }
+
+    /// The driver's own code.
+    pub const fn code(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl From<u64> for ResourceType {
+    fn from(raw: u64) -> Self {
+        Self(raw)
+    }
+}
+
+impl From<ResourceType> for u64 {
+    fn from(resource: ResourceType) -> Self {
+        resource.0
+    }
+}
+
+impl fmt::Debug for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match *self {
+            Self::MLX5_QP => "QP rings",
+            Self::MLX5_RWQ => "RWQ ring",
+            Self::MLX5_DBR => "doorbell record",
+            Self::RXE_SEND => "send ring",
+            Self::RXE_RECV => "receive ring",
+            Self::MLX5_SRQ | Self::RXE_SRQ => "SRQ ring",
+            Self::MLX5_CQ | Self::RXE_CQ => "CQ ring",
+            _ => return write!(f, "{} resource {}", self.driver(), self.code()),
+        };
+        write!(f, "{} {name}", self.driver())
+    }
+}
+
+/// What becomes of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// The device reads and writes the memory itself. It must be zeroed, writable, and not be shared
+    /// copy-on-write over fork (shared, or `MADV_DONTFORK`).
+    Memory,
+    /// The addresses are mapped over with pages of the kernel's, and come back as fresh private zeroed pages. What
+    /// was there before is lost. They must be whole pages that mmap(2) with `MAP_FIXED` may replace: parts of
+    /// huge pages are not.
+    Place,
+}
+
+/// A buffer that a driver needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BufferRequest {
+    /// Bytes.
+    pub size: usize,
+    /// What the address must be a multiple of; a power of two.
+    pub alignment: usize,
+    /// What it is for.
+    pub resource: ResourceType,
+    /// What becomes of it.
+    pub purpose: Purpose,
+    /// The kernel's handle of the protection domain under the domain that asks.
+    pub pd: PdHandle,
+    /// The domain that asks, by its [`ParentDomain::id`](crate::ParentDomain::id).
+    pub domain: u64,
+}
+
+/// An allocator's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// This memory: at least as long and as aligned as was asked for.
+    Memory(NonNull<[u8]>),
+    /// The driver's own memory (`IBV_ALLOCATOR_USE_DEFAULT`).
+    Default,
+}
+
+/// An error of an allocator, kept as it is: [`Error`](crate::Error)'s `source` leads to it.
+#[derive(Clone)]
+pub struct AllocError(Arc<dyn std::error::Error + Send + Sync>);
+
+impl AllocError {
+    /// Wraps an error, or a text.
+    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(Arc::from(error.into()))
+    }
+
+    /// The error as it was given.
+    pub fn get_ref(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The same error, not just an equal one.
+impl PartialEq for AllocError {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for AllocError {}
+
+/// Where the rings and doorbell records of a domain's objects lie.
+///
+/// The allocator's own state is the context of the user's that the manual page passes as a pointer. A domain may
+/// be used by several threads, so calls may come at the same time.
+///
+/// A panic in either function is caught: in `allocate` it becomes an error, in `free` a log entry. Wrong
+/// alignment, too little memory and overlap with a live buffer are found out and refused.
+///
+/// # Safety
+///
+/// Memory that `allocate` returns must be mapped, writable, zeroed, used by nobody else, and stay so until `free`
+/// is called for it; for [`Purpose::Place`] mapped is enough, and nobody may rely on what is there.
+pub unsafe trait Allocator: Send + Sync + 'static {
+    /// Finds memory for a buffer.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the implementor says; the verb that needed the buffer fails with it.
+    fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError>;
+
+    /// Takes memory back: `memory` as `allocate` returned it for the same `request`.
+    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest);
+}
+
+// SAFETY: the inner allocator keeps the promise.
+unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
+    fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+        (**self).allocate(request)
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        (**self).free(memory, request);
+    }
+}

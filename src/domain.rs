@@ -1,0 +1,240 @@
+//! Thread domains and parent domains.
+//!
+//! A *thread domain* promises that its objects are used by one thread at a time. In C that saves locks; here
+//! exclusive borrow has done away with them, and a thread domain only picks hardware resources, where the
+//! driver has any to pick: mlx5 gives each its own doorbell register, rxe has none.
+//!
+//! A *parent domain* is a protection domain with a thread domain, an allocator or both attached. It stands
+//! for its protection domain in every verb. No system call makes or frees either of the two.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::alloc::{Allocator, Buffers};
+use crate::context::Context;
+use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::pd::{Pd, PdUse, User};
+
+impl Context {
+    /// Allocates a thread domain. Manual page: `ibv_alloc_td(3)`.
+    pub fn alloc_td(&self) -> ThreadDomain {
+        ThreadDomain(Arc::new(TdInner {
+            context: self.clone(),
+            id: self.new_id(),
+            domains: AtomicU32::new(0),
+        }))
+    }
+}
+
+/// A thread domain.
+pub struct ThreadDomain(Arc<TdInner>);
+
+struct TdInner {
+    context: Context,
+    id: u64,
+    /// Parent domains that use it. Relaxed: the count is for messages, the `Arc` decides.
+    domains: AtomicU32,
+}
+
+impl ThreadDomain {
+    /// The context that it was allocated in.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// A number that no other object of the context has.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Frees the thread domain.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] while parent domains use it; the error gives it back. Manual page: `ibv_dealloc_td(3)`.
+    pub fn dealloc(self) -> Result<(), DestroyError<ThreadDomain>> {
+        match Arc::try_unwrap(self.0) {
+            Ok(_) => Ok(()),
+            Err(shared) => {
+                let count = shared.domains.load(Ordering::Relaxed);
+                let by = format!("{count} parent domains use it");
+                let subject = Subject::numbered("thread domain", shared.id);
+                let error = Error::new(Verb::DeallocTd, subject, Cause::Busy(by.into()));
+                Err(DestroyError {
+                    object: ThreadDomain(shared),
+                    error,
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ThreadDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadDomain")
+            .field("id", &self.0.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A parent domain's share in its thread domain.
+struct TdUse(Arc<TdInner>);
+
+impl TdUse {
+    fn new(td: &Arc<TdInner>) -> Self {
+        td.domains.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(td))
+    }
+}
+
+impl Drop for TdUse {
+    fn drop(&mut self) {
+        self.0.domains.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A parent domain to be.
+pub struct ParentDomainBuilder<'a> {
+    pd: &'a Pd,
+    td: Option<&'a ThreadDomain>,
+    allocator: Option<Arc<dyn Allocator>>,
+}
+
+impl Pd {
+    /// Starts the description of a parent domain over this protection domain.
+    ///
+    /// Over a parent domain it builds one over the same kernel object that takes over the thread domain and
+    /// the allocator of the inner one unless it names its own; the inner one stays in use as long.
+    pub fn parent_domain(&self) -> ParentDomainBuilder<'_> {
+        ParentDomainBuilder {
+            pd: self,
+            td: None,
+            allocator: None,
+        }
+    }
+}
+
+impl<'a> ParentDomainBuilder<'a> {
+    /// Attaches a thread domain.
+    pub fn thread_domain(mut self, td: &'a ThreadDomain) -> Self {
+        self.td = Some(td);
+        self
+    }
+
+    /// Attaches an allocator: rings and doorbell records of the domain's objects lie where it says.
+    pub fn allocator(mut self, allocator: impl Allocator) -> Self {
+        self.allocator = Some(Arc::new(allocator));
+        self
+    }
+
+    /// Builds the domain.
+    ///
+    /// # Errors
+    ///
+    /// The thread domain belongs to another context. Manual page: `ibv_alloc_parent_domain(3)`.
+    pub fn build(self) -> Result<ParentDomain> {
+        let context = self.pd.context();
+        if self
+            .td
+            .is_some_and(|td| td.context().raw_fd() != context.raw_fd())
+        {
+            let subject = Subject::numbered("PD", self.pd.handle().0.into());
+            let why = "the thread domain belongs to another context than the PD";
+            return Err(Error::invalid(Verb::AllocParentDomain, subject, why));
+        }
+        let inner = self.pd.domain();
+        let id = context.new_id();
+        let td = self
+            .td
+            .map(|td| &td.0)
+            .or_else(|| inner.and_then(|inner| inner.td.as_ref().map(|td| &td.0)));
+        let allocator = self
+            .allocator
+            .or_else(|| Some(Arc::clone(&inner?.buffers.as_ref()?.allocator)));
+        let live = Arc::clone(context.live_buffers());
+        let pd = self.pd.handle();
+        let state = DomainState {
+            id,
+            td: td.map(TdUse::new),
+            buffers: allocator.map(|allocator| Buffers {
+                allocator,
+                live,
+                pd,
+                domain: id,
+            }),
+            base: self.pd.user(User::Domain),
+        };
+        Ok(ParentDomain(Pd::over(state)))
+    }
+}
+
+impl fmt::Debug for ParentDomainBuilder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ParentDomainBuilder")
+            .field("pd", self.pd)
+            .field("td", &self.td)
+            .field("allocator", &self.allocator.is_some())
+            .finish()
+    }
+}
+
+/// What a parent domain adds to a protection domain.
+pub(crate) struct DomainState {
+    pub(crate) id: u64,
+    td: Option<TdUse>,
+    pub(crate) buffers: Option<Buffers>,
+    /// The protection domain under it, which may be a parent domain again.
+    pub(crate) base: PdUse,
+}
+
+impl fmt::Debug for DomainState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DomainState")
+            .field("id", &self.id)
+            .field("thread_domain", &self.td.as_ref().map(|td| td.0.id))
+            .field("buffers", &self.buffers)
+            .field("base", &self.base)
+            .finish()
+    }
+}
+
+/// A parent domain. It is a [`Pd`] in every verb that takes one.
+pub struct ParentDomain(Pd);
+
+impl ParentDomain {
+    /// The number by which its allocator knows it; unique in the context.
+    pub fn id(&self) -> u64 {
+        self.0.domain().map_or(0, |domain| domain.id)
+    }
+
+    /// Frees the parent domain. The protection domain under it stays.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] while objects stand on it, named by kind and count; the error gives it back. Manual
+    /// page: `ibv_dealloc_pd(3)`.
+    pub fn dealloc(self) -> Result<(), DestroyError<ParentDomain>> {
+        self.0
+            .dealloc()
+            .map_err(|DestroyError { object, error }| DestroyError {
+                object: ParentDomain(object),
+                error,
+            })
+    }
+}
+
+impl Deref for ParentDomain {
+    type Target = Pd;
+
+    fn deref(&self) -> &Pd {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ParentDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}

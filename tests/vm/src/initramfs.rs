@@ -12,7 +12,7 @@ use cpio::newc::{Builder, trailer};
 use nix::libc::{S_IFDIR, S_IFREG};
 
 use crate::fetch::Parts;
-use crate::modules::{Module, Modules, WANTED};
+use crate::modules::{FOR_MLX5, Module, Modules, WANTED, Wanted};
 use crate::store::Store;
 
 /// Changed when the layout of the archive of modules changes, so that kept ones are made anew.
@@ -29,12 +29,20 @@ pub(crate) struct Boot {
     pub(crate) keep: Vec<PathBuf>,
 }
 
-/// Writes the initramfs of one boot.
+/// Writes the initramfs of one boot, with the modules of mlx5 if these are wanted.
 ///
 /// # Errors
 /// If modules are missing, or a file cannot be read or written.
-pub(crate) fn write(store: &Store, parts: &Parts, boot: &Boot, to: &Path) -> Result<()> {
-    let kept = kept_modules(store, parts)?;
+pub(crate) fn write(
+    store: &Store,
+    parts: &Parts,
+    mlx5: bool,
+    boot: &Boot,
+    to: &Path,
+) -> Result<()> {
+    let further: &[Wanted] = if mlx5 { &FOR_MLX5 } else { &[] };
+    let wanted: Vec<Wanted> = WANTED.iter().chain(further).copied().collect();
+    let kept = kept_modules(store, parts, &wanted)?;
     fs::copy(&kept, to)
         .with_context(|| format!("copying {} to {}", kept.display(), to.display()))?;
     let configuration = archive(&[Entry::file(
@@ -50,13 +58,13 @@ pub(crate) fn write(store: &Store, parts: &Parts, boot: &Boot, to: &Path) -> Res
         .with_context(|| format!("writing {}", to.display()))
 }
 
-/// The archive with busybox and the modules of this kernel, made if it is not there.
-fn kept_modules(store: &Store, parts: &Parts) -> Result<PathBuf> {
+/// The archive with busybox and these modules of this kernel, made if it is not there.
+fn kept_modules(store: &Store, parts: &Parts, wanted: &[Wanted]) -> Result<PathBuf> {
     let mut key = DefaultHasher::new();
     (
         LAYOUT,
         INIT,
-        WANTED,
+        wanted,
         &parts.kernel.modules,
         &parts.tools.busybox,
     )
@@ -73,7 +81,7 @@ fn kept_modules(store: &Store, parts: &Parts) -> Result<PathBuf> {
     let path = store.path(name);
     if !path.is_file() {
         store.directory("initramfs")?;
-        let modules = Modules::read(&parts.kernel.modules)?.in_order(&WANTED)?;
+        let modules = Modules::read(&parts.kernel.modules)?.in_order(wanted)?;
         let busybox = &parts.tools.busybox;
         let busybox =
             fs::read(busybox).with_context(|| format!("reading {}", busybox.display()))?;

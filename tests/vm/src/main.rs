@@ -10,6 +10,7 @@ mod agent;
 mod cli;
 mod fetch;
 mod guest;
+mod hca;
 mod initramfs;
 mod kernel;
 mod klog;

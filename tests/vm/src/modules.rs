@@ -56,6 +56,9 @@ pub(crate) const WANTED: [Wanted; 16] = [
     optional("nfnetlink"),
 ];
 
+/// What the guest loads besides if it has an adapter for it.
+pub(crate) const FOR_MLX5: [Wanted; 2] = [required("mlx5_core"), required("mlx5_ib")];
+
 /// A module, ready to be loaded.
 #[derive(Debug)]
 pub(crate) struct Module {

@@ -9,6 +9,7 @@ use crate::accel::{self, Wish};
 use crate::fetch::{self, Parts};
 use crate::guest::protocol::Network;
 use crate::guest::{Guest, Options};
+use crate::hca::Hca;
 use crate::klog;
 use crate::store::Store;
 
@@ -40,6 +41,24 @@ pub(crate) struct Kernel {
         env = "VM_KERNEL_IMAGE"
     )]
     pub(crate) kernel: String,
+}
+
+/// The guest's adapter.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Adapter {
+    /// An adapter made of software, with N functions, for the real mlx5 driver
+    #[arg(long, value_name = "connectx[=N]")]
+    hca: Option<Hca>,
+    /// Tell on standard error what the driver asks of the adapter
+    #[arg(long, requires = "hca")]
+    hca_trace: bool,
+}
+
+impl Adapter {
+    /// What was asked for.
+    pub(crate) fn wanted(&self) -> Option<Hca> {
+        self.hca.map(|hca| hca.traced(self.hca_trace))
+    }
 }
 
 /// Variables for a command in the guest.
@@ -74,6 +93,7 @@ impl Machine {
             memory: self.memory,
             cpus: self.cpus,
             network,
+            hca: None,
         };
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
         Ok((parts, options))
@@ -85,12 +105,15 @@ impl Machine {
 /// # Errors
 /// If the guest does not end.
 pub(crate) fn shut_down(guest: Guest) -> Result<bool> {
-    let log = guest.shut_down()?;
+    let (log, violations) = guest.shut_down()?;
     let findings = klog::scan(log.iter().map(String::as_str));
     for finding in &findings {
         eprint!("vm: the guest's kernel complained\n{finding}");
     }
-    Ok(findings.is_empty())
+    for violation in &violations {
+        eprintln!("vm: the adapter complained: {violation}");
+    }
+    Ok(findings.is_empty() && violations.is_empty())
 }
 
 /// The current directory, as the guest is to have it.

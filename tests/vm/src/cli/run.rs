@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 
-use super::options::{self, Environment, Kernel, Machine};
+use super::options::{self, Adapter, Environment, Kernel, Machine};
 use super::{EXIT_RUNNER_FAILED, EXIT_TIMED_OUT};
 use crate::guest::protocol::{Network, Spec};
 use crate::guest::{self, Guest, Input, Outcome, Stream};
@@ -28,6 +28,8 @@ pub(crate) struct Run {
     kernel: Kernel,
     #[command(flatten)]
     machine: Machine,
+    #[command(flatten)]
+    adapter: Adapter,
     #[command(flatten)]
     environment: Environment,
     /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the command runs in h1
@@ -56,7 +58,8 @@ impl Run {
         } else {
             Network::OneHost
         };
-        let (parts, options) = self.machine.prepare(&store, &self.kernel.kernel, network)?;
+        let (parts, mut options) = self.machine.prepare(&store, &self.kernel.kernel, network)?;
+        options.hca = self.adapter.wanted();
         let spec = Spec {
             words: in_first_host(&self.command, network),
             environment: guest::environment(&parts.kernel.release, &self.environment.variables),

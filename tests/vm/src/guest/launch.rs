@@ -12,6 +12,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::Options;
 use crate::fetch::Parts;
+use crate::hca;
 use crate::initramfs::{self, Boot};
 use crate::process;
 use crate::qemu::{Machine, Share};
@@ -82,6 +83,7 @@ impl Drop for Files {
 pub(super) struct Emulator {
     process: Child,
     files: Files,
+    adapter: Option<connectx::Model>,
 }
 
 impl Emulator {
@@ -120,17 +122,22 @@ impl Emulator {
         socket: Option<OwnedFd>,
     ) -> Result<Self> {
         let files = Files::new(store)?;
-        initramfs::write(store, parts, boot, &files.initramfs())?;
+        initramfs::write(store, parts, options.hca.is_some(), boot, &files.initramfs())?;
         if let Some(socket) = &socket {
             fcntl(socket, FcntlArg::F_SETFD(FdFlag::empty()))
                 .context("passing a socket to QEMU")?;
         }
-        let machine = machine(
+        let adapter = match &options.hca {
+            Some(hca) => Some(hca.start(&files.directory)?),
+            None => None,
+        };
+        let mut machine = machine(
             parts,
             options,
             &files,
             socket.as_ref().map(AsRawFd::as_raw_fd),
         );
+        machine.devices = adapter.iter().flat_map(hca::devices).collect();
         let mut command = parts.qemu.command(&machine);
         let errors =
             fs::File::create(files.qemu_errors()).context("making a file for QEMU's errors")?;
@@ -144,7 +151,11 @@ impl Emulator {
         let process = command
             .spawn()
             .with_context(|| format!("starting QEMU: `{}`", process::describe(&command)))?;
-        Ok(Self { process, files })
+        Ok(Self {
+            process,
+            files,
+            adapter,
+        })
     }
 
     /// What the guest wrote to its console so far.
@@ -156,6 +167,12 @@ impl Emulator {
     /// What QEMU itself said.
     pub(super) fn errors(&self) -> String {
         fs::read_to_string(self.files.qemu_errors()).unwrap_or_default()
+    }
+
+    /// Takes what the adapter complained about.
+    pub(super) fn adapter_violations(&mut self) -> Vec<String> {
+        let adapter = self.adapter.take();
+        adapter.map(connectx::Model::finish).unwrap_or_default()
     }
 
     /// Waits for QEMU to end; none if it does not in time.

@@ -8,6 +8,7 @@ mod to_end;
 mod trial;
 
 use self::protocol::Network;
+use crate::hca::Hca;
 use crate::qemu::Accelerator;
 
 pub(crate) use self::environment::environment;
@@ -26,4 +27,6 @@ pub(crate) struct Options {
     pub(crate) cpus: u32,
     /// Its network.
     pub(crate) network: Network,
+    /// The adapter made of software, if it has one.
+    pub(crate) hca: Option<Hca>,
 }

@@ -175,11 +175,11 @@ impl Guest {
         }
     }
 
-    /// Ends the guest in good order, and gives its kernel's whole log.
+    /// Ends the guest in good order, and gives its kernel's whole log, and what its adapter complained about.
     ///
     /// # Errors
     /// If it does not end in time; the error shows its console.
-    pub(crate) fn shut_down(mut self) -> Result<Vec<String>> {
+    pub(crate) fn shut_down(mut self) -> Result<(Vec<String>, Vec<String>)> {
         self.request(0, &Request::Shutdown)?;
         let deadline = Instant::now() + SHUTDOWN_LIMIT;
         loop {
@@ -194,7 +194,8 @@ impl Guest {
             }
         }
         // Nothing is left to be lost, so QEMU is killed on return: no need to wait for the kernel to power off.
-        Ok(std::mem::take(&mut self.log))
+        let violations = self.emulator.adapter_violations();
+        Ok((std::mem::take(&mut self.log), violations))
     }
 
     /// The kernel's log so far.

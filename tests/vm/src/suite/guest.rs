@@ -200,7 +200,7 @@ impl Run<'_> {
             return;
         };
         let why = match guest.shut_down() {
-            Ok(log) => complaints(&log),
+            Ok((log, _)) => complaints(&log),
             Err(error) => format!("{error:#}"),
         };
         if !why.is_empty() {

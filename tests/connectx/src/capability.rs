@@ -1,0 +1,167 @@
+//! What the function says that it can do, and what the driver has chosen of it (QUERY_HCA_CAP, SET_HCA_CAP).
+
+use crate::command::Status;
+use crate::function::Function;
+use crate::layout::{Field, atomic, cmd, hca_cap};
+use crate::port::{Port, PortKind};
+
+/// Kinds of capabilities, as in `op_mod` above its lowest bit.
+const GENERAL: u64 = 0;
+const ATOMIC: u64 = 3;
+
+/// Where the capabilities begin in the commands.
+const IN_COMMAND: usize = 0x10;
+
+/// Compare-and-swap and fetch-and-add.
+const ATOMIC_CS_AND_FA: u64 = 0b11;
+/// Operands of 8 bytes.
+const ATOMIC_8_BYTES: u64 = 1 << 3;
+
+/// The current capabilities.
+#[derive(Debug)]
+pub(crate) struct Capabilities {
+    general: Vec<u8>,
+    atomic: Vec<u8>,
+}
+
+impl Capabilities {
+    /// What the function has at most, which is also what it starts with.
+    pub(crate) fn new(port: &Port) -> Self {
+        Self {
+            general: general(port),
+            atomic: atomics(),
+        }
+    }
+}
+
+/// Answers QUERY_HCA_CAP.
+///
+/// # Errors
+/// If the kind of capabilities is one that the model does not have.
+pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let op_mod = cmd::OP_MOD.get(input);
+    let maximum = Capabilities::new(&function.port);
+    let capabilities = if op_mod & 1 == 0 {
+        &maximum
+    } else {
+        &function.objects.capabilities
+    };
+    let bytes = match op_mod >> 1 {
+        GENERAL => &capabilities.general,
+        ATOMIC => &capabilities.atomic,
+        _ => return Err(Status::BadParameter),
+    };
+    for (to, from) in output.iter_mut().skip(IN_COMMAND).zip(bytes) {
+        *to = *from;
+    }
+    Ok(())
+}
+
+/// Executes SET_HCA_CAP. For atomics the driver sends one field and nothing else, so the others stay.
+///
+/// # Errors
+/// If the kind of capabilities is one that the model does not have, or the input is too short.
+pub(crate) fn set(function: &mut Function, input: &[u8], _output: &mut [u8]) -> Result<(), Status> {
+    let wanted = input.get(IN_COMMAND..).ok_or(Status::BadInputLength)?;
+    let capabilities = &mut function.objects.capabilities;
+    match cmd::OP_MOD.get(input) >> 1 {
+        GENERAL => {
+            for (to, from) in capabilities.general.iter_mut().zip(wanted) {
+                *to = *from;
+            }
+        }
+        ATOMIC => {
+            let mode = atomic::ATOMIC_REQ_8B_ENDIANNESS_MODE;
+            mode.set(&mut capabilities.atomic, mode.get(wanted));
+        }
+        _ => return Err(Status::BadParameter),
+    }
+    Ok(())
+}
+
+fn atomics() -> Vec<u8> {
+    let mut bytes = vec![0; hca_cap::SIZE];
+    atomic::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1.set(&mut bytes, 1);
+    atomic::ATOMIC_OPERATIONS.set(&mut bytes, ATOMIC_CS_AND_FA);
+    atomic::ATOMIC_SIZE_QP.set(&mut bytes, ATOMIC_8_BYTES);
+    bytes
+}
+
+fn general(port: &Port) -> Vec<u8> {
+    let mut bytes = vec![0; hca_cap::SIZE];
+    for (field, value) in LIMITS.into_iter().chain(FEATURES.map(|field| (field, 1))) {
+        field.set(&mut bytes, value);
+    }
+    let port_type = match port.kind {
+        PortKind::InfiniBand => 0,
+    };
+    hca_cap::PORT_TYPE.set(&mut bytes, port_type);
+    bytes
+}
+
+/// Numbers, most of them binary logarithms.
+const LIMITS: [(Field, u64); 36] = [
+    (hca_cap::LOG_MAX_SRQ_SZ, 15),
+    (hca_cap::LOG_MAX_QP_SZ, 15),
+    (hca_cap::LOG_MAX_QP, 17),
+    (hca_cap::LOG_MAX_SRQ, 15),
+    (hca_cap::LOG_MAX_CQ_SZ, 22),
+    (hca_cap::LOG_MAX_CQ, 16),
+    (hca_cap::LOG_MAX_EQ_SZ, 22),
+    (hca_cap::LOG_MAX_MKEY, 18),
+    (hca_cap::LOG_MAX_EQ, 6),
+    (hca_cap::MAX_INDIRECTION, 4),
+    (hca_cap::LOG_MAX_MRW_SZ, 64),
+    (hca_cap::LOG_MAX_BSF_LIST_SIZE, 6),
+    (hca_cap::LOG_MAX_KLM_LIST_SIZE, 16),
+    (hca_cap::LOG_MAX_RA_REQ_QP, 4),
+    (hca_cap::LOG_MAX_RA_RES_QP, 4),
+    // The number of partition keys as an enumeration: 0 is 128.
+    (hca_cap::PKEY_TABLE_SIZE, 0),
+    (hca_cap::LOCAL_CA_ACK_DELAY, 16),
+    (hca_cap::NUM_PORTS, 1),
+    (hca_cap::LOG_MAX_MSG, 30),
+    (hca_cap::CQE_VERSION, 1),
+    (hca_cap::CMDIF_CHECKSUM, 1),
+    // BAR 0 in MiB.
+    (hca_cap::UAR_SZ, 4),
+    (hca_cap::LOG_PG_SZ, 12),
+    (hca_cap::LOG_BF_REG_SIZE, 9),
+    (hca_cap::MAX_WQE_SZ_SQ, 1024),
+    (hca_cap::MAX_WQE_SZ_RQ, 512),
+    (hca_cap::MAX_QP_MCG, 240),
+    (hca_cap::LOG_MAX_MCG, 10),
+    (hca_cap::LOG_MAX_TRANSPORT_DOMAIN, 10),
+    (hca_cap::LOG_MAX_PD, 15),
+    (hca_cap::LOG_MAX_XRCD, 15),
+    (hca_cap::LOG_MAX_RMP, 15),
+    (hca_cap::LOG_MAX_WQ_SZ, 20),
+    (hca_cap::LOG_MAX_UCTX, 8),
+    // The clock counts nanoseconds.
+    (hca_cap::DEVICE_FREQUENCY_KHZ, 1_000_000),
+    (hca_cap::NUM_OF_UARS_PER_PAGE, 1),
+];
+
+/// What the model has.
+const FEATURES: [Field; 18] = [
+    hca_cap::IB_VIRT,
+    hca_cap::COMPACT_ADDRESS_VECTOR,
+    // Memory regions are then made by CREATE_MKEY with all their pages, not by work requests.
+    hca_cap::UMR_MODIFY_ENTITY_SIZE_DISABLED,
+    hca_cap::UMR_MODIFY_ATOMIC_DISABLED,
+    hca_cap::UMR_INDIRECT_MKEY_DISABLED,
+    hca_cap::ATOMIC,
+    hca_cap::CQ_OI,
+    hca_cap::CQ_MODERATION,
+    hca_cap::IMAICL,
+    hca_cap::QKV,
+    hca_cap::PKV,
+    hca_cap::SET_DETH_SQPN,
+    // Without this the driver does not bind, and does not say why.
+    hca_cap::XRC,
+    hca_cap::UD,
+    hca_cap::UC,
+    hca_cap::RC,
+    hca_cap::BF,
+    hca_cap::DRIVER_VERSION,
+];

@@ -1,0 +1,116 @@
+//! Commands: what the driver asks the device for, one line in [`COMMANDS`] for each.
+//!
+//! A command that is not there is answered with "bad operation" and reported. The handlers stand with the objects that
+//! they make, change and destroy.
+
+mod initialize;
+mod port;
+pub(crate) mod queue;
+mod simple;
+mod status;
+
+pub(crate) use self::status::Status;
+
+use crate::capability;
+use crate::function::Function;
+use crate::layout::cmd;
+use crate::object::{cq, eq, mkey, multicast, page, qp, srq};
+
+/// What executes a command: input in, output out; the output is zero before.
+type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
+
+/// The number of the command that makes event queues; see [`crate::object::eq`].
+pub(crate) const CREATE_EQ: u16 = 0x301;
+
+/// All commands, by their numbers and names in the driver's header.
+const COMMANDS: [(u16, &str, Handler); 61] = [
+    (0x100, "QUERY_HCA_CAP", capability::query),
+    (0x101, "QUERY_ADAPTER", initialize::query_adapter),
+    (0x102, "INIT_HCA", initialize::succeed),
+    (0x103, "TEARDOWN_HCA", initialize::succeed),
+    (0x104, "ENABLE_HCA", initialize::succeed),
+    (0x105, "DISABLE_HCA", initialize::succeed),
+    (0x107, "QUERY_PAGES", page::query),
+    (0x108, "MANAGE_PAGES", page::manage),
+    (0x109, "SET_HCA_CAP", capability::set),
+    (0x10a, "QUERY_ISSI", initialize::query_issi),
+    (0x10b, "SET_ISSI", initialize::set_issi),
+    (0x10d, "SET_DRIVER_VERSION", initialize::succeed),
+    (0x200, "CREATE_MKEY", mkey::create),
+    (0x201, "QUERY_MKEY", mkey::query),
+    (0x202, "DESTROY_MKEY", mkey::destroy),
+    (0x203, "QUERY_SPECIAL_CONTEXTS", mkey::query_special),
+    (CREATE_EQ, "CREATE_EQ", eq::create),
+    (0x302, "DESTROY_EQ", eq::destroy),
+    (0x303, "QUERY_EQ", eq::query),
+    (0x400, "CREATE_CQ", cq::create),
+    (0x401, "DESTROY_CQ", cq::destroy),
+    (0x402, "QUERY_CQ", cq::query),
+    (0x403, "MODIFY_CQ", cq::modify),
+    (0x500, "CREATE_QP", qp::create),
+    (0x501, "DESTROY_QP", qp::destroy),
+    (0x502, "RST2INIT_QP", qp::modify),
+    (0x503, "INIT2RTR_QP", qp::modify),
+    (0x504, "RTR2RTS_QP", qp::modify),
+    (0x505, "RTS2RTS_QP", qp::modify),
+    (0x506, "SQERR2RTS_QP", qp::modify),
+    (0x507, "2ERR_QP", qp::modify),
+    (0x50a, "2RST_QP", qp::modify),
+    (0x50b, "QUERY_QP", qp::query),
+    (0x50d, "MAD_IFC", port::mad),
+    (0x50e, "INIT2INIT_QP", qp::modify),
+    (0x705, "CREATE_XRC_SRQ", srq::create_xrc),
+    (0x706, "DESTROY_XRC_SRQ", srq::destroy),
+    (0x707, "QUERY_XRC_SRQ", srq::query_xrc),
+    (0x708, "ARM_XRC_SRQ", srq::arm_xrc),
+    (0x750, "QUERY_VPORT_STATE", port::query_state),
+    (0x762, "QUERY_HCA_VPORT_CONTEXT", port::query_context),
+    (0x764, "QUERY_HCA_VPORT_GID", port::query_gid),
+    (0x765, "QUERY_HCA_VPORT_PKEY", port::query_pkey),
+    (0x770, "QUERY_VPORT_COUNTER", initialize::succeed),
+    (0x800, "ALLOC_PD", simple::alloc_pd),
+    (0x801, "DEALLOC_PD", simple::dealloc_pd),
+    (0x802, "ALLOC_UAR", simple::alloc_uar),
+    (0x803, "DEALLOC_UAR", simple::dealloc_uar),
+    (0x805, "ACCESS_REG", port::access_register),
+    (0x806, "ATTACH_TO_MCG", multicast::attach),
+    (0x807, "DETACH_FROM_MCG", multicast::detach),
+    (0x80e, "ALLOC_XRCD", simple::alloc_xrcd),
+    (0x80f, "DEALLOC_XRCD", simple::dealloc_xrcd),
+    (0x816, "ALLOC_TRANSPORT_DOMAIN", simple::alloc_transport_domain),
+    (0x817, "DEALLOC_TRANSPORT_DOMAIN", simple::dealloc_transport_domain),
+    (0x90c, "CREATE_RMP", srq::create_rmp),
+    (0x90d, "MODIFY_RMP", srq::modify_rmp),
+    (0x90e, "DESTROY_RMP", srq::destroy),
+    (0x90f, "QUERY_RMP", srq::query_rmp),
+    (0xa04, "CREATE_UCTX", simple::create_context),
+    (0xa06, "DESTROY_UCTX", simple::destroy_context),
+];
+
+/// Executes one command and gives its output.
+pub(crate) fn execute(function: &mut Function, input: &[u8], output_length: usize) -> Vec<u8> {
+    let mut output = vec![0; output_length];
+    let opcode = cmd::OPCODE.get(input) as u16;
+    let known = COMMANDS.iter().find(|(number, ..)| *number == opcode);
+    let result = match known {
+        Some((_, _, handler)) => handler(function, input, &mut output),
+        None => {
+            function
+                .report
+                .violation(format!("command {opcode:#x} is not known to the model"));
+            Err(Status::BadOperation)
+        }
+    };
+    let name = known.map_or("?", |(_, name, _)| name);
+    function.report.trace(|| {
+        let op_mod = cmd::OP_MOD.get(input);
+        format!("{name} ({opcode:#x}, op_mod {op_mod:#x}): {result:?}")
+    });
+    if let Err(status) = result {
+        output.fill(0);
+        cmd::STATUS.set(&mut output, u64::from(status.code()));
+        // The driver only prints it: which command refused.
+        cmd::SYNDROME.set(&mut output, u64::from(opcode));
+    }
+    output
+}

@@ -1,0 +1,146 @@
+//! Objects that are a number and nothing else: protection domains, UARs, XRC domains, transport domains.
+
+use super::Status;
+use crate::function::Function;
+use crate::layout::cmd;
+use crate::table::Table;
+
+fn alloc(table: &mut Table<()>, output: &mut [u8]) -> Result<(), Status> {
+    cmd::OBJECT.set(output, table.insert(())?.into());
+    Ok(())
+}
+
+fn dealloc(table: &mut Table<()>, input: &[u8]) -> Result<(), Status> {
+    table.remove(cmd::OBJECT.get32(input))
+}
+
+/// Executes ALLOC_PD.
+///
+/// # Errors
+/// If there are too many.
+pub(super) fn alloc_pd(
+    function: &mut Function,
+    _: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    alloc(&mut function.objects.pds, output)
+}
+
+/// Executes DEALLOC_PD.
+///
+/// # Errors
+/// If there is no such domain, or something stands on it.
+pub(super) fn dealloc_pd(
+    function: &mut Function,
+    input: &[u8],
+    _: &mut [u8],
+) -> Result<(), Status> {
+    let pd = cmd::OBJECT.get32(input);
+    let objects = &mut function.objects;
+    let used = objects.mkeys.values().any(|key| key.pd() == pd)
+        || objects.qps.values().any(|qp| qp.pd() == pd)
+        || objects.srqs.values().any(|srq| srq.pd() == pd);
+    if used {
+        return Err(Status::ResourceBusy);
+    }
+    dealloc(&mut objects.pds, input)
+}
+
+/// Executes ALLOC_UAR.
+///
+/// # Errors
+/// If there are too many.
+pub(super) fn alloc_uar(
+    function: &mut Function,
+    _: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    alloc(&mut function.objects.uars, output)
+}
+
+/// Executes DEALLOC_UAR.
+///
+/// # Errors
+/// If there is no such UAR.
+pub(super) fn dealloc_uar(
+    function: &mut Function,
+    input: &[u8],
+    _: &mut [u8],
+) -> Result<(), Status> {
+    dealloc(&mut function.objects.uars, input)
+}
+
+/// Executes ALLOC_XRCD.
+///
+/// # Errors
+/// If there are too many.
+pub(super) fn alloc_xrcd(
+    function: &mut Function,
+    _: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    alloc(&mut function.objects.xrcds, output)
+}
+
+/// Executes DEALLOC_XRCD.
+///
+/// # Errors
+/// If there is no such domain.
+pub(super) fn dealloc_xrcd(
+    function: &mut Function,
+    input: &[u8],
+    _: &mut [u8],
+) -> Result<(), Status> {
+    dealloc(&mut function.objects.xrcds, input)
+}
+
+/// Executes ALLOC_TRANSPORT_DOMAIN.
+///
+/// # Errors
+/// If there are too many.
+pub(super) fn alloc_transport_domain(
+    function: &mut Function,
+    _: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    alloc(&mut function.objects.transport_domains, output)
+}
+
+/// Executes DEALLOC_TRANSPORT_DOMAIN.
+///
+/// # Errors
+/// If there is no such domain.
+pub(super) fn dealloc_transport_domain(
+    function: &mut Function,
+    input: &[u8],
+    _: &mut [u8],
+) -> Result<(), Status> {
+    dealloc(&mut function.objects.transport_domains, input)
+}
+
+/// Executes CREATE_UCTX.
+///
+/// # Errors
+/// If there are too many.
+pub(super) fn create_context(
+    function: &mut Function,
+    _: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    let number = function.objects.contexts.insert(())?;
+    cmd::UCTX_UID.set(output, number.into());
+    Ok(())
+}
+
+/// Executes DESTROY_UCTX.
+///
+/// # Errors
+/// If there is no such context.
+pub(super) fn destroy_context(
+    function: &mut Function,
+    input: &[u8],
+    _: &mut [u8],
+) -> Result<(), Status> {
+    let number = cmd::UCTX_UID.get32(input);
+    function.objects.contexts.remove(number)
+}

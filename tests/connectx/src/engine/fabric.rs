@@ -1,0 +1,140 @@
+//! The network between the functions: who is meant by an address, and the way there.
+
+use crate::engine::packet::{Answer, Message};
+use crate::engine::receive;
+use crate::engine::wqe::Request;
+use crate::function::Function;
+use crate::layout::qpc::{self, path};
+use crate::object::qp::{QueuePair, Transport};
+
+/// The first LID of multicast groups.
+const MULTICAST_LID: u16 = 0xc000;
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Target {
+    /// To the queue pair of that number behind a LID.
+    Unicast { lid: u16, qpn: u32, connected: bool },
+    /// To all that are attached to a group.
+    Multicast { gid: [u8; 16] },
+}
+
+/// Whom a request is for: the peer of a connection, or whom a datagram names.
+pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Request) -> Target {
+    match request.vector {
+        Some(vector) => match vector.gid {
+            Some(gid) if vector.lid >= MULTICAST_LID || gid[0] == 0xff => {
+                Target::Multicast { gid }
+            }
+            _ => Target::Unicast {
+                lid: if vector.lid == 0 {
+                    function.port.lid
+                } else {
+                    vector.lid
+                },
+                qpn: vector.qpn,
+                connected: false,
+            },
+        },
+        None => Target::Unicast {
+            lid: queue_pair.field(path::RLID) as u16,
+            qpn: queue_pair.field32(qpc::REMOTE_QPN),
+            connected: true,
+        },
+    }
+}
+
+/// The number under which peers know a queue pair: the special ones are 0 and 1.
+pub(super) fn visible_qpn(transport: Transport, qpn: u32) -> u32 {
+    match transport {
+        Transport::Smi => 0,
+        Transport::Gsi => 1,
+        _ => qpn,
+    }
+}
+
+/// Carries a message to its target, and brings the answer back.
+pub(super) fn carry(
+    functions: &mut [Function],
+    from: usize,
+    from_qpn: u32,
+    target: Target,
+    message: &Message,
+) -> Answer {
+    let from_lid = functions.get(from).map_or(0, |function| function.port.lid);
+    match target {
+        Target::Unicast {
+            lid,
+            qpn,
+            connected,
+        } => {
+            let Some(function) = functions
+                .iter_mut()
+                .find(|function| function.port.lid == lid)
+            else {
+                return Answer::Silence;
+            };
+            let Some(qpn) = addressed(function, qpn) else {
+                return Answer::Silence;
+            };
+            let accepted = if connected {
+                is_peer(function, qpn, from_lid, from_qpn)
+            } else {
+                takes_datagram(function, qpn, message)
+            };
+            if accepted {
+                receive::deliver(function, qpn, message)
+            } else {
+                Answer::Silence
+            }
+        }
+        Target::Multicast { gid } => {
+            for function in functions {
+                let members: Vec<u32> = function
+                    .objects
+                    .multicast
+                    .iter()
+                    .filter(|(group, _)| *group == gid)
+                    .map(|(_, qpn)| *qpn)
+                    .collect();
+                for qpn in members {
+                    if takes_datagram(function, qpn, message) {
+                        receive::deliver(function, qpn, message);
+                    }
+                }
+            }
+            Answer::Done(Vec::new())
+        }
+    }
+}
+
+/// The real number of a queue pair that peers name.
+fn addressed(function: &Function, qpn: u32) -> Option<u32> {
+    let special = match qpn {
+        0 => Transport::Smi,
+        1 => Transport::Gsi,
+        _ => return Some(qpn),
+    };
+    let mut queue_pairs = function.objects.qps.iter();
+    let found = queue_pairs.find(|(_, queue_pair)| queue_pair.transport() == special);
+    found.map(|(qpn, _)| qpn)
+}
+
+/// Whether a queue pair is connected to that one.
+fn is_peer(function: &Function, qpn: u32, lid: u16, peer: u32) -> bool {
+    function.objects.qps.get(qpn).is_ok_and(|queue_pair| {
+        matches!(queue_pair.transport(), Transport::Rc | Transport::Uc)
+            && queue_pair.field32(qpc::REMOTE_QPN) == peer
+            && queue_pair.field(path::RLID) as u16 == lid
+    })
+}
+
+/// Whether a queue pair is for datagrams, and the message has its key.
+fn takes_datagram(function: &Function, qpn: u32, message: &Message) -> bool {
+    function.objects.qps.get(qpn).is_ok_and(|queue_pair| {
+        // The special queue pairs have well-known keys, which the driver does not set.
+        queue_pair.transport() == Transport::Ud
+            && message.q_key == Some(queue_pair.field32(qpc::Q_KEY))
+            || matches!(queue_pair.transport(), Transport::Smi | Transport::Gsi)
+    })
+}

@@ -1,0 +1,67 @@
+//! What travels between functions: whole messages and their answers. The model does not cut messages into packets.
+
+use crate::engine::cqe::Source;
+use crate::engine::syndrome::Syndrome;
+
+/// What a message asks for.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    /// Data for a receive request.
+    Send {
+        data: Vec<u8>,
+        tail: Tail,
+    },
+    /// Data for the peer's memory; with immediate data also a completion.
+    Write {
+        address: u64,
+        key: u32,
+        data: Vec<u8>,
+        immediate: Option<[u8; 4]>,
+    },
+    /// A request for the peer's memory.
+    Read { address: u64, key: u32, length: u64 },
+    /// Compare and swap.
+    CompareSwap {
+        address: u64,
+        key: u32,
+        swap: u64,
+        compare: u64,
+    },
+    /// Fetch and add.
+    FetchAdd { address: u64, key: u32, add: u64 },
+}
+
+/// What comes with a message that was sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Tail {
+    /// Nothing.
+    Plain,
+    /// Immediate data.
+    Immediate([u8; 4]),
+    /// A key to take away.
+    Invalidate([u8; 4]),
+}
+
+/// A message.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) operation: Operation,
+    pub(crate) solicited: bool,
+    /// Whence it comes.
+    pub(crate) source: Source,
+    /// The datagram's key, for datagrams.
+    pub(crate) q_key: Option<u32>,
+}
+
+/// What the peer says to a message.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// Done, with the data that was asked for.
+    Done(Vec<u8>),
+    /// There is no receive request; try again.
+    NotReady,
+    /// It cannot be done, for this reason.
+    Refused(Syndrome),
+    /// Nothing.
+    Silence,
+}

@@ -1,0 +1,455 @@
+//! The receiving side: what a message does at its queue pair.
+
+use crate::engine::cqe::{Completion, Kind};
+use crate::engine::packet::{Answer, Message, Operation, Tail};
+use crate::engine::syndrome::Syndrome;
+use crate::engine::wqe::UNIT;
+use crate::function::Function;
+use crate::layout::qpc;
+use crate::object::mkey::{Access, TERMINATOR};
+use crate::object::qp::{QueuePair, State, Transport};
+use crate::object::{cq, eq};
+use crate::object::eq::Event;
+use crate::translate::{self, KeyError, Place};
+
+/// Bytes before a datagram's data, for its global routing header.
+const GRH: usize = 40;
+
+/// A receive request that was taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    index: u16,
+    segments: Vec<u8>,
+}
+
+/// Hands a message to a queue pair.
+pub(super) fn deliver(function: &mut Function, qpn: u32, message: &Message) -> Answer {
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return Answer::Silence;
+    };
+    let ready = matches!(
+        queue_pair.state(),
+        State::ReadyToReceive | State::ReadyToSend | State::SendQueueError
+    );
+    if !ready {
+        return Answer::Silence;
+    }
+    let context = Context {
+        qpn,
+        pd: queue_pair.pd(),
+        transport: queue_pair.transport(),
+    };
+    match &message.operation {
+        Operation::Send { data, tail } => send(function, context, message, data, *tail),
+        Operation::Write {
+            address,
+            key,
+            data,
+            immediate,
+        } => {
+            let place = Place {
+                key: *key,
+                address: *address,
+                length: data.len() as u64,
+            };
+            write(function, context, message, place, data, *immediate)
+        }
+        Operation::Read {
+            address,
+            key,
+            length,
+        } => {
+            let place = Place {
+                key: *key,
+                address: *address,
+                length: *length,
+            };
+            read(function, context, place)
+        }
+        Operation::CompareSwap {
+            address,
+            key,
+            swap,
+            compare,
+        } => atomic(function, context, *address, *key, |old| {
+            if old == *compare { *swap } else { old }
+        }),
+        Operation::FetchAdd { address, key, add } => {
+            atomic(function, context, *address, *key, |old| {
+                old.wrapping_add(*add)
+            })
+        }
+    }
+}
+
+/// The queue pair that a message is for.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    qpn: u32,
+    pd: u32,
+    transport: Transport,
+}
+
+fn send(
+    function: &mut Function,
+    context: Context,
+    message: &Message,
+    data: &[u8],
+    tail: Tail,
+) -> Answer {
+    let taken = match take(function, context.qpn) {
+        Ok(Some(taken)) => taken,
+        Ok(None) => return Answer::NotReady,
+        Err(answer) => return answer,
+    };
+    let placed = if context.transport.is_datagram() {
+        // What the header is made of is of no interest on InfiniBand, but its place is kept.
+        let mut whole = vec![0; GRH];
+        whole.extend_from_slice(data);
+        scatter(function, context.pd, &taken.segments, &whole)
+    } else {
+        scatter(function, context.pd, &taken.segments, data)
+    };
+    let header = if context.transport.is_datagram() { GRH } else { 0 };
+    let (kind, immediate) = match tail {
+        Tail::Plain => (Kind::Send, [0, 0, 0xff, 0xff]),
+        Tail::Immediate(immediate) => (Kind::SendImmediate, immediate),
+        Tail::Invalidate(key) => (Kind::SendInvalidate, key),
+    };
+    let placed = placed.and_then(|()| invalidate(function, context, tail));
+    if let Err(syndrome) = placed {
+        return fail_receive(function, context, &taken, syndrome);
+    }
+    complete(
+        function,
+        context.qpn,
+        message,
+        Done {
+            kind,
+            index: taken.index,
+            length: data.len() + header,
+            immediate,
+        },
+    );
+    Answer::Done(Vec::new())
+}
+
+/// Takes the key away that the message names.
+fn invalidate(function: &mut Function, context: Context, tail: Tail) -> Result<(), Syndrome> {
+    let Tail::Invalidate(key) = tail else {
+        return Ok(());
+    };
+    let key = u32::from_be_bytes(key);
+    let found = function.objects.mkeys.get_mut(key >> 8).ok();
+    let done = found
+        .filter(|found| found.pd() == context.pd && u32::from(found.variant()) == key & 0xff)
+        .is_some_and(|found| found.invalidate());
+    if done { Ok(()) } else { Err(Syndrome::LocalProtection) }
+}
+
+fn write(
+    function: &mut Function,
+    context: Context,
+    message: &Message,
+    place: Place,
+    data: &[u8],
+    immediate: Option<[u8; 4]>,
+) -> Answer {
+    // A receive request must be there before anything is written, or the write would happen twice.
+    let ready = match immediate {
+        Some(_) => has_receive(function, context.qpn),
+        None => true,
+    };
+    if !ready {
+        return Answer::NotReady;
+    }
+    let allowed = may(function, context.qpn, qpc::RWE);
+    if !allowed {
+        return refuse(function, context, Syndrome::RemoteAccess);
+    }
+    if !data.is_empty()
+        && translate::write(function, context.pd, place, Access::RemoteWrite, data).is_err()
+    {
+        return refuse(function, context, Syndrome::RemoteAccess);
+    }
+    if let Some(immediate) = immediate {
+        let taken = match take(function, context.qpn) {
+            Ok(Some(taken)) => taken,
+            Ok(None) => return Answer::NotReady,
+            Err(answer) => return answer,
+        };
+        let done = Done {
+            kind: Kind::WriteImmediate,
+            index: taken.index,
+            length: data.len(),
+            immediate,
+        };
+        complete(function, context.qpn, message, done);
+    }
+    Answer::Done(Vec::new())
+}
+
+fn read(function: &mut Function, context: Context, place: Place) -> Answer {
+    let mut data = Vec::new();
+    let allowed = may(function, context.qpn, qpc::RRE);
+    if allowed
+        && (place.length == 0
+            || translate::read(function, context.pd, place, Access::RemoteRead, &mut data).is_ok())
+    {
+        return Answer::Done(data);
+    }
+    refuse(function, context, Syndrome::RemoteAccess)
+}
+
+fn atomic(
+    function: &mut Function,
+    context: Context,
+    address: u64,
+    key: u32,
+    new: impl Fn(u64) -> u64,
+) -> Answer {
+    if !address.is_multiple_of(8) {
+        return refuse(function, context, Syndrome::RemoteInvalidRequest);
+    }
+    let place = Place {
+        key,
+        address,
+        length: 8,
+    };
+    let allowed = may(function, context.qpn, qpc::RAE);
+    match translate::update(function, context.pd, place, new) {
+        Ok(old) if allowed => Answer::Done(old.to_le_bytes().to_vec()),
+        _ => refuse(function, context, Syndrome::RemoteAccess),
+    }
+}
+
+/// Whether the queue pair lets its peer do that.
+fn may(function: &Function, qpn: u32, right: crate::layout::Field) -> bool {
+    let queue_pair = function.objects.qps.get(qpn);
+    queue_pair.is_ok_and(|queue_pair| queue_pair.field(right) != 0)
+}
+
+/// Refuses a request for which no receive request stands: the queue pair fails, and an event says why.
+fn refuse(function: &mut Function, context: Context, syndrome: Syndrome) -> Answer {
+    if context.transport == Transport::Uc {
+        // Nothing is answered, and the message is dropped.
+        return Answer::Silence;
+    }
+    let event = match syndrome {
+        Syndrome::RemoteAccess => Event::WqAccess,
+        _ => Event::WqInvalidRequest,
+    };
+    set_error(function, context.qpn);
+    eq::notify_about(function, event, context.qpn);
+    Answer::Refused(syndrome)
+}
+
+/// Completes a receive request with an error, and tells the peer.
+fn fail_receive(
+    function: &mut Function,
+    context: Context,
+    taken: &Taken,
+    syndrome: Syndrome,
+) -> Answer {
+    post_error(function, context.qpn, taken.index, syndrome);
+    set_error(function, context.qpn);
+    match (context.transport, syndrome) {
+        (Transport::Rc, Syndrome::LocalLength) => Answer::Refused(Syndrome::RemoteInvalidRequest),
+        (Transport::Rc, _) => Answer::Refused(Syndrome::RemoteOperation),
+        _ => Answer::Silence,
+    }
+}
+
+/// Puts a queue pair into the error state; the engine flushes it then.
+pub(super) fn set_error(function: &mut Function, qpn: u32) {
+    if let Ok(queue_pair) = function.objects.qps.get_mut(qpn) {
+        queue_pair.set_state(State::Error);
+        function.kicked.push(qpn);
+    }
+}
+
+/// Whether a receive request waits.
+fn has_receive(function: &Function, qpn: u32) -> bool {
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return false;
+    };
+    match queue_pair.shared_queue() {
+        Some(srqn) => {
+            let srq = function.objects.srqs.get(srqn);
+            srq.is_ok_and(|srq| srq.left(&function.memory).unwrap_or(0) != 0)
+        }
+        None => own_receives(function, queue_pair) != 0,
+    }
+}
+
+/// How many requests wait in the own receive queue.
+fn own_receives(function: &Function, queue_pair: &QueuePair) -> u16 {
+    let posted = function.memory.read_be32(queue_pair.doorbell_record());
+    match (queue_pair.own_receive_queue(), posted) {
+        (Some(_), Ok(posted)) => (posted as u16).wrapping_sub(queue_pair.receive_consumer),
+        _ => 0,
+    }
+}
+
+/// Takes the next receive request.
+pub(super) fn take(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> {
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return Err(Answer::Silence);
+    };
+    match queue_pair.shared_queue() {
+        Some(srqn) => take_shared(function, srqn),
+        None => take_own(function, qpn),
+    }
+}
+
+fn take_shared(function: &mut Function, srqn: u32) -> Result<Option<Taken>, Answer> {
+    let Ok(srq) = function.objects.srqs.get_mut(srqn) else {
+        return Err(Answer::Silence);
+    };
+    let entry = srq.take(&function.memory);
+    let low = srq.limit_reached(&function.memory);
+    if low {
+        eq::notify_about(function, Event::SrqLimit, srqn);
+    }
+    match entry {
+        Ok(entry) => Ok(entry.map(|entry| Taken {
+            index: entry.index,
+            segments: entry.segments,
+        })),
+        Err(unmapped) => {
+            let text = format!("shared receive queue {srqn:#x} is not in memory: {unmapped:x?}");
+            function.report.violation(text);
+            Err(Answer::Silence)
+        }
+    }
+}
+
+fn take_own(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> {
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return Err(Answer::Silence);
+    };
+    let waiting = own_receives(function, queue_pair);
+    let Some((log_size, log_stride)) = queue_pair.own_receive_queue() else {
+        return Ok(None);
+    };
+    if waiting == 0 {
+        return Ok(None);
+    }
+    if u32::from(waiting) > 1 << log_size {
+        let text = format!(
+            "queue pair {qpn:#x}: the doorbell record says that {waiting} receive requests wait, the queue has {}",
+            1 << log_size
+        );
+        function.report.violation(text);
+        return Err(Answer::Silence);
+    }
+    let index = queue_pair.receive_consumer;
+    let slot = u64::from(index) & ((1 << log_size) - 1);
+    let mut segments = vec![0; 1 << log_stride];
+    let read = queue_pair
+        .pages()
+        .read(&function.memory, slot << log_stride, &mut segments);
+    if read.is_err() {
+        let text = format!("queue pair {qpn:#x}: the receive queue is not in memory");
+        function.report.violation(text);
+        return Err(Answer::Silence);
+    }
+    if let Ok(queue_pair) = function.objects.qps.get_mut(qpn) {
+        queue_pair.receive_consumer = index.wrapping_add(1);
+    }
+    Ok(Some(Taken { index, segments }))
+}
+
+/// Puts data into the buffers of a receive request.
+fn scatter(function: &Function, pd: u32, segments: &[u8], data: &[u8]) -> Result<(), Syndrome> {
+    let mut rest = data;
+    let (segments, _) = segments.as_chunks::<UNIT>();
+    for segment in segments {
+        if rest.is_empty() {
+            break;
+        }
+        let [l3, l2, l1, l0, k3, k2, k1, k0, address @ ..] = *segment;
+        let length = u32::from_be_bytes([l3, l2, l1, l0]) as usize;
+        let key = u32::from_be_bytes([k3, k2, k1, k0]);
+        if length == 0 && key == TERMINATOR {
+            break;
+        }
+        let (now, later) = rest.split_at(length.min(rest.len()));
+        let place = Place {
+            key,
+            address: u64::from_be_bytes(address),
+            length: now.len() as u64,
+        };
+        translate::write(function, pd, place, Access::LocalWrite, now)
+            .map_err(|error: KeyError| Syndrome::from(error))?;
+        rest = later;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(Syndrome::LocalLength) }
+}
+
+/// What a completed receive request says.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    kind: Kind,
+    index: u16,
+    length: usize,
+    immediate: [u8; 4],
+}
+
+fn complete(function: &mut Function, qpn: u32, message: &Message, done: Done) {
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return;
+    };
+    let completion = Completion {
+        kind: done.kind,
+        qpn,
+        user_index: queue_pair.field32(qpc::USER_INDEX),
+        counter: done.index,
+        opcode: 0,
+        length: u32::try_from(done.length).unwrap_or(u32::MAX),
+        immediate: done.immediate,
+        source: Some(message.source),
+        syndrome: None,
+        timestamp: function.clock(),
+    };
+    let cqn = queue_pair.receive_cqn();
+    if !cq::complete(function, cqn, completion.encode(), message.solicited) {
+        set_error(function, qpn);
+    }
+}
+
+/// Completes a receive request with an error.
+fn post_error(function: &mut Function, qpn: u32, index: u16, syndrome: Syndrome) {
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return;
+    };
+    let completion = Completion {
+        kind: Kind::ResponderError,
+        qpn,
+        user_index: queue_pair.field32(qpc::USER_INDEX),
+        counter: index,
+        opcode: 0,
+        length: 0,
+        immediate: [0; 4],
+        source: None,
+        syndrome: Some(syndrome),
+        timestamp: 0,
+    };
+    let cqn = queue_pair.receive_cqn();
+    cq::complete(function, cqn, completion.encode(), true);
+}
+
+/// Completes all requests of the own receive queue as flushed. A shared queue keeps its requests.
+pub(super) fn flush(function: &mut Function, qpn: u32) {
+    let shared = function
+        .objects
+        .qps
+        .get(qpn)
+        .is_ok_and(|queue_pair| queue_pair.shared_queue().is_some());
+    if shared {
+        return;
+    }
+    while let Ok(Some(taken)) = take_own(function, qpn) {
+        post_error(function, qpn, taken.index, Syndrome::Flushed);
+    }
+}

@@ -1,0 +1,408 @@
+//! The sending side: takes requests from a send queue one by one, makes messages of them, and completes them.
+
+use std::time::{Duration, Instant};
+
+use crate::engine::cqe::{Completion, Kind, Source};
+use crate::engine::packet::{Answer, Message, Operation, Tail};
+use crate::engine::syndrome::Syndrome;
+use crate::engine::wqe::{self, Control, Expected, Opcode, Request, Segment, UNIT};
+use crate::engine::{fabric, receive};
+use crate::function::Function;
+use crate::layout::qpc::{self, path};
+use crate::object::cq;
+use crate::object::mkey::Access;
+use crate::object::qp::{BLOCK, QueuePair, State, Transport, Waiting};
+use crate::translate::{self, Place};
+
+/// Bytes of the longest request.
+const LONGEST: usize = 63 * UNIT;
+/// The longest message.
+const LONGEST_MESSAGE: u64 = 1 << 30;
+
+/// What became of a request.
+enum Outcome {
+    /// It is done, with so many bytes.
+    Done(u64),
+    /// It failed.
+    Failed(Syndrome),
+    /// The peer is not ready or silent; for how long that may go on, if not for ever, and what it is then.
+    Wait(Option<Duration>, Syndrome),
+}
+
+/// Carries out what is posted, until nothing is left or a request must wait.
+pub(super) fn run(functions: &mut [Function], index: usize, qpn: u32) {
+    while step(functions, index, qpn) {}
+}
+
+/// Carries out one request. Gives whether to go on.
+fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
+    let Some(function) = functions.get_mut(index) else {
+        return false;
+    };
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return false;
+    };
+    let state = queue_pair.state();
+    let flushing = matches!(state, State::Error | State::SendQueueError);
+    if !flushing && state != State::ReadyToSend {
+        return false;
+    }
+    let Some(fetched) = fetch(function, qpn) else {
+        return false;
+    };
+    let control = fetched.control;
+    if flushing {
+        finish(function, qpn, control, Err(Syndrome::Flushed));
+        return true;
+    }
+    let request = match wqe::decode(&fetched.bytes, fetched.expected) {
+        Ok(request) => request,
+        Err(malformed) => {
+            let text = format!(
+                "queue pair {qpn:#x}: {}; the request: {control}",
+                malformed.reason
+            );
+            function.report.violation(text);
+            finish(function, qpn, control, Err(malformed.syndrome));
+            return true;
+        }
+    };
+    let outcome = execute(functions, index, qpn, &request);
+    conclude(functions, index, qpn, control, outcome)
+}
+
+/// Completes a request, or lets it wait.
+fn conclude(
+    functions: &mut [Function],
+    index: usize,
+    qpn: u32,
+    control: Control,
+    outcome: Outcome,
+) -> bool {
+    let Some(function) = functions.get_mut(index) else {
+        return false;
+    };
+    match outcome {
+        Outcome::Done(length) => finish(function, qpn, control, Ok(length)),
+        Outcome::Failed(syndrome) => finish(function, qpn, control, Err(syndrome)),
+        Outcome::Wait(limit, syndrome) => {
+            let Ok(queue_pair) = function.objects.qps.get_mut(qpn) else {
+                return false;
+            };
+            let now = Instant::now();
+            let since = queue_pair.waiting.map_or(now, |waiting| waiting.since);
+            let over = limit.is_some_and(|limit| now.duration_since(since) >= limit);
+            if !over {
+                queue_pair.waiting = Some(Waiting { since });
+                return false;
+            }
+            finish(function, qpn, control, Err(syndrome));
+        }
+    }
+    true
+}
+
+/// A request as it lies in the queue.
+struct Fetched {
+    bytes: Vec<u8>,
+    control: Control,
+    expected: Expected,
+}
+
+/// Reads the next request; none if nothing is posted.
+fn fetch(function: &mut Function, qpn: u32) -> Option<Fetched> {
+    let queue_pair = function.objects.qps.get(qpn).ok()?;
+    let blocks = queue_pair.send_blocks();
+    let counter = function
+        .memory
+        .read_be32(queue_pair.doorbell_record() + 4)
+        .ok()?;
+    let index = queue_pair.send_consumer;
+    let posted = (counter as u16).wrapping_sub(index);
+    if posted == 0 || blocks == 0 {
+        return None;
+    }
+    if u64::from(posted) > blocks {
+        let text = format!(
+            "queue pair {qpn:#x}: the doorbell record says {counter}, but {blocks} blocks from {index} are all there are"
+        );
+        function.report.violation(text);
+        receive::set_error(function, qpn);
+        return None;
+    }
+    let ring = blocks * BLOCK;
+    let mut bytes = vec![0; LONGEST.min(usize::try_from(ring).unwrap_or(LONGEST))];
+    let at = (u64::from(index) * BLOCK) % ring;
+    let first = bytes.len().min(usize::try_from(ring - at).unwrap_or(LONGEST));
+    let (head, tail) = bytes.split_at_mut(first);
+    let start = queue_pair.send_start();
+    let pages = queue_pair.pages();
+    pages.read(&function.memory, start + at, head).ok()?;
+    pages.read(&function.memory, start, tail).ok()?;
+    let control = Control::read(bytes.first_chunk()?);
+    let expected = Expected {
+        transport: queue_pair.transport(),
+        qpn,
+        index,
+        posted,
+    };
+    Some(Fetched {
+        bytes,
+        control,
+        expected,
+    })
+}
+
+/// Carries a request out, apart from its completion.
+fn execute(functions: &mut [Function], index: usize, qpn: u32, request: &Request) -> Outcome {
+    if request.opcode == Opcode::Nop {
+        return Outcome::Done(0);
+    }
+    let Some(function) = functions.get(index) else {
+        return Outcome::Failed(Syndrome::LocalQpOperation);
+    };
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return Outcome::Failed(Syndrome::LocalQpOperation);
+    };
+    let length: u64 = request.segments.iter().map(Segment::length).sum();
+    let mtu = 128_u64 << queue_pair.field(qpc::MTU);
+    let longest = if queue_pair.transport().is_datagram() {
+        mtu
+    } else {
+        LONGEST_MESSAGE
+    };
+    if length > longest {
+        return Outcome::Failed(Syndrome::LocalLength);
+    }
+    let message = match message(function, qpn, queue_pair, request) {
+        Ok(message) => message,
+        Err(syndrome) => return Outcome::Failed(syndrome),
+    };
+    let pd = queue_pair.pd();
+    let transport = queue_pair.transport();
+    let patience = Patience::of(queue_pair);
+    let target = fabric::target(function, queue_pair, request);
+    let answer = fabric::carry(functions, index, qpn, target, &message);
+    if transport != Transport::Rc {
+        // Nobody answers, and what is lost is lost.
+        return Outcome::Done(length);
+    }
+    match answer {
+        Answer::Done(data) => {
+            let Some(function) = functions.get(index) else {
+                return Outcome::Failed(Syndrome::LocalQpOperation);
+            };
+            match put(function, pd, request, &data) {
+                Ok(()) => Outcome::Done(length),
+                Err(syndrome) => Outcome::Failed(syndrome),
+            }
+        }
+        Answer::NotReady => Outcome::Wait(patience.not_ready, Syndrome::RnrRetryExceeded),
+        Answer::Refused(syndrome) => Outcome::Failed(syndrome),
+        Answer::Silence => Outcome::Wait(patience.silence, Syndrome::RetryExceeded),
+    }
+}
+
+/// How long a queue pair tries again; none for ever.
+struct Patience {
+    not_ready: Option<Duration>,
+    silence: Option<Duration>,
+}
+
+impl Patience {
+    fn of(queue_pair: &QueuePair) -> Self {
+        const FOR_EVER: u64 = 7;
+        /// The pause that the peer asks for is its own; the model takes a middling one for all.
+        const PAUSE: Duration = Duration::from_millis(10);
+        let retries = queue_pair.field32(qpc::RETRY_COUNT) + 1;
+        let rnr = queue_pair.field(qpc::RNR_RETRY);
+        let timeout = queue_pair.field(path::ACK_TIMEOUT);
+        Self {
+            not_ready: (rnr != FOR_EVER).then(|| PAUSE * (rnr as u32 + 1)),
+            silence: (timeout != 0).then(|| Duration::from_nanos(4096 << timeout) * retries),
+        }
+    }
+}
+
+/// Makes the message of a request, with the data that it sends.
+fn message(
+    function: &Function,
+    qpn: u32,
+    queue_pair: &QueuePair,
+    request: &Request,
+) -> Result<Message, Syndrome> {
+    let pd = queue_pair.pd();
+    let outgoing = !matches!(request.opcode, Opcode::Read) && !request.opcode.is_atomic();
+    let data = if outgoing {
+        gather(function, pd, &request.segments)?
+    } else {
+        check_room(function, pd, &request.segments)?;
+        Vec::new()
+    };
+    let (address, key) = request.remote.unwrap_or_default();
+    let (first, second) = request.operands.unwrap_or_default();
+    let immediate = request.control.immediate;
+    let operation = match request.opcode {
+        Opcode::Nop | Opcode::Send => Operation::Send {
+            data,
+            tail: Tail::Plain,
+        },
+        Opcode::SendImmediate => Operation::Send {
+            data,
+            tail: Tail::Immediate(immediate),
+        },
+        Opcode::SendInvalidate => Operation::Send {
+            data,
+            tail: Tail::Invalidate(immediate),
+        },
+        Opcode::Write | Opcode::WriteImmediate => Operation::Write {
+            address,
+            key,
+            data,
+            immediate: (request.opcode == Opcode::WriteImmediate).then_some(immediate),
+        },
+        Opcode::Read => Operation::Read {
+            address,
+            key,
+            length: request.segments.iter().map(Segment::length).sum(),
+        },
+        Opcode::CompareSwap => Operation::CompareSwap {
+            address,
+            key,
+            swap: first,
+            compare: second,
+        },
+        Opcode::FetchAdd => Operation::FetchAdd {
+            address,
+            key,
+            add: first,
+        },
+    };
+    let service_level = request.vector.map_or_else(
+        || queue_pair.field32(path::SL) as u8,
+        |vector| vector.service_level,
+    );
+    Ok(Message {
+        operation,
+        solicited: request.control.is_solicited(),
+        source: Source {
+            qpn: fabric::visible_qpn(queue_pair.transport(), qpn),
+            lid: function.port.lid,
+            service_level,
+            has_grh: request.vector.is_some_and(|vector| vector.gid.is_some()),
+        },
+        q_key: request.vector.map(|vector| q_key(queue_pair, vector.q_key)),
+    })
+}
+
+/// The key of a datagram: with its highest bit set, the queue pair's own is meant.
+fn q_key(queue_pair: &QueuePair, asked: u32) -> u32 {
+    const OWN: u32 = 1 << 31;
+    if asked & OWN != 0 {
+        queue_pair.field32(qpc::Q_KEY)
+    } else {
+        asked
+    }
+}
+
+/// Collects the data to send.
+fn gather(function: &Function, pd: u32, segments: &[Segment]) -> Result<Vec<u8>, Syndrome> {
+    let mut data = Vec::new();
+    for segment in segments {
+        match segment {
+            Segment::Inline(bytes) => data.extend_from_slice(bytes),
+            Segment::Memory { .. } => {
+                if let Some(place) = place(segment) {
+                    translate::read(function, pd, place, Access::LocalRead, &mut data)?;
+                }
+            }
+        }
+    }
+    Ok(data)
+}
+
+/// Checks that what comes back may be written, before the peer does anything.
+fn check_room(function: &Function, pd: u32, segments: &[Segment]) -> Result<(), Syndrome> {
+    for place in segments.iter().filter_map(place) {
+        translate::check(function, pd, place, Access::LocalWrite)?;
+    }
+    Ok(())
+}
+
+/// Writes what came back.
+fn put(function: &Function, pd: u32, request: &Request, data: &[u8]) -> Result<(), Syndrome> {
+    let mut rest = data;
+    for place in request.segments.iter().filter_map(place) {
+        if rest.is_empty() {
+            break;
+        }
+        let (now, later) = rest.split_at(rest.len().min(place.length as usize));
+        translate::write(function, pd, place, Access::LocalWrite, now)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+fn place(segment: &Segment) -> Option<Place> {
+    match *segment {
+        Segment::Inline(_) => None,
+        Segment::Memory {
+            length,
+            key,
+            address,
+        } => Some(Place {
+            key,
+            address,
+            length: length.into(),
+        }),
+    }
+}
+
+/// Moves on behind a request, and completes it if that is wanted or it failed.
+fn finish(function: &mut Function, qpn: u32, control: Control, result: Result<u64, Syndrome>) {
+    let timestamp = function.clock();
+    let Ok(queue_pair) = function.objects.qps.get_mut(qpn) else {
+        return;
+    };
+    let counter = queue_pair.send_consumer;
+    // A request of impossible size would never end; what follows it is flushed from the next block on.
+    queue_pair.send_consumer = counter.wrapping_add(control.blocks().max(1));
+    queue_pair.waiting = None;
+    let is_nop = control.opcode == Opcode::Nop as u8;
+    if result.is_ok() && !control.is_signaled() && !is_nop {
+        return;
+    }
+    let failed = result.is_err_and(|syndrome| syndrome != Syndrome::Flushed);
+    if failed {
+        let after = match queue_pair.transport() {
+            Transport::Rc | Transport::RegUmr => State::Error,
+            _ => State::SendQueueError,
+        };
+        queue_pair.set_state(after);
+    }
+    let completion = Completion {
+        kind: if result.is_ok() {
+            Kind::Requester
+        } else {
+            Kind::RequesterError
+        },
+        qpn,
+        user_index: queue_pair.field32(qpc::USER_INDEX),
+        counter,
+        opcode: control.opcode,
+        length: u32::try_from(result.unwrap_or(0)).unwrap_or(u32::MAX),
+        immediate: [0; 4],
+        source: None,
+        syndrome: result.err(),
+        timestamp,
+    };
+    let cqn = queue_pair.send_cqn();
+    let solicited = result.is_err();
+    if failed {
+        function.kicked.push(qpn);
+    }
+    let fits = cq::complete(function, cqn, completion.encode(), solicited);
+    if !fits && result.is_ok() {
+        receive::set_error(function, qpn);
+    }
+}

@@ -1,0 +1,449 @@
+//! Send work requests as the driver writes them (`struct mlx5_wqe_ctrl_seg` and what follows), checked and decoded.
+//!
+//! Only what can be told from the request itself is checked here; keys and states come later.
+
+use std::fmt;
+
+use crate::engine::syndrome::Syndrome;
+use crate::object::qp::Transport;
+
+/// Bytes of the unit in which requests and their segments are counted.
+pub(crate) const UNIT: usize = 16;
+/// Most bytes of inline data that a request may carry.
+const MOST_INLINE: usize = 1008;
+
+/// Bits of `fm_ce_se`.
+mod flag {
+    pub(super) const SOLICITED: u8 = 0x02;
+    pub(super) const CQ_UPDATE: u8 = 0x08;
+    /// Always zero.
+    pub(super) const RESERVED: u8 = 0x15;
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Opcode {
+    /// Nothing.
+    Nop = 0x00,
+    /// Sends, and takes a key of the peer away.
+    SendInvalidate = 0x01,
+    /// Writes to the peer's memory.
+    Write = 0x08,
+    /// Writes, and completes a receive request of the peer.
+    WriteImmediate = 0x09,
+    /// Sends.
+    Send = 0x0a,
+    /// Sends with 4 bytes in the completion.
+    SendImmediate = 0x0b,
+    /// Reads the peer's memory.
+    Read = 0x10,
+    /// Compares and swaps 8 bytes of the peer's memory.
+    CompareSwap = 0x11,
+    /// Adds to 8 bytes of the peer's memory.
+    FetchAdd = 0x12,
+}
+
+impl Opcode {
+    fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0x00 => Self::Nop,
+            0x01 => Self::SendInvalidate,
+            0x08 => Self::Write,
+            0x09 => Self::WriteImmediate,
+            0x0a => Self::Send,
+            0x0b => Self::SendImmediate,
+            0x10 => Self::Read,
+            0x11 => Self::CompareSwap,
+            0x12 => Self::FetchAdd,
+            _ => return None,
+        })
+    }
+
+    /// Whether queue pairs of that kind have it.
+    fn is_of(self, transport: Transport) -> bool {
+        match transport {
+            Transport::Rc => true,
+            Transport::Uc => matches!(
+                self,
+                Self::Nop | Self::Send | Self::SendImmediate | Self::Write | Self::WriteImmediate
+            ),
+            Transport::Ud | Transport::Smi | Transport::Gsi => {
+                matches!(self, Self::Nop | Self::Send | Self::SendImmediate)
+            }
+            Transport::RegUmr => self == Self::Nop,
+        }
+    }
+
+    /// Whether it is an atomic operation.
+    pub(crate) const fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// Whether a segment with the peer's address and key follows the control segment.
+    const fn is_remote(self) -> bool {
+        matches!(self, Self::Write | Self::WriteImmediate | Self::Read) || self.is_atomic()
+    }
+}
+
+/// The control segment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Control {
+    /// The opcode's variant; zero for all that the model knows.
+    pub(crate) opmod: u8,
+    /// The request's index in blocks.
+    pub(crate) index: u16,
+    /// The opcode as it stands there.
+    pub(crate) opcode: u8,
+    /// The queue pair's number.
+    pub(crate) qpn: u32,
+    /// The request's size in units.
+    pub(crate) units: u8,
+    signature: u8,
+    flags: u8,
+    /// Immediate data or the key to invalidate, as it stands there.
+    pub(crate) immediate: [u8; 4],
+}
+
+impl Control {
+    /// Reads the segment.
+    pub(crate) fn read(bytes: &[u8; UNIT]) -> Self {
+        let [opmod, index_high, index_low, opcode, q2, q1, q0, units, signature, _, _, flags, immediate @ ..] =
+            *bytes;
+        Self {
+            opmod,
+            index: u16::from_be_bytes([index_high, index_low]),
+            opcode,
+            qpn: u32::from_be_bytes([0, q2, q1, q0]),
+            units,
+            signature,
+            flags,
+            immediate,
+        }
+    }
+
+    /// How many blocks the request takes in the queue.
+    pub(crate) fn blocks(&self) -> u16 {
+        u16::from(self.units).div_ceil(4)
+    }
+
+    /// Whether its completion is wanted.
+    pub(crate) fn is_signaled(&self) -> bool {
+        self.flags & flag::CQ_UPDATE != 0
+    }
+
+    /// Whether the peer is to be told by an event.
+    pub(crate) fn is_solicited(&self) -> bool {
+        self.flags & flag::SOLICITED != 0
+    }
+}
+
+impl fmt::Display for Control {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Opcode::from_code(self.opcode) {
+            Some(opcode) => write!(formatter, "{opcode:?}")?,
+            None => write!(formatter, "opcode {:#x}", self.opcode)?,
+        }
+        write!(
+            formatter,
+            " (variant {}), index {}, queue pair {:#x}, {} units, signature {:#x}, flags {:#x}, immediate {:02x?}",
+            self.opmod,
+            self.index,
+            self.qpn,
+            self.units,
+            self.signature,
+            self.flags,
+            self.immediate
+        )
+    }
+}
+
+/// Where a datagram goes (`struct mlx5_av`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct AddressVector {
+    pub(crate) q_key: u32,
+    pub(crate) qpn: u32,
+    pub(crate) service_level: u8,
+    pub(crate) lid: u16,
+    /// The peer's GID, if there is a global routing header.
+    pub(crate) gid: Option<[u8; 16]>,
+}
+
+/// A piece of the message's data.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Segment {
+    /// In the request itself.
+    Inline(Vec<u8>),
+    /// In memory.
+    Memory { length: u32, key: u32, address: u64 },
+}
+
+/// A request, decoded.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Request {
+    pub(crate) control: Control,
+    pub(crate) opcode: Opcode,
+    pub(crate) vector: Option<AddressVector>,
+    /// The peer's address and key.
+    pub(crate) remote: Option<(u64, u32)>,
+    /// The operands of an atomic: what is swapped in or added, and what is compared with.
+    pub(crate) operands: Option<(u64, u64)>,
+    pub(crate) segments: Vec<Segment>,
+}
+
+/// A request that no correct driver writes, and how it is answered.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Malformed {
+    pub(crate) syndrome: Syndrome,
+    pub(crate) reason: String,
+}
+
+fn malformed<T>(syndrome: Syndrome, reason: impl Into<String>) -> Result<T, Malformed> {
+    Err(Malformed {
+        syndrome,
+        reason: reason.into(),
+    })
+}
+
+/// What a request must agree with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    pub(crate) transport: Transport,
+    pub(crate) qpn: u32,
+    pub(crate) index: u16,
+    /// How many blocks were posted, from this request on.
+    pub(crate) posted: u16,
+}
+
+/// Checks the control segment.
+///
+/// # Errors
+/// If it breaks a rule.
+pub(crate) fn check_control(control: &Control, expected: Expected) -> Result<Opcode, Malformed> {
+    let bad = Syndrome::LocalQpOperation;
+    let Some(opcode) = Opcode::from_code(control.opcode) else {
+        return malformed(bad, "there is no such opcode");
+    };
+    if control.index != expected.index {
+        return malformed(
+            bad,
+            format!("the index should be {}: {}", expected.index, control.index),
+        );
+    }
+    if control.qpn != expected.qpn {
+        return malformed(bad, format!("the queue pair is {:#x}", expected.qpn));
+    }
+    if control.units == 0 || control.units > 63 {
+        return malformed(bad, "the size is not from 1 to 63 units");
+    }
+    if control.blocks() > expected.posted {
+        return malformed(
+            bad,
+            format!(
+                "the doorbell record says that {} blocks are posted, the request has {}",
+                expected.posted,
+                control.blocks()
+            ),
+        );
+    }
+    if control.opmod != 0 {
+        return malformed(bad, "the opcode has no such variant");
+    }
+    if control.signature != 0 {
+        return malformed(bad, "signatures are off");
+    }
+    if control.flags & flag::RESERVED != 0 {
+        return malformed(bad, "reserved flags are set");
+    }
+    if !opcode.is_of(expected.transport) {
+        return malformed(
+            bad,
+            format!("{:?} queue pairs have no such operation", expected.transport),
+        );
+    }
+    Ok(opcode)
+}
+
+/// Decodes a request, all of it contiguous in `bytes`.
+///
+/// # Errors
+/// If it breaks a rule.
+pub(crate) fn decode(bytes: &[u8], expected: Expected) -> Result<Request, Malformed> {
+    let Some(first) = bytes.first_chunk::<UNIT>() else {
+        return malformed(Syndrome::LocalQpOperation, "there is no control segment");
+    };
+    let control = Control::read(first);
+    let opcode = check_control(&control, expected)?;
+    let size = usize::from(control.units) * UNIT;
+    let Some(rest) = bytes.get(UNIT..size) else {
+        return malformed(Syndrome::LocalQpOperation, "the request is cut off");
+    };
+    let mut rest = Cursor { bytes: rest };
+    let mut request = Request {
+        control,
+        opcode,
+        vector: None,
+        remote: None,
+        operands: None,
+        segments: Vec::new(),
+    };
+    if opcode == Opcode::Nop {
+        return Ok(request);
+    }
+    if expected.transport.is_datagram() {
+        request.vector = Some(address_vector(rest.take()?)?);
+    }
+    if opcode.is_remote() {
+        request.remote = Some(remote(rest.take()?)?);
+    }
+    if opcode.is_atomic() {
+        let bytes: [u8; UNIT] = rest.take()?;
+        request.operands = Some((be64(&bytes, 0), be64(&bytes, 8)));
+    }
+    request.segments = segments(rest.bytes)?;
+    check_segments(&request)?;
+    Ok(request)
+}
+
+/// Rules about the data of particular operations.
+fn check_segments(request: &Request) -> Result<(), Malformed> {
+    let bad = Syndrome::LocalQpOperation;
+    let inline = request
+        .segments
+        .iter()
+        .any(|segment| matches!(segment, Segment::Inline(_)));
+    if inline && (request.opcode == Opcode::Read || request.opcode.is_atomic()) {
+        return malformed(bad, "what comes back cannot be put into the request");
+    }
+    if request.opcode.is_atomic() {
+        let length: u64 = request.segments.iter().map(Segment::length).sum();
+        if length != 8 {
+            return malformed(
+                Syndrome::LocalLength,
+                format!("an atomic gives 8 bytes back, there is room for {length}"),
+            );
+        }
+    }
+    Ok(())
+}
+
+impl Segment {
+    /// Bytes of data.
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Memory { length, .. } => u64::from(*length),
+        }
+    }
+}
+
+/// The data segments until the request's end.
+fn segments(bytes: &[u8]) -> Result<Vec<Segment>, Malformed> {
+    const INLINE: u32 = 1 << 31;
+    let mut segments = Vec::new();
+    let mut inlined = 0;
+    let mut rest = bytes;
+    while let Some(head) = rest.first_chunk::<4>() {
+        let length = u32::from_be_bytes(*head);
+        let size = if length & INLINE != 0 {
+            let length = (length & !INLINE) as usize;
+            let Some(data) = rest.get(4..4 + length) else {
+                return malformed(
+                    Syndrome::LocalLength,
+                    format!("{length} bytes of inline data go beyond the request's end"),
+                );
+            };
+            inlined += length;
+            segments.push(Segment::Inline(data.to_vec()));
+            (4 + length).next_multiple_of(UNIT)
+        } else {
+            segments.push(memory_segment(rest)?);
+            UNIT
+        };
+        rest = rest.get(size..).unwrap_or_default();
+    }
+    if inlined > MOST_INLINE {
+        return malformed(Syndrome::LocalLength, "too much inline data");
+    }
+    Ok(segments)
+}
+
+fn memory_segment(bytes: &[u8]) -> Result<Segment, Malformed> {
+    let Some(bytes) = bytes.first_chunk::<UNIT>() else {
+        return malformed(Syndrome::LocalQpOperation, "a data segment is cut off");
+    };
+    let length = (be64(bytes, 0) >> 32) as u32;
+    if length == 0 {
+        return malformed(
+            Syndrome::LocalLength,
+            "a data segment of length 0 (hardware takes it as 2 GiB)",
+        );
+    }
+    Ok(Segment::Memory {
+        length,
+        key: be64(bytes, 0) as u32,
+        address: be64(bytes, 8),
+    })
+}
+
+fn remote(bytes: [u8; UNIT]) -> Result<(u64, u32), Malformed> {
+    if bytes[12..] != [0; 4] {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            "the reserved word behind the remote key is not zero",
+        );
+    }
+    Ok((be64(&bytes, 0), (be64(&bytes, 8) >> 32) as u32))
+}
+
+fn address_vector(bytes: [u8; 48]) -> Result<AddressVector, Malformed> {
+    const EXTENDED: u32 = 1 << 31;
+    const HAS_GRH: u32 = 1 << 30;
+    let word = |at: usize| (be64(&bytes, at) >> 32) as u32;
+    if word(8) & EXTENDED == 0 {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            "the address vector is not marked as extended (bit 31 of its queue pair)",
+        );
+    }
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&bytes[32..]);
+    Ok(AddressVector {
+        q_key: word(0),
+        qpn: word(8) & 0xff_ffff,
+        service_level: bytes[12] & 0xf,
+        lid: u16::from_be_bytes([bytes[14], bytes[15]]),
+        gid: (word(28) & HAS_GRH != 0).then_some(gid),
+    })
+}
+
+/// What is left of a request.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+}
+
+impl Cursor<'_> {
+    fn take<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Malformed> {
+        match self.bytes.split_first_chunk::<SIZE>() {
+            Some((chunk, rest)) => {
+                self.bytes = rest;
+                Ok(*chunk)
+            }
+            None => malformed(
+                Syndrome::LocalQpOperation,
+                "the request has fewer units than its opcode needs",
+            ),
+        }
+    }
+}
+
+/// 8 bytes from there on as a big-endian number; the caller has made sure that they are there.
+fn be64(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    for (to, from) in number.iter_mut().zip(bytes.iter().skip(at)) {
+        *to = *from;
+    }
+    u64::from_be_bytes(number)
+}
+
+#[cfg(test)]
+mod tests;

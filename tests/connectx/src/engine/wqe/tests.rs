@@ -1,0 +1,133 @@
+//! A table of requests that are broken on purpose: each check bites, and a request that is right passes.
+
+use super::*;
+
+const QPN: u32 = 0x123;
+const INDEX: u16 = 7;
+
+fn expected(transport: Transport) -> Expected {
+    Expected {
+        transport,
+        qpn: QPN,
+        index: INDEX,
+        posted: 4,
+    }
+}
+
+/// A control segment, followed by these segments.
+fn request(opcode: Opcode, segments: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = vec![0, 0, INDEX as u8, opcode as u8, 0, 1, 0x23, 0, 0, 0, 0, 8];
+    bytes.extend([1, 2, 3, 4]);
+    for segment in segments {
+        bytes.extend_from_slice(segment);
+    }
+    bytes[7] = bytes.len().div_ceil(UNIT) as u8;
+    bytes.resize(bytes.len().next_multiple_of(UNIT), 0);
+    bytes
+}
+
+/// 64 bytes of memory.
+const DATA: [u8; 16] = [0, 0, 0, 64, 0, 0, 5, 6, 0, 0, 0, 0, 0, 0, 0x10, 0];
+/// 8 bytes of memory.
+const EIGHT: [u8; 16] = [0, 0, 0, 8, 0, 0, 5, 6, 0, 0, 0, 0, 0, 0, 0x10, 0];
+/// The peer's memory.
+const REMOTE: [u8; 16] = [0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 7, 8, 0, 0, 0, 0];
+const OPERANDS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2];
+/// Five bytes of inline data.
+const INLINE: [u8; 9] = [0x80, 0, 0, 5, b'h', b'e', b'l', b'l', b'o'];
+
+fn vector() -> [u8; 48] {
+    let mut bytes = [0; 48];
+    bytes[3] = 9;
+    bytes[8] = 0x80;
+    bytes[11] = 0x44;
+    bytes[15] = 3;
+    bytes
+}
+
+#[test]
+fn a_write_is_decoded() {
+    let bytes = request(Opcode::WriteImmediate, &[&REMOTE, &DATA]);
+    let request = decode(&bytes, expected(Transport::Rc)).expect("well formed");
+    assert_eq!(request.remote, Some((0x2000, 0x708)));
+    assert_eq!(request.control.immediate, [1, 2, 3, 4]);
+    let segment = Segment::Memory {
+        length: 64,
+        key: 0x506,
+        address: 0x1000,
+    };
+    assert_eq!(request.segments, [segment]);
+    assert!(request.control.is_signaled() && !request.control.is_solicited());
+}
+
+#[test]
+fn inline_data_and_operands_are_decoded() {
+    let bytes = request(Opcode::Send, &[&vector(), &INLINE]);
+    let datagram = decode(&bytes, expected(Transport::Ud)).expect("well formed");
+    let vector = datagram.vector.expect("there is one");
+    assert_eq!((vector.q_key, vector.qpn, vector.lid), (9, 0x44, 3));
+    assert_eq!(datagram.segments, [Segment::Inline(b"hello".to_vec())]);
+    let bytes = request(Opcode::CompareSwap, &[&REMOTE, &OPERANDS, &EIGHT]);
+    let atomic = decode(&bytes, expected(Transport::Rc)).expect("well formed");
+    assert_eq!(atomic.operands, Some((1, 2)));
+}
+
+#[test]
+fn what_is_broken_is_refused() {
+    use Opcode::{CompareSwap, Read, Send, Write};
+    use Syndrome::{LocalLength, LocalQpOperation};
+    use Transport::{Rc, Uc, Ud};
+    let send = || request(Send, &[&DATA]);
+    let changed = |at: usize, value: u8| {
+        let mut bytes = send();
+        bytes[at] = value;
+        bytes
+    };
+    let mut bad_remote = REMOTE;
+    bad_remote[15] = 1;
+    let mut old_vector = vector();
+    old_vector[8] = 0;
+    let table: [(&str, Transport, Vec<u8>, Syndrome); 17] = [
+        ("opcode", Rc, changed(3, 0x77), LocalQpOperation),
+        ("variant", Rc, changed(0, 1), LocalQpOperation),
+        ("index", Rc, changed(2, 8), LocalQpOperation),
+        ("queue pair", Rc, changed(6, 0x24), LocalQpOperation),
+        ("no units", Rc, changed(7, 0), LocalQpOperation),
+        ("many units", Rc, changed(7, 64), LocalQpOperation),
+        ("doorbell", Rc, changed(7, 17), LocalQpOperation),
+        ("signature", Rc, changed(8, 1), LocalQpOperation),
+        ("flags", Rc, changed(11, 0x10), LocalQpOperation),
+        ("zero length", Rc, changed(19, 0), LocalLength),
+        ("read on UC", Uc, request(Read, &[&REMOTE, &DATA]), LocalQpOperation),
+        ("write on UD", Ud, request(Write, &[&REMOTE, &DATA]), LocalQpOperation),
+        ("reserved", Rc, request(Write, &[&bad_remote, &DATA]), LocalQpOperation),
+        ("address", Ud, request(Send, &[&old_vector, &DATA]), LocalQpOperation),
+        ("no address", Ud, request(Send, &[&DATA]), LocalQpOperation),
+        ("inline read", Rc, request(Read, &[&REMOTE, &INLINE]), LocalQpOperation),
+        (
+            "atomic's room",
+            Rc,
+            request(CompareSwap, &[&REMOTE, &OPERANDS, &DATA]),
+            LocalLength,
+        ),
+    ];
+    for (name, transport, bytes, syndrome) in table {
+        let result = decode(&bytes, expected(transport));
+        assert_eq!(
+            result.map_err(|malformed| malformed.syndrome),
+            Err(syndrome),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn inline_data_ends_with_the_request() {
+    let mut bytes = request(Opcode::Send, &[&INLINE]);
+    bytes[UNIT + 3] = 13;
+    let result = decode(&bytes, expected(Transport::Rc));
+    assert_eq!(
+        result.map_err(|malformed| malformed.syndrome),
+        Err(Syndrome::LocalLength)
+    );
+}

@@ -1,0 +1,111 @@
+//! One function of the device: its port, its guest's memory, and all objects that the driver made on it.
+
+use std::time::Instant;
+
+use crate::capability::Capabilities;
+use crate::command::Status;
+use crate::interrupt::Vectors;
+use crate::memory::GuestMemory;
+use crate::object::cq::CompletionQueue;
+use crate::object::eq::EventQueue;
+use crate::object::mkey::MemoryKey;
+use crate::object::page::FirmwarePages;
+use crate::object::qp::QueuePair;
+use crate::object::srq::SharedReceiveQueue;
+use crate::port::Port;
+use crate::report::Report;
+use crate::table::Table;
+
+/// The first UAR that is given out; the initialization segment lies on those before.
+pub(crate) const FIRST_UAR: u32 = 16;
+/// One UAR for each 4 KiB of BAR 0.
+const UARS: u32 = (crate::pci::BAR0_SIZE >> 12) as u32;
+
+/// A function and its objects.
+#[derive(Debug)]
+pub(crate) struct Function {
+    pub(crate) port: Port,
+    pub(crate) memory: GuestMemory,
+    pub(crate) vectors: Vectors,
+    pub(crate) report: Report,
+    pub(crate) started: Instant,
+    pub(crate) objects: Objects,
+    /// Queue pairs that a command has set going, for the engine to look at.
+    pub(crate) kicked: Vec<u32>,
+}
+
+/// What a reset takes away.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) capabilities: Capabilities,
+    pub(crate) issi: u16,
+    pub(crate) pages: FirmwarePages,
+    pub(crate) uars: Table<()>,
+    pub(crate) eqs: Table<EventQueue>,
+    pub(crate) cqs: Table<CompletionQueue>,
+    pub(crate) mkeys: Table<MemoryKey>,
+    pub(crate) pds: Table<()>,
+    pub(crate) xrcds: Table<()>,
+    pub(crate) transport_domains: Table<()>,
+    pub(crate) contexts: Table<()>,
+    pub(crate) qps: Table<QueuePair>,
+    pub(crate) srqs: Table<SharedReceiveQueue>,
+    /// Multicast groups and the queue pairs attached to them.
+    pub(crate) multicast: Vec<([u8; 16], u32)>,
+}
+
+impl Objects {
+    fn new(port: &Port) -> Self {
+        Self {
+            capabilities: Capabilities::new(port),
+            issi: 0,
+            pages: FirmwarePages::default(),
+            uars: Table::new(FIRST_UAR, UARS),
+            eqs: Table::new(1, 64),
+            cqs: Table::new(0x40, 1 << 16),
+            mkeys: Table::new(0x10, 1 << 18),
+            pds: Table::new(1, 1 << 15),
+            xrcds: Table::new(1, 1 << 15),
+            transport_domains: Table::new(1, 1 << 10),
+            contexts: Table::new(1, 1 << 8),
+            qps: Table::new(0x80, 1 << 17),
+            srqs: Table::new(0x20, 1 << 15),
+            multicast: Vec::new(),
+        }
+    }
+}
+
+impl Function {
+    /// A function after power-on.
+    pub(crate) fn new(port: Port, report: Report) -> Self {
+        let objects = Objects::new(&port);
+        Self {
+            port,
+            memory: GuestMemory::default(),
+            vectors: Vectors::default(),
+            report,
+            started: Instant::now(),
+            objects,
+            kicked: Vec::new(),
+        }
+    }
+
+    /// Forgets all that the driver did. Memory and interrupts are QEMU's, and stay.
+    pub(crate) fn reset(&mut self) {
+        self.objects = Objects::new(&self.port);
+        self.kicked.clear();
+    }
+
+    /// Nanoseconds since power-on, the device's clock.
+    pub(crate) fn clock(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Checks that there is a protection domain of that number.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn check_pd(&self, pd: u32) -> Result<(), Status> {
+        self.objects.pds.get(pd).copied()
+    }
+}

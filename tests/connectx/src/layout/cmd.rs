@@ -1,0 +1,39 @@
+//! Headers of commands, and the small fields of those whose input or output has no structure of its own.
+
+use super::Field;
+
+pub(crate) const OPCODE: Field = Field::new(0x0, 16);
+pub(crate) const OP_MOD: Field = Field::new(0x30, 16);
+pub(crate) const STATUS: Field = Field::new(0x0, 8);
+pub(crate) const SYNDROME: Field = Field::new(0x20, 32);
+
+/// The number of an object, where most commands have it in input and output.
+pub(crate) const OBJECT: Field = Field::new(0x48, 24);
+/// The event queue's number, and that of a counter set.
+pub(crate) const OBJECT_8: Field = Field::new(0x58, 8);
+
+pub(crate) const CURRENT_ISSI: Field = Field::new(0x50, 16);
+pub(crate) const SUPPORTED_ISSI_DW0: Field = Field::new(0x360, 32);
+pub(crate) const NUM_PAGES: Field = Field::new(0x60, 32);
+pub(crate) const INPUT_NUM_ENTRIES: Field = Field::new(0x60, 32);
+pub(crate) const OUTPUT_NUM_ENTRIES: Field = Field::new(0x40, 32);
+pub(crate) const RESD_LKEY: Field = Field::new(0x60, 32);
+pub(crate) const REGISTER_ID: Field = Field::new(0x50, 16);
+pub(crate) const IEEE_VENDOR_ID: Field = Field::new(0x148, 24);
+pub(crate) const EVENT_BITMASK: Field = Field::new(0x2c0, 64);
+pub(crate) const MODIFY_CQ_FIELD_SELECT: Field = Field::new(0x60, 32);
+pub(crate) const TRANSLATIONS_OCTWORD_ACTUAL_SIZE: Field = Field::new(0x300, 32);
+pub(crate) const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
+pub(crate) const LWM: Field = Field::new(0x70, 16);
+pub(crate) const GID_INDEX: Field = Field::new(0x70, 16);
+pub(crate) const GIDS_NUM: Field = Field::new(0x60, 16);
+pub(crate) const UCTX_UID: Field = Field::new(0x50, 16);
+
+/// Where most contexts begin in a command's input and output.
+pub(crate) const CONTEXT: usize = 0x10;
+/// Where a queue pair's context begins.
+pub(crate) const QP_CONTEXT: usize = 0x18;
+/// Where a receive memory pool's context begins.
+pub(crate) const RMP_CONTEXT: usize = 0x20;
+/// Where the addresses of pages begin in commands that make queues and keys.
+pub(crate) const PAS: usize = 0x110;

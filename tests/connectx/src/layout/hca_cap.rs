@@ -1,0 +1,64 @@
+//! General capabilities (`cmd_hca_cap`).
+
+use super::Field;
+
+pub(crate) const LOG_MAX_SRQ_SZ: Field = Field::new(0x80, 8);
+pub(crate) const LOG_MAX_QP_SZ: Field = Field::new(0x88, 8);
+pub(crate) const LOG_MAX_QP: Field = Field::new(0x9b, 5);
+pub(crate) const LOG_MAX_SRQ: Field = Field::new(0xab, 5);
+pub(crate) const LOG_MAX_CQ_SZ: Field = Field::new(0xc8, 8);
+pub(crate) const LOG_MAX_CQ: Field = Field::new(0xdb, 5);
+pub(crate) const LOG_MAX_EQ_SZ: Field = Field::new(0xe0, 8);
+pub(crate) const LOG_MAX_MKEY: Field = Field::new(0xea, 6);
+pub(crate) const LOG_MAX_EQ: Field = Field::new(0xfc, 4);
+pub(crate) const MAX_INDIRECTION: Field = Field::new(0x100, 8);
+pub(crate) const LOG_MAX_MRW_SZ: Field = Field::new(0x109, 7);
+pub(crate) const LOG_MAX_BSF_LIST_SIZE: Field = Field::new(0x112, 6);
+pub(crate) const LOG_MAX_KLM_LIST_SIZE: Field = Field::new(0x11a, 6);
+pub(crate) const LOG_MAX_RA_REQ_QP: Field = Field::new(0x14a, 6);
+pub(crate) const LOG_MAX_RA_RES_QP: Field = Field::new(0x15a, 6);
+pub(crate) const PKEY_TABLE_SIZE: Field = Field::new(0x190, 16);
+pub(crate) const IB_VIRT: Field = Field::new(0x1a2, 1);
+pub(crate) const LOCAL_CA_ACK_DELAY: Field = Field::new(0x1ab, 5);
+pub(crate) const PORT_TYPE: Field = Field::new(0x1b6, 2);
+pub(crate) const NUM_PORTS: Field = Field::new(0x1b8, 8);
+pub(crate) const LOG_MAX_MSG: Field = Field::new(0x1c3, 5);
+pub(crate) const CQE_VERSION: Field = Field::new(0x1fc, 4);
+pub(crate) const COMPACT_ADDRESS_VECTOR: Field = Field::new(0x200, 1);
+pub(crate) const UMR_MODIFY_ENTITY_SIZE_DISABLED: Field = Field::new(0x207, 1);
+pub(crate) const UMR_MODIFY_ATOMIC_DISABLED: Field = Field::new(0x208, 1);
+pub(crate) const UMR_INDIRECT_MKEY_DISABLED: Field = Field::new(0x209, 1);
+pub(crate) const CMDIF_CHECKSUM: Field = Field::new(0x210, 2);
+pub(crate) const ATOMIC: Field = Field::new(0x21e, 1);
+pub(crate) const CQ_OI: Field = Field::new(0x220, 1);
+pub(crate) const CQ_RESIZE: Field = Field::new(0x221, 1);
+pub(crate) const CQ_MODERATION: Field = Field::new(0x222, 1);
+pub(crate) const IMAICL: Field = Field::new(0x231, 1);
+pub(crate) const QKV: Field = Field::new(0x236, 1);
+pub(crate) const PKV: Field = Field::new(0x237, 1);
+pub(crate) const SET_DETH_SQPN: Field = Field::new(0x238, 1);
+pub(crate) const XRC: Field = Field::new(0x23c, 1);
+pub(crate) const UD: Field = Field::new(0x23d, 1);
+pub(crate) const UC: Field = Field::new(0x23e, 1);
+pub(crate) const RC: Field = Field::new(0x23f, 1);
+pub(crate) const UAR_4K: Field = Field::new(0x240, 1);
+pub(crate) const UAR_SZ: Field = Field::new(0x24a, 6);
+pub(crate) const LOG_PG_SZ: Field = Field::new(0x258, 8);
+pub(crate) const BF: Field = Field::new(0x260, 1);
+pub(crate) const DRIVER_VERSION: Field = Field::new(0x261, 1);
+pub(crate) const LOG_BF_REG_SIZE: Field = Field::new(0x26b, 5);
+pub(crate) const MAX_WQE_SZ_SQ: Field = Field::new(0x290, 16);
+pub(crate) const MAX_WQE_SZ_RQ: Field = Field::new(0x2b0, 16);
+pub(crate) const MAX_QP_MCG: Field = Field::new(0x2e7, 25);
+pub(crate) const LOG_MAX_MCG: Field = Field::new(0x318, 8);
+pub(crate) const LOG_MAX_TRANSPORT_DOMAIN: Field = Field::new(0x323, 5);
+pub(crate) const LOG_MAX_PD: Field = Field::new(0x32b, 5);
+pub(crate) const LOG_MAX_XRCD: Field = Field::new(0x33b, 5);
+pub(crate) const LOG_MAX_RMP: Field = Field::new(0x383, 5);
+pub(crate) const LOG_MAX_WQ_SZ: Field = Field::new(0x3db, 5);
+pub(crate) const DEVICE_FREQUENCY_KHZ: Field = Field::new(0x4e0, 32);
+pub(crate) const NUM_OF_UARS_PER_PAGE: Field = Field::new(0x520, 32);
+pub(crate) const LOG_MAX_UCTX: Field = Field::new(0x463, 5);
+
+/// Bytes of the structure.
+pub(crate) const SIZE: usize = 0x1000;

@@ -1,0 +1,272 @@
+//! Completion queues: where entries go, when they overflow, and when an event tells of them.
+
+use crate::command::Status;
+use crate::function::Function;
+use crate::layout::{cmd, cqc};
+use crate::memory::{GuestMemory, Unmapped};
+use crate::object::eq::{self, Event};
+use crate::pages::Pages;
+
+/// Bytes of the context.
+const CONTEXT_SIZE: usize = 0x40;
+/// Statuses of a queue in its context.
+const STATUS_OVERFLOW: u64 = 0x9;
+
+/// What the consumer wants an event for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Armed {
+    No,
+    /// For a solicited completion or an error.
+    Solicited,
+    /// For any completion.
+    Any,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    context: Vec<u8>,
+    pages: Pages,
+    log_size: u32,
+    stride: u64,
+    doorbell_record: u64,
+    producer: u32,
+    /// Where the newest solicited entry ends.
+    solicited: u32,
+    /// Up to where the consumer was told.
+    notified: u32,
+    armed: Armed,
+    failed: bool,
+}
+
+impl CompletionQueue {
+    fn new(context: &[u8], list: &[u8]) -> Result<Self, Status> {
+        let stride = match cqc::CQE_SZ.get(context) {
+            0 => 64,
+            1 | 2 => 128,
+            _ => return Err(Status::BadParameter),
+        };
+        let queue = Self {
+            pages: Pages::from_command(
+                list,
+                cqc::LOG_PAGE_SIZE.get32(context),
+                cqc::PAGE_OFFSET.get(context),
+            ),
+            log_size: cqc::LOG_CQ_SIZE.get32(context),
+            stride,
+            doorbell_record: cqc::DBR_ADDR.get(context),
+            producer: 0,
+            solicited: 0,
+            notified: 0,
+            armed: Armed::No,
+            failed: false,
+            context: context.to_vec(),
+        };
+        if queue.log_size > 22
+            || cqc::CQE_COMP_EN.is_set(context)
+            || !queue.pages.holds(stride << queue.log_size)
+        {
+            return Err(Status::BadParameter);
+        }
+        Ok(queue)
+    }
+
+    /// The event queue that it reports to.
+    pub(crate) fn eqn(&self) -> u32 {
+        cqc::C_EQN.get32(&self.context)
+    }
+
+    /// The UAR on which it is armed.
+    fn uar(&self) -> u32 {
+        cqc::UAR_PAGE.get32(&self.context)
+    }
+
+    /// Writes an entry of 64 bytes, whose owner bit is set here.
+    fn push(&mut self, memory: &GuestMemory, mut entry: [u8; 64], solicited: bool) -> Result<bool, Unmapped> {
+        let consumer = memory.read_be32(self.doorbell_record)?;
+        let size = 1 << self.log_size;
+        if self.producer.wrapping_sub(consumer) & 0xff_ffff >= size {
+            self.failed = true;
+            return Ok(false);
+        }
+        let owner = u8::from(self.producer & size != 0);
+        // In an entry of 128 bytes the second half is the one that counts.
+        let at = u64::from(self.producer & (size - 1)) * self.stride + (self.stride - 64);
+        let last = (entry[63] & !1) | owner;
+        entry[63] = last ^ 1;
+        self.pages.write(memory, at, &entry)?;
+        // The owner bit comes last: the consumer polls it.
+        self.pages.write(memory, at + 63, &[last])?;
+        self.producer = self.producer.wrapping_add(1);
+        if solicited {
+            self.solicited = self.producer;
+        }
+        Ok(true)
+    }
+
+    /// Whether an event is due; if so, it counts as told.
+    fn event_due(&mut self) -> bool {
+        let newest = match self.armed {
+            Armed::No => return false,
+            Armed::Solicited => self.solicited,
+            Armed::Any => self.producer,
+        };
+        let new = newest.wrapping_sub(self.notified).cast_signed() > 0;
+        if new {
+            self.armed = Armed::No;
+            self.notified = self.producer;
+        }
+        new
+    }
+}
+
+/// Executes CREATE_CQ.
+///
+/// # Errors
+/// If the context is one that the model cannot serve, or names an event queue or UAR that is not there.
+pub(crate) fn create(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let context = context_of(input)?;
+    let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
+    let queue = CompletionQueue::new(context, list)?;
+    function.objects.eqs.get(queue.eqn())?;
+    function.objects.uars.get(queue.uar())?;
+    cmd::OBJECT.set(output, function.objects.cqs.insert(queue)?.into());
+    Ok(())
+}
+
+/// Executes DESTROY_CQ.
+///
+/// # Errors
+/// If there is no such queue, or queue pairs complete on it.
+pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let cqn = cmd::OBJECT.get32(input);
+    if function.objects.qps.values().any(|qp| qp.completes_on(cqn)) {
+        return Err(Status::ResourceBusy);
+    }
+    function.objects.cqs.remove(cqn).map(drop)
+}
+
+/// Answers QUERY_CQ.
+///
+/// # Errors
+/// If there is no such queue.
+pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let queue = function.objects.cqs.get(cmd::OBJECT.get32(input))?;
+    let consumer = function
+        .memory
+        .read_be32(queue.doorbell_record)
+        .map_err(|_| Status::BadResourceState)?;
+    let mut context = queue.context.clone();
+    cqc::CONSUMER_COUNTER.set(&mut context, (consumer & 0xff_ffff).into());
+    cqc::PRODUCER_COUNTER.set(&mut context, (queue.producer & 0xff_ffff).into());
+    if queue.failed {
+        cqc::STATUS.set(&mut context, STATUS_OVERFLOW);
+    }
+    for (to, from) in output.iter_mut().skip(cmd::CONTEXT).zip(context) {
+        *to = from;
+    }
+    Ok(())
+}
+
+/// Executes MODIFY_CQ as far as moderation goes, which changes when events come and nothing else.
+///
+/// # Errors
+/// If the queue's size or event queue is to be changed, or there is no such queue.
+pub(crate) fn modify(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    const RESIZE: u64 = 1;
+    function.objects.cqs.get(cmd::OBJECT.get32(input))?;
+    let moderation_only = cmd::OP_MOD.get(input) != RESIZE
+        && cmd::MODIFY_CQ_FIELD_SELECT.get(input) & !0b11 == 0;
+    if moderation_only {
+        Ok(())
+    } else {
+        Err(Status::BadParameter)
+    }
+}
+
+fn context_of(input: &[u8]) -> Result<&[u8], Status> {
+    input
+        .get(cmd::CONTEXT..cmd::CONTEXT + CONTEXT_SIZE)
+        .ok_or(Status::BadInputLength)
+}
+
+/// Adds an entry, and tells of it where that is wanted. Gives false if the queue overflowed, then or before.
+pub(crate) fn complete(function: &mut Function, cqn: u32, entry: [u8; 64], solicited: bool) -> bool {
+    let Ok(queue) = function.objects.cqs.get_mut(cqn) else {
+        return false;
+    };
+    if queue.failed {
+        return false;
+    }
+    match queue.push(&function.memory, entry, solicited) {
+        Ok(true) => {
+            announce(function, cqn);
+            true
+        }
+        Ok(false) => {
+            overflowed(function, cqn);
+            false
+        }
+        Err(unmapped) => {
+            queue.failed = true;
+            function.report.violation(format!(
+                "completion queue {cqn:#x} is not in memory: {unmapped:x?}"
+            ));
+            false
+        }
+    }
+}
+
+fn announce(function: &mut Function, cqn: u32) {
+    if let Ok(queue) = function.objects.cqs.get_mut(cqn)
+        && queue.event_due()
+    {
+        let eqn = queue.eqn();
+        let mut data = [0; 28];
+        data[24..].copy_from_slice(&cqn.to_be_bytes());
+        eq::post(function, eqn, Event::Completion, data);
+    }
+}
+
+fn overflowed(function: &mut Function, cqn: u32) {
+    const SYNDROME_OVERFLOW: u8 = 1;
+    let mut data = [0; 28];
+    data[..4].copy_from_slice(&cqn.to_be_bytes());
+    data[11] = SYNDROME_OVERFLOW;
+    eq::notify(function, Event::CqError, data);
+}
+
+/// Takes a doorbell that arms a queue: the word that is also in the doorbell record, and the queue's number.
+pub(crate) fn doorbell(function: &mut Function, uar: u32, word: u32, cqn: u32) {
+    let Ok(queue) = function.objects.cqs.get_mut(cqn) else {
+        let text = format!("completion queue {cqn:#x} is armed, which does not exist");
+        function.report.violation(text);
+        return;
+    };
+    if queue.uar() != uar {
+        let text = format!(
+            "completion queue {cqn:#x} belongs to UAR {}, its doorbell came on {uar}",
+            queue.uar()
+        );
+        function.report.violation(text);
+        return;
+    }
+    let record = function.memory.read_be32(queue.doorbell_record + 4);
+    if record != Ok(word) {
+        let text = format!(
+            "completion queue {cqn:#x} is armed with {word:#x}, its doorbell record has {record:x?}"
+        );
+        function.report.violation(text);
+    }
+    queue.armed = if word & (1 << 24) != 0 {
+        Armed::Solicited
+    } else {
+        Armed::Any
+    };
+    let behind = queue.producer.wrapping_sub(word) & 0xff_ffff;
+    let consumed = queue.producer.wrapping_sub(behind);
+    if consumed.wrapping_sub(queue.notified).cast_signed() > 0 {
+        queue.notified = consumed;
+    }
+    announce(function, cqn);
+}

@@ -1,0 +1,9 @@
+//! The objects that the driver makes on a function, one kind in each file, with the commands on them.
+
+pub(crate) mod cq;
+pub(crate) mod eq;
+pub(crate) mod mkey;
+pub(crate) mod multicast;
+pub(crate) mod page;
+pub(crate) mod qp;
+pub(crate) mod srq;

@@ -1,0 +1,429 @@
+//! Queue pairs: their contexts, states and rings.
+//!
+//! What happens to work requests is the engine's business.
+
+use std::time::Instant;
+
+use crate::command::Status;
+use crate::function::Function;
+use crate::layout::qpc::path;
+use crate::layout::{Field, cmd, qpc};
+use crate::pages::Pages;
+
+/// Bytes of a basic block, the unit of the send queue.
+pub(crate) const BLOCK: u64 = 64;
+
+/// The kind of service, by the driver's `MLX5_QP_ST_*`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Datagrams of the subnet manager's interface, QP 0.
+    Smi,
+    /// Datagrams of the general services interface, QP 1.
+    Gsi,
+    /// The driver's own queue for changing memory keys.
+    RegUmr,
+}
+
+impl Transport {
+    fn from_code(code: u64) -> Result<Self, Status> {
+        match code {
+            0x0 => Ok(Self::Rc),
+            0x1 => Ok(Self::Uc),
+            0x2 => Ok(Self::Ud),
+            0x7 => Ok(Self::Smi),
+            0x8 => Ok(Self::Gsi),
+            0xc => Ok(Self::RegUmr),
+            _ => Err(Status::BadParameter),
+        }
+    }
+
+    /// Whether each request carries its own address.
+    pub(crate) const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Smi | Self::Gsi)
+    }
+}
+
+/// The state of a queue pair, by the driver's `MLX5_QP_STATE_*`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum State {
+    /// Just made.
+    Reset = 0,
+    /// Receive requests may be posted.
+    Init = 1,
+    /// Messages can be received.
+    ReadyToReceive = 2,
+    /// Messages can be sent.
+    ReadyToSend = 3,
+    /// A send request failed; sends are flushed.
+    SendQueueError = 4,
+    /// All requests are flushed.
+    Error = 6,
+}
+
+/// Where receive requests come from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ReceiveSource {
+    /// There are none.
+    None,
+    /// The queue pair's own ring.
+    Own {
+        log_size: u32,
+        log_stride: u32,
+    },
+    /// A shared receive queue.
+    Shared(u32),
+}
+
+/// A request that could not be carried out yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// Since when.
+    pub(crate) since: Instant,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    context: Vec<u8>,
+    transport: Transport,
+    state: State,
+    pages: Pages,
+    receive: ReceiveSource,
+    /// The next block of the send queue that the device looks at.
+    pub(crate) send_consumer: u16,
+    /// The next entry of the own receive queue that the device takes.
+    pub(crate) receive_consumer: u16,
+    /// Set while the request at `send_consumer` waits for its peer.
+    pub(crate) waiting: Option<Waiting>,
+}
+
+impl QueuePair {
+    fn new(context: &[u8], list: &[u8]) -> Result<Self, Status> {
+        let receive = match qpc::RQ_TYPE.get(context) {
+            0 => ReceiveSource::Own {
+                log_size: qpc::LOG_RQ_SIZE.get32(context),
+                log_stride: qpc::LOG_RQ_STRIDE.get32(context) + 4,
+            },
+            1 => ReceiveSource::Shared(qpc::SRQN_RMPN_XRQN.get32(context)),
+            3 => ReceiveSource::None,
+            _ => return Err(Status::BadParameter),
+        };
+        if qpc::WQ_SIGNATURE.is_set(context) {
+            return Err(Status::BadParameter);
+        }
+        let queue_pair = Self {
+            transport: Transport::from_code(qpc::ST.get(context))?,
+            state: State::Reset,
+            pages: Pages::from_command(
+                list,
+                qpc::LOG_PAGE_SIZE.get32(context),
+                qpc::PAGE_OFFSET.get(context),
+            ),
+            receive,
+            send_consumer: 0,
+            receive_consumer: 0,
+            waiting: None,
+            context: context.to_vec(),
+        };
+        let end = queue_pair.send_start() + (queue_pair.send_blocks() * BLOCK);
+        if queue_pair.pages.holds(end) {
+            Ok(queue_pair)
+        } else {
+            Err(Status::BadParameter)
+        }
+    }
+
+    /// The protection domain.
+    pub(crate) fn pd(&self) -> u32 {
+        qpc::PD.get32(&self.context)
+    }
+
+    /// The kind of service.
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// The state.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// A field of the context.
+    pub(crate) fn field(&self, field: Field) -> u64 {
+        field.get(&self.context)
+    }
+
+    /// A field of the context that has up to 32 bits.
+    pub(crate) fn field32(&self, field: Field) -> u32 {
+        field.get32(&self.context)
+    }
+
+    /// The UAR of its doorbells.
+    pub(crate) fn uar(&self) -> u32 {
+        self.field32(qpc::UAR_PAGE)
+    }
+
+    /// The completion queue of send requests.
+    pub(crate) fn send_cqn(&self) -> u32 {
+        self.field32(qpc::CQN_SND)
+    }
+
+    /// The completion queue of receive requests.
+    pub(crate) fn receive_cqn(&self) -> u32 {
+        self.field32(qpc::CQN_RCV)
+    }
+
+    /// Whether completions go to that queue.
+    pub(crate) fn completes_on(&self, cqn: u32) -> bool {
+        self.send_cqn() == cqn || self.receive_cqn() == cqn
+    }
+
+    /// The shared receive queue, if it has one.
+    pub(crate) fn shared_queue(&self) -> Option<u32> {
+        match self.receive {
+            ReceiveSource::Shared(srqn) => Some(srqn),
+            _ => None,
+        }
+    }
+
+    /// The ring with its pages.
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// Where the send queue begins in the pages: behind the receive queue.
+    pub(crate) fn send_start(&self) -> u64 {
+        match self.receive {
+            ReceiveSource::Own {
+                log_size,
+                log_stride,
+            } => 1 << (log_size + log_stride),
+            _ => 0,
+        }
+    }
+
+    /// How many blocks the send queue has.
+    pub(crate) fn send_blocks(&self) -> u64 {
+        if qpc::NO_SQ.is_set(&self.context) {
+            0
+        } else {
+            1 << qpc::LOG_SQ_SIZE.get32(&self.context)
+        }
+    }
+
+    /// The own receive queue: number of entries and bytes of each, as binary logarithms.
+    pub(crate) fn own_receive_queue(&self) -> Option<(u32, u32)> {
+        match self.receive {
+            ReceiveSource::Own {
+                log_size,
+                log_stride,
+            } => Some((log_size, log_stride)),
+            _ => None,
+        }
+    }
+
+    /// Where the doorbell record is: the receive counter, and 4 bytes on the send counter.
+    pub(crate) fn doorbell_record(&self) -> u64 {
+        self.field(qpc::DBR_ADDR)
+    }
+
+    /// Changes the state.
+    pub(crate) fn set_state(&mut self, state: State) {
+        self.state = state;
+        qpc::STATE.set(&mut self.context, state as u64);
+        if state == State::Reset {
+            self.send_consumer = 0;
+            self.receive_consumer = 0;
+        }
+        self.waiting = None;
+    }
+
+    /// Takes fields over from a command's context.
+    fn take(&mut self, from: &[u8], fields: &[Field]) {
+        for field in fields {
+            field.set(&mut self.context, field.get(from));
+        }
+    }
+
+    /// Takes the primary path over, except for what other commands set of it.
+    fn take_path(&mut self, from: &[u8]) {
+        const OF_OTHERS: [Field; 3] = [path::PKEY_INDEX, path::ACK_TIMEOUT, path::VHCA_PORT_NUM];
+        let kept = OF_OTHERS.map(|field| field.get(&self.context));
+        let range = path::START..path::START + path::SIZE;
+        if let (Some(to), Some(from)) = (self.context.get_mut(range.clone()), from.get(range)) {
+            to.copy_from_slice(from);
+        }
+        for (field, value) in OF_OTHERS.into_iter().zip(kept) {
+            field.set(&mut self.context, value);
+        }
+    }
+
+    /// Takes over the optional parameters that the mask names.
+    fn take_optional(&mut self, from: &[u8], mask: u64) {
+        const OPTIONAL: [(u32, Field); 8] = [
+            (1, qpc::RRE),
+            (2, qpc::RAE),
+            (3, qpc::RWE),
+            (4, path::PKEY_INDEX),
+            (5, qpc::Q_KEY),
+            (6, qpc::MIN_RNR_NAK),
+            (10, qpc::PM_STATE),
+            (25, qpc::COUNTER_SET_ID),
+        ];
+        for (bit, field) in OPTIONAL {
+            if mask & (1 << bit) != 0 {
+                self.take(from, &[field]);
+            }
+        }
+    }
+}
+
+/// Executes CREATE_QP.
+///
+/// # Errors
+/// If the context is one that the model cannot serve, or names objects that are not there.
+pub(crate) fn create(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let context = context_of(input)?;
+    let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
+    let queue_pair = QueuePair::new(context, list)?;
+    function.check_pd(queue_pair.pd())?;
+    let objects = &mut function.objects;
+    objects.uars.get(queue_pair.uar())?;
+    if queue_pair.send_blocks() != 0 {
+        objects.cqs.get(queue_pair.send_cqn())?;
+    }
+    if queue_pair.receive != ReceiveSource::None {
+        objects.cqs.get(queue_pair.receive_cqn())?;
+    }
+    if let Some(srqn) = queue_pair.shared_queue() {
+        objects.srqs.get(srqn)?;
+    }
+    cmd::OBJECT.set(output, objects.qps.insert(queue_pair)?.into());
+    Ok(())
+}
+
+/// Executes DESTROY_QP.
+///
+/// # Errors
+/// If there is no such queue pair, or it is attached to a multicast group.
+pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let qpn = cmd::OBJECT.get32(input);
+    let attached = &function.objects.multicast;
+    if attached.iter().any(|(_, member)| *member == qpn) {
+        return Err(Status::ResourceBusy);
+    }
+    function.objects.qps.remove(qpn).map(drop)
+}
+
+/// Answers QUERY_QP.
+///
+/// # Errors
+/// If there is no such queue pair.
+pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let queue_pair = function.objects.qps.get(cmd::OBJECT.get32(input))?;
+    for (to, from) in output
+        .iter_mut()
+        .skip(cmd::QP_CONTEXT)
+        .zip(&queue_pair.context)
+    {
+        *to = *from;
+    }
+    Ok(())
+}
+
+/// Executes the commands that change a queue pair's state.
+///
+/// # Errors
+/// If there is no such queue pair, or its state does not allow the change.
+pub(crate) fn modify(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    use State::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueError};
+    let qpn = cmd::OBJECT.get32(input);
+    let queue_pair = function.objects.qps.get_mut(qpn)?;
+    let (from, to): (&[State], State) = match cmd::OPCODE.get(input) {
+        0x502 => (&[Reset], Init),
+        0x50e => (&[Init], Init),
+        0x503 => (&[Init], ReadyToReceive),
+        0x504 => (&[ReadyToReceive], ReadyToSend),
+        0x505 => (&[ReadyToSend], ReadyToSend),
+        0x506 => (&[SendQueueError], ReadyToSend),
+        0x507 => (
+            &[Reset, Init, ReadyToReceive, ReadyToSend, SendQueueError, Error],
+            Error,
+        ),
+        0x50a => (
+            &[Reset, Init, ReadyToReceive, ReadyToSend, SendQueueError, Error],
+            Reset,
+        ),
+        _ => return Err(Status::BadOperation),
+    };
+    if !from.contains(&queue_pair.state) {
+        return Err(Status::BadQpState);
+    }
+    if !matches!(to, Error | Reset) {
+        let context = context_of(input)?;
+        let mask = cmd::OPT_PARAM_MASK.get(input);
+        take_parameters(queue_pair, to, context, mask);
+    }
+    queue_pair.set_state(to);
+    function.kicked.push(qpn);
+    Ok(())
+}
+
+/// Takes over what belongs to a change to that state.
+fn take_parameters(queue_pair: &mut QueuePair, to: State, context: &[u8], mask: u64) {
+    match (queue_pair.state, to) {
+        (State::Reset, State::Init) => queue_pair.take(
+            context,
+            &[
+                qpc::RRE,
+                qpc::RWE,
+                qpc::RAE,
+                qpc::ATOMIC_MODE,
+                qpc::PM_STATE,
+                qpc::Q_KEY,
+                qpc::COUNTER_SET_ID,
+                path::PKEY_INDEX,
+                path::VHCA_PORT_NUM,
+            ],
+        ),
+        (State::Init, State::ReadyToReceive) => {
+            queue_pair.take_path(context);
+            queue_pair.take(
+                context,
+                &[
+                    qpc::REMOTE_QPN,
+                    qpc::MTU,
+                    qpc::LOG_MSG_MAX,
+                    qpc::NEXT_RCV_PSN,
+                    qpc::LOG_RRA_MAX,
+                    qpc::MIN_RNR_NAK,
+                ],
+            );
+        }
+        (State::ReadyToReceive, State::ReadyToSend) => queue_pair.take(
+            context,
+            &[
+                qpc::NEXT_SEND_PSN,
+                qpc::LOG_SRA_MAX,
+                qpc::RETRY_COUNT,
+                qpc::RNR_RETRY,
+                qpc::LOG_ACK_REQ_FREQ,
+                path::ACK_TIMEOUT,
+            ],
+        ),
+        _ => {}
+    }
+    queue_pair.take_optional(context, mask);
+}
+
+fn context_of(input: &[u8]) -> Result<&[u8], Status> {
+    input
+        .get(cmd::QP_CONTEXT..cmd::QP_CONTEXT + qpc::SIZE)
+        .ok_or(Status::BadInputLength)
+}

@@ -1,0 +1,33 @@
+//! The port of a function: its kind and its addresses.
+
+/// The kind of network.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PortKind {
+    /// InfiniBand: addressed by LID.
+    InfiniBand,
+}
+
+/// A port.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) kind: PortKind,
+    pub(crate) lid: u16,
+    pub(crate) guid: u64,
+}
+
+impl Port {
+    /// The port of the function with this index, the only one with these addresses on its fabric.
+    pub(crate) fn new(kind: PortKind, index: u16) -> Self {
+        Self {
+            kind,
+            lid: index + 1,
+            guid: 0x0200_00ff_fe00_0000 | (u64::from(index) + 1),
+        }
+    }
+
+    /// The port's first GID: the default subnet's prefix and the port's GUID.
+    pub(crate) fn gid(&self) -> [u8; 16] {
+        let gid = (0xfe80_u128 << 112) | u128::from(self.guid);
+        gid.to_be_bytes()
+    }
+}

@@ -1,0 +1,170 @@
+//! BAR 0 as the driver sees it: the initialization segment, and behind it one UAR for each 4 KiB.
+//!
+//! Here accesses are told apart; what they set going is an [`Action`] for the device.
+
+use crate::command::queue::{LOG_ENTRIES, LOG_STRIDE};
+use crate::function::{FIRST_UAR, Function};
+use crate::object::{cq, eq};
+
+/// Offsets within the initialization segment (`struct mlx5_init_seg`).
+mod segment {
+    pub(super) const FW_REV: u64 = 0x0;
+    pub(super) const CMDIF_REV_FW_SUB: u64 = 0x4;
+    pub(super) const CMDQ_ADDR_H: u64 = 0x10;
+    pub(super) const CMDQ_ADDR_L_SZ: u64 = 0x14;
+    pub(super) const CMD_DBELL: u64 = 0x18;
+    pub(super) const INTERNAL_TIMER_H: u64 = 0x1000;
+    pub(super) const INTERNAL_TIMER_L: u64 = 0x1004;
+    pub(super) const HEALTH_COUNTER: u64 = 0x1010;
+}
+
+/// Offsets within a UAR.
+mod uar {
+    pub(super) const CQ_ARM: u64 = 0x20;
+    pub(super) const EQ_ARM: u64 = 0x40;
+    pub(super) const EQ_CONSUME: u64 = 0x48;
+    /// Where the registers for send doorbells begin.
+    pub(super) const SEND: u64 = 0x800;
+    /// Bytes of each half of such a register.
+    pub(super) const HALF: u64 = 256;
+}
+
+/// The version of the command interface that the driver knows.
+const COMMAND_INTERFACE: u32 = 5;
+/// Firmware 20.0.1000, as `minor << 16 | major`.
+const FIRMWARE: u32 = 20;
+const FIRMWARE_SUB: u32 = 1000;
+
+/// What an access to a register sets going.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Action {
+    /// Nothing more.
+    None,
+    /// The command queue at this address has new entries, one for each bit.
+    Commands { queue: u64, entries: u32 },
+    /// A send queue has new requests. The queue pair's number is that of the doorbell.
+    Send { uar: u32, qpn: u32 },
+}
+
+/// The state of the registers.
+#[derive(Debug, Default)]
+pub(crate) struct Registers {
+    queue_high: u32,
+    queue_low: u32,
+    /// The first half of a doorbell that comes in two pieces.
+    half: Option<(u64, u32)>,
+    /// How many bytes came in BlueFlame copies beyond their first 8, by which doorbells are told.
+    pub(crate) blue_flame: u64,
+}
+
+impl Registers {
+    /// Reads 4 or 8 bytes; what is no register reads as zero.
+    pub(crate) fn read(&self, function: &Function, offset: u64, data: &mut [u8]) {
+        for (index, word) in data.chunks_mut(4).enumerate() {
+            let value = self.register(function, offset + 4 * index as u64).to_be_bytes();
+            for (to, from) in word.iter_mut().zip(value) {
+                *to = from;
+            }
+        }
+    }
+
+    fn register(&self, function: &Function, offset: u64) -> u32 {
+        let clock = function.clock();
+        match offset {
+            segment::FW_REV => FIRMWARE,
+            segment::CMDIF_REV_FW_SUB => COMMAND_INTERFACE << 16 | FIRMWARE_SUB,
+            segment::CMDQ_ADDR_H => self.queue_high,
+            segment::CMDQ_ADDR_L_SZ => {
+                self.queue_low & !0xff | LOG_ENTRIES << 4 | LOG_STRIDE
+            }
+            segment::INTERNAL_TIMER_H => (clock >> 32) as u32,
+            segment::INTERNAL_TIMER_L => clock as u32,
+            // It must only move on.
+            segment::HEALTH_COUNTER => (clock / 10_000_000) as u32,
+            _ => 0,
+        }
+    }
+
+    /// Takes a write of 4 or 8 bytes.
+    pub(crate) fn write(&mut self, function: &mut Function, offset: u64, data: &[u8]) -> Action {
+        if offset < u64::from(FIRST_UAR) << 12 {
+            return self.write_segment(offset, data);
+        }
+        let page = (offset >> 12) as u32;
+        if !function.objects.uars.contains(page) {
+            let text = format!("write to UAR {page}, which is not allocated");
+            function.report.violation(text);
+            return Action::None;
+        }
+        match *data {
+            [a, b, c, d] => self.write_word(function, page, offset, u32::from_be_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] => {
+                let first = u32::from_be_bytes([a, b, c, d]);
+                let second = u32::from_be_bytes([e, f, g, h]);
+                match self.write_word(function, page, offset, first) {
+                    Action::None => self.write_word(function, page, offset + 4, second),
+                    action => action,
+                }
+            }
+            _ => {
+                let text = format!("write of {} bytes to UAR {page}", data.len());
+                function.report.violation(text);
+                Action::None
+            }
+        }
+    }
+
+    fn write_segment(&mut self, offset: u64, data: &[u8]) -> Action {
+        let Some(word) = data.first_chunk::<4>() else {
+            return Action::None;
+        };
+        let value = u32::from_be_bytes(*word);
+        match offset {
+            segment::CMDQ_ADDR_H => self.queue_high = value,
+            segment::CMDQ_ADDR_L_SZ => self.queue_low = value,
+            segment::CMD_DBELL => {
+                let low = u64::from(self.queue_low & !0xfff);
+                return Action::Commands {
+                    queue: u64::from(self.queue_high) << 32 | low,
+                    entries: value,
+                };
+            }
+            _ => {}
+        }
+        Action::None
+    }
+
+    /// Takes one word of a UAR. Doorbells of two words act with their second.
+    fn write_word(&mut self, function: &mut Function, page: u32, offset: u64, value: u32) -> Action {
+        let within = offset & 0xfff;
+        match within {
+            uar::EQ_ARM => eq::doorbell(function, page, value, true),
+            uar::EQ_CONSUME => eq::doorbell(function, page, value, false),
+            _ if within == uar::CQ_ARM || is_send(within) => self.half = Some((offset, value)),
+            _ if within == uar::CQ_ARM + 4 => {
+                if let Some((at, word)) = self.half.take()
+                    && at + 4 == offset
+                {
+                    cq::doorbell(function, page, word, value);
+                }
+            }
+            _ if within >= uar::SEND && is_send(within - 4) => {
+                self.half = None;
+                return Action::Send {
+                    uar: page,
+                    qpn: value >> 8,
+                };
+            }
+            _ if within >= uar::SEND => self.blue_flame += 4,
+            _ => function
+                .report
+                .violation(format!("write to offset {within:#x} of UAR {page}")),
+        }
+        Action::None
+    }
+}
+
+/// Whether a doorbell begins there: at the start of a half of a send register.
+fn is_send(within: u64) -> bool {
+    within >= uar::SEND && (within - uar::SEND) % uar::HALF == 0
+}

@@ -1,0 +1,55 @@
+//! What the model has to complain about.
+//!
+//! A *violation* is something that no correct driver or provider does, whatever the application asks for: a malformed
+//! work request, a wrong doorbell, an unknown command. It fails a test run. An application's own error, such as an
+//! access without the right, is not reported: it is answered with a completion, as the verbs say.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many violations are kept; a program that breaks a rule breaks it often.
+const KEPT: usize = 100;
+
+/// The violations so far, shared by all functions of a model.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    violations: Arc<Mutex<Vec<String>>>,
+    trace: bool,
+}
+
+impl Report {
+    /// An empty report. With `trace`, what happens is told on standard error as well.
+    pub(crate) fn new(trace: bool) -> Self {
+        Self {
+            violations: Arc::default(),
+            trace,
+        }
+    }
+
+    /// Adds a violation.
+    pub(crate) fn violation(&self, text: String) {
+        self.trace(|| format!("violation: {text}"));
+        let mut violations = self
+            .violations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if violations.len() < KEPT {
+            violations.push(text);
+        }
+    }
+
+    /// Tells what happens, if that is wanted.
+    pub(crate) fn trace(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("connectx: {}", text());
+        }
+    }
+
+    /// Takes the violations out.
+    pub(crate) fn take(&self) -> Vec<String> {
+        let mut violations = self
+            .violations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut violations)
+    }
+}

@@ -38,7 +38,11 @@ impl Capabilities {
 ///
 /// # Errors
 /// If the kind of capabilities is one that the model does not have.
-pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn query(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let op_mod = cmd::OP_MOD.get(input);
     let maximum = Capabilities::new(&function.port);
     let capabilities = if op_mod & 1 == 0 {

@@ -52,7 +52,12 @@ impl Pages {
     ///
     /// # Errors
     /// As [`Pages::read`].
-    pub(crate) fn write(&self, memory: &GuestMemory, at: u64, bytes: &[u8]) -> Result<(), Unmapped> {
+    pub(crate) fn write(
+        &self,
+        memory: &GuestMemory,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), Unmapped> {
         let mut done = 0;
         while done < bytes.len() {
             let (address, run) = self.locate(at + done as u64, bytes.len() - done)?;
@@ -73,7 +78,10 @@ impl Pages {
         let page = self.pages.get(index).ok_or(unmapped)?;
         let within = at & ((1 << self.shift) - 1);
         let left = (1 << self.shift) - within;
-        Ok((page + within, wanted.min(usize::try_from(left).unwrap_or(wanted))))
+        Ok((
+            page + within,
+            wanted.min(usize::try_from(left).unwrap_or(wanted)),
+        ))
     }
 }
 

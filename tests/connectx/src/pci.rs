@@ -64,7 +64,9 @@ impl Config {
     /// Reads; beyond the end there are ones, as on a bus.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0xff);
-        let start = usize::try_from(offset).unwrap_or(CONFIG_SIZE).min(CONFIG_SIZE);
+        let start = usize::try_from(offset)
+            .unwrap_or(CONFIG_SIZE)
+            .min(CONFIG_SIZE);
         let length = data.len().min(CONFIG_SIZE - start);
         data[..length].copy_from_slice(&self.bytes[start..start + length]);
     }
@@ -102,7 +104,11 @@ mod tests {
             config.write(bar, &[0xff; 8]);
             let mut bytes = [0; 8];
             config.read(bar, &mut bytes);
-            assert_eq!(u64::from_le_bytes(bytes), !(size - 1) | 0xc, "BAR at {bar:#x}");
+            assert_eq!(
+                u64::from_le_bytes(bytes),
+                !(size - 1) | 0xc,
+                "BAR at {bar:#x}"
+            );
         }
     }
 

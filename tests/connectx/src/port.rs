@@ -13,6 +13,8 @@ pub(crate) struct Port {
     pub(crate) kind: PortKind,
     pub(crate) lid: u16,
     pub(crate) guid: u64,
+    /// What managers on the host offer at the port (`IB_PORT_*_SUP`), for others to see.
+    pub(crate) capabilities: u32,
 }
 
 impl Port {
@@ -22,6 +24,7 @@ impl Port {
             kind,
             lid: index + 1,
             guid: 0x0200_00ff_fe00_0000 | (u64::from(index) + 1),
+            capabilities: 0,
         }
     }
 

@@ -61,7 +61,9 @@ impl Registers {
     /// Reads 4 or 8 bytes; what is no register reads as zero.
     pub(crate) fn read(&self, function: &Function, offset: u64, data: &mut [u8]) {
         for (index, word) in data.chunks_mut(4).enumerate() {
-            let value = self.register(function, offset + 4 * index as u64).to_be_bytes();
+            let value = self
+                .register(function, offset + 4 * index as u64)
+                .to_be_bytes();
             for (to, from) in word.iter_mut().zip(value) {
                 *to = from;
             }
@@ -74,9 +76,7 @@ impl Registers {
             segment::FW_REV => FIRMWARE,
             segment::CMDIF_REV_FW_SUB => COMMAND_INTERFACE << 16 | FIRMWARE_SUB,
             segment::CMDQ_ADDR_H => self.queue_high,
-            segment::CMDQ_ADDR_L_SZ => {
-                self.queue_low & !0xff | LOG_ENTRIES << 4 | LOG_STRIDE
-            }
+            segment::CMDQ_ADDR_L_SZ => self.queue_low & !0xff | LOG_ENTRIES << 4 | LOG_STRIDE,
             segment::INTERNAL_TIMER_H => (clock >> 32) as u32,
             segment::INTERNAL_TIMER_L => clock as u32,
             // It must only move on.
@@ -97,7 +97,9 @@ impl Registers {
             return Action::None;
         }
         match *data {
-            [a, b, c, d] => self.write_word(function, page, offset, u32::from_be_bytes([a, b, c, d])),
+            [a, b, c, d] => {
+                self.write_word(function, page, offset, u32::from_be_bytes([a, b, c, d]))
+            }
             [a, b, c, d, e, f, g, h] => {
                 let first = u32::from_be_bytes([a, b, c, d]);
                 let second = u32::from_be_bytes([e, f, g, h]);
@@ -135,7 +137,13 @@ impl Registers {
     }
 
     /// Takes one word of a UAR. Doorbells of two words act with their second.
-    fn write_word(&mut self, function: &mut Function, page: u32, offset: u64, value: u32) -> Action {
+    fn write_word(
+        &mut self,
+        function: &mut Function,
+        page: u32,
+        offset: u64,
+        value: u32,
+    ) -> Action {
         let within = offset & 0xfff;
         match within {
             uar::EQ_ARM => eq::doorbell(function, page, value, true),

@@ -69,7 +69,9 @@ impl<T> Table<T> {
 
     /// All objects with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.objects.iter().map(|(&number, object)| (number, object))
+        self.objects
+            .iter()
+            .map(|(&number, object)| (number, object))
     }
 
     /// All objects.

@@ -23,7 +23,7 @@ type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
 pub(crate) const CREATE_EQ: u16 = 0x301;
 
 /// All commands, by their numbers and names in the driver's header.
-const COMMANDS: [(u16, &str, Handler); 61] = [
+const COMMANDS: [(u16, &str, Handler); 62] = [
     (0x100, "QUERY_HCA_CAP", capability::query),
     (0x101, "QUERY_ADAPTER", initialize::query_adapter),
     (0x102, "INIT_HCA", initialize::succeed),
@@ -65,6 +65,7 @@ const COMMANDS: [(u16, &str, Handler); 61] = [
     (0x708, "ARM_XRC_SRQ", srq::arm_xrc),
     (0x750, "QUERY_VPORT_STATE", port::query_state),
     (0x762, "QUERY_HCA_VPORT_CONTEXT", port::query_context),
+    (0x763, "MODIFY_HCA_VPORT_CONTEXT", port::modify_context),
     (0x764, "QUERY_HCA_VPORT_GID", port::query_gid),
     (0x765, "QUERY_HCA_VPORT_PKEY", port::query_pkey),
     (0x770, "QUERY_VPORT_COUNTER", initialize::succeed),
@@ -77,8 +78,16 @@ const COMMANDS: [(u16, &str, Handler); 61] = [
     (0x807, "DETACH_FROM_MCG", multicast::detach),
     (0x80e, "ALLOC_XRCD", simple::alloc_xrcd),
     (0x80f, "DEALLOC_XRCD", simple::dealloc_xrcd),
-    (0x816, "ALLOC_TRANSPORT_DOMAIN", simple::alloc_transport_domain),
-    (0x817, "DEALLOC_TRANSPORT_DOMAIN", simple::dealloc_transport_domain),
+    (
+        0x816,
+        "ALLOC_TRANSPORT_DOMAIN",
+        simple::alloc_transport_domain,
+    ),
+    (
+        0x817,
+        "DEALLOC_TRANSPORT_DOMAIN",
+        simple::dealloc_transport_domain,
+    ),
     (0x90c, "CREATE_RMP", srq::create_rmp),
     (0x90d, "MODIFY_RMP", srq::modify_rmp),
     (0x90e, "DESTROY_RMP", srq::destroy),

@@ -14,6 +14,8 @@ const PORT_ACTIVE: u64 = 4;
 const LINK_UP: u64 = 5;
 /// Follow the physical state.
 const POLICY_FOLLOW: u64 = 2;
+/// Which of the capabilities the driver may change: all that are offered by software.
+const CHANGEABLE: u32 = 0xffff_ffff;
 /// Where a register's content begins.
 const REGISTER: usize = 0x10;
 
@@ -27,9 +29,7 @@ pub(super) fn query_context(
     output: &mut [u8],
 ) -> Result<(), Status> {
     let port = &function.port;
-    let context = output
-        .get_mut(cmd::CONTEXT..)
-        .ok_or(Status::BadParameter)?;
+    let context = output.get_mut(cmd::CONTEXT..).ok_or(Status::BadParameter)?;
     for (field, value) in [
         (vport::HAS_SMI, 0),
         (vport::PORT_PHYSICAL_STATE, LINK_UP),
@@ -39,13 +39,35 @@ pub(super) fn query_context(
         (vport::SYSTEM_IMAGE_GUID, port.guid),
         (vport::PORT_GUID, port.guid),
         (vport::NODE_GUID, port.guid),
-        (vport::CAP_MASK1, 0),
+        (vport::CAP_MASK1, port.capabilities.into()),
+        (vport::CAP_MASK1_FIELD_SELECT, CHANGEABLE.into()),
         (vport::LID, port.lid.into()),
         (vport::SUBNET_TIMEOUT, 18),
         (vport::SM_LID, 1),
     ] {
         field.set(context, value);
     }
+    Ok(())
+}
+
+/// Executes MODIFY_HCA_VPORT_CONTEXT, which the driver uses for capabilities only.
+///
+/// # Errors
+/// If something else is to be changed.
+pub(super) fn modify_context(
+    function: &mut Function,
+    input: &[u8],
+    _: &mut [u8],
+) -> Result<(), Status> {
+    let context = input.get(cmd::CONTEXT..).ok_or(Status::BadInputLength)?;
+    // Capabilities have a mask of their own; this one selects the other fields.
+    if vport::FIELD_SELECT.is_set(context) {
+        return Err(Status::BadParameter);
+    }
+    let mask = vport::CAP_MASK1_FIELD_SELECT.get32(context);
+    let wanted = vport::CAP_MASK1.get32(context);
+    let capabilities = &mut function.port.capabilities;
+    *capabilities = *capabilities & !mask | wanted & mask;
     Ok(())
 }
 
@@ -70,11 +92,7 @@ pub(super) fn query_gid(
 ///
 /// # Errors
 /// None.
-pub(super) fn query_pkey(
-    _: &mut Function,
-    input: &[u8],
-    output: &mut [u8],
-) -> Result<(), Status> {
+pub(super) fn query_pkey(_: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let index = cmd::GID_INDEX.get(input);
     if index == 0 || index == ALL {
         copy(output, &DEFAULT_PKEY);

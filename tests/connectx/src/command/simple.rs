@@ -18,11 +18,7 @@ fn dealloc(table: &mut Table<()>, input: &[u8]) -> Result<(), Status> {
 ///
 /// # Errors
 /// If there are too many.
-pub(super) fn alloc_pd(
-    function: &mut Function,
-    _: &[u8],
-    output: &mut [u8],
-) -> Result<(), Status> {
+pub(super) fn alloc_pd(function: &mut Function, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
     alloc(&mut function.objects.pds, output)
 }
 

@@ -23,9 +23,7 @@ pub(super) enum Target {
 pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Request) -> Target {
     match request.vector {
         Some(vector) => match vector.gid {
-            Some(gid) if vector.lid >= MULTICAST_LID || gid[0] == 0xff => {
-                Target::Multicast { gid }
-            }
+            Some(gid) if vector.lid >= MULTICAST_LID || gid[0] == 0xff => Target::Multicast { gid },
             _ => Target::Unicast {
                 lid: if vector.lid == 0 {
                     function.port.lid

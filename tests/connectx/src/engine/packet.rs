@@ -7,10 +7,7 @@ use crate::engine::syndrome::Syndrome;
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     /// Data for a receive request.
-    Send {
-        data: Vec<u8>,
-        tail: Tail,
-    },
+    Send { data: Vec<u8>, tail: Tail },
     /// Data for the peer's memory; with immediate data also a completion.
     Write {
         address: u64,

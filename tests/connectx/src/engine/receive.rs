@@ -6,10 +6,10 @@ use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::UNIT;
 use crate::function::Function;
 use crate::layout::qpc;
+use crate::object::eq::Event;
 use crate::object::mkey::{Access, TERMINATOR};
 use crate::object::qp::{QueuePair, State, Transport};
 use crate::object::{cq, eq};
-use crate::object::eq::Event;
 use crate::translate::{self, KeyError, Place};
 
 /// Bytes before a datagram's data, for its global routing header.
@@ -110,7 +110,11 @@ fn send(
     } else {
         scatter(function, context.pd, &taken.segments, data)
     };
-    let header = if context.transport.is_datagram() { GRH } else { 0 };
+    let header = if context.transport.is_datagram() {
+        GRH
+    } else {
+        0
+    };
     let (kind, immediate) = match tail {
         Tail::Plain => (Kind::Send, [0, 0, 0xff, 0xff]),
         Tail::Immediate(immediate) => (Kind::SendImmediate, immediate),
@@ -144,7 +148,11 @@ fn invalidate(function: &mut Function, context: Context, tail: Tail) -> Result<(
     let done = found
         .filter(|found| found.pd() == context.pd && u32::from(found.variant()) == key & 0xff)
         .is_some_and(|found| found.invalidate());
-    if done { Ok(()) } else { Err(Syndrome::LocalProtection) }
+    if done {
+        Ok(())
+    } else {
+        Err(Syndrome::LocalProtection)
+    }
 }
 
 fn write(
@@ -384,7 +392,11 @@ fn scatter(function: &Function, pd: u32, segments: &[u8], data: &[u8]) -> Result
             .map_err(|error: KeyError| Syndrome::from(error))?;
         rest = later;
     }
-    if rest.is_empty() { Ok(()) } else { Err(Syndrome::LocalLength) }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(Syndrome::LocalLength)
+    }
 }
 
 /// What a completed receive request says.

@@ -133,7 +133,9 @@ fn fetch(function: &mut Function, qpn: u32) -> Option<Fetched> {
     let ring = blocks * BLOCK;
     let mut bytes = vec![0; LONGEST.min(usize::try_from(ring).unwrap_or(LONGEST))];
     let at = (u64::from(index) * BLOCK) % ring;
-    let first = bytes.len().min(usize::try_from(ring - at).unwrap_or(LONGEST));
+    let first = bytes
+        .len()
+        .min(usize::try_from(ring - at).unwrap_or(LONGEST));
     let (head, tail) = bytes.split_at_mut(first);
     let start = queue_pair.send_start();
     let pages = queue_pair.pages();

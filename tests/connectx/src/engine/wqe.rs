@@ -107,8 +107,21 @@ pub(crate) struct Control {
 impl Control {
     /// Reads the segment.
     pub(crate) fn read(bytes: &[u8; UNIT]) -> Self {
-        let [opmod, index_high, index_low, opcode, q2, q1, q0, units, signature, _, _, flags, immediate @ ..] =
-            *bytes;
+        let [
+            opmod,
+            index_high,
+            index_low,
+            opcode,
+            q2,
+            q1,
+            q0,
+            units,
+            signature,
+            _,
+            _,
+            flags,
+            immediate @ ..,
+        ] = *bytes;
         Self {
             opmod,
             index: u16::from_be_bytes([index_high, index_low]),
@@ -257,7 +270,10 @@ pub(crate) fn check_control(control: &Control, expected: Expected) -> Result<Opc
     if !opcode.is_of(expected.transport) {
         return malformed(
             bad,
-            format!("{:?} queue pairs have no such operation", expected.transport),
+            format!(
+                "{:?} queue pairs have no such operation",
+                expected.transport
+            ),
         );
     }
     Ok(opcode)

@@ -95,7 +95,9 @@ mod tests {
     #[test]
     fn a_field_of_64_bits() {
         let mut bytes = [0; 16];
-        Field::new(0, 64).within(8).set(&mut bytes, 0x0102_0304_0506_0708);
+        Field::new(0, 64)
+            .within(8)
+            .set(&mut bytes, 0x0102_0304_0506_0708);
         assert_eq!(bytes[8..], [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(Field::new(64, 64).get(&bytes), 0x0102_0304_0506_0708);
     }

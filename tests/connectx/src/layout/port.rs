@@ -4,6 +4,7 @@
 pub(crate) mod vport {
     use super::super::Field;
 
+    pub(crate) const FIELD_SELECT: Field = Field::new(0x0, 32);
     pub(crate) const HAS_SMI: Field = Field::new(0x101, 1);
     pub(crate) const PORT_PHYSICAL_STATE: Field = Field::new(0x110, 4);
     pub(crate) const VPORT_STATE_POLICY: Field = Field::new(0x114, 4);
@@ -13,6 +14,7 @@ pub(crate) mod vport {
     pub(crate) const PORT_GUID: Field = Field::new(0x180, 64);
     pub(crate) const NODE_GUID: Field = Field::new(0x1c0, 64);
     pub(crate) const CAP_MASK1: Field = Field::new(0x200, 32);
+    pub(crate) const CAP_MASK1_FIELD_SELECT: Field = Field::new(0x220, 32);
     pub(crate) const LID: Field = Field::new(0x300, 16);
     pub(crate) const SUBNET_TIMEOUT: Field = Field::new(0x31b, 5);
     pub(crate) const SM_LID: Field = Field::new(0x320, 16);

@@ -82,7 +82,12 @@ impl CompletionQueue {
     }
 
     /// Writes an entry of 64 bytes, whose owner bit is set here.
-    fn push(&mut self, memory: &GuestMemory, mut entry: [u8; 64], solicited: bool) -> Result<bool, Unmapped> {
+    fn push(
+        &mut self,
+        memory: &GuestMemory,
+        mut entry: [u8; 64],
+        solicited: bool,
+    ) -> Result<bool, Unmapped> {
         let consumer = memory.read_be32(self.doorbell_record)?;
         let size = 1 << self.log_size;
         if self.producer.wrapping_sub(consumer) & 0xff_ffff >= size {
@@ -124,7 +129,11 @@ impl CompletionQueue {
 ///
 /// # Errors
 /// If the context is one that the model cannot serve, or names an event queue or UAR that is not there.
-pub(crate) fn create(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn create(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let context = context_of(input)?;
     let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
     let queue = CompletionQueue::new(context, list)?;
@@ -150,7 +159,11 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
 ///
 /// # Errors
 /// If there is no such queue.
-pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn query(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let queue = function.objects.cqs.get(cmd::OBJECT.get32(input))?;
     let consumer = function
         .memory
@@ -175,8 +188,8 @@ pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) ->
 pub(crate) fn modify(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     const RESIZE: u64 = 1;
     function.objects.cqs.get(cmd::OBJECT.get32(input))?;
-    let moderation_only = cmd::OP_MOD.get(input) != RESIZE
-        && cmd::MODIFY_CQ_FIELD_SELECT.get(input) & !0b11 == 0;
+    let moderation_only =
+        cmd::OP_MOD.get(input) != RESIZE && cmd::MODIFY_CQ_FIELD_SELECT.get(input) & !0b11 == 0;
     if moderation_only {
         Ok(())
     } else {
@@ -191,7 +204,12 @@ fn context_of(input: &[u8]) -> Result<&[u8], Status> {
 }
 
 /// Adds an entry, and tells of it where that is wanted. Gives false if the queue overflowed, then or before.
-pub(crate) fn complete(function: &mut Function, cqn: u32, entry: [u8; 64], solicited: bool) -> bool {
+pub(crate) fn complete(
+    function: &mut Function,
+    cqn: u32,
+    entry: [u8; 64],
+    solicited: bool,
+) -> bool {
     let Ok(queue) = function.objects.cqs.get_mut(cqn) else {
         return false;
     };

@@ -57,7 +57,11 @@ impl EventQueue {
 ///
 /// # Errors
 /// If the queue does not fit its pages.
-pub(crate) fn create(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn create(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let context = input.get(cmd::CONTEXT..).ok_or(Status::BadInputLength)?;
     let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
     let queue = EventQueue {
@@ -98,7 +102,11 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
 ///
 /// # Errors
 /// If there is no such queue.
-pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn query(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let queue = function.objects.eqs.get(cmd::OBJECT_8.get32(input))?;
     let context = output.get_mut(cmd::CONTEXT..).ok_or(Status::BadParameter)?;
     eqc::LOG_EQ_SIZE.set(context, queue.log_size.into());
@@ -169,9 +177,9 @@ pub(crate) fn notify_about(function: &mut Function, event: Event, number: u32) {
 pub(crate) fn doorbell(function: &mut Function, uar: u32, value: u32, arm: bool) {
     let eqn = value >> 24;
     let Ok(queue) = function.objects.eqs.get_mut(eqn) else {
-        function
-            .report
-            .violation(format!("doorbell for event queue {eqn}, which does not exist"));
+        function.report.violation(format!(
+            "doorbell for event queue {eqn}, which does not exist"
+        ));
         return;
     };
     if queue.uar != uar {
@@ -193,5 +201,9 @@ pub(crate) fn doorbell(function: &mut Function, uar: u32, value: u32, arm: bool)
 
 /// Whether some queue wants events of that kind.
 pub(crate) fn is_wanted(function: &Function, event: Event) -> bool {
-    function.objects.eqs.values().any(|queue| queue.wants(event))
+    function
+        .objects
+        .eqs
+        .values()
+        .any(|queue| queue.wants(event))
 }

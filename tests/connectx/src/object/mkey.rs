@@ -136,7 +136,11 @@ impl MemoryKey {
 ///
 /// # Errors
 /// If the context is one that the model cannot serve, the domain is not there, or the list is short.
-pub(crate) fn create(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn create(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let context = input
         .get(cmd::CONTEXT..cmd::CONTEXT + CONTEXT_SIZE)
         .ok_or(Status::BadInputLength)?;
@@ -167,7 +171,11 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
 ///
 /// # Errors
 /// If there is no such key.
-pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn query(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let key = function.objects.mkeys.get(cmd::OBJECT.get32(input))?;
     for (to, from) in output.iter_mut().skip(cmd::CONTEXT).zip(&key.context) {
         *to = *from;

@@ -38,7 +38,11 @@ pub(crate) fn query(_: &mut Function, input: &[u8], output: &mut [u8]) -> Result
 ///
 /// # Errors
 /// If fewer pages come than announced.
-pub(crate) fn manage(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn manage(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let given = &mut function.objects.pages.given;
     let count = cmd::INPUT_NUM_ENTRIES.get(input) as usize;
     match cmd::OP_MOD.get(input) {
@@ -49,7 +53,10 @@ pub(crate) fn manage(function: &mut Function, input: &[u8], output: &mut [u8]) -
             Ok(())
         }
         2 => {
-            let (entries, _) = output.get_mut(LIST..).unwrap_or_default().as_chunks_mut::<8>();
+            let (entries, _) = output
+                .get_mut(LIST..)
+                .unwrap_or_default()
+                .as_chunks_mut::<8>();
             let keep = given.len() - count.min(given.len()).min(entries.len());
             let returned = given.split_off(keep);
             for (entry, page) in entries.iter_mut().zip(&returned) {

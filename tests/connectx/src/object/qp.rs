@@ -72,10 +72,7 @@ enum ReceiveSource {
     /// There are none.
     None,
     /// The queue pair's own ring.
-    Own {
-        log_size: u32,
-        log_stride: u32,
-    },
+    Own { log_size: u32, log_stride: u32 },
     /// A shared receive queue.
     Shared(u32),
 }
@@ -288,11 +285,30 @@ impl QueuePair {
 ///
 /// # Errors
 /// If the context is one that the model cannot serve, or names objects that are not there.
-pub(crate) fn create(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn create(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let context = context_of(input)?;
     let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
     let queue_pair = QueuePair::new(context, list)?;
-    function.check_pd(queue_pair.pd())?;
+    function.report.trace(|| {
+        format!(
+            "queue pair: {:?}, UAR {}, completion queues {:#x} and {:#x}, {:?}, domain {}, {} blocks",
+            queue_pair.transport,
+            queue_pair.uar(),
+            queue_pair.send_cqn(),
+            queue_pair.receive_cqn(),
+            queue_pair.receive,
+            queue_pair.pd(),
+            queue_pair.send_blocks()
+        )
+    });
+    // The driver's own queue has none.
+    if queue_pair.transport != Transport::RegUmr {
+        function.check_pd(queue_pair.pd())?;
+    }
     let objects = &mut function.objects;
     objects.uars.get(queue_pair.uar())?;
     if queue_pair.send_blocks() != 0 {
@@ -325,7 +341,11 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
 ///
 /// # Errors
 /// If there is no such queue pair.
-pub(crate) fn query(function: &mut Function, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(crate) fn query(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     let queue_pair = function.objects.qps.get(cmd::OBJECT.get32(input))?;
     for (to, from) in output
         .iter_mut()
@@ -353,11 +373,25 @@ pub(crate) fn modify(function: &mut Function, input: &[u8], _: &mut [u8]) -> Res
         0x505 => (&[ReadyToSend], ReadyToSend),
         0x506 => (&[SendQueueError], ReadyToSend),
         0x507 => (
-            &[Reset, Init, ReadyToReceive, ReadyToSend, SendQueueError, Error],
+            &[
+                Reset,
+                Init,
+                ReadyToReceive,
+                ReadyToSend,
+                SendQueueError,
+                Error,
+            ],
             Error,
         ),
         0x50a => (
-            &[Reset, Init, ReadyToReceive, ReadyToSend, SendQueueError, Error],
+            &[
+                Reset,
+                Init,
+                ReadyToReceive,
+                ReadyToSend,
+                SendQueueError,
+                Error,
+            ],
             Reset,
         ),
         _ => return Err(Status::BadOperation),

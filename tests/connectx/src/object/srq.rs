@@ -4,8 +4,8 @@
 
 use crate::command::Status;
 use crate::function::Function;
-use crate::layout::srqc::{rmp, xrc};
 use crate::layout::cmd;
+use crate::layout::srqc::{rmp, xrc};
 use crate::memory::{GuestMemory, Unmapped};
 use crate::pages::Pages;
 
@@ -67,8 +67,7 @@ impl SharedReceiveQueue {
 
     /// Whether the limit was set and is now undercut; if so, it is unset.
     pub(crate) fn limit_reached(&mut self, memory: &GuestMemory) -> bool {
-        let reached =
-            self.limit != 0 && self.left(memory).is_ok_and(|left| left < self.limit);
+        let reached = self.limit != 0 && self.left(memory).is_ok_and(|left| left < self.limit);
         if reached {
             self.limit = 0;
         }
@@ -86,7 +85,11 @@ impl SharedReceiveQueue {
         let fits = (5..=12).contains(&self.log_stride)
             && self.log_size <= 15
             && self.pages.holds(1 << (self.log_size + self.log_stride));
-        if fits { Ok(self) } else { Err(Status::BadParameter) }
+        if fits {
+            Ok(self)
+        } else {
+            Err(Status::BadParameter)
+        }
     }
 }
 
@@ -99,7 +102,9 @@ pub(crate) fn create_rmp(
     input: &[u8],
     output: &mut [u8],
 ) -> Result<(), Status> {
-    let context = input.get(cmd::RMP_CONTEXT..).ok_or(Status::BadInputLength)?;
+    let context = input
+        .get(cmd::RMP_CONTEXT..)
+        .ok_or(Status::BadInputLength)?;
     let list = context.get(rmp::PAS..).ok_or(Status::BadInputLength)?;
     if rmp::WQ_TYPE.get(context) != LINKED_LIST {
         return Err(Status::BadParameter);
@@ -177,8 +182,14 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
 ///
 /// # Errors
 /// If there is no such queue.
-pub(crate) fn modify_rmp(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    let context = input.get(cmd::RMP_CONTEXT..).ok_or(Status::BadInputLength)?;
+pub(crate) fn modify_rmp(
+    function: &mut Function,
+    input: &[u8],
+    _: &mut [u8],
+) -> Result<(), Status> {
+    let context = input
+        .get(cmd::RMP_CONTEXT..)
+        .ok_or(Status::BadInputLength)?;
     let srq = function.objects.srqs.get_mut(cmd::OBJECT.get32(input))?;
     srq.limit = rmp::LWM.get(context) as u16;
     Ok(())

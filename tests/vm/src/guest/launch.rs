@@ -122,7 +122,13 @@ impl Emulator {
         socket: Option<OwnedFd>,
     ) -> Result<Self> {
         let files = Files::new(store)?;
-        initramfs::write(store, parts, options.hca.is_some(), boot, &files.initramfs())?;
+        initramfs::write(
+            store,
+            parts,
+            options.hca.is_some(),
+            boot,
+            &files.initramfs(),
+        )?;
         if let Some(socket) = &socket {
             fcntl(socket, FcntlArg::F_SETFD(FdFlag::empty()))
                 .context("passing a socket to QEMU")?;

@@ -152,10 +152,10 @@ const FEATURES: [Field; 18] = [
     hca_cap::COMPACT_ADDRESS_VECTOR,
     // Memory regions are then made by CREATE_MKEY with all their pages, not by work requests.
     hca_cap::UMR_MODIFY_ENTITY_SIZE_DISABLED,
-    hca_cap::UMR_MODIFY_ATOMIC_DISABLED,
     hca_cap::UMR_INDIRECT_MKEY_DISABLED,
     hca_cap::ATOMIC,
     hca_cap::CQ_OI,
+    hca_cap::CQ_RESIZE,
     hca_cap::CQ_MODERATION,
     hca_cap::IMAICL,
     hca_cap::QKV,

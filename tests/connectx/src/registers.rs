@@ -174,5 +174,5 @@ impl Registers {
 
 /// Whether a doorbell begins there: at the start of a half of a send register.
 fn is_send(within: u64) -> bool {
-    within >= uar::SEND && (within - uar::SEND) % uar::HALF == 0
+    within >= uar::SEND && (within - uar::SEND).is_multiple_of(uar::HALF)
 }

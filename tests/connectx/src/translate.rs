@@ -10,7 +10,7 @@ pub(crate) enum KeyError {
     Unknown,
     /// The key stands for no memory now.
     Free,
-    /// The key is of another protection domain.
+    /// The key is of another protection domain or queue pair.
     Domain,
     /// The addresses go beyond the key's range.
     Range,
@@ -18,6 +18,15 @@ pub(crate) enum KeyError {
     Right,
     /// The key leads to no memory.
     Unmapped,
+}
+
+/// Who uses a key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct User {
+    /// The queue pair's number.
+    pub(crate) qpn: u32,
+    /// Its protection domain.
+    pub(crate) pd: u32,
 }
 
 /// A place in memory as work requests name it.
@@ -34,7 +43,7 @@ pub(crate) struct Place {
 /// If it is not allowed.
 pub(crate) fn check(
     function: &Function,
-    pd: u32,
+    by: User,
     place: Place,
     access: Access,
 ) -> Result<&MemoryKey, KeyError> {
@@ -49,7 +58,7 @@ pub(crate) fn check(
     if key.is_free() {
         return Err(KeyError::Free);
     }
-    if key.pd() != pd {
+    if key.pd() != by.pd || !key.is_for(by.qpn) {
         return Err(KeyError::Domain);
     }
     if !key.covers(place.address, place.length) {
@@ -63,11 +72,31 @@ pub(crate) fn check(
 
 /// Visits the runs of bus addresses that a place consists of.
 fn each_run(
+    function: &Function,
     key: &MemoryKey,
     place: Place,
-    mut visit: impl FnMut(u64, usize) -> Result<(), KeyError>,
+    visit: &mut dyn FnMut(u64, usize) -> Result<(), KeyError>,
 ) -> Result<(), KeyError> {
     match key.translation() {
+        Translation::Window {
+            key: below,
+            address,
+        } => {
+            let below = function.objects.mkeys.get(below >> 8);
+            let below = below.map_err(|_| KeyError::Unknown)?;
+            // A window lies on a region, never on a window.
+            if matches!(below.translation(), Translation::Window { .. }) || below.is_free() {
+                return Err(KeyError::Free);
+            }
+            let place = Place {
+                address: address.wrapping_add(place.address.wrapping_sub(key.start())),
+                ..place
+            };
+            if !below.covers(place.address, place.length) {
+                return Err(KeyError::Range);
+            }
+            each_run(function, below, place, visit)
+        }
         Translation::Physical => visit(place.address, place.length as usize),
         Translation::Unbound => Err(KeyError::Free),
         Translation::Pages { shift, pages } => {
@@ -97,13 +126,13 @@ fn each_run(
 /// If the access is not allowed.
 pub(crate) fn read(
     function: &Function,
-    pd: u32,
+    by: User,
     place: Place,
     access: Access,
     into: &mut Vec<u8>,
 ) -> Result<(), KeyError> {
-    let key = check(function, pd, place, access)?;
-    each_run(key, place, |address, length| {
+    let key = check(function, by, place, access)?;
+    each_run(function, key, place, &mut |address, length| {
         let start = into.len();
         into.resize(start + length, 0);
         function
@@ -119,14 +148,14 @@ pub(crate) fn read(
 /// If the access is not allowed.
 pub(crate) fn write(
     function: &Function,
-    pd: u32,
+    by: User,
     place: Place,
     access: Access,
     bytes: &[u8],
 ) -> Result<(), KeyError> {
-    let key = check(function, pd, place, access)?;
+    let key = check(function, by, place, access)?;
     let mut rest = bytes;
-    each_run(key, place, |address, length| {
+    each_run(function, key, place, &mut |address, length| {
         let (now, later) = rest.split_at_checked(length).ok_or(KeyError::Range)?;
         rest = later;
         function
@@ -142,13 +171,13 @@ pub(crate) fn write(
 /// If the access is not allowed.
 pub(crate) fn update(
     function: &Function,
-    pd: u32,
+    by: User,
     place: Place,
     new: impl Fn(u64) -> u64,
 ) -> Result<u64, KeyError> {
-    let key = check(function, pd, place, Access::Atomic)?;
+    let key = check(function, by, place, Access::Atomic)?;
     let mut old = 0;
-    each_run(key, place, |address, _| {
+    each_run(function, key, place, &mut |address, _| {
         old = function
             .memory
             .update(address, &new)

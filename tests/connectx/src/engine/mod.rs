@@ -9,6 +9,7 @@ mod packet;
 mod receive;
 mod send;
 mod syndrome;
+mod umr;
 mod wqe;
 
 use crate::function::Function;
@@ -63,6 +64,7 @@ fn look_at(functions: &mut [Function], index: usize, qpn: u32) {
         && queue_pair.state() == State::Error
     {
         receive::flush(function, qpn);
+        receive::leave_shared(function, qpn);
     }
 }
 

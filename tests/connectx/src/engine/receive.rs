@@ -10,7 +10,7 @@ use crate::object::eq::Event;
 use crate::object::mkey::{Access, TERMINATOR};
 use crate::object::qp::{QueuePair, State, Transport};
 use crate::object::{cq, eq};
-use crate::translate::{self, KeyError, Place};
+use crate::translate::{self, KeyError, Place, User};
 
 /// Bytes before a datagram's data, for its global routing header.
 const GRH: usize = 40;
@@ -90,6 +90,15 @@ struct Context {
     transport: Transport,
 }
 
+impl Context {
+    fn user(self) -> User {
+        User {
+            qpn: self.qpn,
+            pd: self.pd,
+        }
+    }
+}
+
 fn send(
     function: &mut Function,
     context: Context,
@@ -106,9 +115,9 @@ fn send(
         // What the header is made of is of no interest on InfiniBand, but its place is kept.
         let mut whole = vec![0; GRH];
         whole.extend_from_slice(data);
-        scatter(function, context.pd, &taken.segments, &whole)
+        scatter(function, context.user(), &taken.segments, &whole)
     } else {
-        scatter(function, context.pd, &taken.segments, data)
+        scatter(function, context.user(), &taken.segments, data)
     };
     let header = if context.transport.is_datagram() {
         GRH
@@ -146,7 +155,11 @@ fn invalidate(function: &mut Function, context: Context, tail: Tail) -> Result<(
     let key = u32::from_be_bytes(key);
     let found = function.objects.mkeys.get_mut(key >> 8).ok();
     let done = found
-        .filter(|found| found.pd() == context.pd && u32::from(found.variant()) == key & 0xff)
+        .filter(|found| {
+            found.pd() == context.pd
+                && found.is_for(context.qpn)
+                && u32::from(found.variant()) == key & 0xff
+        })
         .is_some_and(|found| found.invalidate());
     if done {
         Ok(())
@@ -176,7 +189,7 @@ fn write(
         return refuse(function, context, Syndrome::RemoteAccess);
     }
     if !data.is_empty()
-        && translate::write(function, context.pd, place, Access::RemoteWrite, data).is_err()
+        && translate::write(function, context.user(), place, Access::RemoteWrite, data).is_err()
     {
         return refuse(function, context, Syndrome::RemoteAccess);
     }
@@ -202,7 +215,14 @@ fn read(function: &mut Function, context: Context, place: Place) -> Answer {
     let allowed = may(function, context.qpn, qpc::RRE);
     if allowed
         && (place.length == 0
-            || translate::read(function, context.pd, place, Access::RemoteRead, &mut data).is_ok())
+            || translate::read(
+                function,
+                context.user(),
+                place,
+                Access::RemoteRead,
+                &mut data,
+            )
+            .is_ok())
     {
         return Answer::Done(data);
     }
@@ -225,7 +245,7 @@ fn atomic(
         length: 8,
     };
     let allowed = may(function, context.qpn, qpc::RAE);
-    match translate::update(function, context.pd, place, new) {
+    match translate::update(function, context.user(), place, new) {
         Ok(old) if allowed => Answer::Done(old.to_le_bytes().to_vec()),
         _ => refuse(function, context, Syndrome::RemoteAccess),
     }
@@ -273,6 +293,16 @@ pub(super) fn set_error(function: &mut Function, qpn: u32) {
     if let Ok(queue_pair) = function.objects.qps.get_mut(qpn) {
         queue_pair.set_state(State::Error);
         function.kicked.push(qpn);
+    }
+}
+
+/// Tells that a queue pair that has just failed takes no more from its shared receive queue.
+pub(super) fn leave_shared(function: &mut Function, qpn: u32) {
+    if let Ok(queue_pair) = function.objects.qps.get_mut(qpn)
+        && queue_pair.shared_queue().is_some()
+        && !std::mem::replace(&mut queue_pair.left_shared, true)
+    {
+        eq::notify_about(function, Event::LastWqeReached, qpn);
     }
 }
 
@@ -369,7 +399,7 @@ fn take_own(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> 
 }
 
 /// Puts data into the buffers of a receive request.
-fn scatter(function: &Function, pd: u32, segments: &[u8], data: &[u8]) -> Result<(), Syndrome> {
+fn scatter(function: &Function, by: User, segments: &[u8], data: &[u8]) -> Result<(), Syndrome> {
     let mut rest = data;
     let (segments, _) = segments.as_chunks::<UNIT>();
     for segment in segments {
@@ -388,7 +418,7 @@ fn scatter(function: &Function, pd: u32, segments: &[u8], data: &[u8]) -> Result
             address: u64::from_be_bytes(address),
             length: now.len() as u64,
         };
-        translate::write(function, pd, place, Access::LocalWrite, now)
+        translate::write(function, by, place, Access::LocalWrite, now)
             .map_err(|error: KeyError| Syndrome::from(error))?;
         rest = later;
     }

@@ -6,13 +6,13 @@ use crate::engine::cqe::{Completion, Kind, Source};
 use crate::engine::packet::{Answer, Message, Operation, Tail};
 use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::{self, Control, Expected, Opcode, Request, Segment, UNIT};
-use crate::engine::{fabric, receive};
+use crate::engine::{fabric, receive, umr};
 use crate::function::Function;
 use crate::layout::qpc::{self, path};
 use crate::object::cq;
 use crate::object::mkey::Access;
 use crate::object::qp::{BLOCK, QueuePair, State, Transport, Waiting};
-use crate::translate::{self, Place};
+use crate::translate::{self, Place, User};
 
 /// Bytes of the longest request.
 const LONGEST: usize = 63 * UNIT;
@@ -160,6 +160,12 @@ fn execute(functions: &mut [Function], index: usize, qpn: u32, request: &Request
     if request.opcode == Opcode::Nop {
         return Outcome::Done(0);
     }
+    if let Some(change) = &request.change {
+        return match umr::apply(functions, index, qpn, request.control.key(), change) {
+            Ok(()) => Outcome::Done(0),
+            Err(syndrome) => Outcome::Failed(syndrome),
+        };
+    }
     let Some(function) = functions.get(index) else {
         return Outcome::Failed(Syndrome::LocalQpOperation);
     };
@@ -180,7 +186,10 @@ fn execute(functions: &mut [Function], index: usize, qpn: u32, request: &Request
         Ok(message) => message,
         Err(syndrome) => return Outcome::Failed(syndrome),
     };
-    let pd = queue_pair.pd();
+    let by = User {
+        qpn,
+        pd: queue_pair.pd(),
+    };
     let transport = queue_pair.transport();
     let patience = Patience::of(queue_pair);
     let target = fabric::target(function, queue_pair, request);
@@ -194,7 +203,7 @@ fn execute(functions: &mut [Function], index: usize, qpn: u32, request: &Request
             let Some(function) = functions.get(index) else {
                 return Outcome::Failed(Syndrome::LocalQpOperation);
             };
-            match put(function, pd, request, &data) {
+            match put(function, by, request, &data) {
                 Ok(()) => Outcome::Done(length),
                 Err(syndrome) => Outcome::Failed(syndrome),
             }
@@ -233,19 +242,22 @@ fn message(
     queue_pair: &QueuePair,
     request: &Request,
 ) -> Result<Message, Syndrome> {
-    let pd = queue_pair.pd();
+    let by = User {
+        qpn,
+        pd: queue_pair.pd(),
+    };
     let outgoing = !matches!(request.opcode, Opcode::Read) && !request.opcode.is_atomic();
     let data = if outgoing {
-        gather(function, pd, &request.segments)?
+        gather(function, by, &request.segments)?
     } else {
-        check_room(function, pd, &request.segments)?;
+        check_room(function, by, &request.segments)?;
         Vec::new()
     };
     let (address, key) = request.remote.unwrap_or_default();
     let (first, second) = request.operands.unwrap_or_default();
     let immediate = request.control.immediate;
     let operation = match request.opcode {
-        Opcode::Nop | Opcode::Send => Operation::Send {
+        Opcode::Nop | Opcode::ChangeKey | Opcode::Send => Operation::Send {
             data,
             tail: Tail::Plain,
         },
@@ -308,14 +320,14 @@ fn q_key(queue_pair: &QueuePair, asked: u32) -> u32 {
 }
 
 /// Collects the data to send.
-fn gather(function: &Function, pd: u32, segments: &[Segment]) -> Result<Vec<u8>, Syndrome> {
+fn gather(function: &Function, by: User, segments: &[Segment]) -> Result<Vec<u8>, Syndrome> {
     let mut data = Vec::new();
     for segment in segments {
         match segment {
             Segment::Inline(bytes) => data.extend_from_slice(bytes),
             Segment::Memory { .. } => {
                 if let Some(place) = place(segment) {
-                    translate::read(function, pd, place, Access::LocalRead, &mut data)?;
+                    translate::read(function, by, place, Access::LocalRead, &mut data)?;
                 }
             }
         }
@@ -324,22 +336,22 @@ fn gather(function: &Function, pd: u32, segments: &[Segment]) -> Result<Vec<u8>,
 }
 
 /// Checks that what comes back may be written, before the peer does anything.
-fn check_room(function: &Function, pd: u32, segments: &[Segment]) -> Result<(), Syndrome> {
+fn check_room(function: &Function, by: User, segments: &[Segment]) -> Result<(), Syndrome> {
     for place in segments.iter().filter_map(place) {
-        translate::check(function, pd, place, Access::LocalWrite)?;
+        translate::check(function, by, place, Access::LocalWrite)?;
     }
     Ok(())
 }
 
 /// Writes what came back.
-fn put(function: &Function, pd: u32, request: &Request, data: &[u8]) -> Result<(), Syndrome> {
+fn put(function: &Function, by: User, request: &Request, data: &[u8]) -> Result<(), Syndrome> {
     let mut rest = data;
     for place in request.segments.iter().filter_map(place) {
         if rest.is_empty() {
             break;
         }
         let (now, later) = rest.split_at(rest.len().min(place.length as usize));
-        translate::write(function, pd, place, Access::LocalWrite, now)?;
+        translate::write(function, by, place, Access::LocalWrite, now)?;
         rest = later;
     }
     Ok(())

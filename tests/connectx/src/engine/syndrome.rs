@@ -13,6 +13,8 @@ pub(crate) enum Syndrome {
     LocalProtection = 0x04,
     /// The queue pair was in the error state.
     Flushed = 0x05,
+    /// A memory key may not be changed like that.
+    MwBind = 0x06,
     /// The peer found the request invalid.
     RemoteInvalidRequest = 0x12,
     /// The peer's memory may not be used like that.

@@ -41,6 +41,8 @@ pub(crate) enum Opcode {
     CompareSwap = 0x11,
     /// Adds to 8 bytes of the peer's memory.
     FetchAdd = 0x12,
+    /// Changes a memory key: binds a window, invalidates, gives other rights.
+    ChangeKey = 0x25,
 }
 
 impl Opcode {
@@ -55,6 +57,7 @@ impl Opcode {
             0x10 => Self::Read,
             0x11 => Self::CompareSwap,
             0x12 => Self::FetchAdd,
+            0x25 => Self::ChangeKey,
             _ => return None,
         })
     }
@@ -65,12 +68,17 @@ impl Opcode {
             Transport::Rc => true,
             Transport::Uc => matches!(
                 self,
-                Self::Nop | Self::Send | Self::SendImmediate | Self::Write | Self::WriteImmediate
+                Self::Nop
+                    | Self::Send
+                    | Self::SendImmediate
+                    | Self::Write
+                    | Self::WriteImmediate
+                    | Self::ChangeKey
             ),
             Transport::Ud | Transport::Smi | Transport::Gsi => {
                 matches!(self, Self::Nop | Self::Send | Self::SendImmediate)
             }
-            Transport::RegUmr => self == Self::Nop,
+            Transport::RegUmr => matches!(self, Self::Nop | Self::ChangeKey),
         }
     }
 
@@ -139,6 +147,11 @@ impl Control {
         u16::from(self.units).div_ceil(4)
     }
 
+    /// The memory key that is meant, for what changes one.
+    pub(crate) fn key(&self) -> u32 {
+        u32::from_be_bytes(self.immediate)
+    }
+
     /// Whether its completion is wanted.
     pub(crate) fn is_signaled(&self) -> bool {
         self.flags & flag::CQ_UPDATE != 0
@@ -201,6 +214,20 @@ pub(crate) struct Request {
     /// The operands of an atomic: what is swapped in or added, and what is compared with.
     pub(crate) operands: Option<(u64, u64)>,
     pub(crate) segments: Vec<Segment>,
+    /// The change to a memory key.
+    pub(crate) change: Option<KeyChange>,
+}
+
+/// How a memory key is changed (`struct mlx5_wqe_umr_ctrl_seg` and what follows).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct KeyChange {
+    pub(crate) flags: u8,
+    /// Which fields of the context are taken over.
+    pub(crate) mask: u64,
+    /// The key's new context, as the driver's commands have it.
+    pub(crate) context: [u8; 64],
+    /// What a window is bound to: key and address.
+    pub(crate) window: Option<(u32, u64)>,
 }
 
 /// A request that no correct driver writes, and how it is answered.
@@ -301,8 +328,13 @@ pub(crate) fn decode(bytes: &[u8], expected: Expected) -> Result<Request, Malfor
         remote: None,
         operands: None,
         segments: Vec::new(),
+        change: None,
     };
     if opcode == Opcode::Nop {
+        return Ok(request);
+    }
+    if opcode == Opcode::ChangeKey {
+        request.change = Some(key_change(&mut rest)?);
         return Ok(request);
     }
     if expected.transport.is_datagram() {
@@ -409,6 +441,38 @@ fn remote(bytes: [u8; UNIT]) -> Result<(u64, u32), Malformed> {
         );
     }
     Ok((be64(&bytes, 0), (be64(&bytes, 8) >> 32) as u32))
+}
+
+fn key_change(rest: &mut Cursor<'_>) -> Result<KeyChange, Malformed> {
+    const INLINE: u8 = 1 << 7;
+    let head: [u8; 48] = rest.take()?;
+    let flags = head[0];
+    if flags & INLINE == 0 {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            "a key's translation that is not in the request is not modelled",
+        );
+    }
+    if head[1..4] != [0; 3] || head[20..] != [0; 28] {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            "reserved bytes of a change to a memory key are not zero",
+        );
+    }
+    let octowords = u16::from_be_bytes([head[4], head[5]]);
+    let context = rest.take()?;
+    let window = if octowords == 0 {
+        None
+    } else {
+        let entry: [u8; UNIT] = rest.take()?;
+        Some((be64(&entry, 0) as u32, be64(&entry, 8)))
+    };
+    Ok(KeyChange {
+        flags,
+        mask: be64(&head, 8),
+        context,
+        window,
+    })
 }
 
 fn address_vector(bytes: [u8; 48]) -> Result<AddressVector, Malformed> {

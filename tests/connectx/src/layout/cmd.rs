@@ -22,7 +22,6 @@ pub(crate) const REGISTER_ID: Field = Field::new(0x50, 16);
 pub(crate) const IEEE_VENDOR_ID: Field = Field::new(0x148, 24);
 pub(crate) const EVENT_BITMASK: Field = Field::new(0x2c0, 64);
 pub(crate) const MODIFY_CQ_FIELD_SELECT: Field = Field::new(0x60, 32);
-pub(crate) const TRANSLATIONS_OCTWORD_ACTUAL_SIZE: Field = Field::new(0x300, 32);
 pub(crate) const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
 pub(crate) const LWM: Field = Field::new(0x70, 16);
 pub(crate) const GID_INDEX: Field = Field::new(0x70, 16);

@@ -13,7 +13,6 @@ pub(crate) const LOG_RQ_SIZE: Field = Field::new(0x49, 4);
 pub(crate) const LOG_RQ_STRIDE: Field = Field::new(0x4d, 3);
 pub(crate) const NO_SQ: Field = Field::new(0x50, 1);
 pub(crate) const LOG_SQ_SIZE: Field = Field::new(0x51, 4);
-pub(crate) const RLKY: Field = Field::new(0x5b, 1);
 pub(crate) const COUNTER_SET_ID: Field = Field::new(0x60, 8);
 pub(crate) const UAR_PAGE: Field = Field::new(0x68, 24);
 pub(crate) const USER_INDEX: Field = Field::new(0x88, 24);
@@ -25,7 +24,6 @@ pub(crate) const RETRY_COUNT: Field = Field::new(0x38d, 3);
 pub(crate) const RNR_RETRY: Field = Field::new(0x390, 3);
 pub(crate) const NEXT_SEND_PSN: Field = Field::new(0x3c8, 24);
 pub(crate) const CQN_SND: Field = Field::new(0x3e8, 24);
-pub(crate) const DETH_SQPN: Field = Field::new(0x408, 24);
 pub(crate) const LOG_RRA_MAX: Field = Field::new(0x488, 3);
 pub(crate) const ATOMIC_MODE: Field = Field::new(0x48c, 4);
 pub(crate) const RRE: Field = Field::new(0x490, 1);
@@ -53,12 +51,8 @@ pub(crate) mod path {
     pub(crate) const SIZE: usize = 0x2c;
 
     pub(crate) const PKEY_INDEX: Field = Field::new(0x10, 16).within(START);
-    pub(crate) const GRH: Field = Field::new(0x28, 1).within(START);
     pub(crate) const RLID: Field = Field::new(0x30, 16).within(START);
     pub(crate) const ACK_TIMEOUT: Field = Field::new(0x40, 5).within(START);
-    pub(crate) const RGID_HIGH: Field = Field::new(0x80, 64).within(START);
-    pub(crate) const RGID_LOW: Field = Field::new(0xc0, 64).within(START);
     pub(crate) const SL: Field = Field::new(0x124, 4).within(START);
     pub(crate) const VHCA_PORT_NUM: Field = Field::new(0x128, 8).within(START);
-    pub(crate) const RMAC: Field = Field::new(0x130, 48).within(START);
 }

@@ -109,6 +109,32 @@ impl CompletionQueue {
         Ok(true)
     }
 
+    /// Goes on in another buffer. The last entry in the old one says so, and its place in the new one stays empty: there
+    /// the consumer puts what it has not yet seen.
+    fn resize(&mut self, memory: &GuestMemory, context: &[u8], list: &[u8]) -> Result<(), Status> {
+        const RESIZED: u8 = 0x5;
+        let new = Self::new(context, list)?;
+        let consumer = memory
+            .read_be32(self.doorbell_record)
+            .map_err(|_| Status::BadResourceState)?;
+        let unseen = self.producer.wrapping_sub(consumer) & 0xff_ffff;
+        if unseen >= 1 << new.log_size {
+            return Err(Status::BadResourceState);
+        }
+        let mut entry = [0; 64];
+        entry[63] = RESIZED << 4;
+        if self.push(memory, entry, false) != Ok(true) {
+            return Err(Status::BadResourceState);
+        }
+        for field in [cqc::LOG_CQ_SIZE, cqc::LOG_PAGE_SIZE, cqc::PAGE_OFFSET] {
+            field.set(&mut self.context, field.get(context));
+        }
+        self.pages = new.pages;
+        self.log_size = new.log_size;
+        self.stride = new.stride;
+        Ok(())
+    }
+
     /// Whether an event is due; if so, it counts as told.
     fn event_due(&mut self) -> bool {
         let newest = match self.armed {
@@ -181,15 +207,18 @@ pub(crate) fn query(
     Ok(())
 }
 
-/// Executes MODIFY_CQ as far as moderation goes, which changes when events come and nothing else.
+/// Executes MODIFY_CQ: gives the queue another buffer, or changes when events come, which the model leaves as it is.
 ///
 /// # Errors
-/// If the queue's size or event queue is to be changed, or there is no such queue.
+/// If the queue's event queue is to be changed, the new buffer is too small, or there is no such queue.
 pub(crate) fn modify(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     const RESIZE: u64 = 1;
-    function.objects.cqs.get(cmd::OBJECT.get32(input))?;
-    let moderation_only =
-        cmd::OP_MOD.get(input) != RESIZE && cmd::MODIFY_CQ_FIELD_SELECT.get(input) & !0b11 == 0;
+    let queue = function.objects.cqs.get_mut(cmd::OBJECT.get32(input))?;
+    if cmd::OP_MOD.get(input) == RESIZE {
+        let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
+        return queue.resize(&function.memory, context_of(input)?, list);
+    }
+    let moderation_only = cmd::MODIFY_CQ_FIELD_SELECT.get(input) & !0b11 == 0;
     if moderation_only {
         Ok(())
     } else {

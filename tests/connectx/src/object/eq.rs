@@ -15,8 +15,6 @@ pub(crate) enum Event {
     Completion = 0x0,
     /// A completion queue has failed.
     CqError = 0x4,
-    /// A queue pair has failed in a way that no completion tells.
-    WqCatastrophic = 0x5,
     /// A command is done.
     Command = 0xa,
     /// A request was invalid, where no completion can tell.
@@ -43,11 +41,6 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
-    /// The UAR on which it is armed.
-    pub(crate) fn uar(&self) -> u32 {
-        self.uar
-    }
-
     fn wants(&self, event: Event) -> bool {
         self.events & (1 << event as u32) != 0
     }
@@ -166,7 +159,7 @@ pub(crate) fn notify(function: &mut Function, event: Event, data: [u8; 28]) {
     }
 }
 
-/// An event about a queue pair or a shared receive queue. `queue_type` is 0 for a queue pair.
+/// An event about a queue pair or a shared receive queue.
 pub(crate) fn notify_about(function: &mut Function, event: Event, number: u32) {
     let mut data = [0; 28];
     data[24..].copy_from_slice(&number.to_be_bytes());

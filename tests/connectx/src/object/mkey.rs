@@ -2,7 +2,7 @@
 
 use crate::command::Status;
 use crate::function::Function;
-use crate::layout::{cmd, mkc};
+use crate::layout::{Field, cmd, mkc};
 use crate::pages::addresses;
 
 const CONTEXT_SIZE: usize = 0x40;
@@ -24,6 +24,13 @@ pub(crate) enum Translation {
         shift: u32,
         /// Where they lie.
         pages: Vec<u64>,
+    },
+    /// A part of what another key covers: a memory window.
+    Window {
+        /// The other key.
+        key: u32,
+        /// Where in it the window begins.
+        address: u64,
     },
     /// Nothing yet: a memory window that is not bound, or a key whose content work requests write.
     Unbound,
@@ -122,9 +129,33 @@ impl MemoryKey {
         field.is_set(&self.context)
     }
 
-    /// Takes its memory away, if it may be invalidated.
+    /// Whether a queue pair may use it: windows of type 2 belong to one.
+    pub(crate) fn is_for(&self, qpn: u32) -> bool {
+        const ALL: u32 = 0xff_ffff;
+        let bound = mkc::QPN.get32(&self.context);
+        bound == ALL || bound == qpn
+    }
+
+    /// Whether work requests may change it.
+    pub(crate) fn is_changeable(&self) -> bool {
+        mkc::UMR_EN.is_set(&self.context)
+    }
+
+    /// Takes fields over from another context.
+    pub(crate) fn take(&mut self, from: &[u8], fields: impl Iterator<Item = Field>) {
+        for field in fields {
+            field.set(&mut self.context, field.get(from));
+        }
+    }
+
+    /// Makes it a window.
+    pub(crate) fn bind(&mut self, key: u32, address: u64) {
+        self.translation = Translation::Window { key, address };
+    }
+
+    /// Takes its memory away for a peer, if peers may do that.
     pub(crate) fn invalidate(&mut self) -> bool {
-        let allowed = mkc::UMR_EN.is_set(&self.context) && !self.is_free();
+        let allowed = mkc::EN_RINVAL.is_set(&self.context) && !self.is_free();
         if allowed {
             mkc::FREE.set(&mut self.context, 1);
         }

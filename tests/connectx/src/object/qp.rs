@@ -98,6 +98,8 @@ pub(crate) struct QueuePair {
     pub(crate) receive_consumer: u16,
     /// Set while the request at `send_consumer` waits for its peer.
     pub(crate) waiting: Option<Waiting>,
+    /// Whether it was told that no more is taken from the shared receive queue.
+    pub(crate) left_shared: bool,
 }
 
 impl QueuePair {
@@ -126,6 +128,7 @@ impl QueuePair {
             send_consumer: 0,
             receive_consumer: 0,
             waiting: None,
+            left_shared: false,
             context: context.to_vec(),
         };
         let end = queue_pair.send_start() + (queue_pair.send_blocks() * BLOCK);
@@ -237,6 +240,7 @@ impl QueuePair {
         if state == State::Reset {
             self.send_consumer = 0;
             self.receive_consumer = 0;
+            self.left_shared = false;
         }
         self.waiting = None;
     }

@@ -1,0 +1,120 @@
+//! Changes to memory keys by work requests: windows, local invalidation, other rights or domains.
+
+use crate::engine::syndrome::Syndrome;
+use crate::engine::wqe::KeyChange;
+use crate::function::Function;
+use crate::layout::{Field, mkc};
+use crate::object::mkey::{Access, MemoryKey};
+use crate::object::qp::Transport;
+use crate::translate::{self, Place, User};
+
+/// Flags of the request (`MLX5_UMR_*` in the driver, `MLX5_WQE_UMR_CTRL_FLAG_*` in the provider).
+mod flag {
+    /// The key must belong to the queue pair.
+    pub(super) const CHECK_QPN: u8 = 1 << 3;
+    /// Fails if the key stands for memory.
+    pub(super) const MUST_BE_FREE: u8 = 1 << 5;
+    /// Fails if the key stands for no memory.
+    pub(super) const MUST_NOT_BE_FREE: u8 = 1 << 6;
+}
+
+/// Fields of the context by their bits in the mask (`MLX5_MKEY_MASK_*`).
+const MASKED: [(u32, Field); 12] = [
+    (0, mkc::LEN),
+    (6, mkc::START_ADDR),
+    (7, mkc::PD),
+    (8, mkc::EN_RINVAL),
+    (13, mkc::MKEY_7_0),
+    (14, mkc::QPN),
+    (17, mkc::LR),
+    (18, mkc::LW),
+    (19, mkc::RR),
+    (20, mkc::RW),
+    (21, mkc::A),
+    (29, mkc::FREE),
+];
+
+/// Bits that say something about access which the model has no use for: fences and relaxed ordering.
+const WITHOUT_EFFECT: u64 = 1 << 23 | 1 << 25 | 1 << 47;
+
+/// Changes a key.
+///
+/// # Errors
+/// If the queue pair may not change it, or not like that.
+pub(super) fn apply(
+    functions: &mut [Function],
+    index: usize,
+    qpn: u32,
+    key: u32,
+    change: &KeyChange,
+) -> Result<(), Syndrome> {
+    let function = functions.get_mut(index).ok_or(Syndrome::LocalQpOperation)?;
+    let queue_pair = function
+        .objects
+        .qps
+        .get(qpn)
+        .map_err(|_| Syndrome::LocalQpOperation)?;
+    let is_driver = queue_pair.transport() == Transport::RegUmr;
+    let pd = queue_pair.pd();
+    let known = MASKED
+        .iter()
+        .fold(WITHOUT_EFFECT, |mask, (bit, _)| mask | 1 << bit);
+    if change.mask & !known != 0 {
+        let unknown = change.mask & !known;
+        let text = format!(
+            "queue pair {qpn:#x}: fields {unknown:#x} of a memory key are changed, which is not modelled"
+        );
+        function.report.violation(text);
+        return Err(Syndrome::MwBind);
+    }
+    let found = function.objects.mkeys.get(key >> 8);
+    let found = found.map_err(|_| Syndrome::MwBind)?;
+    if !may_change(found, key, change.flags, qpn) || (!is_driver && found.pd() != pd) {
+        return Err(Syndrome::MwBind);
+    }
+    if let Some((below, address)) = change.window {
+        check_window(function, User { qpn, pd }, change, below, address)?;
+    }
+    let found = function.objects.mkeys.get_mut(key >> 8);
+    let found = found.map_err(|_| Syndrome::MwBind)?;
+    let fields = MASKED
+        .iter()
+        .filter(|(bit, _)| change.mask & (1 << bit) != 0);
+    found.take(&change.context, fields.map(|(_, field)| *field));
+    if let Some((below, address)) = change.window {
+        found.bind(below, address);
+    }
+    Ok(())
+}
+
+fn may_change(found: &MemoryKey, key: u32, flags: u8, qpn: u32) -> bool {
+    found.is_changeable()
+        && u32::from(found.variant()) == key & 0xff
+        && (flags & flag::MUST_BE_FREE == 0 || found.is_free())
+        && (flags & flag::MUST_NOT_BE_FREE == 0 || !found.is_free())
+        && (flags & flag::CHECK_QPN == 0 || found.is_for(qpn))
+}
+
+/// A window must lie in its region, and gives no right to write that the region does not have.
+fn check_window(
+    function: &Function,
+    by: User,
+    change: &KeyChange,
+    below: u32,
+    address: u64,
+) -> Result<(), Syndrome> {
+    let place = Place {
+        key: below,
+        address,
+        length: mkc::LEN.get(&change.context),
+    };
+    let writes = mkc::RW.is_set(&change.context) || mkc::A.is_set(&change.context);
+    let needed = if writes {
+        Access::LocalWrite
+    } else {
+        Access::LocalRead
+    };
+    translate::check(function, by, place, needed)
+        .map(drop)
+        .map_err(|_| Syndrome::MwBind)
+}

@@ -2,12 +2,16 @@
 
 use crate::command::Status;
 use crate::function::Function;
+use crate::layout::ethernet::{flow_table, offload, roce};
 use crate::layout::{Field, atomic, cmd, hca_cap};
 use crate::port::{Port, PortKind};
 
 /// Kinds of capabilities, as in `op_mod` above its lowest bit.
 const GENERAL: u64 = 0;
+const OFFLOADS: u64 = 1;
 const ATOMIC: u64 = 3;
+const ROCE: u64 = 4;
+const FLOW_TABLE: u64 = 7;
 
 /// Where the capabilities begin in the commands.
 const IN_COMMAND: usize = 0x10;
@@ -44,6 +48,7 @@ pub(crate) fn query(
     output: &mut [u8],
 ) -> Result<(), Status> {
     let op_mod = cmd::OP_MOD.get(input);
+    let is_roce = function.port.kind == PortKind::Roce;
     let maximum = Capabilities::new(&function.port);
     let capabilities = if op_mod & 1 == 0 {
         &maximum
@@ -53,6 +58,9 @@ pub(crate) fn query(
     let bytes = match op_mod >> 1 {
         GENERAL => &capabilities.general,
         ATOMIC => &capabilities.atomic,
+        OFFLOADS if is_roce => &structure(&OF_OFFLOADS),
+        ROCE if is_roce => &structure(&OF_ROCE),
+        FLOW_TABLE if is_roce => &structure(&OF_FLOW_TABLES),
         _ => return Err(Status::BadParameter),
     };
     for (to, from) in output.iter_mut().skip(IN_COMMAND).zip(bytes) {
@@ -98,7 +106,13 @@ fn general(port: &Port) -> Vec<u8> {
     }
     let port_type = match port.kind {
         PortKind::InfiniBand => 0,
+        PortKind::Roce => 1,
     };
+    if port.kind == PortKind::Roce {
+        for (field, value) in OF_ETHERNET {
+            field.set(&mut bytes, value);
+        }
+    }
     hca_cap::PORT_TYPE.set(&mut bytes, port_type);
     bytes
 }
@@ -169,3 +183,66 @@ const FEATURES: [Field; 18] = [
     hca_cap::BF,
     hca_cap::DRIVER_VERSION,
 ];
+
+/// What an Ethernet port has besides.
+const OF_ETHERNET: [(Field, u64); 16] = [
+    (hca_cap::IB_VIRT, 0),
+    (hca_cap::ETH_NET_OFFLOADS, 1),
+    (hca_cap::ROCE, 1),
+    (hca_cap::NIC_FLOW_TABLE, 1),
+    (hca_cap::LOG_MAX_RQ, 10),
+    (hca_cap::LOG_MAX_SQ, 10),
+    (hca_cap::LOG_MAX_TIR, 10),
+    (hca_cap::LOG_MAX_TIS, 10),
+    (hca_cap::LOG_MAX_RQT, 10),
+    (hca_cap::LOG_MAX_RQT_SIZE, 8),
+    (hca_cap::LOG_MAX_TIS_PER_SQ, 4),
+    (hca_cap::MAX_TC, 1),
+    (hca_cap::LOG_MAX_VLAN_LIST, 7),
+    (hca_cap::LOG_MAX_CURRENT_MC_LIST, 7),
+    (hca_cap::LOG_MAX_CURRENT_UC_LIST, 7),
+    (hca_cap::BASIC_CYCLIC_RCV_WQE, 1),
+];
+
+/// The driver insists on these for a netdev. Frames are not carried, so none of it has an effect.
+const OF_OFFLOADS: [(Field, u64); 6] = [
+    (offload::CSUM_CAP, 1),
+    (offload::VLAN_CAP, 1),
+    (offload::SELF_LB_EN_MODIFIABLE, 1),
+    (offload::MAX_LSO_CAP, 16),
+    // Headers need not be inline.
+    (offload::WQE_INLINE_MODE, 2),
+    (offload::RSS_IND_TBL_CAP, 8),
+];
+
+/// RoCE versions 1 and 2, over IPv4 and IPv6.
+const OF_ROCE: [(Field, u64); 6] = [
+    (roce::L3_TYPE, 0b110),
+    (roce::ROCE_VERSION, 0b101),
+    (roce::R_ROCE_DEST_UDP_PORT, 4791),
+    (roce::R_ROCE_MIN_SRC_UDP_PORT, 0xc000),
+    (roce::R_ROCE_MAX_SRC_UDP_PORT, 0xffff),
+    (roce::ROCE_ADDRESS_TABLE_SIZE, 32),
+];
+
+/// Tables for received frames.
+const OF_FLOW_TABLES: [(Field, u64); 10] = [
+    (flow_table::FT_SUPPORT, 1),
+    (flow_table::FLOW_MODIFY_EN, 1),
+    (flow_table::MODIFY_ROOT, 1),
+    (flow_table::IDENTIFIED_MISS_TABLE_MODE, 1),
+    (flow_table::FLOW_TABLE_MODIFY, 1),
+    (flow_table::LOG_MAX_FT_SIZE, 16),
+    (flow_table::MAX_FT_LEVEL, 64),
+    (flow_table::LOG_MAX_FT_NUM, 8),
+    (flow_table::LOG_MAX_DESTINATION, 8),
+    (flow_table::LOG_MAX_FLOW, 8),
+];
+
+fn structure(fields: &[(Field, u64)]) -> Vec<u8> {
+    let mut bytes = vec![0; hca_cap::SIZE];
+    for (field, value) in fields {
+        field.set(&mut bytes, *value);
+    }
+    bytes
+}

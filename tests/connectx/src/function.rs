@@ -1,5 +1,6 @@
 //! One function of the device: its port, its guest's memory, and all objects that the driver made on it.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::capability::Capabilities;
@@ -11,6 +12,7 @@ use crate::object::eq::EventQueue;
 use crate::object::mkey::MemoryKey;
 use crate::object::page::FirmwarePages;
 use crate::object::qp::QueuePair;
+use crate::object::sq::SendQueue;
 use crate::object::srq::SharedReceiveQueue;
 use crate::port::Port;
 use crate::report::Report;
@@ -34,6 +36,14 @@ pub(crate) struct Function {
     pub(crate) kicked: Vec<u32>,
 }
 
+/// An entry of the table of GIDs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoceAddress {
+    pub(crate) gid: [u8; 16],
+    /// 0 for version 1, 2 for version 2.
+    pub(crate) version: u8,
+}
+
 /// What a reset takes away.
 #[derive(Debug)]
 pub(crate) struct Objects {
@@ -50,6 +60,13 @@ pub(crate) struct Objects {
     pub(crate) contexts: Table<()>,
     pub(crate) qps: Table<QueuePair>,
     pub(crate) srqs: Table<SharedReceiveQueue>,
+    /// Send queues of the netdev.
+    pub(crate) sqs: Table<SendQueue>,
+    /// Objects of the netdev's receiving side.
+    pub(crate) receive_side: Table<()>,
+    pub(crate) counters: Table<()>,
+    /// The table of GIDs of an Ethernet port.
+    pub(crate) addresses: BTreeMap<u8, RoceAddress>,
     /// Multicast groups and the queue pairs attached to them.
     pub(crate) multicast: Vec<([u8; 16], u32)>,
 }
@@ -70,6 +87,10 @@ impl Objects {
             contexts: Table::new(1, 1 << 8),
             qps: Table::new(0x80, 1 << 17),
             srqs: Table::new(0x20, 1 << 15),
+            sqs: Table::new(0x2_0000, 0x3_0000),
+            receive_side: Table::new(1, 1 << 20),
+            counters: Table::new(1, 256),
+            addresses: BTreeMap::new(),
             multicast: Vec::new(),
         }
     }

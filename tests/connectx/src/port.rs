@@ -5,6 +5,8 @@
 pub enum PortKind {
     /// InfiniBand: addressed by LID.
     InfiniBand,
+    /// Ethernet with RoCE: addressed by MAC and GID.
+    Roce,
 }
 
 /// A port.
@@ -12,6 +14,7 @@ pub enum PortKind {
 pub(crate) struct Port {
     pub(crate) kind: PortKind,
     pub(crate) lid: u16,
+    pub(crate) mac: u64,
     pub(crate) guid: u64,
     /// What managers on the host offer at the port (`IB_PORT_*_SUP`), for others to see.
     pub(crate) capabilities: u32,
@@ -23,6 +26,7 @@ impl Port {
         Self {
             kind,
             lid: index + 1,
+            mac: 0x0200_0000_0000 | (u64::from(index) + 1),
             guid: 0x0200_00ff_fe00_0000 | (u64::from(index) + 1),
             capabilities: 0,
         }

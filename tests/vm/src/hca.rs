@@ -13,6 +13,7 @@ const MOST: u16 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hca {
     functions: u16,
+    port: PortKind,
     trace: bool,
 }
 
@@ -20,6 +21,10 @@ impl FromStr for Hca {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (text, port) = match text.strip_suffix(",roce") {
+            Some(text) => (text, PortKind::Roce),
+            None => (text, PortKind::InfiniBand),
+        };
         let (name, count) = text.split_once('=').unwrap_or((text, "1"));
         let functions = count
             .parse()
@@ -28,9 +33,10 @@ impl FromStr for Hca {
         match (name, functions) {
             ("connectx", Some(functions)) => Ok(Self {
                 functions,
+                port,
                 trace: false,
             }),
-            _ => Err(format!("want connectx or connectx=N, N up to {MOST}")),
+            _ => Err(format!("want connectx[=N][,roce], N up to {MOST}")),
         }
     }
 }
@@ -48,7 +54,7 @@ impl Hca {
     pub(crate) fn start(&self, directory: &Path) -> Result<Model> {
         let config = Config {
             functions: self.functions,
-            port: PortKind::InfiniBand,
+            port: self.port,
             trace: self.trace,
         };
         Model::start(&config, directory).context("starting the adapter")

@@ -3,6 +3,7 @@
 //! A command that is not there is answered with "bad operation" and reported. The handlers stand with the objects that
 //! they make, change and destroy.
 
+mod ethernet;
 mod initialize;
 mod port;
 pub(crate) mod queue;
@@ -14,7 +15,7 @@ pub(crate) use self::status::Status;
 use crate::capability;
 use crate::function::Function;
 use crate::layout::cmd;
-use crate::object::{cq, eq, mkey, multicast, page, qp, srq};
+use crate::object::{cq, eq, mkey, multicast, page, qp, sq, srq};
 
 /// What executes a command: input in, output out; the output is zero before.
 type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
@@ -23,7 +24,7 @@ type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
 pub(crate) const CREATE_EQ: u16 = 0x301;
 
 /// All commands, by their numbers and names in the driver's header.
-const COMMANDS: [(u16, &str, Handler); 62] = [
+const COMMANDS: [(u16, &str, Handler); 94] = [
     (0x100, "QUERY_HCA_CAP", capability::query),
     (0x101, "QUERY_ADAPTER", initialize::query_adapter),
     (0x102, "INIT_HCA", initialize::succeed),
@@ -92,6 +93,38 @@ const COMMANDS: [(u16, &str, Handler); 62] = [
     (0x90d, "MODIFY_RMP", srq::modify_rmp),
     (0x90e, "DESTROY_RMP", srq::destroy),
     (0x90f, "QUERY_RMP", srq::query_rmp),
+    (0x754, "QUERY_NIC_VPORT_CONTEXT", ethernet::query_vport),
+    (0x755, "MODIFY_NIC_VPORT_CONTEXT", initialize::succeed),
+    (0x761, "SET_ROCE_ADDRESS", ethernet::set_address),
+    (0x751, "MODIFY_VPORT_STATE", initialize::succeed),
+    (0x771, "ALLOC_Q_COUNTER", ethernet::alloc_counter),
+    (0x772, "DEALLOC_Q_COUNTER", ethernet::dealloc_counter),
+    (0x773, "QUERY_Q_COUNTER", initialize::succeed),
+    (0x829, "SET_L2_TABLE_ENTRY", initialize::succeed),
+    (0x82b, "DELETE_L2_TABLE_ENTRY", initialize::succeed),
+    (0x900, "CREATE_TIR", ethernet::alloc),
+    (0x901, "MODIFY_TIR", ethernet::touch),
+    (0x902, "DESTROY_TIR", ethernet::dealloc),
+    (0x904, "CREATE_SQ", sq::create),
+    (0x905, "MODIFY_SQ", sq::modify),
+    (0x906, "DESTROY_SQ", sq::destroy),
+    (0x908, "CREATE_RQ", ethernet::alloc),
+    (0x909, "MODIFY_RQ", ethernet::touch),
+    (0x90a, "DESTROY_RQ", ethernet::dealloc),
+    (0x912, "CREATE_TIS", ethernet::alloc),
+    (0x913, "MODIFY_TIS", ethernet::touch),
+    (0x914, "DESTROY_TIS", ethernet::dealloc),
+    (0x916, "CREATE_RQT", ethernet::alloc),
+    (0x917, "MODIFY_RQT", ethernet::touch),
+    (0x918, "DESTROY_RQT", ethernet::dealloc),
+    (0x92f, "SET_FLOW_TABLE_ROOT", initialize::succeed),
+    (0x930, "CREATE_FLOW_TABLE", ethernet::alloc),
+    (0x931, "DESTROY_FLOW_TABLE", ethernet::dealloc_table),
+    (0x933, "CREATE_FLOW_GROUP", ethernet::alloc),
+    (0x934, "DESTROY_FLOW_GROUP", ethernet::dealloc_group),
+    (0x936, "SET_FLOW_TABLE_ENTRY", initialize::succeed),
+    (0x938, "DELETE_FLOW_TABLE_ENTRY", initialize::succeed),
+    (0x93c, "MODIFY_FLOW_TABLE", initialize::succeed),
     (0xa04, "CREATE_UCTX", simple::create_context),
     (0xa06, "DESTROY_UCTX", simple::destroy_context),
 ];

@@ -137,6 +137,8 @@ pub(super) fn access_register(
             }
         }
         0x5004 => link(content),
+        // Lanes, administration, counters, pauses, buffers, error correction: nothing to tell.
+        0x5002 | 0x5006..=0x5008 | 0x500b | 0x500c | 0x5023 => {}
         0x500f => {
             pvlc::VL_HW_CAP.set(content, 4);
             pvlc::VL_OPERATIONAL.set(content, 4);
@@ -157,11 +159,20 @@ pub(super) fn access_register(
     Ok(())
 }
 
-/// Four lanes of EDR.
+/// Four lanes of EDR, or 100 Gbit/s of Ethernet.
 fn link(content: &mut [u8]) {
     const FOUR_LANES: u64 = 1 << 1;
     const EDR: u64 = 1 << 5;
-    ptys::PROTO_MASK.set(content, 1);
+    /// 100GBASE-CR4.
+    const ETHERNET_100: u64 = 1 << 20;
+    for field in [
+        ptys::ETH_PROTO_CAPABILITY,
+        ptys::ETH_PROTO_ADMIN,
+        ptys::ETH_PROTO_OPER,
+    ] {
+        field.set(content, ETHERNET_100);
+    }
+    ptys::PROTO_MASK.set(content, 0b101);
     ptys::IB_LINK_WIDTH_CAPABILITY.set(content, FOUR_LANES);
     ptys::IB_LINK_WIDTH_OPER.set(content, FOUR_LANES);
     ptys::IB_PROTO_CAPABILITY.set(content, EDR);

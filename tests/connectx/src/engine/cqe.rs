@@ -47,8 +47,21 @@ pub(crate) struct Source {
     pub(crate) qpn: u32,
     pub(crate) lid: u16,
     pub(crate) service_level: u8,
-    /// Whether there is a global routing header before the data.
-    pub(crate) has_grh: bool,
+    /// What is before the data.
+    pub(crate) header: NetworkHeader,
+}
+
+/// The kind of header before a datagram's data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum NetworkHeader {
+    /// None.
+    None,
+    /// A global routing header.
+    Grh,
+    /// An IPv6 header.
+    Ipv6,
+    /// An IPv4 header.
+    Ipv4,
 }
 
 impl Completion {
@@ -57,9 +70,14 @@ impl Completion {
         let mut entry = [0; 64];
         if let Some(source) = self.source {
             entry[22..24].copy_from_slice(&source.lid.to_be_bytes());
-            let flags = u32::from(source.service_level) << 24
-                | u32::from(source.has_grh) << 28
-                | source.qpn & 0xff_ffff;
+            // On Ethernet the kind of header is in the place of the service level.
+            let (has_header, level) = match source.header {
+                NetworkHeader::None => (0, source.service_level),
+                NetworkHeader::Grh => (1, source.service_level),
+                NetworkHeader::Ipv6 => (1, 1),
+                NetworkHeader::Ipv4 => (1, 2),
+            };
+            let flags = u32::from(level) << 24 | has_header << 28 | source.qpn & 0xff_ffff;
             entry[24..28].copy_from_slice(&flags.to_be_bytes());
         }
         entry[32..36].copy_from_slice(&self.user_index.to_be_bytes());
@@ -97,7 +115,7 @@ mod tests {
                 qpn: 0x445566,
                 lid: 7,
                 service_level: 3,
-                has_grh: true,
+                header: NetworkHeader::Grh,
             }),
             syndrome: None,
             timestamp: 5,

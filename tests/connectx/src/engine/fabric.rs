@@ -2,42 +2,89 @@
 
 use crate::engine::packet::{Answer, Message};
 use crate::engine::receive;
-use crate::engine::wqe::Request;
+use crate::engine::wqe::{AddressVector, Request};
 use crate::function::Function;
 use crate::layout::qpc::{self, path};
 use crate::object::qp::{QueuePair, Transport};
+use crate::port::{Port, PortKind};
 
 /// The first LID of multicast groups.
 const MULTICAST_LID: u16 = 0xc000;
 
+/// The address of a port.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Address {
+    /// On InfiniBand.
+    Lid(u16),
+    /// On Ethernet.
+    Mac(u64),
+}
+
+impl Address {
+    /// The address of that port.
+    fn of(port: &Port) -> Self {
+        match port.kind {
+            PortKind::InfiniBand => Self::Lid(port.lid),
+            PortKind::Roce => Self::Mac(port.mac),
+        }
+    }
+
+    /// Where a connection leads.
+    fn of_peer(port: &Port, queue_pair: &QueuePair) -> Self {
+        match port.kind {
+            PortKind::InfiniBand => Self::Lid(queue_pair.field(path::RLID) as u16),
+            PortKind::Roce => Self::Mac(queue_pair.field(path::RMAC)),
+        }
+    }
+
+    /// Where a datagram goes. The zero LID is the own one.
+    fn of_vector(port: &Port, vector: &AddressVector) -> Self {
+        match port.kind {
+            PortKind::InfiniBand if vector.lid == 0 => Self::Lid(port.lid),
+            PortKind::InfiniBand => Self::Lid(vector.lid),
+            PortKind::Roce => Self::Mac(vector.mac),
+        }
+    }
+
+    /// Whether it is a group's.
+    fn is_multicast(self) -> bool {
+        match self {
+            Self::Lid(lid) => lid >= MULTICAST_LID,
+            Self::Mac(mac) => mac & (1 << 40) != 0,
+        }
+    }
+}
+
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Target {
-    /// To the queue pair of that number behind a LID.
-    Unicast { lid: u16, qpn: u32, connected: bool },
+    /// To the queue pair of that number behind an address.
+    Unicast {
+        address: Address,
+        qpn: u32,
+        connected: bool,
+    },
     /// To all that are attached to a group.
     Multicast { gid: [u8; 16] },
 }
 
 /// Whom a request is for: the peer of a connection, or whom a datagram names.
 pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Request) -> Target {
-    match request.vector {
-        Some(vector) => match vector.gid {
-            Some(gid) if vector.lid >= MULTICAST_LID || gid[0] == 0xff => Target::Multicast { gid },
-            _ => Target::Unicast {
-                lid: if vector.lid == 0 {
-                    function.port.lid
-                } else {
-                    vector.lid
-                },
-                qpn: vector.qpn,
-                connected: false,
-            },
-        },
-        None => Target::Unicast {
-            lid: queue_pair.field(path::RLID) as u16,
+    let port = &function.port;
+    let Some(vector) = &request.vector else {
+        return Target::Unicast {
+            address: Address::of_peer(port, queue_pair),
             qpn: queue_pair.field32(qpc::REMOTE_QPN),
             connected: true,
+        };
+    };
+    let address = Address::of_vector(port, vector);
+    match vector.gid {
+        Some(gid) if address.is_multicast() => Target::Multicast { gid },
+        _ => Target::Unicast {
+            address,
+            qpn: vector.qpn,
+            connected: false,
         },
     }
 }
@@ -59,16 +106,18 @@ pub(super) fn carry(
     target: Target,
     message: &Message,
 ) -> Answer {
-    let from_lid = functions.get(from).map_or(0, |function| function.port.lid);
+    let Some(source) = functions.get(from).map(|from| Address::of(&from.port)) else {
+        return Answer::Silence;
+    };
     match target {
         Target::Unicast {
-            lid,
+            address,
             qpn,
             connected,
         } => {
             let Some(function) = functions
                 .iter_mut()
-                .find(|function| function.port.lid == lid)
+                .find(|function| Address::of(&function.port) == address)
             else {
                 return Answer::Silence;
             };
@@ -76,7 +125,7 @@ pub(super) fn carry(
                 return Answer::Silence;
             };
             let accepted = if connected {
-                is_peer(function, qpn, from_lid, from_qpn)
+                is_peer(function, qpn, source, from_qpn)
             } else {
                 takes_datagram(function, qpn, message)
             };
@@ -119,11 +168,11 @@ fn addressed(function: &Function, qpn: u32) -> Option<u32> {
 }
 
 /// Whether a queue pair is connected to that one.
-fn is_peer(function: &Function, qpn: u32, lid: u16, peer: u32) -> bool {
+fn is_peer(function: &Function, qpn: u32, source: Address, peer: u32) -> bool {
     function.objects.qps.get(qpn).is_ok_and(|queue_pair| {
         matches!(queue_pair.transport(), Transport::Rc | Transport::Uc)
             && queue_pair.field32(qpc::REMOTE_QPN) == peer
-            && queue_pair.field(path::RLID) as u16 == lid
+            && Address::of_peer(&function.port, queue_pair) == source
     })
 }
 

@@ -5,6 +5,7 @@
 
 mod cqe;
 mod fabric;
+mod header;
 mod packet;
 mod receive;
 mod send;
@@ -12,14 +13,21 @@ mod syndrome;
 mod umr;
 mod wqe;
 
+use crate::engine::cqe::{Completion, Kind};
 use crate::function::Function;
+use crate::object::cq;
 use crate::object::qp::State;
+use crate::object::sq;
 
 /// Takes a send doorbell.
 pub(crate) fn doorbell(functions: &mut [Function], index: usize, uar: u32, qpn: u32) {
     let Some(function) = functions.get_mut(index) else {
         return;
     };
+    if function.objects.sqs.contains(qpn) {
+        sq::run(function, qpn);
+        return;
+    }
     match function.objects.qps.get(qpn) {
         Ok(queue_pair) if queue_pair.uar() == uar => advance(functions, index, qpn),
         Ok(queue_pair) => {
@@ -34,6 +42,33 @@ pub(crate) fn doorbell(functions: &mut [Function], index: usize, uar: u32, qpn: 
             function.report.violation(text);
         }
     }
+}
+
+/// Completes a request of the netdev, whose frame goes nowhere. Gives the number of its blocks.
+pub(crate) fn complete_frame(
+    function: &mut Function,
+    cqn: u32,
+    sqn: u32,
+    counter: u16,
+    control: [u8; 16],
+) -> u16 {
+    let control = wqe::Control::read(&control);
+    if control.is_signaled() {
+        let completion = Completion {
+            kind: Kind::Requester,
+            qpn: sqn,
+            user_index: 0,
+            counter,
+            opcode: control.opcode,
+            length: 0,
+            immediate: [0; 4],
+            source: None,
+            syndrome: None,
+            timestamp: function.clock(),
+        };
+        cq::complete(function, cqn, completion.encode(), false);
+    }
+    control.blocks().max(1)
 }
 
 /// Does what is to be done for a queue pair, and for those that it has set going.

@@ -1,6 +1,7 @@
 //! What travels between functions: whole messages and their answers. The model does not cut messages into packets.
 
 use crate::engine::cqe::Source;
+use crate::engine::header::Header;
 use crate::engine::syndrome::Syndrome;
 
 /// What a message asks for.
@@ -46,6 +47,8 @@ pub(crate) struct Message {
     pub(crate) solicited: bool,
     /// Whence it comes.
     pub(crate) source: Source,
+    /// The network layer's header, for datagrams.
+    pub(crate) header: Option<Header>,
     /// The datagram's key, for datagrams.
     pub(crate) q_key: Option<u32>,
 }

@@ -12,9 +12,6 @@ use crate::object::qp::{QueuePair, State, Transport};
 use crate::object::{cq, eq};
 use crate::translate::{self, KeyError, Place, User};
 
-/// Bytes before a datagram's data, for its global routing header.
-const GRH: usize = 40;
-
 /// A receive request that was taken.
 #[derive(Debug)]
 pub(super) struct Taken {
@@ -111,19 +108,12 @@ fn send(
         Ok(None) => return Answer::NotReady,
         Err(answer) => return answer,
     };
-    let placed = if context.transport.is_datagram() {
-        // What the header is made of is of no interest on InfiniBand, but its place is kept.
-        let mut whole = vec![0; GRH];
-        whole.extend_from_slice(data);
-        scatter(function, context.user(), &taken.segments, &whole)
-    } else {
-        scatter(function, context.user(), &taken.segments, data)
-    };
-    let header = if context.transport.is_datagram() {
-        GRH
-    } else {
-        0
-    };
+    let mut whole = Vec::new();
+    if let Some(header) = &message.header {
+        whole.extend_from_slice(&header.bytes);
+    }
+    whole.extend_from_slice(data);
+    let placed = scatter(function, context.user(), &taken.segments, &whole);
     let (kind, immediate) = match tail {
         Tail::Plain => (Kind::Send, [0, 0, 0xff, 0xff]),
         Tail::Immediate(immediate) => (Kind::SendImmediate, immediate),
@@ -140,7 +130,7 @@ fn send(
         Done {
             kind,
             index: taken.index,
-            length: data.len() + header,
+            length: whole.len(),
             immediate,
         },
     );

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::engine::cqe::{Completion, Kind, Source};
+use crate::engine::cqe::{Completion, Kind, NetworkHeader, Source};
 use crate::engine::packet::{Answer, Message, Operation, Tail};
 use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::{self, Control, Expected, Opcode, Request, Segment, UNIT};
-use crate::engine::{fabric, receive, umr};
+use crate::engine::{fabric, header, receive, umr};
 use crate::function::Function;
 use crate::layout::qpc::{self, path};
 use crate::object::cq;
@@ -292,6 +292,10 @@ fn message(
             add: first,
         },
     };
+    let length: u64 = request.segments.iter().map(Segment::length).sum();
+    let header = request
+        .vector
+        .map(|vector| header::of(function, &vector, length as usize));
     let service_level = request.vector.map_or_else(
         || queue_pair.field32(path::SL) as u8,
         |vector| vector.service_level,
@@ -303,8 +307,9 @@ fn message(
             qpn: fabric::visible_qpn(queue_pair.transport(), qpn),
             lid: function.port.lid,
             service_level,
-            has_grh: request.vector.is_some_and(|vector| vector.gid.is_some()),
+            header: header.map_or(NetworkHeader::None, |header| header.kind),
         },
+        header,
         q_key: request.vector.map(|vector| q_key(queue_pair, vector.q_key)),
     })
 }

@@ -190,6 +190,10 @@ pub(crate) struct AddressVector {
     pub(crate) qpn: u32,
     pub(crate) service_level: u8,
     pub(crate) lid: u16,
+    /// The peer's MAC, on Ethernet.
+    pub(crate) mac: u64,
+    /// Which of the own GIDs is the source.
+    pub(crate) source_index: u8,
     /// The peer's GID, if there is a global routing header.
     pub(crate) gid: Option<[u8; 16]>,
 }
@@ -492,6 +496,8 @@ fn address_vector(bytes: [u8; 48]) -> Result<AddressVector, Malformed> {
         qpn: word(8) & 0xff_ffff,
         service_level: bytes[12] & 0xf,
         lid: u16::from_be_bytes([bytes[14], bytes[15]]),
+        mac: be64(&bytes, 18) & 0xffff_ffff_ffff,
+        source_index: (word(28) >> 20) as u8,
         gid: (word(28) & HAS_GRH != 0).then_some(gid),
     })
 }

@@ -1,4 +1,4 @@
-//! Capabilities for atomics (`atomic_caps`) and for RoCE (`roce_cap`).
+//! Capabilities for atomics (`atomic_caps`).
 
 use super::Field;
 

@@ -26,6 +26,8 @@ pub(crate) const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
 pub(crate) const LWM: Field = Field::new(0x70, 16);
 pub(crate) const GID_INDEX: Field = Field::new(0x70, 16);
 pub(crate) const GIDS_NUM: Field = Field::new(0x60, 16);
+pub(crate) const FLOW_TABLE_ID: Field = Field::new(0xa8, 24);
+pub(crate) const FLOW_GROUP_ID: Field = Field::new(0xc0, 32);
 pub(crate) const UCTX_UID: Field = Field::new(0x50, 16);
 
 /// Where most contexts begin in a command's input and output.

@@ -57,6 +57,21 @@ pub(crate) const LOG_MAX_WQ_SZ: Field = Field::new(0x3db, 5);
 pub(crate) const DEVICE_FREQUENCY_KHZ: Field = Field::new(0x4e0, 32);
 pub(crate) const NUM_OF_UARS_PER_PAGE: Field = Field::new(0x520, 32);
 pub(crate) const LOG_MAX_UCTX: Field = Field::new(0x463, 5);
+pub(crate) const ETH_NET_OFFLOADS: Field = Field::new(0x21c, 1);
+pub(crate) const ROCE: Field = Field::new(0x21d, 1);
+pub(crate) const NIC_FLOW_TABLE: Field = Field::new(0x1a6, 1);
+pub(crate) const LOG_MAX_RQ: Field = Field::new(0x363, 5);
+pub(crate) const LOG_MAX_SQ: Field = Field::new(0x36b, 5);
+pub(crate) const LOG_MAX_TIR: Field = Field::new(0x373, 5);
+pub(crate) const LOG_MAX_TIS: Field = Field::new(0x37b, 5);
+pub(crate) const LOG_MAX_RQT: Field = Field::new(0x38b, 5);
+pub(crate) const LOG_MAX_RQT_SIZE: Field = Field::new(0x393, 5);
+pub(crate) const LOG_MAX_TIS_PER_SQ: Field = Field::new(0x39b, 5);
+pub(crate) const MAX_TC: Field = Field::new(0x1cc, 4);
+pub(crate) const LOG_MAX_VLAN_LIST: Field = Field::new(0x3eb, 5);
+pub(crate) const LOG_MAX_CURRENT_MC_LIST: Field = Field::new(0x3f3, 5);
+pub(crate) const LOG_MAX_CURRENT_UC_LIST: Field = Field::new(0x3fb, 5);
+pub(crate) const BASIC_CYCLIC_RCV_WQE: Field = Field::new(0x380, 1);
 
 /// Bytes of the structure.
 pub(crate) const SIZE: usize = 0x1000;

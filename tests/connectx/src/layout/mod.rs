@@ -8,6 +8,7 @@ pub(crate) mod atomic;
 pub(crate) mod cmd;
 pub(crate) mod cqc;
 pub(crate) mod eqc;
+pub(crate) mod ethernet;
 pub(crate) mod hca_cap;
 pub(crate) mod mkc;
 pub(crate) mod port;

@@ -27,6 +27,9 @@ pub(crate) mod ptys {
     pub(crate) const PROTO_MASK: Field = Field::new(0x1d, 3);
     pub(crate) const IB_LINK_WIDTH_CAPABILITY: Field = Field::new(0x80, 16);
     pub(crate) const IB_PROTO_CAPABILITY: Field = Field::new(0x90, 16);
+    pub(crate) const ETH_PROTO_CAPABILITY: Field = Field::new(0x60, 32);
+    pub(crate) const ETH_PROTO_ADMIN: Field = Field::new(0xc0, 32);
+    pub(crate) const ETH_PROTO_OPER: Field = Field::new(0x120, 32);
     pub(crate) const IB_LINK_WIDTH_OPER: Field = Field::new(0x140, 16);
     pub(crate) const IB_PROTO_OPER: Field = Field::new(0x150, 16);
 }

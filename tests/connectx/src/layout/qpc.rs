@@ -53,6 +53,7 @@ pub(crate) mod path {
     pub(crate) const PKEY_INDEX: Field = Field::new(0x10, 16).within(START);
     pub(crate) const RLID: Field = Field::new(0x30, 16).within(START);
     pub(crate) const ACK_TIMEOUT: Field = Field::new(0x40, 5).within(START);
+    pub(crate) const RMAC: Field = Field::new(0x130, 48).within(START);
     pub(crate) const SL: Field = Field::new(0x124, 4).within(START);
     pub(crate) const VHCA_PORT_NUM: Field = Field::new(0x128, 8).within(START);
 }

@@ -6,4 +6,5 @@ pub(crate) mod mkey;
 pub(crate) mod multicast;
 pub(crate) mod page;
 pub(crate) mod qp;
+pub(crate) mod sq;
 pub(crate) mod srq;

@@ -47,7 +47,7 @@ pub(crate) struct Kernel {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Adapter {
     /// An adapter made of software, with N functions, for the real mlx5 driver
-    #[arg(long, value_name = "connectx[=N]")]
+    #[arg(long, value_name = "connectx[=N][,roce]")]
     hca: Option<Hca>,
     /// Tell on standard error what the driver asks of the adapter
     #[arg(long, requires = "hca")]

@@ -1,0 +1,116 @@
+//! Send queues of the netdev. Their frames go nowhere: they are completed, and that is all.
+
+use crate::command::Status;
+use crate::engine::complete_frame;
+use crate::function::Function;
+use crate::layout::cmd;
+use crate::layout::ethernet::sqc;
+use crate::memory::{GuestMemory, Unmapped};
+use crate::pages::Pages;
+
+/// Where the context begins in the commands.
+const CONTEXT: usize = 0x20;
+/// Bytes of a basic block.
+const BLOCK: u64 = 64;
+/// The state in which requests are carried out.
+const READY: u64 = 1;
+
+/// A send queue.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    context: Vec<u8>,
+    pages: Pages,
+    consumer: u16,
+}
+
+impl SendQueue {
+    /// Reads the next control segment; none if nothing is posted.
+    fn next(&self, memory: &GuestMemory) -> Result<Option<[u8; 16]>, Unmapped> {
+        let posted = memory.read_be32(sqc::DBR_ADDR.get(&self.context) + 4)? as u16;
+        if posted == self.consumer || sqc::STATE.get(&self.context) != READY {
+            return Ok(None);
+        }
+        let blocks = 1_u64 << sqc::LOG_WQ_SZ.get(&self.context);
+        let mut bytes = [0; 16];
+        let at = u64::from(self.consumer) % blocks * BLOCK;
+        self.pages.read(memory, at, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+}
+
+/// Executes CREATE_SQ.
+///
+/// # Errors
+/// If the queue does not fit its pages, or names objects that are not there.
+pub(crate) fn create(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    let context = input.get(CONTEXT..).ok_or(Status::BadInputLength)?;
+    let list = context.get(sqc::PAS..).ok_or(Status::BadInputLength)?;
+    let queue = SendQueue {
+        pages: Pages::from_command(
+            list,
+            sqc::LOG_WQ_PG_SZ.get32(context),
+            sqc::PAGE_OFFSET.get(context),
+        ),
+        context: context[..sqc::PAS].to_vec(),
+        consumer: 0,
+    };
+    if !queue.pages.holds(BLOCK << sqc::LOG_WQ_SZ.get(context)) {
+        return Err(Status::BadParameter);
+    }
+    function.objects.cqs.get(sqc::CQN.get32(context))?;
+    function.objects.uars.get(sqc::UAR_PAGE.get32(context))?;
+    cmd::OBJECT.set(output, function.objects.sqs.insert(queue)?.into());
+    Ok(())
+}
+
+/// Executes MODIFY_SQ, which changes the state.
+///
+/// # Errors
+/// If there is no such queue.
+pub(crate) fn modify(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let context = input.get(CONTEXT..).ok_or(Status::BadInputLength)?;
+    let queue = function.objects.sqs.get_mut(cmd::OBJECT.get32(input))?;
+    let state = sqc::STATE.get(context);
+    sqc::STATE.set(&mut queue.context, state);
+    if state == 0 {
+        queue.consumer = 0;
+    }
+    Ok(())
+}
+
+/// Executes DESTROY_SQ.
+///
+/// # Errors
+/// If there is no such queue.
+pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    function
+        .objects
+        .sqs
+        .remove(cmd::OBJECT.get32(input))
+        .map(drop)
+}
+
+/// Completes what is posted.
+pub(crate) fn run(function: &mut Function, sqn: u32) {
+    while let Ok(queue) = function.objects.sqs.get_mut(sqn) {
+        let bytes = match queue.next(&function.memory) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return,
+            Err(unmapped) => {
+                let text = format!("send queue {sqn:#x} is not in memory: {unmapped:x?}");
+                function.report.violation(text);
+                return;
+            }
+        };
+        let counter = queue.consumer;
+        let cqn = sqc::CQN.get32(&queue.context);
+        let blocks = complete_frame(function, cqn, sqn, counter, bytes);
+        if let Ok(queue) = function.objects.sqs.get_mut(sqn) {
+            queue.consumer = counter.wrapping_add(blocks);
+        }
+    }
+}

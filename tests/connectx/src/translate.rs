@@ -186,3 +186,155 @@ pub(crate) fn update(
     })?;
     Ok(old)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Status;
+    use crate::layout::{cmd, mkc};
+    use crate::memory::GuestMemory;
+    use crate::object::mkey;
+    use crate::port::{Port, PortKind};
+    use crate::report::Report;
+
+    const START: u64 = 0x7000_0100;
+    const LENGTH: u64 = 0x1800;
+    const VARIANT: u32 = 0x42;
+
+    /// A function with a region of two pages, which lie in the wrong order; gives its key and its domain.
+    fn function() -> Result<(Function, u32, u32), Status> {
+        let mut function = Function::new(Port::new(PortKind::InfiniBand, 0), Report::new(false));
+        function.memory = GuestMemory::anonymous(0, 0x4000);
+        let pd = function.objects.pds.insert(())?;
+        let mut input = vec![0; cmd::PAS];
+        let mut context = [0; 0x40];
+        for (field, value) in [
+            (mkc::PD, u64::from(pd)),
+            (mkc::START_ADDR, START),
+            (mkc::LEN, LENGTH),
+            (mkc::LOG_PAGE_SIZE, 12),
+            (mkc::ACCESS_MODE_1_0, 1),
+            (mkc::QPN, 0xff_ffff),
+            (mkc::MKEY_7_0, u64::from(VARIANT)),
+            (mkc::LR, 1),
+            (mkc::LW, 1),
+            (mkc::RR, 1),
+        ] {
+            field.set(&mut context, value);
+        }
+        input[cmd::CONTEXT..][..0x40].copy_from_slice(&context);
+        input.extend(0x2000_u64.to_be_bytes());
+        input.extend(0x1000_u64.to_be_bytes());
+        let mut output = [0; 16];
+        mkey::create(&mut function, &input, &mut output)?;
+        let key = cmd::OBJECT.get32(&output) << 8 | VARIANT;
+        Ok((function, key, pd))
+    }
+
+    #[test]
+    fn each_check_of_a_key_bites() -> Result<(), Status> {
+        let (function, key, pd) = function()?;
+        let by = User { qpn: 5, pd };
+        let stranger = User { qpn: 5, pd: pd + 1 };
+        let place = |key, address, length| Place {
+            key,
+            address,
+            length,
+        };
+        let end = START + LENGTH;
+        let table = [
+            (
+                "all of it",
+                by,
+                place(key, START, LENGTH),
+                Access::LocalWrite,
+                None,
+            ),
+            (
+                "no such key",
+                by,
+                place(key + 0x100, START, 1),
+                Access::LocalRead,
+                Some(KeyError::Unknown),
+            ),
+            (
+                "old variant",
+                by,
+                place(key - 1, START, 1),
+                Access::LocalRead,
+                Some(KeyError::Unknown),
+            ),
+            (
+                "domain",
+                stranger,
+                place(key, START, 1),
+                Access::LocalRead,
+                Some(KeyError::Domain),
+            ),
+            (
+                "before",
+                by,
+                place(key, START - 1, 2),
+                Access::LocalRead,
+                Some(KeyError::Range),
+            ),
+            (
+                "behind",
+                by,
+                place(key, end - 1, 2),
+                Access::LocalRead,
+                Some(KeyError::Range),
+            ),
+            (
+                "wraps",
+                by,
+                place(key, u64::MAX, 2),
+                Access::LocalRead,
+                Some(KeyError::Range),
+            ),
+            (
+                "remote write",
+                by,
+                place(key, START, 1),
+                Access::RemoteWrite,
+                Some(KeyError::Right),
+            ),
+            (
+                "atomic",
+                by,
+                place(key, START, 8),
+                Access::Atomic,
+                Some(KeyError::Right),
+            ),
+        ];
+        for (name, by, place, access, error) in table {
+            assert_eq!(check(&function, by, place, access).err(), error, "{name}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_access_follows_the_pages() -> Result<(), Status> {
+        let (function, key, pd) = function()?;
+        let by = User { qpn: 5, pd };
+        let place = Place {
+            key,
+            // The last byte of the first page and the first of the second.
+            address: START + 0xeff,
+            length: 2,
+        };
+        assert_eq!(
+            write(&function, by, place, Access::LocalWrite, b"ab"),
+            Ok(())
+        );
+        let mut byte = [0];
+        assert_eq!(function.memory.read(0x2fff, &mut byte), Ok(()));
+        assert_eq!(&byte, b"a");
+        assert_eq!(function.memory.read(0x1000, &mut byte), Ok(()));
+        assert_eq!(&byte, b"b");
+        let mut read_back = Vec::new();
+        let result = read(&function, by, place, Access::RemoteRead, &mut read_back);
+        assert_eq!((result, read_back.as_slice()), (Ok(()), b"ab".as_slice()));
+        Ok(())
+    }
+}

@@ -46,6 +46,7 @@ mod mr;
 mod pd;
 mod qp;
 mod query;
+mod srq;
 mod wc;
 mod wr;
 
@@ -75,6 +76,7 @@ pub use qp::{
     RdmaWrite, RecvBatch, RecvHalf, SendHalf, StaticTransport, Transport, Uc, Ud,
 };
 pub use query::{DeviceAttr, GidEntry, PortAttr};
+pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use uverbs_uapi::enums::{
     AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, WcOpcode, WcStatus,
 };

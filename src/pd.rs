@@ -57,6 +57,7 @@ pub(crate) enum User {
     Ah,
     Qp,
     Cq,
+    Srq,
     Domain,
 }
 
@@ -65,7 +66,7 @@ pub(crate) enum User {
 struct Users([AtomicU32; NAMES.len()]);
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 5] = ["MR", "AH", "QP", "CQ", "parent domain"];
+const NAMES: [&str; 6] = ["MR", "AH", "QP", "CQ", "SRQ", "parent domain"];
 
 /// "2 MRs, 1 QP"; nothing if there are none.
 impl fmt::Display for Users {
@@ -97,6 +98,11 @@ pub(crate) struct PdUse {
 impl PdUse {
     pub(crate) fn context(&self) -> &Context {
         &self.pd.context
+    }
+
+    /// Where the rings of objects on the PD lie, if the user has a say in it.
+    pub(crate) fn buffers(&self) -> Option<&Buffers> {
+        self.pd.buffers()
     }
 
     pub(crate) fn tag(&self) -> PdTag {
@@ -149,7 +155,7 @@ impl Pd {
 
     /// Where the rings of objects on it lie, if the user has a say in it.
     pub(crate) fn buffers(&self) -> Option<&Buffers> {
-        self.domain().and_then(|domain| domain.buffers.as_ref())
+        self.0.buffers()
     }
 
     /// Counts a new object of a kind in the PD.
@@ -190,6 +196,13 @@ impl Pd {
 }
 
 impl PdInner {
+    fn buffers(&self) -> Option<&Buffers> {
+        match &self.stand {
+            Stand::Over(domain) => domain.buffers.as_ref(),
+            Stand::Owned | Stand::Freed => None,
+        }
+    }
+
     fn subject(&self) -> Subject {
         match &self.stand {
             Stand::Over(domain) => Subject::numbered("parent domain", domain.id),

@@ -140,6 +140,8 @@ pub enum PostError {
     },
     /// A request on a datagram QP has no destination, or one on another QP has one.
     Destination,
+    /// The queue pair receives from a shared receive queue: post there.
+    SharedReceive,
     /// The doorbell failed with this errno. The requests are in the ring all the same: the device works
     /// on them at the next doorbell that succeeds, or flushes them when the QP goes to the error state.
     Doorbell(Errno),
@@ -182,6 +184,9 @@ impl fmt::Display for PostError {
             Self::Destination => f.write_str(
                 "a datagram needs a destination, and a connected QP's request must have none",
             ),
+            Self::SharedReceive => {
+                f.write_str("the queue pair receives from a shared receive queue: post there")
+            }
             Self::Doorbell(errno) => write!(
                 f,
                 "the doorbell failed ({errno}); the requests are in the ring"

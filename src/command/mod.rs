@@ -18,11 +18,12 @@ mod pd;
 mod qp;
 mod request;
 mod routes;
+mod srq;
 mod write;
 
 pub(crate) use ah::{CreateAh, CreateAhReply};
 pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ReqNotifyCq};
-pub(crate) use destroy::{DeallocPd, DeregMr, DestroyAh, DestroyCq, DestroyQp};
+pub(crate) use destroy::{DeallocPd, DeregMr, DestroyAh, DestroyCq, DestroyQp, DestroySrq};
 pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
@@ -32,6 +33,7 @@ pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
+pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq};
 
 use std::fmt::Debug;
 

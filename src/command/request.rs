@@ -55,6 +55,14 @@ pub(crate) struct DriverData {
 }
 
 impl DriverData {
+    /// Input `input`, and no output.
+    pub(crate) fn input<I: IntoBytes + Immutable>(input: &I) -> Self {
+        Self {
+            input: SmallVec::from_slice(input.as_bytes()),
+            output_len: 0,
+        }
+    }
+
     /// No input, and room for an output of type `O`.
     pub(crate) fn output<O>() -> Self {
         Self {

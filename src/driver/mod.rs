@@ -11,10 +11,12 @@ use std::sync::Arc;
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
-use uverbs_uapi::handle::{AhHandle, CqHandle, QpHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, QpHandle, SrqHandle};
 
 use crate::alloc::Buffers;
-use crate::command::{CommandFd, CreateAh, CreateCq, CreateQp, GetContext, GetContextReply};
+use crate::command::{
+    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, GetContext, GetContextReply, ModifySrq,
+};
 use crate::cq::PollError;
 use crate::device::DriverId;
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -96,6 +98,34 @@ impl Driver {
                 send: SendQueue::Rxe(qp.send),
                 recv: qp.recv.map(RecvQueue::Rxe),
             }),
+        }
+    }
+
+    /// Creates a shared receive queue.
+    pub(crate) fn create_srq(
+        self,
+        fd: &CommandFd,
+        command: CreateSrq,
+        buffers: Option<&Buffers>,
+    ) -> Result<(SrqHandle, RecvQueue)> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Driver::Rxe => rxe::create_srq(fd, command, buffers)
+                .map(|(handle, queue)| (handle, RecvQueue::Rxe(queue))),
+        }
+    }
+
+    /// Gives a shared receive queue another size; its waiting requests stay.
+    pub(crate) fn resize_srq(
+        self,
+        fd: &CommandFd,
+        command: ModifySrq,
+        queue: &mut RecvQueue,
+        buffers: Option<&Buffers>,
+    ) -> Result<()> {
+        match (self, queue) {
+            #[cfg(feature = "rxe")]
+            (Driver::Rxe, RecvQueue::Rxe(queue)) => rxe::resize_srq(fd, command, queue, buffers),
         }
     }
 

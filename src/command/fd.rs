@@ -60,33 +60,13 @@ impl CommandFd {
                         Error::malformed(C::VERB, command.subject(), malformed.to_string())
                     });
                 }
-                Err(errno) if self.learn(C::VERB, spelling, carrier, errno) => {}
-                Err(errno) => return Err(self.refused(command, errno)),
-            }
-        }
-    }
-
-    /// Learns from a failure that the kernel lacks a way; true if another try makes sense.
-    fn learn(&self, verb: Verb, spelling: Spelling, carrier: Carrier, errno: Errno) -> bool {
-        match (carrier, spelling, errno) {
-            (Carrier::Ioctl, Spelling::Native, Errno::NOTTY) => {
-                self.routes.without_native(verb);
-                self.routes.without_invoke_write();
-                true
-            }
-            (Carrier::Ioctl, Spelling::Native, Errno::PROTONOSUPPORT) => {
-                self.routes.without_native(verb);
-                true
-            }
-            (Carrier::Ioctl, Spelling::Write, Errno::NOTTY | Errno::PROTONOSUPPORT) => {
-                // EPROTONOSUPPORT may be the command's own answer: the probe tells.
-                let lacks = errno == Errno::NOTTY || !self.invokes_write();
-                if lacks {
-                    self.routes.without_invoke_write();
+                Err(errno) => {
+                    let probe = || self.invokes_write();
+                    if !self.routes.learn(C::VERB, spelling, carrier, errno, probe) {
+                        return Err(self.refused(command, errno));
+                    }
                 }
-                lacks
             }
-            _ => false,
         }
     }
 
@@ -175,7 +155,7 @@ impl AsFd for CommandFd {
 
 /// An ioctl frame as the kernel reads it: the header, then the attributes.
 #[derive(Debug, Default)]
-struct Frame {
+pub(super) struct Frame {
     words: SmallVec<[u64; Frame::INLINE]>,
 }
 
@@ -184,7 +164,8 @@ impl Frame {
     const INLINE: usize = (size_of::<IoctlHdr>() + 16 * size_of::<IoctlAttr>()) / 8;
     const HEADER: usize = size_of::<IoctlHdr>() / 8;
 
-    fn new(request: &mut Request, driver_id: u32) -> Self {
+    /// The frame of a request, with pointers into it: good until the request is moved or changed.
+    pub(super) fn new(request: &mut Request, driver_id: u32) -> Self {
         let attributes = request.attributes();
         let length = size_of::<IoctlHdr>() + attributes.len() * size_of::<IoctlAttr>();
         let header = IoctlHdr {
@@ -202,6 +183,12 @@ impl Frame {
             words.extend_from_slice(&pair);
         }
         Self { words }
+    }
+
+    /// The bytes that the kernel reads.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        zerocopy::IntoBytes::as_bytes(self.words.as_slice())
     }
 
     /// The attributes, with what the kernel wrote into them.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::Spelling;
-use crate::error::Verb;
+use crate::error::{Errno, Verb};
 
 /// The ways that commands may take to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,14 +66,47 @@ impl Routes {
         (self.allowed != Route::Ioctl).then_some((Spelling::Write, Carrier::Write))
     }
 
+    /// Learns from a failure that the kernel lacks a way; true if another try makes sense.
+    ///
+    /// `invokes_write` asks the kernel whether it has `INVOKE_WRITE`, where the failure leaves that open.
+    pub(crate) fn learn(
+        &self,
+        verb: Verb,
+        spelling: Spelling,
+        carrier: Carrier,
+        errno: Errno,
+        invokes_write: impl FnOnce() -> bool,
+    ) -> bool {
+        match (carrier, spelling, errno) {
+            (Carrier::Ioctl, Spelling::Native, Errno::NOTTY) => {
+                self.without_native(verb);
+                self.without_invoke_write();
+                true
+            }
+            (Carrier::Ioctl, Spelling::Native, Errno::PROTONOSUPPORT) => {
+                self.without_native(verb);
+                true
+            }
+            (Carrier::Ioctl, Spelling::Write, Errno::NOTTY | Errno::PROTONOSUPPORT) => {
+                // EPROTONOSUPPORT may be the command's own answer: the probe tells.
+                let lacks = errno == Errno::NOTTY || !invokes_write();
+                if lacks {
+                    self.without_invoke_write();
+                }
+                lacks
+            }
+            _ => false,
+        }
+    }
+
     /// The kernel lacks the native method of `verb`.
-    pub(crate) fn without_native(&self, verb: Verb) {
+    fn without_native(&self, verb: Verb) {
         let (word, bit) = place(verb);
         self.no_native[word].fetch_or(bit, Ordering::Relaxed);
     }
 
     /// The kernel carries no write commands by ioctl.
-    pub(crate) fn without_invoke_write(&self) {
+    fn without_invoke_write(&self) {
         self.no_invoke_write.store(true, Ordering::Relaxed);
     }
 
@@ -146,5 +179,88 @@ mod tests {
             Some((Spelling::Write, Carrier::Write))
         );
         assert_eq!(write.choose(Verb::QueryGidTable, true, false), None);
+    }
+
+    /// What a failure of CREATE_CQ teaches: whether to try again, and how that and another verb go then.
+    fn lesson(
+        spelling: Spelling,
+        carrier: Carrier,
+        errno: Errno,
+        probe: Option<bool>,
+    ) -> (bool, [Option<(Spelling, Carrier)>; 2]) {
+        let routes = Routes::new(Route::Best);
+        let asked = || probe.expect("the failure is clear without asking the kernel");
+        let again = routes.learn(Verb::CreateCq, spelling, carrier, errno, asked);
+        let next = [Verb::CreateCq, Verb::CreateQp].map(|verb| routes.choose(verb, true, true));
+        (again, next)
+    }
+
+    const NATIVE: Option<(Spelling, Carrier)> = Some((Spelling::Native, Carrier::Ioctl));
+    const INVOKE: Option<(Spelling, Carrier)> = Some((Spelling::Write, Carrier::Ioctl));
+    const WRITE: Option<(Spelling, Carrier)> = Some((Spelling::Write, Carrier::Write));
+
+    #[test]
+    fn a_method_that_is_missing_is_asked_for_once() {
+        let lesson = lesson(
+            Spelling::Native,
+            Carrier::Ioctl,
+            Errno::PROTONOSUPPORT,
+            None,
+        );
+        assert_eq!(lesson, (true, [INVOKE, NATIVE]));
+    }
+
+    #[test]
+    fn a_file_without_the_ioctl_has_write_only() {
+        let lesson = lesson(Spelling::Native, Carrier::Ioctl, Errno::NOTTY, None);
+        // Another verb's method is tried once itself: the flags are kept for each verb.
+        assert_eq!(lesson, (true, [WRITE, NATIVE]));
+    }
+
+    #[test]
+    fn whether_invoke_write_is_missing_is_asked_where_it_is_not_clear() {
+        let learn = |errno, probe| {
+            let routes = Routes::new(Route::Best);
+            let asked = std::cell::Cell::new(false);
+            let again = routes.learn(
+                Verb::AllocPd,
+                Spelling::Write,
+                Carrier::Ioctl,
+                errno,
+                || {
+                    asked.set(true);
+                    probe
+                },
+            );
+            (
+                again,
+                routes.choose(Verb::AllocPd, false, true),
+                asked.get(),
+            )
+        };
+        assert_eq!(learn(Errno::NOTTY, true), (true, WRITE, false));
+        assert_eq!(learn(Errno::PROTONOSUPPORT, false), (true, WRITE, true));
+        assert_eq!(learn(Errno::PROTONOSUPPORT, true), (false, INVOKE, true));
+    }
+
+    #[test]
+    fn other_failures_teach_nothing() {
+        let errnos = [
+            Errno::INVAL,
+            Errno::NOSPC,
+            Errno::OPNOTSUPP,
+            Errno::ACCESS,
+            Errno::BUSY,
+        ];
+        for errno in errnos {
+            for spelling in [Spelling::Native, Spelling::Write] {
+                let lesson = lesson(spelling, Carrier::Ioctl, errno, None);
+                assert_eq!(lesson, (false, [NATIVE, NATIVE]), "{errno}");
+            }
+        }
+        for errno in [Errno::NOTTY, Errno::PROTONOSUPPORT] {
+            let lesson = lesson(Spelling::Write, Carrier::Write, errno, None);
+            assert_eq!(lesson, (false, [NATIVE, NATIVE]), "{errno}");
+        }
     }
 }

@@ -18,6 +18,8 @@ mod pd;
 mod qp;
 mod request;
 mod routes;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub(crate) use ah::{CreateAh, CreateAhReply};

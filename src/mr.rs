@@ -445,8 +445,8 @@ impl<M: Memory> Mr<M> {
 
     fn checked(&self, offset: usize, length: usize) -> Result<*mut u8, OutOfBounds> {
         match offset.checked_add(length) {
-            // SAFETY: the offset is within the region, as has just been found.
             Some(end) if end <= self.region.length => {
+                // SAFETY: the offset is within the region, as has just been found.
                 Ok(unsafe { self.region.address.add(offset) })
             }
             end => Err(OutOfBounds {

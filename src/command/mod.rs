@@ -19,6 +19,8 @@ mod qp;
 mod request;
 mod routes;
 mod srq;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub(crate) use ah::{CreateAh, CreateAhReply};

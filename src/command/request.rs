@@ -237,9 +237,9 @@ impl Request {
         self.push(id, Value::Input { at, len })
     }
 
-    /// Makes room for `len` zeroed bytes, aligned for any struct of the ABI.
+    /// Makes room for `len` zeroed bytes. They are not aligned, since both sides copy them.
     fn reserve(&mut self, len: usize) -> usize {
-        let at = self.bytes.len().next_multiple_of(8);
+        let at = self.bytes.len();
         self.bytes.resize(at + len, 0);
         at
     }
@@ -440,9 +440,9 @@ impl Request {
         for attribute in &mut self.attributes {
             match &mut attribute.value {
                 Value::New(value) => {
-                    *value = (source() % 4 != 0).then(|| source() >> (source() % 64))
+                    *value = (!source().is_multiple_of(4)).then(|| source() >> (source() % 64))
                 }
-                Value::Output { written, .. } => *written = source() % 8 != 0,
+                Value::Output { written, .. } => *written = !source().is_multiple_of(8),
                 _ => {}
             }
         }

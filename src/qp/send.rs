@@ -525,7 +525,7 @@ impl<T: Atomic> Batch<'_, T> {
         into: LocalSlice,
         at: RemoteSlice,
     ) -> Result<Posted<'_>, PostError> {
-        if u64::from(into.length) != ATOMIC || at.address % ATOMIC != 0 {
+        if u64::from(into.length) != ATOMIC || !at.address.is_multiple_of(ATOMIC) {
             return Err(PostError::NotAtomic {
                 address: at.address,
                 length: into.length.into(),

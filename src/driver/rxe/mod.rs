@@ -10,6 +10,8 @@ mod map;
 mod recv;
 mod ring;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

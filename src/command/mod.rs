@@ -13,6 +13,7 @@ mod cq;
 mod destroy;
 mod device;
 mod fd;
+mod mcast;
 mod mr;
 mod pd;
 mod qp;
@@ -24,12 +25,13 @@ mod tests;
 mod write;
 
 pub(crate) use ah::{CreateAh, CreateAhReply};
-pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ReqNotifyCq};
+pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ModifyCq, ReqNotifyCq, ResizeCq};
 pub(crate) use destroy::{DeallocPd, DeregMr, DestroyAh, DestroyCq, DestroyQp, DestroySrq};
 pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
 pub(crate) use fd::{CommandFd, Prepared};
+pub(crate) use mcast::{AttachMcast, DetachMcast};
 pub(crate) use mr::RegMr;
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};

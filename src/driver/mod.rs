@@ -16,6 +16,7 @@ use uverbs_uapi::handle::{AhHandle, CqHandle, QpHandle, SrqHandle};
 use crate::alloc::Buffers;
 use crate::command::{
     CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, GetContext, GetContextReply, ModifySrq,
+    ResizeCq,
 };
 use crate::cq::PollError;
 use crate::device::DriverId;
@@ -80,6 +81,20 @@ impl Driver {
             Driver::Rxe => {
                 rxe::create_cq(fd, command, buffers).map(|(handle, cq)| (handle, Cq::Rxe(cq)))
             }
+        }
+    }
+
+    /// Gives a completion queue another size; the completions that wait stay.
+    pub(crate) fn resize_cq(
+        self,
+        fd: &CommandFd,
+        command: ResizeCq,
+        cq: &mut Cq,
+        buffers: Option<&Buffers>,
+    ) -> Result<()> {
+        match (self, cq) {
+            #[cfg(feature = "rxe")]
+            (Driver::Rxe, Cq::Rxe(cq)) => rxe::resize_cq(fd, command, cq, buffers),
         }
     }
 

@@ -31,7 +31,7 @@ use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
     CreateSrq, CreateSrqReply, DestroyCq, DestroyQp, DestroySrq, DriverData, DriverReply,
-    ModifySrq, driver_reply,
+    ModifySrq, ResizeCq, driver_reply,
 };
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -98,13 +98,36 @@ pub(crate) fn create_cq(
 
 fn map_cq(fd: &CommandFd, reply: &DriverReply, buffers: Option<&Buffers>) -> Result<Cq> {
     let abi::CreateCqResp { mi } = answer(Verb::CreateCq, COMPLETION.name, reply)?;
-    let map = RingMap::new(fd.as_fd(), mi, COMPLETION, buffers)?;
+    let (ring, map) = consumer(fd, mi, buffers)?;
+    Ok(Cq::new(ring, Some(map)))
+}
+
+/// Maps a completion queue's ring.
+fn consumer(
+    fd: &CommandFd,
+    info: Mminfo,
+    buffers: Option<&Buffers>,
+) -> Result<(Consumer, RingMap)> {
+    let map = RingMap::new(fd.as_fd(), info, COMPLETION, buffers)?;
     // SAFETY: the map is new, so this is its only user, and it is stored beside the consumer.
     let ring = unsafe { Consumer::new(map.base(), map.length(), size_of::<Wc>()) };
-    Ok(Cq::new(
-        ring.map_err(|bad| COMPLETION.malformed(bad))?,
-        Some(map),
-    ))
+    Ok((ring.map_err(|bad| COMPLETION.malformed(bad))?, map))
+}
+
+/// Gives a completion queue a ring of another size. The kernel moves the waiting completions over
+/// (`rxe_cq_resize_queue`) and writes to the new ring from then on.
+pub(crate) fn resize_cq(
+    fd: &CommandFd,
+    mut command: ResizeCq,
+    cq: &mut Cq,
+    buffers: Option<&Buffers>,
+) -> Result<()> {
+    command.driver = DriverData::output::<abi::ResizeCqResp>();
+    let reply = fd.execute(&command)?;
+    let abi::ResizeCqResp { mi } = answer(Verb::ResizeCq, COMPLETION.name, &reply)?;
+    let (ring, map) = consumer(fd, mi, buffers)?;
+    *cq = Cq::new(ring, Some(map));
+    Ok(())
 }
 
 /// A queue pair with its rings.

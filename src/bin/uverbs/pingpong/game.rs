@@ -15,6 +15,9 @@ use crate::failure::{Failure, Kind, Result};
 /// Looks at the clock only after so many polls in vain.
 const POLLS: u32 = 1024;
 
+/// The longest latency that is told apart; with a fixed limit the histogram never grows while it is measured.
+const LONGEST: Duration = Duration::from_secs(3600);
+
 /// What is played.
 #[derive(Debug)]
 pub(super) struct Rules {
@@ -95,7 +98,8 @@ impl<'a> Game<'a> {
             true => Checker::of_echoes(size),
             false => Checker::of_any_peer(size),
         });
-        let latency = Histogram::new(3).map_err(|error| Failure::new(Kind::Failed, error))?;
+        let latency = Histogram::new_with_max(LONGEST.as_nanos() as u64, 3)
+            .map_err(|error| Failure::new(Kind::Failed, error))?;
         let now = Instant::now();
         let mut game = Self {
             posted: end.rx_depth(),

@@ -47,6 +47,7 @@ impl Failure {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }

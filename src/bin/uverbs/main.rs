@@ -8,6 +8,7 @@ mod completions;
 mod devices;
 mod failure;
 mod gids;
+mod info;
 mod number;
 mod output;
 mod pingpong;
@@ -36,7 +37,7 @@ Examples:
 #[command(version, after_help = EXAMPLES.to_owned() + failure::EXIT_CODES)]
 struct Cli {
     /// Show on standard error what the library asks of the kernel, command by command
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 100)]
     trace: bool,
 
     #[command(subcommand)]
@@ -46,6 +47,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Devices(devices::Options),
+    Info(info::Options),
     Gids(gids::Options),
     Pingpong(pingpong::Options),
     Completions(completions::Options),
@@ -54,6 +56,7 @@ enum Command {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Devices(options) => devices::run(&options),
+        Command::Info(options) => info::run(&options),
         Command::Gids(options) => gids::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
         Command::Completions(options) => completions::run(&options),

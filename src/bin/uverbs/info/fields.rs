@@ -20,8 +20,8 @@ pub(super) enum Value {
         names: Vec<String>,
         unknown: u64,
     },
-    /// Text of several elements.
-    List(Vec<String>),
+    /// Several elements, each as text and as JSON.
+    List(Vec<(String, Json)>),
 }
 
 impl Value {
@@ -61,7 +61,7 @@ impl Value {
                 }
                 json!(names)
             }
-            Self::List(elements) => json!(elements),
+            Self::List(elements) => elements.iter().map(|(_, json)| json.clone()).collect(),
         }
     }
 }
@@ -142,7 +142,7 @@ fn lines(value: &Value) -> Vec<String> {
             }
             or_none(lines)
         }
-        Value::List(elements) => or_none(elements.clone()),
+        Value::List(elements) => or_none(elements.iter().map(|(text, _)| text.clone()).collect()),
     }
 }
 
@@ -165,7 +165,10 @@ mod tests {
         fields
             .add("a", 1u8)
             .add("flags", Value::flags(Access::empty()));
-        fields.add("list", Value::List(vec!["x".into(), "y".into()]));
+        fields.add(
+            "list",
+            Value::List(vec![("x".into(), json!(1)), ("y".into(), json!(2))]),
+        );
         assert_eq!(
             fields.to_text(2),
             "  a      1\n  flags  none\n  list   x\n         y\n"

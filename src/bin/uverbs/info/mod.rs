@@ -211,13 +211,11 @@ fn tag_matching(fields: &mut Fields, attr: &DeviceAttr) {
 /// The QP types of a mask that has bit n for type n.
 fn qp_types(mask: u32) -> Value {
     let set = (0..u32::BITS).filter(|bit| mask & 1 << bit != 0);
-    Value::List(
-        set.map(|bit| match QpType::IDS.name(bit) {
-            Some(name) => name.to_owned(),
-            None => bit.to_string(),
-        })
-        .collect(),
-    )
+    let names = set.map(|bit| match QpType::IDS.name(bit) {
+        Some(name) => name.to_owned(),
+        None => bit.to_string(),
+    });
+    Value::List(names.map(|name| (name.clone(), json!(name))).collect())
 }
 
 fn port_basics(number: u8, attr: &PortAttr) -> Fields {
@@ -259,23 +257,36 @@ fn port_details(fields: &mut Fields, attr: &PortAttr) {
             "active_width",
             Value::named(LinkWidth::IDS, attr.active_width.into()),
         )
-        .add(
-            "active_speed",
-            Value::named(LinkSpeed::IDS, attr.active_speed.into()),
-        );
+        .add("active_speed", speed(attr.active_speed));
 }
 
 fn port_tables(fields: &mut Fields, device: &Device, number: u8, gids: &[GidEntry]) {
     let of_port = gids.iter().filter(|entry| entry.port == u32::from(number));
-    let gids = of_port.map(|entry| format!("{:3}  {}  {}", entry.index, entry.gid, entry.gid_type));
-    fields.add("gids", Value::List(gids.collect()));
+    fields.add("gids", Value::List(of_port.map(gid).collect()));
     // Only sysfs has partition keys, and it may not be there; then there is nothing to show.
     if let Ok(pkeys) = device.pkeys(number.into()) {
-        let pkeys = pkeys
-            .iter()
-            .map(|(index, pkey)| format!("{index:3}  {pkey:#06x}"));
-        fields.add("pkeys", Value::List(pkeys.collect()));
+        fields.add("pkeys", Value::List(pkeys.into_iter().map(pkey).collect()));
     }
+}
+
+fn gid(entry: &GidEntry) -> (String, Json) {
+    let GidEntry {
+        index,
+        gid,
+        gid_type,
+        ..
+    } = entry;
+    let json = json!({
+        "index": index,
+        "gid": gid.to_string(),
+        "type": gid_type.to_string(),
+    });
+    (format!("{index:3}  {gid}  {gid_type}"), json)
+}
+
+fn pkey((index, pkey): (u32, u16)) -> (String, Json) {
+    let json = json!({ "index": index, "pkey": pkey });
+    (format!("{index:3}  {pkey:#06x}"), json)
 }
 
 /// An MTU in bytes, or its code if that is none known.
@@ -284,6 +295,22 @@ fn mtu(mtu: Mtu) -> Value {
         Some(bytes) => Value::Quantity(bytes.into(), "bytes"),
         None => Value::text(format_args!("code {}", mtu.0)),
     }
+}
+
+/// The speed of a lane by its code (`enum ib_port_speed` in the kernel's `include/rdma/ib_verbs.h`).
+fn speed(code: u8) -> Value {
+    let gigabits = match LinkSpeed(code.into()) {
+        LinkSpeed::SDR => "2.5",
+        LinkSpeed::DDR => "5",
+        LinkSpeed::QDR | LinkSpeed::FDR10 => "10",
+        LinkSpeed::FDR => "14",
+        LinkSpeed::EDR => "25",
+        LinkSpeed::HDR => "50",
+        LinkSpeed::NDR => "100",
+        _ => return Value::text(format_args!("code {code}")),
+    };
+    let name = LinkSpeed::IDS.name(code.into()).unwrap_or_default();
+    Value::text(format_args!("{name}, {gigabits} Gbit/s a lane"))
 }
 
 /// Virtual lanes by their code (InfiniBand specification, PortInfo:VLCap).

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use uverbs::{Completion, Notify, WcOpcode};
+use uverbs::{Completion, CompletionError, Notify, WcOpcode};
 
 use super::link::{End, Link, RECV, SEND, Source};
 use super::payload::{self, Checker};
@@ -131,12 +131,7 @@ impl<'a> Game<'a> {
 
     /// Takes note of a completion, and sends the next message if it is time to.
     fn take(&mut self, completion: &Completion<'_>) -> Result<()> {
-        completion.result().map_err(|error| {
-            Failure::new(
-                Kind::Peer,
-                format_args!("{error}, {}", self.progress_text()),
-            )
-        })?;
+        completion.result().map_err(|error| self.failed(error))?;
         match completion.wr_id() {
             SEND => {
                 self.sent += 1;
@@ -222,6 +217,16 @@ impl<'a> Game<'a> {
         self.sending = true;
         self.expects = true;
         Ok(())
+    }
+
+    /// A work request has failed. The peer is the likely reason: it has gone, or plays another game.
+    fn failed(&self, error: CompletionError) -> Failure {
+        let hint = match self.received {
+            0 => "; both sides must be given the same size (-s) and MTU (-m)",
+            _ => "",
+        };
+        let progress = self.progress_text();
+        Failure::new(Kind::Peer, format_args!("{error}, {progress}{hint}"))
     }
 
     fn progress_text(&self) -> String {

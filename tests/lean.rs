@@ -118,7 +118,7 @@ fn a_program_is_one_static_file() {
         let kind = header.p_type(endian);
         assert_ne!(kind, PT_INTERP, "the program asks for a dynamic loader");
         for entry in header.dynamic(endian, &*bytes).unwrap().unwrap_or(&[]) {
-            let needs = entry.d_tag(endian) == DT_NEEDED.into();
+            let needs = entry.d_tag(endian) == DT_NEEDED;
             assert!(!needs, "the program asks for a shared library");
         }
     }

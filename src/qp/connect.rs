@@ -246,7 +246,9 @@ impl<T: Transport> Qp<T> {
     }
 }
 
-impl<T: Connected> Qp<T> {
+// Bounds stand on the methods, so that the compiler shows the traits' own messages.
+
+impl<T: Transport> Qp<T> {
     /// Connects to a peer with the default options: from RESET to RTS.
     ///
     /// The peer connects to this side's [`Qp::endpoint`]. Receives that must not be missed are to be posted
@@ -256,7 +258,10 @@ impl<T: Connected> Qp<T> {
     ///
     /// The peer's endpoint lacks a GID, or there is no route to it; the queue pair is then left in the state
     /// that it came to, and [`Qp::reset`] makes another attempt possible.
-    pub fn connect(&mut self, peer: &Endpoint) -> Result<()> {
+    pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
+    where
+        T: Connected,
+    {
         self.connect_with(peer, &ConnectOptions::default())
     }
 
@@ -265,7 +270,10 @@ impl<T: Connected> Qp<T> {
     /// # Errors
     ///
     /// As for [`Qp::connect`].
-    pub fn connect_with(&mut self, peer: &Endpoint, options: &ConnectOptions) -> Result<()> {
+    pub fn connect_with(&mut self, peer: &Endpoint, options: &ConnectOptions) -> Result<()>
+    where
+        T: Connected,
+    {
         let sq_psn = self.psn()?;
         let path = self.path_to(peer, options)?;
         let path_mtu = match options.path_mtu {
@@ -336,13 +344,16 @@ impl Context {
     }
 }
 
-impl<T: Datagram> Qp<T> {
+impl<T: Transport> Qp<T> {
     /// Takes a datagram queue pair from RESET to RTS. Datagrams to it must carry `qkey`.
     ///
     /// # Errors
     ///
     /// There is no such port or partition key.
-    pub fn activate(&mut self, qkey: u32, options: &ConnectOptions) -> Result<()> {
+    pub fn activate(&mut self, qkey: u32, options: &ConnectOptions) -> Result<()>
+    where
+        T: Datagram,
+    {
         let sq_psn = self.psn()?;
         self.modify(&self.to_init(options, Some(qkey)))?;
         self.modify(&QpAttr {

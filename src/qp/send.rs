@@ -224,7 +224,10 @@ fn check_transport(
     }
 }
 
-impl<T: Connected> Batch<'_, T> {
+// Which requests a transport has is a bound on each method and not on the block around them: only there does
+// the compiler show the trait's own message when the bound does not hold.
+
+impl<T: Transport> Batch<'_, T> {
     /// Adds a SEND of registered memory to the peer.
     ///
     /// # Errors
@@ -235,7 +238,10 @@ impl<T: Connected> Batch<'_, T> {
     ///
     /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn send(&mut self, from: impl AsRef<[LocalSlice]>) -> Result<Posted<'_>, PostError> {
+    pub unsafe fn send(&mut self, from: impl AsRef<[LocalSlice]>) -> Result<Posted<'_>, PostError>
+    where
+        T: Connected,
+    {
         self.push(Operation::Send, None, gather(from.as_ref())?)
     }
 
@@ -253,7 +259,10 @@ impl<T: Connected> Batch<'_, T> {
         &mut self,
         from: impl AsRef<[LocalSlice]>,
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Connected,
+    {
         self.push(Operation::SendImm { imm }, None, gather(from.as_ref())?)
     }
 
@@ -263,7 +272,10 @@ impl<T: Connected> Batch<'_, T> {
     ///
     /// See [`PostError`].
     #[inline(always)]
-    pub fn send_inline(&mut self, bytes: &[u8]) -> Result<Posted<'_>, PostError> {
+    pub fn send_inline(&mut self, bytes: &[u8]) -> Result<Posted<'_>, PostError>
+    where
+        T: Connected,
+    {
         self.push(Operation::Send, None, Payload::Inline(bytes))
     }
 
@@ -273,12 +285,15 @@ impl<T: Connected> Batch<'_, T> {
     ///
     /// See [`PostError`].
     #[inline(always)]
-    pub fn send_imm_inline(&mut self, bytes: &[u8], imm: u32) -> Result<Posted<'_>, PostError> {
+    pub fn send_imm_inline(&mut self, bytes: &[u8], imm: u32) -> Result<Posted<'_>, PostError>
+    where
+        T: Connected,
+    {
         self.push(Operation::SendImm { imm }, None, Payload::Inline(bytes))
     }
 }
 
-impl<T: Datagram> Batch<'_, T> {
+impl<T: Transport> Batch<'_, T> {
     /// Adds a SEND of registered memory, at most the path's MTU, to a destination.
     ///
     /// The address handle must live until the request has completed; if it does not, the datagram is not sent.
@@ -295,7 +310,10 @@ impl<T: Datagram> Batch<'_, T> {
         &mut self,
         to: UdPeer<'_>,
         from: impl AsRef<[LocalSlice]>,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Datagram,
+    {
         self.push(
             Operation::Send,
             Some(to.destination()),
@@ -318,7 +336,10 @@ impl<T: Datagram> Batch<'_, T> {
         to: UdPeer<'_>,
         from: impl AsRef<[LocalSlice]>,
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Datagram,
+    {
         self.push(
             Operation::SendImm { imm },
             Some(to.destination()),
@@ -332,11 +353,10 @@ impl<T: Datagram> Batch<'_, T> {
     ///
     /// See [`PostError`].
     #[inline(always)]
-    pub fn send_inline_to(
-        &mut self,
-        to: UdPeer<'_>,
-        bytes: &[u8],
-    ) -> Result<Posted<'_>, PostError> {
+    pub fn send_inline_to(&mut self, to: UdPeer<'_>, bytes: &[u8]) -> Result<Posted<'_>, PostError>
+    where
+        T: Datagram,
+    {
         self.push(
             Operation::Send,
             Some(to.destination()),
@@ -355,7 +375,10 @@ impl<T: Datagram> Batch<'_, T> {
         to: UdPeer<'_>,
         bytes: &[u8],
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Datagram,
+    {
         self.push(
             Operation::SendImm { imm },
             Some(to.destination()),
@@ -364,7 +387,7 @@ impl<T: Datagram> Batch<'_, T> {
     }
 }
 
-impl<T: RdmaWrite> Batch<'_, T> {
+impl<T: Transport> Batch<'_, T> {
     /// Adds an RDMA WRITE of registered memory to the peer's.
     ///
     /// # Errors
@@ -379,7 +402,10 @@ impl<T: RdmaWrite> Batch<'_, T> {
         &mut self,
         from: impl AsRef<[LocalSlice]>,
         to: RemoteSlice,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaWrite,
+    {
         self.push_remote(
             |remote| Operation::Write { remote },
             to,
@@ -402,7 +428,10 @@ impl<T: RdmaWrite> Batch<'_, T> {
         from: impl AsRef<[LocalSlice]>,
         to: RemoteSlice,
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaWrite,
+    {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
             to,
@@ -416,7 +445,10 @@ impl<T: RdmaWrite> Batch<'_, T> {
     ///
     /// See [`PostError`].
     #[inline(always)]
-    pub fn write_inline(&mut self, bytes: &[u8], to: RemoteSlice) -> Result<Posted<'_>, PostError> {
+    pub fn write_inline(&mut self, bytes: &[u8], to: RemoteSlice) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaWrite,
+    {
         self.push_remote(
             |remote| Operation::Write { remote },
             to,
@@ -435,7 +467,10 @@ impl<T: RdmaWrite> Batch<'_, T> {
         bytes: &[u8],
         to: RemoteSlice,
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaWrite,
+    {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
             to,
@@ -444,7 +479,7 @@ impl<T: RdmaWrite> Batch<'_, T> {
     }
 }
 
-impl<T: RdmaRead> Batch<'_, T> {
+impl<T: Transport> Batch<'_, T> {
     /// Adds an RDMA READ of the peer's memory into registered memory.
     ///
     /// # Errors
@@ -459,7 +494,10 @@ impl<T: RdmaRead> Batch<'_, T> {
         &mut self,
         into: impl AsRef<[LocalSlice]>,
         from: RemoteSlice,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaRead,
+    {
         self.push_remote(
             |remote| Operation::Read { remote },
             from,
@@ -468,7 +506,7 @@ impl<T: RdmaRead> Batch<'_, T> {
     }
 }
 
-impl<T: Atomic> Batch<'_, T> {
+impl<T: Transport> Batch<'_, T> {
     /// Adds an atomic compare-and-swap: 8 bytes of the peer's memory become `swap` if they are `compare`; what
     /// they were is written to `into`. The numbers are in this host's byte order.
     ///
@@ -486,7 +524,10 @@ impl<T: Atomic> Batch<'_, T> {
         at: RemoteSlice,
         compare: u64,
         swap: u64,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Atomic,
+    {
         self.push_atomic(
             |remote| Operation::CompareSwap {
                 remote,
@@ -514,7 +555,10 @@ impl<T: Atomic> Batch<'_, T> {
         into: LocalSlice,
         at: RemoteSlice,
         add: u64,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Atomic,
+    {
         self.push_atomic(|remote| Operation::FetchAdd { remote, add }, into, at)
     }
 

@@ -23,7 +23,7 @@ pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
 /// A transport between two connected queue pairs.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair is not connected to a peer",
-    label = "this request needs a connected queue pair",
+    label = "this needs a connected queue pair",
     note = "datagrams take a destination with each request: use the `_to` methods, such as `send_to`"
 )]
 pub trait Connected: Transport {}
@@ -31,7 +31,7 @@ pub trait Connected: Transport {}
 /// A transport whose requests carry their destination.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair takes no destination with a request",
-    label = "this request needs a datagram queue pair",
+    label = "this needs a datagram queue pair",
     note = "a connected queue pair sends to its peer: use the methods without `_to`, such as `send`"
 )]
 pub trait Datagram: Transport {}

@@ -14,6 +14,7 @@ mod destroy;
 mod device;
 mod fd;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod request;
@@ -29,6 +30,7 @@ pub(crate) use device::{
 };
 pub(crate) use fd::{CommandFd, Prepared};
 pub(crate) use mr::RegMr;
+pub(crate) use mw::{AllocMw, DeallocMw};
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};

@@ -150,6 +150,10 @@ impl<K: MwKind> fmt::Debug for Mw<K> {
 
 /// A part of a memory region and what peers may do to it: what a memory window is bound to.
 ///
+/// soft-RoCE checks what a peer names against the region under a window and not against the window itself (`check_rkey`
+/// in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window opens the whole region with its
+/// access.
+///
 /// It is a plain value and keeps nothing alive. While a window is bound to it the kernel does not let the region
 /// go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,6 +44,7 @@ mod grh;
 mod guid;
 mod key;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod query;
@@ -71,20 +72,22 @@ pub use grh::{GRH_LENGTH, Grh, GrhNetwork};
 pub use guid::{Guid, ParseGuidError};
 pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 pub use mr::{Memory, Mr, RawMemory, RegisterError, WritableMemory};
+pub use mw::{Mw, MwKind, Type1, Type2, Window};
 pub use pd::Pd;
 pub use qp::{
-    AltPath, Any, Atomic, Batch, Caps, ConnectOptions, Connected, Datagram, Endpoint,
-    ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, QpState, QpType, Rc, RdmaRead,
-    RdmaWrite, RecvBatch, RecvHalf, SendHalf, StaticTransport, Transport, Uc, Ud,
+    AltPath, Any, Atomic, AtomicWrite, Batch, BindWindow, Caps, ConnectOptions, Connected,
+    Datagram, Endpoint, ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, QpState, QpType,
+    Rc, RdmaFlush, RdmaRead, RdmaWrite, RecvBatch, RecvHalf, RemoteInvalidate, SendHalf,
+    StaticTransport, Transport, Uc, Ud,
 };
 pub use query::{DeviceAttr, GidEntry, PortAttr};
 pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use uverbs_uapi::enums::{
-    AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, WcOpcode, WcStatus,
+    AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, MwType, WcOpcode, WcStatus,
 };
 pub use uverbs_uapi::flags::{
     AccessFlags as Access, CoreSupport, DeviceCapFlags, PortCapFlags, PortCapFlags2, QpAttrMask,
     QueryPortFlags, WcFlags,
 };
 pub use wc::{Completion, CompletionError};
-pub use wr::PostError;
+pub use wr::{Placement, PostError};

@@ -20,6 +20,7 @@ use crate::command::{DeregMr, RegMr};
 use crate::context::Context;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+use crate::mw::Window;
 use crate::pd::{Pd, PdUse, User};
 
 /// Memory that can be registered and kept by a region.
@@ -410,6 +411,32 @@ impl<M: Memory> Mr<M> {
             length: self.region.length as u64,
             rkey: self.region.rkey,
         }
+    }
+
+    /// A part of it for a memory window, in bytes from its start, with what peers may do through the window.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the region.
+    pub fn window(
+        &self,
+        range: impl RangeBounds<u64>,
+        access: AccessFlags,
+    ) -> Result<Window, OutOfBounds> {
+        let Region {
+            iova,
+            length,
+            lkey,
+            access: region,
+            ref pd,
+            ..
+        } = self.region;
+        Window::within(
+            range,
+            (iova, length as u64),
+            (lkey, pd.tag()),
+            (access, region),
+        )
     }
 
     /// Copies bytes out of the region, from `offset` on.

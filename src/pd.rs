@@ -58,6 +58,7 @@ pub(crate) enum User {
     Qp,
     Cq,
     Srq,
+    Mw,
     Domain,
 }
 
@@ -66,7 +67,7 @@ pub(crate) enum User {
 struct Users([AtomicU32; NAMES.len()]);
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 6] = ["MR", "AH", "QP", "CQ", "SRQ", "parent domain"];
+const NAMES: [&str; 7] = ["MR", "AH", "QP", "CQ", "SRQ", "MW", "parent domain"];
 
 /// "2 MRs, 1 QP"; nothing if there are none.
 impl fmt::Display for Users {

@@ -15,6 +15,7 @@ mod device;
 mod fd;
 mod mcast;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod request;
@@ -33,6 +34,7 @@ pub(crate) use device::{
 pub(crate) use fd::{CommandFd, Prepared};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
 pub(crate) use mr::RegMr;
+pub(crate) use mw::{AllocMw, DeallocMw};
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};

@@ -9,7 +9,7 @@ mod rxe;
 
 use std::sync::Arc;
 
-use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, QpHandle, SrqHandle};
 
@@ -199,6 +199,24 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.max_inline(),
+        }
+    }
+
+    /// Whether queue pairs of this transport can invalidate a key of their own side.
+    #[inline(always)]
+    pub(crate) fn invalidates(&self, transport: QpType) -> bool {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.invalidates(transport),
+        }
+    }
+
+    /// Whether memory windows can have addresses that count from 0.
+    #[inline(always)]
+    pub(crate) fn binds_zero_based(&self) -> bool {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.binds_zero_based(),
         }
     }
 

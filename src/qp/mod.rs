@@ -5,6 +5,7 @@
 
 mod attr;
 mod connect;
+mod extended;
 mod recv;
 mod send;
 mod transition;
@@ -23,7 +24,10 @@ pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
-pub use transport::{Any, Atomic, Connected, Datagram, Rc, RdmaRead, RdmaWrite, Transport, Uc, Ud};
+pub use transport::{
+    Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Rc, RdmaFlush, RdmaRead, RdmaWrite,
+    RemoteInvalidate, Transport, Uc, Ud,
+};
 pub use uverbs_uapi::enums::{QpState, QpType};
 
 use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};

@@ -15,7 +15,7 @@ use crate::key::{LocalSlice, PdTag, RemoteSlice};
 use crate::wr::{Destination, Operation, Payload, PostError, Remote};
 
 /// Bytes that an atomic operation works on.
-const ATOMIC: u64 = 8;
+pub(super) const ATOMIC: u64 = 8;
 
 /// The send half of a queue pair.
 pub struct SendHalf<T: Transport> {
@@ -45,6 +45,14 @@ impl<T: Transport> SendHalf<T> {
 
     pub(super) fn into_queue(self) -> SendQueue {
         self.queue
+    }
+
+    pub(super) fn transport(&self) -> QpType {
+        self.transport
+    }
+
+    pub(super) fn pd(&self) -> PdTag {
+        self.pd
     }
 
     pub(super) fn shared(&self) -> &Arc<QpShared> {
@@ -95,6 +103,10 @@ pub struct Batch<'q, T: Transport> {
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
+    pub(super) fn half(&self) -> &SendHalf<T> {
+        self.half
+    }
+
     /// Requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -129,7 +141,7 @@ impl<'q, T: Transport> Batch<'q, T> {
 
     /// Checks what can be checked of every request and writes it into the ring.
     #[inline(always)]
-    fn push(
+    pub(super) fn push(
         &mut self,
         operation: Operation,
         to: Option<Destination>,
@@ -157,7 +169,7 @@ impl<'q, T: Transport> Batch<'q, T> {
 
     /// As `push`, for a payload that goes to or comes from `remote`.
     #[inline(always)]
-    fn push_remote(
+    pub(super) fn push_remote(
         &mut self,
         operation: impl FnOnce(Remote) -> Operation,
         remote: RemoteSlice,
@@ -189,7 +201,7 @@ fn length(payload: Payload<'_>) -> u64 {
 
 /// A list of slices, refused if it is too long for a message.
 #[inline(always)]
-fn gather(slices: &[LocalSlice]) -> Result<Payload<'_>, PostError> {
+pub(super) fn gather(slices: &[LocalSlice]) -> Result<Payload<'_>, PostError> {
     let payload = Payload::Gather(slices);
     let given = length(payload);
     if given > MAX_MESSAGE {
@@ -212,10 +224,16 @@ fn check_transport(
     }
     let has = match operation {
         Operation::Send | Operation::SendImm { .. } => true,
-        Operation::Write { .. } | Operation::WriteImm { .. } => transport != QpType::UD,
-        Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
-            transport == QpType::RC
-        }
+        Operation::Write { .. }
+        | Operation::WriteImm { .. }
+        | Operation::LocalInv { .. }
+        | Operation::BindMw(_) => transport != QpType::UD,
+        Operation::Read { .. }
+        | Operation::CompareSwap { .. }
+        | Operation::FetchAdd { .. }
+        | Operation::SendInv { .. }
+        | Operation::AtomicWrite { .. }
+        | Operation::Flush { .. } => transport == QpType::RC,
     };
     if has {
         Ok(())

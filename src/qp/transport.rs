@@ -57,6 +57,34 @@ pub trait RdmaRead: Connected {}
 )]
 pub trait Atomic: Connected {}
 
+/// A transport whose messages can invalidate a key of the peer.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no SEND with invalidation",
+    label = "only RC queue pairs can invalidate a key of the peer"
+)]
+pub trait RemoteInvalidate: Connected {}
+
+/// A transport on which memory windows are bound and invalidated.
+#[diagnostic::on_unimplemented(
+    message = "memory windows cannot be bound on a `{Self}` queue pair",
+    label = "only RC and UC queue pairs have memory windows"
+)]
+pub trait BindWindow: Connected {}
+
+/// A transport with FLUSH.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no FLUSH",
+    label = "only RC queue pairs have FLUSH"
+)]
+pub trait RdmaFlush: Connected {}
+
+/// A transport with ATOMIC WRITE.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no ATOMIC WRITE",
+    label = "only RC queue pairs have ATOMIC WRITE"
+)]
+pub trait AtomicWrite: Connected {}
+
 /// Reliable connection: in order, acknowledged, with every operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Rc {}
@@ -109,3 +137,16 @@ impl RdmaRead for Any {}
 
 impl Atomic for Rc {}
 impl Atomic for Any {}
+
+impl RemoteInvalidate for Rc {}
+impl RemoteInvalidate for Any {}
+
+impl BindWindow for Rc {}
+impl BindWindow for Uc {}
+impl BindWindow for Any {}
+
+impl RdmaFlush for Rc {}
+impl RdmaFlush for Any {}
+
+impl AtomicWrite for Rc {}
+impl AtomicWrite for Any {}

@@ -4,6 +4,7 @@
 //! hardware that reorders and under Miri, which looks for data races besides.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::memory::*;
 use super::ring::{consumer, producer};
@@ -12,11 +13,26 @@ use super::ring::{consumer, producer};
 const COUNT: u64 = if cfg!(miri) { 300 } else { 300_000 };
 /// Ring sizes: the smallest, one that is often full or empty, one that is seldom.
 const SLOTS: [u32; 3] = [2, 16, 1024];
+/// How long one side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// An element: as many words as a completion has.
 type Element = [u64; 6];
 
 fn element(number: u64) -> Element {
     std::array::from_fn(|word| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word as u64)
+}
+
+/// Waits for something of the other thread, but not for ever: that one may have failed.
+fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let mut start = None;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        let start: &mut Instant = start.get_or_insert_with(Instant::now);
+        assert!(start.elapsed() < PATIENCE, "the other side does nothing");
+        thread::yield_now();
+    }
 }
 
 #[test]
@@ -28,15 +44,13 @@ fn what_is_produced_here_is_seen_whole_there() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..COUNT {
-                    let slot = loop {
-                        match producer.free_slot() {
-                            Some(slot) => break slot,
-                            None => {
-                                producer.publish();
-                                thread::yield_now();
-                            }
+                    let slot = wait(|| {
+                        let slot = producer.free_slot();
+                        if slot.is_none() {
+                            producer.publish();
                         }
-                    };
+                        slot
+                    });
                     // SAFETY: a free slot is the producer's, and has room for an element.
                     unsafe { slot.cast::<Element>().write(element(number)) };
                     producer.advance();
@@ -47,12 +61,7 @@ fn what_is_produced_here_is_seen_whole_there() {
                 }
             });
             for number in 0..COUNT {
-                let slot = loop {
-                    match kernel.head() {
-                        Some(slot) => break slot,
-                        None => thread::yield_now(),
-                    }
-                };
+                let slot = wait(|| kernel.head());
                 assert_eq!(memory.read::<Element>(slot, 0), element(number));
                 memory.write(slot, 0, [u64::MAX; 6]);
                 kernel.advance();
@@ -70,17 +79,15 @@ fn what_is_produced_there_is_seen_whole_here() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..COUNT {
-                    while !kernel.put(element(number)) {
-                        thread::yield_now();
-                    }
+                    wait(|| kernel.put(element(number)).then_some(()));
                 }
             });
             let mut number = 0;
             while number < COUNT {
-                let filled = consumer.filled().unwrap();
-                if consumer.is_at(filled) {
-                    thread::yield_now();
-                }
+                let filled = wait(|| {
+                    let filled = consumer.filled().unwrap();
+                    (!consumer.is_at(filled)).then_some(filled)
+                });
                 while let Some(slot) = consumer.take(filled) {
                     // SAFETY: a taken slot is the consumer's, and was filled with an element.
                     assert_eq!(unsafe { slot.cast::<Element>().read() }, element(number));

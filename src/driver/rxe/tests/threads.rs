@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use super::memory::*;
 use super::ring::{consumer, producer};
 
-/// Elements through each ring.
-const COUNT: u64 = if cfg!(miri) { 300 } else { 300_000 };
-/// Ring sizes: the smallest, one that is often full or empty, one that is seldom.
-const SLOTS: [u32; 3] = [2, 16, 1024];
+/// Elements through the larger rings.
+const COUNT: u64 = if cfg!(miri) { 300 } else { 500_000 };
+/// Ring sizes: the smallest, one that is often full or empty, one that is seldom. The smallest goes from
+/// thread to thread for each element, which takes long where processors are few.
+const RINGS: [(u32, u64); 3] = [(2, COUNT / 10), (16, COUNT), (1024, COUNT)];
 /// How long one side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// An element: as many words as a completion has.
@@ -37,13 +38,13 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
 
 #[test]
 fn what_is_produced_here_is_seen_whole_there() {
-    for slots in SLOTS {
+    for (slots, count) in RINGS {
         let memory = Memory::ring(slots, 6);
         let mut producer = producer(&memory, size_of::<Element>()).unwrap();
         let mut kernel = KernelConsumer::new(&memory);
         thread::scope(|scope| {
             scope.spawn(|| {
-                for number in 0..COUNT {
+                for number in 0..count {
                     let slot = wait(|| {
                         let slot = producer.free_slot();
                         if slot.is_none() {
@@ -55,12 +56,12 @@ fn what_is_produced_here_is_seen_whole_there() {
                     unsafe { slot.cast::<Element>().write(element(number)) };
                     producer.advance();
                     // Batches of different lengths.
-                    if number % 7 == 0 || number == COUNT - 1 {
+                    if number % 7 == 0 || number == count - 1 {
                         producer.publish();
                     }
                 }
             });
-            for number in 0..COUNT {
+            for number in 0..count {
                 let slot = wait(|| kernel.head());
                 assert_eq!(memory.read::<Element>(slot, 0), element(number));
                 memory.write(slot, 0, [u64::MAX; 6]);
@@ -72,18 +73,18 @@ fn what_is_produced_here_is_seen_whole_there() {
 
 #[test]
 fn what_is_produced_there_is_seen_whole_here() {
-    for slots in SLOTS {
+    for (slots, count) in RINGS {
         let memory = Memory::ring(slots, 6);
         let mut consumer = consumer(&memory, size_of::<Element>()).unwrap();
         let mut kernel = KernelProducer::new(&memory);
         thread::scope(|scope| {
             scope.spawn(|| {
-                for number in 0..COUNT {
+                for number in 0..count {
                     wait(|| kernel.put(element(number)).then_some(()));
                 }
             });
             let mut number = 0;
-            while number < COUNT {
+            while number < count {
                 let filled = wait(|| {
                     let filled = consumer.filled().unwrap();
                     (!consumer.is_at(filled)).then_some(filled)

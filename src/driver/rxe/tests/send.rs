@@ -455,6 +455,11 @@ fn covered(operation: Operation) -> usize {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
     /// Slots are used again after other requests; nothing of those must shine through where the kernel looks.
     #[test]
     fn a_slot_shows_its_last_request_only(

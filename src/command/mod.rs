@@ -29,7 +29,7 @@ pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
 pub(crate) use fd::{CommandFd, Prepared};
-pub(crate) use mr::RegMr;
+pub(crate) use mr::{AdviseMr, QueryMr, RegDmabufMr, RegMr, ReregMr};
 pub(crate) use mw::{AllocMw, DeallocMw};
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};

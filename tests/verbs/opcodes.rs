@@ -249,6 +249,13 @@ fn missing_is_refused_before_posting() -> Result {
     let refused = batch.flush(target.remote(), Placement::Global).map(drop);
     same(refused, lacks(DeviceCapFlags::FLUSH_GLOBAL), "flush")?;
     same(batch.ring()?, 0, "requests in the batch")?;
+    match pair
+        .pd
+        .register(vec![0u8; 64], access | Access::FLUSH_GLOBAL)
+    {
+        Ok(_) => return fail("a region was registered for FLUSH"),
+        Err(refused) => same(refused.error.is_unsupported(), true, "the access")?,
+    }
     pair.post(|batch| batch.write_inline(b"alive", target.remote()))?
         .is(WcOpcode::RDMA_WRITE)
 }

@@ -11,7 +11,7 @@ use uverbs::{
     WcStatus,
 };
 
-use crate::support::{ALL, Pair, Result, fail, ignore, open, same, test};
+use crate::support::{ALL, Pair, Result, fail, ignore, next, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -32,6 +32,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test(
             "mr::on_demand_follows_the_process",
             on_demand_follows_the_process,
+        ),
+        test(
+            "mr::on_demand_serves_every_operation",
+            on_demand_serves_every_operation,
         ),
         test("mr::prefetch", prefetch),
     ]
@@ -405,6 +409,43 @@ fn on_demand_follows_the_process() -> Result {
     )?;
     write(&mut pair, b"third", mr.remote())?;
     same(&start(&mr)?, b"third", "what the process sees")
+}
+
+/// Catches an operation that does not fetch pages: each works on a page that nobody has touched.
+fn on_demand_serves_every_operation() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let untouched = || page(None);
+    let (from, into) = (
+        on_demand(&pair, untouched()?)?,
+        on_demand(&pair, untouched()?)?,
+    );
+    let (source, target) = (from.slice(..8)?, into.slice(..8)?);
+    let mut recv = pair.b.recv();
+    // SAFETY: the memory is looked at by copying, after the completion; so below.
+    unsafe { recv.post(1, target)? };
+    recv.ring()?;
+    // SAFETY: as above.
+    pair.post(|batch| unsafe { batch.send(source) })?
+        .is(WcOpcode::SEND)?;
+    next(&mut pair.b_cq)?.is(WcOpcode::RECV)?;
+
+    let sum = on_demand(&pair, untouched()?)?;
+    let at = sum.remote().slice(..8)?;
+    for old in [0u64, 5] {
+        // SAFETY: as above.
+        pair.post(|batch| unsafe { batch.fetch_add(target, at, 5) })?
+            .is(WcOpcode::FETCH_ADD)?;
+        same(start(&into)?, old.to_ne_bytes(), "the sum before")?;
+    }
+    // SAFETY: as above.
+    pair.post(|batch| unsafe { batch.compare_swap(target, at, 10, 99) })?
+        .is(WcOpcode::COMP_SWAP)?;
+    same(start(&sum)?, 99u64.to_ne_bytes(), "the sum swapped")?;
+
+    let word = on_demand(&pair, untouched()?)?;
+    pair.post(|batch| batch.atomic_write(*b"one word", word.remote()))?
+        .is(WcOpcode::ATOMIC_WRITE)?;
+    same(&start(&word)?, b"one word", "the word")
 }
 
 /// Catches advice that is encoded wrongly, and refusals that are not told.

@@ -276,3 +276,36 @@ impl Region {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Errno;
+
+    #[test]
+    fn a_region_is_whole_only_if_the_one_thing_asked_for_is_not_there() {
+        let subject = || Subject::the("MR");
+        let lacks = Error::unsupported(
+            Verb::ReregMr,
+            subject(),
+            "the driver does not have this verb",
+        );
+        let failed = Error::os(Verb::ReregMr, subject(), Errno::NOMEM);
+        let [translation, pd, access] = [
+            ReregMrFlags::CHANGE_TRANSLATION,
+            ReregMrFlags::CHANGE_PD,
+            ReregMrFlags::CHANGE_ACCESS,
+        ];
+        let asked = |flags: ReregMrFlags| abi::ReregMr {
+            flags: flags.bits(),
+            ..Default::default()
+        };
+        for one in [translation, pd, access] {
+            assert!(is_whole(&asked(one), &lacks), "{one:?}");
+            assert!(!is_whole(&asked(one), &failed), "{one:?}");
+        }
+        // A driver may have moved the region before it finds that it cannot change the access.
+        assert!(!is_whole(&asked(pd | access), &lacks));
+        assert!(!is_whole(&asked(ReregMrFlags::all()), &lacks));
+    }
+}

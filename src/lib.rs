@@ -71,7 +71,10 @@ pub use gid::{Gid, GidType};
 pub use grh::{GRH_LENGTH, Grh, GrhNetwork};
 pub use guid::{Guid, ParseGuidError};
 pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
-pub use mr::{Memory, Mr, RawMemory, RegisterError, WritableMemory};
+pub use mr::{
+    AfterRereg, DmabufMr, Memory, Mr, MrInfo, RawMemory, RegisterError, Rereg, ReregError,
+    ReregMemoryError, UnusableMr, WritableMemory,
+};
 pub use mw::{Mw, MwKind, Type1, Type2, Window};
 pub use pd::Pd;
 pub use qp::{
@@ -83,7 +86,8 @@ pub use qp::{
 pub use query::{DeviceAttr, GidEntry, PortAttr};
 pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use uverbs_uapi::enums::{
-    AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, MwType, WcOpcode, WcStatus,
+    AdviseMrAdvice as Advice, AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, MwType,
+    WcOpcode, WcStatus,
 };
 pub use uverbs_uapi::flags::{
     AccessFlags as Access, CoreSupport, DeviceCapFlags, PortCapFlags, PortCapFlags2, QpAttrMask,

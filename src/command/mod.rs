@@ -33,7 +33,7 @@ pub(crate) use device::{
 };
 pub(crate) use fd::{CommandFd, Prepared};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
-pub(crate) use mr::RegMr;
+pub(crate) use mr::{AdviseMr, QueryMr, RegDmabufMr, RegMr, ReregMr};
 pub(crate) use mw::{AllocMw, DeallocMw};
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};

@@ -188,6 +188,11 @@ impl Request {
         self.bytes(id, value.as_bytes())
     }
 
+    /// Adds an input array of at most 65,535 bytes.
+    pub(crate) fn array<T: IntoBytes + Immutable>(self, id: u16, values: &[T]) -> Self {
+        self.bytes(id, values.as_bytes())
+    }
+
     /// Adds room for an output of `len` bytes, at most 65,535.
     pub(crate) fn output(mut self, id: u16, len: usize) -> Self {
         let at = self.reserve(len);

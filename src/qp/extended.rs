@@ -218,7 +218,7 @@ impl<T: AtomicWrite> Batch<'_, T> {
         at: RemoteSlice,
     ) -> Result<Posted<'_>, PostError> {
         self.needs(DeviceCapFlags::ATOMIC_WRITE)?;
-        if at.address % ATOMIC != 0 {
+        if !at.address.is_multiple_of(ATOMIC) {
             return Err(PostError::NotAtomic {
                 address: at.address,
                 length: ATOMIC,

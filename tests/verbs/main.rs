@@ -3,8 +3,10 @@
 //! Each module lists its tests; what a kernel does not have is ignored with the reason, after the kernel's refusal has
 //! been looked at.
 
+mod dmabuf;
 mod mr;
 mod mw;
+mod native_mr;
 mod opcodes;
 mod support;
 
@@ -13,7 +15,13 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    let tests = [mr::tests(), mw::tests(), opcodes::tests()];
+    let tests = [
+        dmabuf::tests(),
+        mr::tests(),
+        mw::tests(),
+        native_mr::tests(),
+        opcodes::tests(),
+    ];
     let tests = tests.into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

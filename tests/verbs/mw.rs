@@ -36,6 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             "mw::bind_of_a_stale_window_fails",
             bind_of_a_stale_window_fails,
         ),
+        test("mw::type_2_is_bound_once", type_2_is_bound_once),
     ]
 }
 
@@ -300,4 +301,19 @@ fn bind_of_a_stale_window_fails() -> Result {
     }
     failed(&mut Pair::<Rc>::new()?)?;
     failed(&mut Pair::<Uc>::new()?)
+}
+
+/// Catches a window of type 2 that is bound over another bind: it must be invalidated before.
+fn type_2_is_bound_once() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type2>()?;
+    let window = target.window(.., Access::REMOTE_WRITE)?;
+    pair.post_b(|batch| batch.bind_mw_as(&mut mw, 1, window))?
+        .is(WcOpcode::BIND_MW)?;
+    let wc = pair.post_b(|batch| batch.bind_mw_as(&mut mw, 2, window))?;
+    if wc.status == WcStatus::SUCCESS {
+        return fail("bound twice");
+    }
+    same(pair.b.query()?.state, QpState::ERR, "state")
 }

@@ -2,8 +2,8 @@
 
 use libtest_mimic::Trial;
 use uverbs::{
-    Access, DeviceCapFlags, Mr, Placement, PostError, QpState, Rc, RemoteKey, Type2, Uc, WcOpcode,
-    WcStatus,
+    Access, DeviceCapFlags, Mr, Placement, PostError, QpState, QpType, Rc, RemoteKey, Type2, Uc,
+    WcOpcode, WcStatus,
 };
 
 use crate::support::{ALL, Pair, Result, fail, has, ignore, next, same, test};
@@ -34,6 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             "opcodes::missing_is_refused_before_posting",
             missing_is_refused_before_posting,
         ),
+        test("opcodes::each_has_its_transports", each_has_its_transports),
     ]
 }
 
@@ -249,6 +250,51 @@ fn missing_is_refused_before_posting() -> Result {
     let refused = batch.flush(target.remote(), Placement::Global).map(drop);
     same(refused, lacks(DeviceCapFlags::FLUSH_GLOBAL), "flush")?;
     same(batch.ring()?, 0, "requests in the batch")?;
+    match pair
+        .pd
+        .register(vec![0u8; 64], access | Access::FLUSH_GLOBAL)
+    {
+        Ok(_) => return fail("a region was registered for FLUSH"),
+        Err(refused) => same(refused.error.is_unsupported(), true, "the access")?,
+    }
     pair.post(|batch| batch.write_inline(b"alive", target.remote()))?
         .is(WcOpcode::RDMA_WRITE)
+}
+
+/// Catches a request that a transport lacks and that is let through because the transport is chosen at run time.
+fn each_has_its_transports() -> Result {
+    let context = crate::support::open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    let target = pd.register(vec![0u64; 8], Access::LOCAL_WRITE | Access::MW_BIND)?;
+    let at = target.remote();
+    for transport in [QpType::UC, QpType::UD] {
+        let mut qp = pd.qp(&cq).create_any(transport)?;
+        let mut mw = pd.alloc_mw::<Type2>()?;
+        let mut batch = qp.send();
+        // A datagram's queue pair misses the destination before anything else.
+        let lacks = match transport {
+            QpType::UD => PostError::Destination,
+            transport => PostError::NotInTransport { transport },
+        };
+        let sent = batch.send_inv_inline(b"x", RemoteKey(1)).map(drop);
+        same(sent, Err(lacks), "send_inv")?;
+        if has(
+            &context,
+            DeviceCapFlags::ATOMIC_WRITE | DeviceCapFlags::FLUSH_GLOBAL,
+        )? {
+            let written = batch.atomic_write([0; 8], at).map(drop);
+            same(written, Err(lacks), "atomic_write")?;
+            let flushed = batch.flush(at, Placement::Global).map(drop);
+            same(flushed, Err(lacks), "flush")?;
+        }
+        let window = target.window(.., Access::REMOTE_READ)?;
+        let key = mw.rkey();
+        let bound = batch.bind_mw_as(&mut mw, 1, window).map(drop);
+        let binds = transport == QpType::UC;
+        same(bound.is_ok(), binds, "bind_mw_as")?;
+        let expected = if binds { key.with_tag(1) } else { key };
+        same(mw.rkey(), expected, "the window's key")?;
+    }
+    Ok(())
 }

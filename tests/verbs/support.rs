@@ -99,7 +99,11 @@ impl<T: StaticTransport + Connected> Pair<T> {
 
     /// A pair whose queue pairs give peers this access.
     pub(crate) fn with(access: Access) -> Result<Self> {
-        let context = open()?;
+        Self::on(&open()?, access)
+    }
+
+    /// A pair in this context, whose queue pairs give peers this access.
+    pub(crate) fn on(context: &Context, access: Access) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let (a_cq, b_cq) = (context.create_cq(64)?, context.create_cq(64)?);
         let mut a = pd.create_qp::<T>(&a_cq, Caps::default())?;
@@ -117,7 +121,7 @@ impl<T: StaticTransport + Connected> Pair<T> {
             a_cq,
             b_cq,
             pd,
-            context,
+            context: context.clone(),
         })
     }
 

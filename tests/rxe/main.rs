@@ -5,6 +5,7 @@
 
 mod common;
 mod data;
+mod load;
 mod talk;
 
 use std::process::ExitCode;
@@ -17,7 +18,10 @@ fn main() -> ExitCode {
     if let Some(status) = role::play(&roles()) {
         return status;
     }
-    let tests = [data::tests()].into_iter().flatten().collect();
+    let tests = [data::tests(), load::tests()]
+        .into_iter()
+        .flatten()
+        .collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
 

@@ -5,6 +5,7 @@
 
 mod common;
 mod data;
+mod errors;
 mod load;
 mod talk;
 
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
     if let Some(status) = role::play(&roles()) {
         return status;
     }
-    let tests = [data::tests(), load::tests()]
+    let tests = [data::tests(), load::tests(), errors::tests()]
         .into_iter()
         .flatten()
         .collect();

@@ -409,7 +409,7 @@ fn halves_work_on_two_threads() -> Result {
             Err(halves) => halves,
         };
         let _b = uverbs::Qp::join(peer_send, recv).map_err(|_| "halves of one were not joined")?;
-        let mut a = uverbs::Qp::join(send, unused).map_err(|_| "halves of one were not joined")?;
+        let a = uverbs::Qp::join(send, unused).map_err(|_| "halves of one were not joined")?;
         same("the state", a.query()?.state, uverbs::QpState::RTS)?;
         a.destroy()?;
         Ok(())

@@ -9,7 +9,7 @@ use uverbs::{
 
 use crate::common::completion::nothing;
 use crate::common::device::open;
-use crate::common::{Pair, Result, Setup, completion, completions, kernel, pattern, test, until};
+use crate::common::{Pair, Result, Setup, completion, completions, kernel, pattern, test};
 use crate::talk::{self, same};
 
 pub(crate) fn tests() -> Vec<Trial> {

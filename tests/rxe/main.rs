@@ -6,6 +6,8 @@
 mod common;
 mod data;
 mod errors;
+mod events;
+mod limits;
 mod load;
 mod talk;
 
@@ -19,14 +21,20 @@ fn main() -> ExitCode {
     if let Some(status) = role::play(&roles()) {
         return status;
     }
-    let tests = [data::tests(), load::tests(), errors::tests()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let tests = [
+        data::tests(),
+        load::tests(),
+        errors::tests(),
+        events::tests(),
+        limits::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
 
 /// What this program does when a test starts it once more.
 fn roles() -> Vec<role::Role> {
-    Vec::new()
+    limits::ROLES.into()
 }

@@ -9,6 +9,8 @@ mod errors;
 mod events;
 mod limits;
 mod load;
+mod removal;
+mod resources;
 mod talk;
 
 use std::process::ExitCode;
@@ -27,6 +29,8 @@ fn main() -> ExitCode {
         errors::tests(),
         events::tests(),
         limits::tests(),
+        resources::tests(),
+        removal::tests(),
     ]
     .into_iter()
     .flatten()
@@ -36,5 +40,5 @@ fn main() -> ExitCode {
 
 /// What this program does when a test starts it once more.
 fn roles() -> Vec<role::Role> {
-    limits::ROLES.into()
+    [limits::ROLES.as_slice(), &resources::ROLES].concat()
 }

@@ -332,10 +332,14 @@ fn attributes_of_a_transition() -> Result {
     same("the state", qp.query()?.state, QpState::INIT)
 }
 
-/// Catches a wrong GID that is found out by a connection that does not work.
+/// Catches a wrong GID that is found out by a connection that does not work, and a good one that is refused.
 fn a_gid_index_that_does_not_exist() -> Result {
     let mut pair = Pair::<Rc>::create(&open()?, &Setup::default(), |qp| qp.create())?;
     let length = pair.context.query_port(1)?.gid_tbl_len;
+    for entry in pair.context.gid_table()? {
+        let alone = pair.context.query_gid(1, entry.index)?;
+        same("the entry alone", alone, entry)?;
+    }
     let mut options = uverbs::ConnectOptions::default();
     for index in [200, 255] {
         options.gid_index = Some(index);

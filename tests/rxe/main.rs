@@ -11,6 +11,8 @@ mod limits;
 mod load;
 mod removal;
 mod resources;
+mod routes;
+mod syscalls;
 mod talk;
 
 use std::process::ExitCode;
@@ -31,6 +33,8 @@ fn main() -> ExitCode {
         limits::tests(),
         resources::tests(),
         removal::tests(),
+        routes::tests(),
+        syscalls::tests(),
     ]
     .into_iter()
     .flatten()
@@ -40,5 +44,11 @@ fn main() -> ExitCode {
 
 /// What this program does when a test starts it once more.
 fn roles() -> Vec<role::Role> {
-    [limits::ROLES.as_slice(), &resources::ROLES].concat()
+    [
+        limits::ROLES.as_slice(),
+        &resources::ROLES,
+        &routes::ROLES,
+        &syscalls::ROLES,
+    ]
+    .concat()
 }

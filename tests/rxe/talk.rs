@@ -243,3 +243,12 @@ pub(crate) fn same<V: PartialEq + std::fmt::Debug>(what: &str, is: V, should_be:
     let short = |text: &str| text.chars().take(300).collect::<String>();
     Err(format!("{what}: {}, not {}", short(&is), short(&should_be)).into())
 }
+
+/// One inline WRITE from `a` to `b`, which needs no memory of `a`.
+pub(crate) fn writes_inline<T: RdmaWrite>(pair: &mut Pair<T>) -> Result {
+    let to = pair.b.mr.remote();
+    let mut batch = pair.a.qp.send();
+    batch.write_inline(b"child", to)?.signaled(61);
+    batch.ring()?;
+    sent(pair, 61, WcOpcode::RDMA_WRITE).map(drop)
+}

@@ -4,6 +4,7 @@ pub(crate) mod completion;
 pub(crate) mod device;
 pub(crate) mod pair;
 pub(crate) mod role;
+pub(crate) mod trace;
 
 use std::error::Error;
 use std::fmt;

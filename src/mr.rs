@@ -508,6 +508,20 @@ impl<M: Memory> Mr<M> {
     }
 }
 
+impl<M: Memory> Mr<M> {
+    /// Takes the region apart into its handle, its range, its local key and its share in the PD. It stays
+    /// registered, and the memory is leaked.
+    pub(crate) fn into_parts(self) -> (MrHandle, RemoteSlice, LocalKey, PdUse) {
+        let remote = self.remote();
+        let this = ManuallyDrop::new(self);
+        let Region { handle, lkey, .. } = this.region;
+        // SAFETY: `this` is neither used nor dropped after this, so the share is moved out once; the other
+        // fields of the region need no drop, and the memory is to be leaked.
+        let pd = unsafe { std::ptr::read(&raw const this.region.pd) };
+        (handle, remote, lkey, pd)
+    }
+}
+
 /// Memory that this side may write through a region. It is implemented for all [`Memory`] that is
 /// [`Memory::WRITABLE`] in this crate; implement it beside `Memory` for types of your own.
 pub trait WritableMemory: Memory {}

@@ -13,6 +13,7 @@ mod cq;
 mod destroy;
 mod device;
 mod fd;
+mod info;
 mod mr;
 mod pd;
 mod qp;
@@ -27,7 +28,8 @@ pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
 pub(crate) use fd::{CommandFd, Prepared};
-pub(crate) use mr::RegMr;
+pub(crate) use info::{InfoHandles, QueryContext, QueryContextReply};
+pub(crate) use mr::{QueryMr, QueryMrReply, RegMr};
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};

@@ -1,7 +1,7 @@
 //! Memory regions.
 
 use uverbs_uapi::handle::{MrHandle, PdHandle};
-use uverbs_uapi::{cmd, write as abi};
+use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
 use super::{Command, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
@@ -76,6 +76,54 @@ impl Command for RegMr {
             handle: MrHandle(mr_handle),
             lkey,
             rkey,
+        })
+    }
+}
+
+/// Asks for the keys and the range of a region that may have been registered by others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryMr(pub(crate) MrHandle);
+
+/// What the kernel knows of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryMrReply {
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// The address by which work requests and peers name the first byte; Linux before 5.13 does not tell.
+    pub(crate) iova: Option<u64>,
+}
+
+impl Command for QueryMr {
+    type Reply = QueryMrReply;
+    const VERB: Verb = Verb::QueryMr;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("MR", self.0.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::MR, method::mr::QUERY)
+                    .handle(attr::query_mr::HANDLE, self.0.0)
+                    .output(attr::query_mr::RESP_LKEY, size_of::<u32>())
+                    .output(attr::query_mr::RESP_RKEY, size_of::<u32>())
+                    .output(attr::query_mr::RESP_LENGTH, size_of::<u64>())
+                    .output(attr::query_mr::RESP_IOVA, size_of::<u64>()),
+            ),
+            // The number of the write command exists, and no kernel ever had the command.
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        Ok(QueryMrReply {
+            lkey: answer.answer(attr::query_mr::RESP_LKEY)?,
+            rkey: answer.answer(attr::query_mr::RESP_RKEY)?,
+            length: answer.answer(attr::query_mr::RESP_LENGTH)?,
+            iova: answer.answer(attr::query_mr::RESP_IOVA).ok(),
         })
     }
 }

@@ -37,6 +37,11 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the file already has a context, or the driver refused the user data"
         }
         (Verb::GetContext, Errno::AGAIN) => "the device is not active at the moment",
+        (Verb::ImportDevice, Errno::INVAL) => {
+            "the file has no context: nobody has opened the device with it"
+        }
+        (Verb::QueryMr, Errno::INVAL) => "the handle names an object of another kind, not an MR",
+        (Verb::QueryMr, Errno::NOENT) => "the context has no object with this handle",
         (Verb::DeallocPd, Errno::BUSY) => "MRs, MWs, AHs, QPs, SRQs or WQs still stand on the PD",
         (Verb::RegMr | Verb::ReregMr, Errno::NOMEM) => {
             "the memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory left"

@@ -47,6 +47,7 @@ mod mr;
 mod pd;
 mod qp;
 mod query;
+pub mod share;
 mod wc;
 mod wr;
 

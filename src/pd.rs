@@ -39,6 +39,8 @@ pub(crate) struct PdInner {
     handle: PdHandle,
     users: Users,
     stand: Stand,
+    /// It is on offer to other processes.
+    shared: AtomicBool,
 }
 
 /// How a PD stands to the kernel's object.
@@ -61,6 +63,7 @@ pub(crate) enum User {
     Qp,
     Cq,
     Domain,
+    Offer,
 }
 
 /// How many objects of each kind stand on a PD, by the kind's number.
@@ -68,7 +71,7 @@ pub(crate) enum User {
 struct Users([AtomicU32; NAMES.len()]);
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 5] = ["MR", "AH", "QP", "CQ", "parent domain"];
+const NAMES: [&str; 6] = ["MR", "AH", "QP", "CQ", "parent domain", "offer"];
 
 /// "2 MRs, 1 QP"; nothing if there are none.
 impl fmt::Display for Users {
@@ -107,6 +110,19 @@ impl PdUse {
     }
 }
 
+/// Offering a PD to other processes.
+impl PdUse {
+    /// As [`Pd::leave`].
+    pub(crate) fn leave(&self) {
+        self.pd.leave();
+    }
+
+    /// The PD is not on offer any more.
+    pub(crate) fn stop_sharing(&self) {
+        self.pd.root().shared.store(false, Ordering::Relaxed);
+    }
+}
+
 impl Drop for PdUse {
     fn drop(&mut self) {
         // Relaxed: the count is for messages; the `Arc` orders what matters.
@@ -121,6 +137,7 @@ impl Pd {
             handle,
             users: Users::default(),
             stand,
+            shared: AtomicBool::new(false),
         }))
     }
 
@@ -199,6 +216,12 @@ impl Pd {
         }
     }
 
+    /// Notes that the PD is on offer; false if it is already.
+    pub(crate) fn start_sharing(&self) -> bool {
+        // Relaxed: the flag guards no other memory.
+        !self.0.root().shared.swap(true, Ordering::Relaxed)
+    }
+
     /// Leaves the kernel's object to others: neither drop nor anything that stands on it frees it any more.
     pub(crate) fn leave(&self) {
         self.0.leave();
@@ -230,8 +253,16 @@ impl PdInner {
         self.context.fd().execute(&DeallocPd(self.handle))
     }
 
+    /// The PD whose handle it has: itself, or the one under all the parent domains.
+    fn root(&self) -> &PdInner {
+        match &self.stand {
+            Stand::Over(domain) => domain.base.pd.root(),
+            Stand::Owned(_) | Stand::Imported(_) => self,
+        }
+    }
+
     fn leave(&self) {
-        if let Stand::Owned(owned) = &self.stand {
+        if let Stand::Owned(owned) = &self.root().stand {
             owned.store(false, Ordering::Relaxed);
         }
     }

@@ -132,7 +132,7 @@ impl<'a> OfferBuilder<'a> {
         let parcel = Parcel { message, files };
         let broker = Broker::new(listener, self.key, parcel, self.limits).map_err(failed)?;
         Ok(Offer {
-            broker,
+            broker: Box::new(broker),
             share,
             address: address.clone(),
         })
@@ -183,7 +183,7 @@ impl Drop for Share {
 /// it ends it whatever be, and if somebody does, leaves the kernel's object to those: it then ends with the
 /// last process that holds the file.
 pub struct Offer {
-    broker: Broker,
+    broker: Box<Broker>,
     share: Share,
     address: Address,
 }

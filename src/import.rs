@@ -62,16 +62,15 @@ impl Context {
         let driver = Driver::select(id, abi_version, device.name())?;
         fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|errno| Error::os(VERB, subject(), errno))?;
         let fd = CommandFd::new(fd, id.0, Route::Ioctl);
-        let reply = query_context(&fd)?;
+        // A file without a context is refused by the first of these two that the driver has.
+        let of_import = |error: Error| match error.errno() {
+            Some(errno) => Error::os(VERB, subject(), errno),
+            None => error,
+        };
+        let reply = query_context(&fd).map_err(of_import)?;
         let context = Context::new(device.clone(), driver, fd, reply);
-        // Now rather than later: this is refused on a file without a context.
-        match context.async_fd() {
-            Ok(_) => Ok(context),
-            Err(error) => Err(match error.errno() {
-                Some(errno) => Error::os(VERB, subject(), errno),
-                None => error,
-            }),
-        }
+        context.async_fd().map_err(of_import)?;
+        Ok(context)
     }
 
     /// Imports a protection domain of this context by its handle.

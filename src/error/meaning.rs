@@ -40,8 +40,12 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::ImportDevice, Errno::INVAL) => {
             "the file has no context: nobody has opened the device with it"
         }
-        (Verb::QueryMr, Errno::INVAL) => "the handle names an object of another kind, not an MR",
-        (Verb::QueryMr, Errno::NOENT) => "the context has no object with this handle",
+        (Verb::QueryMr | Verb::ImportMr, Errno::INVAL) => {
+            "the handle names an object of another kind, not an MR"
+        }
+        (Verb::QueryMr | Verb::ImportMr, Errno::NOENT) => {
+            "the context has no object with this handle"
+        }
         (Verb::SharePd, Errno::ACCESS | Errno::PERM) => {
             "the key is wrong, or the exporter or the socket's mode does not allow this user"
         }

@@ -59,7 +59,7 @@ fn handle_of(mr: &Mr<Vec<u8>>) -> String {
 fn after_dup() -> Outcome {
     let context = open()?;
     let pd = context.alloc_pd()?;
-    let mr = pd.register(vec![0; 4096], open_access())?;
+    let mr = pd.register(vec![0u8; 4096], open_access())?;
     let imported = import(&context)?;
     let other = imported.import_pd(pd.handle())?;
     let seen = other.import_mr(mr.handle())?;
@@ -83,7 +83,7 @@ impl Original {
     fn new() -> Outcome<Self> {
         let context = open()?;
         let pd = context.alloc_pd()?;
-        let mr = pd.register(vec![0; 4096], open_access())?;
+        let mr = pd.register(vec![0u8; 4096], open_access())?;
         Ok(Self { context, pd, mr })
     }
 
@@ -151,7 +151,7 @@ fn after_pidfd_getfd() -> Outcome {
 
 /// Catches rings that a forked child shares or loses, and a child's end that destroys its parent's objects.
 fn after_fork() -> Outcome {
-    let mut child = Process::start("forker", &[] as &[&str])?;
+    let mut child = Process::start("forker", &[])?;
     child.expect("done")?;
     child.finish()
 }
@@ -225,7 +225,7 @@ fn handles_that_are_no_mr() -> Outcome {
     let original = Original::new()?;
     let pd = import(&original.context)?.import_pd(original.pd.handle())?;
     let refused = |handle| pd.import_mr(handle).unwrap_err();
-    let gone = original.pd.register(vec![0; 64], open_access())?;
+    let gone = original.pd.register(vec![0u8; 64], open_access())?;
     let stale = gone.handle();
     pd.import_mr(stale)?.unimport();
     gone.deregister()?;
@@ -300,7 +300,7 @@ fn letting_go_calls_nobody() -> Outcome {
         original.pd.handle().0.to_string(),
         handle_of(&original.mr),
     ];
-    Process::start("silent", &arguments)?.finish()?;
+    Process::start("silent", &arguments.each_ref().map(String::as_str))?.finish()?;
     assert!(
         original
             .context

@@ -1,6 +1,5 @@
 //! This program again, in a role, with its standard input and output as lines.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -26,7 +25,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(role: &str, arguments: &[impl AsRef<OsStr>]) -> Outcome<Self> {
+    pub(crate) fn start(role: &str, arguments: &[&str]) -> Outcome<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args([ROLE, role])
             .args(arguments)
@@ -43,16 +42,14 @@ impl Process {
     }
 
     /// Starts it as the first process of a new PID namespace.
-    pub(crate) fn start_apart(role: &str, arguments: &[impl AsRef<OsStr>]) -> Outcome<Self> {
-        use rustix::thread::{
-            LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe,
-        };
+    pub(crate) fn start_apart(role: &str, arguments: &[&str]) -> Outcome<Self> {
+        use rustix::thread::{UnshareFlags, move_into_link_name_space, unshare_unsafe};
         let own = File::open("/proc/self/ns/pid")?;
         // SAFETY: of this thread, only children that are made until the end of this function are concerned.
         unsafe { unshare_unsafe(UnshareFlags::NEWPID) }?;
         let process = Self::start(role, arguments);
         // Nothing could be started any more once the first process of the namespace has ended.
-        move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Pid))?;
+        move_into_link_name_space(own.as_fd(), None)?;
         process
     }
 

@@ -49,6 +49,13 @@ fn hear() -> Outcome<String> {
     }
 }
 
+/// Goes on when the parent says so or has nothing more to say.
+fn wait_for_parent() {
+    let mut line = String::new();
+    // Whatever comes or fails, the waiting is over.
+    let _ = std::io::stdin().lock().read_line(&mut line);
+}
+
 fn number<T: std::str::FromStr<Err = std::num::ParseIntError>>(text: &str) -> Outcome<T> {
     Ok(text.parse()?)
 }
@@ -113,7 +120,7 @@ fn importer(arguments: &[&str]) -> Outcome {
     pair.write_to(mr.remote())?;
     pair.read_from(mr.remote())?;
     say("done");
-    hear()?;
+    wait_for_parent();
     Ok(())
 }
 
@@ -184,13 +191,13 @@ fn exporter(address: &str) -> Outcome {
     let key: ShareKey = hear()?.parse()?;
     let context = import::open()?;
     let pd = context.alloc_pd()?;
-    let mr = pd.register(vec![0; 8192], open_access())?;
+    let mr = pd.register(vec![0u8; 8192], open_access())?;
     let offer = pd.offer(key).mr("memory", &mr).at(&address)?;
     say("offered");
     hear()?;
     let serving = offer.spawn()?;
     say("serving");
-    hear()?;
+    wait_for_parent();
     drop(serving);
     Ok(())
 }
@@ -215,8 +222,8 @@ pub(crate) fn join(address: &str, key: ShareKey) -> Outcome<Joined> {
 fn exchange(pd: &ImportedPd) -> Outcome {
     let mut cq = pd.context().create_cq(16)?;
     let mut qp = pd.create_qp::<Rc>(&cq, Caps::default())?;
-    let source = pd.register(vec![0x5a; 4096], open_access())?;
-    let target = pd.register(vec![0; 4096], open_access())?;
+    let source = pd.register(vec![0x5au8; 4096], open_access())?;
+    let target = pd.register(vec![0u8; 4096], open_access())?;
     let RemoteSlice {
         address,
         length,
@@ -249,6 +256,6 @@ fn exchange(pd: &ImportedPd) -> Outcome {
         true => say("seen"),
         false => say("the other's bytes did not come"),
     }
-    hear()?;
+    wait_for_parent();
     Ok(())
 }

@@ -44,8 +44,8 @@ pub(crate) const TESTS: &[(&str, fn() -> Outcome)] = &[
         three_processes_and_no_exporter,
     ),
     (
-        "share::joiner_in_another_pid_namespace",
-        joiner_in_another_pid_namespace,
+        "share::exporter_in_another_pid_namespace",
+        exporter_in_another_pid_namespace,
     ),
 ];
 
@@ -140,7 +140,7 @@ fn withdrawn_when_all_have_gone() -> Outcome {
         .at(&meeting.address()?)?
         .spawn()?;
     let joined = meeting.join()?;
-    let mr = joined.pd().register(vec![0; 64], open_access())?;
+    let mr = joined.pd().register(vec![0u8; 64], open_access())?;
     drop(joined);
     let offer = serving.stop().ok_or("the thread has panicked")?;
     let busy = offer.withdraw().unwrap_err();
@@ -181,7 +181,7 @@ fn memory_comes_along() -> Outcome {
     let memfd = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&memfd, 8192)?;
     let memory = memmap2::MmapRaw::map_raw(&memfd)?;
-    let private = pd.register(vec![0; 64], open_access())?;
+    let private = pd.register(vec![0u8; 64], open_access())?;
     let shared = pd.register(memory, open_access())?;
     let offer = pd
         .offer(meeting.key.clone())
@@ -326,21 +326,16 @@ fn three_processes_and_no_exporter() -> Outcome {
     second.finish()
 }
 
-/// Catches a process id that means nothing to the exporter.
-fn joiner_in_another_pid_namespace() -> Outcome {
+/// Catches a process id of 0: as which the kernel shows a process outside of the exporter's namespace.
+fn exporter_in_another_pid_namespace() -> Outcome {
     let meeting = Meeting::new()?;
-    let mut joiner = Process::start_apart("joiner", &[&meeting.address])?;
-    let context = import::open()?;
-    let pd = context.alloc_pd()?;
-    let serving = pd
-        .offer(meeting.key.clone())
-        .at(&meeting.address()?)?
-        .spawn()?;
-    joiner.say(&format!("{:016x}", meeting.key.expose()))?;
-    joiner.expect("joined")?;
-    joiner.say("go")?;
-    joiner.expect("traffic")?;
-    joiner.kill()?;
-    drop(serving);
-    Ok(())
+    let mut exporter = Process::start_apart("exporter", &[&meeting.address])?;
+    exporter.say(&format!("{:016x}", meeting.key.expose()))?;
+    exporter.expect("offered")?;
+    exporter.say("serve")?;
+    exporter.expect("serving")?;
+    let joined = meeting.join()?;
+    traffic::over(joined.pd())?;
+    drop(joined);
+    exporter.finish()
 }

@@ -23,6 +23,10 @@ pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
         ("silent", [fd, pd, mr]) => silent(fd, pd, mr),
         ("exporter", [address]) => exporter(address),
         ("joiner", [address]) => joiner(address),
+        ("joiner", [address, user]) => {
+            become_user(number(user).unwrap_or(u32::MAX)).and_then(|()| joiner(address))
+        }
+        ("crowd", [address]) => crowd(address),
         _ => Err(format!("no such role: {role} {arguments:?}").into()),
     };
     match outcome {
@@ -98,6 +102,33 @@ fn receive(socket: BorrowedFd<'_>) -> Outcome<OwnedFd> {
     file.ok_or_else(|| "no file came".into())
 }
 
+/// Gives up being root, for good.
+fn become_user(user: u32) -> Outcome {
+    // SAFETY: the call has no requirements of memory. By the C library: for all threads.
+    match unsafe { libc::setuid(user) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
+}
+
+/// Connects two hundred times and says nothing.
+fn crowd(address: &str) -> Outcome {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let name = address.strip_prefix('@').ok_or("not an abstract name")?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let mut sockets = Vec::new();
+    for _ in 0..200 {
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::connect(&socket, &address)?;
+        sockets.push(socket);
+    }
+    say("here");
+    wait_for_parent();
+    Ok(())
+}
+
 /// Imports a PD and an MR, has traffic over the PD, and writes to the MR, which is its parent's memory.
 /// Arguments: user, way, two for the way, PD, MR.
 fn importer(arguments: &[&str]) -> Outcome {
@@ -105,13 +136,7 @@ fn importer(arguments: &[&str]) -> Outcome {
         return Err("six arguments are needed".into());
     };
     let fd = obtain(way, first, second)?;
-    let user: u32 = number(user)?;
-    if user != 0 {
-        // SAFETY: the call has no requirements of memory. By the library: for all threads.
-        if unsafe { libc::setuid(user) } != 0 {
-            return Err(std::io::Error::last_os_error().into());
-        }
-    }
+    become_user(number(user)?)?;
     let context = Context::import(fd)?;
     let pd = context.import_pd(PdHandle(number(pd)?))?;
     let mr = pd.import_mr(MrHandle(number(mr)?))?;

@@ -12,6 +12,14 @@ use crate::traffic::{self, Pair, open_access};
 use crate::{Outcome, import};
 
 pub(crate) const TESTS: &[(&str, fn() -> Outcome)] = &[
+    (
+        "share::only_users_who_are_allowed",
+        only_users_who_are_allowed,
+    ),
+    (
+        "share::a_crowd_and_no_descriptor_left",
+        a_crowd_and_no_descriptor_left,
+    ),
     ("share::once_per_pd", once_per_pd),
     (
         "share::joined_pd_carries_traffic",
@@ -338,4 +346,61 @@ fn exporter_in_another_pid_namespace() -> Outcome {
     traffic::over(joined.pd())?;
     drop(joined);
     exporter.finish()
+}
+
+/// Catches a socket that other users cannot or all users can use, and a joiner that does not trust root.
+fn only_users_who_are_allowed() -> Outcome {
+    let key = ShareKey::random()?;
+    let address = format!("/tmp/uverbs-share-{}", std::process::id());
+    let meeting = Meeting { address, key };
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let offer = pd.offer(meeting.key.clone());
+    let serving = offer.allow_user(1000).at(&meeting.address()?)?.spawn()?;
+    let start = |user| -> Outcome<Process> {
+        let mut joiner = Process::start("joiner", &[&meeting.address, user])?;
+        joiner.say(&format!("{:016x}", meeting.key.expose()))?;
+        Ok(joiner)
+    };
+    let stranger = start("1001")?.hear()?;
+    assert!(
+        stranger.contains("the exporter or the socket's mode does not allow"),
+        "{stranger}"
+    );
+    assert_eq!(serving.stats().refused_users, 1);
+    let mut guest = start("1000")?;
+    guest.expect("joined")?;
+    guest.say("go")?;
+    guest.expect("traffic")?;
+    guest.kill()?;
+    drop(serving);
+    Ok(())
+}
+
+/// Catches an exporter that silent clients starve of file descriptors.
+fn a_crowd_and_no_descriptor_left() -> Outcome {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let meeting = Meeting::new()?;
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let mut offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
+    let mut crowd = Process::start("crowd", &[&meeting.address])?;
+    crowd.expect("here")?;
+    let mut joiner = meeting.start("joiner")?;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(48),
+            ..limit
+        },
+    )?;
+    while offer.joiners() == 0 {
+        offer.serve_once(None)?;
+    }
+    setrlimit(Resource::Nofile, limit)?;
+    joiner.expect("joined")?;
+    assert!(offer.stats().silent >= 150, "{:?}", offer.stats());
+    joiner.kill()?;
+    crowd.kill()
 }

@@ -100,7 +100,12 @@ struct Inner {
 }
 
 impl Context {
-    fn new(device: Device, driver: Driver, fd: CommandFd, reply: GetContextReply) -> Self {
+    pub(crate) fn new(
+        device: Device,
+        driver: Driver,
+        fd: CommandFd,
+        reply: GetContextReply,
+    ) -> Self {
         let async_fd = match reply.async_fd {
             Some(fd) => OnceLock::from(fd),
             None => OnceLock::new(),
@@ -134,11 +139,14 @@ impl Context {
     }
 
     /// Completion vectors that a CQ can choose from: numbers below this.
+    ///
+    /// 1 for an imported context whose driver does not tell.
     pub fn num_comp_vectors(&self) -> u32 {
         self.0.num_comp_vectors
     }
 
-    /// What the kernel's core supports beyond the basics.
+    /// What the kernel's core supports beyond the basics; nothing for an imported context whose driver does
+    /// not tell.
     pub fn core_support(&self) -> CoreSupport {
         self.0.core_support
     }

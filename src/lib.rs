@@ -42,6 +42,7 @@ mod event_file;
 mod gid;
 mod grh;
 mod guid;
+mod import;
 mod key;
 mod mr;
 mod mw;
@@ -49,6 +50,7 @@ mod pd;
 mod qp;
 mod query;
 mod srq;
+pub mod share;
 mod wc;
 mod wr;
 
@@ -70,6 +72,7 @@ pub use event::{AsyncEvent, AsyncEvents, EventSource};
 pub use gid::{Gid, GidType};
 pub use grh::{GRH_LENGTH, Grh, GrhNetwork};
 pub use guid::{Guid, ParseGuidError};
+pub use import::{ImportedMr, ImportedPd};
 pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 pub use mr::{
     AfterRereg, DmabufMr, Memory, Mr, MrInfo, RawMemory, RegisterError, Rereg, ReregError,

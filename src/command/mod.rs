@@ -13,6 +13,7 @@ mod cq;
 mod destroy;
 mod device;
 mod fd;
+mod info;
 mod mcast;
 mod mr;
 mod mw;
@@ -33,8 +34,9 @@ pub(crate) use device::{
 };
 pub(crate) use fd::{CommandFd, Prepared};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
-pub(crate) use mr::{AdviseMr, QueryMr, RegDmabufMr, RegMr, ReregMr};
+pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
 pub(crate) use mw::{AllocMw, DeallocMw};
+pub(crate) use info::{InfoHandles, QueryContext, QueryContextReply};
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};

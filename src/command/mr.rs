@@ -182,8 +182,10 @@ pub(crate) struct QueryMr(pub(crate) MrHandle);
 pub(crate) struct QueryMrReply {
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+    /// Bytes.
     pub(crate) length: u64,
-    pub(crate) iova: u64,
+    /// The address by which work requests and peers name the first byte; Linux before 5.13 does not tell.
+    pub(crate) iova: Option<u64>,
 }
 
 impl Command for QueryMr {
@@ -215,7 +217,7 @@ impl Command for QueryMr {
             lkey: answer.answer(id::RESP_LKEY)?,
             rkey: answer.answer(id::RESP_RKEY)?,
             length: answer.answer(id::RESP_LENGTH)?,
-            iova: answer.answer(id::RESP_IOVA)?,
+            iova: answer.answer(id::RESP_IOVA).ok(),
         })
     }
 }

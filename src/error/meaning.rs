@@ -37,6 +37,25 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the file already has a context, or the driver refused the user data"
         }
         (Verb::GetContext, Errno::AGAIN) => "the device is not active at the moment",
+        (Verb::ImportDevice, Errno::INVAL) => {
+            "the file has no context: nobody has opened the device with it"
+        }
+        (Verb::QueryMr | Verb::ImportMr, Errno::INVAL) => {
+            "the handle names an object of another kind, not an MR"
+        }
+        (Verb::QueryMr | Verb::ImportMr, Errno::NOENT) => {
+            "the context has no object with this handle"
+        }
+        (Verb::SharePd, Errno::ACCESS | Errno::PERM) => {
+            "the key is wrong, or the exporter or the socket's mode does not allow this user"
+        }
+        (Verb::SharePd, Errno::NOENT | Errno::CONNREFUSED) => {
+            "nobody makes an offer at this address"
+        }
+        (Verb::SharePd, Errno::TIMEDOUT) => "the exporter does not serve its offer",
+        (Verb::SharePd, Errno::CONNRESET) => "the exporter closed the connection without an answer",
+        (Verb::AllocShpd, Errno::ADDRINUSE) => "something is at the address already",
+        (Verb::AllocShpd, Errno::ACCESS) => "this user may not make a socket in the directory",
         (Verb::DeallocPd, Errno::BUSY) => "MRs, MWs, AHs, QPs, SRQs or WQs still stand on the PD",
         (Verb::RegMr | Verb::ReregMr, Errno::NOMEM) => {
             "the memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory left"

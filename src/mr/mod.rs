@@ -30,7 +30,7 @@ use crate::context::Context;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::mw::Window;
-use crate::pd::{Pd, User};
+use crate::pd::{Pd, PdUse, User};
 use crate::query::DeviceAttr;
 
 /// A registration that failed, with the memory that was to be registered.
@@ -394,6 +394,18 @@ impl<M: Memory> Mr<M> {
             object: Self { held },
             error,
         })
+    }
+}
+
+impl<M: Memory> Mr<M> {
+    /// Takes the region apart into its handle, its range, its local key and its share in the PD. It stays
+    /// registered, and the memory is leaked.
+    pub(crate) fn into_parts(self) -> (MrHandle, RemoteSlice, LocalKey, PdUse) {
+        let (memory, region) = self.held.into_parts();
+        std::mem::forget(memory);
+        let remote = region.remote();
+        let Region { handle, lkey, pd, .. } = region;
+        (handle, remote, lkey, pd)
     }
 }
 

@@ -194,7 +194,8 @@ impl Pages {
 
     fn keep_from_children(base: NonNull<u8>, length: usize) -> io::Result<()> {
         // SAFETY: the advice changes nothing in this process.
-        Ok(unsafe { madvise(base.as_ptr().cast(), length, Advice::LinuxDontFork)? })
+        let told = unsafe { madvise(base.as_ptr().cast(), length, Advice::LinuxDontFork) };
+        told.map_err(io::Error::from)
     }
 }
 

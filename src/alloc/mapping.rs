@@ -78,7 +78,8 @@ impl Mapping {
     pub(super) fn open(&self, start: usize, length: usize) -> io::Result<()> {
         let flags = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the pages are the mapping's own, and allowing access takes nothing from anybody.
-        Ok(unsafe { mprotect(self.at(start).as_ptr().cast(), length, flags)? })
+        let opened = unsafe { mprotect(self.at(start).as_ptr().cast(), length, flags) };
+        opened.map_err(io::Error::from)
     }
 }
 

@@ -57,7 +57,10 @@ mod wr;
 pub use uverbs_uapi as uapi;
 
 pub use ah::{AddressVector, Ah, UdPeer};
-pub use alloc::{AllocError, Allocation, Allocator, BufferRequest, Purpose, ResourceType};
+pub use alloc::{
+    AllocError, Allocation, Allocator, Arena, BufferCounts, BufferRequest, Counting, GuardPages,
+    HugePageSize, HugePages, NumaNode, Purpose, ResourceType, SharedMemfd,
+};
 pub use channel::{CompletionChannel, CqEvent};
 pub use command::Route;
 pub use context::{Context, OpenOptions, open};

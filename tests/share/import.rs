@@ -11,11 +11,11 @@ use rustix::net::{
 use uverbs::uapi::handle::{MrHandle, PdHandle};
 use uverbs::{Cause, Context, Errno, Mr, Pd, Route};
 
-use crate::Outcome;
 use crate::process::{Process, inheritable};
 use crate::traffic::{self, Pair, open_access};
+use crate::{Outcome, Test};
 
-pub(crate) const TESTS: &[(&str, fn() -> Outcome)] = &[
+pub(crate) const TESTS: &[Test] = &[
     ("import::after_dup", after_dup),
     ("import::after_exec", after_exec),
     ("import::after_scm_rights", after_scm_rights),

@@ -16,6 +16,9 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 /// What goes wrong in a test.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
+/// A test with its name.
+type Test = (&'static str, fn() -> Outcome);
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some((role, arguments)) = process::role(&arguments) {

@@ -9,9 +9,9 @@ use uverbs::share::{Address, Join, Joined, ShareKey};
 use crate::process::Process;
 use crate::roles::join;
 use crate::traffic::{self, Pair, open_access};
-use crate::{Outcome, import};
+use crate::{Outcome, Test, import};
 
-pub(crate) const TESTS: &[(&str, fn() -> Outcome)] = &[
+pub(crate) const TESTS: &[Test] = &[
     (
         "share::only_users_who_are_allowed",
         only_users_who_are_allowed,

@@ -49,8 +49,8 @@ mod mw;
 mod pd;
 mod qp;
 mod query;
-mod srq;
 pub mod share;
+mod srq;
 mod wc;
 mod wr;
 

@@ -73,7 +73,16 @@ pub(crate) enum User {
 struct Users([AtomicU32; NAMES.len()]);
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 8] = ["MR", "AH", "QP", "CQ", "SRQ", "MW", "parent domain", "offer"];
+const NAMES: [&str; 8] = [
+    "MR",
+    "AH",
+    "QP",
+    "CQ",
+    "SRQ",
+    "MW",
+    "parent domain",
+    "offer",
+];
 
 /// "2 MRs, 1 QP"; nothing if there are none.
 impl fmt::Display for Users {

@@ -33,10 +33,10 @@ pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
 pub(crate) use fd::{CommandFd, Prepared};
+pub(crate) use info::{InfoHandles, QueryContext, QueryContextReply};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
 pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
 pub(crate) use mw::{AllocMw, DeallocMw};
-pub(crate) use info::{InfoHandles, QueryContext, QueryContextReply};
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};

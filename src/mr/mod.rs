@@ -404,7 +404,9 @@ impl<M: Memory> Mr<M> {
         let (memory, region) = self.held.into_parts();
         std::mem::forget(memory);
         let remote = region.remote();
-        let Region { handle, lkey, pd, .. } = region;
+        let Region {
+            handle, lkey, pd, ..
+        } = region;
         (handle, remote, lkey, pd)
     }
 }

@@ -29,6 +29,8 @@ done
 $bb mkdir -p /newroot/dev/pts
 must $bb mount -t devpts -o mode=620,ptmxmode=666 devpts /newroot/dev/pts
 
+$bb hostname guest
+
 # Directories that the tmpfs above would hide.
 echo "$KEEP" | while read -r directory; do
     [ -n "$directory" ] || continue

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use nix::libc::SIGTERM;
 
 use super::EXIT_RUNNER_FAILED;
 use super::options::{self, Kernel, Machine};
@@ -70,6 +71,11 @@ impl Demo {
         let sides = [("server", spec(common)), ("client", spec(client))];
         let passed = both(&mut guest, &sides)?;
         let clean = options::shut_down(guest)?;
+        if passed && clean {
+            println!(
+                "\n1000 messages of 4096 bytes went each way over soft-RoCE, every byte checked, without libibverbs."
+            );
+        }
         Ok(match (passed, clean) {
             (true, true) => ExitCode::SUCCESS,
             (false, _) => ExitCode::FAILURE,
@@ -114,10 +120,21 @@ fn both(guest: &mut Guest, specs: &[(&'static str, Spec); 2]) -> Result<bool> {
             Err(status) => {
                 side.status = Some(status);
                 show(side);
+                if status != 0 {
+                    end_others(guest, &sides)?;
+                }
             }
         }
     }
     Ok(sides.iter().all(|side| side.status == Some(0)))
+}
+
+/// A side whose peer has failed would wait for it in vain.
+fn end_others(guest: &mut Guest, sides: &[Side]) -> Result<()> {
+    for side in sides.iter().filter(|side| side.status.is_none()) {
+        guest.signal(side.process, SIGTERM)?;
+    }
+    Ok(())
 }
 
 fn show(side: &Side) {

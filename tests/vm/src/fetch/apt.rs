@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use nix::sys::statvfs::statvfs;
 
+use super::output::{Archive, Offered, parse_show, parse_uri_line, percent};
 use super::progress::Progress;
 use super::sources::{self, Source};
 use crate::process;
@@ -38,28 +39,12 @@ pub(crate) struct Wanted {
     pub(crate) prefer: Option<&'static str>,
 }
 
-/// A package's file, as the lists describe it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct Archive {
-    name: String,
-    size: u64,
-}
-
 /// The name of an empty package status.
 const NOTHING: &str = "nothing-installed";
 
 /// How much room a package needs once it is unpacked, at most, in multiples of its file: modules of Linux 6.1, which are
 /// not compressed by themselves, take six times as much.
 const UNPACKED: u64 = 7;
-
-/// A package as its suite offers it.
-#[derive(Clone, Debug)]
-pub(crate) struct Offered {
-    /// The version.
-    pub(crate) version: String,
-    /// Names of the packages it depends on, the first of each group of alternatives.
-    pub(crate) depends: Vec<String>,
-}
 
 /// apt on a set of suites.
 pub(crate) struct Apt {
@@ -231,13 +216,13 @@ impl Apt {
             .and_then(|thread| thread.join().ok())
             .and_then(Result::ok)
             .unwrap_or_default();
-        // A list that could not be had is a warning to apt-get update, but here there is no older one to fall back on.
-        let missing_list = errors
+        // To apt-get update a list that cannot be had is a warning, since it may have an older one; here that is an error.
+        let incomplete = errors
             .lines()
             .any(|line| line.starts_with("E:") || line.contains("Failed to fetch"));
-        if !status.success() || missing_list {
+        if !status.success() || incomplete {
             bail!(
-                "{step} (suites: {}): `{}` ended with {status}\n{}",
+                "{step}: apt-get failed ({status}, suites: {}, `{}`)\n{}",
                 self.suites,
                 process::describe(command),
                 process::last_lines(&format!("{said}{errors}"), 12)
@@ -312,15 +297,6 @@ fn pretended_status(names: &[String]) -> String {
     names.iter().map(stanza).collect()
 }
 
-/// Reads a line of `apt-get --print-uris`: `'ADDRESS' FILE SIZE HASH`.
-fn parse_uri_line(line: &str) -> Option<Archive> {
-    let mut words = line.strip_prefix('\'')?.split_once("' ")?.1.split(' ');
-    Some(Archive {
-        name: words.next()?.to_owned(),
-        size: words.next()?.parse().ok()?,
-    })
-}
-
 /// Fails if there are fewer bytes free where the directory is.
 fn require_room(directory: &Path, bytes: u64) -> Result<()> {
     let status = statvfs(directory)
@@ -337,38 +313,8 @@ fn require_room(directory: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// The percentage in a status line (`dlstatus:FILES:PERCENT:TEXT`), none for other lines.
-fn percent(line: &str) -> Option<f32> {
-    let mut parts = line
-        .strip_prefix("dlstatus:")
-        .or_else(|| line.strip_prefix("pmstatus:"))?
-        .split(':');
-    parts.nth(1)?.parse().ok()
-}
-
 fn escaped(package: &str) -> String {
     package.replace('.', "\\.").replace('+', "\\+")
-}
-
-/// Reads version and dependencies from what `apt-cache show` prints, the first stanza if there are several.
-fn parse_show(text: &str) -> Option<Offered> {
-    let stanza = text.split("\n\n").next()?;
-    let field = |name: &str| {
-        stanza
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-    };
-    let depends = field("Depends")
-        .unwrap_or_default()
-        .split(',')
-        .filter_map(|group| {
-            let first = group.split('|').next()?.split_whitespace().next()?;
-            Some(first.to_owned())
-        });
-    Some(Offered {
-        version: field("Version")?.to_owned(),
-        depends: depends.collect(),
-    })
 }
 
 #[cfg(test)]
@@ -376,46 +322,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_lines() {
-        assert_eq!(
-            percent("dlstatus:1:78.7487:Retrieving file 1 of 1"),
-            Some(78.7487)
-        );
-        assert_eq!(percent("Fetched 70.3 MB in 4s"), None);
-    }
-
-    #[test]
-    fn file_and_size_of_a_planned_download() {
-        let line =
-            "'http://mirror.test/pool/k/kmod_30_amd64.deb' kmod_30_amd64.deb 95180 SHA256:aa";
-        assert_eq!(
-            parse_uri_line(line),
-            Some(Archive {
-                name: "kmod_30_amd64.deb".to_owned(),
-                size: 95180
-            })
-        );
-        assert_eq!(parse_uri_line("Reading package lists..."), None);
-    }
-
-    #[test]
     fn no_machine_has_room_for_everything() {
         let error = require_room(&std::env::temp_dir(), u64::MAX)
             .err()
             .map(|error| error.to_string());
         assert!(error.is_some_and(|error| error.starts_with("no room: ")));
-    }
-
-    #[test]
-    fn version_and_dependencies() {
-        let text = "Package: linux-image-amd64\nVersion: 7.2.12-1~bpo13+1\n\
-                    Depends: dracut | initramfs-tools (>= 0.120), linux-image-7.2.12+deb13-amd64 (= 7.2.12-1~bpo13+1)\n\nPackage: other\n";
-        let offered = parse_show(text).expect("a stanza");
-        assert_eq!(offered.version, "7.2.12-1~bpo13+1");
-        assert_eq!(
-            offered.depends,
-            ["dracut", "linux-image-7.2.12+deb13-amd64"]
-        );
     }
 
     #[test]

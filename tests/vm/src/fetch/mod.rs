@@ -4,6 +4,7 @@
 
 mod apt;
 pub(crate) mod kernel;
+mod output;
 mod progress;
 mod qemu;
 mod sources;

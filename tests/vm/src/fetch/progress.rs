@@ -20,7 +20,6 @@ impl Progress {
             ) {
                 bar.set_style(style.progress_chars("=> "));
             }
-            bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
         Self { bar }
@@ -30,6 +29,8 @@ impl Progress {
     pub(crate) fn step(&self, text: &str) {
         match &self.bar {
             Some(bar) => {
+                // Not earlier: if everything is there, nothing is to be drawn.
+                bar.enable_steady_tick(Duration::from_millis(200));
                 bar.set_position(0);
                 bar.set_message(text.to_owned());
             }

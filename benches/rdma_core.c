@@ -216,7 +216,8 @@ COUNTED int op_ex_post_inline(struct ibv_qp_ex *qp, void *bytes, uint64_t wr_id)
 {
 	ibv_wr_start(qp);
 	qp->wr_id = wr_id;
-	qp->wr_flags = IBV_SEND_SIGNALED;
+	/* The manual page has no need of IBV_SEND_INLINE here, librxe 44 does. */
+	qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
 	ibv_wr_send(qp);
 	ibv_wr_set_inline_data(qp, bytes, INLINE_LENGTH);
 	return ibv_wr_complete(qp);

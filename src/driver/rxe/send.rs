@@ -91,7 +91,7 @@ impl SendQueue {
         to: Option<Destination>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        let Some(slot) = self.ring.free_slot() else {
+        let Some((slot, behind)) = self.ring.free_slot() else {
             return Err(full(self.ring.capacity()));
         };
         match payload {
@@ -114,7 +114,7 @@ impl SendQueue {
         };
         let filled = SendSlot { wqe, flags };
         filled.store(0);
-        self.ring.advance();
+        self.ring.advance(behind);
         Ok(filled)
     }
 

@@ -174,13 +174,19 @@ pub(crate) fn run(device: &str) -> Result<()> {
     })?;
     drain(&mut pair.peer_cq, WARM_UP + CALLS)?;
     row("post_batch", || {
-        ensure!(post_batch(here, &[local; BATCH], &remote), "posting a batch");
+        ensure!(
+            post_batch(here, &[local; BATCH], &remote),
+            "posting a batch"
+        );
         drain(&mut pair.cq, 1)
     })?;
 
     let mut ids = 0;
     row("poll_nothing", || {
-        ensure!(poll_one(&mut pair.cq, &mut ids) == 0, "a completion that nobody asked for");
+        ensure!(
+            poll_one(&mut pair.cq, &mut ids) == 0,
+            "a completion that nobody asked for"
+        );
         Ok(())
     })?;
     // Completions that wait in the queue.
@@ -192,7 +198,10 @@ pub(crate) fn run(device: &str) -> Result<()> {
                 ready += READY;
             }
             let found = operation(&mut pair.cq, &mut ids);
-            ensure!(found == want, "{found} completions where there must be {want}");
+            ensure!(
+                found == want,
+                "{found} completions where there must be {want}"
+            );
             ready -= want;
             Ok(())
         })

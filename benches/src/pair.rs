@@ -48,7 +48,10 @@ impl Pair {
             gid_index: Some(GID_INDEX),
             ..ConnectOptions::default()
         };
-        let (a, b) = (here.endpoint_with(&options)?, there.endpoint_with(&options)?);
+        let (a, b) = (
+            here.endpoint_with(&options)?,
+            there.endpoint_with(&options)?,
+        );
         here.connect_with(&b, &options)?;
         there.connect_with(&a, &options)?;
         Ok(Self {

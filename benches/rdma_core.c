@@ -1,13 +1,24 @@
 /*
  * rdma-core's side of the measurements: the same work as the Rust program beside it, through libibverbs.
  *
- *   rdma_core instructions DEVICE     each operation of the data path, for callgrind (src/instructions.rs)
+ *   rdma_core instructions DEVICE          each operation of the data path, for callgrind
+ *   rdma_core instructions-ex DEVICE       the same by the interface of ibv_wr_start and ibv_start_poll
+ *   rdma_core start-up DEVICE pd|completion [memory]
+ *                                          a start, up to the first PD or the first completion
+ *   rdma_core serve DEVICE                 timed work, as asked for on standard input
+ *
+ * Each part names the Rust file that it goes with.
  */
 
+#define _GNU_SOURCE
+
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <infiniband/verbs.h>
@@ -391,14 +402,212 @@ static void instructions(const char *device, int extended)
 	}
 }
 
+/* Start-up: src/bin/start-up.rs. */
+
+static void end(int memory)
+{
+	char line[128];
+	FILE *status;
+
+	if (memory) {
+		CHECK(status = fopen("/proc/self/status", "r"));
+		while (fgets(line, sizeof(line), status))
+			if (!strncmp(line, "VmHWM:", 6))
+				fputs(line, stdout);
+		fflush(stdout);
+	}
+	_exit(0);
+}
+
+static void start_up(const char *device, int to_completion, int memory)
+{
+	static struct requests r;
+	struct ibv_send_wr *bad;
+	struct pair pair = {};
+
+	if (!to_completion) {
+		CHECK(ibv_alloc_pd(open_device(device)));
+		end(memory);
+	}
+	make_pair(&pair, device, 4096, 0);
+	fill_requests(&r, &pair);
+	CHECK(!ibv_post_send(pair.here, &r.write, &bad));
+	drain(pair.cq, 1);
+	end(memory);
+}
+
+/* Timed work on request: src/serve.rs, src/control, src/transfer.rs. */
+
+#define MAX_SIZE (1 << 20)
+#define MAX_SAMPLES 4096
+#define CQ_ENTRIES 256
+
+struct server {
+	struct pair pair;
+	struct ibv_qp *peer;
+	struct ibv_cq *cq;
+	union ibv_gid gid;
+	void *memory;
+	size_t length;
+	int huge;
+};
+
+static uint64_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000000000ull + time.tv_nsec;
+}
+
+static int transfer(struct pair *pair, const char *operation, uint32_t size, int batch)
+{
+	struct ibv_sge from = { (uintptr_t)pair->source->addr, size, pair->source->lkey };
+	struct ibv_sge into = { (uintptr_t)pair->target->addr, size, pair->target->lkey };
+	struct ibv_send_wr list[DEPTH], *bad;
+	struct ibv_recv_wr receives[DEPTH], *bad_receive;
+	int is_send = !strcmp(operation, "send");
+
+	if (is_send) {
+		for (int i = 0; i < batch; i++)
+			receives[i] = (struct ibv_recv_wr){ .wr_id = i, .sg_list = &into, .num_sge = 1,
+				.next = i == batch - 1 ? NULL : &receives[i + 1] };
+		if (ibv_post_recv(pair->there, receives, &bad_receive))
+			return -1;
+	}
+	for (int i = 0; i < batch; i++) {
+		list[i] = (struct ibv_send_wr){
+			.wr_id = i, .sg_list = &from, .num_sge = 1,
+			.opcode = is_send ? IBV_WR_SEND :
+				!strcmp(operation, "read") ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+			.send_flags = i == batch - 1 ? IBV_SEND_SIGNALED : 0,
+			.next = i == batch - 1 ? NULL : &list[i + 1],
+		};
+		if (!is_send) {
+			list[i].wr.rdma.remote_addr = (uintptr_t)pair->target->addr;
+			list[i].wr.rdma.rkey = pair->target->rkey;
+		}
+	}
+	if (ibv_post_send(pair->here, list, &bad))
+		return -1;
+	if (is_send)
+		drain(pair->peer_cq, batch);
+	drain(pair->cq, 1);
+	return 0;
+}
+
+static int prepare_memory(struct server *s, const char *what)
+{
+	size_t length = !strcmp(what, "mr-1m") ? 1 << 20 : !strcmp(what, "mr-256m") ? 256 << 20 :
+		!strcmp(what, "mr-huge") ? 32 << 20 : 4096;
+	int huge = !strcmp(what, "mr-huge");
+
+	if (s->memory && s->length == length && s->huge == huge)
+		return 0;
+	if (s->memory)
+		munmap(s->memory, s->length);
+	s->memory = mmap(NULL, length, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | (huge ? MAP_HUGETLB : 0), -1, 0);
+	if (s->memory == MAP_FAILED) {
+		s->memory = NULL;
+		return -1;
+	}
+	if (!huge)
+		madvise(s->memory, length, MADV_NOHUGEPAGE);
+	s->length = length;
+	s->huge = huge;
+	return 0;
+}
+
+static int control(struct server *s, const char *what)
+{
+	struct pair *pair = &s->pair;
+
+	if (!strcmp(what, "pd")) {
+		struct ibv_pd *pd = ibv_alloc_pd(pair->context);
+
+		return pd ? ibv_dealloc_pd(pd) : -1;
+	}
+	if (!strcmp(what, "cq")) {
+		struct ibv_cq *cq = ibv_create_cq(pair->context, CQ_ENTRIES, NULL, NULL, 0);
+
+		return cq ? ibv_destroy_cq(cq) : -1;
+	}
+	if (!strcmp(what, "qp")) {
+		struct ibv_qp_init_attr attr = {
+			.send_cq = s->cq, .recv_cq = s->cq, .qp_type = IBV_QPT_RC, .cap = { 64, 64, 1, 1, 64 },
+		};
+		struct ibv_qp *qp = ibv_create_qp(pair->pd, &attr);
+
+		if (!qp)
+			return -1;
+		connect_qp(qp, s->peer, s->gid, IBV_MTU_1024);
+		return ibv_destroy_qp(qp);
+	}
+	if (!strncmp(what, "mr-", 3)) {
+		struct ibv_mr *mr = ibv_reg_mr(pair->pd, s->memory, s->length,
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+
+		return mr ? ibv_dereg_mr(mr) : -1;
+	}
+	return -1;
+}
+
+static void serve(const char *device)
+{
+	static uint64_t samples[MAX_SAMPLES];
+	static struct server s;
+	char line[128], word[16];
+	int count, most, milliseconds, batch;
+	uint32_t size;
+
+	make_pair(&s.pair, device, MAX_SIZE, 0);
+	CHECK(s.cq = ibv_create_cq(s.pair.context, CQ_ENTRIES, NULL, NULL, 0));
+	s.peer = create_qp(&s.pair, s.cq);
+	CHECK(!ibv_query_gid(s.pair.context, 1, GID_INDEX, &s.gid));
+	while (fgets(line, sizeof(line), stdin)) {
+		int is_transfer = sscanf(line, "transfer %15s %u %d %d %d", word, &size, &batch, &most,
+			&milliseconds) == 5;
+		uint64_t started;
+		int failed = 0;
+
+		if (!is_transfer && sscanf(line, "control %15s %d %d", word, &most, &milliseconds) != 3)
+			fail("a request that is not understood");
+		if (is_transfer ? size > MAX_SIZE || batch > DEPTH : prepare_memory(&s, word))
+			failed = 1;
+		started = now();
+		for (count = 0; !failed && count < most && count < MAX_SAMPLES &&
+			now() - started < milliseconds * 1000000ull; count++) {
+			uint64_t before = now();
+
+			failed = is_transfer ? transfer(&s.pair, word, size, batch) : control(&s, word);
+			samples[count] = now() - before;
+		}
+		if (failed)
+			printf("error %s: %s", strerror(errno), line);
+		for (int i = 0; !failed && i < count; i++)
+			printf("%s%llu", i ? " " : "", (unsigned long long)samples[i]);
+		if (!failed)
+			putchar('\n');
+		fflush(stdout);
+	}
+}
+
 int main(int argc, char **argv)
 {
-	if (argc == 3 && !strcmp(argv[1], "instructions"))
+	const char *what = argc > 2 ? argv[1] : "";
+
+	if (!strcmp(what, "instructions"))
 		instructions(argv[2], 0);
-	else if (argc == 3 && !strcmp(argv[1], "instructions-ex"))
+	else if (!strcmp(what, "instructions-ex"))
 		instructions(argv[2], 1);
+	else if (!strcmp(what, "start-up") && argc > 3)
+		start_up(argv[2], !strcmp(argv[3], "completion"), argc > 4);
+	else if (!strcmp(what, "serve"))
+		serve(argv[2]);
 	else {
-		fprintf(stderr, "usage: %s instructions|instructions-ex DEVICE\n", argv[0]);
+		fprintf(stderr, "usage: %s instructions|instructions-ex|serve DEVICE\n"
+			"       %s start-up DEVICE pd|completion [memory]\n", argv[0], argv[0]);
 		return 2;
 	}
 	return 0;

@@ -152,7 +152,7 @@ fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
 ///
 /// # Errors
 /// If an operation fails or a poll finds another number of completions than there must be.
-pub(crate) fn run(device: &str) -> Result<()> {
+pub fn run(device: &str) -> Result<()> {
     let context = uverbs::open(device)?;
     let mut pair = Pair::new(&context, 4096)?;
     let local = pair.source.slice(..WRITE)?;

@@ -7,22 +7,22 @@ use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Mr, Qp, Rc};
 const GID_INDEX: u8 = 1;
 
 /// Requests that a queue of a pair holds at least.
-pub(crate) const DEPTH: u32 = 256;
+pub const DEPTH: u32 = 256;
 
 /// The pair, with a completion queue for each side and memory to work on.
-pub(crate) struct Pair {
+pub struct Pair {
     /// The side that is measured.
-    pub(crate) here: Qp<Rc>,
+    pub here: Qp<Rc>,
     /// Its peer.
-    pub(crate) there: Qp<Rc>,
+    pub there: Qp<Rc>,
     /// Completions of `here`.
-    pub(crate) cq: Cq,
+    pub cq: Cq,
     /// Completions of `there`.
-    pub(crate) peer_cq: Cq,
+    pub peer_cq: Cq,
     /// Memory that `here` sends from and reads into.
-    pub(crate) source: Mr<Vec<u8>>,
+    pub source: Mr<Vec<u8>>,
     /// Memory that `there` receives into and has read and written.
-    pub(crate) target: Mr<Vec<u8>>,
+    pub target: Mr<Vec<u8>>,
 }
 
 impl Pair {
@@ -30,7 +30,7 @@ impl Pair {
     ///
     /// # Errors
     /// If the device refuses one of its objects.
-    pub(crate) fn new(context: &Context, length: usize) -> Result<Self> {
+    pub fn new(context: &Context, length: usize) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let source = pd.register(vec![1u8; length], access)?;

@@ -17,6 +17,7 @@
 
 #include <linux/netlink.h>
 #include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/rdma_netlink.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
@@ -82,37 +83,41 @@ static uint32_t device_index(int fd, const char *name)
 	exit(1);
 }
 
-static void invoke(int fd, int command, const void *in, int in_length, void *out, int out_length)
+static void call(int fd, int method, struct ib_uverbs_attr *attrs, int count)
 {
 	struct {
 		struct ib_uverbs_ioctl_hdr header;
 		struct ib_uverbs_attr attrs[3];
 	} frame = {
 		.header = {
-			.length = sizeof(frame), .object_id = UVERBS_OBJECT_DEVICE,
-			.method_id = UVERBS_METHOD_INVOKE_WRITE, .num_attrs = 3,
+			.length = sizeof(frame.header) + count * sizeof(*attrs),
+			.object_id = UVERBS_OBJECT_DEVICE, .method_id = method, .num_attrs = count,
 			.driver_id = RDMA_DRIVER_RXE,
-		},
-		.attrs = {
-			{ .attr_id = UVERBS_ATTR_CORE_IN, .len = in_length, .flags = UVERBS_ATTR_F_MANDATORY,
-				.data = in_length > 8 ? (uintptr_t)in : *(const uint64_t *)in },
-			{ .attr_id = UVERBS_ATTR_CORE_OUT, .len = out_length, .flags = UVERBS_ATTR_F_MANDATORY,
-				.data = (uintptr_t)out },
-			{ .attr_id = UVERBS_ATTR_WRITE_CMD, .len = 8, .flags = UVERBS_ATTR_F_MANDATORY,
-				.data = command },
 		},
 	};
 
+	memcpy(frame.attrs, attrs, count * sizeof(*attrs));
 	CHECK(!ioctl(fd, RDMA_VERBS_IOCTL, &frame));
 }
+
+#define ATTR(id, length, value) \
+	{ .attr_id = id, .len = length, .flags = UVERBS_ATTR_F_MANDATORY, .data = value }
 
 int main(int argc, char **argv)
 {
 	struct message m = { .header.nlmsg_len = NLMSG_HDRLEN };
-	struct ib_uverbs_get_context context = {};
-	struct ib_uverbs_get_context_resp context_answer;
-	struct ib_uverbs_alloc_pd pd = {};
-	struct ib_uverbs_alloc_pd_resp pd_answer;
+	uint32_t comp_vectors, pd;
+	uint64_t core_support;
+	struct ib_uverbs_attr get_context[] = {
+		ATTR(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, 4, (uintptr_t)&comp_vectors),
+		ATTR(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, 8, (uintptr_t)&core_support),
+	};
+	/* The core's input is a response pointer that is not looked at. */
+	struct ib_uverbs_attr alloc_pd[] = {
+		ATTR(UVERBS_ATTR_WRITE_CMD, 8, IB_USER_VERBS_CMD_ALLOC_PD),
+		ATTR(UVERBS_ATTR_CORE_IN, 8, 0),
+		ATTR(UVERBS_ATTR_CORE_OUT, 4, (uintptr_t)&pd),
+	};
 	char path[64], status[4096];
 	uint32_t index;
 	int fd;
@@ -128,9 +133,8 @@ int main(int argc, char **argv)
 		(char *)find(&m.header, RDMA_NLDEV_ATTR_CHARDEV_NAME));
 	close(fd);
 	CHECK((fd = open(path, O_RDWR | O_CLOEXEC)) >= 0);
-	invoke(fd, IB_USER_VERBS_CMD_GET_CONTEXT, &context, sizeof(context), &context_answer,
-		sizeof(context_answer));
-	invoke(fd, IB_USER_VERBS_CMD_ALLOC_PD, &pd, sizeof(pd), &pd_answer, sizeof(pd_answer));
+	call(fd, UVERBS_METHOD_GET_CONTEXT, get_context, 2);
+	call(fd, UVERBS_METHOD_INVOKE_WRITE, alloc_pd, 3);
 	if (argc > 3) {
 		char *line;
 		int length;

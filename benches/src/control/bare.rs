@@ -163,7 +163,7 @@ impl Bare {
             .output(attr::destroy_qp::RESP, &mut reply);
         // SAFETY: the answer lives here.
         unsafe { frame.call(self.fd)? };
-        rings.map(Ring::unmap);
+        rings.into_iter().for_each(Ring::unmap);
         Ok(())
     }
 }

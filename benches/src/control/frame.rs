@@ -60,8 +60,17 @@ impl Frame {
 
     /// Adds an input; its bytes must live until the call.
     pub(super) fn input<T: IntoBytes + Immutable>(self, id: u16, value: &T) -> Self {
-        let address = value.as_bytes().as_ptr().expose_provenance();
-        self.with(id, size_of::<T>() as u16, address as u64)
+        let bytes = value.as_bytes();
+        let length = bytes.len() as u16;
+        // Up to eight bytes travel in the attribute itself.
+        let mut word = [0; 8];
+        match word.get_mut(..bytes.len()) {
+            Some(start) => {
+                start.copy_from_slice(bytes);
+                self.with(id, length, u64::from_ne_bytes(word))
+            }
+            None => self.with(id, length, bytes.as_ptr().expose_provenance() as u64),
+        }
     }
 
     /// Adds room for an answer; it must live until the call and not be touched before.

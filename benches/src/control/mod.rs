@@ -23,8 +23,13 @@ const CQ_ENTRIES: u32 = 256;
 pub enum What {
     /// A protection domain.
     Pd,
-    /// A memory region of so many bytes; of huge pages if so.
-    Mr { bytes: usize, huge: bool },
+    /// A memory region.
+    Mr {
+        /// Its length.
+        bytes: usize,
+        /// Whether it lies in huge pages.
+        huge: bool,
+    },
     /// A completion queue.
     Cq,
     /// A queue pair, taken to the state RTS.

@@ -425,6 +425,8 @@ static void start_up(const char *device, int to_completion, int memory)
 	struct ibv_send_wr *bad;
 	struct pair pair = {};
 
+	/* A mark for those who watch the system calls. */
+	getppid();
 	if (!to_completion) {
 		CHECK(ibv_alloc_pd(open_device(device)));
 		end(memory);

@@ -1,8 +1,9 @@
 //! A process that does timed work when it is asked: so two programs can take turns without starting anew.
 //!
-//! A request is a line, `transfer OPERATION SIZE BATCH MAX_SAMPLES MAX_MS` or `control WHAT MAX_SAMPLES MAX_MS`, or
-//! `bare WHAT ...` with the same arguments. The answer is a line of nanoseconds, one number for each time that the work
-//! was done, or a line that starts with `error`. `rdma_core.c` understands the same, without `bare`.
+//! A request is a line, `transfer OPERATION SIZE BATCH MAX_SAMPLES MAX_MS` or `control WHAT MAX_SAMPLES MAX_MS`. The
+//! answer is a line of nanoseconds, one number for each time that the work was done, or a line that starts with `error`.
+//! `rdma_core.c` understands the same. This program's answer to `control` has the library's and the bare calls' numbers
+//! by turns.
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -60,10 +61,7 @@ pub fn run(device: &str) -> Result<()> {
                     transfer.run(operation.parse()?, size.parse()?, batch.parse()?, until)
                 }),
             ["control", what, samples, time] => {
-                Until::parse(samples, time).and_then(|until| control.ours(what.parse()?, until))
-            }
-            ["bare", what, samples, time] => {
-                Until::parse(samples, time).and_then(|until| control.bare(what.parse()?, until))
+                Until::parse(samples, time).and_then(|until| control.run(what.parse()?, until))
             }
             _ => bail!("do not understand {line:?}"),
         };

@@ -9,6 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{BARE, OURS, OURS_STATIC, Plan, RDMA_CORE, Record, callgrind, median};
 
+/// The system call that a program makes first of all in `main`, and that nothing else makes.
+const MARK: &str = "getppid(";
+
 /// A program and its arguments.
 struct Start {
     column: &'static str,
@@ -20,6 +23,8 @@ struct Start {
 #[derive(Default)]
 struct Calls {
     all: f64,
+    /// Since the program made its mark at the start of `main`.
+    from_main: f64,
     files: f64,
     libraries: f64,
 }
@@ -46,6 +51,12 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
             "pd" => all.ours_at_most("at most 40", 40.0).print()?,
             _ => all.print()?,
         }
+        row(
+            "system calls, from main",
+            "calls",
+            by(|calls| calls.from_main),
+        )
+        .print()?;
         row("files opened", "files", by(|calls| calls.files)).print()?;
         row("libraries loaded", "files", by(|calls| calls.libraries)).print()?;
         let mut instructions = Vec::new();
@@ -111,7 +122,12 @@ fn calls(start: &Start) -> Result<Calls> {
         {
             continue;
         }
+        if call.starts_with(MARK) {
+            calls.from_main = 0.0;
+            continue;
+        }
         calls.all += 1.0;
+        calls.from_main += 1.0;
         if call.starts_with("open") && !call.contains(" = -1 ") {
             calls.files += 1.0;
             if call.contains(".so") {

@@ -222,23 +222,27 @@ pub(crate) struct Prepared(Box<Buffers>);
 struct Buffers {
     carrier: Carrier,
     frame: Frame,
-    write: WriteBuffer,
+    /// What write(2) is given; its answer goes to `response`.
+    write: Box<[u8]>,
+    response: WriteBuffer,
     request: Request,
 }
 
 impl CommandFd {
     /// Prepares a write command for [`Self::repeat`].
     pub(crate) fn prepare(&self, request: Request) -> Prepared {
-        let write = WriteBuffer::new(&request);
+        let response = WriteBuffer::new(&request);
         let carrier = self.routes.doorbell();
         let mut buffers = Box::new(Buffers {
             carrier,
             frame: Frame::default(),
-            write,
+            write: Box::default(),
+            response,
             request,
         });
         // Only now, when nothing moves any more, are there addresses to write down.
-        buffers.write.aim();
+        buffers.response.aim();
+        buffers.write = buffers.response.buffer.as_slice().into();
         buffers.frame = Frame::new(&mut buffers.request, self.driver_id);
         Prepared(buffers)
     }
@@ -247,7 +251,7 @@ impl CommandFd {
     #[inline]
     pub(crate) fn repeat(&self, command: &mut Prepared) -> Result<(), Errno> {
         if command.0.carrier == Carrier::Write {
-            match rustix::io::write(&self.fd, &command.0.write.buffer) {
+            match rustix::io::write(&self.fd, &command.0.write) {
                 Ok(_) => return Ok(()),
                 Err(errno) => return self.repeat_after(command, errno),
             }

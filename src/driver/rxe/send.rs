@@ -106,7 +106,7 @@ impl SendQueue {
         to: Option<Destination>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        let Some(slot) = self.ring.free_slot() else {
+        let Some((slot, behind)) = self.ring.free_slot() else {
             return Err(full(self.ring.capacity()));
         };
         match payload {
@@ -129,7 +129,7 @@ impl SendQueue {
         };
         let filled = SendSlot { wqe, flags };
         filled.store(0);
-        self.ring.advance();
+        self.ring.advance(behind);
         Ok(filled)
     }
 

@@ -7,6 +7,7 @@
 
 mod accel;
 mod agent;
+mod bench;
 mod cli;
 mod fetch;
 mod guest;

@@ -199,7 +199,7 @@ impl Srq {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn recv(&mut self) -> RecvBatch<'_> {
-        RecvBatch::shared(&mut self.queue, self.shared.pd.tag())
+        RecvBatch::new(Some(&mut self.queue), self.shared.pd.tag(), None)
     }
 
     /// Asks for an event ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::AsyncEventType::SRQ_LIMIT_REACHED)) when

@@ -60,7 +60,7 @@ impl<M: WritableMemory> Arena<M> {
     /// # Errors
     ///
     /// There is no whole page in it, or the kernel does not let go of it at a fork.
-    pub fn new(memory: M) -> io::Result<Self> {
+    pub fn new(mut memory: M) -> io::Result<Self> {
         let pages = Pages::of(memory.address(), memory.length())?;
         Ok(Self {
             state: Mutex::default(),

@@ -17,7 +17,7 @@ pub unsafe trait Memory: Send + 'static {
     const WRITABLE: bool = true;
 
     /// The first byte.
-    fn address(&self) -> *mut u8;
+    fn address(&mut self) -> *mut u8;
 
     /// Bytes.
     fn length(&self) -> usize;
@@ -25,8 +25,8 @@ pub unsafe trait Memory: Send + 'static {
 
 // SAFETY: a vector's elements stay where they are when it is moved, and `T` may hold any bytes.
 unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for Vec<T> {
-    fn address(&self) -> *mut u8 {
-        self.as_slice().as_ptr().cast_mut().cast()
+    fn address(&mut self) -> *mut u8 {
+        self.as_mut_slice().as_mut_ptr().cast()
     }
 
     fn length(&self) -> usize {
@@ -36,8 +36,8 @@ unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for Vec<T> {
 
 // SAFETY: a boxed slice stays where it is when the box is moved, and `T` may hold any bytes.
 unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for Box<[T]> {
-    fn address(&self) -> *mut u8 {
-        (**self).as_ptr().cast_mut().cast()
+    fn address(&mut self) -> *mut u8 {
+        (**self).as_mut_ptr().cast()
     }
 
     fn length(&self) -> usize {
@@ -47,8 +47,8 @@ unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for Box<[T]> {
 
 // SAFETY: the slice is borrowed for ever and exclusively, and `T` may hold any bytes.
 unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for &'static mut [T] {
-    fn address(&self) -> *mut u8 {
-        (**self).as_ptr().cast_mut().cast()
+    fn address(&mut self) -> *mut u8 {
+        (**self).as_mut_ptr().cast()
     }
 
     fn length(&self) -> usize {
@@ -60,7 +60,7 @@ unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for &'static mut [
 unsafe impl<T: IntoBytes + Immutable + Sync + 'static> Memory for &'static [T] {
     const WRITABLE: bool = false;
 
-    fn address(&self) -> *mut u8 {
+    fn address(&mut self) -> *mut u8 {
         (**self).as_ptr().cast_mut().cast()
     }
 
@@ -73,7 +73,7 @@ unsafe impl<T: IntoBytes + Immutable + Sync + 'static> Memory for &'static [T] {
 unsafe impl<T: IntoBytes + Immutable + Send + Sync + 'static> Memory for Arc<[T]> {
     const WRITABLE: bool = false;
 
-    fn address(&self) -> *mut u8 {
+    fn address(&mut self) -> *mut u8 {
         (**self).as_ptr().cast_mut().cast()
     }
 
@@ -85,8 +85,8 @@ unsafe impl<T: IntoBytes + Immutable + Send + Sync + 'static> Memory for Arc<[T]
 #[cfg(feature = "memmap2")]
 // SAFETY: a mapping stays where it is until it is dropped, and its bytes are initialised by the kernel.
 unsafe impl Memory for memmap2::MmapMut {
-    fn address(&self) -> *mut u8 {
-        (**self).as_ptr().cast_mut()
+    fn address(&mut self) -> *mut u8 {
+        (**self).as_mut_ptr()
     }
 
     fn length(&self) -> usize {
@@ -100,7 +100,7 @@ unsafe impl Memory for memmap2::MmapMut {
 unsafe impl Memory for memmap2::Mmap {
     const WRITABLE: bool = false;
 
-    fn address(&self) -> *mut u8 {
+    fn address(&mut self) -> *mut u8 {
         (**self).as_ptr().cast_mut()
     }
 
@@ -112,7 +112,7 @@ unsafe impl Memory for memmap2::Mmap {
 #[cfg(feature = "memmap2")]
 // SAFETY: as for `MmapMut`; whoever else maps the same file has to cope with writes, as with any such file.
 unsafe impl Memory for memmap2::MmapRaw {
-    fn address(&self) -> *mut u8 {
+    fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()
     }
 
@@ -146,7 +146,7 @@ impl RawMemory {
 unsafe impl Send for RawMemory {}
 // SAFETY: by the contract of `RawMemory::new`.
 unsafe impl Memory for RawMemory {
-    fn address(&self) -> *mut u8 {
+    fn address(&mut self) -> *mut u8 {
         self.address.as_ptr()
     }
 

@@ -74,7 +74,7 @@ impl Pd {
     /// (then with `RLIMIT_MEMLOCK` in the text). The error gives the memory back. Manual page: `ibv_reg_mr(3)`.
     pub fn register<M: Memory>(
         &self,
-        memory: M,
+        mut memory: M,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
         let iova = memory.address().addr() as u64;
@@ -89,7 +89,7 @@ impl Pd {
     /// their pages. Manual page: `ibv_reg_mr_iova(3)`.
     pub fn register_at<M: Memory>(
         &self,
-        memory: M,
+        mut memory: M,
         iova: u64,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {

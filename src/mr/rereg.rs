@@ -145,7 +145,7 @@ impl<M: Memory> Mr<M> {
     /// As for [`Mr::rereg`], with both memories. soft-RoCE does not have it.
     pub fn rereg_memory<N: Memory>(
         self,
-        memory: N,
+        mut memory: N,
         change: Rereg<'_>,
     ) -> Result<(Mr<N>, M), ReregMemoryError<M, N>> {
         let (address, length) = (memory.address(), memory.length());

@@ -59,11 +59,7 @@ impl<T: Transport> RecvHalf<T> {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn batch(&mut self) -> RecvBatch<'_> {
-        RecvBatch {
-            queue: self.queue.as_mut(),
-            pd: self.pd,
-            qp: Some(&self.shared),
-        }
+        RecvBatch::new(self.queue.as_mut(), self.pd, Some(&self.shared))
     }
 }
 
@@ -88,14 +84,18 @@ pub struct RecvBatch<'q> {
 }
 
 impl<'q> RecvBatch<'q> {
-    /// A batch for a shared receive queue.
+    /// A batch for a queue pair's receive queue, or for a shared one.
     #[inline(always)]
-    pub(crate) fn shared(queue: &'q mut RecvQueue, pd: PdTag) -> Self {
-        Self {
-            queue: Some(queue),
-            pd,
-            qp: None,
+    pub(crate) fn new(
+        mut queue: Option<&'q mut RecvQueue>,
+        pd: PdTag,
+        qp: Option<&'q QpShared>,
+    ) -> Self {
+        if let Some(queue) = &mut queue {
+            // What a batch left behind that was not rung.
+            queue.abandon();
         }
+        Self { queue, pd, qp }
     }
 
     /// Requests in the batch.
@@ -145,7 +145,7 @@ impl<'q> RecvBatch<'q> {
     ///
     /// [`PostError::WrongState`] in the state RESET: nothing is posted.
     #[inline(always)]
-    pub fn ring(mut self) -> Result<usize, PostError> {
+    pub fn ring(self) -> Result<usize, PostError> {
         let count = self.len();
         if let Some(qp) = self.qp
             && qp.state() == QpState::RESET
@@ -154,20 +154,10 @@ impl<'q> RecvBatch<'q> {
                 state: QpState::RESET,
             });
         }
-        if let Some(queue) = &mut self.queue {
+        if let Some(queue) = self.queue {
             queue.ring();
         }
         Ok(count)
-    }
-}
-
-impl Drop for RecvBatch<'_> {
-    /// Takes back what has not been rung.
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(queue) = &mut self.queue {
-            queue.abandon();
-        }
     }
 }
 

@@ -72,6 +72,8 @@ impl<T: Transport> SendHalf<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T> {
+        // What a batch left behind that was not rung.
+        self.queue.abandon();
         Batch { half: self }
     }
 }
@@ -594,14 +596,6 @@ impl<T: Transport> Batch<'_, T> {
             });
         }
         self.push_remote(operation, at, Payload::Gather(std::slice::from_ref(&into)))
-    }
-}
-
-impl<T: Transport> Drop for Batch<'_, T> {
-    /// Takes back what has not been rung.
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.half.queue.abandon();
     }
 }
 

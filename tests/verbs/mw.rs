@@ -280,10 +280,7 @@ fn counts_on_its_pd() -> Result {
 
 /// Catches a failed bind that is told as a success, and a key that cannot be set right afterwards.
 fn bind_of_a_stale_window_fails() -> Result {
-    fn failed<T: StaticTransport + Connected>(pair: &mut Pair<T>) -> Result
-    where
-        T: uverbs::BindWindow,
-    {
+    fn failed<T: StaticTransport + Connected + uverbs::BindWindow>(pair: &mut Pair<T>) -> Result {
         let target = region(pair)?;
         let mut mw = pair.pd.alloc_mw::<Type1>()?;
         let before = mw.rkey();

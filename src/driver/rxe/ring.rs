@@ -172,7 +172,7 @@ impl Ring {
 }
 
 /// The index behind a free slot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Behind(u32);
 
 /// The filling side of a work queue.

@@ -171,10 +171,10 @@ proptest! {
         }
         if let Ok(mut ring) = producer(&memory, element) {
             for _ in 0..ring.capacity() {
-                let Some(slot) = ring.free_slot() else { break };
+                let Some((slot, behind)) = ring.free_slot() else { break };
                 // SAFETY: a free slot has room for an element.
                 unsafe { slot.write_bytes(0xa5, element) };
-                ring.advance();
+                ring.advance(behind);
             }
             ring.publish();
         }

@@ -45,7 +45,7 @@ fn what_is_produced_here_is_seen_whole_there() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..count {
-                    let slot = wait(|| {
+                    let (slot, behind) = wait(|| {
                         let slot = producer.free_slot();
                         if slot.is_none() {
                             producer.publish();
@@ -54,7 +54,7 @@ fn what_is_produced_here_is_seen_whole_there() {
                     });
                     // SAFETY: a free slot is the producer's, and has room for an element.
                     unsafe { slot.cast::<Element>().write(element(number)) };
-                    producer.advance();
+                    producer.advance(behind);
                     // Batches of different lengths.
                     if number % 7 == 0 || number == count - 1 {
                         producer.publish();

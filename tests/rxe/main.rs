@@ -7,6 +7,7 @@ mod common;
 mod data;
 mod errors;
 mod events;
+mod interop;
 mod limits;
 mod load;
 mod removal;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         removal::tests(),
         routes::tests(),
         syscalls::tests(),
+        interop::tests(),
     ]
     .into_iter()
     .flatten()

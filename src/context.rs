@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use uverbs_uapi::flags::CoreSupport;
+use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 
 use crate::alloc::Live;
 use crate::command::{AllocAsyncFd, CommandFd, GetContextReply, Route};
@@ -90,6 +90,8 @@ struct Inner {
     driver: Driver,
     num_comp_vectors: u32,
     core_support: CoreSupport,
+    /// Asked for when an operation first depends on it.
+    capabilities: OnceLock<DeviceCapFlags>,
     /// Made when it is first needed: a program that only registers memory has no use for it.
     async_fd: OnceLock<OwnedFd>,
     next_id: AtomicU64,
@@ -109,6 +111,7 @@ impl Context {
             driver,
             num_comp_vectors: reply.num_comp_vectors,
             core_support: CoreSupport::from_bits_retain(reply.core_support),
+            capabilities: OnceLock::new(),
             async_fd,
             next_id: AtomicU64::new(1),
             live_buffers: Arc::default(),
@@ -138,6 +141,16 @@ impl Context {
     /// What the kernel's core supports beyond the basics.
     pub fn core_support(&self) -> CoreSupport {
         self.0.core_support
+    }
+
+    /// What the device can do, as asked once.
+    #[inline]
+    pub(crate) fn capabilities(&self) -> Result<DeviceCapFlags> {
+        if let Some(known) = self.0.capabilities.get() {
+            return Ok(*known);
+        }
+        let asked = self.query_device()?.capabilities;
+        Ok(*self.0.capabilities.get_or_init(|| asked))
     }
 
     pub(crate) fn fd(&self) -> &Arc<CommandFd> {

@@ -57,6 +57,8 @@ pub(crate) enum User {
     Ah,
     Qp,
     Cq,
+    Srq,
+    Mw,
     Domain,
 }
 
@@ -65,7 +67,7 @@ pub(crate) enum User {
 struct Users([AtomicU32; NAMES.len()]);
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 5] = ["MR", "AH", "QP", "CQ", "parent domain"];
+const NAMES: [&str; 7] = ["MR", "AH", "QP", "CQ", "SRQ", "MW", "parent domain"];
 
 /// "2 MRs, 1 QP"; nothing if there are none.
 impl fmt::Display for Users {
@@ -97,6 +99,11 @@ pub(crate) struct PdUse {
 impl PdUse {
     pub(crate) fn context(&self) -> &Context {
         &self.pd.context
+    }
+
+    /// Where the rings of objects on the PD lie, if the user has a say in it.
+    pub(crate) fn buffers(&self) -> Option<&Buffers> {
+        self.pd.buffers()
     }
 
     pub(crate) fn tag(&self) -> PdTag {
@@ -149,7 +156,7 @@ impl Pd {
 
     /// Where the rings of objects on it lie, if the user has a say in it.
     pub(crate) fn buffers(&self) -> Option<&Buffers> {
-        self.domain().and_then(|domain| domain.buffers.as_ref())
+        self.0.buffers()
     }
 
     /// Counts a new object of a kind in the PD.
@@ -190,6 +197,13 @@ impl Pd {
 }
 
 impl PdInner {
+    fn buffers(&self) -> Option<&Buffers> {
+        match &self.stand {
+            Stand::Over(domain) => domain.buffers.as_ref(),
+            Stand::Owned | Stand::Freed => None,
+        }
+    }
+
     fn subject(&self) -> Subject {
         match &self.stand {
             Stand::Over(domain) => Subject::numbered("parent domain", domain.id),

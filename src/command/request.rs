@@ -55,6 +55,14 @@ pub(crate) struct DriverData {
 }
 
 impl DriverData {
+    /// Input `input`, and no output.
+    pub(crate) fn input<I: IntoBytes + Immutable>(input: &I) -> Self {
+        Self {
+            input: SmallVec::from_slice(input.as_bytes()),
+            output_len: 0,
+        }
+    }
+
     /// No input, and room for an output of type `O`.
     pub(crate) fn output<O>() -> Self {
         Self {
@@ -180,6 +188,11 @@ impl Request {
         self.bytes(id, value.as_bytes())
     }
 
+    /// Adds an input array of at most 65,535 bytes.
+    pub(crate) fn array<T: IntoBytes + Immutable>(self, id: u16, values: &[T]) -> Self {
+        self.bytes(id, values.as_bytes())
+    }
+
     /// Adds room for an output of `len` bytes, at most 65,535.
     pub(crate) fn output(mut self, id: u16, len: usize) -> Self {
         let at = self.reserve(len);
@@ -229,9 +242,9 @@ impl Request {
         self.push(id, Value::Input { at, len })
     }
 
-    /// Makes room for `len` zeroed bytes, aligned for any struct of the ABI.
+    /// Makes room for `len` zeroed bytes. They are not aligned, since both sides copy them.
     fn reserve(&mut self, len: usize) -> usize {
-        let at = self.bytes.len().next_multiple_of(8);
+        let at = self.bytes.len();
         self.bytes.resize(at + len, 0);
         at
     }
@@ -432,9 +445,9 @@ impl Request {
         for attribute in &mut self.attributes {
             match &mut attribute.value {
                 Value::New(value) => {
-                    *value = (source() % 4 != 0).then(|| source() >> (source() % 64))
+                    *value = (!source().is_multiple_of(4)).then(|| source() >> (source() % 64))
                 }
-                Value::Output { written, .. } => *written = source() % 8 != 0,
+                Value::Output { written, .. } => *written = !source().is_multiple_of(8),
                 _ => {}
             }
         }

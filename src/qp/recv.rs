@@ -62,7 +62,7 @@ impl<T: Transport> RecvHalf<T> {
         RecvBatch {
             queue: self.queue.as_mut(),
             pd: self.pd,
-            shared: &self.shared,
+            qp: Some(&self.shared),
         }
     }
 }
@@ -83,10 +83,21 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
 pub struct RecvBatch<'q> {
     queue: Option<&'q mut RecvQueue>,
     pd: PdTag,
-    shared: &'q QpShared,
+    /// The queue pair that the queue belongs to; none for a shared one.
+    qp: Option<&'q QpShared>,
 }
 
-impl RecvBatch<'_> {
+impl<'q> RecvBatch<'q> {
+    /// A batch for a shared receive queue.
+    #[inline(always)]
+    pub(crate) fn shared(queue: &'q mut RecvQueue, pd: PdTag) -> Self {
+        Self {
+            queue: Some(queue),
+            pd,
+            qp: None,
+        }
+    }
+
     /// Requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -120,7 +131,7 @@ impl RecvBatch<'_> {
     ) -> Result<(), PostError> {
         let slices = into.as_ref();
         let Some(queue) = &mut self.queue else {
-            return Err(PostError::QueueFull { capacity: 0 });
+            return Err(PostError::SharedReceive);
         };
         if slices.iter().any(|slice| slice.pd != self.pd) {
             return Err(PostError::ForeignPd);
@@ -136,9 +147,12 @@ impl RecvBatch<'_> {
     #[inline(always)]
     pub fn ring(mut self) -> Result<usize, PostError> {
         let count = self.len();
-        let state = self.shared.state();
-        if state == QpState::RESET {
-            return Err(PostError::WrongState { state });
+        if let Some(qp) = self.qp
+            && qp.state() == QpState::RESET
+        {
+            return Err(PostError::WrongState {
+                state: QpState::RESET,
+            });
         }
         if let Some(queue) = &mut self.queue {
             queue.ring();

@@ -201,11 +201,13 @@ impl Producer {
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
         let next = ring.checked(ring.producer_index().load(Ordering::Relaxed))?;
+        // Acquire: as in `look`.
+        let consumed = ring.checked(ring.consumer_index().load(Ordering::Acquire))?;
         Ok(Self {
             ring,
             next,
             published: next,
-            consumed: next,
+            consumed,
         })
     }
 
@@ -297,7 +299,10 @@ impl Consumer {
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
         let next = ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
-        Ok(Self { ring, next })
+        let consumer = Self { ring, next };
+        // A ring that is broken from the start is refused, not found so at the first poll.
+        consumer.filled()?;
+        Ok(consumer)
     }
 
     /// The most elements that the ring holds at a time.

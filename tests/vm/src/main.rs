@@ -19,6 +19,7 @@ mod qemu;
 mod results;
 mod store;
 mod suite;
+mod support;
 
 use std::process::ExitCode;
 

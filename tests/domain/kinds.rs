@@ -15,7 +15,7 @@ use crate::common::traffic::{RcPair, cq_on, datagrams};
 use crate::common::{Resources, Result, open, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let kinds: [(&'static str, fn() -> Result<Option<Kind>>); 8] = [
+    let kinds: [(&'static str, MakeKind); 8] = [
         ("no_allocator", || Ok(None)),
         ("always_default", || defaults(AlwaysDefault)),
         ("aligned", || grants(Aligned)),
@@ -36,6 +36,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     });
     tests.collect()
 }
+
+/// Makes an allocator for a domain; `None` for a domain without.
+type MakeKind = fn() -> Result<Option<Kind>>;
 
 /// An allocator, and whether it grants what rxe asks.
 pub(crate) struct Kind {

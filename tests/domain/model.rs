@@ -55,7 +55,7 @@ const COUNTED: [(Kind, &str); 5] = [
 enum Handle {
     Mr(Mr<Vec<u8>>),
     Ah(Ah),
-    Qp(Qp<Rc>),
+    Qp(Box<Qp<Rc>>),
     Cq(Cq),
     Domain(ParentDomain),
     Td(ThreadDomain),
@@ -73,14 +73,14 @@ impl Handle {
     }
 
     /// Destroys the object; if it is refused, gives it back with what was said.
-    fn destroy(self) -> std::result::Result<(), (Handle, Cause)> {
-        fn back<T>(kind: fn(T) -> Handle) -> impl FnOnce(DestroyError<T>) -> (Handle, Cause) {
-            move |failed| (kind(failed.object), failed.error.cause().clone())
+    fn destroy(self) -> std::result::Result<(), Box<(Handle, Cause)>> {
+        fn back<T>(kind: fn(T) -> Handle) -> impl FnOnce(DestroyError<T>) -> Box<(Handle, Cause)> {
+            move |failed| Box::new((kind(failed.object), failed.error.cause().clone()))
         }
         match self {
             Handle::Mr(mr) => mr.deregister().map(drop).map_err(back(Handle::Mr)),
             Handle::Ah(ah) => ah.destroy().map_err(back(Handle::Ah)),
-            Handle::Qp(qp) => qp.destroy().map_err(back(Handle::Qp)),
+            Handle::Qp(qp) => qp.destroy().map_err(back(|qp| Handle::Qp(Box::new(qp)))),
             Handle::Cq(cq) => cq.destroy().map_err(back(Handle::Cq)),
             Handle::Domain(domain) => domain.dealloc().map_err(back(Handle::Domain)),
             Handle::Td(td) => td.dealloc().map_err(back(Handle::Td)),
@@ -280,7 +280,7 @@ impl World {
             .recv_cq(recv_cq)
             .caps(caps)
             .create::<Rc>()?;
-        let mut made = Object::new(Handle::Qp(qp), Kind::Qp, vec![pd, cq, recv]);
+        let mut made = Object::new(Handle::Qp(Box::new(qp)), Kind::Qp, vec![pd, cq, recv]);
         made.buffers = if self.objects[&pd].allocates { 2 } else { 0 };
         Ok(made)
     }
@@ -340,7 +340,8 @@ impl World {
         let expected = self.refusal(at);
         let kind = self.objects[&at].kind;
         let handle = self.object(at).handle.take().ok_or("the handle is gone")?;
-        match (handle.destroy(), expected) {
+        let answer = handle.destroy().map_err(|refused| *refused);
+        match (answer, expected) {
             (Ok(()), None) => {
                 self.bury();
                 Ok(())

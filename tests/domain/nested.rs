@@ -167,7 +167,7 @@ fn mixed() -> Result {
     datagrams(&pd, &inner, &outer, context.create_cq(32)?)
 }
 
-/// A long chain comes apart from either end without recursion that overflows the stack.
+/// A long chain: the last domain alone keeps all others, and asks the first one's allocator.
 fn deep() -> Result {
     const DEPTH: usize = 200;
     let before = Resources::now()?;

@@ -112,8 +112,8 @@ pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Resul
     b.activate(QKEY, &options)?;
     let path = pd.context().path_to(&b.endpoint()?, &options)?;
     let ah = address.create_ah(&path)?;
-    let mut from = memory.register(vec![0; SHORT], Access::empty())?;
-    let to = memory.register(vec![0; GRH + SHORT], Access::LOCAL_WRITE)?;
+    let mut from = memory.register(vec![0u8; SHORT], Access::empty())?;
+    let to = memory.register(vec![0u8; GRH + SHORT], Access::LOCAL_WRITE)?;
     for seed in 0..ROUNDS {
         from.write_at(0, &pattern(seed)[..SHORT])?;
         let mut batch = b.recv();

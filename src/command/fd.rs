@@ -38,25 +38,13 @@ impl CommandFd {
 
     /// Sends a command the best way that this kernel has, and reads its answer.
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
-        let mut native = command.encode(Spelling::Native);
-        let mut write = command.encode(Spelling::Write);
         loop {
-            let route = self
-                .routes
-                .choose(C::VERB, native.is_some(), write.is_some());
-            let Some((spelling, carrier)) = route else {
+            let Some((spelling, carrier, mut request)) = self.encode(command) else {
                 return Err(self.no_route(command));
             };
-            let request = match spelling {
-                Spelling::Native => native.as_mut(),
-                Spelling::Write => write.as_mut(),
-            };
-            let Some(request) = request else {
-                return Err(self.no_route(command));
-            };
-            match self.send(C::VERB, request, carrier) {
+            match self.send(C::VERB, &mut request, carrier) {
                 Ok(()) => {
-                    return command.decode(spelling, request).map_err(|malformed| {
+                    return command.decode(spelling, &request).map_err(|malformed| {
                         Error::malformed(C::VERB, command.subject(), malformed.to_string())
                     });
                 }
@@ -64,6 +52,17 @@ impl CommandFd {
                 Err(errno) => return Err(self.refused(command, errno)),
             }
         }
+    }
+
+    /// The command in the best spelling that it and the kernel have; no other is made.
+    fn encode<C: Command>(&self, command: &C) -> Option<(Spelling, Carrier, Request)> {
+        if let Some((spelling, carrier)) = self.routes.choose(C::VERB, true, false)
+            && let Some(request) = command.encode(spelling)
+        {
+            return Some((spelling, carrier, request));
+        }
+        let (spelling, carrier) = self.routes.choose(C::VERB, false, true)?;
+        Some((spelling, carrier, command.encode(spelling)?))
     }
 
     /// Learns from a failure that the kernel lacks a way; true if another try makes sense.

@@ -21,6 +21,11 @@ const WRITE_CMD: u16 = attr::invoke_write::WRITE_CMD;
 /// Up to this many bytes an input travels inside the attribute itself.
 const INLINE: usize = 8;
 
+/// Room that most commands do with. It is on the heap because a request is moved with each attribute that is
+/// added: two allocations cost less than moving the room.
+const USUAL_ATTRIBUTES: usize = 12;
+const USUAL_BYTES: usize = 256;
+
 /// What is wrong with a kernel's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
@@ -112,8 +117,8 @@ enum Value {
 pub(crate) struct Request {
     object: u16,
     method: u16,
-    attributes: SmallVec<[Attribute; 16]>,
-    bytes: SmallVec<[u8; 384]>,
+    attributes: Vec<Attribute>,
+    bytes: Vec<u8>,
 }
 
 impl Request {
@@ -122,8 +127,8 @@ impl Request {
         Self {
             object,
             method,
-            attributes: SmallVec::new(),
-            bytes: SmallVec::new(),
+            attributes: Vec::with_capacity(USUAL_ATTRIBUTES),
+            bytes: Vec::with_capacity(USUAL_BYTES),
         }
     }
 

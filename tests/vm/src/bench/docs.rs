@@ -20,7 +20,7 @@ fn about(group: &str) -> &'static str {
         "instructions" => {
             "User-space instructions for each call, including that of the wrapper around it, which is alike on all sides. \
              A poll reads the status and the id of every completion. libibverbs is given work requests that are \
-             made already; ours makes them in the call. Zero is the kernel's part: the doorbell's system call counts as one instruction."
+             made already; ours makes them in the call. The kernel's part is not counted: a system call is one instruction."
         }
         "start-up" => "From exec on; the program ends at that very point.",
         "control" => {
@@ -28,11 +28,12 @@ fn about(group: &str) -> &'static str {
              and unmap rings where there are such."
         }
         "latency" => {
-            "From posting to the completion, between two queue pairs of a process; the median. The records (`--json`) \
-             have the distribution."
+            "From posting to the completion, between two queue pairs of a process; the median of all, and the ratio of what the \
+             quickest tenth of each turn kept to, the median over pairs of turns: on an emulated machine most samples are of waits \
+             for the scheduler. The records (`--json`) have the distribution."
         }
         "throughput" => {
-            "32 messages posted with one doorbell until all are done; the median. The records (`--json`) have rates and bandwidths."
+            "32 messages posted with one doorbell until all are done; numbers and ratio as above. The records (`--json`) have rates and bandwidths."
         }
         _ => "",
     }

@@ -1,6 +1,6 @@
 //! One operation of the data path in each function, for callgrind to count.
 //!
-//! callgrind collects inside the functions named `op_*` only; [`phase_end`] makes it write out what it has
+//! callgrind collects inside the functions named `op_*` only; `phase_end` makes it write out what it has
 //! collected. `rdma_core.c` has functions of the same names that do the same through libibverbs. What an
 //! operation needs (room in the queue, completions to poll) is made between the calls, uncounted.
 

@@ -8,6 +8,7 @@ mod mr;
 mod mw;
 mod native_mr;
 mod opcodes;
+mod srq;
 mod support;
 
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         mw::tests(),
         native_mr::tests(),
         opcodes::tests(),
+        srq::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()

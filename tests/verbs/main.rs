@@ -3,6 +3,7 @@
 //! Each module lists its tests; what a kernel does not have is ignored with the reason, after the kernel's refusal has
 //! been looked at.
 
+mod cq;
 mod dmabuf;
 mod mr;
 mod mw;
@@ -17,6 +18,7 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let tests = [
+        cq::tests(),
         dmabuf::tests(),
         mr::tests(),
         mw::tests(),

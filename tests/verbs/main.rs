@@ -11,6 +11,7 @@ mod native_mr;
 mod opcodes;
 mod srq;
 mod support;
+mod ud;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         native_mr::tests(),
         opcodes::tests(),
         srq::tests(),
+        ud::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()

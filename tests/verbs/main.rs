@@ -9,6 +9,7 @@ mod mr;
 mod mw;
 mod native_mr;
 mod opcodes;
+mod qp;
 mod srq;
 mod support;
 mod ud;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         mw::tests(),
         native_mr::tests(),
         opcodes::tests(),
+        qp::tests(),
         srq::tests(),
         ud::tests(),
     ];

@@ -146,7 +146,7 @@ mod tests {
     fn the_checksum_decides_between_ipv4_and_ipv6() {
         let mut bytes = ipv4();
         bytes[0] = 0x60;
-        let network = |bytes| Grh::parse(bytes).map(|grh| grh.network);
+        let network = |bytes: &[u8; GRH_LENGTH]| Grh::parse(bytes).map(|grh| grh.network);
         assert_eq!(network(&bytes), Some(GrhNetwork::Ipv4));
         bytes[30] ^= 1;
         assert_eq!(network(&bytes), Some(GrhNetwork::Ipv6));

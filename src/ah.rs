@@ -24,7 +24,7 @@ pub struct AddressVector {
     pub flow_label: u32,
     /// Index of the own GID in the port's table; it also decides between RoCE v1 and v2.
     pub sgid_index: u8,
-    /// The header's hop limit.
+    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel takes the route's instead.
     pub hop_limit: u8,
     /// The header's traffic class (on RoCE v2 the DSCP and ECN bits).
     pub traffic_class: u8,
@@ -152,7 +152,8 @@ impl Ah {
 
     /// A queue pair behind this path, for datagrams to it.
     ///
-    /// `qkey` is the key that the peer expects; with its highest bit set the own QP's key is sent instead.
+    /// `qkey` is the key that the peer expects; with its highest bit set the own QP's key is sent instead
+    /// (not on rxe, which sends what is given).
     pub fn to(&self, qpn: u32, qkey: u32) -> UdPeer<'_> {
         UdPeer {
             ah: self,

@@ -41,15 +41,17 @@ pub enum GrhNetwork {
 impl Grh {
     /// Reads a header from the first 40 bytes of a received datagram's buffer; `None` if it is none.
     ///
-    /// An IPv4 header is known by its version, length and checksum in the last 20 bytes, as senders' addresses
-    /// would otherwise make an IPv6 header look like one.
+    /// An IPv4 header is known by its version and length in the last 20 bytes. As senders' addresses can make an IPv6
+    /// header look the same, its checksum decides then; otherwise it is not looked at, since rxe leaves it out for
+    /// datagrams that do not leave the machine.
     pub fn parse(bytes: &[u8; GRH_LENGTH]) -> Option<Self> {
-        Self::parse_ipv4(&bytes[20..]).or_else(|| Self::parse_ipv6(bytes))
+        Self::parse_ipv4(bytes).or_else(|| Self::parse_ipv6(bytes))
     }
 
-    fn parse_ipv4(header: &[u8]) -> Option<Self> {
-        let header: &[u8; 20] = header.try_into().ok()?;
-        if header[0] != 0x45 || !checksum_holds(header) {
+    fn parse_ipv4(bytes: &[u8; GRH_LENGTH]) -> Option<Self> {
+        let header: &[u8; 20] = bytes.last_chunk()?;
+        let may_be_ipv6 = bytes[0] >> 4 == 6;
+        if header[0] != 0x45 || may_be_ipv6 && !checksum_holds(header) {
             return None;
         }
         let address =
@@ -139,12 +141,25 @@ mod tests {
         );
     }
 
-    /// A wrong checksum must not turn other bytes into an address.
+    /// Where both are possible, a wrong checksum must not turn parts of IPv6 addresses into IPv4 ones.
     #[test]
-    fn ipv4_with_a_wrong_checksum_is_none() {
+    fn the_checksum_decides_between_ipv4_and_ipv6() {
         let mut bytes = ipv4();
+        bytes[0] = 0x60;
+        let network = |bytes: &[u8; GRH_LENGTH]| Grh::parse(bytes).map(|grh| grh.network);
+        assert_eq!(network(&bytes), Some(GrhNetwork::Ipv4));
         bytes[30] ^= 1;
-        assert_eq!(Grh::parse(&bytes), None);
+        assert_eq!(network(&bytes), Some(GrhNetwork::Ipv6));
+    }
+
+    /// rxe hands out headers without a checksum.
+    #[test]
+    fn ipv4_needs_no_checksum_where_it_cannot_be_ipv6() {
+        let mut bytes = ipv4();
+        let with = Grh::parse(&bytes);
+        bytes[30..32].fill(0);
+        assert!(with.is_some());
+        assert_eq!(Grh::parse(&bytes), with);
     }
 
     proptest! {

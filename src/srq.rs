@@ -215,10 +215,12 @@ impl Srq {
             srq_limit: limit,
             ..Default::default()
         };
-        self.context().fd().execute(&ModifySrq {
+        let command = ModifySrq {
             core,
             driver: DriverData::default(),
-        })
+        };
+        let context = self.context();
+        context.driver().modify_srq(context.fd(), command)
     }
 
     /// Gives the queue another size; requests that wait stay.

@@ -130,6 +130,14 @@ impl Driver {
         }
     }
 
+    /// Sets an attribute of a shared receive queue that leaves its ring alone.
+    pub(crate) fn modify_srq(self, fd: &CommandFd, command: ModifySrq) -> Result<()> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Driver::Rxe => rxe::modify_srq(fd, command),
+        }
+    }
+
     /// Gives a shared receive queue another size; its waiting requests stay.
     pub(crate) fn resize_srq(
         self,

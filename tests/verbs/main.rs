@@ -3,12 +3,16 @@
 //! Each module lists its tests; what a kernel does not have is ignored with the reason, after the kernel's refusal has
 //! been looked at.
 
+mod cq;
 mod dmabuf;
 mod mr;
 mod mw;
 mod native_mr;
 mod opcodes;
+mod qp;
+mod srq;
 mod support;
+mod ud;
 
 use std::process::ExitCode;
 
@@ -16,11 +20,15 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let tests = [
+        cq::tests(),
         dmabuf::tests(),
         mr::tests(),
         mw::tests(),
         native_mr::tests(),
         opcodes::tests(),
+        qp::tests(),
+        srq::tests(),
+        ud::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()

@@ -160,6 +160,7 @@ pub(crate) struct Wc {
     pub(crate) status: WcStatus,
     pub(crate) opcode: WcOpcode,
     pub(crate) byte_len: u32,
+    pub(crate) qp_num: u32,
     pub(crate) invalidated: Option<RemoteKey>,
 }
 
@@ -181,9 +182,15 @@ impl Wc {
     }
 }
 
+/// How long a test waits for what must come.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a test waits for what must not come.
+pub(crate) const QUIET: Duration = Duration::from_millis(100);
+
 /// The next completion.
 pub(crate) fn next(cq: &mut Cq) -> Result<Wc> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {
         if let Some(completion) = cq.poll()?.iter().next() {
             return Ok(Wc {
@@ -191,6 +198,7 @@ pub(crate) fn next(cq: &mut Cq) -> Result<Wc> {
                 status: completion.status(),
                 opcode: completion.opcode(),
                 byte_len: completion.byte_len(),
+                qp_num: completion.qp_num(),
                 invalidated: completion.invalidated_rkey(),
             });
         }

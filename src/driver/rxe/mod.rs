@@ -210,14 +210,32 @@ pub(crate) fn create_srq(
     Ok((handle, RecvQueue::new(ring, max_sge, Some(map))))
 }
 
+/// Sets an attribute of a shared receive queue that leaves its ring alone. The driver wants its part of the command
+/// all the same, and does not look at the address in it (`rxe_modify_srq` in `rxe_verbs.c`).
+pub(crate) fn modify_srq(fd: &CommandFd, mut command: ModifySrq) -> Result<()> {
+    command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr: 0 });
+    fd.execute(&command)
+}
+
 /// Gives a shared receive queue a ring of another size. The kernel moves the waiting requests over, and says
 /// where the new ring is at an address that it is told, not in its answer (`rxe_srq_from_attr`).
+///
+/// A size that the waiting requests do not fit into is refused here: the kernel would free the old ring with its
+/// refusal, and find none when the next message arrives.
 pub(crate) fn resize_srq(
     fd: &CommandFd,
     mut command: ModifySrq,
     queue: &mut RecvQueue,
     buffers: Option<&Buffers>,
 ) -> Result<()> {
+    let (asked, waiting) = (command.core.max_wr, queue.in_flight());
+    if rounded(asked) < u64::from(waiting) {
+        return Err(Error::invalid(
+            Verb::ModifySrq,
+            Subject::numbered("SRQ", command.core.srq_handle.into()),
+            format!("{waiting} requests wait, which do not fit into a queue for {asked}"),
+        ));
+    }
     let mut info = Box::new(Mminfo::default());
     let mmap_info_addr = (&raw mut *info).expose_provenance() as u64;
     command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr });
@@ -228,6 +246,11 @@ pub(crate) fn resize_srq(
     let max_sge = queue.max_sge();
     *queue = RecvQueue::new(ring, max_sge, Some(map));
     Ok(())
+}
+
+/// How many elements a ring holds that was asked to hold so many: one less than a power of two.
+fn rounded(asked: u32) -> u64 {
+    (u64::from(asked) + 1).next_power_of_two() - 1
 }
 
 /// The slices and the inline bytes that a send request can really have.

@@ -45,13 +45,13 @@ pub(super) fn play(link: &mut Link, rules: &Rules) -> Result<Score> {
         match &link.channel {
             None => {
                 for completion in &mut link.cq.poll().map_err(uverbs::Error::from)? {
-                    game.take(&completion)?;
+                    game.note(&completion)?;
                 }
             }
             Some(channel) => match link.cq.poll_or_arm(Notify::Next)? {
                 Some(mut completions) => {
                     for completion in &mut completions {
-                        game.take(&completion)?;
+                        game.note(&completion)?;
                     }
                 }
                 None => {
@@ -63,6 +63,7 @@ pub(super) fn play(link: &mut Link, rules: &Rules) -> Result<Score> {
                 }
             },
         }
+        game.answer()?;
         match game.completed() == before {
             true if idle.is_over() => return Err(game.stalled(idle.patience)),
             true => {}
@@ -129,8 +130,8 @@ impl<'a> Game<'a> {
         self.received + self.sent
     }
 
-    /// Takes note of a completion, and sends the next message if it is time to.
-    fn take(&mut self, completion: &Completion<'_>) -> Result<()> {
+    /// Takes note of a completion.
+    fn note(&mut self, completion: &Completion<'_>) -> Result<()> {
         completion.result().map_err(|error| self.failed(error))?;
         match completion.wr_id() {
             SEND => {
@@ -144,6 +145,19 @@ impl<'a> Game<'a> {
                 return Err(Failure::new(Kind::Failed, text));
             }
         }
+        Ok(())
+    }
+
+    /// Posts what the noted completions make room for, and sends the next message if it is time to.
+    ///
+    /// Not while completions are looked at: they hold their entries of the queue, which has as many as there
+    /// are posted requests.
+    fn answer(&mut self) -> Result<()> {
+        if self.posted <= 1 && self.received < self.rules.iters {
+            let missing = self.end.rx_depth() - self.posted;
+            self.end.post_receives(missing)?;
+            self.posted += missing;
+        }
         let may_send = !self.expects && !self.sending;
         if may_send && self.sent < self.rules.iters {
             self.send()?;
@@ -152,6 +166,10 @@ impl<'a> Game<'a> {
     }
 
     fn receive(&mut self, completion: &Completion<'_>) -> Result<()> {
+        if !self.expects {
+            let text = format!("the peer sends out of turn, {}", self.progress_text());
+            return Err(Failure::new(Kind::Peer, text));
+        }
         self.check_len(completion)?;
         self.note_time();
         if let Some(checker) = &mut self.checker {
@@ -163,17 +181,7 @@ impl<'a> Game<'a> {
         self.received += 1;
         self.expects = false;
         self.posted -= 1;
-        if self.posted <= 1 && !self.is_last() {
-            let missing = self.end.rx_depth() - self.posted;
-            self.end.post_receives(missing)?;
-            self.posted += missing;
-        }
         Ok(())
-    }
-
-    /// True if the peer has no message left to send.
-    fn is_last(&self) -> bool {
-        self.received == self.rules.iters
     }
 
     fn check_len(&self, completion: &Completion<'_>) -> Result<()> {

@@ -8,7 +8,9 @@ use uverbs_uapi::types::{AhAttr, GlobalRoute};
 use crate::command::{CreateAh, DestroyAh, DriverData};
 use crate::error::{DestroyError, Result};
 use crate::gid::Gid;
+use crate::grh::{GRH_LENGTH, Grh};
 use crate::pd::{Pd, PdUse, User};
+use crate::wc::Completion;
 use crate::wr::Destination;
 
 /// A path to a peer.
@@ -22,7 +24,7 @@ pub struct AddressVector {
     pub flow_label: u32,
     /// Index of the own GID in the port's table; it also decides between RoCE v1 and v2.
     pub sgid_index: u8,
-    /// The header's hop limit.
+    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel takes the route's instead.
     pub hop_limit: u8,
     /// The header's traffic class (on RoCE v2 the DSCP and ECN bits).
     pub traffic_class: u8,
@@ -56,6 +58,34 @@ impl AddressVector {
             dlid,
             port,
             ..Self::default()
+        }
+    }
+
+    /// The path back to whoever sent a datagram (`ibv_init_ah_from_wc(3)`).
+    ///
+    /// `grh` are the first 40 bytes of the buffer that it was received into, `sgid_index` the index of the own
+    /// GID that it was sent to, or for multicast the one to answer from.
+    pub fn reply_to(
+        completion: &Completion<'_>,
+        grh: &[u8; GRH_LENGTH],
+        port: u8,
+        sgid_index: u8,
+    ) -> Self {
+        let local = Self {
+            sl: completion.sl(),
+            src_path_bits: completion.dlid_path_bits(),
+            ..Self::local(port, completion.slid())
+        };
+        match Grh::parse(grh).filter(|_| completion.has_grh()) {
+            Some(grh) => Self {
+                dgid: Some(grh.sgid),
+                flow_label: grh.flow_label,
+                sgid_index,
+                hop_limit: u8::MAX,
+                traffic_class: grh.traffic_class,
+                ..local
+            },
+            None => local,
         }
     }
 
@@ -122,7 +152,8 @@ impl Ah {
 
     /// A queue pair behind this path, for datagrams to it.
     ///
-    /// `qkey` is the key that the peer expects; with its highest bit set the own QP's key is sent instead.
+    /// `qkey` is the key that the peer expects; with its highest bit set the own QP's key is sent instead
+    /// (not on rxe, which sends what is given).
     pub fn to(&self, qpn: u32, qkey: u32) -> UdPeer<'_> {
         UdPeer {
             ah: self,

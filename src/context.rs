@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use uverbs_uapi::flags::CoreSupport;
+use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 
 use crate::alloc::Live;
 use crate::command::{AllocAsyncFd, CommandFd, GetContextReply, Route};
@@ -90,6 +90,8 @@ struct Inner {
     driver: Driver,
     num_comp_vectors: u32,
     core_support: CoreSupport,
+    /// Asked for when an operation first depends on it.
+    capabilities: OnceLock<DeviceCapFlags>,
     /// Made when it is first needed: a program that only registers memory has no use for it.
     async_fd: OnceLock<OwnedFd>,
     next_id: AtomicU64,
@@ -98,7 +100,12 @@ struct Inner {
 }
 
 impl Context {
-    fn new(device: Device, driver: Driver, fd: CommandFd, reply: GetContextReply) -> Self {
+    pub(crate) fn new(
+        device: Device,
+        driver: Driver,
+        fd: CommandFd,
+        reply: GetContextReply,
+    ) -> Self {
         let async_fd = match reply.async_fd {
             Some(fd) => OnceLock::from(fd),
             None => OnceLock::new(),
@@ -109,6 +116,7 @@ impl Context {
             driver,
             num_comp_vectors: reply.num_comp_vectors,
             core_support: CoreSupport::from_bits_retain(reply.core_support),
+            capabilities: OnceLock::new(),
             async_fd,
             next_id: AtomicU64::new(1),
             live_buffers: Arc::default(),
@@ -131,13 +139,26 @@ impl Context {
     }
 
     /// Completion vectors that a CQ can choose from: numbers below this.
+    ///
+    /// 1 for an imported context whose driver does not tell.
     pub fn num_comp_vectors(&self) -> u32 {
         self.0.num_comp_vectors
     }
 
-    /// What the kernel's core supports beyond the basics.
+    /// What the kernel's core supports beyond the basics; nothing for an imported context whose driver does
+    /// not tell.
     pub fn core_support(&self) -> CoreSupport {
         self.0.core_support
+    }
+
+    /// What the device can do, as asked once.
+    #[inline]
+    pub(crate) fn capabilities(&self) -> Result<DeviceCapFlags> {
+        if let Some(known) = self.0.capabilities.get() {
+            return Ok(*known);
+        }
+        let asked = self.query_device()?.capabilities;
+        Ok(*self.0.capabilities.get_or_init(|| asked))
     }
 
     pub(crate) fn fd(&self) -> &Arc<CommandFd> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use uverbs_uapi::handle::CqHandle;
 
 use crate::channel::CompletionChannel;
-use crate::command::{CreateCq, DestroyCq, DriverData, ReqNotifyCq};
+use crate::command::{CreateCq, DestroyCq, DriverData, ModifyCq, ReqNotifyCq, ResizeCq};
 use crate::context::Context;
 use crate::domain::ParentDomain;
 use crate::driver;
@@ -115,7 +115,7 @@ impl<'a> CqBuilder<'a> {
             handle,
             id,
             _channel: channel,
-            _domain: self.domain.map(|domain| domain.user(User::Cq)),
+            domain: self.domain.map(|domain| domain.user(User::Cq)),
             alive: true,
         };
         Ok(Cq {
@@ -147,7 +147,7 @@ pub(crate) struct CqShared {
     id: u64,
     /// The kernel keeps the channel's file for the queue, but the number would be free for others.
     _channel: Option<CompletionChannel>,
-    _domain: Option<PdUse>,
+    domain: Option<PdUse>,
     /// False once the kernel object is gone.
     alive: bool,
 }
@@ -274,6 +274,47 @@ impl Cq {
             cq: self.shared.handle,
             solicited_only,
         })
+    }
+
+    /// Gives the queue another size; the completions that wait stay.
+    ///
+    /// On a parent domain with an allocator the new ring is asked for there, and the old one goes back.
+    ///
+    /// # Errors
+    ///
+    /// More completions wait than fit, or the device's limit is exceeded: the queue is as it was. If the kernel
+    /// has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
+    /// `ibv_resize_cq(3)`.
+    pub fn resize(&mut self, entries: u32) -> Result<()> {
+        let CqShared {
+            context,
+            handle,
+            domain,
+            ..
+        } = &*self.shared;
+        let command = ResizeCq {
+            cq: *handle,
+            cqe: entries,
+            driver: DriverData::default(),
+        };
+        let buffers = domain.as_ref().and_then(|domain| domain.buffers());
+        let resized = context
+            .driver()
+            .resize_cq(context.fd(), command, &mut self.ring, buffers);
+        resized.map_err(|error| with_limit(error, context))
+    }
+
+    /// Lets an event wait until `count` completions are there or `period` microseconds have passed.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`] if the device has no moderation, as rxe. Manual page: `ibv_modify_cq(3)`.
+    pub fn moderate(&mut self, count: u16, period: u16) -> Result<()> {
+        let cq = self.shared.handle;
+        self.shared
+            .context
+            .fd()
+            .execute(&ModifyCq { cq, count, period })
     }
 
     /// Destroys the completion queue.

@@ -59,9 +59,12 @@ impl ThreadDomain {
             Ok(_) => Ok(()),
             Err(shared) => {
                 let count = shared.domains.load(Ordering::Relaxed);
-                let by = format!("{count} parent domains use it");
+                let by = match count {
+                    1 => "1 parent domain uses it".into(),
+                    _ => format!("{count} parent domains use it").into(),
+                };
                 let subject = Subject::numbered("thread domain", shared.id);
-                let error = Error::new(Verb::DeallocTd, subject, Cause::Busy(by.into()));
+                let error = Error::new(Verb::DeallocTd, subject, Cause::Busy(by));
                 Err(DestroyError {
                     object: ThreadDomain(shared),
                     error,

@@ -28,6 +28,31 @@ impl fmt::Debug for RemoteKey {
     }
 }
 
+/// The low byte of a memory window's key is the user's to choose at each bind; the rest is the kernel's.
+impl RemoteKey {
+    /// The low byte.
+    pub const fn tag(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// The same key with another low byte.
+    pub const fn with_tag(self, tag: u8) -> Self {
+        Self(self.0 & !0xff | tag as u32)
+    }
+
+    /// The key with the next low byte; 0 comes after 255. Manual page: `ibv_inc_rkey(3)`.
+    ///
+    /// ```
+    /// # use uverbs::RemoteKey;
+    /// assert_eq!(RemoteKey(0x1201).next(), RemoteKey(0x1202));
+    /// assert_eq!(RemoteKey(0x12ff).next(), RemoteKey(0x1200));
+    /// ```
+    #[must_use]
+    pub const fn next(self) -> Self {
+        self.with_tag(self.tag().wrapping_add(1))
+    }
+}
+
 /// Which protection domain of which open device something belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PdTag(u64);

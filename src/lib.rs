@@ -40,19 +40,27 @@ mod error;
 mod event;
 mod event_file;
 mod gid;
+mod grh;
 mod guid;
+mod import;
 mod key;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod query;
+pub mod share;
+mod srq;
 mod wc;
 mod wr;
 
 pub use uverbs_uapi as uapi;
 
 pub use ah::{AddressVector, Ah, UdPeer};
-pub use alloc::{AllocError, Allocation, Allocator, BufferRequest, Purpose, ResourceType};
+pub use alloc::{
+    AllocError, Allocation, Allocator, Arena, BufferCounts, BufferRequest, Counting, GuardPages,
+    HugePageSize, HugePages, NumaNode, Purpose, ResourceType, SharedMemfd,
+};
 pub use channel::{CompletionChannel, CqEvent};
 pub use command::Route;
 pub use context::{Context, OpenOptions, open};
@@ -65,22 +73,31 @@ pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};
 pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 pub use event::{AsyncEvent, AsyncEvents, EventSource};
 pub use gid::{Gid, GidType};
+pub use grh::{GRH_LENGTH, Grh, GrhNetwork};
 pub use guid::{Guid, ParseGuidError};
+pub use import::{ImportedMr, ImportedPd};
 pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
-pub use mr::{Memory, Mr, RawMemory, RegisterError, WritableMemory};
+pub use mr::{
+    AfterRereg, DmabufMr, Memory, Mr, MrInfo, RawMemory, RegisterError, Rereg, ReregError,
+    ReregMemoryError, UnusableMr, WritableMemory,
+};
+pub use mw::{Mw, MwKind, Type1, Type2, Window};
 pub use pd::Pd;
 pub use qp::{
-    AltPath, Any, Atomic, Batch, Caps, ConnectOptions, Connected, Datagram, Endpoint,
-    ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, QpState, QpType, Rc, RdmaRead,
-    RdmaWrite, RecvBatch, RecvHalf, SendHalf, StaticTransport, Transport, Uc, Ud,
+    AltPath, Any, Atomic, AtomicWrite, Batch, BindWindow, Caps, ConnectOptions, Connected,
+    Datagram, Endpoint, ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, QpState, QpType,
+    Rc, RdmaFlush, RdmaRead, RdmaWrite, RecvBatch, RecvHalf, RemoteInvalidate, SendHalf,
+    StaticTransport, Transport, Uc, Ud,
 };
 pub use query::{DeviceAttr, GidEntry, PortAttr};
+pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use uverbs_uapi::enums::{
-    AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, WcOpcode, WcStatus,
+    AdviseMrAdvice as Advice, AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, MwType,
+    WcOpcode, WcStatus,
 };
 pub use uverbs_uapi::flags::{
     AccessFlags as Access, CoreSupport, DeviceCapFlags, PortCapFlags, PortCapFlags2, QpAttrMask,
     QueryPortFlags, WcFlags,
 };
 pub use wc::{Completion, CompletionError};
-pub use wr::PostError;
+pub use wr::{Placement, PostError};

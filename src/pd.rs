@@ -1,8 +1,9 @@
 //! Protection domains: what memory, queue pairs and address handles must share to work together.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use uverbs_uapi::handle::PdHandle;
 
@@ -21,7 +22,8 @@ impl Context {
     /// The kernel's or the device's limit is reached. Manual page: `ibv_alloc_pd(3)`.
     pub fn alloc_pd(&self) -> Result<Pd> {
         let (handle, _) = self.fd().execute(&AllocPd::default())?;
-        Ok(Pd::new(self.clone(), handle, Stand::Owned))
+        let stand = Stand::Owned(AtomicBool::new(true));
+        Ok(Pd::new(self.clone(), handle, stand))
     }
 }
 
@@ -37,14 +39,17 @@ pub(crate) struct PdInner {
     handle: PdHandle,
     users: Users,
     stand: Stand,
+    /// It is on offer to other processes.
+    shared: AtomicBool,
 }
 
 /// How a PD stands to the kernel's object.
 pub(crate) enum Stand {
-    /// It frees the kernel's object.
-    Owned,
-    /// It has freed it.
-    Freed,
+    /// It frees the kernel's object as long as this is true: neither freed yet nor left to others.
+    Owned(AtomicBool),
+    /// The kernel's object is somebody else's, and is left alone. What there is shows that somebody that
+    /// the PD is still in use here.
+    Imported(Option<OwnedFd>),
     /// It stands for another PD, whose object it is.
     Over(DomainState),
 }
@@ -57,7 +62,10 @@ pub(crate) enum User {
     Ah,
     Qp,
     Cq,
+    Srq,
+    Mw,
     Domain,
+    Offer,
 }
 
 /// How many objects of each kind stand on a PD, by the kind's number.
@@ -65,7 +73,16 @@ pub(crate) enum User {
 struct Users([AtomicU32; NAMES.len()]);
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 5] = ["MR", "AH", "QP", "CQ", "parent domain"];
+const NAMES: [&str; 8] = [
+    "MR",
+    "AH",
+    "QP",
+    "CQ",
+    "SRQ",
+    "MW",
+    "parent domain",
+    "offer",
+];
 
 /// "2 MRs, 1 QP"; nothing if there are none.
 impl fmt::Display for Users {
@@ -99,8 +116,26 @@ impl PdUse {
         &self.pd.context
     }
 
+    /// Where the rings of objects on the PD lie, if the user has a say in it.
+    pub(crate) fn buffers(&self) -> Option<&Buffers> {
+        self.pd.buffers()
+    }
+
     pub(crate) fn tag(&self) -> PdTag {
         PdTag::new(self.pd.context.raw_fd(), self.pd.handle.0)
+    }
+}
+
+/// Offering a PD to other processes.
+impl PdUse {
+    /// As [`Pd::leave`].
+    pub(crate) fn leave(&self) {
+        self.pd.leave();
+    }
+
+    /// The PD is not on offer any more.
+    pub(crate) fn stop_sharing(&self) {
+        self.pd.root().shared.store(false, Ordering::Relaxed);
     }
 }
 
@@ -118,6 +153,7 @@ impl Pd {
             handle,
             users: Users::default(),
             stand,
+            shared: AtomicBool::new(false),
         }))
     }
 
@@ -143,13 +179,13 @@ impl Pd {
     pub(crate) fn domain(&self) -> Option<&DomainState> {
         match &self.0.stand {
             Stand::Over(domain) => Some(domain),
-            Stand::Owned | Stand::Freed => None,
+            Stand::Owned(_) | Stand::Imported(_) => None,
         }
     }
 
     /// Where the rings of objects on it lie, if the user has a say in it.
     pub(crate) fn buffers(&self) -> Option<&Buffers> {
-        self.domain().and_then(|domain| domain.buffers.as_ref())
+        self.0.buffers()
     }
 
     /// Counts a new object of a kind in the PD.
@@ -169,8 +205,16 @@ impl Pd {
     /// system call; `EBUSY` if objects of others do. The error gives the PD back. Manual page:
     /// `ibv_dealloc_pd(3)`.
     pub fn dealloc(self) -> Result<(), DestroyError<Pd>> {
+        self.end(PdInner::dealloc)
+    }
+
+    /// Ends the PD in its own way if nothing of this process stands on it.
+    pub(crate) fn end(
+        self,
+        how: impl FnOnce(&mut PdInner) -> Result<()>,
+    ) -> Result<(), DestroyError<Pd>> {
         match Arc::try_unwrap(self.0) {
-            Ok(mut inner) => match inner.dealloc() {
+            Ok(mut inner) => match how(&mut inner) {
                 Ok(()) => Ok(()),
                 Err(error) => Err(DestroyError {
                     object: Pd(Arc::new(inner)),
@@ -187,22 +231,63 @@ impl Pd {
             }
         }
     }
+
+    /// Notes that the PD is on offer; false if it is already.
+    pub(crate) fn start_sharing(&self) -> bool {
+        // Relaxed: the flag guards no other memory.
+        !self.0.root().shared.swap(true, Ordering::Relaxed)
+    }
+
+    /// Leaves the kernel's object to others: neither drop nor anything that stands on it frees it any more.
+    pub(crate) fn leave(&self) {
+        self.0.leave();
+    }
 }
 
 impl PdInner {
+    fn buffers(&self) -> Option<&Buffers> {
+        match &self.stand {
+            Stand::Over(domain) => domain.buffers.as_ref(),
+            Stand::Owned(_) | Stand::Imported(_) => None,
+        }
+    }
+
     fn subject(&self) -> Subject {
         match &self.stand {
             Stand::Over(domain) => Subject::numbered("parent domain", domain.id),
-            Stand::Owned | Stand::Freed => Subject::numbered("PD", self.handle.0.into()),
+            Stand::Owned(_) => Subject::numbered("PD", self.handle.0.into()),
+            Stand::Imported(_) => Subject::numbered("imported PD", self.handle.0.into()),
         }
     }
 
     fn dealloc(&mut self) -> Result<()> {
-        if let Stand::Owned = self.stand {
-            self.context.fd().execute(&DeallocPd(self.handle))?;
-            self.stand = Stand::Freed;
+        // Relaxed: `&mut` orders it after whoever has left it, through the `Arc`.
+        if let Stand::Owned(owned) = &self.stand
+            && owned.load(Ordering::Relaxed)
+        {
+            self.free_object()?;
+            self.leave();
         }
         Ok(())
+    }
+
+    /// Frees the kernel's object, whosever it is.
+    pub(crate) fn free_object(&self) -> Result<()> {
+        self.context.fd().execute(&DeallocPd(self.handle))
+    }
+
+    /// The PD whose handle it has: itself, or the one under all the parent domains.
+    fn root(&self) -> &PdInner {
+        match &self.stand {
+            Stand::Over(domain) => domain.base.pd.root(),
+            Stand::Owned(_) | Stand::Imported(_) => self,
+        }
+    }
+
+    fn leave(&self) {
+        if let Stand::Owned(owned) = &self.root().stand {
+            owned.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -223,7 +308,8 @@ impl fmt::Debug for PdInner {
             .field("context", &self.context);
         match &self.stand {
             Stand::Over(domain) => fields.field("over", domain).finish(),
-            Stand::Owned | Stand::Freed => fields.finish(),
+            Stand::Imported(lease) => fields.field("imported", lease).finish(),
+            Stand::Owned(_) => fields.finish(),
         }
     }
 }

@@ -343,7 +343,7 @@ impl Context {
                 let table = self.gid_table_by_sysfs()?;
                 let found = table
                     .into_iter()
-                    .find(|entry| entry.port == port.into() && entry.index == index);
+                    .find(|entry| entry.port == u32::from(port) && entry.index == index);
                 found.ok_or_else(|| Error::os(Verb::QueryGid, command.subject(), Errno::NODATA))
             }
             Err(error) => Err(match self.query_port(port) {

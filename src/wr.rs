@@ -6,10 +6,11 @@
 
 use std::fmt;
 
-use uverbs_uapi::enums::WrOpcode;
+use uverbs_uapi::enums::{FlushLevel, WrOpcode};
+use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags, FlushPlacement};
 
 use crate::error::{Errno, Error, Subject, Verb};
-use crate::key::{LocalSlice, PdTag, RemoteKey};
+use crate::key::{LocalKey, LocalSlice, PdTag, RemoteKey};
 use crate::qp::{QpState, QpType};
 
 /// What a send work request does.
@@ -18,6 +19,9 @@ pub(crate) enum Operation {
     Send,
     SendImm {
         imm: u32,
+    },
+    SendInv {
+        rkey: RemoteKey,
     },
     Write {
         remote: Remote,
@@ -38,6 +42,38 @@ pub(crate) enum Operation {
         remote: Remote,
         add: u64,
     },
+    /// The payload is the word to write.
+    AtomicWrite {
+        remote: Remote,
+    },
+    /// Has no payload.
+    Flush {
+        remote: Remote,
+        length: u32,
+        placement: FlushPlacement,
+        level: FlushLevel,
+    },
+    /// Has no payload.
+    LocalInv {
+        rkey: RemoteKey,
+    },
+    /// Has no payload.
+    BindMw(Bind),
+}
+
+/// What a memory window is bound to, and the keys that it has before and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bind {
+    /// The window's key now.
+    pub(crate) mw_rkey: RemoteKey,
+    /// The window's key from then on.
+    pub(crate) rkey: RemoteKey,
+    /// The region under it.
+    pub(crate) mr_lkey: LocalKey,
+    pub(crate) address: u64,
+    /// 0 takes the window away.
+    pub(crate) length: u64,
+    pub(crate) access: AccessFlags,
 }
 
 /// The start of a piece of a peer's memory.
@@ -59,6 +95,46 @@ impl Operation {
             Operation::Read { .. } => WrOpcode::RDMA_READ,
             Operation::CompareSwap { .. } => WrOpcode::ATOMIC_CMP_AND_SWP,
             Operation::FetchAdd { .. } => WrOpcode::ATOMIC_FETCH_AND_ADD,
+            Operation::SendInv { .. } => WrOpcode::SEND_WITH_INV,
+            Operation::AtomicWrite { .. } => WrOpcode::ATOMIC_WRITE,
+            Operation::Flush { .. } => WrOpcode::FLUSH,
+            Operation::LocalInv { .. } => WrOpcode::LOCAL_INV,
+            Operation::BindMw(_) => WrOpcode::BIND_MW,
+        }
+    }
+}
+
+/// Where a flush takes what was written before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// To where everybody on the peer's side sees it.
+    Global,
+    /// To where it survives a loss of power.
+    Persistent,
+    /// To both.
+    GlobalAndPersistent,
+}
+
+impl Placement {
+    /// The placement as the wire has it.
+    #[inline(always)]
+    pub(crate) const fn bits(self) -> FlushPlacement {
+        match self {
+            Self::Global => FlushPlacement::GLOBAL,
+            Self::Persistent => FlushPlacement::PERSISTENT,
+            Self::GlobalAndPersistent => FlushPlacement::GLOBAL.union(FlushPlacement::PERSISTENT),
+        }
+    }
+
+    /// What a device must be capable of for it.
+    #[inline(always)]
+    pub(crate) const fn needs(self) -> DeviceCapFlags {
+        match self {
+            Self::Global => DeviceCapFlags::FLUSH_GLOBAL,
+            Self::Persistent => DeviceCapFlags::FLUSH_PERSISTENT,
+            Self::GlobalAndPersistent => {
+                DeviceCapFlags::FLUSH_GLOBAL.union(DeviceCapFlags::FLUSH_PERSISTENT)
+            }
         }
     }
 }
@@ -126,7 +202,16 @@ pub enum PostError {
         /// Bytes of the local slice, which receives the old value.
         length: u64,
     },
-    /// A slice or an address handle belongs to another protection domain than the QP.
+    /// The device does not have the operation. The request would have broken the queue pair.
+    MissingCapability {
+        /// What the device lacks of what the operation needs.
+        capability: DeviceCapFlags,
+    },
+    /// The device could not be asked whether it has the operation; it may have been removed.
+    QueryDevice(Errno),
+    /// A memory window cannot be bound like this, which would have broken the queue pair; the text says why.
+    Window(&'static str),
+    /// A slice, a memory window or an address handle belongs to another protection domain than the QP.
     ForeignPd,
     /// The QP is in a state that does not take this kind of request.
     WrongState {
@@ -140,6 +225,8 @@ pub enum PostError {
     },
     /// A request on a datagram QP has no destination, or one on another QP has one.
     Destination,
+    /// The queue pair receives from a shared receive queue: post there.
+    SharedReceive,
     /// The doorbell failed with this errno. The requests are in the ring all the same: the device works
     /// on them at the next doorbell that succeeds, or flushes them when the QP goes to the error state.
     Doorbell(Errno),
@@ -169,8 +256,17 @@ impl fmt::Display for PostError {
                 "an atomic operation needs 8 local bytes and an address that is a multiple of 8, \
                  not {length} bytes and {address:#x}"
             ),
+            Self::MissingCapability { capability } => write!(
+                f,
+                "the device does not have this operation: it lacks {capability:?}"
+            ),
+            Self::QueryDevice(errno) => write!(
+                f,
+                "the device could not be asked whether it has this operation ({errno})"
+            ),
+            Self::Window(why) => write!(f, "the memory window cannot be bound: {why}"),
             Self::ForeignPd => {
-                f.write_str("memory or address handle of another protection domain than the QP's")
+                f.write_str("memory, memory window or address handle of another protection domain than the QP's")
             }
             Self::WrongState { state } => write!(
                 f,
@@ -182,6 +278,9 @@ impl fmt::Display for PostError {
             Self::Destination => f.write_str(
                 "a datagram needs a destination, and a connected QP's request must have none",
             ),
+            Self::SharedReceive => {
+                f.write_str("the queue pair receives from a shared receive queue: post there")
+            }
             Self::Doorbell(errno) => write!(
                 f,
                 "the doorbell failed ({errno}); the requests are in the ring"
@@ -198,6 +297,10 @@ impl From<PostError> for Error {
         let subject = Subject::the("QP");
         match error {
             PostError::Doorbell(errno) => Error::os(Verb::PostSend, subject, errno),
+            PostError::QueryDevice(errno) => Error::os(Verb::QueryDevice, subject, errno),
+            PostError::MissingCapability { .. } => {
+                Error::unsupported(Verb::PostSend, subject, error.to_string())
+            }
             other => Error::invalid(Verb::PostSend, subject, other.to_string()),
         }
     }

@@ -153,7 +153,7 @@ impl Grant {
                 self.memory.len()
             ));
         }
-        if address % alignment != 0 {
+        if !address.is_multiple_of(alignment) {
             return Err(format!(
                 "the allocator's buffer at {address:#x} is not aligned to {alignment} bytes"
             ));

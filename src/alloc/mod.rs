@@ -7,16 +7,37 @@
 //!
 //! rxe's rings are pages of the kernel's own, so there the allocator supplies the *place*: addresses over which
 //! the driver maps the ring, and which it gives back as fresh zeroed private pages ([`Purpose::Place`]).
+//!
+//! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`], [`NumaNode`], and
+//! [`Counting`] around any.
 
+mod arena;
+mod counting;
+mod free_list;
 mod grant;
+mod guard;
+mod huge_pages;
+mod mapping;
+mod memfd;
+mod numa;
+mod pool;
+#[cfg(test)]
+mod testing;
 
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use rustix::param::page_size;
 use uverbs_uapi::handle::PdHandle;
 
+pub use arena::Arena;
+pub use counting::{BufferCounts, Counting};
 pub(crate) use grant::{Buffers, Grant, Live};
+pub use guard::GuardPages;
+pub use huge_pages::{HugePageSize, HugePages};
+pub use memfd::SharedMemfd;
+pub use numa::NumaNode;
 
 use crate::device::DriverId;
 
@@ -129,6 +150,20 @@ pub struct BufferRequest {
     pub domain: u64,
 }
 
+impl BufferRequest {
+    /// The size and alignment to reserve: a place takes whole pages.
+    fn span(&self) -> (usize, usize) {
+        match self.purpose {
+            Purpose::Memory => (self.size.max(1), self.alignment),
+            Purpose::Place => {
+                let page = page_size();
+                let size = self.size.max(1).checked_next_multiple_of(page);
+                (size.unwrap_or(usize::MAX), self.alignment.max(page))
+            }
+        }
+    }
+}
+
 /// An allocator's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
@@ -163,6 +198,12 @@ impl fmt::Debug for AllocError {
 impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for AllocError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::{OwnedFd, RawFd};
 
+use uverbs_uapi::flags::CqAttrMask;
 use uverbs_uapi::handle::CqHandle;
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
@@ -166,6 +167,83 @@ impl Command for ReqNotifyCq {
         match spelling {
             Spelling::Native => None,
             Spelling::Write => Some(Request::write_command::<_, ()>(cmd::REQ_NOTIFY_CQ, &core)),
+        }
+    }
+
+    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
+        Ok(())
+    }
+}
+
+/// Gives a completion queue another size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ResizeCq {
+    pub(crate) cq: CqHandle,
+    /// Entries wanted; the kernel may give more.
+    pub(crate) cqe: u32,
+    pub(crate) driver: DriverData,
+}
+
+impl Command for ResizeCq {
+    /// The driver's private answer.
+    type Reply = DriverReply;
+    const VERB: Verb = Verb::ResizeCq;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("CQ", self.cq.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let core = abi::ResizeCq {
+            cq_handle: self.cq.0,
+            cqe: self.cqe,
+            ..Default::default()
+        };
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(
+                Request::write_command::<_, abi::ResizeCqResp>(cmd::RESIZE_CQ, &core)
+                    .driver(&self.driver),
+            ),
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<DriverReply, Malformed> {
+        Ok(answer.driver_reply())
+    }
+}
+
+/// Lets completion events wait until there is more to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModifyCq {
+    pub(crate) cq: CqHandle,
+    /// Completions that an event may wait for.
+    pub(crate) count: u16,
+    /// Microseconds that an event may wait.
+    pub(crate) period: u16,
+}
+
+impl Command for ModifyCq {
+    type Reply = ();
+    const VERB: Verb = Verb::ModifyCq;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("CQ", self.cq.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let core = abi::ExModifyCq {
+            cq_handle: self.cq.0,
+            attr_mask: CqAttrMask::MODERATE.bits(),
+            attr: abi::CqModeration {
+                cq_count: self.count,
+                cq_period: self.period,
+            },
+            reserved: 0,
+        };
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(Request::write_command::<_, ()>(cmd::EX_MODIFY_CQ, &core)),
         }
     }
 

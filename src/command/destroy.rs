@@ -1,6 +1,6 @@
 //! Destroying objects: the kernel's methods for it all look alike.
 
-use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle, PdHandle, QpHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
 use super::{Command, Malformed, Request, Spelling};
@@ -178,6 +178,44 @@ impl Command for DestroyQp {
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         match spelling {
             Spelling::Native => answer.answer(attr::destroy_qp::RESP),
+            Spelling::Write => answer.response(),
+        }
+    }
+}
+
+/// Destroys a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DestroySrq(pub(crate) SrqHandle);
+
+impl Command for DestroySrq {
+    /// How many asynchronous events of the SRQ were read.
+    type Reply = abi::DestroySrqResp;
+    const VERB: Verb = Verb::DestroySrq;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("SRQ", self.0.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let ids = (object::SRQ, method::srq::DESTROY, attr::destroy_srq::HANDLE);
+        let request = destroy(spelling, ids, self.0.0, || {
+            let core = abi::DestroySrq {
+                srq_handle: self.0.0,
+                ..Default::default()
+            };
+            Request::write_command::<_, abi::DestroySrqResp>(cmd::DESTROY_SRQ, &core)
+        })?;
+        Some(match spelling {
+            Spelling::Native => {
+                request.output(attr::destroy_srq::RESP, size_of::<abi::DestroySrqResp>())
+            }
+            Spelling::Write => request,
+        })
+    }
+
+    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        match spelling {
+            Spelling::Native => answer.answer(attr::destroy_srq::RESP),
             Spelling::Write => answer.response(),
         }
     }

@@ -246,6 +246,8 @@ impl Command for QueryGid {
                 Request::method(object::DEVICE, method::device::QUERY_GID_ENTRY)
                     .constant(attr::query_gid_entry::PORT, self.port.into())
                     .constant(attr::query_gid_entry::GID_INDEX, self.index.into())
+                    // None are defined, but without the attribute the kernel refuses.
+                    .constant(attr::query_gid_entry::FLAGS, 0)
                     .output(attr::query_gid_entry::RESP_ENTRY, size_of::<GidEntry>()),
             ),
             Spelling::Write => None,

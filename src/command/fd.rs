@@ -39,54 +39,28 @@ impl CommandFd {
     /// Sends a command the best way that this kernel has, and reads its answer.
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
         let mut native = command.encode(Spelling::Native);
-        let mut write = command.encode(Spelling::Write);
         loop {
-            let route = self
-                .routes
-                .choose(C::VERB, native.is_some(), write.is_some());
-            let Some((spelling, carrier)) = route else {
+            let route = self.routes.choose(C::VERB, native.is_some());
+            let request = route.and_then(|(spelling, _)| match spelling {
+                Spelling::Native => native.take(),
+                Spelling::Write => command.encode(Spelling::Write),
+            });
+            let (Some((spelling, carrier)), Some(mut request)) = (route, request) else {
                 return Err(self.no_route(command));
             };
-            let request = match spelling {
-                Spelling::Native => native.as_mut(),
-                Spelling::Write => write.as_mut(),
-            };
-            let Some(request) = request else {
-                return Err(self.no_route(command));
-            };
-            match self.send(C::VERB, request, carrier) {
+            match self.send(C::VERB, &mut request, carrier) {
                 Ok(()) => {
-                    return command.decode(spelling, request).map_err(|malformed| {
+                    return command.decode(spelling, &request).map_err(|malformed| {
                         Error::malformed(C::VERB, command.subject(), malformed.to_string())
                     });
                 }
-                Err(errno) if self.learn(C::VERB, spelling, carrier, errno) => {}
-                Err(errno) => return Err(self.refused(command, errno)),
-            }
-        }
-    }
-
-    /// Learns from a failure that the kernel lacks a way; true if another try makes sense.
-    fn learn(&self, verb: Verb, spelling: Spelling, carrier: Carrier, errno: Errno) -> bool {
-        match (carrier, spelling, errno) {
-            (Carrier::Ioctl, Spelling::Native, Errno::NOTTY) => {
-                self.routes.without_native(verb);
-                self.routes.without_invoke_write();
-                true
-            }
-            (Carrier::Ioctl, Spelling::Native, Errno::PROTONOSUPPORT) => {
-                self.routes.without_native(verb);
-                true
-            }
-            (Carrier::Ioctl, Spelling::Write, Errno::NOTTY | Errno::PROTONOSUPPORT) => {
-                // EPROTONOSUPPORT may be the command's own answer: the probe tells.
-                let lacks = errno == Errno::NOTTY || !self.invokes_write();
-                if lacks {
-                    self.routes.without_invoke_write();
+                Err(errno) => {
+                    let probe = || self.invokes_write();
+                    if !self.routes.learn(C::VERB, spelling, carrier, errno, probe) {
+                        return Err(self.refused(command, errno));
+                    }
                 }
-                lacks
             }
-            _ => false,
         }
     }
 
@@ -175,7 +149,7 @@ impl AsFd for CommandFd {
 
 /// An ioctl frame as the kernel reads it: the header, then the attributes.
 #[derive(Debug, Default)]
-struct Frame {
+pub(super) struct Frame {
     words: SmallVec<[u64; Frame::INLINE]>,
 }
 
@@ -184,7 +158,8 @@ impl Frame {
     const INLINE: usize = (size_of::<IoctlHdr>() + 16 * size_of::<IoctlAttr>()) / 8;
     const HEADER: usize = size_of::<IoctlHdr>() / 8;
 
-    fn new(request: &mut Request, driver_id: u32) -> Self {
+    /// The frame of a request, with pointers into it: good until the request is moved or changed.
+    pub(super) fn new(request: &mut Request, driver_id: u32) -> Self {
         let attributes = request.attributes();
         let length = size_of::<IoctlHdr>() + attributes.len() * size_of::<IoctlAttr>();
         let header = IoctlHdr {
@@ -202,6 +177,12 @@ impl Frame {
             words.extend_from_slice(&pair);
         }
         Self { words }
+    }
+
+    /// The bytes that the kernel reads.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        zerocopy::IntoBytes::as_bytes(self.words.as_slice())
     }
 
     /// The attributes, with what the kernel wrote into them.
@@ -241,23 +222,27 @@ pub(crate) struct Prepared(Box<Buffers>);
 struct Buffers {
     carrier: Carrier,
     frame: Frame,
-    write: WriteBuffer,
+    /// What write(2) is given; its answer goes to `response`.
+    write: Box<[u8]>,
+    response: WriteBuffer,
     request: Request,
 }
 
 impl CommandFd {
     /// Prepares a write command for [`Self::repeat`].
     pub(crate) fn prepare(&self, request: Request) -> Prepared {
-        let write = WriteBuffer::new(&request);
+        let response = WriteBuffer::new(&request);
         let carrier = self.routes.doorbell();
         let mut buffers = Box::new(Buffers {
             carrier,
             frame: Frame::default(),
-            write,
+            write: Box::default(),
+            response,
             request,
         });
         // Only now, when nothing moves any more, are there addresses to write down.
-        buffers.write.aim();
+        buffers.response.aim();
+        buffers.write = buffers.response.buffer.as_slice().into();
         buffers.frame = Frame::new(&mut buffers.request, self.driver_id);
         Prepared(buffers)
     }
@@ -266,7 +251,7 @@ impl CommandFd {
     #[inline]
     pub(crate) fn repeat(&self, command: &mut Prepared) -> Result<(), Errno> {
         if command.0.carrier == Carrier::Write {
-            match rustix::io::write(&self.fd, &command.0.write.buffer) {
+            match rustix::io::write(&self.fd, &command.0.write) {
                 Ok(_) => return Ok(()),
                 Err(errno) => return self.repeat_after(command, errno),
             }

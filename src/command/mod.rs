@@ -13,25 +13,35 @@ mod cq;
 mod destroy;
 mod device;
 mod fd;
+mod info;
+mod mcast;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod request;
 mod routes;
+mod srq;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub(crate) use ah::{CreateAh, CreateAhReply};
-pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ReqNotifyCq};
-pub(crate) use destroy::{DeallocPd, DeregMr, DestroyAh, DestroyCq, DestroyQp};
+pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ModifyCq, ReqNotifyCq, ResizeCq};
+pub(crate) use destroy::{DeallocPd, DeregMr, DestroyAh, DestroyCq, DestroyQp, DestroySrq};
 pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
 pub(crate) use fd::{CommandFd, Prepared};
-pub(crate) use mr::RegMr;
+pub(crate) use info::{InfoHandles, QueryContext, QueryContextReply};
+pub(crate) use mcast::{AttachMcast, DetachMcast};
+pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
+pub(crate) use mw::{AllocMw, DeallocMw};
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
+pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq};
 
 use std::fmt::Debug;
 

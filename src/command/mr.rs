@@ -1,7 +1,12 @@
 //! Memory regions.
 
+use std::os::fd::RawFd;
+
+use uverbs_uapi::enums::AdviseMrAdvice;
+use uverbs_uapi::flags::AdviseMrFlags;
 use uverbs_uapi::handle::{MrHandle, PdHandle};
-use uverbs_uapi::{cmd, write as abi};
+use uverbs_uapi::types::Sge;
+use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
 use super::{Command, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
@@ -46,7 +51,8 @@ impl Command for RegMr {
         match spelling {
             // Linux 7.2 has a method for it, MR.REG. But it leaves the I/O virtual address and the length of
             // the kernel's own region unset, which rxe checks accesses against: such a region can be made
-            // and not be used. The write command sets them, and every kernel has it.
+            // and not be used (tests/verbs/native_mr.rs would notice a change). The write command sets them,
+            // and every kernel has it.
             Spelling::Native => None,
             Spelling::Write => {
                 let core = abi::RegMr {
@@ -77,5 +83,182 @@ impl Command for RegMr {
             lkey,
             rkey,
         })
+    }
+}
+
+/// Registers a part of a dma-buf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegDmabufMr {
+    pub(crate) pd: PdHandle,
+    pub(crate) fd: RawFd,
+    /// Where the part starts in the dma-buf, in bytes.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// The address by which work requests and peers name the first byte.
+    pub(crate) iova: u64,
+    /// Bits of `AccessFlags`.
+    pub(crate) access: u32,
+}
+
+impl Command for RegDmabufMr {
+    type Reply = RegMrReply;
+    const VERB: Verb = Verb::RegDmabufMr;
+
+    fn subject(&self) -> Subject {
+        Subject::named(
+            "MR",
+            format_args!(
+                "of {} bytes of dma-buf {} in PD {}",
+                self.length, self.fd, self.pd.0
+            ),
+        )
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        use attr::reg_dmabuf_mr as id;
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::MR, method::mr::REG_DMABUF)
+                    .new_object(id::HANDLE)
+                    .handle(id::PD_HANDLE, self.pd.0)
+                    .u64(id::OFFSET, self.offset)
+                    .u64(id::LENGTH, self.length)
+                    .u64(id::IOVA, self.iova)
+                    // The kernel reads this one as a number and not as a file descriptor.
+                    .u32(id::FD, self.fd as u32)
+                    .u32(id::ACCESS_FLAGS, self.access)
+                    .output(id::RESP_LKEY, size_of::<u32>())
+                    .output(id::RESP_RKEY, size_of::<u32>()),
+            ),
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        use attr::reg_dmabuf_mr as id;
+        Ok(RegMrReply {
+            handle: MrHandle(answer.new_handle(id::HANDLE)?),
+            lkey: answer.answer(id::RESP_LKEY)?,
+            rkey: answer.answer(id::RESP_RKEY)?,
+        })
+    }
+}
+
+/// Changes a memory region. The command is its own ABI struct: `flags` says which fields count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReregMr(pub(crate) abi::ReregMr);
+
+impl Command for ReregMr {
+    /// The keys from then on.
+    type Reply = abi::ReregMrResp;
+    const VERB: Verb = Verb::ReregMr;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("MR", self.0.mr_handle.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(Request::write_command::<_, abi::ReregMrResp>(
+                cmd::REREG_MR,
+                &self.0,
+            )),
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        answer.response()
+    }
+}
+
+/// Queries a memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryMr(pub(crate) MrHandle);
+
+/// What the kernel's core knows of a memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryMrReply {
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// The address by which work requests and peers name the first byte; Linux before 5.13 does not tell.
+    pub(crate) iova: Option<u64>,
+}
+
+impl Command for QueryMr {
+    type Reply = QueryMrReply;
+    const VERB: Verb = Verb::QueryMr;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("MR", self.0.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        use attr::query_mr as id;
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::MR, method::mr::QUERY)
+                    .handle(id::HANDLE, self.0.0)
+                    .output(id::RESP_LKEY, size_of::<u32>())
+                    .output(id::RESP_RKEY, size_of::<u32>())
+                    .output(id::RESP_LENGTH, size_of::<u64>())
+                    .output(id::RESP_IOVA, size_of::<u64>()),
+            ),
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        use attr::query_mr as id;
+        Ok(QueryMrReply {
+            lkey: answer.answer(id::RESP_LKEY)?,
+            rkey: answer.answer(id::RESP_RKEY)?,
+            length: answer.answer(id::RESP_LENGTH)?,
+            iova: answer.answer(id::RESP_IOVA).ok(),
+        })
+    }
+}
+
+/// Gives advice about parts of memory regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AdviseMr {
+    pub(crate) pd: PdHandle,
+    pub(crate) advice: AdviseMrAdvice,
+    pub(crate) flags: AdviseMrFlags,
+    pub(crate) parts: Vec<Sge>,
+}
+
+impl AdviseMr {
+    /// The most parts that one attribute can hold.
+    pub(crate) const MAX: usize = u16::MAX as usize / size_of::<Sge>();
+}
+
+impl Command for AdviseMr {
+    type Reply = ();
+    const VERB: Verb = Verb::AdviseMr;
+
+    fn subject(&self) -> Subject {
+        Subject::named("MRs", format_args!("in PD {}", self.pd.0))
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        use attr::advise_mr as id;
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::MR, method::mr::ADVISE)
+                    .handle(id::PD_HANDLE, self.pd.0)
+                    .constant(id::ADVICE, self.advice.0.into())
+                    .u32(id::FLAGS, self.flags.bits())
+                    .array(id::SGE_LIST, &self.parts),
+            ),
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
+        Ok(())
     }
 }

@@ -21,6 +21,11 @@ const WRITE_CMD: u16 = attr::invoke_write::WRITE_CMD;
 /// Up to this many bytes an input travels inside the attribute itself.
 const INLINE: usize = 8;
 
+/// Room that most commands do with. It is on the heap because a request is moved with each attribute that is
+/// added: two allocations cost less than moving the room.
+const USUAL_ATTRIBUTES: usize = 12;
+const USUAL_BYTES: usize = 256;
+
 /// What is wrong with a kernel's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
@@ -55,6 +60,14 @@ pub(crate) struct DriverData {
 }
 
 impl DriverData {
+    /// Input `input`, and no output.
+    pub(crate) fn input<I: IntoBytes + Immutable>(input: &I) -> Self {
+        Self {
+            input: SmallVec::from_slice(input.as_bytes()),
+            output_len: 0,
+        }
+    }
+
     /// No input, and room for an output of type `O`.
     pub(crate) fn output<O>() -> Self {
         Self {
@@ -104,8 +117,8 @@ enum Value {
 pub(crate) struct Request {
     object: u16,
     method: u16,
-    attributes: SmallVec<[Attribute; 16]>,
-    bytes: SmallVec<[u8; 384]>,
+    attributes: Vec<Attribute>,
+    bytes: Vec<u8>,
 }
 
 impl Request {
@@ -114,8 +127,8 @@ impl Request {
         Self {
             object,
             method,
-            attributes: SmallVec::new(),
-            bytes: SmallVec::new(),
+            attributes: Vec::with_capacity(USUAL_ATTRIBUTES),
+            bytes: Vec::with_capacity(USUAL_BYTES),
         }
     }
 
@@ -180,6 +193,11 @@ impl Request {
         self.bytes(id, value.as_bytes())
     }
 
+    /// Adds an input array of at most 65,535 bytes.
+    pub(crate) fn array<T: IntoBytes + Immutable>(self, id: u16, values: &[T]) -> Self {
+        self.bytes(id, values.as_bytes())
+    }
+
     /// Adds room for an output of `len` bytes, at most 65,535.
     pub(crate) fn output(mut self, id: u16, len: usize) -> Self {
         let at = self.reserve(len);
@@ -229,9 +247,9 @@ impl Request {
         self.push(id, Value::Input { at, len })
     }
 
-    /// Makes room for `len` zeroed bytes, aligned for any struct of the ABI.
+    /// Makes room for `len` zeroed bytes. They are not aligned, since both sides copy them.
     fn reserve(&mut self, len: usize) -> usize {
-        let at = self.bytes.len().next_multiple_of(8);
+        let at = self.bytes.len();
         self.bytes.resize(at + len, 0);
         at
     }
@@ -432,9 +450,9 @@ impl Request {
         for attribute in &mut self.attributes {
             match &mut attribute.value {
                 Value::New(value) => {
-                    *value = (source() % 4 != 0).then(|| source() >> (source() % 64))
+                    *value = (!source().is_multiple_of(4)).then(|| source() >> (source() % 64))
                 }
-                Value::Output { written, .. } => *written = source() % 8 != 0,
+                Value::Output { written, .. } => *written = !source().is_multiple_of(8),
                 _ => {}
             }
         }

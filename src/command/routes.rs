@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::Spelling;
-use crate::error::Verb;
+use crate::error::{Errno, Verb};
 
 /// The ways that commands may take to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,19 +46,11 @@ impl Routes {
         }
     }
 
-    /// How to send `verb` next, given the spellings that it has.
-    pub(crate) fn choose(
-        &self,
-        verb: Verb,
-        native: bool,
-        write: bool,
-    ) -> Option<(Spelling, Carrier)> {
+    /// How to send `verb` next; `native` if it has a native method. It may turn out to have no write command.
+    pub(crate) fn choose(&self, verb: Verb, native: bool) -> Option<(Spelling, Carrier)> {
         let ioctl = self.allowed != Route::Write;
         if native && ioctl && !self.lacks_native(verb) {
             return Some((Spelling::Native, Carrier::Ioctl));
-        }
-        if !write {
-            return None;
         }
         if ioctl && !self.no_invoke_write.load(Ordering::Relaxed) {
             return Some((Spelling::Write, Carrier::Ioctl));
@@ -66,14 +58,47 @@ impl Routes {
         (self.allowed != Route::Ioctl).then_some((Spelling::Write, Carrier::Write))
     }
 
+    /// Learns from a failure that the kernel lacks a way; true if another try makes sense.
+    ///
+    /// `invokes_write` asks the kernel whether it has `INVOKE_WRITE`, where the failure leaves that open.
+    pub(crate) fn learn(
+        &self,
+        verb: Verb,
+        spelling: Spelling,
+        carrier: Carrier,
+        errno: Errno,
+        invokes_write: impl FnOnce() -> bool,
+    ) -> bool {
+        match (carrier, spelling, errno) {
+            (Carrier::Ioctl, Spelling::Native, Errno::NOTTY) => {
+                self.without_native(verb);
+                self.without_invoke_write();
+                true
+            }
+            (Carrier::Ioctl, Spelling::Native, Errno::PROTONOSUPPORT) => {
+                self.without_native(verb);
+                true
+            }
+            (Carrier::Ioctl, Spelling::Write, Errno::NOTTY | Errno::PROTONOSUPPORT) => {
+                // EPROTONOSUPPORT may be the command's own answer: the probe tells.
+                let lacks = errno == Errno::NOTTY || !invokes_write();
+                if lacks {
+                    self.without_invoke_write();
+                }
+                lacks
+            }
+            _ => false,
+        }
+    }
+
     /// The kernel lacks the native method of `verb`.
-    pub(crate) fn without_native(&self, verb: Verb) {
+    fn without_native(&self, verb: Verb) {
         let (word, bit) = place(verb);
         self.no_native[word].fetch_or(bit, Ordering::Relaxed);
     }
 
     /// The kernel carries no write commands by ioctl.
-    pub(crate) fn without_invoke_write(&self) {
+    fn without_invoke_write(&self) {
         self.no_invoke_write.store(true, Ordering::Relaxed);
     }
 
@@ -115,36 +140,113 @@ mod tests {
     fn goes_down_the_ladder_one_step_at_a_time() {
         let routes = Routes::new(Route::Best);
         assert_eq!(
-            routes.choose(Verb::CreateCq, true, true),
+            routes.choose(Verb::CreateCq, true),
             Some((Spelling::Native, Carrier::Ioctl))
         );
         routes.without_native(Verb::CreateCq);
         assert_eq!(
-            routes.choose(Verb::CreateCq, true, true),
+            routes.choose(Verb::CreateCq, true),
             Some((Spelling::Write, Carrier::Ioctl))
         );
         assert_eq!(
-            routes.choose(Verb::CreateQp, true, true),
+            routes.choose(Verb::CreateQp, true),
             Some((Spelling::Native, Carrier::Ioctl))
         );
         routes.without_invoke_write();
         assert_eq!(
-            routes.choose(Verb::CreateCq, true, true),
+            routes.choose(Verb::CreateCq, true),
             Some((Spelling::Write, Carrier::Write))
         );
-        assert_eq!(routes.choose(Verb::CreateCq, true, false), None);
     }
 
     #[test]
     fn keeps_to_what_is_allowed() {
         let ioctl = Routes::new(Route::Ioctl);
         ioctl.without_invoke_write();
-        assert_eq!(ioctl.choose(Verb::AllocPd, false, true), None);
+        assert_eq!(ioctl.choose(Verb::AllocPd, false), None);
         let write = Routes::new(Route::Write);
         assert_eq!(
-            write.choose(Verb::CreateCq, true, true),
+            write.choose(Verb::CreateCq, true),
             Some((Spelling::Write, Carrier::Write))
         );
-        assert_eq!(write.choose(Verb::QueryGidTable, true, false), None);
+    }
+
+    /// What a failure of CREATE_CQ teaches: whether to try again, and how that and another verb go then.
+    fn lesson(
+        spelling: Spelling,
+        carrier: Carrier,
+        errno: Errno,
+        probe: Option<bool>,
+    ) -> (bool, [Option<(Spelling, Carrier)>; 2]) {
+        let routes = Routes::new(Route::Best);
+        let asked = || probe.expect("the failure is clear without asking the kernel");
+        let again = routes.learn(Verb::CreateCq, spelling, carrier, errno, asked);
+        let next = [Verb::CreateCq, Verb::CreateQp].map(|verb| routes.choose(verb, true));
+        (again, next)
+    }
+
+    const NATIVE: Option<(Spelling, Carrier)> = Some((Spelling::Native, Carrier::Ioctl));
+    const INVOKE: Option<(Spelling, Carrier)> = Some((Spelling::Write, Carrier::Ioctl));
+    const WRITE: Option<(Spelling, Carrier)> = Some((Spelling::Write, Carrier::Write));
+
+    #[test]
+    fn a_method_that_is_missing_is_asked_for_once() {
+        let lesson = lesson(
+            Spelling::Native,
+            Carrier::Ioctl,
+            Errno::PROTONOSUPPORT,
+            None,
+        );
+        assert_eq!(lesson, (true, [INVOKE, NATIVE]));
+    }
+
+    #[test]
+    fn a_file_without_the_ioctl_has_write_only() {
+        let lesson = lesson(Spelling::Native, Carrier::Ioctl, Errno::NOTTY, None);
+        // Another verb's method is tried once itself: the flags are kept for each verb.
+        assert_eq!(lesson, (true, [WRITE, NATIVE]));
+    }
+
+    #[test]
+    fn whether_invoke_write_is_missing_is_asked_where_it_is_not_clear() {
+        let learn = |errno, probe| {
+            let routes = Routes::new(Route::Best);
+            let asked = std::cell::Cell::new(false);
+            let again = routes.learn(
+                Verb::AllocPd,
+                Spelling::Write,
+                Carrier::Ioctl,
+                errno,
+                || {
+                    asked.set(true);
+                    probe
+                },
+            );
+            (again, routes.choose(Verb::AllocPd, false), asked.get())
+        };
+        assert_eq!(learn(Errno::NOTTY, true), (true, WRITE, false));
+        assert_eq!(learn(Errno::PROTONOSUPPORT, false), (true, WRITE, true));
+        assert_eq!(learn(Errno::PROTONOSUPPORT, true), (false, INVOKE, true));
+    }
+
+    #[test]
+    fn other_failures_teach_nothing() {
+        let errnos = [
+            Errno::INVAL,
+            Errno::NOSPC,
+            Errno::OPNOTSUPP,
+            Errno::ACCESS,
+            Errno::BUSY,
+        ];
+        for errno in errnos {
+            for spelling in [Spelling::Native, Spelling::Write] {
+                let lesson = lesson(spelling, Carrier::Ioctl, errno, None);
+                assert_eq!(lesson, (false, [NATIVE, NATIVE]), "{errno}");
+            }
+        }
+        for errno in [Errno::NOTTY, Errno::PROTONOSUPPORT] {
+            let lesson = lesson(Spelling::Write, Carrier::Write, errno, None);
+            assert_eq!(lesson, (false, [NATIVE, NATIVE]), "{errno}");
+        }
     }
 }

@@ -29,16 +29,7 @@ impl Chardev {
     /// or is some other device, as it happens in containers.
     pub(super) fn open_in(&self, directory: &Path, device: &str) -> Result<OwnedFd> {
         let failed = |errno| Error::os(Verb::OpenDevice, Subject::named("device", device), errno);
-        if self.uverbs_abi_version != ABI_VERSION {
-            return Err(Error::unsupported(
-                Verb::OpenDevice,
-                Subject::named("device", device),
-                format!(
-                    "the kernel speaks version {} of the uverbs ABI, this library only {}",
-                    self.uverbs_abi_version, ABI_VERSION
-                ),
-            ));
-        }
+        self.check_abi(Verb::OpenDevice, device)?;
         let path = directory.join(&self.name);
         match self.open_exactly(&path) {
             Ok(node) => Ok(node),
@@ -50,6 +41,21 @@ impl Chardev {
             },
             Err(errno) => Err(failed(errno).with_detail(path.display().to_string())),
         }
+    }
+
+    /// Refuses a version of the uverbs ABI that this library does not speak.
+    pub(super) fn check_abi(&self, verb: Verb, device: &str) -> Result<()> {
+        if self.uverbs_abi_version == ABI_VERSION {
+            return Ok(());
+        }
+        Err(Error::unsupported(
+            verb,
+            Subject::named("device", device),
+            format!(
+                "the kernel speaks version {} of the uverbs ABI, this library only {}",
+                self.uverbs_abi_version, ABI_VERSION
+            ),
+        ))
     }
 
     /// Opens the node if it is this device; `ENODEV` if it is another.

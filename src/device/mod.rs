@@ -15,7 +15,7 @@ mod port;
 mod sysfs;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ use failure::Failure;
 use info::Info;
 use netlink::Netlink;
 use sysfs::Sysfs;
+
+use rustix::fs::{self, FileType};
 
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::guid::Guid;
@@ -58,6 +60,34 @@ pub fn devices() -> Result<Vec<Device>> {
 /// [`Cause::NotFound`] if there is none, with the names that there are; the kernel refused, or answered nonsense.
 pub fn find(name: &str) -> Result<Device> {
     Discovery::Automatic.find(name)
+}
+
+/// Finds the device that an open character device belongs to, whatever name it was opened by.
+///
+/// # Errors
+/// [`Cause::Invalid`] if the file is no character device; [`Cause::NotFound`] if no device that this network
+/// namespace shows has its number; [`Cause::Unsupported`] if the kernel's uverbs ABI is not version 6.
+pub(crate) fn find_by_file(file: BorrowedFd<'_>, verb: Verb) -> Result<Device> {
+    let subject = || Subject::numbered("file descriptor", file.as_raw_fd() as u64);
+    let stat = fs::fstat(file).map_err(|errno| Error::os(verb, subject(), errno))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
+        let why = "it is not a character device, so not the command file of an RDMA device";
+        return Err(Error::invalid(verb, subject(), why));
+    }
+    let device = devices()?
+        .into_iter()
+        .find(|device| device.rdev() == Some(stat.st_rdev));
+    let Some(device) = device else {
+        let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
+        let text = format!(
+            "no RDMA device of this network namespace has the character device {major}:{minor}"
+        );
+        return Err(Error::new(verb, subject(), Cause::NotFound(text.into())));
+    };
+    if let Some(chardev) = &device.0.chardev {
+        chardev.check_abi(verb, device.name())?;
+    }
+    Ok(device)
 }
 
 /// An RDMA device as it was when it was found. Cheap to clone.

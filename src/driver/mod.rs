@@ -9,12 +9,15 @@ mod rxe;
 
 use std::sync::Arc;
 
-use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
-use uverbs_uapi::handle::{AhHandle, CqHandle, QpHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, QpHandle, SrqHandle};
 
 use crate::alloc::Buffers;
-use crate::command::{CommandFd, CreateAh, CreateCq, CreateQp, GetContext, GetContextReply};
+use crate::command::{
+    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, GetContext, GetContextReply, ModifySrq,
+    ResizeCq,
+};
 use crate::cq::PollError;
 use crate::device::DriverId;
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -81,6 +84,20 @@ impl Driver {
         }
     }
 
+    /// Gives a completion queue another size; the completions that wait stay.
+    pub(crate) fn resize_cq(
+        self,
+        fd: &CommandFd,
+        command: ResizeCq,
+        cq: &mut Cq,
+        buffers: Option<&Buffers>,
+    ) -> Result<()> {
+        match (self, cq) {
+            #[cfg(feature = "rxe")]
+            (Driver::Rxe, Cq::Rxe(cq)) => rxe::resize_cq(fd, command, cq, buffers),
+        }
+    }
+
     /// Creates a queue pair.
     pub(crate) fn create_qp(
         self,
@@ -96,6 +113,42 @@ impl Driver {
                 send: SendQueue::Rxe(qp.send),
                 recv: qp.recv.map(RecvQueue::Rxe),
             }),
+        }
+    }
+
+    /// Creates a shared receive queue.
+    pub(crate) fn create_srq(
+        self,
+        fd: &CommandFd,
+        command: CreateSrq,
+        buffers: Option<&Buffers>,
+    ) -> Result<(SrqHandle, RecvQueue)> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Driver::Rxe => rxe::create_srq(fd, command, buffers)
+                .map(|(handle, queue)| (handle, RecvQueue::Rxe(queue))),
+        }
+    }
+
+    /// Sets an attribute of a shared receive queue that leaves its ring alone.
+    pub(crate) fn modify_srq(self, fd: &CommandFd, command: ModifySrq) -> Result<()> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Driver::Rxe => rxe::modify_srq(fd, command),
+        }
+    }
+
+    /// Gives a shared receive queue another size; its waiting requests stay.
+    pub(crate) fn resize_srq(
+        self,
+        fd: &CommandFd,
+        command: ModifySrq,
+        queue: &mut RecvQueue,
+        buffers: Option<&Buffers>,
+    ) -> Result<()> {
+        match (self, queue) {
+            #[cfg(feature = "rxe")]
+            (Driver::Rxe, RecvQueue::Rxe(queue)) => rxe::resize_srq(fd, command, queue, buffers),
         }
     }
 
@@ -154,6 +207,24 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.max_inline(),
+        }
+    }
+
+    /// Whether queue pairs of this transport can invalidate a key of their own side.
+    #[inline(always)]
+    pub(crate) fn invalidates(&self, transport: QpType) -> bool {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.invalidates(transport),
+        }
+    }
+
+    /// Whether memory windows can have addresses that count from 0.
+    #[inline(always)]
+    pub(crate) fn binds_zero_based(&self) -> bool {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.binds_zero_based(),
         }
     }
 

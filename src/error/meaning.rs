@@ -37,6 +37,25 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the file already has a context, or the driver refused the user data"
         }
         (Verb::GetContext, Errno::AGAIN) => "the device is not active at the moment",
+        (Verb::ImportDevice, Errno::INVAL) => {
+            "the file has no context: nobody has opened the device with it"
+        }
+        (Verb::QueryMr | Verb::ImportMr, Errno::INVAL) => {
+            "the handle names an object of another kind, not an MR"
+        }
+        (Verb::QueryMr | Verb::ImportMr, Errno::NOENT) => {
+            "the context has no object with this handle"
+        }
+        (Verb::SharePd, Errno::ACCESS | Errno::PERM) => {
+            "the key is wrong, or the exporter or the socket's mode does not allow this user"
+        }
+        (Verb::SharePd, Errno::NOENT | Errno::CONNREFUSED) => {
+            "nobody makes an offer at this address"
+        }
+        (Verb::SharePd, Errno::TIMEDOUT) => "the exporter does not serve its offer",
+        (Verb::SharePd, Errno::CONNRESET) => "the exporter closed the connection without an answer",
+        (Verb::AllocShpd, Errno::ADDRINUSE) => "something is at the address already",
+        (Verb::AllocShpd, Errno::ACCESS) => "this user may not make a socket in the directory",
         (Verb::DeallocPd, Errno::BUSY) => "MRs, MWs, AHs, QPs, SRQs or WQs still stand on the PD",
         (Verb::RegMr | Verb::ReregMr, Errno::NOMEM) => {
             "the memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory left"
@@ -46,6 +65,23 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the access flags contradict each other or the device does not have them, or the I/O virtual address has another offset in its page than the address"
         }
         (Verb::RegMr, Errno::PERM) => "pages of the range must not be pinned with this access",
+        (Verb::ReregMr, Errno::INVAL) => {
+            "nothing is to be changed, the access flags contradict each other, or the new memory is empty"
+        }
+        (Verb::RegDmabufMr, Errno::INVAL) => {
+            "the descriptor is no dma-buf, the range does not lie within it, or the access flags contradict each other"
+        }
+        (Verb::RegDmabufMr, Errno::BADF) => "the descriptor is not open",
+        (Verb::AdviseMr, Errno::FAULT) => {
+            "a slice does not lie within its region, or the process has nothing mapped there"
+        }
+        (Verb::AdviseMr, Errno::INVAL) => {
+            "a slice's key is unknown or of another protection domain, or its region is not paged on demand"
+        }
+        (Verb::AdviseMr, Errno::PERM) => {
+            "the advice is for writing, and a slice's region is not writable"
+        }
+        (Verb::AllocMw, Errno::INVAL) => "the device does not have this type of window",
         (Verb::DeregMr, Errno::BUSY) => "the MR is in use: memory windows are bound to it",
         (Verb::DeregMr, Errno::INVAL) => "memory windows are still bound to the MR",
         (Verb::CreateCq, Errno::INVAL) => {
@@ -59,7 +95,12 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "a capacity exceeds the device's limits, or the transport needs other attributes"
         }
         (
-            Verb::CreateQp | Verb::CreateCq | Verb::CreateSrq | Verb::AllocPd | Verb::CreateAh,
+            Verb::CreateQp
+            | Verb::CreateCq
+            | Verb::CreateSrq
+            | Verb::AllocPd
+            | Verb::CreateAh
+            | Verb::AllocMw,
             Errno::NOMEM,
         ) => "the kernel or the device has no memory, or no object of this kind, left",
         (Verb::CreateQp, Errno::NOSYS) => "the device does not have this transport",
@@ -89,7 +130,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::DestroySrq, Errno::BUSY) => "QPs still receive from the SRQ",
         (Verb::QueryPort, Errno::NODEV) => "the device has been removed or renamed",
         (Verb::QueryPort, Errno::INVAL) => "the device has no such port",
-        (Verb::QueryGid, Errno::INVAL) => "the device has no such port or GID index",
+        (Verb::QueryGid, Errno::INVAL) => {
+            "the GID entry is empty, or the device has no such port or GID index"
+        }
         (Verb::QueryGid, Errno::NODATA) => "the GID entry is empty",
         (Verb::MapQueue, Errno::INVAL) => {
             "the ring has been mapped before, or it belongs to another context"

@@ -133,9 +133,13 @@ impl Error {
         Self::new(verb, subject, Cause::Malformed(what.into()))
     }
 
-    /// Adds what could be found out after the failure, such as the limit that was hit.
+    /// Adds what could be found out after the failure, such as the limit that was hit, to what is known already.
     pub(crate) fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
-        self.0.detail = Some(detail.into());
+        let detail = detail.into();
+        self.0.detail = Some(match self.0.detail.take() {
+            Some(known) => format!("{known}; {detail}").into(),
+            None => detail,
+        });
         self
     }
 

@@ -11,6 +11,7 @@ use uverbs_uapi::flags::AccessFlags;
 use super::transport::{Connected, Datagram, Transport};
 use super::{Qp, QpAttr};
 use crate::ah::AddressVector;
+use crate::command::{AttachMcast, DetachMcast};
 use crate::context::Context;
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::gid::{Gid, GidType};
@@ -245,7 +246,9 @@ impl<T: Transport> Qp<T> {
     }
 }
 
-impl<T: Connected> Qp<T> {
+// Bounds stand on the methods, so that the compiler shows the traits' own messages.
+
+impl<T: Transport> Qp<T> {
     /// Connects to a peer with the default options: from RESET to RTS.
     ///
     /// The peer connects to this side's [`Qp::endpoint`]. Receives that must not be missed are to be posted
@@ -255,7 +258,10 @@ impl<T: Connected> Qp<T> {
     ///
     /// The peer's endpoint lacks a GID, or there is no route to it; the queue pair is then left in the state
     /// that it came to, and [`Qp::reset`] makes another attempt possible.
-    pub fn connect(&mut self, peer: &Endpoint) -> Result<()> {
+    pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
+    where
+        T: Connected,
+    {
         self.connect_with(peer, &ConnectOptions::default())
     }
 
@@ -264,7 +270,10 @@ impl<T: Connected> Qp<T> {
     /// # Errors
     ///
     /// As for [`Qp::connect`].
-    pub fn connect_with(&mut self, peer: &Endpoint, options: &ConnectOptions) -> Result<()> {
+    pub fn connect_with(&mut self, peer: &Endpoint, options: &ConnectOptions) -> Result<()>
+    where
+        T: Connected,
+    {
         let sq_psn = self.psn()?;
         let path = self.path_to(peer, options)?;
         let path_mtu = match options.path_mtu {
@@ -335,13 +344,16 @@ impl Context {
     }
 }
 
-impl<T: Datagram> Qp<T> {
+impl<T: Transport> Qp<T> {
     /// Takes a datagram queue pair from RESET to RTS. Datagrams to it must carry `qkey`.
     ///
     /// # Errors
     ///
     /// There is no such port or partition key.
-    pub fn activate(&mut self, qkey: u32, options: &ConnectOptions) -> Result<()> {
+    pub fn activate(&mut self, qkey: u32, options: &ConnectOptions) -> Result<()>
+    where
+        T: Datagram,
+    {
         let sq_psn = self.psn()?;
         self.modify(&self.to_init(options, Some(qkey)))?;
         self.modify(&QpAttr {
@@ -353,6 +365,39 @@ impl<T: Datagram> Qp<T> {
             sq_psn: Some(sq_psn),
             ..QpAttr::default()
         })
+    }
+}
+
+impl<T: Datagram> Qp<T> {
+    /// Joins a multicast group: datagrams to it are received from then on, by every queue pair that has joined.
+    ///
+    /// `mlid` is the group's LID on InfiniBand, where the subnet manager has to be asked for it first; 0 on RoCE.
+    ///
+    /// # Errors
+    ///
+    /// The GID is not a multicast one, or the device's limit of groups is reached. Manual page:
+    /// `ibv_attach_mcast(3)`.
+    pub fn attach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
+        let command = AttachMcast {
+            qp: self.handle(),
+            gid,
+            mlid,
+        };
+        self.context().fd().execute(&command)
+    }
+
+    /// Leaves a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair has not joined it. Manual page: `ibv_detach_mcast(3)`.
+    pub fn detach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
+        let command = DetachMcast {
+            qp: self.handle(),
+            gid,
+            mlid,
+        };
+        self.context().fd().execute(&command)
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod attr;
 mod connect;
+mod extended;
 mod recv;
 mod send;
 mod transition;
@@ -23,7 +24,10 @@ pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
-pub use transport::{Any, Atomic, Connected, Datagram, Rc, RdmaRead, RdmaWrite, Transport, Uc, Ud};
+pub use transport::{
+    Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Rc, RdmaFlush, RdmaRead, RdmaWrite,
+    RemoteInvalidate, Transport, Uc, Ud,
+};
 pub use uverbs_uapi::enums::{QpState, QpType};
 
 use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};
@@ -33,6 +37,7 @@ use crate::driver::NewQp;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::key::PdTag;
 use crate::pd::{Pd, PdUse, User};
+use crate::srq::{Srq, SrqShared};
 
 /// How much a queue pair holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +85,7 @@ pub struct QpBuilder<'a> {
     pd: &'a Pd,
     send_cq: &'a Cq,
     recv_cq: &'a Cq,
+    srq: Option<&'a Srq>,
     caps: Caps,
     signal_all: bool,
 }
@@ -102,6 +108,7 @@ impl Pd {
             pd: self,
             send_cq: cq,
             recv_cq: cq,
+            srq: None,
             caps: Caps::default(),
             signal_all: false,
         }
@@ -132,6 +139,12 @@ impl<'a> QpBuilder<'a> {
     /// Lets receives complete on another queue than sends.
     pub fn recv_cq(mut self, cq: &'a Cq) -> Self {
         self.recv_cq = cq;
+        self
+    }
+
+    /// Lets the queue pair receive from a shared queue; it has no receive queue of its own then.
+    pub fn srq(mut self, srq: &'a Srq) -> Self {
+        self.srq = Some(srq);
         self
     }
 
@@ -174,15 +187,21 @@ impl<'a> QpBuilder<'a> {
 
     fn create_typed<T: Transport>(self, transport: QpType) -> Result<Qp<T>> {
         let context = self.pd.context();
-        if [self.send_cq, self.recv_cq]
-            .iter()
-            .any(|cq| cq.context().raw_fd() != context.raw_fd())
+        let parts = [
+            Some(self.send_cq.context()),
+            Some(self.recv_cq.context()),
+            self.srq.map(Srq::context),
+        ];
+        if parts
+            .into_iter()
+            .flatten()
+            .any(|part| part.raw_fd() != context.raw_fd())
         {
             let subject = Subject::named("QP", format_args!("in PD {}", self.pd.handle().0));
             return Err(Error::invalid(
                 Verb::CreateQp,
                 subject,
-                "a CQ belongs to another context than the PD",
+                "a CQ or the SRQ belongs to another context than the PD",
             ));
         }
         let id = context.new_id();
@@ -190,7 +209,7 @@ impl<'a> QpBuilder<'a> {
             pd: self.pd.handle(),
             send_cq: self.send_cq.handle(),
             recv_cq: self.recv_cq.handle(),
-            srq: None,
+            srq: self.srq.map(Srq::handle),
             qp_type: transport,
             cap: self.caps.into(),
             sq_sig_all: self.signal_all,
@@ -220,6 +239,7 @@ impl<'a> QpBuilder<'a> {
                 Arc::clone(self.send_cq.shared()),
                 Arc::clone(self.recv_cq.shared()),
             ],
+            _srq: self.srq.map(|srq| Arc::clone(srq.shared())),
         });
         Ok(Qp {
             send: SendHalf::new(send, &shared),
@@ -260,6 +280,7 @@ pub(crate) struct QpShared {
     alive: bool,
     pd: PdUse,
     _cqs: [Arc<CqShared>; 2],
+    _srq: Option<Arc<SrqShared>>,
 }
 
 impl QpShared {

@@ -59,11 +59,7 @@ impl<T: Transport> RecvHalf<T> {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn batch(&mut self) -> RecvBatch<'_> {
-        RecvBatch {
-            queue: self.queue.as_mut(),
-            pd: self.pd,
-            shared: &self.shared,
-        }
+        RecvBatch::new(self.queue.as_mut(), self.pd, Some(&self.shared))
     }
 }
 
@@ -83,10 +79,25 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
 pub struct RecvBatch<'q> {
     queue: Option<&'q mut RecvQueue>,
     pd: PdTag,
-    shared: &'q QpShared,
+    /// The queue pair that the queue belongs to; none for a shared one.
+    qp: Option<&'q QpShared>,
 }
 
-impl RecvBatch<'_> {
+impl<'q> RecvBatch<'q> {
+    /// A batch for a queue pair's receive queue, or for a shared one.
+    #[inline(always)]
+    pub(crate) fn new(
+        mut queue: Option<&'q mut RecvQueue>,
+        pd: PdTag,
+        qp: Option<&'q QpShared>,
+    ) -> Self {
+        if let Some(queue) = &mut queue {
+            // What a batch left behind that was not rung.
+            queue.abandon();
+        }
+        Self { queue, pd, qp }
+    }
+
     /// Requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -120,7 +131,7 @@ impl RecvBatch<'_> {
     ) -> Result<(), PostError> {
         let slices = into.as_ref();
         let Some(queue) = &mut self.queue else {
-            return Err(PostError::QueueFull { capacity: 0 });
+            return Err(PostError::SharedReceive);
         };
         if slices.iter().any(|slice| slice.pd != self.pd) {
             return Err(PostError::ForeignPd);
@@ -134,26 +145,19 @@ impl RecvBatch<'_> {
     ///
     /// [`PostError::WrongState`] in the state RESET: nothing is posted.
     #[inline(always)]
-    pub fn ring(mut self) -> Result<usize, PostError> {
+    pub fn ring(self) -> Result<usize, PostError> {
         let count = self.len();
-        let state = self.shared.state();
-        if state == QpState::RESET {
-            return Err(PostError::WrongState { state });
+        if let Some(qp) = self.qp
+            && qp.state() == QpState::RESET
+        {
+            return Err(PostError::WrongState {
+                state: QpState::RESET,
+            });
         }
-        if let Some(queue) = &mut self.queue {
+        if let Some(queue) = self.queue {
             queue.ring();
         }
         Ok(count)
-    }
-}
-
-impl Drop for RecvBatch<'_> {
-    /// Takes back what has not been rung.
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(queue) = &mut self.queue {
-            queue.abandon();
-        }
     }
 }
 

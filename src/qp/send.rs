@@ -15,7 +15,7 @@ use crate::key::{LocalSlice, PdTag, RemoteSlice};
 use crate::wr::{Destination, Operation, Payload, PostError, Remote};
 
 /// Bytes that an atomic operation works on.
-const ATOMIC: u64 = 8;
+pub(super) const ATOMIC: u64 = 8;
 
 /// The send half of a queue pair.
 pub struct SendHalf<T: Transport> {
@@ -47,6 +47,14 @@ impl<T: Transport> SendHalf<T> {
         self.queue
     }
 
+    pub(super) fn transport(&self) -> QpType {
+        self.transport
+    }
+
+    pub(super) fn pd(&self) -> PdTag {
+        self.pd
+    }
+
     pub(super) fn shared(&self) -> &Arc<QpShared> {
         &self.shared
     }
@@ -64,6 +72,8 @@ impl<T: Transport> SendHalf<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T> {
+        // What a batch left behind that was not rung.
+        self.queue.abandon();
         Batch { half: self }
     }
 }
@@ -95,6 +105,10 @@ pub struct Batch<'q, T: Transport> {
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
+    pub(super) fn half(&self) -> &SendHalf<T> {
+        self.half
+    }
+
     /// Requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -129,7 +143,7 @@ impl<'q, T: Transport> Batch<'q, T> {
 
     /// Checks what can be checked of every request and writes it into the ring.
     #[inline(always)]
-    fn push(
+    pub(super) fn push(
         &mut self,
         operation: Operation,
         to: Option<Destination>,
@@ -157,7 +171,7 @@ impl<'q, T: Transport> Batch<'q, T> {
 
     /// As `push`, for a payload that goes to or comes from `remote`.
     #[inline(always)]
-    fn push_remote(
+    pub(super) fn push_remote(
         &mut self,
         operation: impl FnOnce(Remote) -> Operation,
         remote: RemoteSlice,
@@ -189,7 +203,7 @@ fn length(payload: Payload<'_>) -> u64 {
 
 /// A list of slices, refused if it is too long for a message.
 #[inline(always)]
-fn gather(slices: &[LocalSlice]) -> Result<Payload<'_>, PostError> {
+pub(super) fn gather(slices: &[LocalSlice]) -> Result<Payload<'_>, PostError> {
     let payload = Payload::Gather(slices);
     let given = length(payload);
     if given > MAX_MESSAGE {
@@ -212,10 +226,16 @@ fn check_transport(
     }
     let has = match operation {
         Operation::Send | Operation::SendImm { .. } => true,
-        Operation::Write { .. } | Operation::WriteImm { .. } => transport != QpType::UD,
-        Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
-            transport == QpType::RC
-        }
+        Operation::Write { .. }
+        | Operation::WriteImm { .. }
+        | Operation::LocalInv { .. }
+        | Operation::BindMw(_) => transport != QpType::UD,
+        Operation::Read { .. }
+        | Operation::CompareSwap { .. }
+        | Operation::FetchAdd { .. }
+        | Operation::SendInv { .. }
+        | Operation::AtomicWrite { .. }
+        | Operation::Flush { .. } => transport == QpType::RC,
     };
     if has {
         Ok(())
@@ -224,7 +244,10 @@ fn check_transport(
     }
 }
 
-impl<T: Connected> Batch<'_, T> {
+// Which requests a transport has is a bound on each method and not on the block around them: only there does
+// the compiler show the trait's own message when the bound does not hold.
+
+impl<T: Transport> Batch<'_, T> {
     /// Adds a SEND of registered memory to the peer.
     ///
     /// # Errors
@@ -235,7 +258,10 @@ impl<T: Connected> Batch<'_, T> {
     ///
     /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn send(&mut self, from: impl AsRef<[LocalSlice]>) -> Result<Posted<'_>, PostError> {
+    pub unsafe fn send(&mut self, from: impl AsRef<[LocalSlice]>) -> Result<Posted<'_>, PostError>
+    where
+        T: Connected,
+    {
         self.push(Operation::Send, None, gather(from.as_ref())?)
     }
 
@@ -253,7 +279,10 @@ impl<T: Connected> Batch<'_, T> {
         &mut self,
         from: impl AsRef<[LocalSlice]>,
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Connected,
+    {
         self.push(Operation::SendImm { imm }, None, gather(from.as_ref())?)
     }
 
@@ -263,7 +292,10 @@ impl<T: Connected> Batch<'_, T> {
     ///
     /// See [`PostError`].
     #[inline(always)]
-    pub fn send_inline(&mut self, bytes: &[u8]) -> Result<Posted<'_>, PostError> {
+    pub fn send_inline(&mut self, bytes: &[u8]) -> Result<Posted<'_>, PostError>
+    where
+        T: Connected,
+    {
         self.push(Operation::Send, None, Payload::Inline(bytes))
     }
 
@@ -273,12 +305,15 @@ impl<T: Connected> Batch<'_, T> {
     ///
     /// See [`PostError`].
     #[inline(always)]
-    pub fn send_imm_inline(&mut self, bytes: &[u8], imm: u32) -> Result<Posted<'_>, PostError> {
+    pub fn send_imm_inline(&mut self, bytes: &[u8], imm: u32) -> Result<Posted<'_>, PostError>
+    where
+        T: Connected,
+    {
         self.push(Operation::SendImm { imm }, None, Payload::Inline(bytes))
     }
 }
 
-impl<T: Datagram> Batch<'_, T> {
+impl<T: Transport> Batch<'_, T> {
     /// Adds a SEND of registered memory, at most the path's MTU, to a destination.
     ///
     /// The address handle must live until the request has completed; if it does not, the datagram is not sent.
@@ -295,7 +330,10 @@ impl<T: Datagram> Batch<'_, T> {
         &mut self,
         to: UdPeer<'_>,
         from: impl AsRef<[LocalSlice]>,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Datagram,
+    {
         self.push(
             Operation::Send,
             Some(to.destination()),
@@ -318,7 +356,10 @@ impl<T: Datagram> Batch<'_, T> {
         to: UdPeer<'_>,
         from: impl AsRef<[LocalSlice]>,
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Datagram,
+    {
         self.push(
             Operation::SendImm { imm },
             Some(to.destination()),
@@ -332,11 +373,10 @@ impl<T: Datagram> Batch<'_, T> {
     ///
     /// See [`PostError`].
     #[inline(always)]
-    pub fn send_inline_to(
-        &mut self,
-        to: UdPeer<'_>,
-        bytes: &[u8],
-    ) -> Result<Posted<'_>, PostError> {
+    pub fn send_inline_to(&mut self, to: UdPeer<'_>, bytes: &[u8]) -> Result<Posted<'_>, PostError>
+    where
+        T: Datagram,
+    {
         self.push(
             Operation::Send,
             Some(to.destination()),
@@ -355,7 +395,10 @@ impl<T: Datagram> Batch<'_, T> {
         to: UdPeer<'_>,
         bytes: &[u8],
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Datagram,
+    {
         self.push(
             Operation::SendImm { imm },
             Some(to.destination()),
@@ -364,7 +407,7 @@ impl<T: Datagram> Batch<'_, T> {
     }
 }
 
-impl<T: RdmaWrite> Batch<'_, T> {
+impl<T: Transport> Batch<'_, T> {
     /// Adds an RDMA WRITE of registered memory to the peer's.
     ///
     /// # Errors
@@ -379,7 +422,10 @@ impl<T: RdmaWrite> Batch<'_, T> {
         &mut self,
         from: impl AsRef<[LocalSlice]>,
         to: RemoteSlice,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaWrite,
+    {
         self.push_remote(
             |remote| Operation::Write { remote },
             to,
@@ -402,7 +448,10 @@ impl<T: RdmaWrite> Batch<'_, T> {
         from: impl AsRef<[LocalSlice]>,
         to: RemoteSlice,
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaWrite,
+    {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
             to,
@@ -416,7 +465,10 @@ impl<T: RdmaWrite> Batch<'_, T> {
     ///
     /// See [`PostError`].
     #[inline(always)]
-    pub fn write_inline(&mut self, bytes: &[u8], to: RemoteSlice) -> Result<Posted<'_>, PostError> {
+    pub fn write_inline(&mut self, bytes: &[u8], to: RemoteSlice) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaWrite,
+    {
         self.push_remote(
             |remote| Operation::Write { remote },
             to,
@@ -435,7 +487,10 @@ impl<T: RdmaWrite> Batch<'_, T> {
         bytes: &[u8],
         to: RemoteSlice,
         imm: u32,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaWrite,
+    {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
             to,
@@ -444,7 +499,7 @@ impl<T: RdmaWrite> Batch<'_, T> {
     }
 }
 
-impl<T: RdmaRead> Batch<'_, T> {
+impl<T: Transport> Batch<'_, T> {
     /// Adds an RDMA READ of the peer's memory into registered memory.
     ///
     /// # Errors
@@ -459,7 +514,10 @@ impl<T: RdmaRead> Batch<'_, T> {
         &mut self,
         into: impl AsRef<[LocalSlice]>,
         from: RemoteSlice,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: RdmaRead,
+    {
         self.push_remote(
             |remote| Operation::Read { remote },
             from,
@@ -468,7 +526,7 @@ impl<T: RdmaRead> Batch<'_, T> {
     }
 }
 
-impl<T: Atomic> Batch<'_, T> {
+impl<T: Transport> Batch<'_, T> {
     /// Adds an atomic compare-and-swap: 8 bytes of the peer's memory become `swap` if they are `compare`; what
     /// they were is written to `into`. The numbers are in this host's byte order.
     ///
@@ -486,7 +544,10 @@ impl<T: Atomic> Batch<'_, T> {
         at: RemoteSlice,
         compare: u64,
         swap: u64,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Atomic,
+    {
         self.push_atomic(
             |remote| Operation::CompareSwap {
                 remote,
@@ -514,7 +575,10 @@ impl<T: Atomic> Batch<'_, T> {
         into: LocalSlice,
         at: RemoteSlice,
         add: u64,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<Posted<'_>, PostError>
+    where
+        T: Atomic,
+    {
         self.push_atomic(|remote| Operation::FetchAdd { remote, add }, into, at)
     }
 
@@ -525,21 +589,13 @@ impl<T: Atomic> Batch<'_, T> {
         into: LocalSlice,
         at: RemoteSlice,
     ) -> Result<Posted<'_>, PostError> {
-        if u64::from(into.length) != ATOMIC || at.address % ATOMIC != 0 {
+        if u64::from(into.length) != ATOMIC || !at.address.is_multiple_of(ATOMIC) {
             return Err(PostError::NotAtomic {
                 address: at.address,
                 length: into.length.into(),
             });
         }
         self.push_remote(operation, at, Payload::Gather(std::slice::from_ref(&into)))
-    }
-}
-
-impl<T: Transport> Drop for Batch<'_, T> {
-    /// Takes back what has not been rung.
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.half.queue.abandon();
     }
 }
 

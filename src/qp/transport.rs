@@ -23,7 +23,7 @@ pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
 /// A transport between two connected queue pairs.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair is not connected to a peer",
-    label = "this request needs a connected queue pair",
+    label = "this needs a connected queue pair",
     note = "datagrams take a destination with each request: use the `_to` methods, such as `send_to`"
 )]
 pub trait Connected: Transport {}
@@ -31,7 +31,7 @@ pub trait Connected: Transport {}
 /// A transport whose requests carry their destination.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair takes no destination with a request",
-    label = "this request needs a datagram queue pair",
+    label = "this needs a datagram queue pair",
     note = "a connected queue pair sends to its peer: use the methods without `_to`, such as `send`"
 )]
 pub trait Datagram: Transport {}
@@ -56,6 +56,34 @@ pub trait RdmaRead: Connected {}
     label = "only RC queue pairs have atomic operations"
 )]
 pub trait Atomic: Connected {}
+
+/// A transport whose messages can invalidate a key of the peer.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no SEND with invalidation",
+    label = "only RC queue pairs can invalidate a key of the peer"
+)]
+pub trait RemoteInvalidate: Connected {}
+
+/// A transport on which memory windows are bound and invalidated.
+#[diagnostic::on_unimplemented(
+    message = "memory windows cannot be bound on a `{Self}` queue pair",
+    label = "only RC and UC queue pairs have memory windows"
+)]
+pub trait BindWindow: Connected {}
+
+/// A transport with FLUSH.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no FLUSH",
+    label = "only RC queue pairs have FLUSH"
+)]
+pub trait RdmaFlush: Connected {}
+
+/// A transport with ATOMIC WRITE.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no ATOMIC WRITE",
+    label = "only RC queue pairs have ATOMIC WRITE"
+)]
+pub trait AtomicWrite: Connected {}
 
 /// Reliable connection: in order, acknowledged, with every operation.
 #[derive(Clone, Copy, Debug)]
@@ -109,3 +137,16 @@ impl RdmaRead for Any {}
 
 impl Atomic for Rc {}
 impl Atomic for Any {}
+
+impl RemoteInvalidate for Rc {}
+impl RemoteInvalidate for Any {}
+
+impl BindWindow for Rc {}
+impl BindWindow for Uc {}
+impl BindWindow for Any {}
+
+impl RdmaFlush for Rc {}
+impl RdmaFlush for Any {}
+
+impl AtomicWrite for Rc {}
+impl AtomicWrite for Any {}

@@ -10,11 +10,13 @@ mod map;
 mod recv;
 mod ring;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use uverbs_uapi::handle::{CqHandle, QpHandle};
+use uverbs_uapi::handle::{CqHandle, QpHandle, SrqHandle};
 use uverbs_uapi::rxe::{self as abi, Mminfo};
 use uverbs_uapi::types::{QpCap, Wc};
 
@@ -28,7 +30,8 @@ use self::ring::{Consumer, Producer};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
-    DestroyCq, DestroyQp, DriverData, DriverReply, driver_reply,
+    CreateSrq, CreateSrqReply, DestroyCq, DestroyQp, DestroySrq, DriverData, DriverReply,
+    ModifySrq, ResizeCq, driver_reply,
 };
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -54,6 +57,10 @@ const SEND: Kind = Kind {
 const RECV: Kind = Kind {
     name: "receive ring",
     resource: ResourceType::RXE_RECV,
+};
+const SRQ: Kind = Kind {
+    name: "shared receive ring",
+    resource: ResourceType::RXE_SRQ,
 };
 const COMPLETION: Kind = Kind {
     name: "completion ring",
@@ -91,13 +98,36 @@ pub(crate) fn create_cq(
 
 fn map_cq(fd: &CommandFd, reply: &DriverReply, buffers: Option<&Buffers>) -> Result<Cq> {
     let abi::CreateCqResp { mi } = answer(Verb::CreateCq, COMPLETION.name, reply)?;
-    let map = RingMap::new(fd.as_fd(), mi, COMPLETION, buffers)?;
+    let (ring, map) = consumer(fd, mi, buffers)?;
+    Ok(Cq::new(ring, Some(map)))
+}
+
+/// Maps a completion queue's ring.
+fn consumer(
+    fd: &CommandFd,
+    info: Mminfo,
+    buffers: Option<&Buffers>,
+) -> Result<(Consumer, RingMap)> {
+    let map = RingMap::new(fd.as_fd(), info, COMPLETION, buffers)?;
     // SAFETY: the map is new, so this is its only user, and it is stored beside the consumer.
     let ring = unsafe { Consumer::new(map.base(), map.length(), size_of::<Wc>()) };
-    Ok(Cq::new(
-        ring.map_err(|bad| COMPLETION.malformed(bad))?,
-        Some(map),
-    ))
+    Ok((ring.map_err(|bad| COMPLETION.malformed(bad))?, map))
+}
+
+/// Gives a completion queue a ring of another size. The kernel moves the waiting completions over
+/// (`rxe_cq_resize_queue`) and writes to the new ring from then on.
+pub(crate) fn resize_cq(
+    fd: &CommandFd,
+    mut command: ResizeCq,
+    cq: &mut Cq,
+    buffers: Option<&Buffers>,
+) -> Result<()> {
+    command.driver = DriverData::output::<abi::ResizeCqResp>();
+    let reply = fd.execute(&command)?;
+    let abi::ResizeCqResp { mi } = answer(Verb::ResizeCq, COMPLETION.name, &reply)?;
+    let (ring, map) = consumer(fd, mi, buffers)?;
+    *cq = Cq::new(ring, Some(map));
+    Ok(())
 }
 
 /// A queue pair with its rings.
@@ -155,6 +185,72 @@ fn map_qp(
         send,
         recv,
     })
+}
+
+/// Creates a shared receive queue and maps its ring.
+pub(crate) fn create_srq(
+    fd: &CommandFd,
+    mut command: CreateSrq,
+    buffers: Option<&Buffers>,
+) -> Result<(SrqHandle, RecvQueue)> {
+    command.driver = DriverData::output::<abi::CreateSrqResp>();
+    let CreateSrqReply {
+        handle,
+        max_sge,
+        driver,
+    } = fd.execute(&command)?;
+    let map = || {
+        let abi::CreateSrqResp { mi, .. } = answer(Verb::CreateSrq, SRQ.name, &driver)?;
+        producer(fd, mi, size_of::<abi::RecvWqe>(), SRQ, buffers)
+    };
+    let (ring, map) = map().inspect_err(|_| {
+        // The first error is the one to tell; an SRQ that stays behind goes with the context.
+        let _ = fd.execute(&DestroySrq(handle));
+    })?;
+    Ok((handle, RecvQueue::new(ring, max_sge, Some(map))))
+}
+
+/// Sets an attribute of a shared receive queue that leaves its ring alone. The driver wants its part of the command
+/// all the same, and does not look at the address in it (`rxe_modify_srq` in `rxe_verbs.c`).
+pub(crate) fn modify_srq(fd: &CommandFd, mut command: ModifySrq) -> Result<()> {
+    command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr: 0 });
+    fd.execute(&command)
+}
+
+/// Gives a shared receive queue a ring of another size. The kernel moves the waiting requests over, and says
+/// where the new ring is at an address that it is told, not in its answer (`rxe_srq_from_attr`).
+///
+/// A size that the waiting requests do not fit into is refused here: the kernel would free the old ring with its
+/// refusal, and find none when the next message arrives.
+pub(crate) fn resize_srq(
+    fd: &CommandFd,
+    mut command: ModifySrq,
+    queue: &mut RecvQueue,
+    buffers: Option<&Buffers>,
+) -> Result<()> {
+    let (asked, waiting) = (command.core.max_wr, queue.in_flight());
+    if rounded(asked) < u64::from(waiting) {
+        return Err(Error::invalid(
+            Verb::ModifySrq,
+            Subject::numbered("SRQ", command.core.srq_handle.into()),
+            format!("{waiting} requests wait, which do not fit into a queue for {asked}"),
+        ));
+    }
+    let mut info = Box::new(Mminfo::default());
+    let mmap_info_addr = (&raw mut *info).expose_provenance() as u64;
+    command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr });
+    fd.execute(&command)?;
+    // SAFETY: the box is alive and nobody else uses it; volatile, because the kernel wrote it by its number.
+    let info = unsafe { (&raw const *info).read_volatile() };
+    let (ring, map) = producer(fd, info, size_of::<abi::RecvWqe>(), SRQ, buffers)?;
+    let max_sge = queue.max_sge();
+    *queue = RecvQueue::new(ring, max_sge, Some(map));
+    Ok(())
+}
+
+/// How many elements a ring holds that was asked to hold so many: one less than a power of two.
+fn rounded(asked: u32) -> u64 {
+    (u64::from(asked) + 1).next_power_of_two() - 1
 }
 
 /// The slices and the inline bytes that a send request can really have.

@@ -54,7 +54,7 @@ impl RecvQueue {
     /// Fills the next slot with a request.
     #[inline(always)]
     pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
-        let Some(slot) = self.ring.free_slot() else {
+        let Some((slot, behind)) = self.ring.free_slot() else {
             return Err(full(self.ring.capacity()));
         };
         if slices.len() > self.max_sge as usize {
@@ -74,7 +74,7 @@ impl RecvQueue {
                 ..DmaInfo::default()
             });
         }
-        self.ring.advance();
+        self.ring.advance(behind);
         Ok(())
     }
 

@@ -171,6 +171,10 @@ impl Ring {
     }
 }
 
+/// The index behind a free slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Behind(u32);
+
 /// The filling side of a work queue.
 ///
 /// Slots are filled ahead of the published index and become the kernel's all at once by
@@ -201,11 +205,13 @@ impl Producer {
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
         let next = ring.checked(ring.producer_index().load(Ordering::Relaxed))?;
+        // Acquire: as in `look`.
+        let consumed = ring.checked(ring.consumer_index().load(Ordering::Acquire))?;
         Ok(Self {
             ring,
             next,
             published: next,
-            consumed: next,
+            consumed,
         })
     }
 
@@ -219,13 +225,16 @@ impl Producer {
         1 << self.ring.log2_slot
     }
 
-    /// The next free slot, or `None` if the ring is full. It stays the same until [`Self::advance`].
+    /// The next free slot, or `None` if the ring is full. It stays the same until [`Self::advance`], which
+    /// takes the index behind it: kept by the caller, it needs no reading again after writes to the slot.
     #[inline(always)]
-    pub(super) fn free_slot(&mut self) -> Option<NonNull<u8>> {
-        if (self.next + 1) & self.ring.index_mask == self.consumed && !self.look() {
+    pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
+        let next = self.next;
+        let behind = (next + 1) & self.ring.index_mask;
+        if behind == self.consumed && !self.look() {
             return None;
         }
-        Some(self.ring.slot(self.next))
+        Some((self.ring.slot(next), Behind(behind)))
     }
 
     /// Looks at the kernel's index again; true if a slot is free now.
@@ -240,8 +249,8 @@ impl Producer {
 
     /// Counts the slot that was given out last as filled.
     #[inline(always)]
-    pub(super) fn advance(&mut self) {
-        self.next = (self.next + 1) & self.ring.index_mask;
+    pub(super) fn advance(&mut self, behind: Behind) {
+        self.next = behind.0;
     }
 
     /// How many slots are filled and not yet published.
@@ -297,7 +306,10 @@ impl Consumer {
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
         let next = ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
-        Ok(Self { ring, next })
+        let consumer = Self { ring, next };
+        // A ring that is broken from the start is refused, not found so at the first poll.
+        consumer.filled()?;
+        Ok(consumer)
     }
 
     /// The most elements that the ring holds at a time.

@@ -5,15 +5,16 @@
 
 use std::ptr::NonNull;
 
+use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::SendFlags;
-use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrRdma, WrUd};
+use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrRdma, WrUd};
 
 use super::doorbell::Doorbell;
 use super::map::RingMap;
 use super::ring::Producer;
 use crate::error::Errno;
 use crate::key::LocalSlice;
-use crate::wr::{Destination, Operation, Payload, PostError, Remote};
+use crate::wr::{Bind, Destination, Operation, Payload, PostError, Remote};
 
 /// Byte offsets in a slot: where the union of the request starts, and where the payload does.
 const UNION: usize = abi::SEND_WR_OFFSET;
@@ -72,6 +73,20 @@ impl SendQueue {
         self.max_inline
     }
 
+    /// Whether queue pairs of this transport can invalidate a key of their own side: on rxe, RC alone
+    /// (`rxe_wr_opcode_info` in `drivers/infiniband/sw/rxe/rxe_opcode.c`).
+    #[inline(always)]
+    pub(crate) fn invalidates(&self, transport: QpType) -> bool {
+        transport == QpType::RC
+    }
+
+    /// Whether memory windows can have addresses that count from 0: rxe takes such a bind and then does not
+    /// look addresses up accordingly.
+    #[inline(always)]
+    pub(crate) fn binds_zero_based(&self) -> bool {
+        false
+    }
+
     /// Requests that have been posted and that the device has not finished.
     pub(crate) fn in_flight(&self) -> u32 {
         self.ring.in_flight()
@@ -91,7 +106,7 @@ impl SendQueue {
         to: Option<Destination>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        let Some(slot) = self.ring.free_slot() else {
+        let Some((slot, behind)) = self.ring.free_slot() else {
             return Err(full(self.ring.capacity()));
         };
         match payload {
@@ -114,7 +129,7 @@ impl SendQueue {
         };
         let filled = SendSlot { wqe, flags };
         filled.store(0);
-        self.ring.advance();
+        self.ring.advance(behind);
         Ok(filled)
     }
 
@@ -166,9 +181,10 @@ impl SendSlot {
 #[inline(always)]
 unsafe fn write_request(wqe: NonNull<SendWqe>, operation: Operation, to: Option<Destination>) {
     let wqe = wqe.as_ptr();
-    let imm = match operation {
-        // Immediate data travels in network byte order.
+    let ex = match operation {
+        // Immediate data travels in network byte order, a key in the host's.
         Operation::SendImm { imm } | Operation::WriteImm { imm, .. } => imm.to_be(),
+        Operation::SendInv { rkey } | Operation::LocalInv { rkey } => rkey.0,
         _ => 0,
     };
     // SAFETY: all fields lie in the slot, by this function's contract; the union has room for each of its
@@ -176,10 +192,14 @@ unsafe fn write_request(wqe: NonNull<SendWqe>, operation: Operation, to: Option<
     unsafe {
         let union = wqe.cast::<u8>().add(UNION);
         (&raw mut (*wqe).wr.opcode).write(operation.opcode().0);
-        (&raw mut (*wqe).wr.ex).write(imm);
+        (&raw mut (*wqe).wr.ex).write(ex);
         let iova = match operation {
-            Operation::Send | Operation::SendImm { .. } => 0,
+            Operation::Send
+            | Operation::SendImm { .. }
+            | Operation::SendInv { .. }
+            | Operation::LocalInv { .. } => 0,
             Operation::Write { remote }
+            | Operation::AtomicWrite { remote }
             | Operation::WriteImm { remote, .. }
             | Operation::Read { remote } => {
                 let Remote { address, rkey } = remote;
@@ -196,6 +216,30 @@ unsafe fn write_request(wqe: NonNull<SendWqe>, operation: Operation, to: Option<
                 swap,
             } => write_atomic(union, remote, compare, swap),
             Operation::FetchAdd { remote, add } => write_atomic(union, remote, add, 0),
+            Operation::Flush {
+                remote,
+                length,
+                placement,
+                level,
+            } => {
+                let Remote { address, rkey } = remote;
+                union.cast::<WrFlush>().write(WrFlush {
+                    remote_addr: address,
+                    length,
+                    rkey: rkey.0,
+                    type_: placement.bits(),
+                    level: level.0 as u8,
+                    _pad0: [0; 6],
+                });
+                // The kernel takes the length from here and not from the union.
+                (&raw mut (*wqe).dma.length).write(length);
+                (&raw mut (*wqe).dma.resid).write(length);
+                address
+            }
+            Operation::BindMw(bind) => {
+                union.cast::<WrMw>().write(window(bind));
+                0
+            }
         };
         (&raw mut (*wqe).iova).write(iova);
         if let Some(Destination { ah, qpn, qkey, .. }) = to {
@@ -213,6 +257,19 @@ unsafe fn write_request(wqe: NonNull<SendWqe>, operation: Operation, to: Option<
         (&raw mut (*wqe).ack_length).write(0);
         (&raw mut (*wqe).ssn).write(0);
         (&raw mut (*wqe).has_rd_atomic).write(0);
+    }
+}
+
+/// The union of a bind.
+#[inline(always)]
+fn window(bind: Bind) -> WrMw {
+    WrMw {
+        addr: bind.address,
+        length: bind.length,
+        mr_lkey: bind.mr_lkey.0,
+        mw_rkey: bind.mw_rkey.0,
+        rkey: bind.rkey.0,
+        access: bind.access.bits(),
     }
 }
 
@@ -311,4 +368,140 @@ pub(super) fn too_many(given: usize, max: u32) -> PostError {
 #[cold]
 fn inline_too_long(given: usize, max: u32) -> PostError {
     PostError::InlineTooLong { given, max }
+}
+
+#[cfg(test)]
+mod tests {
+    use uverbs_uapi::enums::{FlushLevel, WrOpcode};
+    use uverbs_uapi::flags::{AccessFlags, FlushPlacement};
+    use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+    use super::*;
+    use crate::key::{LocalKey, RemoteKey};
+
+    const REMOTE: Remote = Remote {
+        address: 0x1122_3344_5566_7788,
+        rkey: RemoteKey(0x99aa_bbcc),
+    };
+
+    /// A slot with a payload of 8 bytes behind it.
+    #[repr(C)]
+    struct Slot {
+        wqe: SendWqe,
+        payload: [u8; 64],
+    }
+
+    /// The slot as the request leaves it, written over what a request before it left.
+    fn written(operation: Operation, payload: Payload<'_>) -> Slot {
+        let mut slot = Slot {
+            wqe: SendWqe::read_from_bytes(&[0xee; size_of::<SendWqe>()]).unwrap(),
+            payload: [0xee; 64],
+        };
+        let wqe = NonNull::from(&mut slot).cast::<SendWqe>();
+        // SAFETY: the slot is ours, and has room for these payloads.
+        unsafe {
+            write_payload(wqe, payload);
+            write_request(wqe, operation, None);
+        }
+        slot
+    }
+
+    /// The bytes of a form that a request has in the union.
+    fn assert_union(slot: &Slot, form: impl IntoBytes + Immutable) {
+        let at = slot.wqe.wr.wr.as_bytes();
+        assert_eq!(&at[..size_of_val(&form)], form.as_bytes());
+    }
+
+    fn assert_head(slot: &Slot, opcode: WrOpcode, ex: u32, iova: u64, dma: (u32, u32)) {
+        let SendWqe { wr, dma: got, .. } = slot.wqe;
+        let (length, num_sge) = dma;
+        assert_eq!(
+            (wr.opcode, wr.ex, slot.wqe.iova),
+            (opcode.0, ex, iova),
+            "opcode, key and address"
+        );
+        let expected = DmaInfo {
+            length,
+            resid: length,
+            num_sge,
+            ..DmaInfo::default()
+        };
+        assert_eq!(got, expected);
+        let SendWqe { status, state, .. } = slot.wqe;
+        assert_eq!((status, state), (0, 0), "the kernel's own fields");
+    }
+
+    #[test]
+    fn keys_to_invalidate_are_in_host_order() {
+        let rkey = RemoteKey(0x0102_0304);
+        let slot = written(Operation::SendInv { rkey }, Payload::Inline(b"four"));
+        assert_head(&slot, WrOpcode::SEND_WITH_INV, 0x0102_0304, 0, (4, 0));
+        let slot = written(Operation::LocalInv { rkey }, Payload::Gather(&[]));
+        assert_head(&slot, WrOpcode::LOCAL_INV, 0x0102_0304, 0, (0, 0));
+    }
+
+    #[test]
+    fn an_atomic_write_has_its_word_where_inline_bytes_are() {
+        let word = *b"8 bytes.";
+        let remote = REMOTE;
+        let slot = written(Operation::AtomicWrite { remote }, Payload::Inline(&word));
+        assert_head(&slot, WrOpcode::ATOMIC_WRITE, 0, REMOTE.address, (8, 0));
+        assert_union(
+            &slot,
+            WrRdma {
+                remote_addr: REMOTE.address,
+                rkey: 0x99aa_bbcc,
+                reserved: 0,
+            },
+        );
+        assert_eq!(slot.payload[..9], *b"8 bytes.\xee");
+    }
+
+    #[test]
+    fn a_flush_has_its_length_twice_and_no_payload() {
+        let flush = Operation::Flush {
+            remote: REMOTE,
+            length: 0x1234,
+            placement: FlushPlacement::PERSISTENT,
+            level: FlushLevel::MR,
+        };
+        let slot = written(flush, Payload::Gather(&[]));
+        assert_head(&slot, WrOpcode::FLUSH, 0, REMOTE.address, (0x1234, 0));
+        assert_union(
+            &slot,
+            WrFlush {
+                remote_addr: REMOTE.address,
+                length: 0x1234,
+                rkey: 0x99aa_bbcc,
+                type_: 2,
+                level: 1,
+                _pad0: [0; 6],
+            },
+        );
+    }
+
+    #[test]
+    fn a_bind_has_both_keys_of_the_window() {
+        let bind = Bind {
+            mw_rkey: RemoteKey(0x701),
+            rkey: RemoteKey(0x702),
+            mr_lkey: LocalKey(0x503),
+            address: 0x1000,
+            length: 0x1_0000_0000,
+            access: AccessFlags::REMOTE_READ,
+        };
+        let slot = written(Operation::BindMw(bind), Payload::Gather(&[]));
+        assert_head(&slot, WrOpcode::BIND_MW, 0, 0, (0, 0));
+        assert_union(
+            &slot,
+            WrMw {
+                addr: 0x1000,
+                length: 0x1_0000_0000,
+                mr_lkey: 0x503,
+                mw_rkey: 0x701,
+                rkey: 0x702,
+                access: 4,
+            },
+        );
+    }
 }

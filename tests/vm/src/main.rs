@@ -7,6 +7,7 @@
 
 mod accel;
 mod agent;
+mod bench;
 mod cli;
 mod fetch;
 mod guest;
@@ -20,6 +21,7 @@ mod qemu;
 mod results;
 mod store;
 mod suite;
+mod support;
 
 use std::process::ExitCode;
 

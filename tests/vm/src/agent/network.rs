@@ -1,9 +1,10 @@
 //! Lays out the guest's netdevs and soft-RoCE devices, and takes them down again.
 
-use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::guest::protocol::Network;
 use crate::process;
@@ -56,6 +57,9 @@ rdma link add rxe1 type rxe netdev veth1
 rdma link add rxe2 type rxe netdev veth2
 ";
 
+/// Where the kernel shows RDMA devices.
+const DEVICES: &str = "/sys/class/infiniband";
+
 /// RoCE's UDP port, 4791, as /proc/net/udp writes it.
 const ROCE_PORT: &str = ":12B7 ";
 
@@ -65,27 +69,46 @@ const ROCE_PORT: &str = ":12B7 ";
 /// If one of the commands fails.
 pub(crate) fn lay_out(network: Network) -> Result<()> {
     match network {
-        Network::OneHost => run_all(ONE_HOST),
+        Network::OneHost => run_all(ONE_HOST)?,
         Network::TwoHosts => {
             run_all(TWO_HOSTS)?;
-            if rxe_listens_in_namespaces()? {
-                Ok(())
-            } else {
-                run_all(WIRE_IN_INITIAL_NAMESPACE)
+            if !rxe_listens_in_namespaces()? {
+                run_all(WIRE_IN_INITIAL_NAMESPACE)?;
             }
         }
     }
+    devices().try_for_each(|device| wait_for_gid(&device))
+}
+
+/// The names of the RDMA devices.
+fn devices() -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
+}
+
+/// Waits until a device has the GID of its IPv4 address: the kernel enters it some time after the device is there.
+fn wait_for_gid(device: &str) -> Result<()> {
+    const MAPPED: &str = "0000:0000:0000:0000:0000:ffff:";
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let table = format!("{DEVICES}/{device}/ports/1/gids");
+    let has_it = |index: u32| {
+        let gid = fs::read_to_string(format!("{table}/{index}"));
+        gid.is_ok_and(|gid| gid.starts_with(MAPPED))
+    };
+    while !(0..8).any(has_it) {
+        ensure!(
+            Instant::now() < deadline,
+            "{device} has no GID for its IPv4 address after 10 s"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 /// Removes all soft-RoCE devices: only then does the driver look whether anything was left behind, and log it.
 pub(crate) fn take_down() {
-    let devices = fs::read_dir("/sys/class/infiniband")
-        .into_iter()
-        .flatten()
-        .flatten();
-    for device in devices {
-        let name = device.file_name();
-        if let Err(error) = run(&format!("rdma link del {}", name.to_string_lossy())) {
+    for device in devices() {
+        if let Err(error) = run(&format!("rdma link del {device}")) {
             eprintln!("vm-agent: {error:#}");
         }
     }

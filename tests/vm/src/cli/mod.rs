@@ -1,5 +1,6 @@
 //! The command line: one file for each subcommand.
 
+mod bench;
 mod clean;
 mod demo;
 mod fetch;
@@ -38,6 +39,7 @@ struct Cli {
 enum Command {
     Demo(demo::Demo),
     Test(test::Test),
+    Bench(bench::Bench),
     Fetch(fetch::Fetch),
     Run(run::Run),
     Shell(shell::Shell),
@@ -57,6 +59,7 @@ pub(crate) fn main() -> Result<ExitCode> {
     match Cli::parse().command {
         Command::Demo(demo) => demo.run(),
         Command::Test(test) => test.run(),
+        Command::Bench(bench) => bench.run(),
         Command::Fetch(fetch) => fetch.run(),
         Command::Run(run) => run.run(),
         Command::Shell(shell) => shell.run(),

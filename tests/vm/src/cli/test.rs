@@ -1,9 +1,11 @@
 //! `cargo vm test`.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
 use super::options::Machine;
@@ -12,6 +14,7 @@ use crate::guest::protocol::Network;
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
 use crate::suite::{self, Limits, Program};
+use crate::support;
 
 /// Run all tests: those of the host, then those of the guest on each kernel
 ///
@@ -34,6 +37,9 @@ pub(crate) struct Test {
     /// The time limit of one test in the guest, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     test_timeout: u64,
+    /// Write what worked on which kernel to this file, as a Markdown table
+    #[arg(long, value_name = "FILE")]
+    support: Option<PathBuf>,
     /// Only tests whose names contain one of these
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -55,6 +61,11 @@ impl Test {
         let programs = suite::programs(store.workspace(), &suites)?;
         for kernel in fetch::kernel::asked_for(&self.kernel) {
             groups.push(self.on_kernel(&store, kernel, &programs));
+        }
+        if let Some(path) = &self.support {
+            let kernels = &groups[usize::from(!self.no_host)..];
+            fs::write(path, support::table(kernels))
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         let totals = results::totals(&groups);
         print!("\n{}", results::summary(&groups));

@@ -47,8 +47,28 @@ pub(crate) fn programs(workspace: &Path, suites: &[Suite]) -> Result<Vec<Program
 /// # Errors
 /// If it does not build, or cargo does not say where it is.
 pub(crate) fn binary(workspace: &Path, package: &str, name: &str) -> Result<PathBuf> {
+    binary_with(workspace, package, name, &[])
+}
+
+/// As [`binary`], linked statically.
+///
+/// # Errors
+/// As of [`binary`].
+pub(crate) fn static_binary(workspace: &Path, package: &str, name: &str) -> Result<PathBuf> {
+    // A target is named so that build scripts and procedural macros stay dynamic.
+    const OPTIONS: [&str; 4] = [
+        "--target",
+        "x86_64-unknown-linux-gnu",
+        "--config",
+        "target.x86_64-unknown-linux-gnu.rustflags=[\"-Ctarget-feature=+crt-static\"]",
+    ];
+    binary_with(workspace, package, name, &OPTIONS)
+}
+
+fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) -> Result<PathBuf> {
     let arguments = ["build", "--release", "--package", package, "--bin", name];
-    let artifacts = cargo(workspace, arguments.map(str::to_owned).to_vec())?;
+    let arguments = arguments.iter().chain(options).map(|&word| word.to_owned());
+    let artifacts = cargo(workspace, arguments.collect())?;
     let built = artifacts
         .into_iter()
         .find(|artifact| artifact.target.name == name && artifact.target.is_bin());

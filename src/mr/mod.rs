@@ -5,157 +5,33 @@
 //! it is registered, peers that hold the remote key may change it at any time. So the region lends out no
 //! references to it without `unsafe`; it copies in and out.
 
+mod advise;
+mod dmabuf;
+mod memory;
+mod query;
+mod region;
+mod rereg;
+
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::RangeBounds;
-use std::ptr::NonNull;
-use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
-use uverbs_uapi::flags::{AccessFlags, CoreSupport};
+use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
 use uverbs_uapi::handle::MrHandle;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::command::{DeregMr, RegMr};
+pub use dmabuf::DmabufMr;
+pub use memory::{Memory, RawMemory, WritableMemory};
+pub use query::MrInfo;
+pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
+
+use self::region::{Held, Region};
+use crate::command::RegMr;
 use crate::context::Context;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+use crate::mw::Window;
 use crate::pd::{Pd, PdUse, User};
-
-/// Memory that can be registered and kept by a region.
-///
-/// # Safety
-///
-/// The pointer and the length must stay the same however the value is moved, until it is dropped. The bytes must
-/// be initialised, valid for any bit pattern and, if [`Memory::WRITABLE`], writable through the pointer without
-/// breaking anybody's aliasing rules while the value is not otherwise accessed.
-pub unsafe trait Memory: Send + 'static {
-    /// False if the memory must not be written; it is then registered for reading only.
-    const WRITABLE: bool = true;
-
-    /// The first byte.
-    fn address(&self) -> *mut u8;
-
-    /// Bytes.
-    fn length(&self) -> usize;
-}
-
-// SAFETY: a vector's elements stay where they are when it is moved, and `T` may hold any bytes.
-unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for Vec<T> {
-    fn address(&self) -> *mut u8 {
-        self.as_slice().as_ptr().cast_mut().cast()
-    }
-
-    fn length(&self) -> usize {
-        size_of_val(self.as_slice())
-    }
-}
-
-// SAFETY: a boxed slice stays where it is when the box is moved, and `T` may hold any bytes.
-unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for Box<[T]> {
-    fn address(&self) -> *mut u8 {
-        (**self).as_ptr().cast_mut().cast()
-    }
-
-    fn length(&self) -> usize {
-        size_of_val(&**self)
-    }
-}
-
-// SAFETY: the slice is borrowed for ever and exclusively, and `T` may hold any bytes.
-unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for &'static mut [T] {
-    fn address(&self) -> *mut u8 {
-        (**self).as_ptr().cast_mut().cast()
-    }
-
-    fn length(&self) -> usize {
-        size_of_val(&**self)
-    }
-}
-
-// SAFETY: the slice is borrowed for ever, and it is registered for reading only.
-unsafe impl<T: IntoBytes + Immutable + Sync + 'static> Memory for &'static [T] {
-    const WRITABLE: bool = false;
-
-    fn address(&self) -> *mut u8 {
-        (**self).as_ptr().cast_mut().cast()
-    }
-
-    fn length(&self) -> usize {
-        size_of_val(*self)
-    }
-}
-
-// SAFETY: the slice lives as long as the `Arc` and is registered for reading only.
-unsafe impl<T: IntoBytes + Immutable + Send + Sync + 'static> Memory for Arc<[T]> {
-    const WRITABLE: bool = false;
-
-    fn address(&self) -> *mut u8 {
-        (**self).as_ptr().cast_mut().cast()
-    }
-
-    fn length(&self) -> usize {
-        size_of_val(&**self)
-    }
-}
-
-#[cfg(feature = "memmap2")]
-// SAFETY: a mapping stays where it is until it is dropped, and its bytes are initialised by the kernel.
-unsafe impl Memory for memmap2::MmapMut {
-    fn address(&self) -> *mut u8 {
-        (**self).as_ptr().cast_mut()
-    }
-
-    fn length(&self) -> usize {
-        self.len()
-    }
-}
-
-#[cfg(feature = "memmap2")]
-// SAFETY: as for `MmapMut`; whoever else maps the same file has to cope with writes, as with any such file.
-unsafe impl Memory for memmap2::MmapRaw {
-    fn address(&self) -> *mut u8 {
-        self.as_mut_ptr()
-    }
-
-    fn length(&self) -> usize {
-        self.len()
-    }
-}
-
-/// Memory that is owned elsewhere: a borrowed slice, an allocator's arena, another library's buffer.
-#[derive(Debug)]
-pub struct RawMemory {
-    address: NonNull<u8>,
-    length: usize,
-}
-
-impl RawMemory {
-    /// The `length` bytes at `address`.
-    ///
-    /// # Safety
-    ///
-    /// As long as the value or a region that holds it lives, the bytes must be mapped and initialised, any
-    /// bit pattern must be valid in them, and no reference to them may exist while the device may access them
-    /// in a way that conflicts with it: while it may write, none at all; while it may read, none that is
-    /// written through.
-    pub unsafe fn new(address: NonNull<u8>, length: usize) -> Self {
-        Self { address, length }
-    }
-}
-
-// SAFETY: by the contract of `RawMemory::new`; a pointer and a length may change threads.
-unsafe impl Send for RawMemory {}
-// SAFETY: by the contract of `RawMemory::new`.
-unsafe impl Memory for RawMemory {
-    fn address(&self) -> *mut u8 {
-        self.address.as_ptr()
-    }
-
-    fn length(&self) -> usize {
-        self.length
-    }
-}
+use crate::query::DeviceAttr;
 
 /// A registration that failed, with the memory that was to be registered.
 pub struct RegisterError<M> {
@@ -198,7 +74,7 @@ impl Pd {
     /// (then with `RLIMIT_MEMLOCK` in the text). The error gives the memory back. Manual page: `ibv_reg_mr(3)`.
     pub fn register<M: Memory>(
         &self,
-        memory: M,
+        mut memory: M,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
         let iova = memory.address().addr() as u64;
@@ -213,14 +89,13 @@ impl Pd {
     /// their pages. Manual page: `ibv_reg_mr_iova(3)`.
     pub fn register_at<M: Memory>(
         &self,
-        memory: M,
+        mut memory: M,
         iova: u64,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
         match self.register_range(memory.address(), memory.length(), M::WRITABLE, iova, access) {
             Ok(region) => Ok(Mr {
-                memory: ManuallyDrop::new(memory),
-                region,
+                held: Held::new(memory, region),
             }),
             Err(error) => Err(RegisterError { memory, error }),
         }
@@ -249,7 +124,7 @@ impl Pd {
             .context()
             .fd()
             .execute(&command)
-            .map_err(with_memlock)?;
+            .map_err(|error| with_access(with_memlock(error), access, self.context()))?;
         Ok(Region {
             handle: reply.handle,
             lkey: LocalKey(reply.lkey),
@@ -258,8 +133,10 @@ impl Pd {
             length,
             iova,
             access,
+            pinned_for_writing: pins_for_writing(access),
             registered: true,
             pd: self.user(User::Mr),
+            or_pd: None,
         })
     }
 }
@@ -292,6 +169,50 @@ fn check_access(access: AccessFlags, writable: bool, length: usize) -> Result<()
     Ok(())
 }
 
+/// Whether the kernel pins pages for writing by the device with this access (`ib_access_writable`).
+fn pins_for_writing(access: AccessFlags) -> bool {
+    access.intersects(
+        AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_ATOMIC
+            | AccessFlags::MW_BIND,
+    )
+}
+
+/// Says what an error that may come from the access flags comes from. Drivers answer that they do not support a flag,
+/// older kernels that the argument is invalid.
+fn with_access(error: Error, access: AccessFlags, context: &Context) -> Error {
+    if error.is_unsupported() {
+        return error.with_detail(format!("with the access {access:?}"));
+    }
+    if error.errno() != Some(Errno::INVAL) {
+        return error;
+    }
+    match context.query_device() {
+        Ok(device) => match missing_for(access, &device) {
+            Some(what) => Error::unsupported(error.verb(), error.subject().clone(), what),
+            None => error,
+        },
+        Err(_) => error,
+    }
+}
+
+/// What a device lacks of what the access needs.
+fn missing_for(access: AccessFlags, device: &DeviceAttr) -> Option<&'static str> {
+    let on_demand = device.odp.general_caps & OdpGeneralCapBits::SUPPORT.bits() != 0;
+    let has = |capability| device.capabilities.contains(capability);
+    if access.contains(AccessFlags::ON_DEMAND) && !on_demand {
+        return Some("the device has no paging on demand (ON_DEMAND)");
+    }
+    if access.contains(AccessFlags::FLUSH_GLOBAL) && !has(DeviceCapFlags::FLUSH_GLOBAL) {
+        return Some("the device has no FLUSH for visibility (FLUSH_GLOBAL)");
+    }
+    if access.contains(AccessFlags::FLUSH_PERSISTENT) && !has(DeviceCapFlags::FLUSH_PERSISTENT) {
+        return Some("the device has no FLUSH for persistence (FLUSH_PERSISTENT)");
+    }
+    None
+}
+
 /// Adds the limit on pinned memory to an error that may come from it.
 fn with_memlock(error: Error) -> Error {
     if error.errno() != Some(Errno::NOMEM) {
@@ -303,88 +224,52 @@ fn with_memlock(error: Error) -> Error {
     }
 }
 
-/// A registered range, without the memory itself.
-#[derive(Debug)]
-struct Region {
-    handle: MrHandle,
-    lkey: LocalKey,
-    rkey: RemoteKey,
-    address: *mut u8,
-    length: usize,
-    iova: u64,
-    access: AccessFlags,
-    registered: bool,
-    pd: PdUse,
-}
-
-// SAFETY: the pointer is to memory that is `Send`, and is used by copies only.
-unsafe impl Send for Region {}
-// SAFETY: shared references copy bytes in and out of memory that peers may change as well; tearing is
-// documented, and what they touch is never lent out without the caller's promise.
-unsafe impl Sync for Region {}
-
-impl Region {
-    fn deregister(&mut self) -> Result<()> {
-        if !self.registered {
-            return Ok(());
-        }
-        match self.pd.context().fd().execute(&DeregMr(self.handle)) {
-            Ok(()) => self.registered = false,
-            // The device went away, and the kernel let go of the memory by then.
-            Err(error) if error.is_device_gone() => self.registered = false,
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-}
-
 /// A memory region, and the memory in it.
 ///
 /// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the device.
 pub struct Mr<M: Memory> {
-    memory: ManuallyDrop<M>,
-    region: Region,
+    held: Held<M>,
 }
 
 impl<M: Memory> Mr<M> {
     /// The key for work requests of this side.
     pub fn lkey(&self) -> LocalKey {
-        self.region.lkey
+        self.held.region.lkey
     }
 
     /// The key for a peer. On some devices it is a key without any rights if no remote access was asked for.
     pub fn rkey(&self) -> RemoteKey {
-        self.region.rkey
+        self.held.region.rkey
     }
 
     /// The kernel's handle.
     pub fn handle(&self) -> MrHandle {
-        self.region.handle
+        self.held.region.handle
     }
 
     /// The access that it was registered with.
     pub fn access(&self) -> AccessFlags {
-        self.region.access
+        self.held.region.access
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.region.length
+        self.held.region.length
     }
 
     /// Never true: a region has at least one byte.
     pub fn is_empty(&self) -> bool {
-        self.region.length == 0
+        self.held.region.length == 0
     }
 
     /// The address by which work requests and peers name the first byte.
     pub fn iova(&self) -> u64 {
-        self.region.iova
+        self.held.region.iova
     }
 
     /// The first byte in this process.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.region.address
+        self.held.region.address
     }
 
     /// A part of it for a work request, in bytes from its start.
@@ -393,23 +278,38 @@ impl<M: Memory> Mr<M> {
     ///
     /// The range does not lie within the region, or is 4 GiB or more.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
-        let Region {
-            iova,
-            length,
-            lkey,
-            ref pd,
-            ..
-        } = self.region;
-        LocalSlice::within(range, iova, length as u64, lkey, pd.tag())
+        self.held.region.slice(range)
     }
 
     /// All of it as a peer names it. Send it over; it holds the address, the length and the remote key.
     pub fn remote(&self) -> RemoteSlice {
-        RemoteSlice {
-            address: self.region.iova,
-            length: self.region.length as u64,
-            rkey: self.region.rkey,
-        }
+        self.held.region.remote()
+    }
+
+    /// A part of it for a memory window, in bytes from its start, with what peers may do through the window.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the region.
+    pub fn window(
+        &self,
+        range: impl RangeBounds<u64>,
+        access: AccessFlags,
+    ) -> Result<Window, OutOfBounds> {
+        let Region {
+            iova,
+            length,
+            lkey,
+            access: region,
+            ref pd,
+            ..
+        } = self.held.region;
+        Window::within(
+            range,
+            (iova, length as u64),
+            (lkey, pd.tag()),
+            (access, region),
+        )
     }
 
     /// Copies bytes out of the region, from `offset` on.
@@ -445,14 +345,14 @@ impl<M: Memory> Mr<M> {
 
     fn checked(&self, offset: usize, length: usize) -> Result<*mut u8, OutOfBounds> {
         match offset.checked_add(length) {
-            // SAFETY: the offset is within the region, as has just been found.
-            Some(end) if end <= self.region.length => {
-                Ok(unsafe { self.region.address.add(offset) })
+            Some(end) if end <= self.held.region.length => {
+                // SAFETY: the offset is within the region, as has just been found.
+                Ok(unsafe { self.held.region.address.add(offset) })
             }
             end => Err(OutOfBounds {
                 start: offset as u64,
                 end: end.unwrap_or(usize::MAX) as u64,
-                length: self.region.length as u64,
+                length: self.held.region.length as u64,
             }),
         }
     }
@@ -465,7 +365,7 @@ impl<M: Memory> Mr<M> {
     /// it as its target, and no peer that holds the remote key may write to it.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the memory is alive and initialised, and by this function's contract nobody writes.
-        unsafe { std::slice::from_raw_parts(self.region.address, self.region.length) }
+        unsafe { std::slice::from_raw_parts(self.held.region.address, self.held.region.length) }
     }
 
     /// The memory as a slice to write to.
@@ -480,7 +380,7 @@ impl<M: Memory> Mr<M> {
     {
         // SAFETY: the memory is alive, initialised and writable, and by this function's contract nobody
         // else accesses it.
-        unsafe { std::slice::from_raw_parts_mut(self.region.address, self.region.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.held.region.address, self.held.region.length) }
     }
 
     /// Deregisters the region and gives the memory back.
@@ -489,69 +389,31 @@ impl<M: Memory> Mr<M> {
     ///
     /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back.
     /// A device that has been removed is no error: the memory is free by then. Manual page: `ibv_dereg_mr(3)`.
-    pub fn deregister(mut self) -> Result<M, DestroyError<Mr<M>>> {
-        match self.region.deregister() {
-            Ok(()) => {
-                let mut this = ManuallyDrop::new(self);
-                // SAFETY: `this` is neither used nor dropped after these two, so the memory is moved out
-                // once and the region is dropped once.
-                unsafe {
-                    std::ptr::drop_in_place(&raw mut this.region);
-                    Ok(ManuallyDrop::take(&mut this.memory))
-                }
-            }
-            Err(error) => Err(DestroyError {
-                object: self,
-                error,
-            }),
-        }
+    pub fn deregister(self) -> Result<M, DestroyError<Mr<M>>> {
+        self.held.release().map_err(|(held, error)| DestroyError {
+            object: Self { held },
+            error,
+        })
     }
 }
 
-/// Memory that this side may write through a region. It is implemented for all [`Memory`] that is
-/// [`Memory::WRITABLE`] in this crate; implement it beside `Memory` for types of your own.
-pub trait WritableMemory: Memory {}
-
-impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for Vec<T> {}
-impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for Box<[T]> {}
-impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for &'static mut [T] {}
-impl WritableMemory for RawMemory {}
-#[cfg(feature = "memmap2")]
-impl WritableMemory for memmap2::MmapMut {}
-#[cfg(feature = "memmap2")]
-impl WritableMemory for memmap2::MmapRaw {}
-
-impl<M: Memory> Drop for Mr<M> {
-    fn drop(&mut self) {
-        match self.region.deregister() {
-            // SAFETY: the memory is dropped once, here, and the device does not know it any more.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
-            Err(error) => {
-                tracing::warn!(target: "uverbs", %error, "an MR could not be deregistered; its memory is leaked");
-            }
-        }
+impl<M: Memory> Mr<M> {
+    /// Takes the region apart into its handle, its range, its local key and its share in the PD. It stays
+    /// registered, and the memory is leaked.
+    pub(crate) fn into_parts(self) -> (MrHandle, RemoteSlice, LocalKey, PdUse) {
+        let (memory, region) = self.held.into_parts();
+        std::mem::forget(memory);
+        let remote = region.remote();
+        let Region {
+            handle, lkey, pd, ..
+        } = region;
+        (handle, remote, lkey, pd)
     }
 }
 
 impl<M: Memory> fmt::Debug for Mr<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Region {
-            handle,
-            lkey,
-            rkey,
-            iova,
-            length,
-            access,
-            ..
-        } = &self.region;
-        f.debug_struct("Mr")
-            .field("handle", &handle.0)
-            .field("lkey", lkey)
-            .field("rkey", rkey)
-            .field("iova", &format_args!("{iova:#x}"))
-            .field("len", length)
-            .field("access", access)
-            .finish()
+        self.held.region.debug(&mut f.debug_struct("Mr"))
     }
 }
 

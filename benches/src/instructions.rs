@@ -1,0 +1,225 @@
+//! One operation of the data path in each function, for callgrind to count.
+//!
+//! callgrind collects inside the functions named `op_*` only; `phase_end` makes it write out what it has
+//! collected. `rdma_core.c` has functions of the same names that do the same through libibverbs. What an
+//! operation needs (room in the queue, completions to poll) is made between the calls, uncounted.
+
+use std::hint::black_box;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use uverbs::{Cq, LocalSlice, Qp, Rc, RemoteSlice};
+
+use crate::pair::Pair;
+
+/// Calls of each operation that are counted.
+const CALLS: usize = 64;
+/// Calls before, uncounted, so that the dynamic linker has bound what it binds late.
+const WARM_UP: usize = 4;
+/// Requests of the batch.
+const BATCH: usize = 32;
+/// Completions of the longer poll.
+const MANY: usize = 16;
+/// Completions that are made at a time for polling.
+const READY: usize = 128;
+/// Bytes of the WRITE and of the receive.
+const WRITE: u64 = 64;
+/// Bytes of the inline SEND.
+const INLINE: usize = 32;
+/// How long requests are given to complete before they are polled. They complete in well under a
+/// millisecond each; a poll that finds too few ends the program.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Posts one signaled WRITE.
+#[inline(never)]
+#[unsafe(export_name = "op_post_write")]
+fn post_write(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice, wr_id: u64) -> bool {
+    let mut batch = qp.send();
+    // SAFETY: the pair's memory stays registered, and only the device touches it while requests run.
+    match unsafe { batch.write(from, *to) } {
+        Ok(posted) => posted.signaled(wr_id),
+        Err(_) => return false,
+    };
+    batch.ring().is_ok()
+}
+
+/// Posts one signaled inline SEND.
+#[inline(never)]
+#[unsafe(export_name = "op_post_inline")]
+fn post_inline(qp: &mut Qp<Rc>, bytes: &[u8; INLINE], wr_id: u64) -> bool {
+    let mut batch = qp.send();
+    match batch.send_inline(bytes) {
+        Ok(posted) => posted.signaled(wr_id),
+        Err(_) => return false,
+    };
+    batch.ring().is_ok()
+}
+
+/// Posts a batch of WRITEs of which the last is signaled.
+#[inline(never)]
+#[unsafe(export_name = "op_post_batch")]
+fn post_batch(qp: &mut Qp<Rc>, from: &[LocalSlice; BATCH], to: &RemoteSlice) -> bool {
+    let mut batch = qp.send();
+    for (index, slice) in from.iter().enumerate() {
+        // SAFETY: as in `post_write`.
+        match unsafe { batch.write(slice, *to) } {
+            Ok(posted) if index == BATCH - 1 => posted.signaled(index as u64),
+            Ok(posted) => posted.id(index as u64),
+            Err(_) => return false,
+        };
+    }
+    batch.ring().is_ok()
+}
+
+/// Posts one receive.
+#[inline(never)]
+#[unsafe(export_name = "op_post_receive")]
+fn post_receive(qp: &mut Qp<Rc>, into: &LocalSlice, wr_id: u64) -> bool {
+    let mut batch = qp.recv();
+    // SAFETY: as in `post_write`.
+    match unsafe { batch.post(wr_id, into) } {
+        Ok(()) => batch.ring().is_ok(),
+        Err(_) => false,
+    }
+}
+
+/// Polls at most `MAX` completions; gives how many there were, and adds up their ids.
+#[inline(always)]
+fn poll<const MAX: usize>(cq: &mut Cq, ids: &mut u64) -> usize {
+    let Ok(mut completions) = cq.poll() else {
+        return usize::MAX;
+    };
+    let mut count = 0;
+    for completion in completions.iter().take(MAX) {
+        if !completion.is_ok() {
+            return usize::MAX;
+        }
+        *ids = ids.wrapping_add(completion.wr_id());
+        count += 1;
+    }
+    count
+}
+
+/// Polls one completion.
+#[inline(never)]
+#[unsafe(export_name = "op_poll_one")]
+fn poll_one(cq: &mut Cq, ids: &mut u64) -> usize {
+    poll::<1>(cq, ids)
+}
+
+/// Polls many completions.
+#[inline(never)]
+#[unsafe(export_name = "op_poll_many")]
+fn poll_many(cq: &mut Cq, ids: &mut u64) -> usize {
+    poll::<MANY>(cq, ids)
+}
+
+/// Ends the counting of one row: callgrind writes out what it has collected when this function returns.
+#[inline(never)]
+#[unsafe(export_name = "phase_end")]
+fn phase_end(row: &str) {
+    println!("{}", black_box(row));
+}
+
+/// Polls until `count` more requests have completed, uncounted.
+fn drain(cq: &mut Cq, count: usize) -> Result<()> {
+    let mut left = count;
+    while left > 0 {
+        for completion in &mut cq.poll()? {
+            completion.result()?;
+            left -= 1;
+        }
+    }
+    Ok(())
+}
+
+/// Runs an operation, first some times for warming up, and ends the row.
+fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
+    for _ in 0..WARM_UP {
+        operation()?;
+    }
+    phase_end("-");
+    for _ in 0..CALLS {
+        operation()?;
+    }
+    phase_end(&format!("{name} {CALLS}"));
+    Ok(())
+}
+
+/// Does all operations in turn. Each prints the name and the number of its calls, in the order of the
+/// profiles that callgrind writes; the warm-up before it prints a dash.
+///
+/// # Errors
+/// If an operation fails or a poll finds another number of completions than there must be.
+pub fn run(device: &str) -> Result<()> {
+    let context = uverbs::open(device)?;
+    let mut pair = Pair::new(&context, 4096)?;
+    let local = pair.source.slice(..WRITE)?;
+    let remote = pair.target.remote().slice(..WRITE)?;
+    let into = pair.target.slice(..WRITE)?;
+    let (here, there) = (&mut pair.here, &mut pair.there);
+
+    row("post_write", || {
+        ensure!(post_write(here, &local, &remote, 7), "posting a WRITE");
+        drain(&mut pair.cq, 1)
+    })?;
+    row("post_receive", || {
+        ensure!(post_receive(there, &into, 8), "posting a receive");
+        Ok(())
+    })?;
+    row("post_inline", || {
+        ensure!(post_inline(here, &[9; INLINE], 9), "posting a SEND");
+        drain(&mut pair.cq, 1)
+    })?;
+    drain(&mut pair.peer_cq, WARM_UP + CALLS)?;
+    row("post_batch", || {
+        ensure!(
+            post_batch(here, &[local; BATCH], &remote),
+            "posting a batch"
+        );
+        drain(&mut pair.cq, 1)
+    })?;
+
+    let mut ids = 0;
+    row("poll_nothing", || {
+        ensure!(
+            poll_one(&mut pair.cq, &mut ids) == 0,
+            "a completion that nobody asked for"
+        );
+        Ok(())
+    })?;
+    // Completions that wait in the queue.
+    let mut ready = 0;
+    let mut polls = |name, want, operation: fn(&mut Cq, &mut u64) -> usize| {
+        row(name, || {
+            if ready < want {
+                make_ready(here, &local, &remote)?;
+                ready += READY;
+            }
+            let found = operation(&mut pair.cq, &mut ids);
+            ensure!(
+                found == want,
+                "{found} completions where there must be {want}"
+            );
+            ready -= want;
+            Ok(())
+        })
+    };
+    polls("poll_one", 1, poll_one)?;
+    polls("poll_many", MANY, poll_many)?;
+    black_box(ids);
+    Ok(())
+}
+
+/// Posts [`READY`] signaled WRITEs, uncounted, and waits until they have completed.
+fn make_ready(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice) -> Result<()> {
+    let mut batch = qp.send();
+    for wr_id in 0..READY {
+        // SAFETY: as in `post_write`.
+        unsafe { batch.write(from, *to)? }.signaled(wr_id as u64);
+    }
+    batch.ring()?;
+    sleep(SETTLE);
+    Ok(())
+}

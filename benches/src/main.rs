@@ -1,0 +1,60 @@
+//! The command line of the measurements.
+//!
+//! `measure` runs the groups that are named and prints a record of JSON for each row. The other subcommands are the work
+//! itself, which `measure` has this program and the C programs do in turn.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use uverbs_bench::measure::{self, Group, Plan};
+use uverbs_bench::{instructions, serve};
+
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure, and print a record of JSON for each row
+    Measure {
+        /// The RDMA device
+        #[arg(long, default_value = "rxe0")]
+        device: String,
+        /// The directory with the programs rdma_core, bare, start-up and start-up-static
+        #[arg(long)]
+        programs: PathBuf,
+        /// Fewer rounds: numbers of instructions and calls stay exact, times get rougher
+        #[arg(long)]
+        quick: bool,
+        /// What to measure; everything if nothing is named
+        #[arg(value_enum)]
+        groups: Vec<Group>,
+    },
+    /// Do each operation of the data path some times, for callgrind
+    Instructions {
+        /// The RDMA device
+        device: String,
+    },
+    /// Do timed work that is asked for on standard input
+    Serve {
+        /// The RDMA device
+        device: String,
+    },
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Measure {
+            device,
+            programs,
+            quick,
+            groups,
+        } => measure::run(&Plan::new(device, programs, quick)?, &groups),
+        Command::Instructions { device } => instructions::run(&device),
+        Command::Serve { device } => serve::run(&device),
+    }
+}

@@ -1,0 +1,51 @@
+//! Instructions of user space for each operation of the data path.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use super::{OURS, Plan, RDMA_CORE, RDMA_CORE_EX, Record, callgrind};
+
+/// Requests of the batch, whose row is for each of them.
+const BATCH: f64 = 32.0;
+
+/// The phases of the programs, what they are called in the table, and how many operations each call is.
+const ROWS: [(&str, &str, f64); 7] = [
+    ("post_write", "post a signaled WRITE of 64 bytes", 1.0),
+    ("post_inline", "post an inline SEND of 32 bytes", 1.0),
+    ("post_batch", "post a batch of 32 WRITEs, each", BATCH),
+    ("post_receive", "post a receive", 1.0),
+    ("poll_one", "poll a completion", 1.0),
+    ("poll_many", "poll 16 completions", 1.0),
+    ("poll_nothing", "poll nothing", 1.0),
+];
+
+pub(super) fn run(plan: &Plan) -> Result<()> {
+    let device = plan.device.as_str();
+    let rdma_core = plan.program("rdma_core");
+    let counted = [
+        (
+            OURS,
+            callgrind::phases(plan.own(), &["instructions", device])?,
+        ),
+        (
+            RDMA_CORE,
+            callgrind::phases(&rdma_core, &["instructions", device])?,
+        ),
+        (
+            RDMA_CORE_EX,
+            callgrind::phases(&rdma_core, &["instructions-ex", device])?,
+        ),
+    ];
+    let counted =
+        counted.map(|(column, phases)| (column, phases.into_iter().collect::<BTreeMap<_, _>>()));
+    for (phase, name, operations) in ROWS {
+        let values = counted
+            .iter()
+            .filter_map(|(column, phases)| Some((*column, phases.get(phase)? / operations)));
+        Record::new("instructions", name, "instructions", RDMA_CORE, values)
+            .ratio_at_most("at most half", 0.5)
+            .print()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! Two queue pairs of this process that are connected to each other over the device's loopback.
+
+use anyhow::Result;
+use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Mr, Qp, Rc};
+
+/// Index of the GID that both programs use: on a soft-RoCE device with one IPv4 address, RoCE v2.
+const GID_INDEX: u8 = 1;
+
+/// Requests that a queue of a pair holds at least.
+pub const DEPTH: u32 = 256;
+
+/// The pair, with a completion queue for each side and memory to work on.
+pub struct Pair {
+    /// The side that is measured.
+    pub here: Qp<Rc>,
+    /// Its peer.
+    pub there: Qp<Rc>,
+    /// Completions of `here`.
+    pub cq: Cq,
+    /// Completions of `there`.
+    pub peer_cq: Cq,
+    /// Memory that `here` sends from and reads into.
+    pub source: Mr<Vec<u8>>,
+    /// Memory that `there` receives into and has read and written.
+    pub target: Mr<Vec<u8>>,
+}
+
+impl Pair {
+    /// Makes and connects a pair with `length` bytes of memory on each side.
+    ///
+    /// # Errors
+    /// If the device refuses one of its objects.
+    pub fn new(context: &Context, length: usize) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let source = pd.register(vec![1u8; length], access)?;
+        let target = pd.register(vec![0u8; length], access)?;
+        let cq = context.create_cq(2 * DEPTH)?;
+        let peer_cq = context.create_cq(2 * DEPTH)?;
+        let caps = Caps {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            ..Caps::default()
+        };
+        let mut here = pd.create_qp::<Rc>(&cq, caps)?;
+        let mut there = pd.create_qp::<Rc>(&peer_cq, caps)?;
+        let options = ConnectOptions {
+            gid_index: Some(GID_INDEX),
+            ..ConnectOptions::default()
+        };
+        let (a, b) = (
+            here.endpoint_with(&options)?,
+            there.endpoint_with(&options)?,
+        );
+        here.connect_with(&b, &options)?;
+        there.connect_with(&a, &options)?;
+        Ok(Self {
+            here,
+            there,
+            cq,
+            peer_cq,
+            source,
+            target,
+        })
+    }
+}

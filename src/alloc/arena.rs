@@ -1,0 +1,282 @@
+//! An arena: buffers one after the other in memory of the caller's.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
+
+use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+use crate::mr::WritableMemory;
+
+/// An allocator that hands out the caller's memory from its beginning to its end.
+///
+/// Freed buffers are not used again until [`Arena::reset`], which wants all of them to be free. Only whole pages of
+/// the memory are used. A forked child does not have them (`MADV_DONTFORK`), so that the device and the parent keep
+/// seeing the same pages.
+///
+/// Buffers that are a [`Purpose::Place`] come back as private zeroed pages: a file that was mapped there is cut off
+/// from these pages. For memory that is to stay shared there is [`SharedMemfd`](crate::SharedMemfd).
+///
+/// ```
+/// use std::sync::Arc;
+/// use uverbs::{Arena, ParentDomain, Pd};
+///
+/// let arena = Arc::new(Arena::new(vec![0u8; 1 << 20])?);
+/// assert!(arena.capacity() >= (1 << 20) - 2 * 4096);
+///
+/// fn rings_in(arena: &Arc<Arena<Vec<u8>>>, pd: &Pd) -> uverbs::Result<ParentDomain> {
+///     pd.parent_domain().allocator(Arc::clone(arena)).build()
+/// }
+///
+/// // When the domain's objects are gone:
+/// assert_eq!(arena.live(), 0);
+/// arena.reset()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Arena<M: WritableMemory> {
+    state: Mutex<State>,
+    // Before the memory, which it changes back.
+    pages: Pages,
+    memory: M,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes from the beginning that have been handed out.
+    used: usize,
+    /// Buffers that have not come back.
+    live: usize,
+}
+
+// SAFETY: `memory` is only kept, and moved out or dropped by whoever owns the arena.
+unsafe impl<M: WritableMemory> Sync for Arena<M> {}
+
+impl<M: WritableMemory> Arena<M> {
+    /// An arena over the whole pages of `memory`.
+    ///
+    /// # Errors
+    ///
+    /// There is no whole page in it, or the kernel does not let go of it at a fork.
+    pub fn new(mut memory: M) -> io::Result<Self> {
+        let pages = Pages::of(memory.address(), memory.length())?;
+        Ok(Self {
+            state: Mutex::default(),
+            pages,
+            memory,
+        })
+    }
+
+    /// Bytes that there are, used or not.
+    pub fn capacity(&self) -> usize {
+        self.pages.length
+    }
+
+    /// Bytes that have been handed out since the last reset, with what alignment has cost.
+    pub fn used(&self) -> usize {
+        self.state().used
+    }
+
+    /// Buffers that have not come back.
+    pub fn live(&self) -> usize {
+        self.state().live
+    }
+
+    /// Starts again at the beginning.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceBusy` while buffers are in use.
+    pub fn reset(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.live > 0 {
+            let why = format!("{} buffers of the arena are in use", state.live);
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+        }
+        state.used = 0;
+        Ok(())
+    }
+
+    /// Gives the memory back.
+    pub fn into_inner(self) -> M {
+        let Self { memory, pages, .. } = self;
+        drop(pages);
+        memory
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Two numbers, right after every statement: a panic elsewhere has not spoilt them.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// SAFETY: each byte is handed out once between resets, a reset needs all buffers to be back, and the memory lives
+// as long as the arena. It is zeroed when handed out, and children of a fork have none of it.
+unsafe impl<M: WritableMemory> Allocator for Arena<M> {
+    fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+        let (size, alignment) = request.span();
+        let Pages { base, length } = self.pages;
+        let start = base.addr().get();
+        let mut state = self.state();
+        let at = (start + state.used).checked_next_multiple_of(alignment);
+        let end = at.and_then(|at| at.checked_add(size));
+        let (Some(at), Some(end)) = (at, end.filter(|&end| end <= start + length)) else {
+            return Err(AllocError::new(format!(
+                "the arena of {length} bytes has {} left",
+                length - state.used
+            )));
+        };
+        state.used = end - start;
+        state.live += 1;
+        // SAFETY: the offset is within the pages, as has just been found.
+        let first = unsafe { base.add(at - start) };
+        if request.purpose == Purpose::Memory {
+            // SAFETY: these bytes are the arena's, and are handed out now and to nobody else.
+            unsafe { first.write_bytes(0, size) };
+        }
+        Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
+            first, size,
+        )))
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        if request.purpose == Purpose::Place {
+            // The pages are new ones, and know nothing of what was said about the old.
+            let told = Pages::keep_from_children(memory.cast(), memory.len());
+            if let Err(error) = told {
+                tracing::warn!(target: "uverbs", %error, "pages of an arena will be copied at a fork");
+            }
+        }
+        self.state().live -= 1;
+    }
+}
+
+impl<M: WritableMemory> fmt::Debug for Arena<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena")
+            .field("pages", &self.pages)
+            .field("state", &*self.state())
+            .finish()
+    }
+}
+
+/// Whole pages that children of a fork do not have, until it is dropped.
+#[derive(Debug)]
+struct Pages {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the pages belong to the arena's memory, which is `Send`.
+unsafe impl Send for Pages {}
+// SAFETY: shared references give out the address and the length only.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// The whole pages of a range.
+    fn of(address: *mut u8, length: usize) -> io::Result<Self> {
+        let skip = address.addr().wrapping_neg() % page_size();
+        let whole = length.saturating_sub(skip) / page_size() * page_size();
+        // SAFETY: if there is a whole page then `skip` bytes come before it in the range.
+        let base = (whole > 0).then(|| unsafe { address.add(skip) });
+        let Some(base) = base.and_then(NonNull::new) else {
+            let why = "the memory of an arena must have a whole page";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        };
+        Self::keep_from_children(base, whole)?;
+        Ok(Self {
+            base,
+            length: whole,
+        })
+    }
+
+    fn keep_from_children(base: NonNull<u8>, length: usize) -> io::Result<()> {
+        // SAFETY: the advice changes nothing in this process.
+        let told = unsafe { madvise(base.as_ptr().cast(), length, Advice::LinuxDontFork) };
+        told.map_err(io::Error::from)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let address = self.base.as_ptr().cast();
+        // SAFETY: the advice changes nothing in this process. It fails for memory of a device only, which had the
+        // property before.
+        let _ = unsafe { madvise(address, self.length, Advice::LinuxDoFork) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::testing::{self, bytes, granted, memory, place};
+
+    fn arena(pages: usize) -> Arena<memmap2::MmapMut> {
+        Arena::new(memmap2::MmapMut::map_anon(pages * page_size()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn buffers_are_as_the_contract_says() {
+        testing::keeps_the_contract(&arena(64));
+    }
+
+    #[test]
+    fn it_ends_where_the_memory_ends() {
+        let page = page_size();
+        let arena = arena(3);
+        let first = granted(&arena, &place(2 * page));
+        assert!(arena.allocate(&place(2 * page)).is_err());
+        let second = granted(&arena, &place(page));
+        assert_eq!(
+            second.cast::<u8>().addr().get(),
+            first.cast::<u8>().addr().get() + 2 * page
+        );
+        assert!(
+            arena
+                .allocate(&memory(1, 1))
+                .unwrap_err()
+                .to_string()
+                .contains("0 left")
+        );
+        assert!(arena.allocate(&memory(usize::MAX, 1)).is_err());
+    }
+
+    #[test]
+    fn a_reset_needs_all_buffers_back_and_zeroes_them() {
+        let arena = arena(1);
+        let request = memory(64, 64);
+        let buffer = granted(&arena, &request);
+        bytes(buffer).fill(0xff);
+        assert_eq!(
+            arena.reset().unwrap_err().kind(),
+            io::ErrorKind::ResourceBusy
+        );
+        arena.free(buffer, &request);
+        let other = granted(&arena, &request);
+        assert_ne!(other, buffer);
+        arena.free(other, &request);
+        arena.reset().unwrap();
+        assert_eq!((arena.used(), arena.live()), (0, 0));
+        let again = granted(&arena, &request);
+        assert_eq!(again, buffer);
+        assert!(bytes(again).iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn memory_without_a_whole_page_is_refused() {
+        let error = Arena::new(vec![0u8; page_size() - 1]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(Arena::new(Vec::<u8>::new()).is_err());
+    }
+
+    /// A child shares heap pages around the arena again once it is gone.
+    #[test]
+    fn the_memory_comes_back_with_its_bytes() {
+        let arena = Arena::new(vec![7u8; 3 * page_size()]).unwrap();
+        let vec = arena.into_inner();
+        assert!(vec.iter().all(|&byte| byte == 7));
+        testing::in_child(|| assert_eq!(vec[2 * page_size()], 7));
+    }
+}

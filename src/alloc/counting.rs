@@ -1,0 +1,143 @@
+//! A wrapper that counts and logs what an allocator is asked and what it answers.
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{AllocError, Allocation, Allocator, BufferRequest, ResourceType};
+
+/// What an allocator has been asked for, and has answered, for one type of resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BufferCounts {
+    /// Requests, whatever the answer.
+    pub asked: u64,
+    /// Answered with memory.
+    pub granted: u64,
+    /// Answered with [`Allocation::Default`].
+    pub defaulted: u64,
+    /// Answered with an error.
+    pub refused: u64,
+    /// Buffers that came back.
+    pub freed: u64,
+    /// Bytes asked for in buffers that were granted and have not come back.
+    pub live_bytes: u64,
+}
+
+impl BufferCounts {
+    /// Buffers that have not come back.
+    pub fn live(&self) -> u64 {
+        self.granted - self.freed
+    }
+}
+
+/// An allocator around another one that counts by type of resource, and logs every call by `tracing` at the level
+/// `DEBUG`, target `uverbs`.
+///
+/// ```
+/// use std::sync::Arc;
+/// use uverbs::{Counting, GuardPages, Pd};
+///
+/// let counting = Arc::new(Counting::new(GuardPages::new()));
+///
+/// fn rings_of(pd: &Pd, counting: &Arc<Counting<GuardPages>>) -> uverbs::Result<()> {
+///     let domain = pd.parent_domain().allocator(Arc::clone(counting)).build()?;
+///     let cq = domain.context().cq(64).domain(&domain).create()?;
+///     for (resource, counts) in counting.counts() {
+///         println!("{resource:?}: {} bytes", counts.live_bytes);
+///     }
+///     # drop(cq);
+///     Ok(())
+/// }
+///
+/// assert!(counting.counts().is_empty());
+/// assert_eq!(counting.inner().live(), 0);
+/// ```
+#[derive(Debug)]
+pub struct Counting<A> {
+    inner: A,
+    counts: Mutex<BTreeMap<ResourceType, BufferCounts>>,
+}
+
+impl<A: Allocator> Counting<A> {
+    /// Counts the calls of `inner`.
+    pub fn new(inner: A) -> Self {
+        Self {
+            inner,
+            counts: Mutex::default(),
+        }
+    }
+
+    /// The allocator that is counted.
+    pub fn inner(&self) -> &A {
+        &self.inner
+    }
+
+    /// The counts now, for each type of resource that has been asked for.
+    pub fn counts(&self) -> BTreeMap<ResourceType, BufferCounts> {
+        self.by_resource().clone()
+    }
+
+    fn by_resource(&self) -> MutexGuard<'_, BTreeMap<ResourceType, BufferCounts>> {
+        // The numbers are right after every statement, so a panic elsewhere has not spoilt them.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// SAFETY: memory comes from the inner allocator and goes back to it.
+unsafe impl<A: Allocator> Allocator for Counting<A> {
+    fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+        let answer = self.inner.allocate(request);
+        tracing::debug!(target: "uverbs", ?request, ?answer, "an allocator was asked");
+        let mut counts = self.by_resource();
+        let counts = counts.entry(request.resource).or_default();
+        counts.asked += 1;
+        match &answer {
+            Ok(Allocation::Memory(_)) => {
+                counts.granted += 1;
+                counts.live_bytes += request.size as u64;
+            }
+            Ok(Allocation::Default) => counts.defaulted += 1,
+            Err(_) => counts.refused += 1,
+        }
+        answer
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        tracing::debug!(target: "uverbs", ?request, ?memory, "an allocator got a buffer back");
+        if let Some(counts) = self.by_resource().get_mut(&request.resource) {
+            counts.freed += 1;
+            counts.live_bytes -= request.size as u64;
+        }
+        self.inner.free(memory, request);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SharedMemfd;
+    use crate::alloc::testing::{granted, memory};
+
+    #[test]
+    fn every_answer_is_counted_by_its_kind() {
+        let counting = Counting::new(SharedMemfd::new(4096).unwrap());
+        let request = memory(1024, 8);
+        let buffer = granted(&counting, &request);
+        granted(&counting, &request);
+        assert!(counting.allocate(&memory(4096, 8)).is_err());
+        counting.free(buffer, &request);
+        let expected = BufferCounts {
+            asked: 3,
+            granted: 2,
+            defaulted: 0,
+            refused: 1,
+            freed: 1,
+            live_bytes: 1024,
+        };
+        assert_eq!(
+            counting.counts(),
+            BTreeMap::from([(request.resource, expected)])
+        );
+        assert_eq!(expected.live(), 1);
+    }
+}

@@ -1,0 +1,147 @@
+//! Buffers between pages that fault, to find who writes beyond a ring.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::param::page_size;
+
+use super::mapping::Mapping;
+use super::{AllocError, Allocation, Allocator, BufferRequest};
+
+/// An allocator that gives each buffer pages of its own, with inaccessible pages before and behind.
+///
+/// A buffer ends where the page behind it begins, or as close to that as its alignment allows; so the first byte of an
+/// overrun is a fault (`SIGSEGV`) in the instruction that is to blame. Each buffer costs at least three pages of
+/// addresses and one of memory.
+///
+/// ```
+/// use uverbs::{GuardPages, ParentDomain, Pd};
+///
+/// fn guarded(pd: &Pd) -> uverbs::Result<ParentDomain> {
+///     pd.parent_domain().allocator(GuardPages::new()).build()
+/// }
+///
+/// assert_eq!(GuardPages::new().live(), 0);
+/// ```
+#[derive(Debug, Default)]
+pub struct GuardPages {
+    /// By the address of the buffer.
+    live: Mutex<BTreeMap<usize, Mapping>>,
+}
+
+impl GuardPages {
+    /// The allocator.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Buffers that have not come back.
+    pub fn live(&self) -> usize {
+        self.mappings().len()
+    }
+
+    fn mappings(&self) -> MutexGuard<'_, BTreeMap<usize, Mapping>> {
+        // The map is whole after every statement, so a panic elsewhere has not spoilt it.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Maps a buffer with its guards, and returns where it begins.
+fn map(size: usize, alignment: usize) -> io::Result<(Mapping, usize)> {
+    let page = page_size();
+    let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
+    let pages = size.checked_next_multiple_of(page).ok_or_else(too_large)?;
+    // An alignment beyond a page costs addresses in front.
+    let slack = if alignment > page { alignment } else { 0 };
+    let total = pages
+        .checked_add(slack)
+        .and_then(|sum| sum.checked_add(2 * page));
+    let mapping = Mapping::reserved(total.ok_or_else(too_large)?)?;
+    let first = (mapping.start() + page).next_multiple_of(alignment.max(page));
+    mapping.open(first, pages)?;
+    let at = match alignment > page {
+        true => first,
+        false => first + pages - size.next_multiple_of(alignment),
+    };
+    Ok((mapping, at))
+}
+
+// SAFETY: each buffer has a mapping of its own, new and so zeroed, shared at a fork, that lives until it is freed.
+unsafe impl Allocator for GuardPages {
+    fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+        let (size, alignment) = request.span();
+        let (mapping, at) = map(size, alignment).map_err(AllocError::new)?;
+        let memory = NonNull::slice_from_raw_parts(mapping.at(at), size);
+        self.mappings().insert(at, mapping);
+        Ok(Allocation::Memory(memory))
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
+        let mapping = self.mappings().remove(&memory.cast::<u8>().addr().get());
+        drop(mapping);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::Signal;
+
+    use super::*;
+    use crate::alloc::testing::{self, granted, killed_by, memory, place};
+
+    #[test]
+    fn buffers_are_as_the_contract_says() {
+        testing::keeps_the_contract(&GuardPages::new());
+    }
+
+    #[test]
+    fn an_overrun_faults_and_the_buffer_itself_does_not() {
+        let guard = GuardPages::new();
+        for request in [
+            memory(8, 8),
+            memory(100, 4),
+            memory(5000, 64),
+            place(page_size()),
+        ] {
+            let buffer = granted(&guard, &request);
+            let first = buffer.cast::<u8>().as_ptr();
+            let touch = |offset: isize| {
+                // SAFETY: in a child of its own, whose end by a fault is what the test wants.
+                move || unsafe { first.offset(offset).write_volatile(1) }
+            };
+            let size = request.size.next_multiple_of(request.alignment) as isize;
+            assert_eq!(killed_by(touch(size - 1)), None);
+            assert_eq!(killed_by(touch(size)), Some(Signal::SEGV), "{request:?}");
+            assert_eq!(
+                killed_by(touch(-(page_size() as isize))),
+                Some(Signal::SEGV),
+                "{request:?}"
+            );
+            guard.free(buffer, &request);
+        }
+        assert_eq!(guard.live(), 0);
+    }
+
+    #[test]
+    fn a_large_alignment_is_kept_and_guarded() {
+        let guard = GuardPages::new();
+        let request = memory(3 * page_size(), 1 << 21);
+        let buffer = granted(&guard, &request).cast::<u8>().as_ptr();
+        assert_eq!(buffer.addr() % (1 << 21), 0);
+        // SAFETY: in a child of its own, whose end by a fault is what the test wants.
+        let beyond = || unsafe { buffer.add(request.size).write_volatile(1) };
+        assert_eq!(killed_by(beyond), Some(Signal::SEGV));
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_an_error() {
+        assert!(GuardPages::new().allocate(&memory(usize::MAX, 8)).is_err());
+        assert!(
+            GuardPages::new()
+                .allocate(&memory(isize::MAX as usize, 8))
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! Buffers in huge pages, of which the device and the processor need fewer translations.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ptr::NonNull;
+
+use rustix::mm::MapFlags;
+
+use super::mapping::Mapping;
+use super::pool::Pool;
+use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+
+/// An allocator that cuts buffers from huge pages, which it keeps until it goes.
+///
+/// A part of a huge page cannot be mapped over, so for a [`Purpose::Place`] it answers [`Allocation::Default`]: on rxe it
+/// has no effect.
+///
+/// ```
+/// use uverbs::{HugePageSize, HugePages, ParentDomain, Pd};
+///
+/// fn in_huge_pages(pd: &Pd) -> Result<ParentDomain, Box<dyn std::error::Error>> {
+///     Ok(pd.parent_domain().allocator(HugePages::new()?).build()?)
+/// }
+///
+/// match HugePages::of(HugePageSize::Gib1) {
+///     Ok(pages) => println!("{pages:?}"),
+///     Err(error) => println!("{error}"), // Tells how to reserve some.
+/// }
+/// ```
+#[derive(Debug)]
+pub struct HugePages {
+    size: HugePageSize,
+    pool: Pool,
+}
+
+/// Sizes of huge pages on x86-64, and on arm64 with pages of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HugePageSize {
+    /// 2 MiB.
+    #[default]
+    Mib2,
+    /// 1 GiB.
+    Gib1,
+}
+
+impl HugePageSize {
+    /// Bytes of a page.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Mib2 => 2 << 20,
+            Self::Gib1 => 1 << 30,
+        }
+    }
+
+    fn map_flag(self) -> MapFlags {
+        match self {
+            Self::Mib2 => MapFlags::HUGE_2MB,
+            Self::Gib1 => MapFlags::HUGE_1GB,
+        }
+    }
+
+    /// Where the kernel tells of its pages of this size.
+    fn directory(self) -> String {
+        format!(
+            "/sys/kernel/mm/hugepages/hugepages-{}kB",
+            self.bytes() >> 10
+        )
+    }
+
+    /// One of the kernel's counts of pages; the error is that of reading its file.
+    fn count(self, name: &str) -> io::Result<u64> {
+        let text = fs::read_to_string(format!("{}/{name}", self.directory()))?;
+        text.trim().parse().map_err(io::Error::other)
+    }
+}
+
+impl fmt::Display for HugePageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mib2 => "2 MiB",
+            Self::Gib1 => "1 GiB",
+        })
+    }
+}
+
+impl HugePages {
+    /// An allocator of huge pages of 2 MiB.
+    ///
+    /// # Errors
+    ///
+    /// As for [`HugePages::of`].
+    pub fn new() -> io::Result<Self> {
+        Self::of(HugePageSize::default())
+    }
+
+    /// An allocator of huge pages of a size. Pages are taken when they are needed.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the kernel has no pages of this size, `OutOfMemory` if none are reserved; the text tells how to
+    /// reserve some.
+    pub fn of(size: HugePageSize) -> io::Result<Self> {
+        let reserved = size.count("nr_hugepages").map_err(|error| {
+            let why = format!(
+                "the kernel has no huge pages of {size}: {}: {error}",
+                size.directory()
+            );
+            io::Error::new(io::ErrorKind::Unsupported, why)
+        })?;
+        // Pages that the kernel may make beyond the reserved ones.
+        let overcommit = size.count("nr_overcommit_hugepages").unwrap_or(0);
+        if reserved + overcommit == 0 {
+            let why = format!(
+                "no huge pages of {size} are reserved; write how many to {}/nr_hugepages",
+                size.directory()
+            );
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
+        }
+        Ok(Self {
+            size,
+            pool: Pool::default(),
+        })
+    }
+
+    /// The size of its pages.
+    pub fn page_size(&self) -> HugePageSize {
+        self.size
+    }
+
+    fn map(&self, needed: usize) -> io::Result<Mapping> {
+        let bytes = needed.checked_next_multiple_of(self.size.bytes());
+        let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::HUGETLB | self.size.map_flag();
+        Mapping::shared(bytes, flags).map_err(|error| {
+            let pages = bytes / self.size.bytes();
+            let free = self.size.count("free_hugepages").unwrap_or(0);
+            let why = format!(
+                "mapping {pages} huge pages of {}, of which {free} are free: {error}",
+                self.size
+            );
+            io::Error::new(error.kind(), why)
+        })
+    }
+}
+
+// SAFETY: the pool gives each byte to one buffer at a time, zeroed, from mappings that are shared at a fork and live as
+// long as the allocator.
+unsafe impl Allocator for HugePages {
+    fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+        match request.purpose {
+            Purpose::Place => Ok(Allocation::Default),
+            Purpose::Memory => self
+                .pool
+                .allocate(request, |needed| self.map(needed))
+                .map_err(AllocError::new),
+        }
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
+        self.pool.free(memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::testing::{self, memory, place};
+
+    /// The kernel may have none, in which case the answer must say so; the guest's tests reserve some.
+    #[test]
+    fn a_kernel_without_them_is_told_apart_from_one_with_them() {
+        for size in [HugePageSize::Mib2, HugePageSize::Gib1] {
+            let reserved = size.count("nr_hugepages");
+            match HugePages::of(size) {
+                Ok(pages) => {
+                    assert_eq!(pages.allocate(&place(0x1000)), Ok(Allocation::Default));
+                    if size.count("free_hugepages").unwrap() > 0 {
+                        testing::keeps_the_contract(&pages);
+                    }
+                }
+                Err(error) if reserved.is_ok() => {
+                    assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+                    assert!(error.to_string().contains("nr_hugepages"), "{error}");
+                }
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::Unsupported),
+            }
+        }
+    }
+
+    /// Pages of the ordinary size stand in for huge ones: what is cut from them is the pool's business.
+    #[test]
+    fn buffers_of_one_page_share_it() {
+        let pool = Pool::default();
+        let mut mapped = 0;
+        let request = memory(64, 64);
+        let mut addresses = Vec::new();
+        for _ in 0..3 {
+            let memory = pool.allocate(&request, |needed| {
+                mapped += 1;
+                Mapping::shared(needed.next_multiple_of(0x10000), MapFlags::empty())
+            });
+            match memory.unwrap() {
+                Allocation::Memory(memory) => addresses.push(memory),
+                Allocation::Default => panic!("the pool gave nothing"),
+            }
+        }
+        assert_eq!(mapped, 1);
+        pool.free(addresses[1]);
+        let again = pool.allocate(&request, |_| Err(io::ErrorKind::OutOfMemory.into()));
+        assert_eq!(again.unwrap(), Allocation::Memory(addresses[1]));
+    }
+
+    #[test]
+    fn more_than_there_are_is_an_error() {
+        let pages = HugePages {
+            size: HugePageSize::Gib1,
+            pool: Pool::default(),
+        };
+        let error = pages.allocate(&memory(1 << 45, 8)).unwrap_err();
+        assert!(error.to_string().contains("are free"), "{error}");
+        assert!(pages.allocate(&memory(usize::MAX, 8)).is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! Buffers in the memory of one NUMA node, such as the one that the device is attached to.
+
+use std::io;
+use std::ptr::NonNull;
+
+use rustix::mm::MapFlags;
+
+use super::mapping::Mapping;
+use super::pool::Pool;
+use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+
+/// An allocator whose buffers lie in the memory of one NUMA node and nowhere else (mbind(2) with `MPOL_BIND`).
+///
+/// For a [`Purpose::Place`] it answers [`Allocation::Default`]: the pages that come there are the kernel's, and it chooses
+/// their node. So on rxe it has no effect.
+///
+/// ```
+/// use uverbs::{NumaNode, ParentDomain, Pd};
+///
+/// fn on_node(pd: &Pd, node: u32) -> Result<ParentDomain, Box<dyn std::error::Error>> {
+///     Ok(pd.parent_domain().allocator(NumaNode::new(node)?).build()?)
+/// }
+///
+/// assert!(NumaNode::new(9999).is_err());
+/// ```
+#[derive(Debug)]
+pub struct NumaNode {
+    node: u32,
+    pool: Pool,
+}
+
+/// Bytes that are mapped at a time.
+const CHUNK: usize = 256 << 10;
+
+/// Nodes that a mask has room for: more than any kernel is built for (`CONFIG_NODES_SHIFT` is 10 at most).
+const MAX_NODES: usize = 1024;
+
+impl NumaNode {
+    /// An allocator of the memory of a node, by its number in `/sys/devices/system/node`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such node or it has no memory (`InvalidInput`), or the kernel has no NUMA (`Unsupported`).
+    pub fn new(node: u32) -> io::Result<Self> {
+        let this = Self {
+            node,
+            pool: Pool::default(),
+        };
+        // Binds a page to find out now rather than in the middle of creating an object.
+        this.map(1)?;
+        Ok(this)
+    }
+
+    /// The node.
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    fn map(&self, needed: usize) -> io::Result<Mapping> {
+        let bytes = needed.checked_next_multiple_of(CHUNK);
+        let mapping = Mapping::shared(bytes.ok_or(io::ErrorKind::OutOfMemory)?, MapFlags::empty())?;
+        bind(&mapping, self.node).map_err(|error| {
+            let why = format!("binding memory to NUMA node {}: {error}", self.node);
+            io::Error::new(error.kind(), why)
+        })?;
+        Ok(mapping)
+    }
+}
+
+/// Lets all pages of a mapping come from a node.
+///
+/// By `libc`: rustix has no mbind(2).
+fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
+    const BITS: usize = libc::c_ulong::BITS as usize;
+    let mut mask = [0 as libc::c_ulong; MAX_NODES / BITS];
+    let word = mask
+        .get_mut(node as usize / BITS)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "there are no such nodes"))?;
+    *word = 1 << (node as usize % BITS);
+    // SAFETY: the range is a mapping of ours that has no pages yet, the mask is as long as is said (the kernel counts one
+    // bit less), and both are only read.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            mapping.base().as_ptr(),
+            mapping.length(),
+            libc::MPOL_BIND,
+            mask.as_ptr(),
+            MAX_NODES + 1,
+            0 as libc::c_uint,
+        )
+    };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+// SAFETY: the pool gives each byte to one buffer at a time, zeroed, from mappings that are shared at a fork and live as
+// long as the allocator.
+unsafe impl Allocator for NumaNode {
+    fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+        match request.purpose {
+            Purpose::Place => Ok(Allocation::Default),
+            Purpose::Memory => self
+                .pool
+                .allocate(request, |needed| self.map(needed))
+                .map_err(AllocError::new),
+        }
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
+        self.pool.free(memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::testing::{self, bytes, granted, memory, place};
+
+    /// Node 0, or `None` where the kernel has no NUMA, which is all that can be seen there.
+    fn node_0() -> Option<NumaNode> {
+        match NumaNode::new(0) {
+            Ok(node) => Some(node),
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_are_as_the_contract_says() {
+        if let Some(node) = node_0() {
+            testing::keeps_the_contract(&node);
+        }
+    }
+
+    /// The kernel's own account of the buffer's page: `bind:0` in /proc/self/numa_maps.
+    #[test]
+    fn the_kernel_has_bound_the_pages() {
+        let Some(node) = node_0() else { return };
+        let buffer = granted(&node, &memory(4096, 4096));
+        bytes(buffer).fill(1);
+        let chunk = format!("{:x} bind:0 ", buffer.cast::<u8>().addr().get());
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
+        assert!(
+            maps.lines().any(|line| line.starts_with(&chunk)),
+            "{chunk} in {maps}"
+        );
+    }
+
+    #[test]
+    fn places_are_not_its_business_and_strange_nodes_are_refused() {
+        if let Some(node) = node_0() {
+            assert_eq!(node.allocate(&place(4096)), Ok(Allocation::Default));
+            assert_eq!(
+                NumaNode::new(900).unwrap_err().kind(),
+                io::ErrorKind::InvalidInput
+            );
+        }
+        assert!(NumaNode::new(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! Buffers cut from mappings that are made as they are needed and kept until the allocator goes.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::free_list::FreeList;
+use super::mapping::Mapping;
+use super::{Allocation, BufferRequest};
+
+/// Mappings, and what is free in each.
+#[derive(Debug, Default)]
+pub(super) struct Pool(Mutex<Vec<Chunk>>);
+
+#[derive(Debug)]
+struct Chunk {
+    mapping: Mapping,
+    free: FreeList,
+}
+
+impl Pool {
+    /// Cuts a zeroed buffer from a mapping that has room, or from a new one.
+    ///
+    /// `map` is told how many bytes are needed and may map more.
+    pub(super) fn allocate(
+        &self,
+        request: &BufferRequest,
+        map: impl FnOnce(usize) -> io::Result<Mapping>,
+    ) -> io::Result<Allocation> {
+        let (size, alignment) = request.span();
+        let mut chunks = self.chunks();
+        let found = chunks
+            .iter_mut()
+            .find_map(|chunk| chunk.take(size, alignment));
+        let memory = match found {
+            Some(memory) => memory,
+            None => {
+                // Whatever address it gets, an aligned one is then in it.
+                let needed = size
+                    .checked_add(alignment)
+                    .ok_or(io::ErrorKind::OutOfMemory)?;
+                let mapping = map(needed)?;
+                let free = FreeList::new(mapping.start(), mapping.end());
+                let mut chunk = Chunk { mapping, free };
+                let memory = chunk.take(size, alignment);
+                chunks.push(chunk);
+                memory.ok_or(io::ErrorKind::OutOfMemory)?
+            }
+        };
+        // SAFETY: the buffer lies in a mapping of the pool's and has just been taken, so nobody else uses it.
+        unsafe { memory.write_bytes(0, size) };
+        Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
+            memory, size,
+        )))
+    }
+
+    /// Takes a buffer back.
+    pub(super) fn free(&self, memory: NonNull<[u8]>) {
+        let start = memory.cast::<u8>().addr().get();
+        let mut chunks = self.chunks();
+        let of = |chunk: &&mut Chunk| (chunk.mapping.start()..chunk.mapping.end()).contains(&start);
+        if let Some(chunk) = chunks.iter_mut().find(of) {
+            chunk.free.give_back(start, start + memory.len());
+        }
+    }
+
+    fn chunks(&self) -> MutexGuard<'_, Vec<Chunk>> {
+        // The lists are whole after every statement, so a panic elsewhere has not spoilt them.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Chunk {
+    fn take(&mut self, size: usize, alignment: usize) -> Option<NonNull<u8>> {
+        let at = self.free.take(size, alignment)?;
+        Some(self.mapping.at(at))
+    }
+}

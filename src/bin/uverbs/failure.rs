@@ -1,0 +1,122 @@
+//! What went wrong, as a message for a person and an exit code for a script.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+use uverbs::{Cause, Errno, Error, Verb};
+
+/// The result of a subcommand.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// The exit codes, for `--help`.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  success
+  1  failure: the kernel, the device or the system refused
+  2  usage: the options make no sense
+  3  not found: no such device, port or GID
+  4  not permitted: the device may not be opened by this user
+  5  peer: it cannot be reached, talks nonsense, went away, or did not answer in time
+  6  check: a message did not arrive as it was sent
+";
+
+/// The exit codes, by kind of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Failed = 1,
+    Usage = 2,
+    NotFound = 3,
+    NotPermitted = 4,
+    Peer = 5,
+    Check = 6,
+}
+
+/// Why a subcommand ends early.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    kind: Kind,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: Kind, message: impl Display) -> Self {
+        Self {
+            kind,
+            message: message.to_string(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The failure that the command's own output could not be written. A reader that has gone away, such as
+    /// `head`, wants no message: the process ends as one that the signal SIGPIPE ends.
+    pub(crate) fn of_output(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::new(Kind::Failed, "");
+        }
+        Self::new(Kind::Failed, format_args!("standard output: {error}"))
+    }
+
+    /// Prints the message and says how to exit.
+    pub(crate) fn report(&self) -> ExitCode {
+        if !self.message.is_empty() {
+            eprintln!("uverbs: {}", self.message);
+        }
+        ExitCode::from(self.kind as u8)
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(kind_of(&error), error)
+    }
+}
+
+fn kind_of(error: &Error) -> Kind {
+    match (error.cause(), error.verb()) {
+        (Cause::NotFound(_), _) => Kind::NotFound,
+        (Cause::Os(Errno::NOENT | Errno::NXIO | Errno::NODEV), Verb::OpenDevice) => Kind::NotFound,
+        (Cause::Os(Errno::INVAL | Errno::NODATA), Verb::QueryGid | Verb::QueryPort) => {
+            Kind::NotFound
+        }
+        (Cause::Os(Errno::ACCESS | Errno::PERM), _) => Kind::NotPermitted,
+        _ => Kind::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_does_not_exist_is_not_found() {
+        let error = uverbs::Discovery::Sysfs("/nowhere".into())
+            .find("no_such_device")
+            .unwrap_err();
+        assert_eq!(Failure::from(error).kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn every_exit_code_is_documented() {
+        for kind in [
+            Kind::Failed,
+            Kind::Usage,
+            Kind::NotFound,
+            Kind::NotPermitted,
+            Kind::Peer,
+            Kind::Check,
+        ] {
+            assert!(EXIT_CODES.contains(&format!("\n  {}  ", kind as u8)));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The command line `uverbs`: what devices there are, what they can do, and a ping-pong between two hosts.
+//!
+//! Each subcommand is a module with its options and a `run`. What is common to them is here and in
+//! [`failure`] (exit codes), [`output`] (text and JSON) and [`trace`]. Everything about devices goes
+//! through the library's public interface.
+
+mod completions;
+mod devices;
+mod failure;
+mod gids;
+mod info;
+mod number;
+mod output;
+mod pingpong;
+mod select;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::Result;
+
+const EXAMPLES: &str = "\
+Examples:
+  uverbs devices                       list the RDMA devices
+  uverbs info rxe0 -v                  all that rxe0 can do
+  uverbs gids rxe0 --json              the GID table, for a program
+  uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
+  uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
+  uverbs --trace info rxe0             show each command that goes to the kernel
+
+";
+
+/// RDMA devices and connections, without libibverbs.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES.to_owned() + failure::EXIT_CODES)]
+struct Cli {
+    /// Show on standard error what the library asks of the kernel, command by command
+    #[arg(long, global = true, display_order = 100)]
+    trace: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Devices(devices::Options),
+    Info(info::Options),
+    Gids(gids::Options),
+    Pingpong(pingpong::Options),
+    Completions(completions::Options),
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Devices(options) => devices::run(&options),
+        Command::Info(options) => info::run(&options),
+        Command::Gids(options) => gids::run(&options),
+        Command::Pingpong(options) => pingpong::run(&options),
+        Command::Completions(options) => completions::run(&options),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if cli.trace {
+        trace::start();
+    }
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_options_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+}

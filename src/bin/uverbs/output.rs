@@ -1,0 +1,43 @@
+//! Printing: tables for people, JSON for programs.
+
+use std::io::{self, Write};
+
+use comfy_table::{Table, presets};
+use serde_json::Value;
+
+use crate::failure::{Failure, Result};
+
+/// Prints bytes as they are.
+pub(crate) fn raw(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::of_output(&error))
+}
+
+/// Prints a line.
+pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
+    raw(format!("{text}\n").as_bytes())
+}
+
+/// Prints a JSON value over several lines.
+pub(crate) fn json(value: &Value) -> Result<()> {
+    line(format_args!("{value:#}"))
+}
+
+/// Prints rows in columns under a header.
+pub(crate) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> Result<()> {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    table.add_rows(rows);
+    // Columns carry their own padding; none is wanted before the first, and no blanks at the end.
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    line(table.trim_fmt())
+}
+
+/// The text of what may not be known.
+pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".into(), |value| value.to_string())
+}

@@ -1,0 +1,312 @@
+//! The verbs side of a game: memory, completion queue and queue pair, connected to the peer.
+//!
+//! Nothing here counts messages or looks at completions; [`super::game`] does.
+
+use std::ops::Range;
+
+use uverbs::{
+    Access, Ah, Any, Caps, CompletionChannel, ConnectOptions, Context, Cq, Device, Endpoint,
+    LinkLayer, Mr, Mtu, OpenOptions, Pd, PortAttr, PortState, Qp, QpType,
+};
+
+use super::options::{Options, Transport};
+use super::payload;
+use crate::failure::{Failure, Kind, Result};
+
+/// The key that datagrams of all ping-pong programs carry.
+const QKEY: u32 = 0x1111_1111;
+
+/// The bytes before a received datagram: the global route header, or room for it.
+const GRH: usize = 40;
+
+/// The work request ids.
+pub(super) const SEND: u64 = 2;
+pub(super) const RECV: u64 = 1;
+
+/// Memory, queues and the way to the peer.
+pub(super) struct Link {
+    pub(super) cq: Cq,
+    /// Where completions are waited for, if they are not polled for.
+    pub(super) channel: Option<CompletionChannel>,
+    pub(super) end: End,
+    local: Endpoint,
+    context: Context,
+    pd: Pd,
+    connect: ConnectOptions,
+}
+
+/// This side's end: what is posted to, apart from the completion queue that is polled meanwhile.
+pub(super) struct End {
+    qp: Qp<Any>,
+    /// The way to the peer's QP, for datagrams.
+    peer: Option<(Ah, u32)>,
+    memory: Memory,
+    /// The bytes of a message that is copied into its request, if they fit.
+    inline: bool,
+    scratch: Vec<u8>,
+    /// Receives posted so far.
+    posted: u64,
+    rx_depth: u32,
+}
+
+/// The registered memory: what this side sends, and two places to receive into in turn, so that a message
+/// can be sent back from where it lies while the next one comes in.
+struct Memory {
+    mr: Mr<Vec<u8>>,
+    size: usize,
+    /// Bytes that the device puts before a received message.
+    header: usize,
+}
+
+impl Memory {
+    fn register(pd: &Pd, size: usize, header: usize) -> Result<Self> {
+        let mut bytes = vec![0; size + 2 * (header + size)];
+        payload::fill_plain(&mut bytes);
+        let mr = pd
+            .register(bytes, Access::LOCAL_WRITE)
+            .map_err(uverbs::Error::from)?;
+        Ok(Self { mr, size, header })
+    }
+
+    /// Where receive `number` goes, with its header.
+    fn place(&self, number: u64) -> Range<usize> {
+        let length = self.header + self.size;
+        let start = self.size + (number % 2) as usize * length;
+        start..start + length
+    }
+
+    /// Where the message of receive `number` is.
+    fn message(&self, number: u64) -> Range<usize> {
+        let place = self.place(number);
+        place.start + self.header..place.end
+    }
+
+    /// A range as work requests name it.
+    fn slice(&self, range: Range<usize>) -> Result<uverbs::LocalSlice> {
+        self.mr
+            .slice(range.start as u64..range.end as u64)
+            .map_err(|error| Failure::new(Kind::Failed, error))
+    }
+}
+
+/// Where the bytes of a message to send are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// The client's own.
+    Own,
+    /// Sent back: those of receive so-and-so, counted from 0.
+    Echo(u64),
+}
+
+impl Link {
+    /// Opens the device and makes all that can be made without a peer.
+    pub(super) fn open(device: &Device, options: &Options) -> Result<Self> {
+        let context = OpenOptions::new().open(device)?;
+        let port = context.query_port(options.ib_port)?;
+        check_port(device.name(), &port, options)?;
+        let connect = connect_options(device.name(), &port, options)?;
+        let transport = options.transport.qp_type();
+        let header = if transport == QpType::UD { GRH } else { 0 };
+
+        let pd = context.alloc_pd()?;
+        let memory = Memory::register(&pd, options.size() as usize, header)?;
+        let channel = match options.events {
+            true => Some(context.create_channel()?),
+            false => None,
+        };
+        // One send is under way at a time.
+        let cq = context.cq(options.rx_depth.saturating_add(1));
+        let cq = match &channel {
+            Some(channel) => cq.channel(channel).create()?,
+            None => cq.create()?,
+        };
+        let caps = Caps {
+            max_send_wr: 1,
+            max_recv_wr: options.rx_depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            // What the device has without asking for it.
+            max_inline_data: 0,
+        };
+        let qp = pd.qp(&cq).caps(caps).create_any(transport)?;
+        let local = qp.endpoint_with(&connect)?;
+        let inline = qp.caps().max_inline_data >= options.size();
+        Ok(Self {
+            cq,
+            channel,
+            end: End {
+                qp,
+                peer: None,
+                scratch: vec![0; memory.size],
+                memory,
+                inline,
+                posted: 0,
+                rx_depth: options.rx_depth,
+            },
+            local,
+            context,
+            pd,
+            connect,
+        })
+    }
+
+    /// What the peer must know.
+    pub(super) fn local(&self) -> Endpoint {
+        self.local
+    }
+
+    /// Makes the way to the peer and posts the receives: from here on the peer may send.
+    pub(super) fn connect(&mut self, remote: &Endpoint) -> Result<()> {
+        if self.local.gid.is_some() && remote.gid.is_none() {
+            let text = "the peer gives no GID, and this port needs one: start the peer with -g";
+            return Err(Failure::new(Kind::Peer, text));
+        }
+        let qp = &mut self.end.qp;
+        if qp.transport() == QpType::UD {
+            qp.activate(QKEY, &self.connect)?;
+            let path = self.context.path_to(remote, &self.connect)?;
+            self.end.peer = Some((self.pd.create_ah(&path)?, remote.qpn));
+        } else {
+            qp.connect_with(remote, &self.connect)?;
+        }
+        self.end.post_receives(self.end.rx_depth)
+    }
+}
+
+impl End {
+    /// Posts so many receives.
+    pub(super) fn post_receives(&mut self, count: u32) -> Result<()> {
+        let mut batch = self.qp.recv();
+        for number in (self.posted..).take(count as usize) {
+            let into = self.memory.slice(self.memory.place(number))?;
+            // SAFETY: `memory` lives as long as the QP beside it. A place is read by copies only, of messages
+            // that have been received; the next but one message, which lands in the same place, is
+            // answered by the peer to one that is sent after that, so it comes later.
+            unsafe { batch.post(RECV, into) }.map_err(uverbs::Error::from)?;
+        }
+        batch.ring().map_err(uverbs::Error::from)?;
+        self.posted += u64::from(count);
+        Ok(())
+    }
+
+    /// Writes this side's own message. The send before must have completed.
+    pub(super) fn write_own(&mut self, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        fill(&mut self.scratch);
+        self.memory
+            .mr
+            .write_at(0, &self.scratch)
+            .map_err(|error| Failure::new(Kind::Failed, error))
+    }
+
+    /// Sends a message. The send before must have completed.
+    pub(super) fn send(&mut self, source: Source) -> Result<()> {
+        let range = match source {
+            Source::Own => 0..self.memory.size,
+            Source::Echo(number) => self.memory.message(number),
+        };
+        let slice = self.memory.slice(range.clone())?;
+        if self.inline {
+            self.memory.copy_out(range, &mut self.scratch)?;
+        }
+        let to = self.peer.as_ref().map(|(ah, qpn)| ah.to(*qpn, QKEY));
+        let mut batch = self.qp.send();
+        let posted = match (to, self.inline) {
+            (None, true) => batch.send_inline(&self.scratch),
+            (Some(to), true) => batch.send_inline_to(to, &self.scratch),
+            // SAFETY: `memory` and the address handle live as long as the QP beside them, and until the send
+            // has completed nobody writes here: the own message is written between sends, and a place
+            // is received into again only after this message has been answered.
+            (None, false) => unsafe { batch.send(slice) },
+            // SAFETY: as above.
+            (Some(to), false) => unsafe { batch.send_to(to, slice) },
+        };
+        posted.map_err(uverbs::Error::from)?.signaled(SEND);
+        batch.ring().map_err(uverbs::Error::from)?;
+        Ok(())
+    }
+
+    /// The message of receive `number`, counted from 0, which must be the last one or the one before.
+    pub(super) fn received(&mut self, number: u64) -> Result<&[u8]> {
+        self.memory
+            .copy_out(self.memory.message(number), &mut self.scratch)?;
+        Ok(&self.scratch)
+    }
+
+    /// Receives that are kept posted.
+    pub(super) fn rx_depth(&self) -> u32 {
+        self.rx_depth
+    }
+
+    /// What the completion of a receive must say of its length.
+    pub(super) fn expected_len(&self) -> usize {
+        self.memory.header + self.memory.size
+    }
+
+    /// Bytes before the message in a receive.
+    pub(super) fn header_len(&self) -> usize {
+        self.memory.header
+    }
+}
+
+impl Memory {
+    fn copy_out(&self, range: Range<usize>, into: &mut [u8]) -> Result<()> {
+        self.mr
+            .read_at(range.start, into)
+            .map_err(|error| Failure::new(Kind::Failed, error))
+    }
+}
+
+/// Refuses what the port cannot do, before a peer is troubled.
+fn check_port(device: &str, port: &PortAttr, options: &Options) -> Result<()> {
+    let number = options.ib_port;
+    let fail = |text: String| Err(Failure::new(Kind::Failed, text));
+    let usage = |text: String| Err(Failure::new(Kind::Usage, text));
+    if matches!(
+        port.state,
+        PortState::Down | PortState::Init | PortState::Armed
+    ) {
+        return fail(format!("port {number} of {device} is {}", port.state));
+    }
+    if port.link_layer != LinkLayer::ETHERNET && port.lid == 0 {
+        return fail(format!(
+            "port {number} of {device} has no LID: no subnet manager has given it one"
+        ));
+    }
+    let (size, mtu) = (options.size(), port.active_mtu.bytes());
+    match options.transport {
+        Transport::Ud if mtu.is_some_and(|mtu| size > mtu) => usage(format!(
+            "a datagram fits into a packet, and {size} bytes are more than the {} that port \
+             {number} of {device} takes",
+            mtu.unwrap_or_default()
+        )),
+        _ if size > port.max_msg_sz => usage(format!(
+            "{size} bytes are more than the {} of a message of port {number} of {device}",
+            port.max_msg_sz
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn connect_options(device: &str, port: &PortAttr, options: &Options) -> Result<ConnectOptions> {
+    // What the C programs take if nothing is said.
+    let path_mtu = options.mtu.unwrap_or(Mtu::MTU_1024);
+    if options.transport != Transport::Ud && path_mtu.0 > port.active_mtu.0 {
+        return Err(Failure::new(
+            Kind::Usage,
+            format_args!(
+                "the path's MTU of {} bytes (-m) is more than the {} of port {} of {device}",
+                path_mtu.bytes().unwrap_or_default(),
+                port.active_mtu.bytes().unwrap_or_default(),
+                options.ib_port
+            ),
+        ));
+    }
+    Ok(ConnectOptions {
+        port: options.ib_port,
+        gid_index: options.gid_index,
+        path_mtu: Some(path_mtu),
+        access: Access::empty(),
+        sl: options.sl,
+        ..ConnectOptions::default()
+    })
+}

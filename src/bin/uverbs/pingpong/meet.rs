@@ -1,0 +1,162 @@
+//! The TCP connection by which the two sides find each other.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+
+use crate::failure::{Failure, Kind, Result};
+
+/// How long to wait before the next attempt to connect.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Listens on all addresses, IPv6 and IPv4, or IPv4 alone where the system has no IPv6.
+pub(super) fn listen_on(port: u16) -> Result<TcpListener> {
+    let listener = match listen_on_both(port) {
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => TcpListener::bind(("0.0.0.0", port)),
+        result => result.map_err(io::Error::from),
+    };
+    listener.map_err(|error| {
+        Failure::new(
+            Kind::Failed,
+            format_args!("cannot listen on TCP port {port}: {error}"),
+        )
+    })
+}
+
+/// Listens on one socket for both; whether IPv4 comes in there by default is the system's configuration.
+fn listen_on_both(port: u16) -> Result<TcpListener, Errno> {
+    let socket = socket_with(
+        AddressFamily::INET6,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    bind(
+        &socket,
+        &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0),
+    )?;
+    listen(&socket, 1)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Waits for a client.
+pub(super) fn accept(listener: &TcpListener) -> Result<TcpStream> {
+    let accepted = listener.accept();
+    accepted.map(|(stream, _)| stream).map_err(|error| {
+        Failure::new(
+            Kind::Failed,
+            format_args!("cannot accept a client: {error}"),
+        )
+    })
+}
+
+/// Connects to the server, again and again while it does not listen yet, for so long.
+pub(super) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream> {
+    let addresses = resolve(host, port)?;
+    let deadline = Instant::now() + patience;
+    loop {
+        let error = match connect_to_any(&addresses, deadline) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || !may_pass(error.kind()) {
+            return Err(Failure::new(
+                Kind::Peer,
+                format_args!("cannot connect to {host}, TCP port {port}: {error}"),
+            ));
+        }
+        std::thread::sleep(PAUSE.min(left));
+    }
+}
+
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    let failed = |why: &str| {
+        let text = format!("cannot resolve the name of the server, '{host}': {why}");
+        Failure::new(Kind::Peer, text)
+    };
+    match (host, port).to_socket_addrs() {
+        Ok(addresses) if addresses.len() > 0 => Ok(addresses.collect()),
+        Ok(_) => Err(failed("it has no address")),
+        Err(error) => Err(failed(&error.to_string())),
+    }
+}
+
+/// Tries all addresses once; the error is the last one's.
+fn connect_to_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::TimedOut);
+    for address in addresses {
+        // A time limit of zero is an error of its own.
+        let left = deadline.saturating_duration_since(Instant::now());
+        match TcpStream::connect_timeout(address, left.max(Duration::from_millis(1))) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// True if a server or a network that comes up would change the answer.
+fn may_pass(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::TimedOut
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port that was free a moment ago.
+    fn free_port() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn a_client_may_come_before_the_server() {
+        let port = free_port();
+        let client =
+            std::thread::spawn(move || connect("127.0.0.1", port, Duration::from_secs(10)));
+        std::thread::sleep(2 * PAUSE);
+        let listener = listen_on(port).unwrap();
+        accept(&listener).unwrap();
+        client.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn nobody_there_is_a_matter_of_the_peer_and_of_time() {
+        let start = Instant::now();
+        let failure = connect("127.0.0.1", free_port(), Duration::from_millis(80)).unwrap_err();
+        assert_eq!(failure.kind(), Kind::Peer);
+        assert!(failure.to_string().contains("refused"), "{failure}");
+        assert!(start.elapsed() >= Duration::from_millis(80));
+    }
+
+    #[test]
+    fn a_name_without_address_says_so() {
+        // Never sent to a name server: a label is at most 63 characters.
+        let name = "x".repeat(64);
+        let failure = connect(&name, 1, Duration::ZERO).unwrap_err();
+        assert_eq!(failure.kind(), Kind::Peer);
+        assert!(failure.to_string().contains("cannot resolve"), "{failure}");
+    }
+
+    #[test]
+    fn a_port_in_use_says_so() {
+        let holder = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = holder.local_addr().unwrap().port();
+        let failure = listen_on(port).unwrap_err();
+        assert!(failure.to_string().contains("in use"), "{failure}");
+    }
+}

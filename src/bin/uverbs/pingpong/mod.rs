@@ -1,0 +1,114 @@
+//! `uverbs pingpong`: messages to and fro, as rdma-core's `ibv_rc_pingpong` and its sisters play it.
+//!
+//! | | |
+//! |---|---|
+//! | [`options`] | the command line |
+//! | [`meet`] | the TCP connection |
+//! | [`exchange`] | what is said over it |
+//! | [`link`] | memory, queues, connection |
+//! | [`game`] | who sends when |
+//! | [`payload`] | what messages say, and whether they say it |
+//! | [`report`], [`progress`] | what is shown |
+
+mod exchange;
+mod game;
+mod link;
+mod meet;
+mod options;
+mod payload;
+mod progress;
+mod report;
+
+use std::net::TcpStream;
+
+use uverbs::Endpoint;
+
+pub(crate) use options::Options;
+
+use crate::failure::{Failure, Kind, Result};
+use crate::{output, select};
+use exchange::ExchangeError;
+use game::Rules;
+use link::Link;
+use options::Transport;
+use report::Report;
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.transport == Transport::Ud && options.mtu.is_some() {
+        let text = "-m is for rc and uc: a datagram's packet is as large as the port allows";
+        return Err(Failure::new(Kind::Usage, text));
+    }
+    let device = select::one(options.device.as_deref())?;
+    let mut link = Link::open(&device, options)?;
+    tell(options, "local address:  ", &link.local())?;
+    let remote = match &options.server {
+        Some(server) => as_client(server, &mut link, options)?,
+        None => as_server(&mut link, options)?,
+    };
+    let rules = Rules {
+        client: options.server.is_some(),
+        iters: options.iters,
+        check: options.check,
+        patience: options.patience(),
+    };
+    let score = game::play(&mut link, &rules)?;
+    let report = Report {
+        options,
+        device: device.name(),
+        local: link.local(),
+        remote,
+        score,
+    };
+    match options.json {
+        true => output::json(&report.to_json()),
+        false => output::line(report),
+    }
+}
+
+/// Says who one side is, unless a program reads.
+fn tell(options: &Options, whose: &str, endpoint: &Endpoint) -> Result<()> {
+    match options.json {
+        true => Ok(()),
+        false => output::line(format_args!("  {whose}{}", report::endpoint_text(endpoint))),
+    }
+}
+
+/// Waits for a client. The link is connected before the client knows of it, so nothing that it sends is lost.
+fn as_server(link: &mut Link, options: &Options) -> Result<Endpoint> {
+    let listener = meet::listen_on(options.port)?;
+    let mut stream = with_patience(meet::accept(&listener)?, options)?;
+    let remote = exchange::receive_endpoint(&mut stream)?;
+    tell(options, "remote address: ", &remote)?;
+    link.connect(&remote)?;
+    exchange::send_endpoint(&mut stream, &link.local())?;
+    exchange::receive_done(&mut stream)?;
+    Ok(remote)
+}
+
+/// Goes to a server, which is connected when it answers.
+fn as_client(server: &str, link: &mut Link, options: &Options) -> Result<Endpoint> {
+    let stream = meet::connect(server, options.port, options.connect_timeout)?;
+    let mut stream = with_patience(stream, options)?;
+    exchange::send_endpoint(&mut stream, &link.local())?;
+    let remote = exchange::receive_endpoint(&mut stream)?;
+    tell(options, "remote address: ", &remote)?;
+    link.connect(&remote)?;
+    exchange::send_done(&mut stream)?;
+    Ok(remote)
+}
+
+/// Sets the time limits of the exchange.
+fn with_patience(stream: TcpStream, options: &Options) -> Result<TcpStream> {
+    let patience = options.patience();
+    stream
+        .set_read_timeout(patience)
+        .and_then(|()| stream.set_write_timeout(patience))
+        .map_err(|error| Failure::new(Kind::Failed, format_args!("the TCP connection: {error}")))?;
+    Ok(stream)
+}
+
+impl From<ExchangeError> for Failure {
+    fn from(error: ExchangeError) -> Self {
+        Failure::new(Kind::Peer, error)
+    }
+}

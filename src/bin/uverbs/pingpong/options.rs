@@ -1,0 +1,170 @@
+//! The options of `uverbs pingpong`: letters and names are those of rdma-core's programs.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use uverbs::{Mtu, QpType};
+
+use crate::number;
+
+const NOTES: &str = "\
+The other side can be the same command or rdma-core's ibv_rc_pingpong, ibv_uc_pingpong or
+ibv_ud_pingpong with the same -s, -n and -m; on RoCE those need -g too. Server and client may
+be started in either order within --connect-timeout.
+
+With -c the client sends other bytes in each message and expects them back. The server expects
+what the client sends: these bytes, or those of the C programs. Comparing is part of the time.
+
+Examples:
+  uverbs pingpong rc                        server
+  uverbs pingpong rc 10.9.0.1               client: 1000 messages of 4096 bytes
+  uverbs pingpong rc 10.9.0.1 -s 64K -c     larger ones, each checked
+  uverbs pingpong ud 10.9.0.1 -e            datagrams, sleeping until one has come
+  ibv_uc_pingpong -g 1                      server of rdma-core, for
+  uverbs pingpong uc 10.9.0.1 --json        a client with results for a program
+
+";
+
+/// Exchange messages with a peer and measure how long they take.
+///
+/// Without SERVER it waits for a client. It listens on all addresses.
+#[derive(Debug, Args)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
+pub(crate) struct Options {
+    /// The transport
+    pub(super) transport: Transport,
+
+    /// Name or address of the server's host
+    pub(super) server: Option<String>,
+
+    /// The device; the first if it is not said
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    pub(super) device: Option<String>,
+
+    /// The device's port
+    #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..))]
+    pub(super) ib_port: u8,
+
+    /// Index of the own GID (see `uverbs gids`); on Ethernet the best if it is not said
+    #[arg(short = 'g', long = "gid-idx", value_name = "INDEX")]
+    pub(super) gid_index: Option<u8>,
+
+    /// Bytes of a message, such as 4096 or 64K; 4096 if it is not said, 1024 for ud
+    #[arg(short, long, value_name = "BYTES", value_parser = number::size)]
+    size: Option<u32>,
+
+    /// The largest packet of the path, for rc and uc; 1024 if it is not said
+    #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
+    pub(super) mtu: Option<Mtu>,
+
+    /// Receives to keep posted
+    #[arg(short, long, value_name = "N", default_value_t = 500,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rx_depth: u32,
+
+    /// Messages to exchange
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) iters: u64,
+
+    /// Service level
+    #[arg(short = 'l', long, value_name = "SL", default_value_t = 0,
+          value_parser = clap::value_parser!(u8).range(..=15))]
+    pub(super) sl: u8,
+
+    /// Sleep until completions come, instead of polling
+    #[arg(short, long)]
+    pub(super) events: bool,
+
+    /// Check every byte of every message
+    #[arg(short = 'c', long = "chk")]
+    pub(super) check: bool,
+
+    /// TCP port by which the two sides find each other
+    #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
+    pub(super) port: u16,
+
+    /// Seconds that the client tries to reach the server
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number::seconds)]
+    pub(super) connect_timeout: Duration,
+
+    /// Seconds without a message after which the peer counts as gone; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
+    pub(super) timeout: Duration,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Options {
+    /// Bytes of a message.
+    pub(super) fn size(&self) -> u32 {
+        self.size.unwrap_or(match self.transport {
+            Transport::Rc | Transport::Uc => 4096,
+            Transport::Ud => 1024,
+        })
+    }
+
+    /// How long to wait for the peer; `None` for ever.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        Some(self.timeout).filter(|timeout| !timeout.is_zero())
+    }
+}
+
+/// The transports that ping-pong is played over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Transport {
+    /// Reliable connection
+    Rc,
+    /// Unreliable connection: a lost message ends the game
+    Uc,
+    /// Unreliable datagram: as uc, and a message fits into a packet
+    Ud,
+}
+
+impl Transport {
+    pub(super) fn qp_type(self) -> QpType {
+        match self {
+            Self::Rc => QpType::RC,
+            Self::Uc => QpType::UC,
+            Self::Ud => QpType::UD,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "rc",
+            Self::Uc => "uc",
+            Self::Ud => "ud",
+        }
+    }
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    let all = [
+        Mtu::MTU_256,
+        Mtu::MTU_512,
+        Mtu::MTU_1024,
+        Mtu::MTU_2048,
+        Mtu::MTU_4096,
+    ];
+    let bytes: Option<u32> = text.parse().ok();
+    all.into_iter()
+        .find(|mtu| bytes.is_some() && mtu.bytes() == bytes)
+        .ok_or_else(|| "one of 256, 512, 1024, 2048 and 4096".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtus() {
+        assert_eq!(mtu("1024"), Ok(Mtu::MTU_1024));
+        for text in ["", "0", "128", "1025", "8192", "x"] {
+            assert!(mtu(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a context that others use as well can be asked: its properties, and the handles of its objects.
+
+use uverbs_uapi::{attr, method, object};
+
+use super::{Command, Malformed, Request, Spelling};
+use crate::error::{Subject, Verb};
+
+/// Asks for the properties of a context that somebody else has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryContext;
+
+/// What the kernel says of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryContextReply {
+    /// Completion vectors that a CQ can choose from.
+    pub(crate) num_comp_vectors: u32,
+    /// Bits of `CoreSupport`.
+    pub(crate) core_support: u64,
+}
+
+impl Command for QueryContext {
+    type Reply = QueryContextReply;
+    const VERB: Verb = Verb::QueryContext;
+
+    fn subject(&self) -> Subject {
+        Subject::the("context")
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::DEVICE, method::device::QUERY_CONTEXT)
+                    .output(attr::query_context::NUM_COMP_VECTORS, size_of::<u32>())
+                    .output(attr::query_context::CORE_SUPPORT, size_of::<u64>()),
+            ),
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        Ok(QueryContextReply {
+            num_comp_vectors: answer.answer(attr::query_context::NUM_COMP_VECTORS)?,
+            core_support: answer
+                .answer(attr::query_context::CORE_SUPPORT)
+                .unwrap_or(0),
+        })
+    }
+}
+
+/// Lists the handles of a file's objects of one kind, the newest first.
+///
+/// The kernel stops when the room is full and does not say that there are more: an answer as long as the
+/// room may be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InfoHandles {
+    /// The kind, an id of [`uverbs_uapi::object`].
+    pub(crate) object: u16,
+    /// Room for so many handles, at least 1: the kernel refuses none.
+    pub(crate) room: usize,
+}
+
+impl InfoHandles {
+    /// Room enough for most contexts; more is asked for when it does not do.
+    pub(crate) const USUAL: usize = 64;
+
+    /// The most handles that one attribute can hold.
+    pub(crate) const MAX: usize = u16::MAX as usize / size_of::<u32>();
+}
+
+impl Command for InfoHandles {
+    type Reply = Vec<u32>;
+    const VERB: Verb = Verb::InfoHandles;
+
+    fn subject(&self) -> Subject {
+        Subject::the("context")
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let room = self.room.clamp(1, Self::MAX) * size_of::<u32>();
+        match spelling {
+            Spelling::Native => Some(
+                Request::method(object::DEVICE, method::device::INFO_HANDLES)
+                    .constant(attr::info_handles::OBJECT_ID, self.object.into())
+                    .output(attr::info_handles::TOTAL_HANDLES, size_of::<u32>())
+                    .output(attr::info_handles::HANDLES_LIST, room),
+            ),
+            Spelling::Write => None,
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        let count: u32 = answer.answer(attr::info_handles::TOTAL_HANDLES)?;
+        let bytes = answer.answer_bytes(attr::info_handles::HANDLES_LIST)?;
+        let listed = (count as usize)
+            .checked_mul(size_of::<u32>())
+            .and_then(|length| bytes.get(..length))
+            .ok_or(Malformed::Contradicts(
+                "more handles than there was room for",
+            ))?;
+        let (handles, _) = listed.as_chunks();
+        Ok(handles.iter().copied().map(u32::from_ne_bytes).collect())
+    }
+}

@@ -1,0 +1,80 @@
+//! Multicast groups.
+
+use uverbs_uapi::handle::QpHandle;
+use uverbs_uapi::{cmd, write as abi};
+
+use super::{Command, Malformed, Request, Spelling};
+use crate::error::{Subject, Verb};
+use crate::gid::Gid;
+
+/// Attaches a queue pair to a multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttachMcast {
+    pub(crate) qp: QpHandle,
+    pub(crate) gid: Gid,
+    /// The group's LID; 0 on RoCE.
+    pub(crate) mlid: u16,
+}
+
+impl Command for AttachMcast {
+    type Reply = ();
+    const VERB: Verb = Verb::AttachMcast;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("QP", self.qp.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let Self { qp, gid, mlid } = *self;
+        let core = abi::AttachMcast {
+            gid: gid.raw(),
+            qp_handle: qp.0,
+            mlid,
+            reserved: 0,
+        };
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(Request::write_command::<_, ()>(cmd::ATTACH_MCAST, &core)),
+        }
+    }
+
+    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
+        Ok(())
+    }
+}
+
+/// Detaches a queue pair from a multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DetachMcast {
+    pub(crate) qp: QpHandle,
+    pub(crate) gid: Gid,
+    /// The group's LID; 0 on RoCE.
+    pub(crate) mlid: u16,
+}
+
+impl Command for DetachMcast {
+    type Reply = ();
+    const VERB: Verb = Verb::DetachMcast;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("QP", self.qp.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling) -> Option<Request> {
+        let Self { qp, gid, mlid } = *self;
+        let core = abi::DetachMcast {
+            gid: gid.raw(),
+            qp_handle: qp.0,
+            mlid,
+            reserved: 0,
+        };
+        match spelling {
+            Spelling::Native => None,
+            Spelling::Write => Some(Request::write_command::<_, ()>(cmd::DETACH_MCAST, &core)),
+        }
+    }
+
+    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
+        Ok(())
+    }
+}

@@ -1,0 +1,10 @@
+//! Commands without a kernel: what they look like on their way out, and what comes of answers to them.
+//!
+//! The property tests in [`fuzz`] are the project's fuzzer of kernel answers.
+
+mod encoding;
+mod fallback;
+mod fuzz;
+mod replies;
+mod samples;
+mod text;

@@ -1,0 +1,72 @@
+//! Commands with arguments that can be told apart in their encodings.
+
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
+use uverbs_uapi::rxe;
+use uverbs_uapi::types::QpCap;
+use uverbs_uapi::write as abi;
+
+use crate::command::{CreateCq, CreateQp, DriverData, ModifyQp, RegMr};
+
+pub(super) fn create_cq() -> CreateCq {
+    CreateCq {
+        cqe: 0x40,
+        user_handle: 0x1_0000_0005,
+        channel: Some(9),
+        comp_vector: 1,
+        flags: 0,
+        event_fd: Some(8),
+        driver: DriverData::output::<rxe::CreateCqResp>(),
+    }
+}
+
+pub(super) const CAP: QpCap = QpCap {
+    max_send_wr: 0x11,
+    max_recv_wr: 0x22,
+    max_send_sge: 0x33,
+    max_recv_sge: 0x44,
+    max_inline_data: 0x55,
+};
+
+pub(super) fn create_qp() -> CreateQp {
+    CreateQp {
+        pd: PdHandle(0xd0),
+        send_cq: CqHandle(0xc1),
+        recv_cq: CqHandle(0xc2),
+        srq: Some(SrqHandle(0x5a)),
+        qp_type: QpType::RC,
+        cap: CAP,
+        sq_sig_all: true,
+        user_handle: 0x2_0000_0006,
+        event_fd: Some(8),
+        driver: DriverData::output::<rxe::CreateQpResp>(),
+    }
+}
+
+pub(super) fn modify_qp() -> ModifyQp {
+    let mut base = abi::ModifyQp {
+        qp_handle: 0x77,
+        attr_mask: 0x1_0001,
+        qp_state: 1,
+        ..Default::default()
+    };
+    base.dest.dgid = [0xee; 16];
+    ModifyQp {
+        base,
+        rate_limit: None,
+        driver: DriverData::default(),
+    }
+}
+
+pub(super) fn reg_mr() -> RegMr {
+    RegMr {
+        pd: PdHandle(0xd0),
+        address: 0x7f00_0000_1000,
+        length: 0x3000,
+        iova: 0x1000,
+        access: 7,
+    }
+}
+
+/// The handle of a QP for commands that need no more.
+pub(super) const QP: QpHandle = QpHandle(0x77);

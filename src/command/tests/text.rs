@@ -1,0 +1,43 @@
+//! Requests as the trace shows them.
+
+use uverbs_uapi::handle::PdHandle;
+
+use super::samples::*;
+use crate::command::{AllocPd, Command, DeallocPd, Request, Spelling};
+
+fn text(command: &impl Command, spelling: Spelling) -> String {
+    command.encode(spelling).unwrap().to_string()
+}
+
+#[test]
+fn a_method_is_told_by_the_names_of_object_method_and_attributes() {
+    assert_eq!(
+        text(&DeallocPd(PdHandle(7)), Spelling::Native),
+        "PD.DESTROY HANDLE=#7"
+    );
+    assert_eq!(
+        text(&create_cq(), Spelling::Native),
+        "CQ.CREATE HANDLE=new CQE=0x40 USER_HANDLE=0x100000005 COMP_VECTOR=0x1 RESP_CQE=[4 bytes] \
+         COMP_CHANNEL=fd 9 EVENT_FD=fd 8 UHW_OUT=[16 bytes]"
+    );
+}
+
+#[test]
+fn a_write_command_is_told_by_its_name() {
+    assert_eq!(
+        text(&AllocPd::default(), Spelling::Write),
+        "write ALLOC_PD CORE_IN=[0000000000000000 8 bytes] CORE_OUT=[4 bytes]"
+    );
+    let mut command = modify_qp();
+    assert!(text(&command, Spelling::Write).starts_with("write MODIFY_QP CORE_IN=[eeee"));
+    command.rate_limit = Some(1);
+    assert!(text(&command, Spelling::Write).starts_with("write EX_MODIFY_QP"));
+}
+
+#[test]
+fn what_has_no_name_is_told_by_its_number() {
+    let request = Request::method(0xfff, 0xffe).u32(0xffd, 1);
+    assert_eq!(request.to_string(), "object ?.method ? 0xffd=0x1");
+    let request = Request::write_command::<_, ()>(0xffff, &0u64);
+    assert!(request.to_string().starts_with("write 0xffff"));
+}

@@ -1,0 +1,109 @@
+//! The receive queue's work requests, byte for byte.
+
+use std::sync::Arc;
+
+use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
+use zerocopy::IntoBytes;
+
+use super::memory::*;
+use super::ring::producer;
+use crate::driver::rxe::RecvQueue;
+use crate::key::{LocalKey, LocalSlice, PdTag};
+use crate::wr::PostError;
+
+/// Slots of 128 bytes: room for 5 slices.
+const LOG2: u32 = 7;
+
+fn queue(memory: &Arc<Memory>, max_sge: u32) -> RecvQueue {
+    let ring = producer(memory, size_of::<RecvWqe>()).unwrap();
+    RecvQueue::new(ring, max_sge, None)
+}
+
+fn slices(count: usize) -> Vec<LocalSlice> {
+    let slice = |number: usize| LocalSlice {
+        address: 0x1000 * number as u64,
+        length: 10 + number as u32,
+        lkey: LocalKey(0x100 + number as u32),
+        pd: PdTag::new(3, 1),
+    };
+    (0..count).map(slice).collect()
+}
+
+#[test]
+fn every_count_of_slices_in_a_dirty_slot() {
+    for count in 0..=5 {
+        let memory = Memory::ring(4, LOG2);
+        memory.fill(0, 0xa5);
+        // What neither side ever writes is still 0.
+        memory.write(0, 8, 0u64);
+        let mut queue = queue(&memory, 5);
+        queue.push(0xfeed_0000_0000_0002, &slices(count)).unwrap();
+        queue.ring();
+        let sges: Vec<Sge> = (0..count)
+            .map(|number| Sge {
+                addr: 0x1000 * number as u64,
+                length: 10 + number as u32,
+                lkey: 0x100 + number as u32,
+            })
+            .collect();
+        let length = sges.iter().map(|sge| sge.length).sum();
+        let wqe = RecvWqe {
+            wr_id: 0xfeed_0000_0000_0002,
+            dma: DmaInfo {
+                length,
+                resid: length,
+                num_sge: count as u32,
+                ..DmaInfo::default()
+            },
+            ..RecvWqe::default()
+        };
+        let mut expected = wqe.as_bytes().to_vec();
+        expected.extend_from_slice(sges.as_bytes());
+        expected.resize(1 << LOG2, 0xa5);
+        assert_eq!(memory.bytes(0), expected);
+        assert_eq!(memory.get(PRODUCER_INDEX), 1);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_takes_no_slot() {
+    let memory = Memory::ring(4, LOG2);
+    let mut queue = queue(&memory, 2);
+    assert_eq!(
+        queue.push(1, &slices(3)),
+        Err(PostError::TooManySges { given: 3, max: 2 })
+    );
+    assert_eq!(queue.pending(), 0);
+    (0..3).for_each(|id| queue.push(id, &slices(2)).unwrap());
+    assert_eq!(
+        queue.push(3, &[]),
+        Err(PostError::QueueFull { capacity: 3 })
+    );
+    assert_eq!((queue.pending(), queue.in_flight()), (3, 0));
+    queue.ring();
+    assert_eq!((queue.pending(), queue.in_flight()), (0, 3));
+}
+
+#[test]
+fn what_is_granted_beyond_the_slots_does_not_count() {
+    let memory = Memory::ring(4, LOG2);
+    assert_eq!(queue(&memory, u32::MAX).max_sge(), 5);
+}
+
+#[test]
+fn receives_come_in_order_and_abandoned_ones_never() {
+    let memory = Memory::ring(4, LOG2);
+    let mut queue = queue(&memory, 1);
+    let mut kernel = KernelConsumer::new(&memory);
+    for round in 0..10 {
+        queue.push(99, &[]).unwrap();
+        queue.abandon();
+        queue.push(round, &[]).unwrap();
+        queue.push(round + 1, &[]).unwrap();
+        queue.ring();
+        // The id is the element's first word.
+        assert_eq!(kernel.take(), Some(round));
+        assert_eq!(kernel.take(), Some(round + 1));
+        assert_eq!(kernel.take(), None);
+    }
+}

@@ -1,0 +1,400 @@
+//! Import: objects that another holder of the command file has made.
+//!
+//! The unit of sharing is the open file. Whoever holds a duplicate of a context's command file descriptor (by
+//! dup(2), `SCM_RIGHTS`, `pidfd_getfd(2)` or over fork(2)) makes a [`Context`] of it and names the objects in
+//! it by their handles. The kernel is asked about every handle before it is used.
+//!
+//! An imported object is *let go* by dropping it, without any call to the kernel, or *destroyed for everyone*,
+//! which has that in its name. The kernel frees what is left when the last duplicate of the file is closed,
+//! which may be long after the process that made it has died. Manual page: `ibv_import_pd(3)`.
+
+use std::fmt;
+use std::ops::{Deref, RangeBounds};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use uverbs_uapi::handle::{MrHandle, PdHandle};
+use uverbs_uapi::object;
+
+use crate::command::{
+    CommandFd, DeregMr, GetContextReply, InfoHandles, QueryContext, QueryContextReply, QueryMr,
+    QueryMrReply, Route,
+};
+use crate::context::Context;
+use crate::device;
+use crate::driver::Driver;
+use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
+use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+use crate::mr::{Memory, Mr};
+use crate::pd::{Pd, PdUse, Stand, User};
+
+impl Context {
+    /// Makes a context of a duplicate of another context's command file descriptor.
+    ///
+    /// It sends every command by ioctl, since the kernel lets only the opener use write(2), and has its own
+    /// stream of asynchronous events. The descriptor is closed on exec from now on.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::os::fd::AsFd;
+    /// let original = uverbs::open("rxe0")?;
+    /// let pd = original.alloc_pd()?;
+    ///
+    /// let other = uverbs::Context::import(original.as_fd().try_clone_to_owned()?)?;
+    /// let imported = other.import_pd(pd.handle())?;
+    /// let mr = imported.register(vec![0u8; 4096], uverbs::Access::LOCAL_WRITE)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Invalid`] if the file is no character device; [`Cause::NotFound`] if no RDMA device has its
+    /// number; `EINVAL` if the file has no context; [`Cause::Unsupported`] if this build has no driver for the device.
+    /// Manual page: `ibv_import_device(3)`.
+    pub fn import(fd: OwnedFd) -> Result<Context> {
+        const VERB: Verb = Verb::ImportDevice;
+        let device = device::find_by_file(fd.as_fd(), VERB)?;
+        let subject = || Subject::named("device", device.name());
+        let (Some(id), Some(abi_version)) = (device.driver(), device.abi_version()) else {
+            let missing = "the kernel does not tell its driver, or the version of the driver's ABI";
+            return Err(Error::unsupported(VERB, subject(), missing));
+        };
+        let driver = Driver::select(id, abi_version, device.name())?;
+        fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|errno| Error::os(VERB, subject(), errno))?;
+        let fd = CommandFd::new(fd, id.0, Route::Ioctl);
+        // A file without a context is refused by the first of these two that the driver has.
+        let of_import = |error: Error| match error.errno() {
+            Some(errno) => Error::os(VERB, subject(), errno),
+            None => error,
+        };
+        let reply = query_context(&fd).map_err(of_import)?;
+        let context = Context::new(device.clone(), driver, fd, reply);
+        context.async_fd().map_err(of_import)?;
+        Ok(context)
+    }
+
+    /// Imports a protection domain of this context by its handle.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::NotFound`] if the handle names no protection domain; the text says what it names, if anything.
+    /// Handles are small numbers and used again: one that has become stale may name a newer protection domain,
+    /// which nothing can tell apart. Manual page: `ibv_import_pd(3)`.
+    pub fn import_pd(&self, handle: PdHandle) -> Result<ImportedPd> {
+        self.import_leased_pd(handle, None)
+    }
+
+    /// Imports a protection domain whose lender sees by `lease` that it is in use.
+    pub(crate) fn import_leased_pd(
+        &self,
+        handle: PdHandle,
+        lease: Option<OwnedFd>,
+    ) -> Result<ImportedPd> {
+        if !handles(self, object::PD)?.contains(&handle.0) {
+            let text = match kind_of(self, handle.0) {
+                Some(kind) => format!("the handle names {kind}, not a PD"),
+                None => "the context has no object with this handle".into(),
+            };
+            let subject = Subject::numbered("PD", handle.0.into());
+            return Err(Error::new(
+                Verb::ImportPd,
+                subject,
+                Cause::NotFound(text.into()),
+            ));
+        }
+        Ok(ImportedPd(Pd::new(
+            self.clone(),
+            handle,
+            Stand::Imported(lease),
+        )))
+    }
+
+    /// The handles of all protection domains of the context, whoever made them.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, or there are more than the 16,383 that it can list.
+    pub fn pd_handles(&self) -> Result<Vec<PdHandle>> {
+        Ok(handles(self, object::PD)?
+            .into_iter()
+            .map(PdHandle)
+            .collect())
+    }
+
+    /// The handles of all memory regions of the context, whoever made them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Context::pd_handles`].
+    pub fn mr_handles(&self) -> Result<Vec<MrHandle>> {
+        Ok(handles(self, object::MR)?
+            .into_iter()
+            .map(MrHandle)
+            .collect())
+    }
+}
+
+/// What the kernel tells of a context; where the driver does not, what is true of every device.
+fn query_context(fd: &CommandFd) -> Result<GetContextReply> {
+    let QueryContextReply {
+        num_comp_vectors,
+        core_support,
+    } = match fd.execute(&QueryContext) {
+        Err(error) if error.is_unsupported() => QueryContextReply {
+            num_comp_vectors: 1,
+            core_support: 0,
+        },
+        reply => reply?,
+    };
+    Ok(GetContextReply {
+        num_comp_vectors,
+        core_support,
+        async_fd: None,
+    })
+}
+
+/// The handles of all objects of a kind.
+fn handles(context: &Context, object: u16) -> Result<Vec<u32>> {
+    let mut room = InfoHandles::USUAL;
+    loop {
+        let handles = context.fd().execute(&InfoHandles { object, room })?;
+        if handles.len() < room {
+            return Ok(handles);
+        }
+        if room == InfoHandles::MAX {
+            let what = "the context has more objects of a kind than the kernel can list";
+            return Err(Error::unsupported(
+                Verb::InfoHandles,
+                Subject::the("context"),
+                what,
+            ));
+        }
+        room = (room * 8).min(InfoHandles::MAX);
+    }
+}
+
+/// What an object is that is no protection domain, for the text of an error.
+fn kind_of(context: &Context, handle: u32) -> Option<&'static str> {
+    const KINDS: [(u16, &str); 6] = [
+        (object::MR, "an MR"),
+        (object::CQ, "a CQ"),
+        (object::QP, "a QP"),
+        (object::SRQ, "an SRQ"),
+        (object::AH, "an AH"),
+        (object::MW, "an MW"),
+    ];
+    KINDS
+        .iter()
+        .find(|(object, _)| handles(context, *object).is_ok_and(|all| all.contains(&handle)))
+        .map(|(_, kind)| *kind)
+}
+
+/// A protection domain that others use as well. It is a [`Pd`] in every verb that takes one.
+///
+/// Dropping it lets it go and never touches the kernel's object. [`Pd::dealloc`] cannot be called on it:
+///
+/// ```compile_fail,E0507
+/// fn free(imported: uverbs::ImportedPd) {
+///     imported.dealloc();
+/// }
+/// ```
+pub struct ImportedPd(Pd);
+
+impl ImportedPd {
+    /// Lets the protection domain go, as drop does. The kernel is not called; objects that this process has made in it
+    /// live on. Manual page: `ibv_unimport_pd(3)`.
+    pub fn unimport(self) {}
+
+    /// Frees the kernel's protection domain under everybody who uses it.
+    ///
+    /// The others can only let go of it then; what they still ask of it is answered by `ENOENT`, or worse: the kernel
+    /// gives the handle to the next object. So an owner must [`disown`](Pd::disown) its [`Pd`] first.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] while objects of this process stand on it, `EBUSY` while objects of others do; the error gives
+    /// it back. `ENOENT` if somebody else has freed it.
+    pub fn dealloc_for_everyone(self) -> Result<(), DestroyError<ImportedPd>> {
+        self.0
+            .end(|inner| inner.free_object())
+            .map_err(|DestroyError { object, error }| DestroyError {
+                object: ImportedPd(object),
+                error,
+            })
+    }
+}
+
+impl Deref for ImportedPd {
+    type Target = Pd;
+
+    fn deref(&self) -> &Pd {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ImportedPd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl Pd {
+    /// Gives up the ownership: from now on this process is one user among others, and dropping frees nothing.
+    ///
+    /// Whoever imports the protection domain can rely on it from then on, as long as somebody holds the file.
+    pub fn disown(self) -> ImportedPd {
+        self.leave();
+        ImportedPd(self)
+    }
+
+    /// Imports a memory region by its handle.
+    ///
+    /// The kernel tells the keys and the range. It does not tell the region's protection domain: that it
+    /// is this one is the caller's word, and if it is wrong, work requests that name the region fail.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if the context has no object with this handle, `EINVAL` if it is of another kind. Manual page:
+    /// `ibv_import_mr(3)`.
+    pub fn import_mr(&self, handle: MrHandle) -> Result<ImportedMr> {
+        let known = self.context().fd().execute(&QueryMr(handle));
+        let known = known.map_err(|error| match error.errno() {
+            Some(Errno::NOENT | Errno::INVAL) => Error::new(
+                Verb::ImportMr,
+                Subject::numbered("MR", handle.0.into()),
+                error.cause().clone(),
+            ),
+            _ => error,
+        })?;
+        let Some(iova) = known.iova else {
+            return Err(Error::unsupported(
+                Verb::ImportMr,
+                Subject::numbered("MR", handle.0.into()),
+                "this kernel does not tell the address of a region (Linux 5.13 does)",
+            ));
+        };
+        Ok(ImportedMr {
+            handle,
+            known,
+            iova,
+            pd: self.user(User::Mr),
+        })
+    }
+}
+
+impl<M: Memory> Mr<M> {
+    /// Gives up the ownership: the region stays registered however this process ends or lets go of it, as long
+    /// as somebody holds the file.
+    ///
+    /// The memory is leaked: it stays mapped until the process ends, since the device goes on using it.
+    pub fn disown(self) -> ImportedMr {
+        let (handle, remote, lkey, pd) = self.into_parts();
+        ImportedMr {
+            handle,
+            known: QueryMrReply {
+                lkey: lkey.0,
+                rkey: remote.rkey.0,
+                length: remote.length,
+                iova: Some(remote.address),
+            },
+            iova: remote.address,
+            pd,
+        }
+    }
+}
+
+/// A memory region that somebody else has registered: its keys and its range, without the memory.
+///
+/// The memory itself may lie in another process. Dropping it lets the region go and never touches the kernel's
+/// object.
+pub struct ImportedMr {
+    handle: MrHandle,
+    known: QueryMrReply,
+    iova: u64,
+    pd: PdUse,
+}
+
+impl ImportedMr {
+    /// The kernel's handle.
+    pub fn handle(&self) -> MrHandle {
+        self.handle
+    }
+
+    /// The key for work requests of this side.
+    pub fn lkey(&self) -> LocalKey {
+        LocalKey(self.known.lkey)
+    }
+
+    /// The key for a peer.
+    pub fn rkey(&self) -> RemoteKey {
+        RemoteKey(self.known.rkey)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.known.length
+    }
+
+    /// True if it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.known.length == 0
+    }
+
+    /// The address by which work requests and peers name the first byte. It need not be mapped in this process.
+    pub fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    /// A part of it for a work request, in bytes from its start.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the region, or is 4 GiB or more.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+        LocalSlice::within(range, self.iova, self.len(), self.lkey(), self.pd.tag())
+    }
+
+    /// All of it as a peer names it.
+    pub fn remote(&self) -> RemoteSlice {
+        RemoteSlice {
+            address: self.iova,
+            length: self.len(),
+            rkey: self.rkey(),
+        }
+    }
+
+    /// Lets the region go, as drop does. The kernel is not called. Manual page: `ibv_unimport_mr(3)`.
+    pub fn unimport(self) {}
+
+    /// Deregisters the kernel's region under everybody who uses it.
+    ///
+    /// The process that registered it must have [disowned](Mr::disown) it, or it will deregister whatever has
+    /// its handle by then.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, such as while memory windows are bound to it; the error gives it back. `ENOENT` if
+    /// somebody else has deregistered it.
+    pub fn deregister_for_everyone(self) -> Result<(), DestroyError<ImportedMr>> {
+        match self.pd.context().fd().execute(&DeregMr(self.handle)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(DestroyError {
+                object: self,
+                error,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for ImportedMr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedMr")
+            .field("handle", &self.handle.0)
+            .field("fd", &self.pd.context().as_fd().as_raw_fd())
+            .field("lkey", &self.lkey())
+            .field("rkey", &self.rkey())
+            .field("iova", &format_args!("{:#x}", self.iova))
+            .field("len", &self.len())
+            .finish()
+    }
+}

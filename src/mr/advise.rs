@@ -1,0 +1,57 @@
+//! Advice about regions under on-demand paging: fetch pages before they are needed.
+
+use uverbs_uapi::enums::AdviseMrAdvice;
+use uverbs_uapi::flags::AdviseMrFlags;
+use uverbs_uapi::types::Sge;
+
+use crate::command::AdviseMr;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::key::{LocalSlice, PdTag};
+use crate::pd::Pd;
+
+impl Pd {
+    /// Advises the kernel to fetch pages of regions that were registered with
+    /// [`ON_DEMAND`](crate::Access::ON_DEMAND). With `wait` it returns when that is done, else it may be under way.
+    ///
+    /// # Errors
+    ///
+    /// The driver has no paging on demand, or not this advice. A slice is of another protection domain or of a region
+    /// without [`ON_DEMAND`](crate::Access::ON_DEMAND), its pages are not mapped, or may not be written to where the
+    /// advice is for writing. Manual page: `ibv_advise_mr(3)`.
+    pub fn advise_mr(
+        &self,
+        advice: AdviseMrAdvice,
+        wait: bool,
+        slices: impl AsRef<[LocalSlice]>,
+    ) -> Result<()> {
+        let slices = slices.as_ref();
+        let subject = || Subject::numbered("PD", self.handle().0.into());
+        let tag = PdTag::new(self.context().raw_fd(), self.handle().0);
+        if slices.iter().any(|slice| slice.pd != tag) {
+            let why = "a slice is of another protection domain";
+            return Err(Error::invalid(Verb::AdviseMr, subject(), why));
+        }
+        if slices.is_empty() || slices.len() > AdviseMr::MAX {
+            let why = format!(
+                "{} slices; 1 to {} are possible",
+                slices.len(),
+                AdviseMr::MAX
+            );
+            return Err(Error::invalid(Verb::AdviseMr, subject(), why));
+        }
+        let mut flags = AdviseMrFlags::empty();
+        flags.set(AdviseMrFlags::FLUSH, wait);
+        let parts = slices.iter().map(|slice| Sge {
+            addr: slice.address,
+            length: slice.length,
+            lkey: slice.lkey.0,
+        });
+        let command = AdviseMr {
+            pd: self.handle(),
+            advice,
+            flags,
+            parts: parts.collect(),
+        };
+        self.context().fd().execute(&command)
+    }
+}

@@ -1,0 +1,133 @@
+//! Regions in dma-bufs: memory of another device, or of a heap, that a file descriptor stands for.
+
+use std::fmt;
+use std::ops::{Range, RangeBounds};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+
+use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::handle::MrHandle;
+
+use super::region::{Held, Region};
+use super::{RegisterError, check_access, without_unknown_options};
+use crate::command::RegDmabufMr;
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+use crate::pd::{Pd, User};
+
+impl Pd {
+    /// Registers the bytes `range` of a dma-buf. Work requests and peers name the first one by `iova`.
+    ///
+    /// # Errors
+    ///
+    /// The driver has no such regions (soft-RoCE has none); the range is empty or not within the dma-buf; the access
+    /// flags contradict each other. The error gives the dma-buf back. Manual page: `ibv_reg_dmabuf_mr(3)`.
+    pub fn register_dmabuf(
+        &self,
+        dmabuf: OwnedFd,
+        range: Range<u64>,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<DmabufMr, RegisterError<OwnedFd>> {
+        match self.register_dmabuf_range(&dmabuf, range, iova, access) {
+            Ok(region) => Ok(DmabufMr {
+                held: Held::new(dmabuf, region),
+            }),
+            Err(error) => Err(RegisterError {
+                memory: dmabuf,
+                error,
+            }),
+        }
+    }
+
+    fn register_dmabuf_range(
+        &self,
+        dmabuf: &OwnedFd,
+        range: Range<u64>,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Region> {
+        let refuse = |why| Error::invalid(Verb::RegDmabufMr, Subject::the("MR"), why);
+        let length = usize::try_from(range.end.saturating_sub(range.start))
+            .map_err(|_| refuse("the range is larger than an address space"))?;
+        check_access(access, true, length).map_err(refuse)?;
+        let access = without_unknown_options(access, self.context());
+        let command = RegDmabufMr {
+            pd: self.handle(),
+            fd: dmabuf.as_raw_fd(),
+            offset: range.start,
+            length: length as u64,
+            iova,
+            access: access.bits(),
+        };
+        let reply = self.context().fd().execute(&command)?;
+        Ok(Region {
+            handle: reply.handle,
+            lkey: LocalKey(reply.lkey),
+            rkey: RemoteKey(reply.rkey),
+            address: ptr::null_mut(),
+            length,
+            iova,
+            access,
+            pinned_for_writing: true,
+            registered: true,
+            pd: self.user(User::Mr),
+            or_pd: None,
+        })
+    }
+}
+
+/// A memory region in a dma-buf. Dropping it deregisters it.
+pub struct DmabufMr {
+    held: Held<OwnedFd>,
+}
+
+impl DmabufMr {
+    /// The key for work requests of this side.
+    pub fn lkey(&self) -> LocalKey {
+        self.held.region.lkey
+    }
+
+    /// The key for a peer.
+    pub fn rkey(&self) -> RemoteKey {
+        self.held.region.rkey
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> MrHandle {
+        self.held.region.handle
+    }
+
+    /// A part of it for a work request, in bytes from its start.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the region, or is 4 GiB or more.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+        self.held.region.slice(range)
+    }
+
+    /// All of it as a peer names it.
+    pub fn remote(&self) -> RemoteSlice {
+        self.held.region.remote()
+    }
+
+    /// Deregisters the region and gives the dma-buf back.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back. Manual page:
+    /// `ibv_dereg_mr(3)`.
+    pub fn deregister(self) -> Result<OwnedFd, DestroyError<Self>> {
+        self.held.release().map_err(|(held, error)| DestroyError {
+            object: Self { held },
+            error,
+        })
+    }
+}
+
+impl fmt::Debug for DmabufMr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.held.region.debug(&mut f.debug_struct("DmabufMr"))
+    }
+}

@@ -1,0 +1,38 @@
+//! What the kernel says of a region.
+
+use super::{Memory, Mr};
+use crate::command::QueryMr;
+use crate::error::Result;
+use crate::key::{LocalKey, RemoteKey};
+
+/// What the kernel says of a memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MrInfo {
+    /// The key for work requests of this side.
+    pub lkey: LocalKey,
+    /// The key for a peer.
+    pub rkey: RemoteKey,
+    /// Bytes.
+    pub length: u64,
+    /// The address by which work requests and peers name the first byte; Linux before 5.13 does not tell.
+    pub iova: Option<u64>,
+}
+
+impl<M: Memory> Mr<M> {
+    /// Asks the kernel for the region's keys and range, as a process does that got the handle from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The kernel is older than Linux 5.8, or the device has been removed.
+    pub fn query(&self) -> Result<MrInfo> {
+        let region = &self.held.region;
+        let reply = region.pd.context().fd().execute(&QueryMr(region.handle))?;
+        Ok(MrInfo {
+            lkey: LocalKey(reply.lkey),
+            rkey: RemoteKey(reply.rkey),
+            length: reply.length,
+            iova: reply.iova,
+        })
+    }
+}

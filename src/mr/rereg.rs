@@ -1,0 +1,311 @@
+//! Changing a region that is registered: its access, its protection domain, its memory.
+//!
+//! The kernel may fail halfway, and the manual page then tells to do nothing with the region but to deregister it. So
+//! a change takes the region, and its error gives back either the region as it was or one that can only be
+//! deregistered. Both keep all memory that the device may still reach.
+
+use std::fmt;
+
+use uverbs_uapi::flags::{AccessFlags, ReregMrFlags};
+use uverbs_uapi::handle::MrHandle;
+use uverbs_uapi::write as abi;
+
+use super::region::{Held, Region};
+use super::{Memory, Mr, check_access, pins_for_writing, without_unknown_options};
+use crate::command::ReregMr;
+use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::key::{LocalKey, RemoteKey};
+use crate::pd::{Pd, PdUse, User};
+
+/// What to change of a region beside its memory. What is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rereg<'a> {
+    /// The protection domain to move to.
+    pub pd: Option<&'a Pd>,
+    /// The access from now on.
+    pub access: Option<AccessFlags>,
+}
+
+/// What a region is after a change that failed.
+#[derive(Debug)]
+pub enum AfterRereg<V, T> {
+    /// As it was: nothing was changed. (`IBV_REREG_MR_ERR_INPUT`)
+    Unchanged(V),
+    /// The kernel failed, maybe halfway. (`IBV_REREG_MR_ERR_CMD`)
+    Unusable(UnusableMr<T>),
+}
+
+/// A change that failed: what became of the region, and why.
+pub struct ReregError<V, T> {
+    /// The region.
+    pub after: AfterRereg<V, T>,
+    /// Why it failed.
+    pub error: Error,
+}
+
+/// A change of memory that failed; the region had the memory `M` and was to get `N`.
+pub type ReregMemoryError<M, N> = ReregError<(Mr<M>, N), (M, N)>;
+
+impl<V, T> fmt::Debug for ReregError<V, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<V, T> fmt::Display for ReregError<V, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.after {
+            AfterRereg::Unchanged(_) => "the MR is as it was",
+            AfterRereg::Unusable(_) => "the MR can only be deregistered",
+        };
+        write!(f, "{}; {state}", self.error)
+    }
+}
+
+impl<V, T> std::error::Error for ReregError<V, T> {}
+
+impl<V, T> From<ReregError<V, T>> for Error {
+    /// Keeps the error and drops the region.
+    fn from(failed: ReregError<V, T>) -> Self {
+        failed.error
+    }
+}
+
+/// A region of which nobody knows what it gives access to. It holds all memory that it may reach; dropping it
+/// deregisters it.
+pub struct UnusableMr<T> {
+    held: Held<T>,
+}
+
+impl<T> UnusableMr<T> {
+    /// The kernel's handle.
+    pub fn handle(&self) -> MrHandle {
+        self.held.region.handle
+    }
+
+    /// Deregisters the region and gives the memory back: the old, and the new that it was to get.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mr::deregister`].
+    pub fn deregister(self) -> Result<T, DestroyError<Self>> {
+        self.held.release().map_err(|(held, error)| DestroyError {
+            object: Self { held },
+            error,
+        })
+    }
+}
+
+impl<T> fmt::Debug for UnusableMr<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.held.region.debug(&mut f.debug_struct("UnusableMr"))
+    }
+}
+
+impl<M: Memory> Mr<M> {
+    /// Changes the protection domain or the access of the region. Its keys may be others afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is to be changed, the access contradicts itself or the memory, the protection domain is of another
+    /// context, or the device is to write to pages that were registered for reading: the region is as it was. The
+    /// kernel or its driver does not have it (soft-RoCE since Linux 6.2), or fails. Manual page: `ibv_rereg_mr(3)`.
+    pub fn rereg(self, change: Rereg<'_>) -> Result<Self, ReregError<Self, M>> {
+        let region = &self.held.region;
+        if let Err(error) = region.check(change, M::WRITABLE) {
+            return Err(ReregError {
+                after: AfterRereg::Unchanged(self),
+                error,
+            });
+        }
+        let command = region.command(change, None);
+        let answer = region.pd.context().fd().execute(&ReregMr(command));
+        let (memory, mut region) = self.held.into_parts();
+        match answer {
+            Ok(keys) => {
+                region.changed(change, keys);
+                let held = Held::new(memory, region);
+                Ok(Self { held })
+            }
+            Err(error) if is_whole(&command, &error) => Err(ReregError {
+                after: AfterRereg::Unchanged(Self {
+                    held: Held::new(memory, region),
+                }),
+                error,
+            }),
+            Err(error) => Err(unusable(memory, region, change, error)),
+        }
+    }
+
+    /// Changes the memory of the region, and with it what `change` says, and gives the old memory back. Peers name
+    /// the first byte by its address in this process.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mr::rereg`], with both memories. soft-RoCE does not have it.
+    pub fn rereg_memory<N: Memory>(
+        self,
+        mut memory: N,
+        change: Rereg<'_>,
+    ) -> Result<(Mr<N>, M), ReregMemoryError<M, N>> {
+        let (address, length) = (memory.address(), memory.length());
+        let region = &self.held.region;
+        if let Err(error) = region.check_memory(change, N::WRITABLE, length) {
+            return Err(ReregError {
+                after: AfterRereg::Unchanged((self, memory)),
+                error,
+            });
+        }
+        let command = region.command(change, Some((address, length)));
+        let answer = region.pd.context().fd().execute(&ReregMr(command));
+        let (old, mut region) = self.held.into_parts();
+        match answer {
+            Ok(keys) => {
+                region.changed(change, keys);
+                region.address = address;
+                region.length = length;
+                region.iova = command.hca_va;
+                region.pinned_for_writing = pins_for_writing(region.access);
+                let held = Held::new(memory, region);
+                Ok((Mr { held }, old))
+            }
+            Err(error) if is_whole(&command, &error) => {
+                let held = Held::new(old, region);
+                Err(ReregError {
+                    after: AfterRereg::Unchanged((Self { held }, memory)),
+                    error,
+                })
+            }
+            Err(error) => Err(unusable((old, memory), region, change, error)),
+        }
+    }
+}
+
+/// Whether a region is as it was although the kernel was asked: a driver that does not have the one thing that was
+/// asked of it. If there was more than one it may have done the first.
+fn is_whole(command: &abi::ReregMr, error: &Error) -> bool {
+    matches!(error.cause(), Cause::Unsupported(_)) && command.flags.count_ones() == 1
+}
+
+/// A region that holds everything that it may reach.
+fn unusable<V, T>(
+    memory: T,
+    mut region: Region,
+    change: Rereg<'_>,
+    error: Error,
+) -> ReregError<V, T> {
+    region.or_pd = change.pd.map(counted);
+    let held = Held::new(memory, region);
+    ReregError {
+        after: AfterRereg::Unusable(UnusableMr { held }),
+        error,
+    }
+}
+
+fn counted(pd: &Pd) -> PdUse {
+    pd.user(User::Mr)
+}
+
+impl Region {
+    fn check(&self, change: Rereg<'_>, writable: bool) -> Result<()> {
+        let refuse = |why| Err(self.refused(why));
+        let Some(access) = change.access else {
+            return match change.pd {
+                None => refuse("nothing is to be changed"),
+                Some(_) => self.check_memory(change, writable, self.length),
+            };
+        };
+        // Drivers do not pin pages anew for it; soft-RoCE would write to pages that others share.
+        if pins_for_writing(access) && !self.pinned_for_writing {
+            return refuse(
+                "the pages were registered for reading, and the new access allows writing",
+            );
+        }
+        self.check_memory(change, writable, self.length)
+    }
+
+    fn check_memory(&self, change: Rereg<'_>, writable: bool, length: usize) -> Result<()> {
+        let access = change.access.unwrap_or(self.access);
+        check_access(access, writable, length).map_err(|why| self.refused(why))?;
+        match change.pd {
+            Some(pd) if pd.context().raw_fd() != self.pd.context().raw_fd() => {
+                Err(self.refused("the PD belongs to another context"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn refused(&self, why: &'static str) -> Error {
+        let subject = Subject::numbered("MR", self.handle.0.into());
+        Error::invalid(Verb::ReregMr, subject, why)
+    }
+
+    /// The command for a change, with the address and length of new memory.
+    fn command(&self, change: Rereg<'_>, memory: Option<(*mut u8, usize)>) -> abi::ReregMr {
+        let mut flags = ReregMrFlags::empty();
+        flags.set(ReregMrFlags::CHANGE_TRANSLATION, memory.is_some());
+        flags.set(ReregMrFlags::CHANGE_PD, change.pd.is_some());
+        flags.set(ReregMrFlags::CHANGE_ACCESS, change.access.is_some());
+        let access = change.access.unwrap_or_default();
+        let access = without_unknown_options(access, self.pd.context());
+        // Exposed: the device reaches new memory by this number.
+        let (start, length) = memory.map_or((0, 0), |(address, length)| {
+            (address.expose_provenance() as u64, length as u64)
+        });
+        abi::ReregMr {
+            mr_handle: self.handle.0,
+            flags: flags.bits(),
+            start,
+            length,
+            hca_va: start,
+            pd_handle: change.pd.map_or(0, |pd| pd.handle().0),
+            access_flags: access.bits(),
+            ..Default::default()
+        }
+    }
+
+    /// Takes over what was changed.
+    fn changed(&mut self, change: Rereg<'_>, keys: abi::ReregMrResp) {
+        self.lkey = LocalKey(keys.lkey);
+        self.rkey = RemoteKey(keys.rkey);
+        if let Some(access) = change.access {
+            self.access = without_unknown_options(access, self.pd.context());
+        }
+        if let Some(pd) = change.pd {
+            self.pd = counted(pd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Errno;
+
+    #[test]
+    fn a_region_is_whole_only_if_the_one_thing_asked_for_is_not_there() {
+        let subject = || Subject::the("MR");
+        let lacks = Error::unsupported(
+            Verb::ReregMr,
+            subject(),
+            "the driver does not have this verb",
+        );
+        let failed = Error::os(Verb::ReregMr, subject(), Errno::NOMEM);
+        let [translation, pd, access] = [
+            ReregMrFlags::CHANGE_TRANSLATION,
+            ReregMrFlags::CHANGE_PD,
+            ReregMrFlags::CHANGE_ACCESS,
+        ];
+        let asked = |flags: ReregMrFlags| abi::ReregMr {
+            flags: flags.bits(),
+            ..Default::default()
+        };
+        for one in [translation, pd, access] {
+            assert!(is_whole(&asked(one), &lacks), "{one:?}");
+            assert!(!is_whole(&asked(one), &failed), "{one:?}");
+        }
+        // A driver may have moved the region before it finds that it cannot change the access.
+        assert!(!is_whole(&asked(pd | access), &lacks));
+        assert!(!is_whole(&asked(ReregMrFlags::all()), &lacks));
+    }
+}

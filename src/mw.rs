@@ -1,0 +1,319 @@
+//! Memory windows: keys to a part of a memory region that peers get for a while and that are taken back at once,
+//! by a work request instead of a system call.
+//!
+//! A window is allocated here and bound by [`Batch::bind_mw`](crate::Batch::bind_mw) or
+//! [`Batch::bind_mw_as`](crate::Batch::bind_mw_as). There are two types: windows of [`Type1`] belong to their
+//! protection domain, get their next key from the library and are taken back by binding them anew or to nothing;
+//! windows of [`Type2`] belong to the queue pair that they were bound on, get their key from the user and are taken
+//! back by invalidating it, from this side or from the peer's.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+use uverbs_uapi::enums::MwType;
+use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::handle::MwHandle;
+
+use crate::command::{AllocMw, DeallocMw};
+use crate::error::{DestroyError, Result};
+use crate::key::{LocalKey, OutOfBounds, PdTag, RemoteKey, RemoteSlice};
+use crate::pd::{Pd, PdUse, User};
+use crate::wr::{Bind, PostError};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A type of memory window: [`Type1`] or [`Type2`].
+pub trait MwKind: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
+    /// The kernel's number of the type.
+    const KIND: MwType;
+}
+
+/// Windows that belong to a protection domain: any queue pair in it serves the peer that has the key.
+#[derive(Clone, Copy, Debug)]
+pub enum Type1 {}
+
+/// Windows that belong to the queue pair that they were bound on.
+#[derive(Clone, Copy, Debug)]
+pub enum Type2 {}
+
+impl sealed::Sealed for Type1 {}
+impl sealed::Sealed for Type2 {}
+
+impl MwKind for Type1 {
+    const KIND: MwType = MwType::TYPE_1;
+}
+impl MwKind for Type2 {
+    const KIND: MwType = MwType::TYPE_2;
+}
+
+impl Pd {
+    /// Allocates a memory window; it opens nothing before it is bound.
+    ///
+    /// # Errors
+    ///
+    /// The device does not have windows of this type, or its limit is reached (`max_mw`). Manual page:
+    /// `ibv_alloc_mw(3)`.
+    pub fn alloc_mw<K: MwKind>(&self) -> Result<Mw<K>> {
+        let command = AllocMw {
+            pd: self.handle(),
+            kind: K::KIND,
+        };
+        let (handle, rkey) = self.context().fd().execute(&command)?;
+        Ok(Mw {
+            handle,
+            rkey: RemoteKey(rkey),
+            allocated: true,
+            pd: self.user(User::Mw),
+            kind: PhantomData,
+        })
+    }
+}
+
+/// A memory window.
+///
+/// Dropping it frees it, and takes what it was bound to back from peers.
+pub struct Mw<K: MwKind> {
+    handle: MwHandle,
+    rkey: RemoteKey,
+    allocated: bool,
+    pd: PdUse,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: MwKind> Mw<K> {
+    /// The key that the last bind gives it, for the peer. It opens nothing before the bind has completed; on the
+    /// same queue pair it may be sent right behind the bind.
+    pub fn rkey(&self) -> RemoteKey {
+        self.rkey
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> MwHandle {
+        self.handle
+    }
+
+    /// Says which low byte the window's key really has: that of before, if a bind failed or its batch was
+    /// dropped.
+    pub fn set_tag(&mut self, tag: u8) {
+        self.rkey = self.rkey.with_tag(tag);
+    }
+
+    pub(crate) fn tag(&self) -> PdTag {
+        self.pd.tag()
+    }
+
+    /// Frees the window, bound or not.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses; the error gives the window back. Manual page: `ibv_dealloc_mw(3)`.
+    pub fn dealloc(mut self) -> Result<(), DestroyError<Self>> {
+        match self.free() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(DestroyError {
+                object: self,
+                error,
+            }),
+        }
+    }
+
+    fn free(&mut self) -> Result<()> {
+        if self.allocated {
+            self.pd.context().fd().execute(&DeallocMw(self.handle))?;
+            self.allocated = false;
+        }
+        Ok(())
+    }
+}
+
+impl<K: MwKind> Drop for Mw<K> {
+    fn drop(&mut self) {
+        if let Err(error) = self.free() {
+            // It goes with the context at the latest.
+            tracing::debug!(target: "uverbs", %error, "an MW could not be freed when it was dropped");
+        }
+    }
+}
+
+impl<K: MwKind> fmt::Debug for Mw<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mw")
+            .field("kind", &K::KIND)
+            .field("handle", &self.handle.0)
+            .field("rkey", &self.rkey)
+            .finish()
+    }
+}
+
+/// A part of a memory region and what peers may do to it: what a memory window is bound to.
+///
+/// soft-RoCE checks what a peer names against the region under a window and not against the window itself (`check_rkey`
+/// in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window opens the whole region with its
+/// access.
+///
+/// It is a plain value and keeps nothing alive. While a window is bound to it the kernel does not let the region
+/// go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) lkey: LocalKey,
+    pub(crate) pd: PdTag,
+    pub(crate) access: AccessFlags,
+    /// The access of the region.
+    pub(crate) region: AccessFlags,
+}
+
+impl Window {
+    /// A part of a region that starts at `iova` and has `length` bytes.
+    pub(crate) fn within(
+        range: impl RangeBounds<u64>,
+        (iova, length): (u64, u64),
+        (lkey, pd): (LocalKey, PdTag),
+        (access, region): (AccessFlags, AccessFlags),
+    ) -> Result<Self, OutOfBounds> {
+        // The same arithmetic as for a peer's slice, whose length has 64 bits as well.
+        let whole = RemoteSlice {
+            address: iova,
+            length,
+            rkey: RemoteKey(0),
+        };
+        let range: (Bound<u64>, Bound<u64>) =
+            (range.start_bound().cloned(), range.end_bound().cloned());
+        let part = whole.slice(range)?;
+        Ok(Self {
+            address: part.address,
+            length: part.length,
+            lkey,
+            pd,
+            access,
+            region,
+        })
+    }
+
+    /// As a peer names it through a window with this key.
+    pub fn remote(&self, rkey: RemoteKey) -> RemoteSlice {
+        RemoteSlice {
+            address: self.address,
+            length: self.length,
+            rkey,
+        }
+    }
+
+    /// The request that binds it, once what breaks a queue pair is ruled out.
+    pub(crate) fn bind(
+        &self,
+        mw_rkey: RemoteKey,
+        rkey: RemoteKey,
+        zero_based: bool,
+    ) -> Result<Bind, PostError> {
+        let Self {
+            address,
+            length,
+            lkey,
+            access,
+            region,
+            ..
+        } = *self;
+        let refuse = |why| Err(PostError::Window(why));
+        if length == 0 {
+            return refuse("it would have no bytes");
+        }
+        if access.contains(AccessFlags::ZERO_BASED) && !zero_based {
+            return refuse("the device has no windows whose addresses count from 0");
+        }
+        if !(WINDOW_ACCESS.contains(access)) {
+            return refuse(
+                "a window gives peers the rights to read, to write and to do atomics, no others",
+            );
+        }
+        if !region.contains(AccessFlags::MW_BIND) {
+            return refuse("the region was not registered with MW_BIND");
+        }
+        if region.contains(AccessFlags::ZERO_BASED) {
+            return refuse("the addresses of the region count from 0");
+        }
+        let writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+        if access.intersects(writes) && !region.contains(AccessFlags::LOCAL_WRITE) {
+            return refuse(
+                "peers may write through it, but the region was registered without LOCAL_WRITE",
+            );
+        }
+        Ok(Bind {
+            mw_rkey,
+            rkey,
+            mr_lkey: lkey,
+            address,
+            length,
+            access,
+        })
+    }
+}
+
+/// What a window can give. Manual page: `ibv_bind_mw(3)`.
+const WINDOW_ACCESS: AccessFlags = AccessFlags::REMOTE_WRITE
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC)
+    .union(AccessFlags::ZERO_BASED);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGION: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::MW_BIND);
+
+    fn window(access: AccessFlags, region: AccessFlags) -> Window {
+        let names = (LocalKey(0x500), PdTag::new(3, 1));
+        Window::within(16..48, (0x1000, 64), names, (access, region)).unwrap()
+    }
+
+    fn bind(access: AccessFlags, region: AccessFlags) -> Result<Bind, PostError> {
+        window(access, region).bind(RemoteKey(0x701), RemoteKey(0x702), false)
+    }
+
+    #[test]
+    fn a_bind_names_range_keys_and_access() {
+        let expected = Bind {
+            mw_rkey: RemoteKey(0x701),
+            rkey: RemoteKey(0x702),
+            mr_lkey: LocalKey(0x500),
+            address: 0x1010,
+            length: 32,
+            access: AccessFlags::REMOTE_WRITE,
+        };
+        assert_eq!(bind(AccessFlags::REMOTE_WRITE, REGION), Ok(expected));
+    }
+
+    #[test]
+    fn what_would_break_the_queue_pair_is_refused() {
+        let (read, write) = (AccessFlags::REMOTE_READ, AccessFlags::REMOTE_WRITE);
+        for (access, region) in [
+            (read | AccessFlags::ZERO_BASED, REGION),
+            (read | AccessFlags::LOCAL_WRITE, REGION),
+            (read, AccessFlags::LOCAL_WRITE),
+            (read, REGION | AccessFlags::ZERO_BASED),
+            (write, AccessFlags::MW_BIND),
+            (AccessFlags::REMOTE_ATOMIC, AccessFlags::MW_BIND),
+        ] {
+            let refused = bind(access, region);
+            assert!(
+                matches!(refused, Err(PostError::Window(_))),
+                "{access:?} over {region:?}: {refused:?}"
+            );
+        }
+        assert!(bind(read, AccessFlags::MW_BIND).is_ok());
+    }
+
+    #[test]
+    fn a_window_lies_within_its_region_and_has_bytes() {
+        let names = (LocalKey(0x500), PdTag::new(3, 1));
+        let access = (AccessFlags::REMOTE_READ, REGION);
+        assert!(Window::within(16..65, (0x1000, 64), names, access).is_err());
+        let empty = Window::within(64.., (0x1000, 64), names, access).unwrap();
+        let refused = empty.bind(RemoteKey(1), RemoteKey(2), true);
+        assert!(matches!(refused, Err(PostError::Window(_))));
+    }
+}

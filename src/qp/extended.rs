@@ -1,0 +1,249 @@
+//! The send requests beyond the classic ones: those that take keys back, bind memory windows, flush, and write a
+//! word at once. Not every device has the last two, so they are refused here where it does not: a device that is
+//! given one all the same puts the queue pair into the error state.
+
+use uverbs_uapi::enums::FlushLevel;
+use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags};
+
+use super::send::{ATOMIC, Batch, Posted, gather};
+use super::transport::{AtomicWrite, BindWindow, RdmaFlush, RemoteInvalidate, Transport};
+use crate::error::Errno;
+use crate::key::{LocalKey, LocalSlice, RemoteKey, RemoteSlice};
+use crate::mw::{Mw, MwKind, Type1, Type2, Window};
+use crate::wr::{Bind, Operation, Payload, Placement, PostError, Remote};
+
+impl<T: RemoteInvalidate> Batch<'_, T> {
+    /// Adds a SEND that, when it is received, invalidates a key of the peer: of a memory window of type 2. The peer
+    /// finds the key in its completion ([`Completion::invalidated_rkey`](crate::Completion::invalidated_rkey)).
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    ///
+    /// See [`Batch`].
+    #[inline(always)]
+    pub unsafe fn send_inv(
+        &mut self,
+        from: impl AsRef<[LocalSlice]>,
+        rkey: RemoteKey,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push(Operation::SendInv { rkey }, None, gather(from.as_ref())?)
+    }
+
+    /// Adds a SEND as [`Batch::send_inv`], of bytes that are copied into the request.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    #[inline(always)]
+    pub fn send_inv_inline(
+        &mut self,
+        bytes: &[u8],
+        rkey: RemoteKey,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push(Operation::SendInv { rkey }, None, Payload::Inline(bytes))
+    }
+}
+
+impl<T: BindWindow> Batch<'_, T> {
+    /// Adds the bind of a memory window of type 1. The window has the key that follows its last one from then on;
+    /// peers with the last one can do nothing any more.
+    ///
+    /// If the bind fails, or the batch is dropped, [`Mw::set_tag`] sets the window's key right again. Manual page:
+    /// `ibv_bind_mw(3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::Window`] for what a device would answer by breaking the queue pair: the region lacks
+    /// [`MW_BIND`](AccessFlags::MW_BIND), or the access is more than it can give. Else see [`PostError`].
+    pub fn bind_mw(&mut self, mw: &mut Mw<Type1>, window: Window) -> Result<Posted<'_>, PostError> {
+        let next = mw.rkey().next();
+        self.bind(mw, next, window)
+    }
+
+    /// Adds the bind of a memory window of type 2, whose key has the low byte `tag` from then on. The window must not
+    /// be bound: invalidate it first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Batch::bind_mw`].
+    pub fn bind_mw_as(
+        &mut self,
+        mw: &mut Mw<Type2>,
+        tag: u8,
+        window: Window,
+    ) -> Result<Posted<'_>, PostError> {
+        let next = mw.rkey().with_tag(tag);
+        self.bind(mw, next, window)
+    }
+
+    /// Adds a request that takes a memory window of type 1 away from what it is bound to.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`].
+    pub fn unbind_mw(&mut self, mw: &mut Mw<Type1>) -> Result<Posted<'_>, PostError> {
+        let next = mw.rkey().next();
+        let nothing = Bind {
+            mw_rkey: mw.rkey(),
+            rkey: next,
+            mr_lkey: LocalKey(0),
+            address: 0,
+            length: 0,
+            access: AccessFlags::empty(),
+        };
+        self.push_bind(mw, nothing)
+    }
+
+    /// Adds a request that invalidates a key of this side: of a memory window of type 2.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::NotInTransport`] if the device does not have it for this transport: soft-RoCE has it for RC
+    /// only. Else see [`PostError`].
+    #[inline(always)]
+    pub fn local_inv(&mut self, rkey: RemoteKey) -> Result<Posted<'_>, PostError> {
+        let transport = self.half().transport();
+        if !self.half().queue().invalidates(transport) {
+            return Err(PostError::NotInTransport { transport });
+        }
+        self.push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
+    }
+
+    fn bind<K: MwKind>(
+        &mut self,
+        mw: &mut Mw<K>,
+        rkey: RemoteKey,
+        window: Window,
+    ) -> Result<Posted<'_>, PostError> {
+        if window.pd != self.half().pd() {
+            return Err(PostError::ForeignPd);
+        }
+        let zero_based = self.half().queue().binds_zero_based();
+        let bind = window.bind(mw.rkey(), rkey, zero_based)?;
+        self.push_bind(mw, bind)
+    }
+
+    fn push_bind<K: MwKind>(
+        &mut self,
+        mw: &mut Mw<K>,
+        bind: Bind,
+    ) -> Result<Posted<'_>, PostError> {
+        if mw.tag() != self.half().pd() {
+            return Err(PostError::ForeignPd);
+        }
+        let posted = self.push(Operation::BindMw(bind), None, Payload::Gather(&[]))?;
+        mw.set_tag(bind.rkey.tag());
+        Ok(posted)
+    }
+}
+
+impl<T: RdmaFlush> Batch<'_, T> {
+    /// Adds a FLUSH of a piece of the peer's memory: what was written to it by earlier requests of this queue pair
+    /// has reached the placement when the FLUSH completes.
+    ///
+    /// The peer's queue pair and region need [`FLUSH_GLOBAL`](AccessFlags::FLUSH_GLOBAL) or
+    /// [`FLUSH_PERSISTENT`](AccessFlags::FLUSH_PERSISTENT).
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::MessageTooLong`] for 4 GiB and
+    /// more. Else see [`PostError`].
+    pub fn flush(
+        &mut self,
+        at: RemoteSlice,
+        placement: Placement,
+    ) -> Result<Posted<'_>, PostError> {
+        self.push_flush(at, placement, FlushLevel::RANGE)
+    }
+
+    /// Adds a FLUSH as [`Batch::flush`], of the peer's whole region with this key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Batch::flush`].
+    pub fn flush_region(
+        &mut self,
+        rkey: RemoteKey,
+        placement: Placement,
+    ) -> Result<Posted<'_>, PostError> {
+        let whole = RemoteSlice {
+            address: 0,
+            length: 0,
+            rkey,
+        };
+        self.push_flush(whole, placement, FlushLevel::MR)
+    }
+
+    fn push_flush(
+        &mut self,
+        at: RemoteSlice,
+        placement: Placement,
+        level: FlushLevel,
+    ) -> Result<Posted<'_>, PostError> {
+        self.needs(placement.needs())?;
+        let RemoteSlice {
+            address,
+            length,
+            rkey,
+        } = at;
+        let length = u32::try_from(length).map_err(|_| PostError::MessageTooLong {
+            given: length,
+            max: u32::MAX.into(),
+        })?;
+        let operation = Operation::Flush {
+            remote: Remote { address, rkey },
+            length,
+            placement: placement.bits(),
+            level,
+        };
+        self.push(operation, None, Payload::Gather(&[]))
+    }
+}
+
+impl<T: AtomicWrite> Batch<'_, T> {
+    /// Adds a write of 8 bytes to the peer's memory that nobody sees half done. The bytes are copied into the request,
+    /// so the queue must have been made for as many inline bytes. The peer needs
+    /// [`REMOTE_WRITE`](AccessFlags::REMOTE_WRITE) only.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::NotAtomic`] if the address is no
+    /// multiple of 8. Else see [`PostError`].
+    pub fn atomic_write(
+        &mut self,
+        word: [u8; ATOMIC as usize],
+        at: RemoteSlice,
+    ) -> Result<Posted<'_>, PostError> {
+        self.needs(DeviceCapFlags::ATOMIC_WRITE)?;
+        if !at.address.is_multiple_of(ATOMIC) {
+            return Err(PostError::NotAtomic {
+                address: at.address,
+                length: ATOMIC,
+            });
+        }
+        self.push_remote(
+            |remote| Operation::AtomicWrite { remote },
+            at,
+            Payload::Inline(&word),
+        )
+    }
+}
+
+impl<T: Transport> Batch<'_, T> {
+    /// Refuses an operation that the device lacks. The device is asked once in the life of the context.
+    fn needs(&self, needed: DeviceCapFlags) -> Result<(), PostError> {
+        let has = self
+            .half()
+            .shared()
+            .context()
+            .capabilities()
+            .map_err(|error| PostError::QueryDevice(error.errno().unwrap_or(Errno::IO)))?;
+        match needed.difference(has) {
+            missing if missing.is_empty() => Ok(()),
+            capability => Err(PostError::MissingCapability { capability }),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What a broker has seen, readable while it serves on another thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that only grows. Relaxed: nothing is published by it.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more; returns how many there are with it.
+    pub(super) fn count(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of a broker.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) joined: Counter,
+    pub(super) wrong_keys: Counter,
+    pub(super) refused_users: Counter,
+    pub(super) malformed: Counter,
+    pub(super) silent: Counter,
+}
+
+/// What an offer has seen since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfferStats {
+    /// Requests that were granted.
+    pub joined: u64,
+    /// Wrong keys.
+    pub wrong_keys: u64,
+    /// Connections of users who are not allowed.
+    pub refused_users: u64,
+    /// Requests that made no sense.
+    pub malformed: u64,
+    /// Connections that were closed because they said nothing.
+    pub silent: u64,
+}
+
+impl Counters {
+    pub(super) fn snapshot(&self) -> OfferStats {
+        OfferStats {
+            joined: self.joined.get(),
+            wrong_keys: self.wrong_keys.get(),
+            refused_users: self.refused_users.get(),
+            malformed: self.malformed.get(),
+            silent: self.silent.get(),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The joiner's side: a protection domain of another process, by the id and the key of its offer.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use uverbs_uapi::handle::{MrHandle, PdHandle};
+
+use super::address::Address;
+use super::key::ShareKey;
+use super::message::Refusal;
+use super::request::{self, Delivery, Failed};
+use crate::context::Context;
+use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
+use crate::import::{ImportedMr, ImportedPd};
+
+const VERB: Verb = Verb::SharePd;
+
+/// A request to join an offer.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use uverbs::share::{Address, Join, ShareKey};
+///
+/// let key: ShareKey = std::fs::read_to_string("/run/heap.key")?.trim().parse()?;
+/// let mut joined = Join::new(Address::Path("/run/heap.sock".into()), key).join()?;
+/// let heap = joined.take_mr("heap").ok_or("the offer has no heap")?;
+/// let mut cq = joined.context().create_cq(64)?;
+/// let mut qp = joined.pd().create_qp::<uverbs::Rc>(&cq, uverbs::Caps::default())?;
+/// println!("{:?}", heap.mr().remote());
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Join {
+    address: Address,
+    key: ShareKey,
+    patience: Duration,
+    offered_by: Vec<u32>,
+}
+
+impl Join {
+    /// A request to join the offer at an address.
+    pub fn new(address: Address, key: ShareKey) -> Self {
+        Self {
+            address,
+            key,
+            patience: Duration::from_secs(10),
+            offered_by: vec![rustix::process::geteuid().as_raw(), 0],
+        }
+    }
+
+    /// How long each step may take: to be accepted, and to be answered; 10 s unless told.
+    pub fn patience(mut self, limit: Duration) -> Self {
+        self.patience = limit;
+        self
+    }
+
+    /// Trusts an exporter of this user too. Unless told, only the own user and root are: nobody else is told the key.
+    pub fn offered_by(mut self, user: u32) -> Self {
+        self.offered_by.push(user);
+        self
+    }
+
+    /// Joins.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES` if the key is wrong or this user is not allowed; `ENOENT` or `ECONNREFUSED` if nobody listens
+    /// at the address, `ETIMEDOUT` if nobody answers; [`Cause::Invalid`] if a user listens who is not trusted;
+    /// [`Cause::Busy`] if too many have joined. Besides, as for [`Context::import`], [`Context::import_pd`] and
+    /// [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of Oracle's libibverbs.
+    pub fn join(self) -> Result<Joined> {
+        let trusts = |user| self.offered_by.contains(&user);
+        let delivery = request::connect(&self.address, self.patience)
+            .and_then(|socket| request::ask(socket, &self.key, trusts));
+        open(delivery.map_err(|failed| self.explain(failed))?)
+    }
+
+    fn explain(&self, failed: Failed) -> Error {
+        let cause = match failed {
+            Failed::Os(Errno::AGAIN) => Cause::Os(Errno::TIMEDOUT),
+            Failed::Os(errno) => Cause::Os(errno),
+            Failed::Refused(Refusal::Denied) => Cause::Os(Errno::ACCESS),
+            Failed::Refused(Refusal::Full) => {
+                Cause::Busy("as many processes have joined as the exporter allows".into())
+            }
+            Failed::Refused(Refusal::Malformed) => {
+                Cause::Unsupported("the exporter speaks another version of the protocol".into())
+            }
+            Failed::Stranger(user) => Cause::Invalid(
+                format!("user {user} listens there, who is not trusted; the key was not told")
+                    .into(),
+            ),
+            Failed::Malformed(why) => Cause::Invalid(
+                format!("what listens there is no exporter: its answer is wrong: {why}").into(),
+            ),
+        };
+        Error::new(VERB, Subject::named("offer", &self.address), cause)
+    }
+}
+
+/// Makes objects of what was delivered.
+fn open(delivery: Delivery) -> Result<Joined> {
+    let Delivery {
+        grant,
+        mut files,
+        lease,
+    } = delivery;
+    let missing = || Error::invalid(VERB, Subject::the("offer"), "a file descriptor is missing");
+    let context = Context::import(files.pop_front().ok_or_else(missing)?)?;
+    let pd = context.import_leased_pd(PdHandle(grant.pd), Some(lease))?;
+    let mut mrs = Vec::new();
+    for region in grant.regions {
+        let memory = match region.has_memory {
+            true => Some(files.pop_front().ok_or_else(missing)?),
+            false => None,
+        };
+        let mr = pd.import_mr(MrHandle(region.handle))?;
+        mrs.push(SharedMr {
+            name: region.name,
+            mr,
+            memory,
+        });
+    }
+    Ok(Joined { context, pd, mrs })
+}
+
+/// What a process has by an offer that it has joined.
+///
+/// The exporter counts it as a user until the [`ImportedPd`] and all objects that stand on it here are gone, or
+/// the process is.
+#[derive(Debug)]
+pub struct Joined {
+    context: Context,
+    pd: ImportedPd,
+    mrs: Vec<SharedMr>,
+}
+
+impl Joined {
+    /// The exporter's context, imported.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &ImportedPd {
+        &self.pd
+    }
+
+    /// The memory regions of the offer that have not been taken.
+    pub fn mrs(&self) -> &[SharedMr] {
+        &self.mrs
+    }
+
+    /// Takes the memory region with this name out.
+    pub fn take_mr(&mut self, name: &str) -> Option<SharedMr> {
+        let at = self.mrs.iter().position(|mr| mr.name == name)?;
+        Some(self.mrs.remove(at))
+    }
+
+    /// The protection domain without the rest.
+    pub fn into_pd(self) -> ImportedPd {
+        self.pd
+    }
+}
+
+/// A memory region of an offer.
+#[derive(Debug)]
+pub struct SharedMr {
+    name: String,
+    mr: ImportedMr,
+    memory: Option<OwnedFd>,
+}
+
+impl SharedMr {
+    /// The name that the exporter gave it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The region.
+    pub fn mr(&self) -> &ImportedMr {
+        &self.mr
+    }
+
+    /// The file that its memory is a mapping of, if the exporter gave it.
+    pub fn memory(&self) -> Option<&OwnedFd> {
+        self.memory.as_ref()
+    }
+
+    /// The region and the file, apart.
+    pub fn into_parts(self) -> (ImportedMr, Option<OwnedFd>) {
+        (self.mr, self.memory)
+    }
+}

@@ -1,0 +1,369 @@
+//! The exporter's side: a protection domain on offer.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::address::Address;
+use super::broker::{Broker, Limits, Parcel};
+use super::counters::{Counters, OfferStats};
+use super::key::ShareKey;
+use super::listener::Listener;
+use super::message::{Grant, Region};
+use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
+use crate::import::ImportedMr;
+use crate::mr::{Memory, Mr};
+use crate::pd::{Pd, PdUse, User};
+
+const VERB: Verb = Verb::AllocShpd;
+
+impl Pd {
+    /// Starts the description of an offer of this protection domain to other processes.
+    ///
+    /// Only processes of the same user may join unless [`OfferBuilder::allow_user`] says otherwise. Who joins
+    /// gets the command file, and can do with *everything* in this context what this process can.
+    pub fn offer(&self, key: ShareKey) -> OfferBuilder<'_> {
+        OfferBuilder {
+            pd: self,
+            key,
+            regions: Vec::new(),
+            memory: Vec::new(),
+            limits: Limits {
+                users: vec![rustix::process::geteuid().as_raw()],
+                silence: Duration::from_secs(2),
+                pending: 1024,
+                joined: 1024,
+            },
+        }
+    }
+}
+
+/// An offer to be.
+#[derive(Debug)]
+pub struct OfferBuilder<'a> {
+    pd: &'a Pd,
+    key: ShareKey,
+    regions: Vec<Region>,
+    memory: Vec<BorrowedFd<'a>>,
+    limits: Limits,
+}
+
+impl<'a> OfferBuilder<'a> {
+    /// Adds a memory region under a name of 1 to 56 bytes. It must stay registered as long as the offer stands.
+    pub fn mr<M: Memory>(mut self, name: &str, mr: &Mr<M>) -> Self {
+        self.regions.push(region(name, mr.handle().0));
+        self
+    }
+
+    /// Adds a memory region that this process has imported or disowned.
+    pub fn imported_mr(mut self, name: &str, mr: &ImportedMr) -> Self {
+        self.regions.push(region(name, mr.handle().0));
+        self
+    }
+
+    /// Gives the file that the last added region's memory is a mapping of, such as a memfd, along with it.
+    pub fn memory(mut self, file: BorrowedFd<'a>) -> Self {
+        if let Some(region) = self.regions.last_mut()
+            && !region.has_memory
+        {
+            region.has_memory = true;
+            self.memory.push(file);
+        }
+        self
+    }
+
+    /// Allows processes with this effective user id to join, besides those of the own user.
+    ///
+    /// A user whom this process's user namespace does not know comes as the overflow user, 65534.
+    pub fn allow_user(mut self, user: u32) -> Self {
+        self.limits.users.push(user);
+        self
+    }
+
+    /// How long a connection may say nothing; 2 s unless told.
+    pub fn silence(mut self, limit: Duration) -> Self {
+        self.limits.silence = limit;
+        self
+    }
+
+    /// How many connections are looked at at a time, and how many processes may have joined at a time; 1,024 each
+    /// unless told. Each is a file descriptor of this process; without one left, the next wait in the kernel.
+    pub fn limits(mut self, connections: usize, joiners: usize) -> Self {
+        self.limits.pending = connections.max(1);
+        self.limits.joined = joiners;
+        self
+    }
+
+    /// Makes the offer at an address.
+    ///
+    /// A path is created with mode 0600, or 0666 if other users are allowed, who then are checked when they
+    /// connect. It is removed when the offer ends. An offer answers nobody until it is [served](Offer::serve_once).
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] if the protection domain is already on offer; [`Cause::Invalid`] for a name that is too long,
+    /// empty or there twice, or for more than 64 regions; `EADDRINUSE` if something is at the address. Manual page:
+    /// `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
+    pub fn at(self, address: &Address) -> Result<Offer> {
+        let subject = || Subject::named("offer", address);
+        let pd = self.pd.context().clone();
+        let failed = |errno| Error::os(VERB, subject(), errno);
+        if let Some(name) = twice(&self.regions) {
+            let why = format!("two regions have the name {name:?}");
+            return Err(Error::invalid(VERB, subject(), why));
+        }
+        let grant = Grant {
+            pd: self.pd.handle().0,
+            regions: self.regions,
+        };
+        let message = grant
+            .encode()
+            .map_err(|bad| Error::invalid(VERB, subject(), bad.0))?;
+        let files = std::iter::once(pd.as_fd())
+            .chain(self.memory)
+            .map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0))
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
+        let share = Share::new(self.pd, &subject)?;
+        let listener = Listener::bind(address, self.limits.users.len() > 1).map_err(failed)?;
+        let parcel = Parcel { message, files };
+        let broker = Broker::new(listener, self.key, parcel, self.limits).map_err(failed)?;
+        Ok(Offer {
+            broker: Box::new(broker),
+            share,
+            address: address.clone(),
+        })
+    }
+}
+
+fn region(name: &str, handle: u32) -> Region {
+    Region {
+        name: name.into(),
+        handle,
+        has_memory: false,
+    }
+}
+
+/// A name that two regions have.
+fn twice(regions: &[Region]) -> Option<&str> {
+    let mut names: Vec<&str> = regions.iter().map(|region| region.name.as_str()).collect();
+    names.sort_unstable();
+    names
+        .windows(2)
+        .find(|pair| pair[0] == pair[1])
+        .map(|pair| pair[0])
+}
+
+/// The one share that an offer has in its PD: there is no second at a time.
+#[derive(Debug)]
+struct Share(PdUse);
+
+impl Share {
+    fn new(pd: &Pd, subject: &impl Fn() -> Subject) -> Result<Self> {
+        if pd.start_sharing() {
+            return Ok(Self(pd.user(User::Offer)));
+        }
+        let text = "the PD is on offer already, which it can be once only at a time";
+        Err(Error::new(VERB, subject(), Cause::Busy(text.into())))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.stop_sharing();
+    }
+}
+
+/// A protection domain on offer to other processes.
+///
+/// While it stands, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection domain; dropping
+/// it ends it whatever be, and if somebody does, leaves the kernel's object to those: it then ends with the
+/// last process that holds the file.
+pub struct Offer {
+    broker: Box<Broker>,
+    share: Share,
+    address: Address,
+}
+
+impl Offer {
+    /// Where it is.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Processes that have joined and not let go yet, as of the last time that it was served.
+    ///
+    /// One that has died counts no more, though what it made lives on in the kernel until the file is closed.
+    pub fn joiners(&self) -> usize {
+        self.broker.joined()
+    }
+
+    /// What has happened so far.
+    pub fn stats(&self) -> OfferStats {
+        self.broker.counters().snapshot()
+    }
+
+    /// Waits until somebody comes, says something or goes, at most so long, and deals with it. True if something
+    /// has happened; a request may need more than one.
+    ///
+    /// To wait for other things too, wait until the offer's [file descriptor](AsFd) is readable.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses to wait: no memory.
+    pub fn serve_once(&mut self, timeout: Option<Duration>) -> Result<bool> {
+        self.broker
+            .serve(timeout)
+            .map_err(|errno| Error::os(VERB, Subject::named("offer", &self.address), errno))
+    }
+
+    /// Serves on a thread of its own until [`Serving::stop`].
+    ///
+    /// # Errors
+    ///
+    /// No thread can be started.
+    pub fn spawn(mut self) -> io::Result<Serving> {
+        let wake = Arc::clone(self.broker.wake());
+        let counters = Arc::clone(self.broker.counters());
+        let stop = Arc::clone(&wake);
+        let thread = thread::Builder::new()
+            .name("uverbs-offer".into())
+            .spawn(move || {
+                while !is_set(&stop) {
+                    if let Err(error) = self.serve_once(None) {
+                        tracing::error!(target: "uverbs::share", %error, "an offer is not served any more");
+                        break;
+                    }
+                }
+                self
+            })?;
+        Ok(Serving {
+            thread: Some(thread),
+            wake,
+            counters,
+        })
+    }
+
+    /// Ends the offer if nobody uses the protection domain any more; it may be freed, or offered again, then.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] while processes that have joined hold it. The error gives the offer back.
+    pub fn withdraw(mut self) -> Result<(), DestroyError<Offer>> {
+        // Who has gone in the meantime counts no more.
+        let served = self.drain();
+        let joiners = self.joiners();
+        let error = match served {
+            Err(error) => error,
+            Ok(()) if joiners == 0 => return Ok(()),
+            Ok(()) => {
+                let by = format!("{joiners} processes that have joined use the PD");
+                let subject = Subject::named("offer", &self.address);
+                Error::new(VERB, subject, Cause::Busy(by.into()))
+            }
+        };
+        Err(DestroyError {
+            object: self,
+            error,
+        })
+    }
+
+    /// Deals with what has happened until now.
+    fn drain(&mut self) -> Result<()> {
+        // One turn for each connection and one for who comes now, so that nobody can keep it up.
+        for _ in 0..=self.joiners() {
+            if !self.serve_once(Some(Duration::ZERO))? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        if let Err(error) = self.drain() {
+            tracing::debug!(target: "uverbs::share", %error, "an offer could not be served a last time");
+        }
+        if self.joiners() > 0 {
+            self.share.0.leave();
+        }
+    }
+}
+
+/// Readable when [`Offer::serve_once`] has something to do, including what is due by time.
+impl AsFd for Offer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.broker.as_fd()
+    }
+}
+
+impl fmt::Debug for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Offer")
+            .field("address", &self.address)
+            .field("pd", &self.share.0)
+            .field("joiners", &self.joiners())
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+/// An offer that a thread of its own serves. Dropping it stops the thread and drops the offer.
+#[derive(Debug)]
+pub struct Serving {
+    thread: Option<JoinHandle<Offer>>,
+    wake: Arc<OwnedFd>,
+    counters: Arc<Counters>,
+}
+
+impl Serving {
+    /// What has happened so far.
+    pub fn stats(&self) -> OfferStats {
+        self.counters.snapshot()
+    }
+
+    /// Stops the thread and gives the offer back, which still stands.
+    ///
+    /// `None` if the thread has panicked, which ends the offer.
+    pub fn stop(mut self) -> Option<Offer> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Option<Offer> {
+        let thread = self.thread.take()?;
+        set(&self.wake);
+        let offer = thread.join().ok();
+        clear(&self.wake);
+        offer
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.join());
+    }
+}
+
+/// Sets an eventfd. It fails only when its counter is full, and then it is set.
+fn set(event: &OwnedFd) {
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+/// Clears an eventfd. It fails only when it is clear.
+fn clear(event: &OwnedFd) {
+    let _ = rustix::io::read(event, &mut [0; 8]);
+}
+
+/// Whether an eventfd is set, which stays as it is.
+fn is_set(event: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut fds = [PollFd::new(event, PollFlags::IN)];
+    match poll(&mut fds, Some(&rustix::event::Timespec::default())) {
+        Ok(ready) => ready > 0,
+        Err(errno) => errno != Errno::INTR,
+    }
+}

@@ -1,0 +1,314 @@
+//! Shared receive queues: one stock of receive requests for many queue pairs.
+//!
+//! Posting borrows the queue exclusively, as everywhere. The queue pairs that draw from it keep the kernel
+//! object alive; the ring goes with this handle.
+
+use std::fmt;
+use std::sync::Arc;
+
+use uverbs_uapi::flags::SrqAttrMask;
+use uverbs_uapi::handle::SrqHandle;
+use uverbs_uapi::write as abi;
+
+use crate::command::{CreateSrq, DestroySrq, DriverData, ModifySrq, QuerySrq};
+use crate::context::Context;
+use crate::driver::RecvQueue;
+use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
+use crate::pd::{Pd, PdUse, User};
+use crate::qp::RecvBatch;
+
+/// A shared receive queue to be: what it is to have.
+#[derive(Clone, Debug)]
+pub struct SrqBuilder<'a> {
+    pd: &'a Pd,
+    max_wr: u32,
+    max_sge: u32,
+    limit: u32,
+}
+
+impl Pd {
+    /// Starts the description of a shared receive queue for at least `max_wr` requests of one slice.
+    pub fn srq(&self, max_wr: u32) -> SrqBuilder<'_> {
+        SrqBuilder {
+            pd: self,
+            max_wr,
+            max_sge: 1,
+            limit: 0,
+        }
+    }
+}
+
+impl SrqBuilder<'_> {
+    /// Slices of a request; 1 if not said.
+    pub fn max_sge(mut self, max_sge: u32) -> Self {
+        self.max_sge = max_sge;
+        self
+    }
+
+    /// Asks for an event, once, when fewer requests than `limit` wait. See [`Srq::set_limit`].
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Creates the queue.
+    ///
+    /// # Errors
+    ///
+    /// A number exceeds the device's limits, which are then in the text. Manual page: `ibv_create_srq(3)`.
+    pub fn create(self) -> Result<Srq> {
+        let Self {
+            pd,
+            max_wr,
+            max_sge,
+            limit,
+        } = self;
+        let context = pd.context();
+        let id = context.new_id();
+        let command = CreateSrq {
+            pd: pd.handle(),
+            max_wr,
+            max_sge,
+            limit,
+            user_handle: id,
+            event_fd: context.event_fd()?,
+            driver: DriverData::default(),
+        };
+        let created = context
+            .driver()
+            .create_srq(context.fd(), command, pd.buffers());
+        let (handle, queue) = created.map_err(|error| with_limits(error, context))?;
+        let shared = SrqShared {
+            handle,
+            id,
+            alive: true,
+            pd: pd.user(User::Srq),
+        };
+        // Some drivers do not look at the limit when they create.
+        let srq = Srq {
+            queue,
+            shared: Arc::new(shared),
+        };
+        if limit > 0 {
+            srq.set_limit(limit)?;
+        }
+        Ok(srq)
+    }
+}
+
+/// Adds the device's limits to an error that may come from them.
+fn with_limits(error: Error, context: &Context) -> Error {
+    if error.errno() != Some(Errno::INVAL) {
+        return error;
+    }
+    match context.query_device() {
+        Ok(device) => error.with_detail(format!(
+            "the device's limits: max_srq_wr {}, max_srq_sge {}",
+            device.max_srq_wr, device.max_srq_sge
+        )),
+        Err(_) => error,
+    }
+}
+
+/// What a shared receive queue shares with the queue pairs that draw from it.
+pub(crate) struct SrqShared {
+    handle: SrqHandle,
+    id: u64,
+    /// False once the kernel object is gone.
+    alive: bool,
+    pd: PdUse,
+}
+
+impl SrqShared {
+    fn subject(&self) -> Subject {
+        Subject::numbered("SRQ", self.handle.0.into())
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        // The answer counts the events that were read; see `Cq` on why there is nothing to wait for.
+        self.pd.context().fd().execute(&DestroySrq(self.handle))?;
+        self.alive = false;
+        Ok(())
+    }
+}
+
+impl Drop for SrqShared {
+    fn drop(&mut self) {
+        if self.alive
+            && let Err(error) = self.destroy()
+        {
+            // It goes with the context at the latest.
+            tracing::debug!(target: "uverbs", %error, "an SRQ could not be destroyed when it was dropped");
+        }
+    }
+}
+
+/// What a shared receive queue is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqInfo {
+    /// Requests that it holds.
+    pub max_wr: u32,
+    /// Slices of a request.
+    pub max_sge: u32,
+    /// An event comes when fewer requests than this wait; 0 if none will.
+    pub limit: u32,
+}
+
+/// A shared receive queue.
+pub struct Srq {
+    // Before `shared`: the ring is unmapped while the kernel object still is.
+    queue: RecvQueue,
+    shared: Arc<SrqShared>,
+}
+
+impl Srq {
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        self.shared.pd.context()
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> SrqHandle {
+        self.shared.handle
+    }
+
+    /// The number by which events name it; unique in its context.
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// Requests that it really holds; at least what was asked for.
+    pub fn capacity(&self) -> u32 {
+        self.queue.capacity()
+    }
+
+    /// Slices that a request can really have.
+    pub fn max_sge(&self) -> u32 {
+        self.queue.max_sge()
+    }
+
+    /// Requests that wait for a message.
+    pub fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<SrqShared> {
+        &self.shared
+    }
+
+    /// Starts a batch of receive requests.
+    #[inline(always)]
+    pub fn recv(&mut self) -> RecvBatch<'_> {
+        RecvBatch::new(Some(&mut self.queue), self.shared.pd.tag(), None)
+    }
+
+    /// Asks for an event ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::AsyncEventType::SRQ_LIMIT_REACHED)) when
+    /// fewer requests than `limit` wait. It comes once; 0 takes the wish back.
+    ///
+    /// # Errors
+    ///
+    /// The limit exceeds the capacity. Manual page: `ibv_modify_srq(3)`.
+    pub fn set_limit(&self, limit: u32) -> Result<()> {
+        let core = abi::ModifySrq {
+            srq_handle: self.shared.handle.0,
+            attr_mask: SrqAttrMask::LIMIT.bits(),
+            srq_limit: limit,
+            ..Default::default()
+        };
+        let command = ModifySrq {
+            core,
+            driver: DriverData::default(),
+        };
+        let context = self.context();
+        context.driver().modify_srq(context.fd(), command)
+    }
+
+    /// Gives the queue another size; requests that wait stay.
+    ///
+    /// On a parent domain with an allocator the new ring is asked for there, and the old one goes back.
+    ///
+    /// # Errors
+    ///
+    /// More requests wait than fit, or the device's limit is exceeded: the queue is as it was. If the kernel
+    /// has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
+    /// `ibv_modify_srq(3)`.
+    pub fn resize(&mut self, max_wr: u32) -> Result<()> {
+        let core = abi::ModifySrq {
+            srq_handle: self.shared.handle.0,
+            attr_mask: SrqAttrMask::MAX_WR.bits(),
+            max_wr,
+            ..Default::default()
+        };
+        let command = ModifySrq {
+            core,
+            driver: DriverData::default(),
+        };
+        let context = self.shared.pd.context();
+        let resized = context.driver().resize_srq(
+            context.fd(),
+            command,
+            &mut self.queue,
+            self.shared.pd.buffers(),
+        );
+        resized.map_err(|error| with_limits(error, context))
+    }
+
+    /// Asks the kernel what the queue is set to.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed. Manual page: `ibv_query_srq(3)`.
+    pub fn query(&self) -> Result<SrqInfo> {
+        let abi::QuerySrqResp {
+            max_wr,
+            max_sge,
+            srq_limit,
+            ..
+        } = self.context().fd().execute(&QuerySrq(self.shared.handle))?;
+        Ok(SrqInfo {
+            max_wr,
+            max_sge,
+            limit: srq_limit,
+        })
+    }
+
+    /// Destroys the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] while queue pairs draw from it. The error gives the queue back. Manual page:
+    /// `ibv_destroy_srq(3)`.
+    pub fn destroy(self) -> Result<(), DestroyError<Srq>> {
+        let Srq { queue, shared } = self;
+        match Arc::try_unwrap(shared) {
+            Ok(mut shared) => match shared.destroy() {
+                Ok(()) => Ok(()),
+                Err(error) => Err(DestroyError {
+                    object: Srq {
+                        queue,
+                        shared: Arc::new(shared),
+                    },
+                    error,
+                }),
+            },
+            Err(shared) => {
+                let by = format!("{} QPs draw from it", Arc::strong_count(&shared) - 1);
+                let error = Error::new(Verb::DestroySrq, shared.subject(), Cause::Busy(by.into()));
+                Err(DestroyError {
+                    object: Srq { queue, shared },
+                    error,
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq")
+            .field("handle", &self.handle().0)
+            .field("id", &self.id())
+            .field("capacity", &self.capacity())
+            .finish()
+    }
+}

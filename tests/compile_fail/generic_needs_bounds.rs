@@ -1,0 +1,14 @@
+//! Code over any transport has to say what it needs of it.
+
+use uverbs::{LocalSlice, Qp, RemoteSlice, Transport, Ud};
+
+fn read<T: Transport + uverbs::RdmaRead>(qp: &mut Qp<T>, here: LocalSlice, there: RemoteSlice) {
+    let mut batch = qp.send();
+    let _ = unsafe { batch.read(here, there) };
+}
+
+fn post(qp: &mut Qp<Ud>, here: LocalSlice, there: RemoteSlice) {
+    read(qp, here, there);
+}
+
+fn main() {}

@@ -1,0 +1,16 @@
+//! A piece of local memory is none of the peer's, nor is its key.
+
+use uverbs::{LocalSlice, PostError, Qp, Rc, RemoteSlice};
+
+fn post(qp: &mut Qp<Rc>, here: LocalSlice) -> Result<(), PostError> {
+    qp.send().write_inline(b"hello", here)?;
+    let there = RemoteSlice {
+        address: 0,
+        length: 8,
+        rkey: here.lkey(),
+    };
+    qp.send().write_inline(b"hello", there)?;
+    Ok(())
+}
+
+fn main() {}

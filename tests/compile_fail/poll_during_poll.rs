@@ -1,0 +1,13 @@
+//! A queue is not polled while completions of it are looked at.
+
+use uverbs::{Cq, PollError};
+
+fn poll(cq: &mut Cq) -> Result<(), PollError> {
+    for completion in &mut cq.poll()? {
+        let _ = cq.poll()?;
+        println!("{completion:?}");
+    }
+    Ok(())
+}
+
+fn main() {}

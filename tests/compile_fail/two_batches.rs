@@ -1,0 +1,13 @@
+//! One batch at a time: posting borrows the queue exclusively.
+
+use uverbs::{PostError, Qp, Rc};
+
+fn post(qp: &mut Qp<Rc>) -> Result<(), PostError> {
+    let mut first = qp.send();
+    let mut second = qp.send();
+    first.send_inline(b"first")?;
+    second.send_inline(b"second")?;
+    Ok(())
+}
+
+fn main() {}

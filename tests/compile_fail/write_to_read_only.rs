@@ -1,0 +1,9 @@
+//! Memory that is registered for reading only is not written through its region.
+
+use uverbs::{Mr, OutOfBounds};
+
+fn write(region: &mut Mr<&'static [u8]>) -> Result<(), OutOfBounds> {
+    region.write_at(0, b"hello")
+}
+
+fn main() {}

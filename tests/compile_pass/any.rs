@@ -1,0 +1,40 @@
+//! A transport chosen at run time has all operations; the transport decides when they are called.
+
+use uverbs::{
+    Any, ConnectOptions, Cq, Endpoint, LocalSlice, Pd, PostError, Qp, QpType, RemoteSlice, Result,
+    UdPeer,
+};
+
+pub fn create(pd: &Pd, cq: &Cq, peer: Option<&Endpoint>) -> Result<Qp<Any>> {
+    let mut qp = match peer {
+        Some(_) => pd.qp(cq).create_any(QpType::RC)?,
+        None => pd.qp(cq).create_any(QpType::UD)?,
+    };
+    match peer {
+        Some(peer) => qp.connect(peer)?,
+        None => qp.activate(0x1111_1111, &ConnectOptions::default())?,
+    }
+    Ok(qp)
+}
+
+/// # Safety
+///
+/// As for [`uverbs::Batch`].
+pub unsafe fn post(
+    qp: &mut Qp<Any>,
+    to: UdPeer<'_>,
+    here: LocalSlice,
+    there: RemoteSlice,
+) -> std::result::Result<usize, PostError> {
+    let mut batch = qp.send();
+    unsafe {
+        batch.send(here)?;
+        batch.send_to(to, here)?;
+        batch.write(here, there)?;
+        batch.read(here, there)?;
+        batch.fetch_add(here, there, 1)?;
+    }
+    batch.ring()
+}
+
+fn main() {}

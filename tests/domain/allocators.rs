@@ -1,0 +1,172 @@
+//! What an allocator is asked on rxe, and when its buffers come back.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use uverbs::{Allocation, Purpose, Rc, ResourceType};
+
+use crate::common::script::{Script, expose, fresh, here, map_at, range};
+use crate::common::traffic::{CAPS, RcPair, cq_on};
+use crate::common::{Result, open, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test(
+            "allocators::requests_name_resource_size_and_domain",
+            requests,
+        ),
+        test(
+            "allocators::rings_lie_where_the_allocator_says",
+            rings_lie_there,
+        ),
+        test(
+            "allocators::each_buffer_comes_back_once_and_defaults_never",
+            comes_back_once,
+        ),
+        test(
+            "allocators::places_come_back_zeroed_and_private",
+            comes_back_zeroed,
+        ),
+        test(
+            "allocators::rings_stay_when_the_domain_is_dropped",
+            rings_keep_the_allocator,
+        ),
+    ]
+}
+
+/// Grants fresh pages for everything.
+fn always_fresh() -> Arc<Script> {
+    Arc::new(Script::new(|_, request| {
+        Ok(Allocation::Memory(fresh(request.size)))
+    }))
+}
+
+fn requests() -> Result {
+    let context = open()?;
+    // So that the domain's number and the PD's differ.
+    let unused = context.alloc_pd()?;
+    let pd = context.alloc_pd()?;
+    let script = always_fresh();
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let cq = cq_on(&domain)?;
+    let qp = domain.create_qp::<Rc>(&cq, CAPS)?;
+    let asked = script.seen().asked;
+    let resources: Vec<_> = asked.iter().map(|request| request.resource).collect();
+    assert_eq!(
+        resources,
+        [
+            ResourceType::RXE_CQ,
+            ResourceType::RXE_SEND,
+            ResourceType::RXE_RECV
+        ]
+    );
+    for request in &asked {
+        assert!(request.size > 0 && request.size % 4096 == 0, "{request:?}");
+        assert_eq!(request.alignment, 4096);
+        assert_eq!(request.purpose, Purpose::Place);
+        assert_eq!((request.pd, request.domain), (pd.handle(), domain.id()));
+    }
+    // Queues of more requests make larger rings.
+    let caps = uverbs::Caps {
+        max_send_wr: 512,
+        ..CAPS
+    };
+    let large = domain.create_qp::<Rc>(&cq, caps)?;
+    let asked = script.seen().asked;
+    assert!(asked[3].size > 4 * asked[1].size, "{asked:?}");
+    assert_eq!(asked[4].size, asked[2].size);
+    drop((qp, large, cq, unused));
+    Ok(())
+}
+
+/// The kernel's account: its file is mapped at the allocator's addresses, from the first byte to the last.
+fn rings_lie_there() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let script = always_fresh();
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    pair.exchange()?;
+    let live = script.seen().live;
+    assert_eq!(live.len(), 5);
+    for (address, request) in live {
+        let map = map_at(address).ok_or("not mapped")?;
+        assert!(
+            map.contains("/dev/infiniband/uverbs") && map.contains("rw-s"),
+            "{map}"
+        );
+        let range = range(&map).ok_or("no range")?;
+        assert_eq!(range, address..address + request.size, "{request:?}");
+    }
+    Ok(())
+}
+
+fn comes_back_once() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    // Every other ring is the driver's own.
+    let script = Arc::new(Script::new(|number, request| match number % 2 {
+        0 => Ok(Allocation::Default),
+        _ => Ok(Allocation::Memory(fresh(request.size))),
+    }));
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    pair.exchange()?;
+    let seen = script.seen();
+    assert_eq!((seen.asked.len(), seen.live.len(), seen.freed), (5, 3, 0));
+    let RcPair { cq, a, b, .. } = pair;
+    // CQ, the receive ring of `a`, the send ring of `b`... whichever: one each has been granted.
+    a.destroy()?;
+    assert_eq!(script.seen().freed, 1);
+    // By dropping as by destroying, and by halves.
+    let (send, recv) = b.split();
+    drop(send);
+    drop(recv);
+    assert_eq!(script.seen().freed, 2);
+    cq.destroy()?;
+    let seen = script.seen();
+    assert_eq!((seen.freed, seen.live.len()), (3, 0));
+    assert_eq!(seen.complaints, Vec::<String>::new());
+    Ok(())
+}
+
+fn comes_back_zeroed() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let place = fresh(1 << 20);
+    let address = expose(place);
+    let script = Arc::new(Script::new(move |_, request| here(address, request.size)));
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let byte = || {
+        // SAFETY: the pages are mapped and readable throughout, and no ring of the driver's is read here.
+        unsafe { place.cast::<u8>().as_ptr().read_volatile() }
+    };
+    // SAFETY: the pages are this test's as long as no ring lies there.
+    unsafe { place.cast::<u8>().as_ptr().write_bytes(0x77, 4096) };
+    let cq = cq_on(&domain)?;
+    assert!(map_at(address).is_some_and(|map| map.contains("uverbs")));
+    cq.destroy()?;
+    let map = map_at(address).ok_or("nothing is mapped there any more")?;
+    assert!(!map.contains("uverbs") && map.contains("rw-p"), "{map}");
+    assert_eq!(byte(), 0);
+    // The same place serves again.
+    cq_on(&domain)?.destroy()?;
+    assert_eq!(script.seen().freed, 2);
+    Ok(())
+}
+
+fn rings_keep_the_allocator() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let script = always_fresh();
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    drop((domain, pd, context));
+    pair.exchange()?;
+    assert_eq!(script.seen().freed, 0);
+    drop(pair);
+    let seen = script.seen();
+    assert_eq!((seen.freed, seen.live.len()), (5, 0));
+    assert_eq!(Arc::strong_count(&script), 1);
+    Ok(())
+}

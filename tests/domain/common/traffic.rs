@@ -1,0 +1,167 @@
+//! Messages between two queue pairs of one device, and a look at every byte of them.
+
+use std::time::{Duration, Instant};
+
+use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Mr, ParentDomain, Pd, Qp, Rc, Ud};
+
+use super::Result;
+
+/// How long a completion may take. Under emulation everything is slow; only a hang takes this long.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Messages that go each way; as many as rdma-core's own test of parent domains sends.
+const ROUNDS: u8 = 10;
+
+/// Bytes of a message: two packets of rxe's default path.
+const SIZE: usize = 1500;
+
+/// Bytes in front of a received datagram.
+const GRH: usize = 40;
+
+const QKEY: u32 = 0x1111_1111;
+
+/// The queues that most tests make.
+pub(crate) const CAPS: Caps = Caps {
+    max_send_wr: 16,
+    max_recv_wr: 16,
+    max_send_sge: 1,
+    max_recv_sge: 1,
+    max_inline_data: 64,
+};
+
+/// A completion queue whose ring is on the domain.
+pub(crate) fn cq_on(domain: &ParentDomain) -> Result<Cq> {
+    Ok(domain.context().cq(32).domain(domain).create()?)
+}
+
+/// Two connected queue pairs, with memory of their own.
+pub(crate) struct RcPair {
+    pub(crate) cq: Cq,
+    pub(crate) a: Qp<Rc>,
+    pub(crate) b: Qp<Rc>,
+    from: Mr<Vec<u8>>,
+    to: Mr<Vec<u8>>,
+}
+
+impl RcPair {
+    /// Queue pairs on `pd` and memory in `memory`, which are to be interchangeable.
+    pub(crate) fn new(pd: &Pd, memory: &Pd, cq: Cq) -> Result<Self> {
+        let mut a = pd.create_qp::<Rc>(&cq, CAPS)?;
+        let mut b = pd.create_qp::<Rc>(&cq, CAPS)?;
+        let (at_a, at_b) = (a.endpoint()?, b.endpoint()?);
+        a.connect(&at_b)?;
+        b.connect(&at_a)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let from = memory.register(vec![0; SIZE], access)?;
+        let to = memory.register(vec![0; SIZE], access)?;
+        Ok(Self { cq, a, b, from, to })
+    }
+
+    /// Sends, writes and reads, and compares every byte.
+    pub(crate) fn exchange(&mut self) -> Result {
+        for round in 0..ROUNDS {
+            self.send(round)?;
+            self.write(round ^ 0x80)?;
+            self.read(round ^ 0x40)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, seed: u8) -> Result {
+        self.from.write_at(0, &pattern(seed))?;
+        let mut batch = self.b.recv();
+        // SAFETY: both regions live, and nobody touches them until the completions are here.
+        unsafe { batch.post(1, self.to.slice(..)?)? };
+        batch.ring()?;
+        let mut batch = self.a.send();
+        // SAFETY: as above.
+        unsafe { batch.send(self.from.slice(..)?)? }.signaled(2);
+        batch.ring()?;
+        complete(&mut self.cq, 2)?;
+        same(&self.to, 0, seed)
+    }
+
+    fn write(&mut self, seed: u8) -> Result {
+        self.from.write_at(0, &pattern(seed))?;
+        let mut batch = self.b.send();
+        // SAFETY: both regions live, and nobody touches them until the completion is here.
+        unsafe { batch.write(self.from.slice(..)?, self.to.remote())? }.signaled(3);
+        batch.ring()?;
+        complete(&mut self.cq, 1)?;
+        same(&self.to, 0, seed)
+    }
+
+    fn read(&mut self, seed: u8) -> Result {
+        self.to.write_at(0, &pattern(seed))?;
+        let mut batch = self.a.send();
+        // SAFETY: both regions live, and nobody touches them until the completion is here.
+        unsafe { batch.read(self.from.slice(..)?, self.to.remote())? }.signaled(4);
+        batch.ring()?;
+        complete(&mut self.cq, 1)?;
+        same(&self.from, 0, seed)
+    }
+}
+
+/// Datagrams from one queue pair to another, the address handle on `address` and the memory in `memory`.
+pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Result {
+    const SHORT: usize = 512;
+    let mut a = pd.create_qp::<Ud>(&cq, CAPS)?;
+    let mut b = pd.create_qp::<Ud>(&cq, CAPS)?;
+    let options = ConnectOptions::default();
+    a.activate(QKEY, &options)?;
+    b.activate(QKEY, &options)?;
+    let path = pd.context().path_to(&b.endpoint()?, &options)?;
+    let ah = address.create_ah(&path)?;
+    let mut from = memory.register(vec![0u8; SHORT], Access::empty())?;
+    let to = memory.register(vec![0u8; GRH + SHORT], Access::LOCAL_WRITE)?;
+    for seed in 0..ROUNDS {
+        from.write_at(0, &pattern(seed)[..SHORT])?;
+        let mut batch = b.recv();
+        // SAFETY: both regions live, and nobody touches them until the completions are here.
+        unsafe { batch.post(1, to.slice(..)?)? };
+        batch.ring()?;
+        let mut batch = a.send();
+        // SAFETY: as above.
+        unsafe { batch.send_to(ah.to(b.qpn(), QKEY), from.slice(..)?)? }.signaled(2);
+        batch.ring()?;
+        complete(&mut cq, 2)?;
+        same(&to, GRH, seed)?;
+    }
+    Ok(())
+}
+
+/// Opens a device's path to itself, for address handles that nothing is sent along.
+pub(crate) fn own_path(context: &Context) -> Result<uverbs::AddressVector> {
+    let (index, gid) = context.best_gid(1)?.ok_or("the port has no GID")?;
+    Ok(uverbs::AddressVector::global(1, index, gid))
+}
+
+fn pattern(seed: u8) -> Vec<u8> {
+    (0..SIZE)
+        .map(|at| (at as u8).wrapping_mul(7) ^ seed)
+        .collect()
+}
+
+/// Waits for `count` completions, all of them good.
+fn complete(cq: &mut Cq, mut count: usize) -> Result {
+    let until = Instant::now() + LIMIT;
+    while count > 0 {
+        for completion in &mut cq.poll()? {
+            completion.result()?;
+            count -= 1;
+        }
+        if Instant::now() > until {
+            return Err(format!("{count} completions are missing").into());
+        }
+    }
+    Ok(())
+}
+
+fn same(region: &Mr<Vec<u8>>, offset: usize, seed: u8) -> Result {
+    let mut bytes = vec![0; region.len() - offset];
+    region.read_at(offset, &mut bytes)?;
+    if bytes != pattern(seed)[..bytes.len()] {
+        return Err(format!("wrong bytes arrived in round {seed:#x}").into());
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! Allocators that fail, in the middle of creating an object above all: the error surfaces, nothing leaks, and nothing
+//! stays behind in the kernel.
+
+use std::error::Error as _;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use libtest_mimic::Trial;
+use rustix::mm::MapFlags;
+use uverbs::{
+    AllocError, Allocation, Allocator, BufferRequest, Cause, Context, Cq, Error, ParentDomain, Pd,
+    Rc, Verb,
+};
+
+use crate::common::script::{Script, expose, fresh, here, mapped, unmap};
+use crate::common::traffic::{CAPS, RcPair, cq_on};
+use crate::common::{Resources, Result, open, test};
+use crate::kinds::reserve_huge_pages;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test(
+            "errors::refusal_of_the_second_ring_undoes_the_first",
+            second_ring_refused,
+        ),
+        test("errors::refusal_of_a_cq_ring", cq_ring_refused),
+        test("errors::wrong_alignment", wrong_alignment),
+        test("errors::too_small", too_small),
+        test("errors::overlap_with_a_live_ring", overlap),
+        test("errors::place_in_a_huge_page", huge_place),
+        test("errors::panic_in_allocate", panic_in_allocate),
+        test("errors::panic_in_free", panic_in_free),
+    ]
+}
+
+/// A domain with a scripted allocator, and a CQ that is not on it.
+struct Rig {
+    before: Resources,
+    script: Arc<Script>,
+    domain: ParentDomain,
+    cq: Cq,
+    _pd: Pd,
+    _context: Context,
+}
+
+fn rig(
+    answer: impl Fn(usize, &BufferRequest) -> std::result::Result<Allocation, AllocError>
+    + Send
+    + Sync
+    + 'static,
+) -> Result<Rig> {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let script = Arc::new(Script::new(answer));
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let cq = context.create_cq(32)?;
+    Ok(Rig {
+        before: Resources::now()?,
+        script,
+        domain,
+        cq,
+        _pd: pd,
+        _context: context,
+    })
+}
+
+impl Rig {
+    /// Creates a queue pair, which must fail, and checks that nothing is left: in the kernel, or with the allocator, which
+    /// has granted and got back `freed` buffers.
+    fn fails(&self, freed: usize) -> Result<Error> {
+        let error = self.domain.create_qp::<Rc>(&self.cq, CAPS).unwrap_err();
+        assert_eq!(Resources::now()?, self.before, "{error}");
+        let seen = self.script.seen();
+        assert_eq!((seen.freed, seen.live.len()), (freed, 0), "{error}");
+        assert_eq!(seen.complaints, Vec::<String>::new());
+        Ok(error)
+    }
+
+    /// The text of a refusal that comes from the library.
+    fn refused(&self, freed: usize) -> Result<String> {
+        let error = self.fails(freed)?;
+        assert_eq!(error.verb(), Verb::AllocBuffer, "{error}");
+        assert!(matches!(error.cause(), Cause::Allocator(_)), "{error:?}");
+        Ok(error.to_string())
+    }
+}
+
+#[derive(Debug)]
+struct Mine(u32);
+
+impl std::fmt::Display for Mine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no room, code {}", self.0)
+    }
+}
+
+impl std::error::Error for Mine {}
+
+fn second_ring_refused() -> Result {
+    let rig = rig(|number, request| match number {
+        2 => Err(AllocError::new(Mine(7))),
+        _ => Ok(Allocation::Memory(fresh(request.size))),
+    })?;
+    let error = rig.fails(1)?;
+    let mine = error
+        .source()
+        .and_then(|source| source.downcast_ref::<Mine>());
+    assert_eq!(mine.map(|mine| mine.0), Some(7), "{error}");
+    assert!(error.to_string().contains("receive ring"), "{error}");
+    // The domain works on: the third and fourth request are granted.
+    let qp = rig.domain.create_qp::<Rc>(&rig.cq, CAPS)?;
+    qp.destroy()?;
+    assert_eq!(rig.script.seen().freed, 3);
+    Ok(())
+}
+
+fn cq_ring_refused() -> Result {
+    let rig = rig(|_, _| Err(AllocError::new("never")))?;
+    let error = rig
+        .domain
+        .context()
+        .cq(8)
+        .domain(&rig.domain)
+        .create()
+        .unwrap_err();
+    assert!(error.to_string().ends_with("never"), "{error}");
+    assert_eq!(Resources::now()?, rig.before);
+    assert_eq!(rig.script.seen().freed, 0);
+    Ok(())
+}
+
+fn wrong_alignment() -> Result {
+    let rig = rig(|_, request| {
+        let memory = fresh(request.size + 4096).cast::<u8>();
+        // SAFETY: the mapping is a page longer than asked for.
+        let crooked = unsafe { memory.add(2048) };
+        Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
+            crooked,
+            request.size,
+        )))
+    })?;
+    let said = rig.refused(1)?;
+    assert!(said.contains("not aligned to 4096"), "{said}");
+    Ok(())
+}
+
+fn too_small() -> Result {
+    let rig = rig(|number, request| {
+        // The second ring, to have one to undo.
+        let size = if number == 2 {
+            request.size - 1
+        } else {
+            request.size
+        };
+        let memory = fresh(request.size).cast();
+        Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
+            memory, size,
+        )))
+    })?;
+    let said = rig.refused(2)?;
+    assert!(said.contains("are needed"), "{said}");
+    Ok(())
+}
+
+/// The second ring over the first: without the check it would replace it, and the device would lose its doorbell's other
+/// end in silence.
+fn overlap() -> Result {
+    let last = AtomicUsize::new(0);
+    let rig = rig(move |number, request| {
+        if number == 2 {
+            return here(last.load(Ordering::Relaxed), request.size);
+        }
+        let memory = fresh(request.size);
+        last.store(expose(memory), Ordering::Relaxed);
+        Ok(Allocation::Memory(memory))
+    })?;
+    let error = rig.domain.create_qp::<Rc>(&rig.cq, CAPS).unwrap_err();
+    assert!(
+        error.to_string().contains("overlaps one that is in use"),
+        "{error}"
+    );
+    assert_eq!(Resources::now()?, rig.before);
+    assert_eq!(rig.script.seen().freed, 2);
+    // Other domains' rings are looked at as well.
+    let first = rig.domain.create_qp::<Rc>(&rig.cq, CAPS)?;
+    let taken = *rig.script.seen().live.keys().next().ok_or("no ring")?;
+    let thief = Script::new(move |_, request| here(taken, request.size));
+    let other = rig.domain.parent_domain().allocator(thief).build()?;
+    let error = cq_on(&other).map(drop).unwrap_err();
+    assert!(error.to_string().contains("overlaps"), "{error}");
+    Ok(first.destroy()?)
+}
+
+/// The kernel does not map over a part of a huge page, and the error says what the matter may be.
+fn huge_place() -> Result {
+    reserve_huge_pages()?;
+    let huge = mapped(
+        2 << 20,
+        MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB,
+    )?;
+    let address = expose(huge);
+    let rig = rig(move |_, request| here(address, request.size))?;
+    let error = rig.fails(1)?;
+    assert_eq!(error.verb(), Verb::MapQueue, "{error}");
+    // Linux 6.1 has one errno for all that keeps it from unmapping what is there.
+    let errnos = [Some(uverbs::Errno::INVAL), Some(uverbs::Errno::NOMEM)];
+    assert!(errnos.contains(&error.errno()), "{error}");
+    assert!(error.to_string().contains("huge page"), "{error}");
+    // The page is whole.
+    // SAFETY: it is mapped, and no ring lies in it.
+    unsafe { huge.cast::<u8>().as_ptr().write_bytes(1, 2 << 20) };
+    drop(rig);
+    unmap(huge);
+    Ok(())
+}
+
+fn panic_in_allocate() -> Result {
+    let rig = rig(|number, request| match number {
+        2 => panic!("the allocator has lost its mind"),
+        _ => Ok(Allocation::Memory(fresh(request.size))),
+    })?;
+    let said = rig.refused(1)?;
+    assert!(
+        said.contains("panicked: the allocator has lost its mind"),
+        "{said}"
+    );
+    rig.domain.create_qp::<Rc>(&rig.cq, CAPS)?.destroy()?;
+    Ok(())
+}
+
+/// Grants pages and panics when they come back, once it is told to.
+struct Ungrateful(AtomicBool);
+
+// SAFETY: each buffer has a mapping of its own that is never unmapped.
+unsafe impl Allocator for Ungrateful {
+    fn allocate(&self, request: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
+        Ok(Allocation::Memory(fresh(request.size)))
+    }
+
+    fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
+        assert!(!self.0.load(Ordering::Relaxed), "I do not want it back");
+    }
+}
+
+fn panic_in_free() -> Result {
+    let before = Resources::now()?;
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let ungrateful = Arc::new(Ungrateful(AtomicBool::new(false)));
+    let domain = pd
+        .parent_domain()
+        .allocator(Arc::clone(&ungrateful))
+        .build()?;
+    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    let other = domain.create_qp::<Rc>(&pair.cq, CAPS)?;
+    ungrateful.0.store(true, Ordering::Relaxed);
+    other.destroy()?;
+    pair.exchange()?;
+    drop((pair, domain, pd, context));
+    assert_eq!(Resources::now()?, before);
+    Ok(())
+}

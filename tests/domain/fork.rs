@@ -1,0 +1,71 @@
+//! Processes that fork while rings lie in an allocator's memory.
+
+use std::io::{Read, Write};
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use uverbs::{Allocator, Arena, GuardPages, SharedMemfd};
+
+use crate::common::traffic::{RcPair, cq_on};
+use crate::common::{Result, open, test};
+use crate::kinds::Aligned;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("fork::arena", || {
+            disturbs_nothing(Arena::new(vec![0u8; 4 << 20])?)
+        }),
+        test("fork::guard_pages", || disturbs_nothing(GuardPages::new())),
+        test("fork::shared_memfd", || {
+            disturbs_nothing(SharedMemfd::new(4 << 20)?)
+        }),
+        test("fork::aligned", || disturbs_nothing(Aligned)),
+    ]
+}
+
+/// Traffic before, during and after a child's life, also of a child that runs another program.
+fn disturbs_nothing(allocator: impl Allocator) -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let domain = pd.parent_domain().allocator(allocator).build()?;
+    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    pair.exchange()?;
+    let child = Child::fork()?;
+    pair.exchange()?;
+    child.end()?;
+    pair.exchange()?;
+    assert!(Command::new("true").status()?.success());
+    pair.exchange()
+}
+
+/// A forked process that does nothing until it is told to end.
+struct Child {
+    pid: libc::pid_t,
+    go: std::io::PipeWriter,
+}
+
+impl Child {
+    fn fork() -> Result<Self> {
+        let (mut wait, go) = std::io::pipe()?;
+        // SAFETY: the child waits for its end of the pipe and leaves by `_exit`: no locks, no destructors.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let end = wait.read_exact(&mut [0]);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(end.is_err().into()) };
+        }
+        if pid < 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        Ok(Self { pid, go })
+    }
+
+    fn end(mut self) -> Result {
+        self.go.write_all(&[0])?;
+        let mut status = 0;
+        // SAFETY: waits for the child that was forked; `status` is where its end goes.
+        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        assert_eq!((waited, status), (self.pid, 0));
+        Ok(())
+    }
+}

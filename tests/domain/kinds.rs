@@ -1,0 +1,172 @@
+//! Traffic over every kind of domain: what rdma-core's test_parent_domain does, over every allocator.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fs;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use uverbs::{
+    AllocError, Allocation, Allocator, Arena, BufferRequest, Counting, GuardPages, HugePageSize,
+    HugePages, NumaNode, ResourceType, SharedMemfd,
+};
+
+use crate::common::traffic::{RcPair, cq_on, datagrams};
+use crate::common::{Resources, Result, open, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let kinds: [(&'static str, MakeKind); 8] = [
+        ("no_allocator", || Ok(None)),
+        ("always_default", || defaults(AlwaysDefault)),
+        ("aligned", || grants(Aligned)),
+        ("arena", || grants(Arena::new(vec![0u8; 4 << 20])?)),
+        ("guard_pages", || grants(GuardPages::new())),
+        ("shared_memfd", || grants(SharedMemfd::new(4 << 20)?)),
+        ("huge_pages", || {
+            reserve_huge_pages()?;
+            defaults(HugePages::of(HugePageSize::Mib2)?)
+        }),
+        ("numa_node", || defaults(NumaNode::new(0)?)),
+    ];
+    let tests = kinds.into_iter().flat_map(|(name, kind)| {
+        [
+            test(&format!("kinds::rc_{name}"), move || over(kind()?, rc)),
+            test(&format!("kinds::ud_{name}"), move || over(kind()?, ud)),
+        ]
+    });
+    tests.collect()
+}
+
+/// Makes an allocator for a domain; `None` for a domain without.
+type MakeKind = fn() -> Result<Option<Kind>>;
+
+/// An allocator, and whether it grants what rxe asks.
+pub(crate) struct Kind {
+    allocator: Arc<Counting<Arc<dyn Allocator>>>,
+    grants: bool,
+}
+
+fn grants(allocator: impl Allocator) -> Result<Option<Kind>> {
+    kind(allocator, true)
+}
+
+/// Allocators that leave rxe's rings to the driver: what they have to offer is not for places.
+fn defaults(allocator: impl Allocator) -> Result<Option<Kind>> {
+    kind(allocator, false)
+}
+
+fn kind(allocator: impl Allocator, grants: bool) -> Result<Option<Kind>> {
+    let allocator: Arc<dyn Allocator> = Arc::new(allocator);
+    Ok(Some(Kind {
+        allocator: Arc::new(Counting::new(allocator)),
+        grants,
+    }))
+}
+
+/// Reserves huge pages in the guest, once.
+pub(crate) fn reserve_huge_pages() -> Result {
+    fs::write(
+        "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+        "16",
+    )?;
+    Ok(())
+}
+
+/// Runs traffic over a domain with an allocator, and compares what the allocator saw with what there was.
+fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Result {
+    let before = Resources::now()?;
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let td = context.alloc_td();
+    let builder = pd.parent_domain().thread_domain(&td);
+    let domain = match &kind {
+        Some(kind) => builder.allocator(Arc::clone(&kind.allocator)),
+        None => builder,
+    }
+    .build()?;
+    traffic(&domain)?;
+    domain.dealloc()?;
+    td.dealloc()?;
+    pd.dealloc()?;
+    drop(context);
+    assert_eq!(Resources::now()?, before);
+
+    let Some(Kind { allocator, grants }) = kind else {
+        return Ok(());
+    };
+    let counts = allocator.counts();
+    let rings = [
+        (ResourceType::RXE_SEND, 2),
+        (ResourceType::RXE_RECV, 2),
+        (ResourceType::RXE_CQ, 1),
+    ];
+    assert_eq!(counts.len(), rings.len(), "{counts:?}");
+    for (resource, number) in rings {
+        let count = counts[&resource];
+        let granted = if grants { number } else { 0 };
+        assert_eq!(
+            (count.asked, count.granted),
+            (number, granted),
+            "{resource:?}"
+        );
+        assert_eq!(
+            (count.defaulted, count.refused),
+            (number - granted, 0),
+            "{resource:?}"
+        );
+        assert_eq!(
+            (count.freed, count.live_bytes),
+            (granted, 0),
+            "{resource:?}"
+        );
+    }
+    Ok(())
+}
+
+fn rc(domain: &uverbs::ParentDomain) -> Result {
+    RcPair::new(domain, domain, cq_on(domain)?)?.exchange()
+}
+
+fn ud(domain: &uverbs::ParentDomain) -> Result {
+    datagrams(domain, domain, domain, cq_on(domain)?)
+}
+
+/// Leaves everything to the driver.
+struct AlwaysDefault;
+
+// SAFETY: it gives no memory.
+unsafe impl Allocator for AlwaysDefault {
+    fn allocate(&self, _: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
+        Ok(Allocation::Default)
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        panic!("{memory:?} was never granted, and comes back for {request:?}");
+    }
+}
+
+/// The heap's aligned memory, as in rdma-core's test.
+pub(crate) struct Aligned;
+
+fn layout(request: &BufferRequest) -> Layout {
+    Layout::from_size_align(request.size, request.alignment).expect("a sensible request")
+}
+
+// SAFETY: the heap gives memory to one user at a time. Parts of pages that a fork copies are never a ring: on rxe the
+// request is for whole pages, which are mapped over.
+unsafe impl Allocator for Aligned {
+    fn allocate(&self, request: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
+        // SAFETY: the size of a ring is not 0.
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout(request)) });
+        let memory = memory.ok_or_else(|| AllocError::new("the heap is full"))?;
+        Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
+            memory,
+            request.size,
+        )))
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        // SAFETY: the memory came from `alloc_zeroed` with the same layout.
+        unsafe { dealloc(memory.cast().as_ptr(), layout(request)) }
+    }
+}

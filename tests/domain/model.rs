@@ -1,0 +1,436 @@
+//! Random sequences of create, destroy and drop in any order, against a simple model of who may be destroyed when.
+//!
+//! The model: an object is alive as long as its handle is held or an object that was made with it is alive. To destroy
+//! one succeeds if nothing alive was made with it, and otherwise is refused with the living counted by kind. At quiet
+//! points the kernel's own counts must be those of the model, and the allocator's live buffers too.
+//!
+//! `UVERBS_MODEL_SEED` repeats a run, `UVERBS_MODEL_STEPS` sets its length.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use libtest_mimic::Trial;
+use uverbs::{
+    Access, AddressVector, Ah, Caps, Cause, Context, Counting, Cq, DestroyError, GuardPages, Mr,
+    ParentDomain, Pd, Qp, Rc, ThreadDomain,
+};
+
+use crate::common::traffic::own_path;
+use crate::common::{Resources, Result, open, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![test("model::random_orders_of_create_destroy_and_drop", run)]
+}
+
+/// Steps between quiet points.
+const PERIOD: usize = 250;
+
+/// Objects that there are at most at a time; beyond, only destruction is left.
+const MOST: usize = 60;
+
+/// The kinds in the order in which a refusal counts them, thread domains and PDs last since they stand on nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Mr,
+    Ah,
+    Qp,
+    Cq,
+    Domain,
+    Td,
+    Pd,
+}
+
+/// The kinds that a protection domain counts, by the name in the refusal.
+const COUNTED: [(Kind, &str); 5] = [
+    (Kind::Mr, "MR"),
+    (Kind::Ah, "AH"),
+    (Kind::Qp, "QP"),
+    (Kind::Cq, "CQ"),
+    (Kind::Domain, "parent domain"),
+];
+
+/// A handle of the library's.
+enum Handle {
+    Mr(Mr<Vec<u8>>),
+    Ah(Ah),
+    Qp(Box<Qp<Rc>>),
+    Cq(Cq),
+    Domain(ParentDomain),
+    Td(ThreadDomain),
+    Pd(Pd),
+}
+
+impl Handle {
+    /// What a protection domain is wanted for.
+    fn as_pd(&self) -> Option<&Pd> {
+        match self {
+            Handle::Pd(pd) => Some(pd),
+            Handle::Domain(domain) => Some(domain),
+            _ => None,
+        }
+    }
+
+    /// Destroys the object; if it is refused, gives it back with what was said.
+    fn destroy(self) -> std::result::Result<(), Box<(Handle, Cause)>> {
+        fn back<T>(kind: fn(T) -> Handle) -> impl FnOnce(DestroyError<T>) -> Box<(Handle, Cause)> {
+            move |failed| Box::new((kind(failed.object), failed.error.cause().clone()))
+        }
+        match self {
+            Handle::Mr(mr) => mr.deregister().map(drop).map_err(back(Handle::Mr)),
+            Handle::Ah(ah) => ah.destroy().map_err(back(Handle::Ah)),
+            Handle::Qp(qp) => qp.destroy().map_err(back(|qp| Handle::Qp(Box::new(qp)))),
+            Handle::Cq(cq) => cq.destroy().map_err(back(Handle::Cq)),
+            Handle::Domain(domain) => domain.dealloc().map_err(back(Handle::Domain)),
+            Handle::Td(td) => td.dealloc().map_err(back(Handle::Td)),
+            Handle::Pd(pd) => pd.dealloc().map_err(back(Handle::Pd)),
+        }
+    }
+}
+
+/// What the model knows of an object.
+struct Object {
+    kind: Kind,
+    /// What it was made with.
+    parents: Vec<usize>,
+    handle: Option<Handle>,
+    /// Buffers that it holds of the allocator as long as its handle is held.
+    buffers: usize,
+    /// For a domain: rings of its objects come from the allocator.
+    allocates: bool,
+}
+
+/// The objects that are alive, and what is needed to make more.
+struct World {
+    context: Context,
+    path: AddressVector,
+    allocator: Arc<Counting<GuardPages>>,
+    /// By number; what is made with an object has a higher one.
+    objects: BTreeMap<usize, Object>,
+    /// How many have been made.
+    made: usize,
+    random: Random,
+}
+
+fn run() -> Result {
+    let seed = match env::var("UVERBS_MODEL_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64,
+    };
+    let steps: usize = match env::var("UVERBS_MODEL_STEPS") {
+        Ok(steps) => steps.parse()?,
+        Err(_) => 3000,
+    };
+    println!("model: UVERBS_MODEL_SEED={seed} UVERBS_MODEL_STEPS={steps}");
+    let before = Resources::now()?;
+    let context = open()?;
+    let mut world = World {
+        path: own_path(&context)?,
+        context,
+        allocator: Arc::new(Counting::new(GuardPages::new())),
+        objects: BTreeMap::new(),
+        made: 0,
+        random: Random(seed | 1),
+    };
+    for step in 1..=steps {
+        world
+            .step()
+            .map_err(|why| format!("seed {seed}, step {step}: {why}"))?;
+        if step % PERIOD == 0 {
+            world
+                .agree(before)
+                .map_err(|why| format!("seed {seed}, step {step}: {why}"))?;
+        }
+    }
+    let made = world.made;
+    while let Some(at) = world.any(|object| object.handle.is_some()) {
+        world.object(at).handle = None;
+        world.bury();
+    }
+    world
+        .agree(before)
+        .map_err(|why| format!("seed {seed}, at the end: {why}"))?;
+    drop(world);
+    assert_eq!(Resources::now()?, before);
+    println!("model: {made} objects made");
+    Ok(())
+}
+
+impl World {
+    /// Does one thing at random.
+    fn step(&mut self) -> Result {
+        let held = self
+            .objects
+            .values()
+            .filter(|object| object.handle.is_some())
+            .count();
+        match self.random.below(10) {
+            0..6 if held < MOST => self.create(),
+            0..8 => self.destroy(),
+            _ => {
+                if let Some(at) = self.any(|object| object.handle.is_some()) {
+                    self.object(at).handle = None;
+                    self.bury();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A random object of which this is true.
+    fn any(&mut self, is_wanted: impl Fn(&Object) -> bool) -> Option<usize> {
+        let objects = self.objects.iter();
+        let wanted: Vec<usize> = objects
+            .filter(|(_, object)| is_wanted(object))
+            .map(|(&at, _)| at)
+            .collect();
+        let count = wanted.len();
+        (count > 0).then(|| wanted[self.random.below(count)])
+    }
+
+    fn object(&mut self, at: usize) -> &mut Object {
+        self.objects.get_mut(&at).expect("an object that is alive")
+    }
+
+    /// Forgets the dead: those without a handle that nothing alive was made with.
+    fn bury(&mut self) {
+        let numbers: Vec<usize> = self.objects.keys().rev().copied().collect();
+        for at in numbers {
+            if self.objects[&at].handle.is_none() && self.children(at).next().is_none() {
+                self.objects.remove(&at);
+            }
+        }
+    }
+
+    /// What was made with an object, as often as that uses it: a QP whose sends and receives complete on one queue uses it
+    /// twice.
+    fn children(&self, at: usize) -> impl Iterator<Item = &Object> {
+        let later = self.objects.range(at + 1..);
+        later.flat_map(move |(_, child)| {
+            child
+                .parents
+                .iter()
+                .filter(move |&&parent| parent == at)
+                .map(move |_| child)
+        })
+    }
+
+    fn handle(&self, at: usize) -> Result<&Handle> {
+        Ok(self.objects[&at]
+            .handle
+            .as_ref()
+            .ok_or("the handle is gone")?)
+    }
+
+    fn create(&mut self) -> Result {
+        let pd = self.any(|object| {
+            object
+                .handle
+                .as_ref()
+                .is_some_and(|handle| handle.as_pd().is_some())
+        });
+        let cq = self.any(|object| matches!(object.handle, Some(Handle::Cq(_))));
+        let made = match (self.random.below(12), pd, cq) {
+            (0, ..) | (_, None, _) => {
+                Object::new(Handle::Pd(self.context.alloc_pd()?), Kind::Pd, vec![])
+            }
+            (1, ..) => Object::new(Handle::Td(self.context.alloc_td()), Kind::Td, vec![]),
+            (2 | 3, Some(pd), _) => self.make_mr(pd)?,
+            (4, Some(pd), _) => self.make_ah(pd)?,
+            (5 | 6, Some(pd), Some(cq)) => self.make_qp(pd, cq)?,
+            (7 | 8, ..) => self.make_cq()?,
+            (_, Some(pd), _) => self.make_domain(pd)?,
+        };
+        self.objects.insert(self.made, made);
+        self.made += 1;
+        Ok(())
+    }
+
+    fn pd(&self, at: usize) -> Result<&Pd> {
+        Ok(self.handle(at)?.as_pd().ok_or("not a PD")?)
+    }
+
+    fn make_mr(&self, pd: usize) -> Result<Object> {
+        let mr = self.pd(pd)?.register(vec![0u8; 64], Access::LOCAL_WRITE)?;
+        Ok(Object::new(Handle::Mr(mr), Kind::Mr, vec![pd]))
+    }
+
+    fn make_ah(&self, pd: usize) -> Result<Object> {
+        let ah = self.pd(pd)?.create_ah(&self.path)?;
+        Ok(Object::new(Handle::Ah(ah), Kind::Ah, vec![pd]))
+    }
+
+    fn make_qp(&mut self, pd: usize, cq: usize) -> Result<Object> {
+        let recv = self
+            .any(|object| matches!(object.handle, Some(Handle::Cq(_))))
+            .unwrap_or(cq);
+        let (Handle::Cq(send_cq), Handle::Cq(recv_cq)) = (self.handle(cq)?, self.handle(recv)?)
+        else {
+            return Err("not CQs".into());
+        };
+        let caps = Caps {
+            max_send_wr: 4,
+            max_recv_wr: 4,
+            ..Caps::default()
+        };
+        let qp = self
+            .pd(pd)?
+            .qp(send_cq)
+            .recv_cq(recv_cq)
+            .caps(caps)
+            .create::<Rc>()?;
+        let mut made = Object::new(Handle::Qp(Box::new(qp)), Kind::Qp, vec![pd, cq, recv]);
+        made.buffers = if self.objects[&pd].allocates { 2 } else { 0 };
+        Ok(made)
+    }
+
+    /// A completion queue, on a domain or not.
+    fn make_cq(&mut self) -> Result<Object> {
+        let domain = self.any(|object| matches!(object.handle, Some(Handle::Domain(_))));
+        let Some(at) = domain.filter(|_| self.random.below(3) > 0) else {
+            return Ok(Object::new(
+                Handle::Cq(self.context.create_cq(4)?),
+                Kind::Cq,
+                vec![],
+            ));
+        };
+        let Handle::Domain(domain) = self.handle(at)? else {
+            return Err("not a domain".into());
+        };
+        let cq = self.context.cq(4).domain(domain).create()?;
+        let mut made = Object::new(Handle::Cq(cq), Kind::Cq, vec![at]);
+        made.buffers = self.objects[&at].allocates.into();
+        Ok(made)
+    }
+
+    /// A domain over a protection domain or another domain, with a thread domain or an allocator or not.
+    fn make_domain(&mut self, pd: usize) -> Result<Object> {
+        let td = self.any(|object| matches!(object.handle, Some(Handle::Td(_))));
+        let td = td.filter(|_| self.random.below(2) == 0);
+        let own_allocator = self.random.below(2) == 0;
+        let mut builder = self.pd(pd)?.parent_domain();
+        if let Some(td) = td {
+            let Handle::Td(td) = self.handle(td)? else {
+                return Err("not a thread domain".into());
+            };
+            builder = builder.thread_domain(td);
+        }
+        if own_allocator {
+            builder = builder.allocator(Arc::clone(&self.allocator));
+        }
+        let domain = builder.build()?;
+        let mut made = Object::new(Handle::Domain(domain), Kind::Domain, vec![pd]);
+        // Its own thread domain or that of the domain under it.
+        let inherited = self.objects[&pd]
+            .parents
+            .iter()
+            .copied()
+            .find(|&at| self.objects[&at].kind == Kind::Td);
+        made.parents.extend(td.or(inherited));
+        made.allocates = own_allocator || self.objects[&pd].allocates;
+        Ok(made)
+    }
+
+    /// Destroys a random object, and compares the answer with the model's.
+    fn destroy(&mut self) -> Result {
+        let Some(at) = self.any(|object| object.handle.is_some()) else {
+            return Ok(());
+        };
+        let expected = self.refusal(at);
+        let kind = self.objects[&at].kind;
+        let handle = self.object(at).handle.take().ok_or("the handle is gone")?;
+        let answer = handle.destroy().map_err(|refused| *refused);
+        match (answer, expected) {
+            (Ok(()), None) => {
+                self.bury();
+                Ok(())
+            }
+            (Err((handle, Cause::Busy(said))), Some(expected)) if said == expected => {
+                self.object(at).handle = Some(handle);
+                Ok(())
+            }
+            (Ok(()), Some(expected)) => {
+                Err(format!("a {kind:?} was destroyed, though {expected}").into())
+            }
+            (Err((_, said)), expected) => {
+                Err(format!("a {kind:?} said {said:?}, expected {expected:?}").into())
+            }
+        }
+    }
+
+    /// What an object must say when it is to be destroyed; `None` if it goes.
+    fn refusal(&self, at: usize) -> Option<String> {
+        let children: Vec<&Object> = self.children(at).collect();
+        let count = children.len();
+        if count == 0 {
+            return None;
+        }
+        Some(match self.objects[&at].kind {
+            Kind::Td if count == 1 => "1 parent domain uses it".into(),
+            Kind::Td => format!("{count} parent domains use it"),
+            Kind::Cq => format!("{count} users, such as QPs, report to it"),
+            _ => format!("still stand on it: {}", by_kind(&children)),
+        })
+    }
+
+    /// Compares the kernel's counts and the allocator's with the model's.
+    fn agree(&self, before: Resources) -> Result {
+        let alive = || self.objects.values();
+        let of = |kind| alive().filter(|object| object.kind == kind).count();
+        let expected = Resources {
+            pd: before.pd + of(Kind::Pd),
+            cq: before.cq + of(Kind::Cq),
+            qp: before.qp + of(Kind::Qp),
+            mr: before.mr + of(Kind::Mr),
+            ctx: before.ctx + 1,
+        };
+        let now = Resources::now()?;
+        if now != expected {
+            return Err(format!("the kernel has {now:?}, the model {expected:?}").into());
+        }
+        let held = alive().filter(|object| object.handle.is_some());
+        let buffers: usize = held.map(|object| object.buffers).sum();
+        let live = self.allocator.inner().live();
+        if live != buffers {
+            return Err(format!("{live} buffers are live, the model has {buffers}").into());
+        }
+        Ok(())
+    }
+}
+
+impl Object {
+    fn new(handle: Handle, kind: Kind, parents: Vec<usize>) -> Self {
+        Self {
+            kind,
+            parents,
+            handle: Some(handle),
+            buffers: 0,
+            allocates: false,
+        }
+    }
+}
+
+/// "2 MRs, 1 QP", as the library says it.
+fn by_kind(objects: &[&Object]) -> String {
+    let counts = COUNTED.iter().filter_map(|&(kind, name)| {
+        match objects.iter().filter(|object| object.kind == kind).count() {
+            0 => None,
+            1 => Some(format!("1 {name}")),
+            count => Some(format!("{count} {name}s")),
+        }
+    });
+    counts.collect::<Vec<_>>().join(", ")
+}
+
+/// Marsaglia's xorshift: the same numbers for the same seed, everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 33) as usize % bound
+    }
+}

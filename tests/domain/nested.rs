@@ -1,0 +1,193 @@
+//! Domains over domains, and domains in the place of protection domains in every verb.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use uverbs::{Access, Caps, Counting, GuardPages, Pd, QpType, Rc, Uc, Ud};
+
+use crate::busy::refused;
+use crate::common::traffic::{CAPS, RcPair, cq_on, datagrams, own_path};
+use crate::common::{Resources, Result, open, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("nested::outer_inherits_allocator_and_td", inherits),
+        test("nested::outer_overrides_the_allocator", overrides),
+        test("nested::inner_is_busy_while_outer_lives", inner_is_busy),
+        test("nested::domain_is_a_pd_in_every_verb", every_verb),
+        test("nested::objects_of_pd_and_domains_work_together", mixed),
+        test("nested::deep", deep),
+    ]
+}
+
+type Guarded = Arc<Counting<GuardPages>>;
+
+fn guarded() -> Guarded {
+    Arc::new(Counting::new(GuardPages::new()))
+}
+
+fn asked(allocator: &Guarded) -> u64 {
+    allocator.counts().values().map(|counts| counts.asked).sum()
+}
+
+fn inherits() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let td = context.alloc_td();
+    let allocator = guarded();
+    let inner = pd
+        .parent_domain()
+        .thread_domain(&td)
+        .allocator(Arc::clone(&allocator))
+        .build()?;
+    let outer = inner.parent_domain().build()?;
+    assert_ne!(inner.id(), outer.id());
+    assert_eq!(inner.handle(), outer.handle());
+    RcPair::new(&outer, &outer, cq_on(&outer)?)?.exchange()?;
+    assert_eq!((asked(&allocator), allocator.inner().live()), (5, 0));
+    // The thread domain is used by both.
+    inner.parent_domain().build()?.dealloc()?;
+    let (td, said) = refused(td);
+    assert_eq!(said, "2 parent domains use it");
+    outer.dealloc()?;
+    inner.dealloc()?;
+    td.dealloc()?;
+    Ok(pd.dealloc()?)
+}
+
+fn overrides() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let (of_inner, of_outer) = (guarded(), guarded());
+    let inner = pd
+        .parent_domain()
+        .allocator(Arc::clone(&of_inner))
+        .build()?;
+    let outer = inner
+        .parent_domain()
+        .allocator(Arc::clone(&of_outer))
+        .build()?;
+    let mut pair = RcPair::new(&outer, &outer, cq_on(&inner)?)?;
+    pair.exchange()?;
+    // The completion ring is on the inner one, the work queues on the outer.
+    assert_eq!((asked(&of_inner), of_inner.inner().live()), (1, 1));
+    assert_eq!((asked(&of_outer), of_outer.inner().live()), (4, 4));
+    drop(pair);
+    assert_eq!((of_inner.inner().live(), of_outer.inner().live()), (0, 0));
+    Ok(())
+}
+
+fn inner_is_busy() -> Result {
+    let before = Resources::now()?;
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let allocator = guarded();
+    let inner = pd
+        .parent_domain()
+        .allocator(Arc::clone(&allocator))
+        .build()?;
+    let outer = inner.parent_domain().build()?;
+    let (inner, said) = refused(inner);
+    assert_eq!(said, "still stand on it: 1 parent domain");
+    // Dropped instead of freed, it stays as long as the outer one needs it.
+    drop((inner, pd));
+    let mut pair = RcPair::new(&outer, &outer, cq_on(&outer)?)?;
+    pair.exchange()?;
+    assert_eq!(allocator.inner().live(), 5);
+    drop((pair, outer, context));
+    assert_eq!(Resources::now()?, before);
+    assert_eq!(Arc::strong_count(&allocator), 1);
+    Ok(())
+}
+
+/// Everything that takes a PD takes a domain, and a domain over that, to the same effect.
+fn every_verb() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let td = context.alloc_td();
+    let inner = pd.parent_domain().thread_domain(&td).build()?;
+    let outer = inner.parent_domain().allocator(GuardPages::new()).build()?;
+    for pd in [&pd, &*inner, &*outer] {
+        all_verbs(pd)?;
+    }
+    outer.dealloc()?;
+    inner.dealloc()?;
+    td.dealloc()?;
+    Ok(pd.dealloc()?)
+}
+
+fn all_verbs(pd: &Pd) -> Result {
+    let context = pd.context();
+    let before = Resources::now()?;
+    let cq = context.create_cq(8)?;
+    let mr = pd.register(vec![0u8; 64], Access::empty())?;
+    let memory = vec![0u8; 64];
+    let offset = memory.as_ptr().addr() as u64 % 4096;
+    let at = pd.register_at(memory, (7 << 20) + offset, Access::LOCAL_WRITE)?;
+    assert_eq!(at.iova(), (7 << 20) + offset);
+    let ah = pd.create_ah(&own_path(context)?)?;
+    let rc = pd.create_qp::<Rc>(&cq, CAPS)?;
+    let uc = pd.create_qp::<Uc>(&cq, CAPS)?;
+    let ud = pd
+        .qp(&cq)
+        .caps(Caps::default())
+        .signal_all(true)
+        .create::<Ud>()?;
+    let any = pd.qp(&cq).create_any(QpType::RC)?;
+    let domain = pd.parent_domain().build()?;
+    let now = Resources::now()?;
+    assert_eq!(
+        (now.qp, now.mr, now.cq),
+        (before.qp + 4, before.mr + 2, before.cq + 1)
+    );
+    assert_eq!(now.pd, before.pd, "a domain is no PD of the kernel's");
+    domain.dealloc()?;
+    any.destroy()?;
+    ud.destroy()?;
+    uc.destroy()?;
+    rc.destroy()?;
+    ah.destroy()?;
+    at.deregister()?;
+    mr.deregister()?;
+    cq.destroy()?;
+    assert_eq!(Resources::now()?, before);
+    Ok(())
+}
+
+/// One protection domain in the kernel: its queue pairs, memory and address handles work together whichever of the
+/// handles they were made with.
+fn mixed() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let inner = pd.parent_domain().allocator(GuardPages::new()).build()?;
+    let outer = inner.parent_domain().build()?;
+    RcPair::new(&inner, &pd, cq_on(&outer)?)?.exchange()?;
+    RcPair::new(&pd, &outer, cq_on(&inner)?)?.exchange()?;
+    datagrams(&outer, &pd, &inner, cq_on(&outer)?)?;
+    datagrams(&pd, &inner, &outer, context.create_cq(32)?)
+}
+
+/// A long chain: the last domain alone keeps all others, and asks the first one's allocator.
+fn deep() -> Result {
+    const DEPTH: usize = 200;
+    let before = Resources::now()?;
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let allocator = guarded();
+    let mut domains = vec![
+        pd.parent_domain()
+            .allocator(Arc::clone(&allocator))
+            .build()?,
+    ];
+    for at in 1..DEPTH {
+        let next = domains[at - 1].parent_domain().build()?;
+        domains.push(next);
+    }
+    let last = domains.pop().ok_or("no domain")?;
+    drop((domains, pd, context));
+    RcPair::new(&last, &last, cq_on(&last)?)?.exchange()?;
+    assert_eq!(asked(&allocator), 5);
+    drop(last);
+    assert_eq!(Resources::now()?, before);
+    Ok(())
+}

@@ -1,0 +1,352 @@
+//! Completion channels and asynchronous events.
+
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use rustix::event::{PollFd, PollFlags, poll};
+use uverbs::{
+    AsyncEvent, AsyncEventType, AsyncEvents, CompletionChannel, ConnectOptions, Connected, Cq,
+    CqEvent, EventSource, Notify, Rc,
+};
+
+use crate::common::device::{OwnDevice, open, run};
+use crate::common::pair::{ALL, Side};
+use crate::common::{LIMIT, Pair, Result, Setup, completion, completions, test};
+use crate::talk::same;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test(
+            "events::a_wait_ends_with_a_completion",
+            a_wait_ends_with_a_completion,
+        ),
+        test(
+            "events::a_wait_ends_with_its_time",
+            a_wait_ends_with_its_time,
+        ),
+        test(
+            "events::poll_or_arm_misses_nothing",
+            poll_or_arm_misses_nothing,
+        ),
+        test("events::solicited_only", solicited_only),
+        test(
+            "events::several_queues_on_one_channel",
+            several_queues_on_one_channel,
+        ),
+        test(
+            "events::a_queue_goes_with_unread_events",
+            a_queue_goes_with_unread_events,
+        ),
+        test(
+            "events::the_descriptor_becomes_readable",
+            the_descriptor_becomes_readable,
+        ),
+        test(
+            "events::a_channel_of_another_context",
+            a_channel_of_another_context,
+        ),
+        test(
+            "events::the_port_goes_down_and_up",
+            the_port_goes_down_and_up,
+        ),
+        test(
+            "events::queue_pairs_and_queues_are_named",
+            queue_pairs_and_queues_are_named,
+        ),
+    ]
+}
+
+/// A pair whose side `b` reports to a channel.
+fn with_channel() -> Result<(Pair<Rc>, CompletionChannel)> {
+    let context = open()?;
+    let channel = context.create_channel()?;
+    let setup = Setup::default();
+    let mut pair = Pair::<Rc>::create(&context, &setup, |qp| qp.create())?;
+    let cq = context.cq(64).channel(&channel).create()?;
+    let qp = pair.pd.qp(&cq).caps(setup.caps).create()?;
+    let mr = pair.pd.register(vec![0; setup.length], ALL)?;
+    pair.b = Side { qp, cq, mr };
+    pair.connect(&setup.options)?;
+    Ok((pair, channel))
+}
+
+/// Sends one message, for which `b` has a receive.
+fn send<T: Connected>(pair: &mut Pair<T>, solicited: bool) -> Result {
+    let mut batch = pair.a.qp.send();
+    let posted = batch.send_inline(b"wake up")?.signaled(1);
+    if solicited {
+        posted.solicited();
+    }
+    batch.ring()?;
+    completion(&mut pair.a.cq)?.ok()?;
+    Ok(())
+}
+
+/// Reads an event that must come.
+fn event(channel: &CompletionChannel, cq: &Cq) -> Result {
+    let event = channel.wait_for(LIMIT)?;
+    same("the event", event, Some(CqEvent { cq: cq.id() }))
+}
+
+/// Catches an event that does not come, names another queue, or comes twice.
+fn a_wait_ends_with_a_completion() -> Result {
+    let (mut pair, channel) = with_channel()?;
+    for round in 0..5 {
+        pair.b.post_recv(round, 0..64)?;
+        pair.b.cq.arm(Notify::Next)?;
+        same("an early event", channel.try_next()?, None)?;
+        let waiting = channel.clone();
+        let waiter = thread::spawn(move || waiting.wait());
+        send(&mut pair, false)?;
+        let event = waiter.join().map_err(|_| "the waiter panicked")??;
+        same("the event", event.cq, pair.b.cq.id())?;
+        same(
+            "the receive",
+            completion(&mut pair.b.cq)?.ok()?.wr_id,
+            round,
+        )?;
+        same("a second event", channel.try_next()?, None)?;
+    }
+    // Without arming there is no event.
+    pair.b.post_recv(9, 0..64)?;
+    send(&mut pair, false)?;
+    completion(&mut pair.b.cq)?;
+    same(
+        "an event of a queue that was not armed",
+        channel.try_next()?,
+        None,
+    )
+}
+
+/// Catches a limit that is ignored or taken in other units.
+fn a_wait_ends_with_its_time() -> Result {
+    let (_pair, channel) = with_channel()?;
+    let started = Instant::now();
+    let limit = Duration::from_millis(50);
+    same("an event", channel.wait_for(limit)?, None)?;
+    let took = started.elapsed();
+    if took < limit || took > LIMIT {
+        return Err(format!("waiting for {limit:?} took {took:?}").into());
+    }
+    Ok(())
+}
+
+/// Catches the gap between polling and arming, in which a completion would go unnoticed for ever.
+fn poll_or_arm_misses_nothing() -> Result {
+    const MESSAGES: u64 = 500;
+    let (pair, channel) = with_channel()?;
+    let Pair { mut a, mut b, .. } = pair;
+    for id in 0..32 {
+        b.post_recv(id, 0..64)?;
+    }
+    thread::scope(|scope| {
+        let sender = scope.spawn(move || -> Result<_> {
+            for id in 0..MESSAGES {
+                let mut batch = a.qp.send();
+                batch.send_inline(b"x")?.signaled(id);
+                batch.ring()?;
+                completion(&mut a.cq)?.ok()?;
+            }
+            Ok(a)
+        });
+        let mut received = 0;
+        let cq = b.cq.id();
+        while received < MESSAGES {
+            let mut taken = Vec::new();
+            match b.cq.poll_or_arm(Notify::Next)? {
+                Some(mut completions) => {
+                    for wc in &mut completions {
+                        wc.result()?;
+                        taken.push(wc.wr_id());
+                    }
+                }
+                None => same("the event", channel.wait_for(LIMIT)?, Some(CqEvent { cq }))?,
+            }
+            received += taken.len() as u64;
+            for id in taken {
+                b.post_recv(id, 0..64)?;
+            }
+        }
+        sender.join().map_err(|_| "the sender panicked")??;
+        Ok(())
+    })
+}
+
+/// Catches the two kinds of arming being mixed up, and a solicited flag that does not travel.
+fn solicited_only() -> Result {
+    let (mut pair, channel) = with_channel()?;
+    pair.b.cq.arm(Notify::Solicited)?;
+    for id in 0..3 {
+        pair.b.post_recv(id, 0..64)?;
+    }
+    send(&mut pair, false)?;
+    completion(&mut pair.b.cq)?.ok()?;
+    same("an event of an ordinary message", channel.try_next()?, None)?;
+    send(&mut pair, true)?;
+    event(&channel, &pair.b.cq)?;
+    completion(&mut pair.b.cq)?.ok()?;
+    // The specification wants an event for a failed request as well. rxe has none (`flush_recv_queue` in `rxe_resp.c`).
+    Ok(())
+}
+
+/// Catches events that name another queue than the one that has completions.
+fn several_queues_on_one_channel() -> Result {
+    let context = open()?;
+    let channel = context.create_channel()?;
+    let pd = context.alloc_pd()?;
+    let mut queues = Vec::new();
+    for _ in 0..4 {
+        let cq = context.cq(8).channel(&channel).create()?;
+        let mut qp = pd.qp(&cq).create::<Rc>()?;
+        qp.connect(&qp.endpoint()?)?;
+        queues.push((qp, cq));
+    }
+    let mr = pd.register(vec![0_u8; 8], ALL)?;
+    for index in [2, 0, 3, 1, 1] {
+        for (_, cq) in &mut queues {
+            cq.arm(Notify::Next)?;
+        }
+        let (qp, cq) = &mut queues[index];
+        let mut batch = qp.send();
+        batch.write_inline(b"x", mr.remote())?.signaled(1);
+        batch.ring()?;
+        event(&channel, cq)?;
+        completion(cq)?.ok()?;
+        same("another event", channel.try_next()?, None)?;
+    }
+    Ok(())
+}
+
+/// Catches a destruction that waits for events to be acknowledged, and a late event that is taken for another's.
+fn a_queue_goes_with_unread_events() -> Result {
+    let (mut pair, channel) = with_channel()?;
+    pair.b.post_recv(1, 0..64)?;
+    pair.b.cq.arm(Notify::Next)?;
+    send(&mut pair, false)?;
+    completion(&mut pair.b.cq)?;
+    let Side { qp, cq, mr } = pair.b;
+    qp.destroy()?;
+    drop(mr);
+    cq.destroy()?;
+    // The kernel drops unread events with the queue.
+    same(
+        "an event of a queue that is gone",
+        channel.try_next()?,
+        None,
+    )
+}
+
+/// Catches a descriptor that blocks, or one that does not become readable, which every event loop needs.
+fn the_descriptor_becomes_readable() -> Result {
+    let (mut pair, channel) = with_channel()?;
+    let ready = |limit: Duration| -> Result<bool> {
+        let mut fds = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
+        Ok(poll(&mut fds, Some(&limit.try_into()?))? == 1)
+    };
+    pair.b.post_recv(1, 0..64)?;
+    pair.b.cq.arm(Notify::Next)?;
+    same("readable before", ready(Duration::ZERO)?, false)?;
+    send(&mut pair, false)?;
+    same("readable after", ready(LIMIT)?, true)?;
+    event(&channel, &pair.b.cq)?;
+    same("readable when read", ready(Duration::ZERO)?, false)?;
+    let mut byte = [0; 8];
+    let read = rustix::io::read(channel.as_fd(), &mut byte).err();
+    same("reading without an event", read, Some(uverbs::Errno::AGAIN))
+}
+
+/// Catches a channel whose number means another file in the other context.
+fn a_channel_of_another_context() -> Result {
+    let channel = open()?.create_channel()?;
+    let error = open()?
+        .cq(8)
+        .channel(&channel)
+        .create()
+        .map(drop)
+        .unwrap_err();
+    same(
+        "the kind",
+        error.io_kind(),
+        std::io::ErrorKind::InvalidInput,
+    )
+}
+
+/// Reads asynchronous events until the one that must come.
+fn async_event(events: &AsyncEvents, expected: AsyncEvent) -> Result {
+    let deadline = Instant::now() + LIMIT;
+    let mut others = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match events.wait_for(left)? {
+            Some(event) if event == expected => return Ok(()),
+            Some(event) => others.push(event),
+            None => return Err(format!("no {expected:?}, but {others:?}").into()),
+        }
+    }
+}
+
+/// Catches events that are lost or misread when the network interface goes down and comes back.
+fn the_port_goes_down_and_up() -> Result {
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let events = context.async_events()?;
+    let source = EventSource::Port(1);
+    run(&format!("ip link set {} down", device.netdev))?;
+    async_event(
+        &events,
+        AsyncEvent {
+            kind: AsyncEventType::PORT_ERR,
+            source,
+        },
+    )?;
+    same(
+        "the state",
+        context.query_port(1)?.state,
+        uverbs::PortState::Down,
+    )?;
+    run(&format!("ip link set {} up", device.netdev))?;
+    async_event(
+        &events,
+        AsyncEvent {
+            kind: AsyncEventType::PORT_ACTIVE,
+            source,
+        },
+    )?;
+    same(
+        "the state",
+        context.query_port(1)?.state,
+        uverbs::PortState::Active,
+    )
+}
+
+/// Catches events that carry another number than [`Cq::id`] and [`uverbs::Qp::id`].
+fn queue_pairs_and_queues_are_named() -> Result {
+    // A message that comes before this side is ready to send: rxe has no COMM_EST, but a queue that overflows has.
+    let setup = Setup {
+        cqe: 1,
+        options: ConnectOptions::default(),
+        ..Setup::default()
+    };
+    let mut pair = Pair::<Rc>::connected(&setup)?;
+    let events = pair.context.async_events()?;
+    let capacity = pair.a.cq.capacity() as usize;
+    let to = pair.b.mr.remote();
+    let mut batch = pair.a.qp.send();
+    for id in 0..capacity as u64 + 1 {
+        batch.write_inline(b"x", to)?.signaled(id);
+    }
+    batch.ring()?;
+    let source = EventSource::Cq(pair.a.cq.id());
+    async_event(
+        &events,
+        AsyncEvent {
+            kind: AsyncEventType::CQ_ERR,
+            source,
+        },
+    )?;
+    // What the queue held is still there.
+    completions(&mut pair.a.cq, capacity)?;
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! The device or its network goes away while it is in use.
+//!
+//! rxe has no way to take a device from its users (`disassociate_ucontext`): the kernel makes whoever removes it wait
+//! until the last user has closed it, and it works until then. So what is tested is that users can go on and go away,
+//! and that the removal comes to its end.
+
+use std::process::{Child, Command, Stdio};
+
+use libtest_mimic::Trial;
+use uverbs::{ConnectOptions, QpState, Rc, WcStatus};
+
+use crate::common::device::{OwnDevice, run};
+use crate::common::{Pair, Result, Setup, completion, role, test, until};
+use crate::talk::{self, same};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test(
+            "removal::the_device_is_removed_in_use",
+            the_device_is_removed_in_use,
+        ),
+        test(
+            "removal::the_network_goes_down_and_comes_back",
+            the_network_goes_down_and_comes_back,
+        ),
+        test("removal::the_address_goes_away", the_address_goes_away),
+    ]
+}
+
+/// Starts to remove a device.
+fn start_removal(device: &OwnDevice) -> Result<Child> {
+    Ok(Command::new("rdma")
+        .args(["link", "del", &device.name])
+        .stdin(Stdio::null())
+        .spawn()?)
+}
+
+/// Catches a call or a drop that hangs while the device is going, and a descriptor that stays open and blocks the removal.
+fn the_device_is_removed_in_use() -> Result {
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let channel = context.create_channel()?;
+    let mut pair = Pair::<Rc>::connected_on(&context, &Setup::default())?;
+    let events = context.async_events()?;
+    let mut removal = start_removal(&device)?;
+    // Removal has begun when the device cannot be opened any more.
+    let open = || uverbs::open(&device.name).map(drop).err();
+    let error = until("the removal", || Ok(open()))?;
+    println!("opening a device that is going: {error}");
+    // What is open goes on, or fails with an error that says so. Nothing waits.
+    match talk::writes(&mut pair) {
+        Ok(()) => {}
+        Err(error) => println!("while the device goes: {error}"),
+    }
+    while events.try_next()?.is_some() {}
+    same("an event", channel.try_next()?, None)?;
+    drop((pair, events, channel));
+    same(
+        "the removal's end, with a context open",
+        removal.try_wait()?,
+        None,
+    )?;
+    drop(context);
+    role::await_end(&mut removal)?;
+    same(
+        "whether the removal succeeded",
+        removal.wait()?.success(),
+        true,
+    )?;
+    let gone = open().ok_or("the device is still there")?;
+    same("the kind", gone.io_kind(), std::io::ErrorKind::NotFound)
+}
+
+/// Catches a request that never completes while the network is down, and a queue pair that is of no use afterwards.
+fn the_network_goes_down_and_comes_back() -> Result {
+    let device = OwnDevice::new()?;
+    let options = ConnectOptions {
+        timeout: 12,
+        retry_cnt: 2,
+        ..ConnectOptions::default()
+    };
+    let setup = Setup {
+        options,
+        ..Setup::default()
+    };
+    let mut pair = Pair::<Rc>::connected_on(&device.open()?, &setup)?;
+    talk::sends(&mut pair)?;
+    run(&format!("ip link set {} down", device.netdev))?;
+    let mut batch = pair.a.qp.send();
+    batch
+        .write_inline(b"into the void", pair.b.mr.remote())?
+        .signaled(1);
+    batch.ring()?;
+    // The kernel may find its way within itself, run out of retries, or fail what it could not send: with an operation
+    // error on 6.1, flushed later.
+    let wc = completion(&mut pair.a.cq)?;
+    let known = [
+        WcStatus::SUCCESS,
+        WcStatus::RETRY_EXC_ERR,
+        WcStatus::WR_FLUSH_ERR,
+        WcStatus::LOC_QP_OP_ERR,
+    ];
+    if !known.contains(&wc.status) {
+        return Err(format!("with the network down: {wc:?}").into());
+    }
+    run(&format!("ip link set {} up", device.netdev))?;
+    until("the port", || {
+        Ok((pair.context.query_port(1)?.state == uverbs::PortState::Active).then_some(()))
+    })?;
+    for side in [&mut pair.a, &mut pair.b] {
+        side.qp.reset()?;
+        same("the state", side.qp.query()?.state, QpState::RESET)?;
+    }
+    pair.connect(&setup.options)?;
+    talk::sends(&mut pair)
+}
+
+/// Catches an error without words if the port has lost the address that peers know.
+fn the_address_goes_away() -> Result {
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let pair = Pair::<Rc>::create(&context, &Setup::default(), |qp| qp.create())?;
+    let before = pair.a.qp.endpoint()?;
+    run(&format!("ip addr flush dev {}", device.netdev))?;
+    until("the GID to go", || {
+        let gone = context
+            .gid_table()?
+            .iter()
+            .all(|entry| Some(entry.gid) != before.gid);
+        Ok(gone.then_some(()))
+    })?;
+    match pair.a.qp.endpoint() {
+        // Some kernels keep the link-local address or the default GID.
+        Ok(endpoint) => same("the GID has gone", endpoint.gid == before.gid, false),
+        Err(error) => crate::limits::says(&error, &["no address"]),
+    }
+}

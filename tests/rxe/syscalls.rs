@@ -1,0 +1,110 @@
+//! What the data path asks of the kernel: nothing but one doorbell for a batch of sends.
+
+use libtest_mimic::Trial;
+use uverbs::{OpenOptions, Rc, Route};
+
+use crate::common::trace::traced;
+use crate::common::{Pair, Result, Setup, completions, role, test};
+use crate::talk::same;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("syscalls::the_data_path_by_the_best_route", || {
+            data_path("data_path", "write")
+        }),
+        test("syscalls::the_data_path_by_ioctl", || {
+            data_path("data_path_by_ioctl", "ioctl")
+        }),
+    ]
+}
+
+pub(crate) const ROLES: [role::Role; 2] = [
+    ("data_path", || stages(Route::Best)),
+    ("data_path_by_ioctl", || stages(Route::Ioctl)),
+];
+
+/// Batches of sends in their stage.
+const BATCHES: usize = 5;
+
+/// Marks the end of a stage in the trace, by a call that nothing else here makes.
+fn mark() {
+    let _ = rustix::process::getppid();
+}
+
+/// The stages whose system calls are counted, with a mark before and after each.
+fn stages(route: Route) -> Result {
+    let device = uverbs::find(&role::device()?)?;
+    let context = OpenOptions::new().route(route).open(&device)?;
+    let mut pair = Pair::<Rc>::connected_on(&context, &Setup::default())?;
+    let slice = pair.b.mr.slice(..64)?;
+    mark();
+    // Polling an empty queue.
+    let mut found = 0;
+    for _ in 0..100 {
+        found += pair.a.cq.poll()?.iter().count();
+    }
+    mark();
+    // Posting receives.
+    for id in 0..10 {
+        let mut batch = pair.b.qp.recv();
+        for _ in 0..BATCHES {
+            // SAFETY: the memory outlives the queue pair, and is not looked at.
+            unsafe { batch.post(id, slice)? };
+        }
+        batch.ring()?;
+    }
+    mark();
+    // Posting sends, among them batches that are empty or dropped.
+    for _ in 0..BATCHES {
+        let mut batch = pair.a.qp.send();
+        for id in 0..7 {
+            batch.send_inline(b"one doorbell for all")?.signaled(id);
+        }
+        batch.ring()?;
+        let mut dropped = pair.a.qp.send();
+        dropped.send_inline(b"no doorbell for none")?;
+        drop(dropped);
+        pair.a.qp.send().ring()?;
+    }
+    mark();
+    // What was sent comes: in the time that it takes, other calls are made.
+    let all = completions(&mut pair.b.cq, BATCHES * 7)?;
+    completions(&mut pair.a.cq, BATCHES * 7 - 1)?;
+    mark();
+    // Polling a queue that has something.
+    while found == 0 {
+        found += pair.a.cq.poll()?.iter().count();
+    }
+    mark();
+    same("the messages that came", all.len(), BATCHES * 7)?;
+    same("the completions that were polled", found, 1)
+}
+
+/// Catches a lock, an allocation that grows, a clock or a doorbell too many on the data path.
+fn data_path(name: &str, doorbell: &str) -> Result {
+    let trace = traced(name, "rxe0", "all")?;
+    let sections = trace.sections("getppid(");
+    let [poll, receives, sends, _, poll_hit] = sections.as_slice() else {
+        return Err(format!("{} stages in the trace", sections.len()).into());
+    };
+    let none: &[String] = &[];
+    same("system calls of polling nothing", *poll, none)?;
+    same("system calls of posting receives", *receives, none)?;
+    same("system calls of polling a completion", *poll_hit, none)?;
+    let names: Vec<_> = sends
+        .iter()
+        .filter_map(|call| call.split('(').next())
+        .collect();
+    same(
+        "system calls of posting sends",
+        names,
+        vec![doorbell; BATCHES],
+    )?;
+    match sends
+        .iter()
+        .find(|call| !call.contains("/dev/infiniband/uverbs"))
+    {
+        None => Ok(()),
+        Some(call) => Err(format!("a doorbell on another file: {call}").into()),
+    }
+}

@@ -1,0 +1,406 @@
+//! Offers: processes that join, and die at every step.
+
+use std::time::Duration;
+
+use uverbs::Cause;
+use uverbs::Errno;
+use uverbs::share::{Address, Join, Joined, ShareKey};
+
+use crate::process::Process;
+use crate::roles::join;
+use crate::traffic::{self, Pair, open_access};
+use crate::{Outcome, Test, import};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "share::only_users_who_are_allowed",
+        only_users_who_are_allowed,
+    ),
+    (
+        "share::a_crowd_and_no_descriptor_left",
+        a_crowd_and_no_descriptor_left,
+    ),
+    ("share::once_per_pd", once_per_pd),
+    (
+        "share::joined_pd_carries_traffic",
+        joined_pd_carries_traffic,
+    ),
+    (
+        "share::withdrawn_when_all_have_gone",
+        withdrawn_when_all_have_gone,
+    ),
+    (
+        "share::wrong_key_and_no_exporter",
+        wrong_key_and_no_exporter,
+    ),
+    ("share::memory_comes_along", memory_comes_along),
+    (
+        "share::exporter_killed_before_it_serves",
+        exporter_killed_before_it_serves,
+    ),
+    (
+        "share::exporter_killed_after_joining",
+        exporter_killed_after_joining,
+    ),
+    (
+        "share::exporter_killed_during_traffic",
+        exporter_killed_during_traffic,
+    ),
+    ("share::joiner_killed", joiner_killed),
+    (
+        "share::three_processes_and_no_exporter",
+        three_processes_and_no_exporter,
+    ),
+    (
+        "share::exporter_in_another_pid_namespace",
+        exporter_in_another_pid_namespace,
+    ),
+];
+
+/// An address and a key that no other test has.
+struct Meeting {
+    address: String,
+    key: ShareKey,
+}
+
+impl Meeting {
+    fn new() -> Outcome<Self> {
+        let key = ShareKey::random()?;
+        let address = format!("@uverbs-share-{}", std::process::id());
+        Ok(Self { address, key })
+    }
+
+    /// Hands a process the key by its standard input, where nobody else sees it.
+    fn start(&self, role: &str) -> Outcome<Process> {
+        let mut process = Process::start(role, &[&self.address])?;
+        process.say(&format!("{:016x}", self.key.expose()))?;
+        Ok(process)
+    }
+
+    /// An exporter that serves.
+    fn exporter(&self) -> Outcome<Process> {
+        let mut exporter = self.start("exporter")?;
+        exporter.expect("offered")?;
+        exporter.say("serve")?;
+        exporter.expect("serving")?;
+        Ok(exporter)
+    }
+
+    fn join(&self) -> Outcome<Joined> {
+        join(&self.address, self.key.clone())
+    }
+
+    fn address(&self) -> Outcome<Address> {
+        Ok(self.address.parse()?)
+    }
+}
+
+/// Catches a PD that is on offer twice, by itself or as the base of a parent domain, and a free under an offer.
+fn once_per_pd() -> Outcome {
+    let meeting = Meeting::new()?;
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let domain = pd.parent_domain().build()?;
+    let offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
+    for pd in [&pd, &*domain] {
+        let twice = pd
+            .offer(meeting.key.clone())
+            .at(&"@another".parse()?)
+            .unwrap_err();
+        assert!(matches!(twice.cause(), Cause::Busy(_)), "{twice}");
+    }
+    domain.dealloc()?;
+    let busy = pd.dealloc().unwrap_err();
+    assert!(busy.error.to_string().contains("1 offer"), "{busy}");
+    offer.withdraw()?;
+    let again = busy
+        .object
+        .offer(meeting.key.clone())
+        .at(&meeting.address()?)?;
+    again.withdraw()?;
+    busy.object.dealloc()?;
+    Ok(())
+}
+
+/// Catches an offer whose PD or MR is not the exporter's own.
+fn joined_pd_carries_traffic() -> Outcome {
+    let meeting = Meeting::new()?;
+    let exporter = meeting.exporter()?;
+    let mut joined = meeting.join()?;
+    traffic::over(joined.pd())?;
+    let memory = joined.take_mr("memory").ok_or("no such region")?;
+    assert!(joined.take_mr("memory").is_none());
+    assert_eq!(memory.mr().len(), 8192);
+    let mut pair = Pair::new(joined.pd())?;
+    pair.write_to(memory.mr().remote())?;
+    pair.read_from(memory.mr().remote())?;
+    drop((pair, memory, joined));
+    exporter.finish()
+}
+
+/// Catches a count of joiners that forgets the objects that stand on a joined PD, or that never goes down.
+fn withdrawn_when_all_have_gone() -> Outcome {
+    let meeting = Meeting::new()?;
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let serving = pd
+        .offer(meeting.key.clone())
+        .at(&meeting.address()?)?
+        .spawn()?;
+    let joined = meeting.join()?;
+    let mr = joined.pd().register(vec![0u8; 64], open_access())?;
+    drop(joined);
+    let offer = serving.stop().ok_or("the thread has panicked")?;
+    let busy = offer.withdraw().unwrap_err();
+    assert!(
+        matches!(busy.error.cause(), Cause::Busy(_)),
+        "the MR still stands on it: {busy}"
+    );
+    mr.deregister()?;
+    busy.object.withdraw()?;
+    pd.dealloc()?;
+    Ok(())
+}
+
+fn wrong_key_and_no_exporter() -> Outcome {
+    let meeting = Meeting::new()?;
+    let exporter = meeting.exporter()?;
+    let wrong = ShareKey::new(meeting.key.expose() ^ 1 << 63);
+    let denied = Join::new(meeting.address()?, wrong).join().unwrap_err();
+    assert_eq!(denied.errno(), Some(Errno::ACCESS), "{denied}");
+    assert!(
+        !denied
+            .to_string()
+            .contains(&format!("{:x}", meeting.key.expose()))
+    );
+    exporter.kill()?;
+    let nobody = Join::new(meeting.address()?, meeting.key.clone())
+        .join()
+        .unwrap_err();
+    assert_eq!(nobody.errno(), Some(Errno::CONNREFUSED), "{nobody}");
+    Ok(())
+}
+
+/// Catches a memfd that comes with the wrong region, or not.
+fn memory_comes_along() -> Outcome {
+    let meeting = Meeting::new()?;
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let memfd = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&memfd, 8192)?;
+    let memory = memmap2::MmapRaw::map_raw(&memfd)?;
+    let private = pd.register(vec![0u8; 64], open_access())?;
+    let shared = pd.register(memory, open_access())?;
+    let offer = pd
+        .offer(meeting.key.clone())
+        .mr("private", &private)
+        .mr("shared", &shared);
+    let serving = {
+        use std::os::fd::AsFd;
+        offer
+            .memory(memfd.as_fd())
+            .at(&meeting.address()?)?
+            .spawn()?
+    };
+    let mut joined = meeting.join()?;
+    assert!(joined.mrs()[0].memory().is_none());
+    let (mr, file) = joined
+        .take_mr("shared")
+        .ok_or("no such region")?
+        .into_parts();
+    let view = memmap2::MmapRaw::map_raw(&file.ok_or("no memory")?)?;
+    Pair::new(joined.pd())?.write_to(mr.remote())?;
+    // SAFETY: the mapping is there, and the WRITE has completed.
+    let seen = unsafe { std::slice::from_raw_parts(view.as_ptr(), 16) };
+    assert!(
+        seen.iter().any(|byte| *byte != 0),
+        "the WRITE is seen through the other mapping"
+    );
+    drop((joined, mr));
+    serving
+        .stop()
+        .ok_or("the thread has panicked")?
+        .withdraw()?;
+    Ok(())
+}
+
+/// Catches a joiner that waits for ever for a dead exporter.
+fn exporter_killed_before_it_serves() -> Outcome {
+    let meeting = Meeting::new()?;
+    let mut exporter = meeting.start("exporter")?;
+    exporter.expect("offered")?;
+    let request = Join::new(meeting.address()?, meeting.key.clone());
+    // The request waits in the kernel's queue of a socket that nobody accepts from.
+    let impatient = Join::new(meeting.address()?, meeting.key.clone());
+    let late = impatient
+        .patience(Duration::from_millis(50))
+        .join()
+        .unwrap_err();
+    assert_eq!(late.errno(), Some(Errno::TIMEDOUT), "{late}");
+    let waiting = std::thread::spawn(move || request.join());
+    exporter.kill()?;
+    let error = waiting.join().map_err(|_| "it panics")?.unwrap_err();
+    assert!(
+        matches!(
+            error.errno(),
+            Some(Errno::CONNRESET | Errno::CONNREFUSED | Errno::PIPE)
+        ),
+        "{error}"
+    );
+    Ok(())
+}
+
+/// Catches a PD or MR that dies with its maker while others use it.
+fn exporter_killed_after_joining() -> Outcome {
+    let meeting = Meeting::new()?;
+    let exporter = meeting.exporter()?;
+    let mut joined = meeting.join()?;
+    exporter.kill()?;
+    let memory = joined.take_mr("memory").ok_or("no such region")?;
+    traffic::over(joined.pd())?;
+    let mut pair = Pair::new(joined.pd())?;
+    pair.write_to(memory.mr().remote())?;
+    pair.read_from(memory.mr().remote())
+}
+
+/// As before, at a moment when rings and doorbells are in use.
+fn exporter_killed_during_traffic() -> Outcome {
+    let meeting = Meeting::new()?;
+    let exporter = meeting.exporter()?;
+    let joined = meeting.join()?;
+    let mut pair = Pair::new(joined.pd())?;
+    pair.round()?;
+    let killer = std::thread::spawn(move || exporter.kill().map_err(|error| error.to_string()));
+    while !killer.is_finished() {
+        pair.round()?;
+    }
+    killer.join().map_err(|_| "it panics")??;
+    (0..10).try_for_each(|_| pair.round())
+}
+
+/// Catches a dead joiner that is counted for ever, and a PD that is freed under what it has left behind.
+fn joiner_killed() -> Outcome {
+    let meeting = Meeting::new()?;
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let mut offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
+    let mut joiner = meeting.start("joiner")?;
+    while offer.joiners() == 0 {
+        offer.serve_once(None)?;
+    }
+    joiner.expect("joined")?;
+    joiner.say("go")?;
+    joiner.expect("traffic")?;
+    // It has a QP and two MRs now.
+    joiner.hear()?;
+    joiner.kill()?;
+    while offer.joiners() > 0 {
+        offer.serve_once(None)?;
+    }
+    offer.withdraw()?;
+    let busy = pd.dealloc().unwrap_err();
+    assert_eq!(busy.error.errno(), Some(Errno::BUSY), "{busy}");
+    // The file's end takes all of it.
+    drop((busy.object, context));
+    Ok(())
+}
+
+/// Catches a PD that needs its maker: two others exchange bytes over it after its death.
+fn three_processes_and_no_exporter() -> Outcome {
+    let meeting = Meeting::new()?;
+    let exporter = meeting.exporter()?;
+    let mut joiners = [meeting.start("joiner")?, meeting.start("joiner")?];
+    for joiner in &mut joiners {
+        joiner.expect("joined")?;
+    }
+    exporter.kill()?;
+    for joiner in &mut joiners {
+        joiner.say("go")?;
+        joiner.expect("traffic")?;
+    }
+    let ends = [joiners[0].hear()?, joiners[1].hear()?];
+    joiners[0].say(&ends[1])?;
+    joiners[1].say(&ends[0])?;
+    for step in ["connected", "written", "seen"] {
+        for joiner in &mut joiners {
+            joiner.expect(step)?;
+        }
+        joiners
+            .iter_mut()
+            .try_for_each(|joiner| joiner.say("next"))?;
+    }
+    let [first, second] = joiners;
+    first.kill()?;
+    second.finish()
+}
+
+/// Catches a process id of 0: as which the kernel shows a process outside of the exporter's namespace.
+fn exporter_in_another_pid_namespace() -> Outcome {
+    let meeting = Meeting::new()?;
+    let mut exporter = Process::start_apart("exporter", &[&meeting.address])?;
+    exporter.say(&format!("{:016x}", meeting.key.expose()))?;
+    exporter.expect("offered")?;
+    exporter.say("serve")?;
+    exporter.expect("serving")?;
+    let joined = meeting.join()?;
+    traffic::over(joined.pd())?;
+    drop(joined);
+    exporter.finish()
+}
+
+/// Catches a socket that other users cannot or all users can use, and a joiner that does not trust root.
+fn only_users_who_are_allowed() -> Outcome {
+    let key = ShareKey::random()?;
+    let address = format!("/tmp/uverbs-share-{}", std::process::id());
+    let meeting = Meeting { address, key };
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let offer = pd.offer(meeting.key.clone());
+    let serving = offer.allow_user(1000).at(&meeting.address()?)?.spawn()?;
+    let start = |user| -> Outcome<Process> {
+        let mut joiner = Process::start("joiner", &[&meeting.address, user])?;
+        joiner.say(&format!("{:016x}", meeting.key.expose()))?;
+        Ok(joiner)
+    };
+    let stranger = start("1001")?.hear()?;
+    assert!(
+        stranger.contains("the exporter or the socket's mode does not allow"),
+        "{stranger}"
+    );
+    assert_eq!(serving.stats().refused_users, 1);
+    let mut guest = start("1000")?;
+    guest.expect("joined")?;
+    guest.say("go")?;
+    guest.expect("traffic")?;
+    guest.kill()?;
+    drop(serving);
+    Ok(())
+}
+
+/// Catches an exporter that silent clients starve of file descriptors.
+fn a_crowd_and_no_descriptor_left() -> Outcome {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let meeting = Meeting::new()?;
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let mut offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
+    let mut crowd = Process::start("crowd", &[&meeting.address])?;
+    crowd.expect("here")?;
+    let mut joiner = meeting.start("joiner")?;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(48),
+            ..limit
+        },
+    )?;
+    while offer.joiners() == 0 {
+        offer.serve_once(None)?;
+    }
+    setrlimit(Resource::Nofile, limit)?;
+    joiner.expect("joined")?;
+    assert!(offer.stats().silent >= 150, "{:?}", offer.stats());
+    joiner.kill()?;
+    crowd.kill()
+}

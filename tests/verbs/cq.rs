@@ -1,0 +1,213 @@
+//! Completion queues of other sizes, moderation, and what is left of a queue that overflows.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use uverbs::{
+    Access, AsyncEvent, AsyncEventType, Counting, Cq, EventSource, GuardPages, Mr, QpState, Rc,
+    ResourceType, WcOpcode,
+};
+
+use crate::support::{LIMIT, Pair, QUIET, Result, fail, next, open, same, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("cq::resize_keeps_what_waits", resize_keeps_what_waits),
+        test("cq::too_small_is_refused", too_small_is_refused),
+        test("cq::too_large_names_the_limit", too_large_names_the_limit),
+        test("cq::resize_under_traffic", resize_under_traffic),
+        test("cq::on_a_domain", on_a_domain),
+        test(
+            "cq::moderation_is_missing_by_name",
+            moderation_is_missing_by_name,
+        ),
+        test(
+            "cq::overflow_keeps_what_was_there",
+            overflow_keeps_what_was_there,
+        ),
+    ]
+}
+
+/// Completes a write for each of these ids, and leaves the completions in the queue.
+fn complete(pair: &mut Pair<Rc>, target: &Mr<Vec<u8>>, ids: std::ops::Range<u64>) -> Result {
+    let mut batch = pair.a.send();
+    for id in ids {
+        batch.write_inline(b"x", target.remote())?.signaled(id);
+    }
+    batch.ring()?;
+    let deadline = Instant::now() + LIMIT;
+    while pair.a.halves().0.in_flight() > 0 {
+        if Instant::now() > deadline {
+            return fail("requests that do not end");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // rxe takes a request out of its ring just before it writes the completion.
+    std::thread::sleep(QUIET);
+    Ok(())
+}
+
+fn target(pair: &Pair<Rc>) -> Result<Mr<Vec<u8>>> {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    Ok(pair.pd.register(vec![0; 8], access)?)
+}
+
+/// Takes the completions with these ids, in this order.
+fn take(cq: &mut Cq, ids: std::ops::Range<u64>) -> Result {
+    for id in ids {
+        let wc = next(cq)?;
+        wc.is(WcOpcode::RDMA_WRITE)?;
+        same(wc.wr_id, id, "the completion")?;
+    }
+    Ok(())
+}
+
+/// Catches completions that are lost, doubled or reordered when the ring moves, also around its end.
+fn resize_keeps_what_waits() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = target(&pair)?;
+    pair.a_cq.resize(15)?;
+    same(pair.a_cq.capacity(), 15, "the smaller capacity")?;
+    complete(&mut pair, &target, 0..10)?;
+    take(&mut pair.a_cq, 0..9)?;
+    complete(&mut pair, &target, 10..24)?;
+    pair.a_cq.resize(100)?;
+    same(pair.a_cq.capacity(), 127, "the larger capacity")?;
+    take(&mut pair.a_cq, 9..12)?;
+    complete(&mut pair, &target, 24..84)?;
+    take(&mut pair.a_cq, 12..70)?;
+    pair.a_cq.resize(15)?;
+    same(pair.a_cq.capacity(), 15, "the capacity at last")?;
+    take(&mut pair.a_cq, 70..84)?;
+    complete(&mut pair, &target, 84..99)?;
+    take(&mut pair.a_cq, 84..99)?;
+    same(pair.a_cq.poll()?.iter().count(), 0, "more completions")
+}
+
+/// Catches a refusal after which completions are gone, or come no more.
+fn too_small_is_refused() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = target(&pair)?;
+    complete(&mut pair, &target, 0..40)?;
+    let capacity = pair.a_cq.capacity();
+    for entries in [0, 10] {
+        let Err(error) = pair.a_cq.resize(entries) else {
+            return fail(format!("40 completions in a ring of {entries}"));
+        };
+        same(error.errno(), Some(uverbs::Errno::INVAL), "the errno")?;
+    }
+    same(pair.a_cq.capacity(), capacity, "capacity")?;
+    take(&mut pair.a_cq, 0..40)?;
+    complete(&mut pair, &target, 40..60)?;
+    take(&mut pair.a_cq, 40..60)
+}
+
+/// Catches a refusal that does not tell what would have been possible.
+fn too_large_names_the_limit() -> Result {
+    let context = open()?;
+    let max = context.query_device()?.max_cqe;
+    let mut cq = context.create_cq(4)?;
+    let text = cq.resize(max + 1).err().map(|error| error.to_string());
+    let text = text.unwrap_or_default();
+    if text.contains(&format!("max_cqe is {max}")) {
+        return Ok(());
+    }
+    fail(format!("no limit in {text:?}"))
+}
+
+/// Catches completions that go astray when the kernel writes to a ring that is being exchanged.
+fn resize_under_traffic() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = target(&pair)?;
+    let (mut posted, mut taken) = (0, 0);
+    while taken < 1500 {
+        let mut batch = pair.a.send();
+        while posted < taken + 12 {
+            batch.write_inline(b"x", target.remote())?.signaled(posted);
+            posted += 1;
+        }
+        batch.ring()?;
+        // The completions of these requests arrive meanwhile.
+        if taken % 3 == 0 {
+            pair.a_cq.resize([15, 200, 31, 60][(taken % 4) as usize])?;
+        }
+        take(&mut pair.a_cq, taken..taken + 5)?;
+        taken += 5;
+    }
+    take(&mut pair.a_cq, taken..posted)
+}
+
+/// Catches a ring that does not lie where the allocator said, and buffers that are not asked for anew or not given back
+/// when the size changes.
+fn on_a_domain() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let counting = Arc::new(Counting::new(GuardPages::new()));
+    let domain = pair.pd.parent_domain();
+    let domain = domain.allocator(Arc::clone(&counting)).build()?;
+    let counts = || {
+        let counts = counting.counts();
+        let cq = counts.get(&ResourceType::RXE_CQ).copied();
+        cq.map(|cq| (cq.asked, cq.granted, cq.freed))
+    };
+    let mut cq = pair.context.cq(15).domain(&domain).create()?;
+    same(counts(), Some((1, 1, 0)), "asked, granted, freed")?;
+    let other = Pair::<Rc>::on(&pair.context, Access::REMOTE_WRITE)?;
+    let mut a = pair.pd.create_qp::<Rc>(&cq, uverbs::Caps::default())?;
+    let mut b = other
+        .pd
+        .create_qp::<Rc>(&other.b_cq, uverbs::Caps::default())?;
+    let (from, to) = (a.endpoint()?, b.endpoint()?);
+    a.connect(&to)?;
+    b.connect(&from)?;
+    std::mem::swap(&mut pair.a, &mut a);
+    let target = other
+        .pd
+        .register(vec![0; 8], Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    complete(&mut pair, &target, 0..12)?;
+    take(&mut cq, 0..4)?;
+    cq.resize(300)?;
+    same(counts(), Some((2, 2, 1)), "after the resize")?;
+    complete(&mut pair, &target, 12..70)?;
+    same(cq.resize(20).is_err(), true, "66 do not fit")?;
+    same(counts(), Some((2, 2, 1)), "after the refusal")?;
+    take(&mut cq, 4..70)?;
+    drop(pair);
+    cq.destroy()?;
+    same(counts(), Some((2, 2, 2)), "at the end")
+}
+
+/// Catches a refusal that looks like a wrong argument, and one that harms the queue.
+fn moderation_is_missing_by_name() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = target(&pair)?;
+    let Err(error) = pair.a_cq.moderate(8, 100) else {
+        return fail("rxe has no moderation");
+    };
+    same(error.is_unsupported(), true, &error.to_string())?;
+    complete(&mut pair, &target, 0..3)?;
+    take(&mut pair.a_cq, 0..3)
+}
+
+/// Catches an overflow that passes unnoticed, and completions that it overwrites.
+fn overflow_keeps_what_was_there() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = target(&pair)?;
+    let events = pair.context.async_events()?;
+    pair.a_cq.resize(7)?;
+    complete(&mut pair, &target, 0..7)?;
+    same(events.wait_for(QUIET)?, None, "an event of a full queue")?;
+    let mut batch = pair.a.send();
+    batch.write_inline(b"y", target.remote())?.signaled(7);
+    batch.ring()?;
+    let expected = AsyncEvent {
+        kind: AsyncEventType::CQ_ERR,
+        source: EventSource::Cq(pair.a_cq.id()),
+    };
+    same(events.wait_for(LIMIT)?, Some(expected), "the event")?;
+    take(&mut pair.a_cq, 0..7)?;
+    same(pair.a_cq.poll()?.iter().count(), 0, "completions beyond")?;
+    // The completion that did not fit is lost, so who gets the event gives the queue pair up: that still works.
+    pair.a.fail()?;
+    same(pair.a.query()?.state, QpState::ERR, "state")
+}

@@ -1,0 +1,316 @@
+//! Memory windows of both types: what they open, what they do not, and how they are taken back.
+
+use libtest_mimic::Trial;
+use uverbs::{
+    Access, Cause, Connected, Mr, PostError, QpState, Rc, StaticTransport, Type1, Type2, Uc,
+    WcOpcode, WcStatus,
+};
+
+use crate::support::{Pair, Result, fail, ignore, same, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("mw::type_1_opens_a_part", type_1_opens_a_part),
+        test("mw::bounds_are_the_windows", bounds_are_the_windows),
+        test(
+            "mw::type_1_key_follows_the_last",
+            type_1_key_follows_the_last,
+        ),
+        test("mw::type_1_is_unbound", type_1_is_unbound),
+        test("mw::type_1_on_uc", type_1_on_uc),
+        test(
+            "mw::type_2_belongs_to_its_queue_pair",
+            type_2_belongs_to_its_queue_pair,
+        ),
+        test("mw::access_is_the_windows", access_is_the_windows),
+        test(
+            "mw::a_region_under_a_window_stays",
+            a_region_under_a_window_stays,
+        ),
+        test(
+            "mw::what_breaks_a_queue_pair_is_refused",
+            what_breaks_a_queue_pair_is_refused,
+        ),
+        test("mw::counts_on_its_pd", counts_on_its_pd),
+        test(
+            "mw::bind_of_a_stale_window_fails",
+            bind_of_a_stale_window_fails,
+        ),
+        test("mw::type_2_is_bound_once", type_2_is_bound_once),
+    ]
+}
+
+fn region<T: StaticTransport>(pair: &Pair<T>) -> Result<Mr<Vec<u8>>> {
+    let access = Access::LOCAL_WRITE | Access::MW_BIND;
+    Ok(pair.pd.register(vec![0; 64], access)?)
+}
+
+fn bytes(mr: &Mr<Vec<u8>>) -> Result<Vec<u8>> {
+    let mut all = vec![0; mr.len()];
+    mr.read_at(0, &mut all)?;
+    Ok(all)
+}
+
+/// Catches a window with the wrong place or length, and a region that was open all along.
+fn type_1_opens_a_part() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    let window = target.window(16..24, Access::REMOTE_WRITE)?;
+    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+        .is(WcOpcode::BIND_MW)?;
+    let open = window.remote(mw.rkey());
+    pair.post(|batch| batch.write_inline(b"in here!", open))?
+        .is(WcOpcode::RDMA_WRITE)?;
+    let mut expected = vec![0; 64];
+    expected[16..24].copy_from_slice(b"in here!");
+    same(bytes(&target)?, expected.clone(), "the target")?;
+    let beyond = uverbs::RemoteSlice {
+        address: target.iova() + 60,
+        ..open
+    };
+    pair.post(|batch| batch.write_inline(b"out here", beyond))?
+        .failed(WcStatus::REM_ACCESS_ERR)?;
+    same(bytes(&target)?, expected, "the target afterwards")
+}
+
+/// Catches a kernel that keeps peers within the window: then this is to be asserted, and `Window` documented so.
+fn bounds_are_the_windows() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    let window = target.window(16..24, Access::REMOTE_WRITE)?;
+    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+        .is(WcOpcode::BIND_MW)?;
+    let open = window.remote(mw.rkey());
+    let beyond = uverbs::RemoteSlice {
+        address: open.address + 8,
+        ..open
+    };
+    let wc = pair.post(|batch| batch.write_inline(b"out here", beyond))?;
+    let reached = bytes(&target)?[24..32] == *b"out here";
+    same(reached, wc.status == WcStatus::SUCCESS, "told as it was")?;
+    if reached {
+        return ignore(
+            "this kernel's rxe checks peers against the region under a window, not against the window",
+        );
+    }
+    wc.failed(WcStatus::REM_ACCESS_ERR)
+}
+
+/// Catches a key that is not the next one, and one that still works after the window was bound elsewhere.
+fn type_1_key_follows_the_last() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    let mut keys = vec![mw.rkey()];
+    // More often than there are tags, so that they wrap.
+    for turn in 0..300u64 {
+        let start = turn % 56;
+        let window = target.window(start..start + 8, Access::REMOTE_WRITE)?;
+        pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+            .is(WcOpcode::BIND_MW)?;
+        same(mw.rkey(), keys[keys.len() - 1].next(), "key")?;
+        keys.push(mw.rkey());
+        if turn % 100 == 99 {
+            let word = turn.to_le_bytes();
+            pair.post(|batch| batch.write_inline(&word, window.remote(mw.rkey())))?
+                .is(WcOpcode::RDMA_WRITE)?;
+            let start = start as usize;
+            same(&bytes(&target)?[start..start + 8], &word[..], "the word")?;
+        }
+    }
+    let stale = target
+        .window(..8, Access::REMOTE_WRITE)?
+        .remote(keys[keys.len() - 2]);
+    pair.post(|batch| batch.write_inline(b"stale", stale))?
+        .failed(WcStatus::REM_ACCESS_ERR)
+}
+
+/// Catches an unbind that leaves the window open or the region held.
+fn type_1_is_unbound() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    let window = target.window(.., Access::REMOTE_WRITE)?;
+    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+        .is(WcOpcode::BIND_MW)?;
+    pair.post_b(|batch| batch.unbind_mw(&mut mw))?
+        .is(WcOpcode::BIND_MW)?;
+    let closed = window.remote(mw.rkey());
+    pair.post(|batch| batch.write_inline(b"closed", closed))?
+        .failed(WcStatus::REM_ACCESS_ERR)?;
+    same(target.deregister()?, vec![0; 64], "the memory")
+}
+
+/// Catches a bind that only the reliable transport takes.
+fn type_1_on_uc() -> Result {
+    let mut pair = Pair::<Uc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    let window = target.window(32.., Access::REMOTE_WRITE)?;
+    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+        .is(WcOpcode::BIND_MW)?;
+    pair.post(|batch| batch.write_inline(b"unreliable", window.remote(mw.rkey())))?
+        .is(WcOpcode::RDMA_WRITE)?;
+    // An unreliable write completes when it has been sent: it arrives some time later.
+    for _ in 0..2000 {
+        if bytes(&target)?[32..42] == *b"unreliable" {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    fail("the write did not arrive")
+}
+
+/// Catches a window of type 2 that opens the region on another queue pair than its own.
+fn type_2_belongs_to_its_queue_pair() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type2>()?;
+    let window = target.window(.., Access::REMOTE_WRITE)?;
+    // Bound on the sender's queue pair, where the peer's requests do not arrive.
+    pair.post(|batch| batch.bind_mw_as(&mut mw, 3, window))?
+        .is(WcOpcode::BIND_MW)?;
+    let open = window.remote(mw.rkey());
+    pair.post_b(|batch| batch.write_inline(b"to its own", open))?
+        .is(WcOpcode::RDMA_WRITE)?;
+    same(&bytes(&target)?[..10], b"to its own", "the target")?;
+    pair.post(|batch| batch.write_inline(b"to another", open))?
+        .failed(WcStatus::REM_ACCESS_ERR)?;
+    same(
+        &bytes(&target)?[..10],
+        b"to its own",
+        "the target afterwards",
+    )
+}
+
+/// Catches access that comes from the region and not from the window: the region is open for writing by its own key.
+fn access_is_the_windows() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let access = Access::LOCAL_WRITE | Access::MW_BIND | Access::REMOTE_WRITE;
+    let target = pair.pd.register(vec![b'x'; 64], access)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    let window = target.window(.., Access::REMOTE_READ)?;
+    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+        .is(WcOpcode::BIND_MW)?;
+    pair.post(|batch| batch.write_inline(b"by region", target.remote()))?
+        .is(WcOpcode::RDMA_WRITE)?;
+    pair.post(|batch| batch.write_inline(b"by window", window.remote(mw.rkey())))?
+        .failed(WcStatus::REM_ACCESS_ERR)?;
+    same(&bytes(&target)?[..10], b"by regionx", "the target")
+}
+
+/// Catches memory that is freed while a window leads to it.
+fn a_region_under_a_window_stays() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    let window = target.window(.., Access::REMOTE_WRITE)?;
+    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+        .is(WcOpcode::BIND_MW)?;
+    let Err(held) = target.deregister() else {
+        return fail("a region was deregistered under a bound window");
+    };
+    let said = held.error.to_string();
+    if !said.contains("windows are") {
+        return fail(format!("the error does not name the reason: {said}"));
+    }
+    let target = held.object;
+    pair.post(|batch| batch.write_inline(b"still there", window.remote(mw.rkey())))?
+        .is(WcOpcode::RDMA_WRITE)?;
+    same(&bytes(&target)?[..11], b"still there", "the target")?;
+    mw.dealloc()?;
+    same(&target.deregister()?[..11], b"still there", "the memory")
+}
+
+/// Catches binds that soft-RoCE answers by breaking the queue pair.
+fn what_breaks_a_queue_pair_is_refused() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let other = pair.context.alloc_pd()?;
+    let bindable = region(&pair)?;
+    let closed = pair.pd.register(vec![0u8; 64], Access::LOCAL_WRITE)?;
+    let read_only = pair.pd.register(vec![0u8; 64], Access::MW_BIND)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    let mut foreign = other.alloc_mw::<Type1>()?;
+    let read = Access::REMOTE_READ;
+    let refused = [
+        (
+            bindable.window(.., read | Access::ZERO_BASED)?,
+            "count from 0",
+        ),
+        (closed.window(.., read)?, "MW_BIND"),
+        (read_only.window(.., Access::REMOTE_WRITE)?, "LOCAL_WRITE"),
+        (bindable.window(.., Access::LOCAL_WRITE)?, "no others"),
+        (bindable.window(3..3, read)?, "no bytes"),
+    ];
+    let before = mw.rkey();
+    let mut batch = pair.a.send();
+    for (window, reason) in refused {
+        match batch.bind_mw(&mut mw, window).map(drop) {
+            Err(PostError::Window(why)) if why.contains(reason) => {}
+            other => return fail(format!("{reason}: {other:?}")),
+        }
+    }
+    let window = bindable.window(.., read)?;
+    let refused = batch.bind_mw(&mut foreign, window).map(drop);
+    same(refused, Err(PostError::ForeignPd), "a window of another PD")?;
+    same(batch.ring()?, 0, "requests in the batch")?;
+    same(mw.rkey(), before, "the key of a window that was not bound")?;
+    same(pair.a.query()?.state, QpState::RTS, "state")
+}
+
+/// Catches a window that its protection domain does not know of.
+fn counts_on_its_pd() -> Result {
+    let context = crate::support::open()?;
+    let pd = context.alloc_pd()?;
+    let (one, two) = (pd.alloc_mw::<Type1>()?, pd.alloc_mw::<Type2>()?);
+    let Err(held) = pd.dealloc() else {
+        return fail("a PD was freed under its windows");
+    };
+    match held.error.cause() {
+        Cause::Busy(by) if by.contains("2 MWs") => {}
+        other => return fail(format!("{other:?}")),
+    }
+    one.dealloc()?;
+    two.dealloc()?;
+    held.object.dealloc()?;
+    Ok(())
+}
+
+/// Catches a failed bind that is told as a success, and a key that cannot be set right afterwards.
+fn bind_of_a_stale_window_fails() -> Result {
+    fn failed<T: StaticTransport + Connected + uverbs::BindWindow>(pair: &mut Pair<T>) -> Result {
+        let target = region(pair)?;
+        let mut mw = pair.pd.alloc_mw::<Type1>()?;
+        let before = mw.rkey();
+        mw.set_tag(before.tag().wrapping_add(77));
+        let window = target.window(.., Access::REMOTE_READ)?;
+        let wc = pair.post_b(|batch| batch.bind_mw(&mut mw, window))?;
+        // Since Linux 6.2 or so the failure sends the queue pair into the error state before it is told, and the
+        // request comes back as flushed.
+        if !matches!(wc.status, WcStatus::MW_BIND_ERR | WcStatus::WR_FLUSH_ERR) {
+            return fail(format!("{wc:?}"));
+        }
+        mw.set_tag(before.tag());
+        same(mw.rkey(), before, "the key set right")?;
+        same(pair.b.query()?.state, QpState::ERR, "state")
+    }
+    failed(&mut Pair::<Rc>::new()?)?;
+    failed(&mut Pair::<Uc>::new()?)
+}
+
+/// Catches a window of type 2 that is bound over another bind: it must be invalidated before.
+fn type_2_is_bound_once() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let target = region(&pair)?;
+    let mut mw = pair.pd.alloc_mw::<Type2>()?;
+    let window = target.window(.., Access::REMOTE_WRITE)?;
+    pair.post_b(|batch| batch.bind_mw_as(&mut mw, 1, window))?
+        .is(WcOpcode::BIND_MW)?;
+    let wc = pair.post_b(|batch| batch.bind_mw_as(&mut mw, 2, window))?;
+    if wc.status == WcStatus::SUCCESS {
+        return fail("bound twice");
+    }
+    same(pair.b.query()?.state, QpState::ERR, "state")
+}

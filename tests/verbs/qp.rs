@@ -1,0 +1,238 @@
+//! States of a queue pair, the events that come with them, and attributes at their limits.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use uverbs::{
+    Access, AltPath, AsyncEvent, AsyncEventType, Caps, ConnectOptions, Errno, EventSource, Mtu,
+    PostError, QpAttr, QpState, Rc, Uc, WcOpcode, WcStatus,
+};
+
+use crate::support::{LIMIT, Pair, Result, fail, ignore, next, same, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("qp::drained_and_back", drained_and_back),
+        test("qp::reset_makes_it_new", reset_makes_it_new),
+        test("qp::failed_tells_the_last_receive", last_receive),
+        test("qp::holds_what_it_says", holds_what_it_says),
+        test("qp::no_alternate_path_on_roce", no_alternate_path_on_roce),
+        test("qp::messages_of_many_packets", messages_of_many_packets),
+        test("qp::too_many_reads_are_refused", too_many_reads_are_refused),
+    ]
+}
+
+fn to(state: QpState) -> QpAttr {
+    QpAttr {
+        state: Some(state),
+        ..QpAttr::default()
+    }
+}
+
+/// Writes once from the first to the second, and looks at what arrived.
+fn writes(pair: &mut Pair<Rc>) -> Result {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let target = pair.pd.register(vec![0; 8], access)?;
+    pair.post(|batch| batch.write_inline(b"arrived!", target.remote()))?
+        .is(WcOpcode::RDMA_WRITE)?;
+    let mut bytes = [0; 8];
+    target.read_at(0, &mut bytes)?;
+    same(&bytes, b"arrived!", "the target")
+}
+
+/// Catches an event that is lost or names another object, a drained queue that sends all the same, and requests that
+/// are lost on the way back.
+fn drained_and_back() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    writes(&mut pair)?;
+    let events = pair.context.async_events()?;
+    pair.a.modify(&QpAttr {
+        sqd_async_notify: Some(true),
+        ..to(QpState::SQD)
+    })?;
+    let expected = AsyncEvent {
+        kind: AsyncEventType::SQ_DRAINED,
+        source: EventSource::Qp(pair.a.id()),
+    };
+    same(events.wait_for(LIMIT)?, Some(expected), "the event")?;
+    let info = pair.a.query()?;
+    same(
+        (info.state, info.sq_draining),
+        (QpState::SQD, false),
+        "state",
+    )?;
+    pair.a.modify(&to(QpState::RTS))?;
+    same(pair.a.query()?.state, QpState::RTS, "state afterwards")?;
+    writes(&mut pair)
+}
+
+/// Catches requests and indices of the time before that are taken for new ones, after a failed request as after a
+/// failure by hand.
+fn reset_makes_it_new() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
+    for round in 0..3 {
+        if round == 1 {
+            pair.a.fail()?;
+        } else {
+            pair.post(|batch| batch.write_inline(b"closed", inbox.remote()))?
+                .failed(WcStatus::REM_ACCESS_ERR)?;
+        }
+        same(pair.a.query()?.state, QpState::ERR, "state")?;
+        pair.post(|batch| batch.send_inline(b"too late"))?
+            .failed(WcStatus::WR_FLUSH_ERR)?;
+        for qp in [&mut pair.a, &mut pair.b] {
+            qp.reset()?;
+            same(qp.query()?.state, QpState::RESET, "state after the reset")?;
+        }
+        let mut batch = pair.a.send();
+        batch.send_inline(b"too early")?.signaled(1);
+        let state = QpState::RESET;
+        same(
+            batch.ring(),
+            Err(PostError::WrongState { state }),
+            "posting",
+        )?;
+        let (from, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
+        pair.a.connect(&peer)?;
+        pair.b.connect(&from)?;
+        writes(&mut pair)?;
+    }
+    Ok(())
+}
+
+/// Catches an event that names another object; without it nobody knows when a failed queue pair has taken its last
+/// request from a shared queue.
+fn last_receive() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let events = pair.context.async_events()?;
+    let srq = pair.pd.srq(15).create()?;
+    let qp = pair.pd.qp(&pair.b_cq).srq(&srq);
+    let mut b = qp.create::<Rc>()?;
+    pair.a.reset()?;
+    let (from, peer) = (pair.a.endpoint()?, b.endpoint()?);
+    pair.a.connect(&peer)?;
+    b.connect(&from)?;
+    writes(&mut pair)?;
+    b.fail()?;
+    let Some(event) = events.wait_for(Duration::from_secs(2))? else {
+        return ignore("this kernel's rxe does not tell the last receive of a failed QP");
+    };
+    let expected = AsyncEvent {
+        kind: AsyncEventType::QP_LAST_WQE_REACHED,
+        source: EventSource::Qp(b.id()),
+    };
+    same(event, expected, "the event")
+}
+
+/// Catches capacities that are promised and not kept, or kept and not told.
+fn holds_what_it_says() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let asked = Caps {
+        max_send_wr: 5,
+        max_recv_wr: 9,
+        max_send_sge: 2,
+        max_recv_sge: 3,
+        max_inline_data: 100,
+    };
+    let mut qp = pair.pd.create_qp::<Uc>(&pair.a_cq, asked)?;
+    let caps = qp.caps();
+    for caps in [caps, qp.query()?.caps] {
+        let enough = caps.max_send_wr >= asked.max_send_wr
+            && caps.max_recv_wr >= asked.max_recv_wr
+            && caps.max_send_sge >= asked.max_send_sge
+            && caps.max_recv_sge >= asked.max_recv_sge
+            && caps.max_inline_data >= asked.max_inline_data;
+        same(enough, true, &format!("{caps:?} for {asked:?}"))?;
+    }
+    let inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
+    let slice = inbox.slice(..)?;
+    let mut batch = qp.recv();
+    for id in 0..caps.max_recv_wr {
+        let slices = vec![slice; caps.max_recv_sge as usize];
+        // SAFETY: the batch is never rung.
+        unsafe { batch.post(id.into(), slices)? };
+    }
+    // SAFETY: as above.
+    let full = unsafe { batch.post(0, slice) };
+    let capacity = caps.max_recv_wr;
+    same(full, Err(PostError::QueueFull { capacity }), "one more")?;
+    drop(batch);
+    writes(&mut pair)
+}
+
+/// Catches an alternate path that is taken, though nothing would ever migrate to it.
+fn no_alternate_path_on_roce() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let path = pair.a.query()?.path;
+    let Err(error) = pair.a.modify(&QpAttr {
+        alt_path: Some(AltPath {
+            path,
+            pkey_index: 0,
+            port: 1,
+            timeout: 14,
+        }),
+        ..to(QpState::RTS)
+    }) else {
+        return fail("an alternate path was taken");
+    };
+    same(error.errno(), Some(Errno::INVAL), "the errno")?;
+    writes(&mut pair)
+}
+
+/// Catches packets that are lost, doubled or put in the wrong place, and a size that is not used.
+fn messages_of_many_packets() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let options = ConnectOptions {
+        path_mtu: Some(Mtu::MTU_256),
+        ..ConnectOptions::default()
+    };
+    for qp in [&mut pair.a, &mut pair.b] {
+        qp.reset()?;
+    }
+    let (from, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
+    pair.a.connect_with(&peer, &options)?;
+    pair.b.connect_with(&from, &options)?;
+    same(pair.a.query()?.path_mtu, Mtu::MTU_256, "the path's MTU")?;
+    let text: Vec<u8> = (0..5001u32).map(|at| (at % 251) as u8).collect();
+    let source = pair.pd.register(text.clone(), Access::LOCAL_WRITE)?;
+    let inbox = pair.pd.register(vec![0u8; 6000], Access::LOCAL_WRITE)?;
+    let mut recv = pair.b.recv();
+    // SAFETY: the inbox is looked at by copying, after the completion.
+    unsafe { recv.post(1, inbox.slice(..)?)? };
+    recv.ring()?;
+    let from = source.slice(..)?;
+    // SAFETY: nobody writes to the source.
+    pair.post(|batch| unsafe { batch.send(from) })?
+        .is(WcOpcode::SEND)?;
+    let received = next(&mut pair.b_cq)?;
+    received.is(WcOpcode::RECV)?;
+    same(received.byte_len, 5001, "bytes received")?;
+    let mut bytes = vec![0; 5001];
+    inbox.read_at(0, &mut bytes)?;
+    same(bytes == text, true, "the message is the same")
+}
+
+/// Catches a number that the device cannot keep, and a queue pair that cannot be connected after the refusal.
+fn too_many_reads_are_refused() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let device = pair.context.query_device()?;
+    let Ok(beyond) = u8::try_from(device.max_qp_rd_atom + 1) else {
+        return ignore("the device takes as many as can be asked for");
+    };
+    let (from, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
+    // rxe looks at the number of this side only, not at `max_dest_rd_atomic`.
+    let options = ConnectOptions {
+        max_rd_atomic: beyond,
+        ..ConnectOptions::default()
+    };
+    pair.a.reset()?;
+    let refused = pair.a.connect_with(&peer, &options).err();
+    let errno = refused.and_then(|error| error.errno());
+    same(errno, Some(Errno::INVAL), "the errno")?;
+    pair.a.reset()?;
+    pair.b.reset()?;
+    pair.a.connect(&peer)?;
+    pair.b.connect(&from)?;
+    writes(&mut pair)
+}

@@ -1,0 +1,60 @@
+//! The page `docs/benchmarks.md`.
+
+use super::{Measured, table};
+
+const INTRODUCTION: &str = "\
+# Measurements
+
+uverbs next to rdma-core, in one guest, in one run, on soft-RoCE. The programs are in `benches/`: the same work by this library, by
+a C program on libibverbs, and by a C program that makes the bare system calls. They take turns, and who goes first
+changes.
+
+What the numbers are worth: instructions (callgrind, user space alone, around the calls alone) and system calls (strace)
+are exact and the same on any machine with these compilers and libraries. Times are of an emulated machine, where a system call costs ten times
+what it does natively: only ratios of paired runs mean anything, and a few percent mean nothing.
+";
+
+/// The text under each table's name.
+fn about(group: &str) -> &'static str {
+    match group {
+        "instructions" => {
+            "User-space instructions for each call, including that of the wrapper around it, which is alike on all sides. \
+             A poll reads the status and the id of every completion. libibverbs is given work requests that are \
+             made already; ours makes them in the call. The kernel's part is not counted: a system call is one instruction."
+        }
+        "start-up" => "From exec on; the program ends at that very point.",
+        "control" => {
+            "Each object is made and destroyed. The bare calls send the same attributes from the same process, turn about, and map \
+             and unmap rings where there are such."
+        }
+        "latency" => {
+            "From posting to the completion, between two queue pairs of a process; the median of all, and the ratio of what the \
+             quickest tenth of each turn kept to, the median over pairs of turns: on an emulated machine most samples are of waits \
+             for the scheduler. The records (`--json`) have the distribution."
+        }
+        "throughput" => {
+            "32 messages posted with one doorbell until all are done; numbers and ratio as above. The records (`--json`) have rates and bandwidths."
+        }
+        _ => "",
+    }
+}
+
+/// The page.
+pub(crate) fn page(measured: &Measured) -> String {
+    let mut page = INTRODUCTION.to_owned();
+    page += &format!(
+        "\nMade by `cargo vm {}`, on Linux {}, QEMU with {}.\n",
+        measured.command.join(" "),
+        measured.kernel,
+        measured.accelerator
+    );
+    for (name, records) in table::groups(&measured.records) {
+        let title = name[..1].to_uppercase() + &name[1..];
+        page += &format!(
+            "\n## {title}\n\n{}\n\n{}\n",
+            about(name),
+            table::markdown(&records)
+        );
+    }
+    page
+}

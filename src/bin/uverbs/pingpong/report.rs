@@ -65,8 +65,8 @@ impl Report<'_> {
             "checked": options.check,
             "seconds": self.seconds(),
             "bytes": self.bytes() as u64,
-            "us_per_iteration": self.us_per_iteration(),
-            "mb_per_second": self.mb_per_second(),
+            "us_per_iteration": rounded(self.us_per_iteration()),
+            "mb_per_second": rounded(self.mb_per_second()),
             "latency_us": latency_to_json(&self.score.latency),
         })
     }
@@ -115,6 +115,11 @@ fn endpoint_to_json(endpoint: &Endpoint) -> Value {
     })
 }
 
+/// Three decimals, which is as much as was measured.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
 fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
@@ -139,7 +144,7 @@ fn latency_to_json(latency: &Histogram<u64>) -> Value {
     }
     let mut summary = json!({
         "min": microseconds(latency.min()),
-        "mean": latency.mean() / 1e3,
+        "mean": rounded(latency.mean() / 1e3),
     });
     for (_, name, quantile) in QUANTILES {
         summary[name] = json!(microseconds(latency.value_at_quantile(quantile)));

@@ -173,17 +173,19 @@ impl Command for ReregMr {
     }
 }
 
-/// Queries a memory region.
+/// Asks for the keys and the range of a region that may have been registered by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryMr(pub(crate) MrHandle);
 
-/// What the kernel's core knows of a memory region.
+/// What the kernel knows of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryMrReply {
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+    /// Bytes.
     pub(crate) length: u64,
-    pub(crate) iova: u64,
+    /// The address by which work requests and peers name the first byte; Linux before 5.13 does not tell.
+    pub(crate) iova: Option<u64>,
 }
 
 impl Command for QueryMr {
@@ -195,27 +197,26 @@ impl Command for QueryMr {
     }
 
     fn encode(&self, spelling: Spelling) -> Option<Request> {
-        use attr::query_mr as id;
         match spelling {
             Spelling::Native => Some(
                 Request::method(object::MR, method::mr::QUERY)
-                    .handle(id::HANDLE, self.0.0)
-                    .output(id::RESP_LKEY, size_of::<u32>())
-                    .output(id::RESP_RKEY, size_of::<u32>())
-                    .output(id::RESP_LENGTH, size_of::<u64>())
-                    .output(id::RESP_IOVA, size_of::<u64>()),
+                    .handle(attr::query_mr::HANDLE, self.0.0)
+                    .output(attr::query_mr::RESP_LKEY, size_of::<u32>())
+                    .output(attr::query_mr::RESP_RKEY, size_of::<u32>())
+                    .output(attr::query_mr::RESP_LENGTH, size_of::<u64>())
+                    .output(attr::query_mr::RESP_IOVA, size_of::<u64>()),
             ),
+            // The number of the write command exists, and no kernel ever had the command.
             Spelling::Write => None,
         }
     }
 
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        use attr::query_mr as id;
         Ok(QueryMrReply {
-            lkey: answer.answer(id::RESP_LKEY)?,
-            rkey: answer.answer(id::RESP_RKEY)?,
-            length: answer.answer(id::RESP_LENGTH)?,
-            iova: answer.answer(id::RESP_IOVA)?,
+            lkey: answer.answer(attr::query_mr::RESP_LKEY)?,
+            rkey: answer.answer(attr::query_mr::RESP_RKEY)?,
+            length: answer.answer(attr::query_mr::RESP_LENGTH)?,
+            iova: answer.answer(attr::query_mr::RESP_IOVA).ok(),
         })
     }
 }

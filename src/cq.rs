@@ -217,6 +217,9 @@ impl Cq {
     /// They lie in the ring while they are looked at; the entries go back to the device when the result is
     /// dropped, except those that were not come to. No completion is an empty loop. No system call is made.
     ///
+    /// Until then they count against the queue's [capacity](Self::capacity): who posts requests inside the loop
+    /// whose completions may arrive meanwhile needs room for both, or posts behind it.
+    ///
     /// ```no_run
     /// # fn poll(cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
     /// for completion in &mut cq.poll()? {

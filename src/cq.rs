@@ -127,7 +127,7 @@ impl<'a> CqBuilder<'a> {
 
 /// Adds the device's limits to an error that may come from them.
 fn with_limit(error: Error, context: &Context) -> Error {
-    if error.errno() != Some(crate::Errno::INVAL) {
+    if error.errno() != Some(crate::Errno::INVAL) || error.verb() == Verb::MapQueue {
         return error;
     }
     match context.query_device() {

@@ -251,7 +251,7 @@ impl<'a> QpBuilder<'a> {
 
 /// Adds the device's limits to an error that may come from them.
 fn with_limits(error: Error, context: &Context) -> Error {
-    if error.errno() != Some(Errno::INVAL) {
+    if error.errno() != Some(Errno::INVAL) || error.verb() == Verb::MapQueue {
         return error;
     }
     match context.query_device() {

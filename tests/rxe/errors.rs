@@ -9,7 +9,7 @@ use uverbs::{
 
 use crate::common::completion::nothing;
 use crate::common::device::open;
-use crate::common::{Pair, Result, Setup, completion, completions, kernel, pattern, test};
+use crate::common::{Pair, Result, Setup, completion, completions, kernel, pattern, test, until};
 use crate::talk::{self, same};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -361,6 +361,13 @@ fn a_queue_pair_works_again_after_reset() -> Result {
             batch.send_inline(b"some arrive, some do not")?;
         }
         batch.ring()?;
+        // By way of the error state, until nothing is on its way: where a reset overtakes packets, rxe of 7.2 now
+        // and then takes one of the time before for one of the next connection, which is not this test's matter.
+        pair.a.qp.fail()?;
+        pair.b.qp.fail()?;
+        until("the sends to be flushed", || {
+            Ok((pair.a.qp.halves().0.in_flight() == 0).then_some(()))
+        })?;
         recovers(&mut pair, &setup.options)?;
     }
     Ok(())

@@ -81,7 +81,12 @@ impl RingMap {
                 info.offset,
             )
         };
-        let base = mapped.map_err(|errno| map_error(kind, errno, place.as_ref()))?;
+        let base = mapped.map_err(|errno| {
+            if let Some(place) = &place {
+                fill_hole(place, length);
+            }
+            map_error(kind, errno, place.as_ref())
+        })?;
         let base =
             NonNull::new(base.cast::<u8>()).ok_or_else(|| kind.malformed("mapped at address 0"))?;
         Ok(Self {
@@ -100,6 +105,14 @@ impl RingMap {
     pub(super) fn length(&self) -> usize {
         self.length
     }
+}
+
+/// Maps fresh pages where a place has none: a `MAP_FIXED` that fails may have removed what was there, and the
+/// allocator is to get addresses back that can be used.
+fn fill_hole(place: &Grant, length: usize) {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: `FIXED_NOREPLACE` never touches a mapping that is there; if one is, this fails and all is well.
+    let _ = unsafe { mmap_anonymous(place.address().as_ptr().cast(), length, PROTECTION, flags) };
 }
 
 fn map_error(kind: Kind, errno: Errno, place: Option<&Grant>) -> Error {

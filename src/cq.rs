@@ -108,7 +108,15 @@ impl<'a> CqBuilder<'a> {
         };
         let buffers = self.domain.and_then(|domain| domain.buffers());
         let created = context.driver().create_cq(context.fd(), command, buffers);
-        let (handle, ring) = created.map_err(|error| with_limit(error, context))?;
+        let (handle, ring) = created.map_err(|error| {
+            context.with_limits(error, |device| {
+                let vectors = context.num_comp_vectors();
+                format!(
+                    "the device's max_cqe is {}, it has {vectors} completion vectors",
+                    device.max_cqe
+                )
+            })
+        })?;
         let channel = self.channel.cloned();
         let shared = CqShared {
             context: context.clone(),
@@ -122,21 +130,6 @@ impl<'a> CqBuilder<'a> {
             ring,
             shared: Arc::new(shared),
         })
-    }
-}
-
-/// Adds the device's limits to an error that may come from them.
-fn with_limit(error: Error, context: &Context) -> Error {
-    if error.errno() != Some(crate::Errno::INVAL) || error.verb() == Verb::MapQueue {
-        return error;
-    }
-    match context.query_device() {
-        Ok(device) => error.with_detail(format!(
-            "the device's max_cqe is {}, it has {} completion vectors",
-            device.max_cqe,
-            context.num_comp_vectors()
-        )),
-        Err(_) => error,
     }
 }
 
@@ -304,7 +297,15 @@ impl Cq {
         let resized = context
             .driver()
             .resize_cq(context.fd(), command, &mut self.ring, buffers);
-        resized.map_err(|error| with_limit(error, context))
+        resized.map_err(|error| {
+            context.with_limits(error, |device| {
+                let vectors = context.num_comp_vectors();
+                format!(
+                    "the device's max_cqe is {}, it has {vectors} completion vectors",
+                    device.max_cqe
+                )
+            })
+        })
     }
 
     /// Lets an event wait until `count` completions are there or `period` microseconds have passed.

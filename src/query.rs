@@ -269,6 +269,22 @@ impl From<abi::GidEntry> for GidEntry {
 }
 
 impl Context {
+    /// Adds the device's limits to an error that may come from them: the kernel's EINVAL to a verb, but not to
+    /// the mapping of a ring.
+    pub(crate) fn with_limits(
+        &self,
+        error: Error,
+        limits: impl FnOnce(&DeviceAttr) -> String,
+    ) -> Error {
+        if error.errno() != Some(Errno::INVAL) || error.verb() == Verb::MapQueue {
+            return error;
+        }
+        match self.query_device() {
+            Ok(device) => error.with_detail(limits(&device)),
+            Err(_) => error,
+        }
+    }
+
     /// Queries the device.
     ///
     /// # Errors

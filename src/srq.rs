@@ -13,9 +13,10 @@ use uverbs_uapi::write as abi;
 use crate::command::{CreateSrq, DestroySrq, DriverData, ModifySrq, QuerySrq};
 use crate::context::Context;
 use crate::driver::RecvQueue;
-use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
+use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
+use crate::query::DeviceAttr;
 
 /// A shared receive queue to be: what it is to have.
 #[derive(Clone, Debug)]
@@ -77,7 +78,7 @@ impl SrqBuilder<'_> {
         let created = context
             .driver()
             .create_srq(context.fd(), command, pd.buffers());
-        let (handle, queue) = created.map_err(|error| with_limits(error, context))?;
+        let (handle, queue) = created.map_err(|error| context.with_limits(error, limits))?;
         let shared = SrqShared {
             handle,
             id,
@@ -96,18 +97,12 @@ impl SrqBuilder<'_> {
     }
 }
 
-/// Adds the device's limits to an error that may come from them.
-fn with_limits(error: Error, context: &Context) -> Error {
-    if error.errno() != Some(Errno::INVAL) || error.verb() == Verb::MapQueue {
-        return error;
-    }
-    match context.query_device() {
-        Ok(device) => error.with_detail(format!(
-            "the device's limits: max_srq_wr {}, max_srq_sge {}",
-            device.max_srq_wr, device.max_srq_sge
-        )),
-        Err(_) => error,
-    }
+/// The device's limits on shared receive queues, for errors that may come from them.
+fn limits(device: &DeviceAttr) -> String {
+    format!(
+        "the device's limits: max_srq_wr {}, max_srq_sge {}",
+        device.max_srq_wr, device.max_srq_sge
+    )
 }
 
 /// What a shared receive queue shares with the queue pairs that draw from it.
@@ -250,7 +245,7 @@ impl Srq {
             &mut self.queue,
             self.shared.pd.buffers(),
         );
-        resized.map_err(|error| with_limits(error, context))
+        resized.map_err(|error| context.with_limits(error, limits))
     }
 
     /// Asks the kernel what the queue is set to.

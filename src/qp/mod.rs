@@ -34,7 +34,7 @@ use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::NewQp;
-use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::key::PdTag;
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
@@ -225,7 +225,14 @@ impl<'a> QpBuilder<'a> {
             qpn,
             send,
             recv,
-        } = created.map_err(|error| with_limits(error, context))?;
+        } = created.map_err(|error| {
+            context.with_limits(error, |device| {
+                format!(
+                    "the device's limits: max_qp_wr {}, max_sge {}",
+                    device.max_qp_wr, device.max_sge
+                )
+            })
+        })?;
         let shared = Arc::new(QpShared {
             handle,
             qpn,
@@ -246,20 +253,6 @@ impl<'a> QpBuilder<'a> {
             recv: RecvHalf::new(recv, &shared),
             shared,
         })
-    }
-}
-
-/// Adds the device's limits to an error that may come from them.
-fn with_limits(error: Error, context: &Context) -> Error {
-    if error.errno() != Some(Errno::INVAL) || error.verb() == Verb::MapQueue {
-        return error;
-    }
-    match context.query_device() {
-        Ok(device) => error.with_detail(format!(
-            "the device's limits: max_qp_wr {}, max_sge {}",
-            device.max_qp_wr, device.max_sge
-        )),
-        Err(_) => error,
     }
 }
 

@@ -11,7 +11,7 @@ use uverbs_uapi::{cmd, write as abi};
 use super::routes::{Carrier, Routes};
 use super::write::WriteBuffer;
 use super::{Command, Request, Route, Spelling};
-use crate::error::{Cause, Error, Result, Verb};
+use crate::error::{Error, Result, Verb};
 
 /// An open uverbs file, the driver behind it, and what is known of its kernel.
 #[derive(Debug)]
@@ -39,6 +39,7 @@ impl CommandFd {
     /// Sends a command the best way that this kernel has, and reads its answer.
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
         let mut native = command.encode(Spelling::Native);
+        let mut refusal = None;
         loop {
             let route = self.routes.choose(C::VERB, native.is_some());
             let request = route.and_then(|(spelling, _)| match spelling {
@@ -46,7 +47,7 @@ impl CommandFd {
                 Spelling::Write => command.encode(Spelling::Write),
             });
             let (Some((spelling, carrier)), Some(mut request)) = (route, request) else {
-                return Err(self.no_route(command));
+                return Err(self.no_route(command, refusal));
             };
             match self.send(C::VERB, &mut request, carrier) {
                 Ok(()) => {
@@ -59,6 +60,7 @@ impl CommandFd {
                     if !self.routes.learn(C::VERB, spelling, carrier, errno, probe) {
                         return Err(self.refused(command, errno));
                     }
+                    refusal = Some(errno);
                 }
             }
         }
@@ -119,7 +121,11 @@ impl CommandFd {
         Ok(())
     }
 
-    fn no_route<C: Command>(&self, command: &C) -> Error {
+    /// The error for a command that has no way to the kernel, or none any more after a refusal.
+    fn no_route<C: Command>(&self, command: &C, refusal: Option<Errno>) -> Error {
+        if self.routes.may_ioctl() && self.routes.lacks_native(C::VERB) {
+            return self.refused(command, refusal.unwrap_or(Errno::PROTONOSUPPORT));
+        }
         Error::unsupported(
             C::VERB,
             command.subject(),
@@ -128,16 +134,14 @@ impl CommandFd {
     }
 
     fn refused<C: Command>(&self, command: &C, errno: Errno) -> Error {
-        let cause = match errno {
-            Errno::OPNOTSUPP | Errno::NOSYS => {
-                Cause::Unsupported("the driver does not have this verb".into())
-            }
-            Errno::PROTONOSUPPORT | Errno::NOTTY => {
-                Cause::Unsupported("the kernel does not have this method".into())
-            }
-            errno => Cause::Os(errno),
+        let missing = match errno {
+            Errno::OPNOTSUPP | Errno::NOSYS => "the driver does not have this verb",
+            // The kernel drops methods that the driver does not implement, so it cannot tell the two apart.
+            Errno::PROTONOSUPPORT => "the kernel or the driver does not have this method",
+            Errno::NOTTY => "the kernel does not have this method",
+            errno => return Error::os(C::VERB, command.subject(), errno),
         };
-        Error::new(C::VERB, command.subject(), cause)
+        Error::unsupported_by_kernel(C::VERB, command.subject(), errno, missing)
     }
 }
 

@@ -116,7 +116,8 @@ impl Routes {
         self.allowed != Route::Write
     }
 
-    fn lacks_native(&self, verb: Verb) -> bool {
+    /// Whether the kernel is known to lack the native method of `verb`.
+    pub(crate) fn lacks_native(&self, verb: Verb) -> bool {
         let (word, bit) = place(verb);
         self.no_native[word].load(Ordering::Relaxed) & bit != 0
     }

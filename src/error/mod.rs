@@ -73,7 +73,8 @@ impl fmt::Debug for Subject {
 pub enum Cause {
     /// The kernel refused with this errno.
     Os(Errno),
-    /// The kernel, the driver or the device does not have what was asked for; the text says what is missing.
+    /// The kernel, the driver or the device does not have what was asked for; the text says what is missing. If the
+    /// kernel was asked, [`Error::errno`] has its answer.
     Unsupported(Cow<'static, str>),
     /// The request was refused before the kernel saw it; the text says which argument and why.
     Invalid(Cow<'static, str>),
@@ -96,6 +97,8 @@ struct Inner {
     verb: Verb,
     subject: Subject,
     cause: Cause,
+    /// The errno behind a cause that is not [`Cause::Os`].
+    errno: Option<Errno>,
     detail: Option<Cow<'static, str>>,
 }
 
@@ -105,8 +108,21 @@ impl Error {
             verb,
             subject,
             cause,
+            errno: None,
             detail: None,
         }))
+    }
+
+    /// The kernel's answer that it, the driver or the device does not have what was asked for.
+    pub(crate) fn unsupported_by_kernel(
+        verb: Verb,
+        subject: Subject,
+        errno: Errno,
+        missing: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let mut error = Self::unsupported(verb, subject, missing);
+        error.0.errno = Some(errno);
+        error
     }
 
     pub(crate) fn os(verb: Verb, subject: Subject, errno: Errno) -> Self {
@@ -167,7 +183,7 @@ impl Error {
     pub fn errno(&self) -> Option<Errno> {
         match self.0.cause {
             Cause::Os(errno) => Some(errno),
-            _ => None,
+            _ => self.0.errno,
         }
     }
 
@@ -207,6 +223,7 @@ impl fmt::Display for Error {
             verb,
             subject,
             cause,
+            errno,
             detail,
         } = &*self.0;
         write!(f, "{verb} on {subject}: ")?;
@@ -217,7 +234,10 @@ impl fmt::Display for Error {
                     write!(f, ": {meaning}")?;
                 }
             }
-            Cause::Unsupported(what) => write!(f, "not supported: {what}")?,
+            Cause::Unsupported(what) => match errno {
+                Some(errno) => write!(f, "not supported ({}): {what}", OsText(*errno))?,
+                None => write!(f, "not supported: {what}")?,
+            },
             Cause::Invalid(why) => write!(f, "invalid argument: {why}")?,
             Cause::Busy(by) => write!(f, "busy: {by}")?,
             Cause::NotFound(what) => write!(f, "not found: {what}")?,
@@ -237,6 +257,7 @@ impl fmt::Debug for Error {
             .field("verb", &self.0.verb)
             .field("subject", &self.0.subject)
             .field("cause", &self.0.cause)
+            .field("errno", &self.errno())
             .field("detail", &self.0.detail)
             .finish()
     }
@@ -323,6 +344,23 @@ mod tests {
             "reg_mr on MR: invalid argument: length is 0 (why not)"
         );
         assert!(!error.is_unsupported());
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_comes_with_its_errno() {
+        let error = Error::unsupported_by_kernel(
+            Verb::OpenXrcd,
+            Subject::the("XRC domain"),
+            Errno::OPNOTSUPP,
+            "the driver does not have this verb",
+        );
+        assert_eq!(
+            error.to_string(),
+            "open_xrcd on XRC domain: not supported (Operation not supported): \
+             the driver does not have this verb"
+        );
+        assert!(error.is_unsupported());
+        assert_eq!(error.errno(), Some(Errno::OPNOTSUPP));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use uverbs_uapi::flags::CqCreateFlags;
 use uverbs_uapi::handle::CqHandle;
 
 use crate::channel::CompletionChannel;
@@ -25,6 +26,7 @@ pub struct CqBuilder<'a> {
     entries: u32,
     channel: Option<&'a CompletionChannel>,
     comp_vector: u32,
+    flags: CqCreateFlags,
     domain: Option<&'a ParentDomain>,
 }
 
@@ -45,6 +47,7 @@ impl Context {
             entries,
             channel: None,
             comp_vector: 0,
+            flags: CqCreateFlags::empty(),
             domain: None,
         }
     }
@@ -63,6 +66,19 @@ impl<'a> CqBuilder<'a> {
         self
     }
 
+    /// Lets completions carry the time ([`Completion::timestamp`]).
+    pub fn timestamps(mut self, wanted: bool) -> Self {
+        self.flags.set(CqCreateFlags::TIMESTAMP_COMPLETION, wanted);
+        self
+    }
+
+    /// Lets the device not look whether the queue is full: the user knows that it never will be, and a completion too
+    /// many overwrites another (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
+    pub fn ignore_overrun(mut self, ignore: bool) -> Self {
+        self.flags.set(CqCreateFlags::IGNORE_OVERRUN, ignore);
+        self
+    }
+
     /// Puts the queue on a parent domain: its ring lies where the domain's allocator says (`parent_domain` of
     /// `ibv_create_cq_ex(3)`).
     pub fn domain(mut self, domain: &'a ParentDomain) -> Self {
@@ -74,7 +90,9 @@ impl<'a> CqBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Context::create_cq`]; besides, the vector does not exist, or the channel is another context's.
+    /// As for [`Context::create_cq`]; besides, the vector does not exist, the channel is another context's, or the
+    /// driver does not have what was asked for beyond ([`Cause::Unsupported`]): rxe has neither timestamps nor
+    /// queues that ignore overrun. Manual page: `ibv_create_cq_ex(3)`.
     pub fn create(self) -> Result<Cq> {
         let context = self.context;
         let subject = || Subject::named("CQ", format_args!("of {} entries", self.entries));
@@ -102,13 +120,14 @@ impl<'a> CqBuilder<'a> {
             user_handle: id,
             channel: self.channel.map(|channel| channel.raw_fd()),
             comp_vector: self.comp_vector,
-            flags: 0,
+            flags: self.flags.bits(),
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
         let buffers = self.domain.and_then(|domain| domain.buffers());
         let created = context.driver().create_cq(context.fd(), command, buffers);
         let (handle, ring) = created.map_err(|error| {
+            let error = with_flags(error, self.flags);
             context.with_limits(error, |device| {
                 let vectors = context.num_comp_vectors();
                 format!(
@@ -130,6 +149,14 @@ impl<'a> CqBuilder<'a> {
             ring,
             shared: Arc::new(shared),
         })
+    }
+}
+
+/// Says which flags a driver may lack.
+fn with_flags(error: Error, flags: CqCreateFlags) -> Error {
+    match error.is_unsupported() && !flags.is_empty() {
+        true => error.with_detail(format!("with {flags:?}")),
+        false => error,
     }
 }
 

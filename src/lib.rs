@@ -32,13 +32,16 @@ mod alloc;
 mod channel;
 mod command;
 mod context;
+mod counters;
 mod cq;
 mod device;
+mod dm;
 mod domain;
 mod driver;
 mod error;
 mod event;
 mod event_file;
+mod flow;
 mod gid;
 mod grh;
 mod guid;
@@ -52,7 +55,9 @@ mod query;
 pub mod share;
 mod srq;
 mod wc;
+mod wq;
 mod wr;
+mod xrcd;
 
 pub use uverbs_uapi as uapi;
 
@@ -64,40 +69,45 @@ pub use alloc::{
 pub use channel::{CompletionChannel, CqEvent};
 pub use command::Route;
 pub use context::{Context, OpenOptions, open};
+pub use counters::Counters;
 pub use cq::{CompletionIter, Completions, Cq, CqBuilder, Notify, PollError};
 pub use device::{
     Device, Discovery, DriverId, GidTableEntry, Netdev, NodeType, PhysicalState, Port, PortState,
     devices, find,
 };
+pub use dm::Dm;
 pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};
 pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 pub use event::{AsyncEvent, AsyncEvents, EventSource};
+pub use flow::{Flow, FlowMatch, FlowRule};
 pub use gid::{Gid, GidType};
 pub use grh::{GRH_LENGTH, Grh, GrhNetwork};
 pub use guid::{Guid, ParseGuidError};
 pub use import::{ImportedMr, ImportedPd};
 pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 pub use mr::{
-    AfterRereg, DmabufMr, Memory, Mr, MrInfo, RawMemory, RegisterError, Rereg, ReregError,
-    ReregMemoryError, UnusableMr, WritableMemory,
+    AfterRereg, DmMr, DmabufMr, ImplicitMr, Memory, Mr, MrInfo, NullMr, RawMemory, RegisterError,
+    Rereg, ReregError, ReregMemoryError, UnusableMr, WritableMemory,
 };
 pub use mw::{Mw, MwKind, Type1, Type2, Window};
 pub use pd::Pd;
 pub use qp::{
     AltPath, Any, Atomic, AtomicWrite, Batch, BindWindow, Caps, ConnectOptions, Connected,
-    Datagram, Endpoint, ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, QpState, QpType,
-    Rc, RdmaFlush, RdmaRead, RdmaWrite, RecvBatch, RecvHalf, RemoteInvalidate, SendHalf,
+    Datagram, Ece, Endpoint, ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, QpState,
+    QpType, Rc, RdmaFlush, RdmaRead, RdmaWrite, RecvBatch, RecvHalf, RemoteInvalidate, SendHalf,
     StaticTransport, Transport, Uc, Ud,
 };
 pub use query::{DeviceAttr, GidEntry, PortAttr};
 pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use uverbs_uapi::enums::{
-    AdviseMrAdvice as Advice, AsyncEventType, AtomicCap, LinkLayer, MigState, Mtu, MwType,
-    WcOpcode, WcStatus,
+    AdviseMrAdvice as Advice, AsyncEventType, AtomicCap, FlowAttrType, LinkLayer, MigState, Mtu,
+    MwType, WcOpcode, WcStatus, WqState,
 };
 pub use uverbs_uapi::flags::{
-    AccessFlags as Access, CoreSupport, DeviceCapFlags, PortCapFlags, PortCapFlags2, QpAttrMask,
-    QueryPortFlags, WcFlags,
+    AccessFlags as Access, CoreSupport, DeviceCapFlags, FlowAttrFlags, PortCapFlags, PortCapFlags2,
+    QpAttrMask, QpCreateFlags, QueryPortFlags, WcFlags, WqFlags,
 };
 pub use wc::{Completion, CompletionError};
+pub use wq::{IndirectionTable, Wq, WqBuilder};
 pub use wr::{Placement, PostError};
+pub use xrcd::{XrcTarget, Xrcd, XrcdFile};

@@ -64,6 +64,7 @@ pub(crate) enum User {
     Cq,
     Srq,
     Mw,
+    Wq,
     Domain,
     Offer,
 }
@@ -73,13 +74,14 @@ pub(crate) enum User {
 struct Users([AtomicU32; NAMES.len()]);
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "MR",
     "AH",
     "QP",
     "CQ",
     "SRQ",
     "MW",
+    "WQ",
     "parent domain",
     "offer",
 ];

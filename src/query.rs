@@ -294,6 +294,17 @@ impl Context {
         self.fd().execute(&QueryDevice).map(DeviceAttr::from)
     }
 
+    /// The device's clock now, in ticks of [`DeviceAttr::hca_core_clock`] kHz: the clock of completions'
+    /// [timestamps](crate::Completion::timestamp).
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe, or its driver here cannot read
+    /// it. Manual page: `ibv_query_rt_values_ex(3)`.
+    pub fn raw_clock(&self) -> Result<u64> {
+        self.driver().raw_clock(self.fd())
+    }
+
     /// Queries a port, counted from 1.
     ///
     /// # Errors

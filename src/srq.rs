@@ -10,13 +10,15 @@ use uverbs_uapi::flags::SrqAttrMask;
 use uverbs_uapi::handle::SrqHandle;
 use uverbs_uapi::write as abi;
 
-use crate::command::{CreateSrq, DestroySrq, DriverData, ModifySrq, QuerySrq};
+use crate::command::{CreateSrq, DestroySrq, DriverData, ModifySrq, QuerySrq, SrqKind};
 use crate::context::Context;
+use crate::cq::{Cq, CqShared};
 use crate::driver::RecvQueue;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 use crate::query::DeviceAttr;
+use crate::xrcd::{Xrcd, XrcdShared};
 
 /// A shared receive queue to be: what it is to have.
 #[derive(Clone, Debug)]
@@ -25,6 +27,45 @@ pub struct SrqBuilder<'a> {
     max_wr: u32,
     max_sge: u32,
     limit: u32,
+    kind: Kind<'a>,
+}
+
+/// The type of a shared receive queue, with what belongs to it.
+#[derive(Clone, Copy, Debug)]
+enum Kind<'a> {
+    Basic,
+    Xrc(&'a Xrcd, &'a Cq),
+    TagMatching(&'a Cq, u32),
+}
+
+impl<'a> Kind<'a> {
+    fn command(self) -> SrqKind {
+        match self {
+            Kind::Basic => SrqKind::Basic,
+            Kind::Xrc(xrcd, cq) => SrqKind::Xrc {
+                xrcd: xrcd.handle(),
+                cq: cq.handle(),
+            },
+            Kind::TagMatching(cq, max_num_tags) => SrqKind::TagMatching {
+                cq: cq.handle(),
+                max_num_tags,
+            },
+        }
+    }
+
+    fn cq(self) -> Option<&'a Cq> {
+        match self {
+            Kind::Basic => None,
+            Kind::Xrc(_, cq) | Kind::TagMatching(cq, _) => Some(cq),
+        }
+    }
+
+    fn xrcd(self) -> Option<&'a Xrcd> {
+        match self {
+            Kind::Xrc(xrcd, _) => Some(xrcd),
+            Kind::Basic | Kind::TagMatching(..) => None,
+        }
+    }
 }
 
 impl Pd {
@@ -35,11 +76,12 @@ impl Pd {
             max_wr,
             max_sge: 1,
             limit: 0,
+            kind: Kind::Basic,
         }
     }
 }
 
-impl SrqBuilder<'_> {
+impl<'a> SrqBuilder<'a> {
     /// Slices of a request; 1 if not said.
     pub fn max_sge(mut self, max_sge: u32) -> Self {
         self.max_sge = max_sge;
@@ -52,21 +94,50 @@ impl SrqBuilder<'_> {
         self
     }
 
+    /// Makes it a queue of an XRC domain: peers name it with each message to a target of the domain. What is received
+    /// completes on `cq`.
+    pub fn xrc(mut self, xrcd: &'a Xrcd, cq: &'a Cq) -> Self {
+        self.kind = Kind::Xrc(xrcd, cq);
+        self
+    }
+
+    /// Makes it a queue that matches the tags of messages, `max_num_tags` at once. What is received completes on `cq`.
+    pub fn tag_matching(mut self, cq: &'a Cq, max_num_tags: u32) -> Self {
+        self.kind = Kind::TagMatching(cq, max_num_tags);
+        self
+    }
+
     /// Creates the queue.
     ///
     /// # Errors
     ///
-    /// A number exceeds the device's limits, which are then in the text. Manual page: `ibv_create_srq(3)`.
+    /// A number exceeds the device's limits, which are then in the text; [`Cause::Unsupported`] if the driver does
+    /// not have the type (rxe has neither XRC nor tag matching). Manual pages: `ibv_create_srq(3)`,
+    /// `ibv_create_srq_ex(3)`.
     pub fn create(self) -> Result<Srq> {
         let Self {
             pd,
             max_wr,
             max_sge,
             limit,
+            kind,
         } = self;
         let context = pd.context();
+        let parts = [kind.cq().map(Cq::context), kind.xrcd().map(Xrcd::context)];
+        if parts
+            .into_iter()
+            .flatten()
+            .any(|part| part.raw_fd() != context.raw_fd())
+        {
+            return Err(Error::invalid(
+                Verb::CreateSrq,
+                Subject::named("SRQ", format_args!("in PD {}", pd.handle().0)),
+                "the CQ or the XRC domain belongs to another context than the PD",
+            ));
+        }
         let id = context.new_id();
         let command = CreateSrq {
+            kind: kind.command(),
             pd: pd.handle(),
             max_wr,
             max_sge,
@@ -75,15 +146,24 @@ impl SrqBuilder<'_> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        let created = context
-            .driver()
-            .create_srq(context.fd(), command, pd.buffers());
-        let (handle, queue) = created.map_err(|error| context.with_limits(error, limits))?;
+        let (driver, fd) = (context.driver(), context.fd());
+        let created = match kind {
+            Kind::Basic => driver
+                .create_srq(fd, command, pd.buffers())
+                .map(|(handle, queue)| (handle, queue, None)),
+            Kind::Xrc(..) | Kind::TagMatching(..) => driver
+                .create_xsrq(fd, command, pd.buffers())
+                .map(|(handle, queue, srqn)| (handle, queue, Some(srqn))),
+        };
+        let (handle, queue, srqn) = created.map_err(|error| context.with_limits(error, limits))?;
         let shared = SrqShared {
             handle,
             id,
+            srqn,
             alive: true,
             pd: pd.user(User::Srq),
+            _cq: kind.cq().map(|cq| Arc::clone(cq.shared())),
+            _xrcd: kind.xrcd().map(|xrcd| Arc::clone(xrcd.shared())),
         };
         // Some drivers do not look at the limit when they create.
         let srq = Srq {
@@ -109,9 +189,12 @@ fn limits(device: &DeviceAttr) -> String {
 pub(crate) struct SrqShared {
     handle: SrqHandle,
     id: u64,
+    srqn: Option<u32>,
     /// False once the kernel object is gone.
     alive: bool,
     pd: PdUse,
+    _cq: Option<Arc<CqShared>>,
+    _xrcd: Option<Arc<XrcdShared>>,
 }
 
 impl SrqShared {
@@ -170,6 +253,11 @@ impl Srq {
     /// The number by which events name it; unique in its context.
     pub fn id(&self) -> u64 {
         self.shared.id
+    }
+
+    /// The number by which peers name it, if it is of an XRC domain. Manual page: `ibv_get_srq_num(3)`.
+    pub fn srqn(&self) -> Option<u32> {
+        self.shared.srqn.filter(|&srqn| srqn != 0)
     }
 
     /// Requests that it really holds; at least what was asked for.

@@ -130,6 +130,14 @@ impl<'a> Completion<'a> {
         self.flags().contains(WcFlags::GRH)
     }
 
+    /// When it completed, in ticks of the device's clock
+    /// ([`DeviceAttr::hca_core_clock`](crate::DeviceAttr::hca_core_clock)); only from a queue that was made for it
+    /// ([`CqBuilder::timestamps`](crate::CqBuilder::timestamps)).
+    #[inline(always)]
+    pub fn timestamp(&self) -> Option<u64> {
+        self.raw.timestamp()
+    }
+
     /// The index of the partition key that the message came with, for GSI QPs.
     #[inline(always)]
     pub fn pkey_index(&self) -> u16 {

@@ -9,10 +9,13 @@
 //! Nothing here knows devices, rings or lifetimes; driver-private data travels as bytes.
 
 mod ah;
+mod counters;
 mod cq;
 mod destroy;
 mod device;
+mod dm;
 mod fd;
+mod flow;
 mod info;
 mod mcast;
 mod mr;
@@ -24,15 +27,20 @@ mod routes;
 mod srq;
 #[cfg(test)]
 mod tests;
+mod wq;
 mod write;
+mod xrcd;
 
 pub(crate) use ah::{CreateAh, CreateAhReply};
+pub(crate) use counters::{CreateCounters, DestroyCounters, ReadCounters};
 pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ModifyCq, ReqNotifyCq, ResizeCq};
 pub(crate) use destroy::{DeallocPd, DeregMr, DestroyAh, DestroyCq, DestroyQp, DestroySrq};
 pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
+pub(crate) use dm::{AllocDm, FreeDm, RegDmMr};
 pub(crate) use fd::{CommandFd, Prepared};
+pub(crate) use flow::{CreateFlow, DestroyFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext, QueryContextReply};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
 pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
@@ -41,7 +49,9 @@ pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
-pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq};
+pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq, SrqKind};
+pub(crate) use wq::{CreateRwqIndTable, CreateWq, DestroyRwqIndTable, DestroyWq, ModifyWq};
+pub(crate) use xrcd::{CloseXrcd, CreateXrcTarget, OpenQp, OpenXrcd};
 
 use std::fmt::Debug;
 

@@ -22,6 +22,8 @@ pub(crate) struct CreateQp {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,
     pub(crate) sq_sig_all: bool,
+    /// Others than `SQ_SIG_ALL`.
+    pub(crate) flags: QpCreateFlags,
     /// What asynchronous events carry.
     pub(crate) user_handle: u64,
     /// Where asynchronous events go, if not to the context's first such file.
@@ -53,8 +55,10 @@ impl CreateQp {
         if let Some(srq) = self.srq {
             request = request.handle(attr::create_qp::SRQ_HANDLE, srq.0);
         }
-        if self.sq_sig_all {
-            request = request.u32(attr::create_qp::FLAGS, QpCreateFlags::SQ_SIG_ALL.bits());
+        let mut flags = self.flags;
+        flags.set(QpCreateFlags::SQ_SIG_ALL, self.sq_sig_all);
+        if !flags.is_empty() {
+            request = request.u32(attr::create_qp::FLAGS, flags.bits());
         }
         if let Some(fd) = self.event_fd {
             request = request.fd(attr::create_qp::EVENT_FD, fd);
@@ -63,6 +67,9 @@ impl CreateQp {
     }
 
     fn legacy(&self) -> Request {
+        if !self.flags.is_empty() {
+            return self.extended();
+        }
         let core = abi::CreateQp {
             user_handle: self.user_handle,
             pd_handle: self.pd.0,
@@ -80,6 +87,27 @@ impl CreateQp {
             ..Default::default()
         };
         Request::write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)
+    }
+
+    fn extended(&self) -> Request {
+        let core = abi::ExCreateQp {
+            user_handle: self.user_handle,
+            pd_handle: self.pd.0,
+            send_cq_handle: self.send_cq.0,
+            recv_cq_handle: self.recv_cq.0,
+            srq_handle: self.srq.map_or(0, |srq| srq.0),
+            max_send_wr: self.cap.max_send_wr,
+            max_recv_wr: self.cap.max_recv_wr,
+            max_send_sge: self.cap.max_send_sge,
+            max_recv_sge: self.cap.max_recv_sge,
+            max_inline_data: self.cap.max_inline_data,
+            sq_sig_all: self.sq_sig_all.into(),
+            qp_type: self.qp_type.0 as u8,
+            is_srq: self.srq.is_some().into(),
+            create_flags: self.flags.bits(),
+            ..Default::default()
+        };
+        Request::write_command::<_, abi::ExCreateQpResp>(cmd::EX_CREATE_QP, &core)
     }
 }
 
@@ -107,6 +135,7 @@ impl Command for CreateQp {
                 answer.answer(attr::create_qp::RESP_CAP)?,
             ),
             Spelling::Write => {
+                // The extended response starts with the plain one.
                 let response: abi::CreateQpResp = answer.response()?;
                 let cap = QpCap {
                     max_send_wr: response.max_send_wr,

@@ -136,7 +136,11 @@ impl Request {
     ///
     /// For commands without the extended flag `core` starts with the response pointer where the command
     /// has a response; it may be anything, since it is filled in on the way.
-    pub(crate) fn write_command<C: IntoBytes + Immutable, R>(command: u32, core: &C) -> Self {
+    /// A struct that an array follows is given as its bytes.
+    pub(crate) fn write_command<C: IntoBytes + Immutable + ?Sized, R>(
+        command: u32,
+        core: &C,
+    ) -> Self {
         let mut request = Self::method(object::DEVICE, method::device::INVOKE_WRITE)
             .constant(WRITE_CMD, u64::from(command))
             .bytes(CORE_IN, core.as_bytes());

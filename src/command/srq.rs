@@ -3,16 +3,38 @@
 use std::os::fd::RawFd;
 
 use uverbs_uapi::enums::SrqType;
-use uverbs_uapi::handle::{PdHandle, SrqHandle};
+use uverbs_uapi::handle::{CqHandle, PdHandle, SrqHandle, XrcdHandle};
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
 use super::request::DriverReply;
 use super::{Command, DriverData, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
 
-/// Creates a shared receive queue of the basic type.
+/// The type of a shared receive queue, with what belongs to the type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SrqKind {
+    /// For the queue pairs of its protection domain.
+    Basic,
+    /// For the XRC targets of a domain; completions go to the queue.
+    Xrc { xrcd: XrcdHandle, cq: CqHandle },
+    /// With matching of so many tags at once; completions go to the queue.
+    TagMatching { cq: CqHandle, max_num_tags: u32 },
+}
+
+impl SrqKind {
+    fn number(self) -> SrqType {
+        match self {
+            SrqKind::Basic => SrqType::BASIC,
+            SrqKind::Xrc { .. } => SrqType::XRC,
+            SrqKind::TagMatching { .. } => SrqType::TM,
+        }
+    }
+}
+
+/// Creates a shared receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreateSrq {
+    pub(crate) kind: SrqKind,
     pub(crate) pd: PdHandle,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
@@ -30,7 +52,69 @@ pub(crate) struct CreateSrq {
 pub(crate) struct CreateSrqReply {
     pub(crate) handle: SrqHandle,
     pub(crate) max_sge: u32,
+    /// Its number on the wire, if it is of the type XRC.
+    pub(crate) srqn: u32,
     pub(crate) driver: DriverReply,
+}
+
+impl CreateSrq {
+    fn native(&self) -> Request {
+        use attr::create_srq as id;
+        let mut request = Request::method(object::SRQ, method::srq::CREATE)
+            .new_object(id::HANDLE)
+            .handle(id::PD_HANDLE, self.pd.0)
+            .u64(id::USER_HANDLE, self.user_handle)
+            .u32(id::MAX_WR, self.max_wr)
+            .u32(id::MAX_SGE, self.max_sge)
+            .u32(id::LIMIT, self.limit)
+            .constant(id::TYPE, self.kind.number().0.into())
+            .output(id::RESP_MAX_WR, size_of::<u32>())
+            .output(id::RESP_MAX_SGE, size_of::<u32>());
+        if let Some(fd) = self.event_fd {
+            request = request.fd(id::EVENT_FD, fd);
+        }
+        match self.kind {
+            SrqKind::Basic => request,
+            SrqKind::Xrc { xrcd, cq } => request
+                .handle(id::XRCD_HANDLE, xrcd.0)
+                .handle(id::CQ_HANDLE, cq.0)
+                .output(id::RESP_SRQ_NUM, size_of::<u32>()),
+            SrqKind::TagMatching { cq, max_num_tags } => request
+                .handle(id::CQ_HANDLE, cq.0)
+                .u32(id::MAX_NUM_TAGS, max_num_tags),
+        }
+    }
+
+    fn legacy(&self) -> Request {
+        let (xrcd_handle, cq_handle, max_num_tags) = match self.kind {
+            SrqKind::Basic => {
+                let core = abi::CreateSrq {
+                    user_handle: self.user_handle,
+                    pd_handle: self.pd.0,
+                    max_wr: self.max_wr,
+                    max_sge: self.max_sge,
+                    srq_limit: self.limit,
+                    ..Default::default()
+                };
+                return Request::write_command::<_, abi::CreateSrqResp>(cmd::CREATE_SRQ, &core);
+            }
+            SrqKind::Xrc { xrcd, cq } => (xrcd.0, cq.0, 0),
+            SrqKind::TagMatching { cq, max_num_tags } => (0, cq.0, max_num_tags),
+        };
+        let core = abi::CreateXsrq {
+            user_handle: self.user_handle,
+            srq_type: self.kind.number().0,
+            pd_handle: self.pd.0,
+            max_wr: self.max_wr,
+            max_sge: self.max_sge,
+            srq_limit: self.limit,
+            max_num_tags,
+            xrcd_handle,
+            cq_handle,
+            ..Default::default()
+        };
+        Request::write_command::<_, abi::CreateSrqResp>(cmd::CREATE_XSRQ, &core)
+    }
 }
 
 impl Command for CreateSrq {
@@ -46,51 +130,32 @@ impl Command for CreateSrq {
 
     fn encode(&self, spelling: Spelling) -> Option<Request> {
         let request = match spelling {
-            Spelling::Native => {
-                let request = Request::method(object::SRQ, method::srq::CREATE)
-                    .new_object(attr::create_srq::HANDLE)
-                    .handle(attr::create_srq::PD_HANDLE, self.pd.0)
-                    .u64(attr::create_srq::USER_HANDLE, self.user_handle)
-                    .u32(attr::create_srq::MAX_WR, self.max_wr)
-                    .u32(attr::create_srq::MAX_SGE, self.max_sge)
-                    .u32(attr::create_srq::LIMIT, self.limit)
-                    .constant(attr::create_srq::TYPE, SrqType::BASIC.0.into())
-                    .output(attr::create_srq::RESP_MAX_WR, size_of::<u32>())
-                    .output(attr::create_srq::RESP_MAX_SGE, size_of::<u32>());
-                match self.event_fd {
-                    Some(fd) => request.fd(attr::create_srq::EVENT_FD, fd),
-                    None => request,
-                }
-            }
-            Spelling::Write => {
-                let core = abi::CreateSrq {
-                    user_handle: self.user_handle,
-                    pd_handle: self.pd.0,
-                    max_wr: self.max_wr,
-                    max_sge: self.max_sge,
-                    srq_limit: self.limit,
-                    ..Default::default()
-                };
-                Request::write_command::<_, abi::CreateSrqResp>(cmd::CREATE_SRQ, &core)
-            }
+            Spelling::Native => self.native(),
+            Spelling::Write => self.legacy(),
         };
         Some(request.driver(&self.driver))
     }
 
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let (handle, max_sge) = match spelling {
+        use attr::create_srq as id;
+        let (handle, max_sge, srqn) = match spelling {
             Spelling::Native => (
-                answer.new_handle(attr::create_srq::HANDLE)?,
-                answer.answer(attr::create_srq::RESP_MAX_SGE)?,
+                answer.new_handle(id::HANDLE)?,
+                answer.answer(id::RESP_MAX_SGE)?,
+                match self.kind {
+                    SrqKind::Xrc { .. } => answer.answer(id::RESP_SRQ_NUM)?,
+                    SrqKind::Basic | SrqKind::TagMatching { .. } => 0,
+                },
             ),
             Spelling::Write => {
                 let response: abi::CreateSrqResp = answer.response()?;
-                (response.srq_handle, response.max_sge)
+                (response.srq_handle, response.max_sge, response.srqn)
             }
         };
         Ok(CreateSrqReply {
             handle: SrqHandle(handle),
             max_sge,
+            srqn,
             driver: answer.driver_reply(),
         })
     }

@@ -4,6 +4,7 @@
 //! and nothing to dispatch. Above this line nothing knows which device it talks to; below it nothing
 //! knows reference counts and lifetimes.
 
+mod generic;
 #[cfg(feature = "rxe")]
 mod rxe;
 
@@ -500,6 +501,14 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.flags(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn timestamp(&self) -> Option<u64> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(completion) => completion.timestamp(),
         }
     }
 

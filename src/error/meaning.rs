@@ -134,6 +134,29 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the GID entry is empty, or the device has no such port or GID index"
         }
         (Verb::QueryGid, Errno::NODATA) => "the GID entry is empty",
+        (Verb::OpenXrcd, Errno::AGAIN) => "nobody has the file's XRC domain open",
+        (Verb::OpenXrcd, Errno::INVAL) => {
+            "somebody has the file's XRC domain open, and it was to be new"
+        }
+        (Verb::CloseXrcd, Errno::BUSY) => "QPs and SRQs are still in the XRC domain",
+        (Verb::OpenQp, Errno::INVAL) => "the XRC domain has no target of this number",
+        (Verb::CreateQp, Errno::PERM) => "QPs for raw packets need the capability CAP_NET_RAW",
+        (Verb::CreateFlow, Errno::PERM) => "flow rules need the capability CAP_NET_RAW",
+        (Verb::CreateFlow, Errno::INVAL) => {
+            "flow rules lead to QPs for raw packets or datagrams only, or a part of the rule is wrong"
+        }
+        (Verb::AllocDm, Errno::NOMEM) => "the device has not so much memory left",
+        (Verb::FreeDm, Errno::BUSY) => "MRs are still registered in the DM",
+        (Verb::RegDmMr, Errno::INVAL) => {
+            "the range does not lie within the DM, or the device does not have the access"
+        }
+        (Verb::DestroyWq, Errno::BUSY) => "indirection tables still lead to the WQ",
+        (Verb::DestroyRwqIndTable, Errno::BUSY) => "QPs still receive through the table",
+        (Verb::CreateWq | Verb::ModifyWq, Errno::INVAL) => {
+            "a number exceeds the device's limits, or the WQ is in another state"
+        }
+        (Verb::DestroyCounters, Errno::BUSY) => "flow rules still count in the set",
+        (Verb::ReadCounters, Errno::INVAL) => "the set is bound to nothing, or has fewer counters",
         (Verb::MapQueue, Errno::INVAL) => {
             "the ring has been mapped before, or it belongs to another context"
         }

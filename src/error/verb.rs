@@ -138,6 +138,44 @@ verbs! {
     OpenXrcd = "open_xrcd",
     /// Closes an XRC domain.
     CloseXrcd = "close_xrcd",
+    /// Opens a queue pair that an XRC domain has.
+    OpenQp = "open_qp",
+    /// Allocates memory of the device's own.
+    AllocDm = "alloc_dm",
+    /// Frees memory of the device's own.
+    FreeDm = "free_dm",
+    /// Registers memory of the device's own.
+    RegDmMr = "reg_dm_mr",
+    /// Makes the memory region that swallows what is written to it.
+    AllocNullMr = "alloc_null_mr",
+    /// Creates a work queue.
+    CreateWq = "create_wq",
+    /// Changes a work queue.
+    ModifyWq = "modify_wq",
+    /// Destroys a work queue.
+    DestroyWq = "destroy_wq",
+    /// Creates a table that spreads packets over work queues.
+    CreateRwqIndTable = "create_rwq_ind_table",
+    /// Destroys a table that spreads packets over work queues.
+    DestroyRwqIndTable = "destroy_rwq_ind_table",
+    /// Creates a rule that leads packets to a queue pair.
+    CreateFlow = "create_flow",
+    /// Destroys a flow rule.
+    DestroyFlow = "destroy_flow",
+    /// Creates a set of counters.
+    CreateCounters = "create_counters",
+    /// Reads a set of counters.
+    ReadCounters = "read_counters",
+    /// Destroys a set of counters.
+    DestroyCounters = "destroy_counters",
+    /// Reads the device's clock.
+    QueryRtValues = "query_rt_values_ex",
+    /// Asks a queue pair for its enhanced connection establishment options.
+    QueryEce = "query_ece",
+    /// Tells a queue pair the enhanced connection establishment options to use.
+    SetEce = "set_ece",
+    /// Lists the objects of all processes on a device.
+    QueryResources = "query_resources",
     /// Maps a ring or a register page of the device.
     MapQueue = "map_queue",
     /// Offers a protection domain to other processes.

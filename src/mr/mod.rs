@@ -6,8 +6,11 @@
 //! references to it without `unsafe`; it copies in and out.
 
 mod advise;
+mod dm;
 mod dmabuf;
+mod implicit;
 mod memory;
+mod null;
 mod query;
 mod region;
 mod rereg;
@@ -19,8 +22,11 @@ use rustix::process::{Resource, getrlimit};
 use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
 use uverbs_uapi::handle::MrHandle;
 
+pub use dm::DmMr;
 pub use dmabuf::DmabufMr;
+pub use implicit::ImplicitMr;
 pub use memory::{Memory, RawMemory, WritableMemory};
+pub use null::NullMr;
 pub use query::MrInfo;
 pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
 

@@ -5,6 +5,7 @@
 
 mod attr;
 mod connect;
+mod ece;
 mod extended;
 mod recv;
 mod send;
@@ -16,12 +17,13 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use uverbs_uapi::flags::QpAttrMask;
+use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpCap;
 
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
+pub use ece::Ece;
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
@@ -88,6 +90,7 @@ pub struct QpBuilder<'a> {
     srq: Option<&'a Srq>,
     caps: Caps,
     signal_all: bool,
+    flags: QpCreateFlags,
 }
 
 impl Pd {
@@ -111,6 +114,7 @@ impl Pd {
             srq: None,
             caps: Caps::default(),
             signal_all: false,
+            flags: QpCreateFlags::empty(),
         }
     }
 }
@@ -160,6 +164,14 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
+    /// Asks for more than a queue pair has by itself, such as
+    /// [`SCATTER_FCS`](QpCreateFlags::SCATTER_FCS) for raw packets. For `SQ_SIG_ALL` there is
+    /// [`signal_all`](Self::signal_all).
+    pub fn flags(mut self, flags: QpCreateFlags) -> Self {
+        self.flags = flags;
+        self
+    }
+
     /// Creates the queue pair, of a transport that is known here.
     ///
     /// # Errors
@@ -171,16 +183,24 @@ impl<'a> QpBuilder<'a> {
 
     /// Creates the queue pair, of a transport that is chosen at run time.
     ///
+    /// Whether there are queue pairs of the types [`RAW_PACKET`](QpType::RAW_PACKET) and
+    /// [`XRC_SEND`](QpType::XRC_SEND) is up to the driver, and rxe has none; there are no send requests for them
+    /// yet, so posting refuses with [`PostError::NotInTransport`](crate::PostError::NotInTransport).
+    ///
     /// # Errors
     ///
-    /// As for [`QpBuilder::create`]; besides, the transport is none of RC, UC and UD.
+    /// As for [`QpBuilder::create`]; besides, the driver does not have the transport ([`Cause::Unsupported`](crate::Cause::Unsupported)), or
+    /// the process may not see the network's packets (`EPERM`, for `RAW_PACKET`). XRC targets are created by
+    /// [`Xrcd::create_target`](crate::Xrcd::create_target).
     pub fn create_any(self, transport: QpType) -> Result<Qp<Any>> {
         match transport {
-            QpType::RC | QpType::UC | QpType::UD => self.create_typed(transport),
+            QpType::RC | QpType::UC | QpType::UD | QpType::RAW_PACKET | QpType::XRC_SEND => {
+                self.create_typed(transport)
+            }
             other => Err(Error::unsupported(
                 Verb::CreateQp,
                 Subject::named("QP", format_args!("in PD {}", self.pd.handle().0)),
-                format!("queue pairs of type {other:?}; this library has RC, UC and UD"),
+                format!("queue pairs of type {other:?} with queues"),
             )),
         }
     }
@@ -213,6 +233,7 @@ impl<'a> QpBuilder<'a> {
             qp_type: transport,
             cap: self.caps.into(),
             sq_sig_all: self.signal_all,
+            flags: self.flags.difference(QpCreateFlags::SQ_SIG_ALL),
             user_handle: id,
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
@@ -226,6 +247,10 @@ impl<'a> QpBuilder<'a> {
             send,
             recv,
         } = created.map_err(|error| {
+            let error = match error.is_unsupported() {
+                true => error.with_detail(format!("a QP of type {transport:?}")),
+                false => error,
+            };
             context.with_limits(error, |device| {
                 format!(
                     "the device's limits: max_qp_wr {}, max_sge {}",
@@ -277,11 +302,15 @@ pub(crate) struct QpShared {
 }
 
 impl QpShared {
+    pub(crate) fn handle(&self) -> QpHandle {
+        self.handle
+    }
+
     fn subject(&self) -> Subject {
         Subject::numbered("QP", self.handle.0.into())
     }
 
-    fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         self.pd.context()
     }
 
@@ -431,6 +460,20 @@ impl<T: Transport> Qp<T> {
         })
     }
 
+    /// Sets the pace of a queue pair that is ready to send, in kilobits per second; 0 for none.
+    ///
+    /// # Errors
+    ///
+    /// The driver does not pace queue pairs of this transport ([`Cause::Unsupported`](crate::Cause::Unsupported)):
+    /// rxe paces none, mlx5 raw packets. Manual page: `ibv_modify_qp_rate_limit(3)`.
+    pub fn set_rate_limit(&mut self, kilobits: u32) -> Result<()> {
+        self.modify(&QpAttr {
+            state: Some(QpState::RTS),
+            rate_limit: Some(kilobits),
+            ..QpAttr::default()
+        })
+    }
+
     /// Asks the kernel for all attributes.
     ///
     /// # Errors
@@ -438,6 +481,10 @@ impl<T: Transport> Qp<T> {
     /// The device has been removed. Manual page: `ibv_query_qp(3)`.
     pub fn query(&self) -> Result<QpInfo> {
         self.shared.query()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<QpShared> {
+        &self.shared
     }
 
     /// Starts a batch of send requests.
@@ -494,7 +541,7 @@ impl<T: Transport> Qp<T> {
                 let error = Error::invalid(
                     Verb::DestroyQp,
                     shared.subject(),
-                    "a half of it is elsewhere",
+                    "a half of it is elsewhere, or flow rules lead to it",
                 );
                 (shared, error)
             }

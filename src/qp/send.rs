@@ -224,12 +224,14 @@ fn check_transport(
     if has_destination != (transport == QpType::UD) {
         return Err(PostError::Destination);
     }
+    let connected = matches!(transport, QpType::RC | QpType::UC);
     let has = match operation {
-        Operation::Send | Operation::SendImm { .. } => true,
+        // Raw packets and XRC need more in a request than a `Batch` puts into it.
+        Operation::Send | Operation::SendImm { .. } => connected || transport == QpType::UD,
         Operation::Write { .. }
         | Operation::WriteImm { .. }
         | Operation::LocalInv { .. }
-        | Operation::BindMw(_) => transport != QpType::UD,
+        | Operation::BindMw(_) => connected,
         Operation::Read { .. }
         | Operation::CompareSwap { .. }
         | Operation::FetchAdd { .. }

@@ -30,7 +30,7 @@ pub(crate) fn attributes(transport: QpType, from: QpState, to: QpState) -> Optio
         (QpState::RTS, QpState::RTS) | (QpState::SQD, QpState::RTS) => {
             (NONE, while_sending(transport))
         }
-        (QpState::SQE, QpState::RTS) if transport != QpType::RC => {
+        (QpState::SQE, QpState::RTS) if matches!(transport, QpType::UC | QpType::UD) => {
             (NONE, after_send_error(transport))
         }
         (QpState::RTS, QpState::SQD) => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
@@ -74,6 +74,7 @@ fn initial(transport: QpType) -> QpAttrMask {
     let port = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT;
     match transport {
         QpType::UD => port | QpAttrMask::QKEY,
+        QpType::RAW_PACKET => QpAttrMask::PORT,
         _ => port | QpAttrMask::ACCESS_FLAGS,
     }
 }
@@ -81,8 +82,8 @@ fn initial(transport: QpType) -> QpAttrMask {
 fn to_receive(transport: QpType) -> QpAttrMask {
     let path = QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN | QpAttrMask::RQ_PSN;
     match transport {
-        QpType::UD => NONE,
-        QpType::UC => path,
+        QpType::UD | QpType::RAW_PACKET => NONE,
+        QpType::UC | QpType::XRC_SEND => path,
         _ => path | QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER,
     }
 }
@@ -90,13 +91,16 @@ fn to_receive(transport: QpType) -> QpAttrMask {
 fn to_receive_optional(transport: QpType) -> QpAttrMask {
     match transport {
         QpType::UD => QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY,
+        QpType::RAW_PACKET => NONE,
         _ => QpAttrMask::ALT_PATH | QpAttrMask::ACCESS_FLAGS | QpAttrMask::PKEY_INDEX,
     }
 }
 
 fn to_send(transport: QpType) -> QpAttrMask {
     match transport {
-        QpType::RC => {
+        QpType::RAW_PACKET => NONE,
+        QpType::XRC_RECV => QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT,
+        QpType::RC | QpType::XRC_SEND => {
             QpAttrMask::SQ_PSN
                 | QpAttrMask::TIMEOUT
                 | QpAttrMask::RETRY_CNT
@@ -114,7 +118,8 @@ fn while_sending(transport: QpType) -> QpAttrMask {
         | QpAttrMask::RATE_LIMIT;
     match transport {
         QpType::UD => QpAttrMask::QKEY | QpAttrMask::RATE_LIMIT,
-        QpType::UC => connected,
+        QpType::RAW_PACKET => QpAttrMask::RATE_LIMIT,
+        QpType::UC | QpType::XRC_SEND => connected,
         _ => connected | QpAttrMask::MIN_RNR_TIMER,
     }
 }
@@ -134,7 +139,23 @@ fn while_drained(transport: QpType) -> QpAttrMask {
         | QpAttrMask::PATH_MIG_STATE;
     match transport {
         QpType::UD => QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY,
+        QpType::RAW_PACKET => NONE,
         QpType::UC => connected,
+        QpType::XRC_SEND => {
+            connected
+                | QpAttrMask::PORT
+                | QpAttrMask::TIMEOUT
+                | QpAttrMask::RETRY_CNT
+                | QpAttrMask::RNR_RETRY
+                | QpAttrMask::MAX_QP_RD_ATOMIC
+        }
+        QpType::XRC_RECV => {
+            connected
+                | QpAttrMask::PORT
+                | QpAttrMask::TIMEOUT
+                | QpAttrMask::MAX_DEST_RD_ATOMIC
+                | QpAttrMask::MIN_RNR_TIMER
+        }
         _ => {
             connected
                 | QpAttrMask::PORT
@@ -187,6 +208,17 @@ mod tests {
         }
         assert!(attributes(QpType::RC, QpState::SQE, QpState::RTS).is_none());
         assert!(attributes(QpType::UD, QpState::SQE, QpState::RTS).is_some());
+    }
+
+    #[test]
+    fn the_halves_of_xrc_take_what_is_theirs() {
+        let psn = QpAttrMask::STATE | QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT;
+        let (from, to) = (QpState::RTR, QpState::RTS);
+        assert_eq!(check(QpType::XRC_RECV, from, to, psn), Ok(()));
+        assert!(check(QpType::XRC_SEND, from, to, psn).is_err());
+        let port = QpAttrMask::STATE | QpAttrMask::PORT;
+        let (from, to) = (QpState::RESET, QpState::INIT);
+        assert_eq!(check(QpType::RAW_PACKET, from, to, port), Ok(()));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod cq;
 mod dmabuf;
+mod lacking;
 mod mr;
 mod mw;
 mod native_mr;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     let tests = [
         cq::tests(),
         dmabuf::tests(),
+        lacking::tests(),
         mr::tests(),
         mw::tests(),
         native_mr::tests(),

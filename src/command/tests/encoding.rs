@@ -13,18 +13,21 @@ use crate::command::{
     ReqNotifyCq, Request, Spelling,
 };
 
-const MANDATORY: u16 = 1;
+pub(super) const MANDATORY: u16 = 1;
 /// Stands for an address within the request's own bytes.
-const POINTER: u64 = 0x706f_696e_7465_7221;
+pub(super) const POINTER: u64 = 0x706f_696e_7465_7221;
 /// What the place of a new object holds before the kernel fills it.
-const NEW: u64 = u64::MAX;
+pub(super) const NEW: u64 = u64::MAX;
 
 fn request(command: &impl Command, spelling: Spelling) -> Request {
     command.encode(spelling).unwrap()
 }
 
 /// An ioctl frame as a header and attributes. Addresses are checked to be some, and replaced.
-fn frame(command: &impl Command, spelling: Spelling) -> (IoctlHdr, Vec<(u16, u16, u16, u64)>) {
+pub(super) fn frame(
+    command: &impl Command,
+    spelling: Spelling,
+) -> (IoctlHdr, Vec<(u16, u16, u16, u64)>) {
     let mut request = request(command, spelling);
     let frame = Frame::new(&mut request, 14);
     let (header, rest) = IoctlHdr::read_from_prefix(frame.bytes()).unwrap();
@@ -47,7 +50,7 @@ fn frame(command: &impl Command, spelling: Spelling) -> (IoctlHdr, Vec<(u16, u16
 }
 
 /// The header of a frame with so many attributes.
-fn header(object_id: u16, method_id: u16, num_attrs: u16) -> IoctlHdr {
+pub(super) fn header(object_id: u16, method_id: u16, num_attrs: u16) -> IoctlHdr {
     IoctlHdr {
         length: 24 + 16 * num_attrs,
         object_id,
@@ -60,7 +63,7 @@ fn header(object_id: u16, method_id: u16, num_attrs: u16) -> IoctlHdr {
 }
 
 /// A buffer for write(2), the response's address told apart and replaced by zeros.
-fn buffer(command: &impl Command) -> (Vec<u8>, u64) {
+pub(super) fn buffer(command: &impl Command) -> (Vec<u8>, u64) {
     let request = request(command, Spelling::Write);
     let mut write = WriteBuffer::new(&request);
     write.aim();
@@ -75,12 +78,12 @@ fn buffer(command: &impl Command) -> (Vec<u8>, u64) {
 }
 
 /// The bytes of 32-bit words.
-fn words(words: &[u32]) -> Vec<u8> {
+pub(super) fn words(words: &[u32]) -> Vec<u8> {
     words.as_bytes().to_vec()
 }
 
 /// A number of 64 bits as two words in memory order.
-fn wide(value: u64) -> [u32; 2] {
+pub(super) fn wide(value: u64) -> [u32; 2] {
     zerocopy::transmute!(value)
 }
 

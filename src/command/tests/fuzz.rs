@@ -7,7 +7,11 @@ use std::mem;
 
 use proptest::prelude::*;
 use uverbs_uapi::event::{AsyncEventDesc, CompEventDesc};
-use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle, PdHandle};
+use uverbs_uapi::flags::{QpCreateFlags, ReadCountersFlags};
+use uverbs_uapi::handle::{
+    AhHandle, CountersHandle, CqHandle, DmHandle, FlowHandle, MrHandle, PdHandle, RwqIndTblHandle,
+    WqHandle, XrcdHandle,
+};
 use uverbs_uapi::types::AhAttr;
 
 use super::samples::*;
@@ -87,7 +91,10 @@ fn abuse_all(source: &mut Source) {
     let solicited_only = false;
     abuse(&ReqNotifyCq { cq, solicited_only }, source, drop);
     abuse(&DestroyCq(cq), source, drop);
-    abuse(&create_qp(), source, drop);
+    let mut create = create_qp();
+    abuse(&create, source, drop);
+    create.flags = QpCreateFlags::SCATTER_FCS;
+    abuse(&create, source, drop);
     let mut modify = modify_qp();
     abuse(&modify, source, drop);
     modify.rate_limit = Some(1);
@@ -104,6 +111,50 @@ fn abuse_all(source: &mut Source) {
     };
     abuse(&ah, source, drop);
     abuse(&DestroyAh(AhHandle(1)), source, drop);
+    abuse_what_rxe_lacks(source);
+}
+
+/// The commands that no test on soft-RoCE gets an answer to.
+fn abuse_what_rxe_lacks(source: &mut Source) {
+    for kind in [SrqKind::Basic, XRC, TAG_MATCHING] {
+        abuse(&create_srq(kind), source, drop);
+    }
+    let (xrcd, qpn) = (XrcdHandle(1), 0);
+    let (file, oflags, user_handle) = (Some(3), 0, 1);
+    abuse(&OpenXrcd { file, oflags }, source, drop);
+    let open = OpenQp {
+        xrcd,
+        qpn,
+        user_handle,
+    };
+    abuse(&open, source, drop);
+    abuse(&create_xrc_target(), source, drop);
+    abuse(&CloseXrcd(xrcd), source, drop);
+    abuse(&create_wq(), source, drop);
+    abuse(&DestroyWq(WqHandle(1)), source, drop);
+    abuse(&create_table(), source, drop);
+    abuse(&DestroyRwqIndTable(RwqIndTblHandle(1)), source, drop);
+    abuse(&create_flow(), source, drop);
+    abuse(&DestroyFlow(FlowHandle(1)), source, drop);
+    abuse(&CreateCounters, source, drop);
+    let read = ReadCounters {
+        counters: CountersHandle(1),
+        count: 3,
+        flags: ReadCountersFlags::empty(),
+    };
+    abuse(&read, source, drop);
+    abuse(&DestroyCounters(CountersHandle(1)), source, drop);
+    let (length, log_align) = (64, 3);
+    abuse(&AllocDm { length, log_align }, source, drop);
+    let register = RegDmMr {
+        pd: PdHandle(1),
+        dm: DmHandle(1),
+        offset: 0,
+        length,
+        access: 0,
+    };
+    abuse(&register, source, drop);
+    abuse(&FreeDm(DmHandle(1)), source, drop);
 }
 
 proptest! {

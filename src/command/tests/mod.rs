@@ -2,6 +2,7 @@
 //!
 //! The property tests in [`fuzz`] are the project's fuzzer of kernel answers.
 
+mod beyond_rxe;
 mod encoding;
 mod fallback;
 mod fuzz;

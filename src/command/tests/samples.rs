@@ -1,12 +1,16 @@
 //! Commands with arguments that can be told apart in their encodings.
 
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
+use uverbs_uapi::flags::{QpCreateFlags, WqFlags};
+use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle};
 use uverbs_uapi::rxe;
 use uverbs_uapi::types::QpCap;
 use uverbs_uapi::write as abi;
 
-use crate::command::{CreateCq, CreateQp, DriverData, ModifyQp, RegMr};
+use crate::command::{
+    CreateCq, CreateFlow, CreateQp, CreateRwqIndTable, CreateSrq, CreateWq, CreateXrcTarget,
+    DriverData, ModifyQp, RegMr, SrqKind,
+};
 
 pub(super) fn create_cq() -> CreateCq {
     CreateCq {
@@ -37,6 +41,7 @@ pub(super) fn create_qp() -> CreateQp {
         qp_type: QpType::RC,
         cap: CAP,
         sq_sig_all: true,
+        flags: QpCreateFlags::empty(),
         user_handle: 0x2_0000_0006,
         event_fd: Some(8),
         driver: DriverData::output::<rxe::CreateQpResp>(),
@@ -65,6 +70,74 @@ pub(super) fn reg_mr() -> RegMr {
         length: 0x3000,
         iova: 0x1000,
         access: 7,
+    }
+}
+
+pub(super) fn create_srq(kind: SrqKind) -> CreateSrq {
+    CreateSrq {
+        kind,
+        pd: PdHandle(0xd0),
+        max_wr: 0x11,
+        max_sge: 0x22,
+        limit: 0x33,
+        user_handle: 0x3_0000_0007,
+        event_fd: Some(8),
+        driver: DriverData::default(),
+    }
+}
+
+pub(super) const XRC: SrqKind = SrqKind::Xrc {
+    xrcd: XrcdHandle(0xdd),
+    cq: CqHandle(0xc1),
+};
+
+pub(super) const TAG_MATCHING: SrqKind = SrqKind::TagMatching {
+    cq: CqHandle(0xc1),
+    max_num_tags: 0x44,
+};
+
+pub(super) fn create_xrc_target() -> CreateXrcTarget {
+    CreateXrcTarget {
+        xrcd: XrcdHandle(0xdd),
+        user_handle: 0x3_0000_0008,
+        event_fd: Some(8),
+        driver: DriverData::default(),
+    }
+}
+
+pub(super) fn create_wq() -> CreateWq {
+    CreateWq {
+        pd: PdHandle(0xd0),
+        cq: CqHandle(0xc1),
+        max_wr: 0x11,
+        max_sge: 0x22,
+        flags: WqFlags::SCATTER_FCS,
+        user_handle: 0x3_0000_0009,
+        event_fd: Some(8),
+        driver: DriverData::default(),
+    }
+}
+
+pub(super) fn create_table() -> CreateRwqIndTable {
+    CreateRwqIndTable {
+        log_size: 0,
+        wqs: vec![WqHandle(0x33)],
+    }
+}
+
+/// A rule with one specification of eight bytes, which is a header alone.
+pub(super) fn create_flow() -> CreateFlow {
+    CreateFlow {
+        qp: QP,
+        rule: abi::FlowAttr {
+            size: 8,
+            priority: 3,
+            num_of_specs: 1,
+            port: 1,
+            ..Default::default()
+        },
+        specs: [0x01, 0x10, 0, 0, 8, 0, 0, 0].into_iter().collect(),
+        driver: DriverData::default(),
     }
 }
 

@@ -125,6 +125,12 @@ impl Completion {
         flags
     }
 
+    /// rxe has no clock.
+    #[inline(always)]
+    pub(crate) fn timestamp(&self) -> Option<u64> {
+        None
+    }
+
     #[inline(always)]
     pub(crate) fn pkey_index(&self) -> u16 {
         self.wc().pkey_index

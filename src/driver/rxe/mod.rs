@@ -193,11 +193,12 @@ pub(crate) fn create_srq(
     mut command: CreateSrq,
     buffers: Option<&Buffers>,
 ) -> Result<(SrqHandle, RecvQueue)> {
-    command.driver = DriverData::output::<abi::CreateSrqResp>();
+    command.driver = srq_data();
     let CreateSrqReply {
         handle,
         max_sge,
         driver,
+        ..
     } = fd.execute(&command)?;
     let map = || {
         let abi::CreateSrqResp { mi, .. } = answer(Verb::CreateSrq, SRQ.name, &driver)?;
@@ -208,6 +209,12 @@ pub(crate) fn create_srq(
         let _ = fd.execute(&DestroySrq(handle));
     })?;
     Ok((handle, RecvQueue::new(ring, max_sge, Some(map))))
+}
+
+/// The driver's part of a command that creates a shared receive queue. The kernel's driver looks at its size before it
+/// looks at the queue's type.
+pub(crate) fn srq_data() -> DriverData {
+    DriverData::output::<abi::CreateSrqResp>()
 }
 
 /// Sets an attribute of a shared receive queue that leaves its ring alone. The driver wants its part of the command

@@ -1,0 +1,116 @@
+//! What no driver of this library has a part of its own in so far: commands that go to the kernel as they are, and
+//! refusals of what only a driver could do. A driver that has one takes it out here by a `match`.
+
+use uverbs_uapi::handle::{DmHandle, FlowHandle, QpHandle, SrqHandle, WqHandle};
+
+use super::{Driver, RecvQueue};
+use crate::alloc::Buffers;
+use crate::command::{
+    AllocDm, CommandFd, CreateFlow, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq, DestroyWq,
+    ModifyWq,
+};
+use crate::error::{Error, Result, Subject, Verb};
+
+/// Commands that some drivers have data of their own or rings for.
+impl Driver {
+    /// Creates a shared receive queue of the type XRC or tag matching; its number on the wire comes last.
+    pub(crate) fn create_xsrq(
+        self,
+        fd: &CommandFd,
+        mut command: CreateSrq,
+        _buffers: Option<&Buffers>,
+    ) -> Result<(SrqHandle, RecvQueue, u32)> {
+        #[cfg(feature = "rxe")]
+        if self == Driver::Rxe {
+            command.driver = super::rxe::srq_data();
+        }
+        let handle = fd.execute(&command)?.handle;
+        // Whatever becomes of it, it is of no use here.
+        let _ = fd.execute(&DestroySrq(handle));
+        Err(self.without_rings(
+            Verb::CreateSrq,
+            "shared receive queues for XRC or tag matching",
+        ))
+    }
+
+    /// Creates a work queue; its number comes second.
+    pub(crate) fn create_wq(
+        self,
+        fd: &CommandFd,
+        command: CreateWq,
+        _buffers: Option<&Buffers>,
+    ) -> Result<(WqHandle, u32, RecvQueue)> {
+        let handle = fd.execute(&command)?.handle;
+        // As above.
+        let _ = fd.execute(&DestroyWq(handle));
+        Err(self.without_rings(Verb::CreateWq, "work queues"))
+    }
+
+    fn without_rings(self, verb: Verb, what: &'static str) -> Error {
+        Error::unsupported(
+            verb,
+            Subject::the(what),
+            format!(
+                "the kernel has them, and the driver {self:?} of this library lacks their rings"
+            ),
+        )
+    }
+
+    /// Changes a work queue.
+    pub(crate) fn modify_wq(self, fd: &CommandFd, command: &ModifyWq) -> Result<()> {
+        fd.execute(command)
+    }
+
+    /// Creates a queue pair that is the target of an XRC domain.
+    pub(crate) fn create_xrc_target(
+        self,
+        fd: &CommandFd,
+        command: &CreateXrcTarget,
+    ) -> Result<(QpHandle, u32)> {
+        fd.execute(command)
+    }
+
+    /// Allocates memory of the device's own.
+    pub(crate) fn alloc_dm(self, fd: &CommandFd, command: &AllocDm) -> Result<DmHandle> {
+        fd.execute(command)
+    }
+
+    /// Creates a flow rule.
+    pub(crate) fn create_flow(self, fd: &CommandFd, command: &CreateFlow) -> Result<FlowHandle> {
+        fd.execute(command)
+    }
+}
+
+/// What is nothing but the driver's: the kernel has no command for it.
+impl Driver {
+    /// The key of the memory region that swallows what is written to it and gives zeros.
+    pub(crate) fn null_lkey(self) -> Result<u32> {
+        Err(self.lacks(
+            Verb::AllocNullMr,
+            "a null MR: no key that stands for no memory",
+        ))
+    }
+
+    /// The device's clock now, in its own ticks.
+    pub(crate) fn raw_clock(self, _fd: &CommandFd) -> Result<u64> {
+        Err(self.lacks(Verb::QueryRtValues, "a clock that programs can read"))
+    }
+
+    /// The options for enhanced connection establishment that a queue pair has.
+    pub(crate) fn query_ece(self, _qp: QpHandle) -> Result<u32> {
+        Err(self.lacks(Verb::QueryEce, "enhanced connection establishment"))
+    }
+
+    /// Sets the options for enhanced connection establishment that a queue pair is to use.
+    pub(crate) fn set_ece(self, _qp: QpHandle, _options: u32) -> Result<()> {
+        Err(self.lacks(Verb::SetEce, "enhanced connection establishment"))
+    }
+
+    fn lacks(self, verb: Verb, what: &'static str) -> Error {
+        Error::unsupported(
+            verb,
+            Subject::the("device"),
+            format!("the driver {self:?} does not have {what}"),
+        )
+    }
+}

@@ -1,0 +1,122 @@
+//! Regions in device memory.
+
+use std::fmt;
+use std::ops::{Range, RangeBounds};
+use std::ptr;
+use std::sync::Arc;
+
+use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::handle::MrHandle;
+
+use super::check_access;
+use super::region::{Held, Region};
+use crate::command::RegDmMr;
+use crate::dm::{Dm, DmShared};
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+use crate::pd::{Pd, User};
+
+impl Pd {
+    /// Registers the bytes `range` of device memory. Work requests and peers name the first one by 0: the kernel knows
+    /// no other way.
+    ///
+    /// # Errors
+    ///
+    /// The range is empty or not within the memory; the access flags contradict each other; the memory belongs to
+    /// another context. Manual page: `ibv_reg_dm_mr(3)`.
+    pub fn register_dm(&self, dm: &Dm, range: Range<u64>, access: AccessFlags) -> Result<DmMr> {
+        let refuse = |why| Error::invalid(Verb::RegDmMr, Subject::the("MR"), why);
+        if dm.context().raw_fd() != self.context().raw_fd() {
+            return Err(refuse("the DM belongs to another context than the PD"));
+        }
+        if range.end > dm.length() {
+            return Err(refuse("the range does not lie within the DM"));
+        }
+        let length = usize::try_from(range.end.saturating_sub(range.start))
+            .map_err(|_| refuse("the range is larger than an address space"))?;
+        check_access(access, true, length).map_err(refuse)?;
+        let access = access | AccessFlags::ZERO_BASED;
+        let command = RegDmMr {
+            pd: self.handle(),
+            dm: dm.handle(),
+            offset: range.start,
+            length: length as u64,
+            access: access.bits(),
+        };
+        let reply = self.context().fd().execute(&command)?;
+        let region = Region {
+            handle: reply.handle,
+            lkey: LocalKey(reply.lkey),
+            rkey: RemoteKey(reply.rkey),
+            address: ptr::null_mut(),
+            length,
+            iova: 0,
+            access,
+            pinned_for_writing: false,
+            registered: true,
+            pd: self.user(User::Mr),
+            or_pd: None,
+        };
+        Ok(DmMr {
+            held: Held::new(Arc::clone(dm.shared()), region),
+        })
+    }
+}
+
+/// A memory region in device memory. Dropping it deregisters it.
+pub struct DmMr {
+    held: Held<Arc<DmShared>>,
+}
+
+impl DmMr {
+    /// The key for work requests of this side.
+    pub fn lkey(&self) -> LocalKey {
+        self.held.region.lkey
+    }
+
+    /// The key for a peer.
+    pub fn rkey(&self) -> RemoteKey {
+        self.held.region.rkey
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> MrHandle {
+        self.held.region.handle
+    }
+
+    /// A part of it for a work request, in bytes from its start.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within the region, or is 4 GiB or more.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+        self.held.region.slice(range)
+    }
+
+    /// All of it as a peer names it.
+    pub fn remote(&self) -> RemoteSlice {
+        self.held.region.remote()
+    }
+
+    /// Deregisters the region.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back. Manual page:
+    /// `ibv_dereg_mr(3)`.
+    pub fn deregister(self) -> Result<(), DestroyError<Self>> {
+        match self.held.release() {
+            Ok(_) => Ok(()),
+            Err((held, error)) => Err(DestroyError {
+                object: Self { held },
+                error,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for DmMr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.held.region.debug(&mut f.debug_struct("DmMr"))
+    }
+}

@@ -1,0 +1,126 @@
+//! The region of everything that the process has, now and later.
+
+use std::fmt;
+use std::ops::RangeBounds;
+use std::ptr;
+
+use uverbs_uapi::flags::{AccessFlags, OdpGeneralCapBits};
+
+use super::region::{Held, Region};
+use super::{check_access, with_access, without_unknown_options};
+use crate::command::RegMr;
+use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
+use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey};
+use crate::pd::{Pd, User};
+
+impl Pd {
+    /// Registers the whole address space of the process for paging on demand: work requests name all memory that is
+    /// mapped at the time, under one key and by its address.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no implicit paging on demand, as rxe.
+    /// Manual page: `ibv_reg_mr(3)`, `IBV_ACCESS_ON_DEMAND`.
+    ///
+    /// # Safety
+    ///
+    /// Whoever has the remote key may do to any memory of this process what `access` allows, at any time. Without remote
+    /// access it is safe: work requests promise for their slices themselves.
+    pub unsafe fn register_everything(&self, access: AccessFlags) -> Result<ImplicitMr> {
+        let access = access | AccessFlags::ON_DEMAND;
+        let access = without_unknown_options(access, self.context());
+        check_access(access, true, usize::MAX)
+            .map_err(|why| Error::invalid(Verb::RegMr, Subject::the("MR"), why))?;
+        let command = RegMr {
+            pd: self.handle(),
+            address: 0,
+            length: u64::MAX,
+            iova: 0,
+            access: access.bits(),
+        };
+        let reply =
+            self.context().fd().execute(&command).map_err(|error| {
+                self.without_implicit(with_access(error, access, self.context()))
+            })?;
+        let region = Region {
+            handle: reply.handle,
+            lkey: LocalKey(reply.lkey),
+            rkey: RemoteKey(reply.rkey),
+            address: ptr::null_mut(),
+            length: usize::MAX,
+            iova: 0,
+            access,
+            pinned_for_writing: false,
+            registered: true,
+            pd: self.user(User::Mr),
+            or_pd: None,
+        };
+        Ok(ImplicitMr {
+            held: Held::new((), region),
+        })
+    }
+
+    /// Says that the device lacks implicit paging where the kernel only says that an argument is invalid.
+    fn without_implicit(&self, error: Error) -> Error {
+        if error.errno() != Some(Errno::INVAL) || error.is_unsupported() {
+            return error;
+        }
+        match self.context().query_device() {
+            Ok(device)
+                if device.odp.general_caps & OdpGeneralCapBits::SUPPORT_IMPLICIT.bits() == 0 =>
+            {
+                Error::unsupported_by_kernel(
+                    error.verb(),
+                    error.subject().clone(),
+                    Errno::INVAL,
+                    "the device has no implicit paging on demand",
+                )
+            }
+            _ => error,
+        }
+    }
+}
+
+/// The memory region of the whole address space. Dropping it deregisters it.
+pub struct ImplicitMr {
+    held: Held<()>,
+}
+
+impl ImplicitMr {
+    /// The key for work requests of this side.
+    pub fn lkey(&self) -> LocalKey {
+        self.held.region.lkey
+    }
+
+    /// The key for a peer.
+    pub fn rkey(&self) -> RemoteKey {
+        self.held.region.rkey
+    }
+
+    /// Memory for a work request, by its addresses in this process.
+    ///
+    /// # Errors
+    ///
+    /// The range has 4 GiB or more.
+    pub fn slice(&self, addresses: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+        self.held.region.slice(addresses)
+    }
+
+    /// Deregisters the region.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses; the error gives the region back. Manual page: `ibv_dereg_mr(3)`.
+    pub fn deregister(self) -> Result<(), DestroyError<Self>> {
+        self.held.release().map_err(|(held, error)| DestroyError {
+            object: Self { held },
+            error,
+        })
+    }
+}
+
+impl fmt::Debug for ImplicitMr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.held.region.debug(&mut f.debug_struct("ImplicitMr"))
+    }
+}

@@ -1,0 +1,50 @@
+//! The region that stands for no memory.
+
+use crate::error::Result;
+use crate::key::{LocalKey, LocalSlice, PdTag};
+use crate::pd::{Pd, PdUse, User};
+
+impl Pd {
+    /// The memory region that swallows what is written to it and gives zeros: for the parts of a message that nobody
+    /// wants.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. Manual page:
+    /// `ibv_alloc_null_mr(3)`.
+    pub fn null_mr(&self) -> Result<NullMr> {
+        let lkey = LocalKey(self.context().driver().null_lkey()?);
+        Ok(NullMr {
+            lkey,
+            pd: self.user(User::Mr),
+        })
+    }
+}
+
+/// The memory region that stands for no memory. The kernel knows nothing of it.
+#[derive(Debug)]
+pub struct NullMr {
+    lkey: LocalKey,
+    pd: PdUse,
+}
+
+impl NullMr {
+    /// The key for work requests of this side.
+    pub fn lkey(&self) -> LocalKey {
+        self.lkey
+    }
+
+    /// So many bytes that are swallowed, or zeros.
+    pub fn slice(&self, length: u32) -> LocalSlice {
+        LocalSlice {
+            address: 0,
+            length,
+            lkey: self.lkey,
+            pd: self.tag(),
+        }
+    }
+
+    fn tag(&self) -> PdTag {
+        self.pd.tag()
+    }
+}

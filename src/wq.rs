@@ -1,0 +1,367 @@
+//! Work queues that only receive, and the tables that spread a queue pair's packets over them: receive-side scaling.
+
+use std::fmt;
+use std::sync::Arc;
+
+use uverbs_uapi::enums::WqState;
+use uverbs_uapi::flags::{WqAttrMask, WqFlags};
+use uverbs_uapi::handle::{RwqIndTblHandle, WqHandle};
+use uverbs_uapi::write as abi;
+
+use crate::command::{
+    CreateRwqIndTable, CreateWq, DestroyRwqIndTable, DestroyWq, DriverData, ModifyWq,
+};
+use crate::context::Context;
+use crate::cq::{Cq, CqShared};
+use crate::driver::RecvQueue;
+use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::pd::{Pd, PdUse, User};
+use crate::qp::RecvBatch;
+
+/// A work queue to be: what it is to have.
+#[derive(Clone, Debug)]
+pub struct WqBuilder<'a> {
+    pd: &'a Pd,
+    cq: &'a Cq,
+    max_wr: u32,
+    max_sge: u32,
+    flags: WqFlags,
+}
+
+impl Pd {
+    /// Starts the description of a work queue for at least `max_wr` receive requests of one slice, which complete on
+    /// `cq`.
+    pub fn wq<'a>(&'a self, cq: &'a Cq, max_wr: u32) -> WqBuilder<'a> {
+        WqBuilder {
+            pd: self,
+            cq,
+            max_wr,
+            max_sge: 1,
+            flags: WqFlags::empty(),
+        }
+    }
+}
+
+impl WqBuilder<'_> {
+    /// Slices of a request; 1 if not said.
+    pub fn max_sge(mut self, max_sge: u32) -> Self {
+        self.max_sge = max_sge;
+        self
+    }
+
+    /// How it works.
+    pub fn flags(mut self, flags: WqFlags) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// Creates the queue, in the state RESET.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`] if the device has no work queues, as rxe; a number exceeds the device's limits; the CQ
+    /// belongs to another context. Manual page: `ibv_create_wq(3)`.
+    pub fn create(self) -> Result<Wq> {
+        let Self {
+            pd,
+            cq,
+            max_wr,
+            max_sge,
+            flags,
+        } = self;
+        let context = pd.context();
+        if cq.context().raw_fd() != context.raw_fd() {
+            return Err(Error::invalid(
+                Verb::CreateWq,
+                Subject::named("WQ", format_args!("in PD {}", pd.handle().0)),
+                "the CQ belongs to another context than the PD",
+            ));
+        }
+        let id = context.new_id();
+        let command = CreateWq {
+            pd: pd.handle(),
+            cq: cq.handle(),
+            max_wr,
+            max_sge,
+            flags,
+            user_handle: id,
+            event_fd: context.event_fd()?,
+            driver: DriverData::default(),
+        };
+        let (handle, wqn, queue) =
+            context
+                .driver()
+                .create_wq(context.fd(), command, pd.buffers())?;
+        let shared = WqShared {
+            handle,
+            wqn,
+            id,
+            alive: true,
+            pd: pd.user(User::Wq),
+            _cq: Arc::clone(cq.shared()),
+        };
+        Ok(Wq {
+            queue,
+            shared: Arc::new(shared),
+        })
+    }
+}
+
+/// What a work queue shares with the tables that it is in.
+pub(crate) struct WqShared {
+    handle: WqHandle,
+    wqn: u32,
+    id: u64,
+    /// False once the kernel object is gone.
+    alive: bool,
+    pd: PdUse,
+    _cq: Arc<CqShared>,
+}
+
+impl WqShared {
+    fn subject(&self) -> Subject {
+        Subject::numbered("WQ", self.handle.0.into())
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        // The answer counts the events that were read; see `Cq` on why there is nothing to wait for.
+        self.pd.context().fd().execute(&DestroyWq(self.handle))?;
+        self.alive = false;
+        Ok(())
+    }
+}
+
+impl Drop for WqShared {
+    fn drop(&mut self) {
+        if self.alive
+            && let Err(error) = self.destroy()
+        {
+            // It goes with the context at the latest.
+            tracing::debug!(target: "uverbs", %error, "a WQ could not be destroyed when it was dropped");
+        }
+    }
+}
+
+/// A work queue of the receive kind.
+pub struct Wq {
+    // Before `shared`: the ring is unmapped while the kernel object still is.
+    queue: RecvQueue,
+    shared: Arc<WqShared>,
+}
+
+impl Wq {
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        self.shared.pd.context()
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> WqHandle {
+        self.shared.handle
+    }
+
+    /// The device's number of it.
+    pub fn wqn(&self) -> u32 {
+        self.shared.wqn
+    }
+
+    /// The number by which events name it; unique in its context.
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// Requests that it really holds; at least what was asked for.
+    pub fn capacity(&self) -> u32 {
+        self.queue.capacity()
+    }
+
+    /// Slices that a request can really have.
+    pub fn max_sge(&self) -> u32 {
+        self.queue.max_sge()
+    }
+
+    /// Starts a batch of receive requests.
+    #[inline(always)]
+    pub fn recv(&mut self) -> RecvBatch<'_> {
+        RecvBatch::new(Some(&mut self.queue), self.shared.pd.tag(), None)
+    }
+
+    /// Takes the queue from one state to another.
+    ///
+    /// # Errors
+    ///
+    /// It is in another state, or the device does not have the transition. Manual page: `ibv_modify_wq(3)`.
+    pub fn set_state(&mut self, from: WqState, to: WqState) -> Result<()> {
+        self.modify(abi::ExModifyWq {
+            attr_mask: (WqAttrMask::STATE | WqAttrMask::CURR_STATE).bits(),
+            curr_wq_state: from.0,
+            wq_state: to.0,
+            ..Default::default()
+        })
+    }
+
+    /// Sets those of the flags in `mask` to what they are in `flags`.
+    ///
+    /// # Errors
+    ///
+    /// The device cannot change them. Manual page: `ibv_modify_wq(3)`.
+    pub fn set_flags(&mut self, flags: WqFlags, mask: WqFlags) -> Result<()> {
+        self.modify(abi::ExModifyWq {
+            attr_mask: WqAttrMask::FLAGS.bits(),
+            flags: flags.bits(),
+            flags_mask: mask.bits(),
+            ..Default::default()
+        })
+    }
+
+    fn modify(&self, core: abi::ExModifyWq) -> Result<()> {
+        let command = ModifyWq {
+            core: abi::ExModifyWq {
+                wq_handle: self.shared.handle.0,
+                ..core
+            },
+            driver: DriverData::default(),
+        };
+        let context = self.context();
+        context.driver().modify_wq(context.fd(), &command)
+    }
+
+    /// Destroys the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] while tables lead to it. The error gives the queue back. Manual page: `ibv_destroy_wq(3)`.
+    pub fn destroy(self) -> Result<(), DestroyError<Wq>> {
+        let Wq { queue, shared } = self;
+        let (shared, error) = match Arc::try_unwrap(shared) {
+            Ok(mut shared) => match shared.destroy() {
+                Ok(()) => return Ok(()),
+                Err(error) => (Arc::new(shared), error),
+            },
+            Err(shared) => {
+                let by = "indirection tables lead to it";
+                let error = Error::new(Verb::DestroyWq, shared.subject(), Cause::Busy(by.into()));
+                (shared, error)
+            }
+        };
+        Err(DestroyError {
+            object: Wq { queue, shared },
+            error,
+        })
+    }
+}
+
+impl fmt::Debug for Wq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wq")
+            .field("handle", &self.handle().0)
+            .field("wqn", &self.wqn())
+            .field("id", &self.id())
+            .field("capacity", &self.capacity())
+            .finish()
+    }
+}
+
+impl Context {
+    /// Creates a table over work queues, which may come in it several times. Their number is a power of two.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`] if the device has no tables; the number is not a power of two or more than the device's
+    /// ([`RssCaps`](crate::uapi::types::RssCaps)); a queue belongs to another context. Manual page:
+    /// `ibv_create_rwq_ind_table(3)`.
+    pub fn create_indirection_table<'a>(
+        &self,
+        queues: impl IntoIterator<Item = &'a Wq>,
+    ) -> Result<IndirectionTable> {
+        let queues: Vec<_> = queues.into_iter().map(|wq| &wq.shared).collect();
+        let refuse = |why: String| {
+            let subject = Subject::the("indirection table");
+            Err(Error::invalid(Verb::CreateRwqIndTable, subject, why))
+        };
+        let most = 1 << abi::MAX_LOG_IND_TBL_SIZE;
+        if !queues.len().is_power_of_two() || queues.len() > most {
+            let given = queues.len();
+            return refuse(format!("{given} WQs: not a power of two up to {most}"));
+        }
+        let foreign = |wq: &&Arc<WqShared>| wq.pd.context().raw_fd() != self.raw_fd();
+        if queues.iter().any(foreign) {
+            return refuse("a WQ belongs to another context".into());
+        }
+        let command = CreateRwqIndTable {
+            log_size: queues.len().trailing_zeros(),
+            wqs: queues.iter().map(|wq| wq.handle).collect(),
+        };
+        let (handle, number) = self.fd().execute(&command)?;
+        Ok(IndirectionTable {
+            handle,
+            number,
+            alive: true,
+            context: self.clone(),
+            _queues: queues.into_iter().cloned().collect(),
+        })
+    }
+}
+
+/// A table that spreads packets over work queues. It keeps them alive.
+pub struct IndirectionTable {
+    handle: RwqIndTblHandle,
+    number: u32,
+    /// False once the kernel object is gone.
+    alive: bool,
+    context: Context,
+    _queues: Vec<Arc<WqShared>>,
+}
+
+impl IndirectionTable {
+    /// The kernel's handle.
+    pub fn handle(&self) -> RwqIndTblHandle {
+        self.handle
+    }
+
+    /// The device's number of it.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Destroys the table.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, such as while queue pairs use it; the error gives it back. Manual page:
+    /// `ibv_destroy_rwq_ind_table(3)`.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        self.end().map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.alive {
+            self.context
+                .fd()
+                .execute(&DestroyRwqIndTable(self.handle))?;
+            self.alive = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for IndirectionTable {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            // It goes with the context at the latest.
+            tracing::debug!(target: "uverbs", %error, "an indirection table could not be destroyed when it was dropped");
+        }
+    }
+}
+
+impl fmt::Debug for IndirectionTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IndirectionTable")
+            .field("handle", &self.handle.0)
+            .field("number", &self.number)
+            .finish()
+    }
+}

@@ -1,0 +1,317 @@
+//! XRC domains: shared receive queues that the queue pairs of many processes deliver to.
+//!
+//! A domain that belongs to a file can be opened by every process that can open the file. A peer sends to the domain's
+//! *target*, a queue pair without queues, and names with each message the shared receive queue that it is for.
+//!
+//! soft-RoCE has none of it. [`Pd::srq`](crate::Pd::srq) makes the shared receive queues
+//! ([`SrqBuilder::xrc`](crate::SrqBuilder::xrc)); the sending side is a queue pair of the type
+//! [`XRC_SEND`](crate::QpType::XRC_SEND).
+
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use uverbs_uapi::enums::{QpState, QpType};
+use uverbs_uapi::flags::QpAttrMask;
+use uverbs_uapi::handle::{QpHandle, XrcdHandle};
+
+use crate::command::{
+    CloseXrcd, CreateXrcTarget, DestroyQp, DriverData, ModifyQp, OpenQp, OpenXrcd, QueryQp,
+};
+use crate::context::Context;
+use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::qp::{QpAttr, QpInfo};
+
+/// Whether the domain of a file is to be there already, as `O_CREAT` and `O_EXCL` say it to open(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum XrcdFile {
+    /// Somebody has it open.
+    Existing,
+    /// It is made if nobody has it open.
+    Create,
+    /// Nobody has it open.
+    CreateNew,
+}
+
+impl XrcdFile {
+    fn oflags(self) -> u32 {
+        match self {
+            Self::Existing => OFlags::empty(),
+            Self::Create => OFlags::CREATE,
+            Self::CreateNew => OFlags::CREATE | OFlags::EXCL,
+        }
+        .bits()
+    }
+}
+
+impl Context {
+    /// Opens an XRC domain that nobody else can open.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`] if the device has no XRC, as rxe. Manual page: `ibv_open_xrcd(3)`.
+    pub fn open_xrcd(&self) -> Result<Xrcd> {
+        // The kernel insists on being told to make one where there is no file to look for it by.
+        self.xrcd(None, XrcdFile::Create)
+    }
+
+    /// Opens the XRC domain of a file's inode, which this device's other users can open as well. The kernel does not
+    /// look into the file.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Context::open_xrcd`]; besides, the domain is not open yet (`EAGAIN`), or it is and was to be new
+    /// (`EINVAL`).
+    pub fn open_xrcd_of(&self, file: BorrowedFd<'_>, how: XrcdFile) -> Result<Xrcd> {
+        self.xrcd(Some(file), how)
+    }
+
+    fn xrcd(&self, file: Option<BorrowedFd<'_>>, how: XrcdFile) -> Result<Xrcd> {
+        let command = OpenXrcd {
+            file: file.map(|file| file.as_raw_fd()),
+            oflags: how.oflags(),
+        };
+        let handle = self.fd().execute(&command)?;
+        Ok(Xrcd(Arc::new(XrcdShared {
+            handle,
+            open: true,
+            context: self.clone(),
+        })))
+    }
+}
+
+/// What an XRC domain shares with the objects in it.
+pub(crate) struct XrcdShared {
+    handle: XrcdHandle,
+    /// False once the kernel object is gone.
+    open: bool,
+    context: Context,
+}
+
+impl XrcdShared {
+    fn subject(&self) -> Subject {
+        Subject::numbered("XRC domain", self.handle.0.into())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.context.fd().execute(&CloseXrcd(self.handle))?;
+        self.open = false;
+        Ok(())
+    }
+}
+
+impl Drop for XrcdShared {
+    fn drop(&mut self) {
+        if self.open
+            && let Err(error) = self.close()
+        {
+            // It goes with the context at the latest.
+            tracing::debug!(target: "uverbs", %error, "an XRC domain could not be closed when it was dropped");
+        }
+    }
+}
+
+/// An XRC domain. The objects in it keep it open.
+pub struct Xrcd(Arc<XrcdShared>);
+
+impl Xrcd {
+    /// The context that it was opened in.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> XrcdHandle {
+        self.0.handle
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<XrcdShared> {
+        &self.0
+    }
+
+    /// Creates a target of the domain, to which a peer connects.
+    ///
+    /// # Errors
+    ///
+    /// The device's limit is reached. Manual page: `ibv_create_qp_ex(3)`.
+    pub fn create_target(&self) -> Result<XrcTarget> {
+        let context = self.context();
+        let id = context.new_id();
+        let command = CreateXrcTarget {
+            xrcd: self.handle(),
+            user_handle: id,
+            event_fd: context.event_fd()?,
+            driver: DriverData::default(),
+        };
+        let (handle, qpn) = context.driver().create_xrc_target(context.fd(), &command)?;
+        Ok(self.target(handle, qpn, id))
+    }
+
+    /// Opens a target of the domain that somebody else has created, by its number on the wire.
+    ///
+    /// # Errors
+    ///
+    /// The domain has no such target (`EINVAL`). Manual page: `ibv_open_qp(3)`.
+    pub fn open_target(&self, qpn: u32) -> Result<XrcTarget> {
+        let context = self.context();
+        let id = context.new_id();
+        // Events of the queue pair come to the context's first event file, which is made with its first object.
+        context.event_fd()?;
+        let command = OpenQp {
+            xrcd: self.handle(),
+            qpn,
+            user_handle: id,
+        };
+        let handle = context.fd().execute(&command)?;
+        Ok(self.target(handle, qpn, id))
+    }
+
+    fn target(&self, handle: QpHandle, qpn: u32, id: u64) -> XrcTarget {
+        XrcTarget {
+            handle,
+            qpn,
+            id,
+            alive: true,
+            state: QpState::RESET,
+            xrcd: Arc::clone(&self.0),
+        }
+    }
+
+    /// Closes the domain.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Busy`] while targets or shared receive queues of this process are in it. The error gives it back.
+    /// Manual page: `ibv_close_xrcd(3)`.
+    pub fn close(self) -> Result<(), DestroyError<Self>> {
+        match Arc::try_unwrap(self.0) {
+            Ok(mut shared) => shared.close().map_err(|error| DestroyError {
+                object: Self(Arc::new(shared)),
+                error,
+            }),
+            Err(shared) => {
+                let by = format!("{} QPs and SRQs are in it", Arc::strong_count(&shared) - 1);
+                let error = Error::new(Verb::CloseXrcd, shared.subject(), Cause::Busy(by.into()));
+                Err(DestroyError {
+                    object: Self(shared),
+                    error,
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Xrcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Xrcd")
+            .field("handle", &self.handle().0)
+            .finish()
+    }
+}
+
+/// A target of an XRC domain: the receiving end of a connection, without queues.
+///
+/// What arrives goes to the shared receive queues of the domain.
+pub struct XrcTarget {
+    handle: QpHandle,
+    qpn: u32,
+    id: u64,
+    /// False once the kernel object is gone.
+    alive: bool,
+    state: QpState,
+    xrcd: Arc<XrcdShared>,
+}
+
+impl XrcTarget {
+    /// The kernel's handle.
+    pub fn handle(&self) -> QpHandle {
+        self.handle
+    }
+
+    /// The number on the wire; 24 bits.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The number by which events name it; unique in its context.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Changes attributes, most often the state.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::modify`](crate::Qp::modify).
+    pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        let from = attr.cur_state.unwrap_or(self.state);
+        attr.check(&self.subject(), QpType::XRC_RECV, from)?;
+        let command = ModifyQp {
+            base: attr.to_abi(self.handle.0),
+            rate_limit: attr.rate_limit,
+            driver: DriverData::default(),
+        };
+        self.xrcd.context.fd().execute(&command)?;
+        self.state = attr.state.unwrap_or(self.state);
+        Ok(())
+    }
+
+    /// Asks the kernel for all attributes.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed. Manual page: `ibv_query_qp(3)`.
+    pub fn query(&mut self) -> Result<QpInfo> {
+        let command = QueryQp {
+            qp: self.handle,
+            attr_mask: QpAttrMask::all().bits(),
+        };
+        let info = QpInfo::from(self.xrcd.context.fd().execute(&command)?);
+        self.state = info.state;
+        Ok(info)
+    }
+
+    /// Destroys the target, or lets go of it if somebody else has it open.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses; the error gives it back. Manual page: `ibv_destroy_qp(3)`.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        self.end().map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.alive {
+            self.xrcd.context.fd().execute(&DestroyQp(self.handle))?;
+            self.alive = false;
+        }
+        Ok(())
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("XRC target", self.handle.0.into())
+    }
+}
+
+impl Drop for XrcTarget {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            // It goes with the context at the latest.
+            tracing::debug!(target: "uverbs", %error, "an XRC target could not be destroyed when it was dropped");
+        }
+    }
+}
+
+impl fmt::Debug for XrcTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XrcTarget")
+            .field("handle", &self.handle.0)
+            .field("qpn", &format_args!("{:#x}", self.qpn))
+            .field("state", &self.state)
+            .finish()
+    }
+}

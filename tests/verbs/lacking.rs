@@ -1,0 +1,252 @@
+//! What soft-RoCE does not have: the command reaches the kernel, its refusal says what is missing, and nothing is left
+//! behind or broken. Where a kernel's rxe has learnt it, the test fails and is to be made a real one.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use libtest_mimic::Trial;
+use uverbs::uapi::write::FlowTcpUdpFilter;
+use uverbs::{
+    Access, Cause, DeviceCapFlags, Ece, Errno, Error, FlowMatch, FlowRule, QpCreateFlags, QpType,
+    Rc, Ud, WcOpcode, XrcdFile,
+};
+
+use crate::support::{Pair, Result, fail, open, same, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("lacking::xrc", xrc),
+        test("lacking::raw_packets", raw_packets),
+        test("lacking::device_memory", device_memory),
+        test("lacking::work_queues", work_queues),
+        test("lacking::tag_matching", tag_matching),
+        test("lacking::cq_flags", cq_flags),
+        test("lacking::clock", clock),
+        test("lacking::flow_steering", flow_steering),
+        test("lacking::counters", counters),
+        test("lacking::rate_limit", rate_limit),
+        test("lacking::null_mr", null_mr),
+        test("lacking::implicit_on_demand", implicit_on_demand),
+        test("lacking::ece", ece),
+    ]
+}
+
+/// Fails unless the kernel has refused because something is missing, by one of its errnos for that.
+#[track_caller]
+fn refused<T>(result: uverbs::Result<T>, what: &str) -> Result {
+    let errno = missing(result, what)?.errno();
+    let known = [Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::NOSYS];
+    match errno {
+        Some(errno) if known.contains(&errno) => Ok(()),
+        other => fail(format!("{what}: the kernel said {other:?}")),
+    }
+}
+
+/// Fails unless it was refused because something is missing.
+#[track_caller]
+fn missing<T>(result: uverbs::Result<T>, what: &str) -> Result<Error> {
+    let Err(error) = result else {
+        return fail(format!("rxe has {what} here"));
+    };
+    println!("{what}: {error}");
+    match error.cause() {
+        Cause::Unsupported(_) => Ok(error),
+        _ => fail(format!("{what}: {error}")),
+    }
+}
+
+/// Catches a domain that opens on a device without XRC, and a file that is taken along or closed.
+fn xrc() -> Result {
+    let context = open()?;
+    let has = context
+        .query_device()?
+        .capabilities
+        .contains(DeviceCapFlags::XRC);
+    same(has, false, "the capability")?;
+    refused(context.open_xrcd(), "a private XRC domain")?;
+    let file = File::open("/dev/null")?;
+    for how in [XrcdFile::Existing, XrcdFile::Create, XrcdFile::CreateNew] {
+        refused(
+            context.open_xrcd_of(file.as_fd(), how),
+            "an XRC domain of a file",
+        )?;
+    }
+    file.metadata()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    refused(
+        pd.qp(&cq).create_any(QpType::XRC_SEND),
+        "the initiator of XRC",
+    )?;
+    // Nothing is left that would keep them busy.
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches a raw packet queue pair without the driver's consent, and flags that are dropped on the way.
+fn raw_packets() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    refused(
+        pd.qp(&cq).create_any(QpType::RAW_PACKET),
+        "raw packet queue pairs",
+    )?;
+    let flags = QpCreateFlags::BLOCK_MULTICAST_LOOPBACK;
+    refused(
+        pd.qp(&cq).flags(flags).create::<Ud>(),
+        "queue pairs without their own multicast",
+    )?;
+    pd.qp(&cq).create::<Ud>()?.destroy()?;
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches device memory where there is none.
+fn device_memory() -> Result {
+    let context = open()?;
+    same(context.query_device()?.max_dm_size, 0, "max_dm_size")?;
+    refused(context.alloc_dm(4096, 3), "device memory")
+}
+
+/// Catches a work queue that leaves a count on its PD or CQ.
+fn work_queues() -> Result {
+    let context = open()?;
+    same(context.query_device()?.max_wq_type_rq, 0, "max_wq_type_rq")?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    refused(pd.wq(&cq, 16).create(), "work queues")?;
+    // A table of nothing would be refused by the kernel for its length; it is refused here, by name.
+    let Err(error) = context.create_indirection_table([]) else {
+        return fail("a table of no queues");
+    };
+    let said = error.to_string();
+    same(said.contains("power of two"), true, &said)?;
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches a tag-matching queue that is made as an ordinary one.
+fn tag_matching() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    refused(
+        pd.srq(16).tag_matching(&cq, 8).create(),
+        "queues with tag matching",
+    )?;
+    pd.srq(16).create()?.destroy()?;
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches flags that are dropped on the way, so that a user would wait for timestamps that never come.
+fn cq_flags() -> Result {
+    let context = open()?;
+    for (error, flag) in [
+        (
+            missing(context.cq(8).timestamps(true).create(), "timestamps")?,
+            "TIMESTAMP_COMPLETION",
+        ),
+        (
+            missing(
+                context.cq(8).ignore_overrun(true).create(),
+                "ignored overrun",
+            )?,
+            "IGNORE_OVERRUN",
+        ),
+    ] {
+        same(error.errno(), Some(Errno::OPNOTSUPP), "the errno")?;
+        let said = error.to_string();
+        same(said.contains(flag), true, &said)?;
+    }
+    context.cq(8).timestamps(false).create()?;
+    Ok(())
+}
+
+/// Catches a clock that stands still, and timestamps out of nowhere.
+fn clock() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    same(
+        pair.context.query_device()?.hca_core_clock,
+        0,
+        "the clock's frequency",
+    )?;
+    missing(pair.context.raw_clock(), "a clock")?;
+    let mut inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
+    inbox.write_at(0, b"x")?;
+    let mut batch = pair.a.send();
+    batch.send_inline(b"x")?.signaled(1);
+    let mut recv = pair.b.recv();
+    // SAFETY: the inbox is looked at by nobody.
+    unsafe { recv.post(1, inbox.slice(..)?)? };
+    recv.ring()?;
+    batch.ring()?;
+    let deadline = std::time::Instant::now() + crate::support::LIMIT;
+    while std::time::Instant::now() < deadline {
+        if let Some(completion) = pair.a_cq.poll()?.iter().next() {
+            return same(completion.timestamp(), None, "a timestamp");
+        }
+        std::thread::yield_now();
+    }
+    fail("no completion")
+}
+
+/// Catches a rule that does not reach the kernel, or is in force all the same and keeps its queue pair busy.
+fn flow_steering() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    let qp = pd.qp(&cq).create::<Ud>()?;
+    let port = FlowTcpUdpFilter {
+        dst_port: 4791.into(),
+        ..Default::default()
+    };
+    let mask = FlowTcpUdpFilter {
+        dst_port: 0xffff.into(),
+        ..Default::default()
+    };
+    let rule = FlowRule::new(1).matching(FlowMatch::Udp(port, mask)).tag(7);
+    refused(qp.create_flow(&rule), "flow steering")?;
+    qp.destroy()?;
+    Ok(())
+}
+
+/// Catches counters that nobody counts in.
+fn counters() -> Result {
+    refused(open()?.create_counters(), "counters")
+}
+
+/// Catches a pace that is promised and not kept.
+fn rate_limit() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    refused(pair.a.set_rate_limit(1000), "a rate limit")?;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let target = pair.pd.register(vec![0; 8], access)?;
+    pair.post(|batch| batch.write_inline(b"just as ", target.remote()))?
+        .is(WcOpcode::RDMA_WRITE)
+}
+
+/// Catches a key that stands for somebody's memory.
+fn null_mr() -> Result {
+    let pd = open()?.alloc_pd()?;
+    missing(pd.null_mr(), "a null MR")?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches a region of everything where there can be none, and an errno that looks like a wrong argument.
+fn implicit_on_demand() -> Result {
+    let pd = open()?.alloc_pd()?;
+    // SAFETY: without remote access only this process's requests use it, and it posts none.
+    let everything = unsafe { pd.register_everything(Access::LOCAL_WRITE) };
+    missing(everything, "implicit paging on demand")?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches options that are taken and not used.
+fn ece() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    missing(pair.a.query_ece(), "ECE")?;
+    missing(pair.a.set_ece(Ece::default()), "ECE")?;
+    Ok(())
+}

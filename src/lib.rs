@@ -72,8 +72,9 @@ pub use context::{Context, OpenOptions, open};
 pub use counters::Counters;
 pub use cq::{CompletionIter, Completions, Cq, CqBuilder, Notify, PollError};
 pub use device::{
-    Device, Discovery, DriverId, GidTableEntry, Netdev, NodeType, PhysicalState, Port, PortState,
-    devices, find,
+    CmIdResource, ContextResource, CqResource, Device, Discovery, DriverId, GidTableEntry,
+    MrResource, Netdev, NodeType, PdResource, PhysicalState, Port, PortState, QpResource,
+    ResourceCount, ResourceOwner, Resources, SrqResource, devices, find,
 };
 pub use dm::Dm;
 pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};

@@ -12,6 +12,7 @@ mod info;
 mod netlink;
 mod node_type;
 mod port;
+mod resource;
 mod sysfs;
 
 use std::fmt;
@@ -23,6 +24,10 @@ pub use discovery::Discovery;
 pub use driver::DriverId;
 pub use node_type::NodeType;
 pub use port::{Netdev, PhysicalState, Port, PortState};
+pub use resource::{
+    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
+    ResourceOwner, Resources, SrqResource,
+};
 pub use sysfs::GidTableEntry;
 
 use chardev::Chardev;

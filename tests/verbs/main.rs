@@ -11,6 +11,7 @@ mod mw;
 mod native_mr;
 mod opcodes;
 mod qp;
+mod resource;
 mod srq;
 mod support;
 mod ud;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         native_mr::tests(),
         opcodes::tests(),
         qp::tests(),
+        resource::tests(),
         srq::tests(),
         ud::tests(),
     ];

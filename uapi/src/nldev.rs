@@ -117,6 +117,16 @@ pub mod attr {
         RES_PID = 28 => "ATTR_RES_PID";
         /// Part of the kernel that made the object (string).
         RES_KERN_NAME = 29 => "ATTR_RES_KERN_NAME";
+        /// Connection identifiers (nested).
+        RES_CM_ID = 30 => "ATTR_RES_CM_ID";
+        /// A connection identifier (nested).
+        RES_CM_ID_ENTRY = 31 => "ATTR_RES_CM_ID_ENTRY";
+        /// Its port space (`u32`).
+        RES_PS = 32 => "ATTR_RES_PS";
+        /// Its own address (`sockaddr_storage`).
+        RES_SRC_ADDR = 33 => "ATTR_RES_SRC_ADDR";
+        /// The peer's address (`sockaddr_storage`).
+        RES_DST_ADDR = 34 => "ATTR_RES_DST_ADDR";
         /// CQs (nested).
         RES_CQ = 35 => "ATTR_RES_CQ";
         /// A CQ (nested).

@@ -12,6 +12,7 @@ mod info;
 mod number;
 mod output;
 mod pingpong;
+mod resource;
 mod select;
 mod trace;
 
@@ -26,6 +27,7 @@ Examples:
   uverbs devices                       list the RDMA devices
   uverbs info rxe0 -v                  all that rxe0 can do
   uverbs gids rxe0 --json              the GID table, for a program
+  uverbs resource qp -d rxe0           the queue pairs of all processes
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
   uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
   uverbs --trace info rxe0             show each command that goes to the kernel
@@ -49,6 +51,7 @@ enum Command {
     Devices(devices::Options),
     Info(info::Options),
     Gids(gids::Options),
+    Resource(resource::Options),
     Pingpong(pingpong::Options),
     Completions(completions::Options),
 }
@@ -58,6 +61,7 @@ fn run(command: Command) -> Result<()> {
         Command::Devices(options) => devices::run(&options),
         Command::Info(options) => info::run(&options),
         Command::Gids(options) => gids::run(&options),
+        Command::Resource(options) => resource::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
         Command::Completions(options) => completions::run(&options),
     }

@@ -27,6 +27,12 @@ pub(crate) fn json(value: &Value) -> Result<()> {
 
 /// Prints rows in columns under a header.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> Result<()> {
+    let header = header.map(str::to_owned).into();
+    self::rows(header, rows.into_iter().map(Into::into).collect())
+}
+
+/// Prints rows in as many columns as the header has.
+pub(crate) fn rows(header: Vec<String>, rows: Vec<Vec<String>>) -> Result<()> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
     table.add_rows(rows);

@@ -14,25 +14,28 @@ use crate::device::port::{Netdev, Port};
 use crate::guid::Guid;
 
 /// A field of an answer that comes at most once.
-struct Field<T> {
+pub(super) struct Field<T> {
     what: &'static str,
-    value: Option<T>,
+    pub(super) value: Option<T>,
 }
 
 impl<T> Field<T> {
-    const fn new(what: &'static str) -> Self {
+    pub(super) const fn new(what: &'static str) -> Self {
         Self { what, value: None }
     }
 
     /// Takes the value that `read` finds; an error if there is one already.
-    fn set(&mut self, read: impl FnOnce(&str) -> Result<T, Malformed>) -> Result<(), Malformed> {
+    pub(super) fn set(
+        &mut self,
+        read: impl FnOnce(&str) -> Result<T, Malformed>,
+    ) -> Result<(), Malformed> {
         match self.value.replace(read(self.what)?) {
             None => Ok(()),
             Some(_) => Err(format!("the {} comes twice", self.what).into()),
         }
     }
 
-    fn required(self) -> Result<T, Malformed> {
+    pub(super) fn required(self) -> Result<T, Malformed> {
         self.value
             .ok_or_else(|| format!("the {} is missing", self.what).into())
     }

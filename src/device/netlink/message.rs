@@ -155,6 +155,16 @@ impl<'a> Attribute<'a> {
             .map_err(|_| format!("the {what} is not UTF-8").into())
     }
 
+    /// The attributes that the value consists of.
+    pub(super) fn nested(self) -> impl Iterator<Item = Result<Attribute<'a>, Malformed>> {
+        attributes(self.value)
+    }
+
+    /// The value as it is.
+    pub(super) fn bytes(self) -> &'a [u8] {
+        self.value
+    }
+
     fn fixed<const N: usize>(self, what: &str) -> Result<[u8; N], Malformed> {
         self.value
             .try_into()

@@ -4,6 +4,7 @@
 mod answers;
 mod conversation;
 mod message;
+mod resources;
 
 use netlink_packet_core::NLM_F_DUMP;
 use uverbs_uapi::nldev::{attr, client, cmd, message_type};
@@ -15,6 +16,10 @@ use super::chardev::Chardev;
 use super::failure::{Failure, Malformed};
 use super::info::Info;
 use super::port::Port;
+use super::resource::{
+    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
+    SrqResource,
+};
 use crate::error::Errno;
 
 /// The devices as netlink shows them.
@@ -68,6 +73,58 @@ impl<C: Channel> Netlink<C> {
             true => Err(Malformed::from("a port comes twice").into()),
             false => Ok(ports),
         }
+    }
+}
+
+/// The objects of all processes and of the kernel on the device with this index.
+impl<C: Channel> Netlink<C> {
+    /// How many there are of each kind.
+    pub(super) fn summary(&mut self, index: u32) -> Result<Vec<ResourceCount>, Failure> {
+        let request = Request::new(message_type(client::NLDEV, cmd::RES_GET), 0)
+            .with_u32(attr::DEV_INDEX, index);
+        let answers = self.0.ask(request, resources::summary)?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Those of one kind. The kernel gives them in parts, each of which is a table.
+    fn objects<T>(
+        &mut self,
+        index: u32,
+        command: u16,
+        parse: impl Fn(&[u8]) -> Result<Vec<T>, Malformed>,
+    ) -> Result<Vec<T>, Failure> {
+        let request = Request::new(message_type(client::NLDEV, command), NLM_F_DUMP)
+            .with_u32(attr::DEV_INDEX, index);
+        let answers = self.0.ask(request, parse)?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    pub(super) fn pds(&mut self, index: u32) -> Result<Vec<PdResource>, Failure> {
+        self.objects(index, cmd::RES_PD_GET, resources::pds)
+    }
+
+    pub(super) fn mrs(&mut self, index: u32) -> Result<Vec<MrResource>, Failure> {
+        self.objects(index, cmd::RES_MR_GET, resources::mrs)
+    }
+
+    pub(super) fn cqs(&mut self, index: u32) -> Result<Vec<CqResource>, Failure> {
+        self.objects(index, cmd::RES_CQ_GET, resources::cqs)
+    }
+
+    pub(super) fn qps(&mut self, index: u32) -> Result<Vec<QpResource>, Failure> {
+        self.objects(index, cmd::RES_QP_GET, resources::qps)
+    }
+
+    pub(super) fn srqs(&mut self, index: u32) -> Result<Vec<SrqResource>, Failure> {
+        self.objects(index, cmd::RES_SRQ_GET, resources::srqs)
+    }
+
+    pub(super) fn contexts(&mut self, index: u32) -> Result<Vec<ContextResource>, Failure> {
+        self.objects(index, cmd::RES_CTX_GET, resources::contexts)
+    }
+
+    pub(super) fn cm_ids(&mut self, index: u32) -> Result<Vec<CmIdResource>, Failure> {
+        self.objects(index, cmd::RES_CM_ID_GET, resources::cm_ids)
     }
 }
 

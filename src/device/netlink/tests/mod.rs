@@ -6,6 +6,7 @@ mod conversation;
 mod random;
 #[cfg(target_endian = "little")]
 mod recorded;
+mod resources;
 
 use std::collections::VecDeque;
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::netlink::answers as parse;
+use crate::device::netlink::{answers as parse, resources};
 
 proptest! {
     #[test]
@@ -19,6 +19,29 @@ proptest! {
         let _ = parse::device(&payload);
         let _ = parse::chardev(&payload);
         let _ = parse::port(&payload);
+    }
+
+    /// Tables of one entry with random attributes, of the kinds that entries have.
+    #[test]
+    fn random_objects_never_panic(
+        attributes in prop::collection::vec(
+            (15_u16..100, prop::collection::vec(any::<u8>(), 0..40)),
+            0..12,
+        ),
+    ) {
+        let entry: Vec<u8> = attributes
+            .iter()
+            .flat_map(|(kind, value)| attribute(*kind, value))
+            .collect();
+        let of = |table, kind| attribute(table, &attribute(kind, &entry));
+        let _ = resources::summary(&of(attr::RES_SUMMARY, attr::RES_SUMMARY_ENTRY));
+        let _ = resources::pds(&of(attr::RES_PD, attr::RES_PD_ENTRY));
+        let _ = resources::mrs(&of(attr::RES_MR, attr::RES_MR_ENTRY));
+        let _ = resources::cqs(&of(attr::RES_CQ, attr::RES_CQ_ENTRY));
+        let _ = resources::qps(&of(attr::RES_QP, attr::RES_QP_ENTRY));
+        let _ = resources::srqs(&of(attr::RES_SRQ, attr::RES_SRQ_ENTRY));
+        let _ = resources::contexts(&of(attr::RES_CTX, attr::RES_CTX_ENTRY));
+        let _ = resources::cm_ids(&of(attr::RES_CM_ID, attr::RES_CM_ID_ENTRY));
     }
 
     #[test]

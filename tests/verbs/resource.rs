@@ -1,0 +1,194 @@
+//! The objects on a device as the library and the command line tell them, beside what iproute2's `rdma resource` tells,
+//! with objects of this process, of others and of the kernel.
+
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use uverbs::{Access, QpState, QpType, Rc, ResourceOwner};
+
+use crate::support::{Pair, Result, Stop, fail, ignore, same, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("resource::own_objects", own_objects),
+        test("resource::as_iproute2_tells", as_iproute2_tells),
+        test("resource::the_kernels_objects", the_kernels_objects),
+    ]
+}
+
+/// Catches fields that are mixed up, and objects of one kind that are told as another's.
+fn own_objects() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let mr = pair.pd.register(vec![0u8; 12345], Access::REMOTE_READ)?;
+    let srq = pair.pd.srq(7).create()?;
+    let b = pair.pd.qp(&pair.b_cq).srq(&srq).create::<Rc>()?;
+    let device = pair.context.device().clone();
+    let resources = device.resources()?;
+    let me = ResourceOwner::Process(std::process::id());
+    let [context] = &*resources
+        .contexts()?
+        .into_iter()
+        .filter(|context| context.owner == me)
+        .collect::<Vec<_>>()
+    else {
+        return fail("one context was opened");
+    };
+    let pds = resources.pds()?;
+    let Some(pd) = pds.iter().find(|pd| pd.owner == me) else {
+        return fail(format!("the PD is not among {pds:?}"));
+    };
+    same(pd.ctxn, Some(context.ctxn), "the PD's context")?;
+    // Three QPs, an SRQ and an MR.
+    same(pd.users, 5, "the PD's users")?;
+    let mrs = resources.mrs()?;
+    let Some(found) = mrs.iter().find(|mr| mr.owner == me) else {
+        return fail(format!("the MR is not among {mrs:?}"));
+    };
+    same(found.length, 12345, "the MR's length")?;
+    same(found.pdn, Some(pd.pdn), "the MR's PD")?;
+    // The guest runs tests as an administrator.
+    same(found.lkey, Some(mr.lkey().0), "the MR's local key")?;
+    let mut sizes: Vec<_> = resources
+        .cqs()?
+        .into_iter()
+        .filter(|cq| cq.owner == me)
+        .map(|cq| (cq.cqe, cq.users, cq.ctxn))
+        .collect();
+    sizes.sort_unstable();
+    let capacity = pair.a_cq.capacity();
+    // A QP counts for its sends and for its receives.
+    let expected = [
+        (capacity, 2, Some(context.ctxn)),
+        (capacity, 4, Some(context.ctxn)),
+    ];
+    same(&sizes[..], &expected[..], "the CQs")?;
+    let qps = resources.qps()?;
+    let Some(a) = qps.iter().find(|qp| qp.lqpn == pair.a.qpn()) else {
+        return fail(format!("QP {:#x} is not among {qps:?}", pair.a.qpn()));
+    };
+    let info = pair.a.query()?;
+    same(&a.owner, &me, "the QP's owner")?;
+    same(
+        (a.transport, a.state),
+        (QpType::RC, QpState::RTS),
+        "type and state",
+    )?;
+    same(a.rqpn, Some(pair.b.qpn()), "the peer")?;
+    same(a.rq_psn, Some(info.rq_psn), "the PSN to receive")?;
+    same(a.sq_psn, Some(info.sq_psn), "the PSN to send")?;
+    same(a.pdn, Some(pd.pdn), "the QP's PD")?;
+    pair.a.fail()?;
+    let state = |qpn| {
+        let qps = resources.qps()?;
+        let found = qps.into_iter().find(|qp| qp.lqpn == qpn);
+        Ok::<_, uverbs::Error>(found.map(|qp| qp.state))
+    };
+    same(state(pair.a.qpn())?, Some(QpState::ERR), "the state")?;
+    let srqs = resources.srqs()?;
+    let Some(found) = srqs.iter().find(|srq| srq.owner == me) else {
+        return ignore(format!("this kernel does not tell SRQs: {srqs:?}"));
+    };
+    same(&found.qps[..], &[b.qpn()..=b.qpn()][..], "the SRQ's QPs")?;
+    same(found.pdn, Some(pd.pdn), "the SRQ's PD")?;
+    let qpn = b.qpn();
+    b.destroy()?;
+    same(state(qpn)?, None, "a QP that is gone")
+}
+
+/// Objects as a program printed them, each with its fields.
+fn objects(command: &mut Command) -> Result<Vec<serde_json::Map<String, Value>>> {
+    let output = command.output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return fail(format!("{command:?}: {said}"));
+    }
+    // iproute2 prints nothing at all where there are none.
+    if output.stdout.trim_ascii().is_empty() {
+        return Ok(Vec::new());
+    }
+    match serde_json::from_slice(&output.stdout) {
+        Ok(objects) => Ok(objects),
+        Err(error) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            fail(format!("{command:?}: {error}: {text}"))
+        }
+    }
+}
+
+/// Catches objects that are left out, told twice or told with other values than the kernel's own tool has for them.
+fn as_iproute2_tells() -> Result {
+    let Some(program) = option_env!("CARGO_BIN_EXE_uverbs") else {
+        return ignore("built without the command line (feature `cli`)");
+    };
+    let pair = Pair::<Rc>::new()?;
+    let _mr = pair.pd.register(vec![0u8; 100], Access::REMOTE_READ)?;
+    let srq = pair.pd.srq(7).create()?;
+    let _more: Vec<_> = (0..3)
+        .map(|_| pair.pd.qp(&pair.b_cq).srq(&srq).create::<Rc>())
+        .collect::<uverbs::Result<_>>()?;
+    for (kind, key) in [
+        ("pd", "pdn"),
+        ("mr", "mrn"),
+        ("cq", "cqn"),
+        ("qp", "lqpn"),
+        ("ctx", "ctxn"),
+        ("srq", "srqn"),
+    ] {
+        let mut theirs =
+            objects(Command::new("rdma").args(["-j", "-d", "resource", "show", kind]))?;
+        let mut ours = objects(Command::new(program).args(["resource", kind, "--json"]))?;
+        for object in &mut theirs {
+            object.remove("ifindex");
+            // iproute2 prints the last QP number of an SRQ as the name of its process.
+            if kind == "srq" {
+                object.remove("comm");
+            }
+        }
+        for object in &mut ours {
+            for (name, value) in object.iter_mut() {
+                // iproute2 prints keys without what says that they are hexadecimal.
+                if name.ends_with("key")
+                    && let Some(key) = value.as_str()
+                {
+                    *value = key.trim_start_matches("0x").into();
+                }
+            }
+            if kind == "srq" {
+                object.remove("comm");
+            }
+        }
+        let by_number = |object: &serde_json::Map<String, Value>| object[key].as_u64();
+        theirs.sort_by_key(by_number);
+        ours.sort_by_key(by_number);
+        if theirs.is_empty() {
+            println!("iproute2 shows no {kind} here");
+        }
+        same(&ours, &theirs, kind)?;
+    }
+    let counts = objects(Command::new("rdma").args(["-j", "resource", "show"]))?;
+    let Some(counts) = counts.into_iter().find(|object| object["ifname"] == "rxe0") else {
+        return fail("rdma does not show rxe0");
+    };
+    for count in pair.context.device().resources()?.summary()? {
+        let theirs = counts.get(&count.kind).and_then(Value::as_u64);
+        // An iproute2 that is older than the kernel leaves out what it does not know.
+        same(theirs.unwrap_or(count.count), count.count, &count.kind)?;
+    }
+    Ok(())
+}
+
+/// Catches the kernel's own queue pair being told as a process's, or with a transport that makes no sense.
+fn the_kernels_objects() -> Result {
+    let resources = uverbs::find("rxe0").map_err(Stop::from)?.resources()?;
+    let qps = resources.qps()?;
+    let Some(gsi) = qps.iter().find(|qp| qp.lqpn == 1) else {
+        return ignore(format!("this kernel has no GSI QP on rxe: {qps:?}"));
+    };
+    same(gsi.transport, QpType(1), "the transport")?;
+    same(gsi.owner.pid(), None, "the process")?;
+    match &gsi.owner {
+        ResourceOwner::Kernel(name) => same(name.as_str(), "ib_core", "the owner"),
+        other => fail(format!("{other:?}")),
+    }
+}

@@ -45,22 +45,17 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// The character device is missing or may not be opened; its driver, or the version of its driver's ABI,
-    /// is not built in ([`Cause::Unsupported`](crate::Cause::Unsupported)).
+    /// The character device is missing or may not be opened; the device is being removed; its driver, or the version of
+    /// its driver's ABI, is not built in ([`Cause::Unsupported`](crate::Cause::Unsupported)).
     pub fn open(&self, device: &Device) -> Result<Context> {
-        let subject = || Subject::named("device", device.name());
+        let Some(abi_version) = device.abi_version() else {
+            return Err(device.without_chardev());
+        };
         let Some(id) = device.driver() else {
             return Err(Error::unsupported(
                 Verb::OpenDevice,
-                subject(),
-                "a driver whose name this build knows",
-            ));
-        };
-        let Some(abi_version) = device.abi_version() else {
-            return Err(Error::unsupported(
-                Verb::OpenDevice,
-                subject(),
-                "the ABI version of its driver is not told",
+                Subject::named("device", device.name()),
+                "neither netlink nor sysfs tells which driver it has",
             ));
         };
         let driver = Driver::select(id, abi_version, device.name())?;

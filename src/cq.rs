@@ -397,7 +397,9 @@ impl fmt::Debug for Cq {
 pub enum Notify {
     /// The next one of any kind.
     Next,
-    /// The next one of a message that its sender marked as solicited, or of a failed request.
+    /// The next one of a message that its sender marked as solicited. The specification has failed requests count as
+    /// well, and not every device keeps to it: with rxe no failed send does, and flushed receives do until Linux 6.3
+    /// (`rxe_cq_post` and its callers). Who waits for failures too arms for [`Next`](Self::Next).
     Solicited,
 }
 

@@ -11,9 +11,9 @@ use uverbs_uapi::types::{
     self as abi, CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
 };
 
-use crate::command::{Command, QueryDevice, QueryGid, QueryGidTable, QueryPort};
+use crate::command::{QueryDevice, QueryGid, QueryGidTable, QueryPort};
 use crate::context::Context;
-use crate::device::{PhysicalState, PortState};
+use crate::device::{GidTableEntry, PhysicalState, PortState};
 use crate::error::{Errno, Error, Result, Verb};
 use crate::gid::{Gid, GidType};
 use crate::guid::Guid;
@@ -256,6 +256,18 @@ pub struct GidEntry {
     pub netdev_ifindex: u32,
 }
 
+impl GidEntry {
+    fn by_sysfs(port: u32, entry: GidTableEntry) -> Self {
+        Self {
+            port,
+            index: entry.index,
+            gid: entry.gid,
+            gid_type: entry.gid_type,
+            netdev_ifindex: entry.netdev.and_then(|netdev| netdev.index).unwrap_or(0),
+        }
+    }
+}
+
 impl From<abi::GidEntry> for GidEntry {
     fn from(raw: abi::GidEntry) -> Self {
         Self {
@@ -340,15 +352,8 @@ impl Context {
     fn gid_table_by_sysfs(&self) -> Result<Vec<GidEntry>> {
         let mut entries = Vec::new();
         for port in 1..=self.query_device()?.phys_port_cnt.into() {
-            for entry in self.device().gid_table(port)? {
-                entries.push(GidEntry {
-                    port,
-                    index: entry.index,
-                    gid: entry.gid,
-                    gid_type: entry.gid_type,
-                    netdev_ifindex: entry.netdev.and_then(|netdev| netdev.index).unwrap_or(0),
-                });
-            }
+            let table = self.device().gid_table(port)?.into_iter();
+            entries.extend(table.map(|entry| GidEntry::by_sysfs(port, entry)));
         }
         Ok(entries)
     }
@@ -367,11 +372,8 @@ impl Context {
         match self.fd().execute(&command) {
             Ok(entry) => Ok(entry.into()),
             Err(error) if error.is_unsupported() => {
-                let table = self.gid_table_by_sysfs()?;
-                let found = table
-                    .into_iter()
-                    .find(|entry| entry.port == u32::from(port) && entry.index == index);
-                found.ok_or_else(|| Error::os(Verb::QueryGid, command.subject(), Errno::NODATA))
+                let entry = self.device().gid_entry(port.into(), index)?;
+                Ok(GidEntry::by_sysfs(port.into(), entry))
             }
             Err(error) => Err(match self.query_port(port) {
                 Ok(port) => {

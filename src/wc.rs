@@ -182,8 +182,9 @@ impl fmt::Debug for Completion<'_> {
 
 /// A work request that failed.
 ///
-/// The queue pair is in the error state then (datagram QPs after a send error: SQE), and the requests behind
-/// this one complete with [`WcStatus::WR_FLUSH_ERR`].
+/// The queue pair is in the error state then, and the requests behind this one complete with
+/// [`WcStatus::WR_FLUSH_ERR`]. Unconnected queue pairs (UD, and UC) go on receiving after a failed send on devices that
+/// have the state [`SQE`](crate::QpState::SQE); rxe has not, and takes them to the error state like the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionError {
     /// Why it failed.

@@ -180,12 +180,18 @@ impl Device {
     pub fn open_chardev(&self) -> Result<OwnedFd> {
         match &self.0.chardev {
             Some(chardev) => chardev.open_in(Path::new(DEV_INFINIBAND), self.name()),
-            None => Err(Error::unsupported(
-                Verb::OpenDevice,
-                self.subject(),
-                "it has no uverbs character device: the module ib_uverbs is not loaded",
-            )),
+            None => Err(self.without_chardev()),
         }
+    }
+
+    /// The error for a device that cannot be opened because the kernel shows no character device of it. That goes first
+    /// when a device is removed, while its users are waited for.
+    pub(crate) fn without_chardev(&self) -> Error {
+        Error::unsupported(
+            Verb::OpenDevice,
+            self.subject(),
+            "it has no uverbs character device: it is being removed, or the module ib_uverbs is not loaded",
+        )
     }
 
     /// The ports with their present states, by the way that the device was found.
@@ -235,6 +241,18 @@ impl Device {
         let found = self.0.sysfs.gid_table(self.name(), port);
         self.looked_up(found, Verb::QueryGidTable, || {
             format!("there is no port {port}")
+        })
+    }
+
+    /// One entry of a port's GID table by sysfs.
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`] if there is no such port, or no entry in use of this index; [`Cause::Unsupported`] without
+    /// sysfs.
+    pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidTableEntry> {
+        let found = self.0.sysfs.gid_entry(self.name(), port, index);
+        self.looked_up(found, Verb::QueryGid, || {
+            format!("port {port} has no GID {index}, or there is no such port")
         })
     }
 

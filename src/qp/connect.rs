@@ -15,6 +15,7 @@ use crate::command::{AttachMcast, DetachMcast};
 use crate::context::Context;
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::gid::{Gid, GidType};
+use crate::query::PortAttr;
 
 /// What a peer must know of a queue pair to connect to it.
 ///
@@ -160,7 +161,12 @@ impl Context {
     ///
     /// There is no such port, or an Ethernet port has no GID because its network device has no address.
     pub fn best_gid(&self, port: u8) -> Result<Option<(u8, Gid)>> {
-        if self.query_port(port)?.link_layer != LinkLayer::ETHERNET {
+        self.best_gid_of(port, &self.query_port(port)?)
+    }
+
+    /// The best GID of a port whose attributes are known.
+    fn best_gid_of(&self, port: u8, attr: &PortAttr) -> Result<Option<(u8, Gid)>> {
+        if attr.link_layer != LinkLayer::ETHERNET {
             return Ok(None);
         }
         let table = self.gid_table()?;
@@ -188,6 +194,23 @@ impl Context {
     }
 }
 
+/// This side's end of a path, as the options choose it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Local {
+    port: u8,
+    /// What the options said.
+    asked: Option<u8>,
+    gid_index: Option<u8>,
+    active_mtu: Mtu,
+}
+
+impl Local {
+    /// Whether these options choose the same.
+    fn is_for(&self, options: &ConnectOptions) -> bool {
+        (self.port, self.asked) == (options.port, options.gid_index)
+    }
+}
+
 impl<T: Transport> Qp<T> {
     /// What the peer must know to connect, over port 1 with its best GID and a random PSN.
     ///
@@ -200,23 +223,58 @@ impl<T: Transport> Qp<T> {
 
     /// What the peer must know to connect, over a port and GID of choice.
     ///
-    /// The PSN is drawn at the first call and stays the same from then on.
+    /// The PSN is drawn at the first call and stays the same from then on. The port and the GID are looked at now; the
+    /// next [`Qp::connect_with`] with the same port and GID index uses what was found, so that it is the GID that the
+    /// peer is told.
     ///
     /// # Errors
     ///
     /// As for [`Qp::endpoint`]; besides, there is no GID at that index.
     pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint> {
         let context = self.context();
-        let lid = context.query_port(options.port)?.lid;
-        let gid = match options.gid_index {
-            Some(index) => Some(context.query_gid(options.port, index.into())?.gid),
-            None => context.best_gid(options.port)?.map(|(_, gid)| gid),
+        let port = context.query_port(options.port)?;
+        let own = match options.gid_index {
+            Some(index) => {
+                let entry = context.query_gid(options.port, index.into())?;
+                Some((index, entry.gid))
+            }
+            None => context.best_gid_of(options.port, &port)?,
         };
+        self.shared.remember(Local {
+            port: options.port,
+            asked: options.gid_index,
+            gid_index: own.map(|(index, _)| index),
+            active_mtu: port.active_mtu,
+        });
         Ok(Endpoint {
-            lid,
+            lid: port.lid,
             qpn: self.qpn(),
             psn: self.psn()?,
-            gid,
+            gid: own.map(|(_, gid)| gid),
+        })
+    }
+
+    /// This side's end of the path: as it was told to the peer last, or else as it is now. It is forgotten, since a
+    /// connection after this one may find another.
+    fn local(&self, options: &ConnectOptions) -> Result<Local> {
+        if let Some(told) = self.shared.recall()
+            && told.is_for(options)
+        {
+            return Ok(told);
+        }
+        let context = self.context();
+        let port = context.query_port(options.port)?;
+        let gid_index = match options.gid_index {
+            Some(index) => Some(index),
+            None => context
+                .best_gid_of(options.port, &port)?
+                .map(|(index, _)| index),
+        };
+        Ok(Local {
+            port: options.port,
+            asked: options.gid_index,
+            gid_index,
+            active_mtu: port.active_mtu,
         })
     }
 
@@ -275,11 +333,9 @@ impl<T: Transport> Qp<T> {
         T: Connected,
     {
         let sq_psn = self.psn()?;
-        let path = self.path_to(peer, options)?;
-        let path_mtu = match options.path_mtu {
-            Some(mtu) => mtu,
-            None => self.context().query_port(options.port)?.active_mtu,
-        };
+        let local = self.local(options)?;
+        let path = path_from(local.gid_index, peer, options)?;
+        let path_mtu = options.path_mtu.unwrap_or(local.active_mtu);
         let reliable = self.transport() == QpType::RC;
         self.modify(&self.to_init(options, None))?;
         self.modify(&QpAttr {
@@ -304,13 +360,6 @@ impl<T: Transport> Qp<T> {
     }
 }
 
-impl<T: Transport> Qp<T> {
-    /// The path to a peer.
-    fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
-        self.context().path_to(peer, options)
-    }
-}
-
 impl Context {
     /// The path to a peer, for an address handle or a connection.
     ///
@@ -318,29 +367,34 @@ impl Context {
     ///
     /// The port is an Ethernet one and the peer gives no GID, or the own GID cannot be found.
     pub fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
-        let local = AddressVector {
-            sl: options.sl,
-            ..AddressVector::local(options.port, peer.lid)
-        };
         let own = match options.gid_index {
             Some(index) => Some(index),
             None => self.best_gid(options.port)?.map(|(index, _)| index),
         };
-        match (peer.gid, own) {
-            (Some(dgid), sgid_index) => Ok(AddressVector {
-                dgid: Some(dgid),
-                sgid_index: sgid_index.unwrap_or(0),
-                hop_limit: options.hop_limit,
-                traffic_class: options.traffic_class,
-                ..local
-            }),
-            (None, None) => Ok(local),
-            (None, Some(_)) => Err(Error::invalid(
-                Verb::ModifyQp,
-                Subject::named("endpoint", peer),
-                "it has no GID, which this side's port or GID index calls for",
-            )),
-        }
+        path_from(own, peer, options)
+    }
+}
+
+/// The path to a peer from the own GID of this index, if there is one.
+fn path_from(own: Option<u8>, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
+    let local = AddressVector {
+        sl: options.sl,
+        ..AddressVector::local(options.port, peer.lid)
+    };
+    match (peer.gid, own) {
+        (Some(dgid), sgid_index) => Ok(AddressVector {
+            dgid: Some(dgid),
+            sgid_index: sgid_index.unwrap_or(0),
+            hop_limit: options.hop_limit,
+            traffic_class: options.traffic_class,
+            ..local
+        }),
+        (None, None) => Ok(local),
+        (None, Some(_)) => Err(Error::invalid(
+            Verb::ModifyQp,
+            Subject::named("endpoint", peer),
+            "it has no GID, which this side's port or GID index calls for",
+        )),
     }
 }
 

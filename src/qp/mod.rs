@@ -15,7 +15,7 @@ mod transport;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 use uverbs_uapi::handle::QpHandle;
@@ -32,6 +32,7 @@ pub use transport::{
 };
 pub use uverbs_uapi::enums::{QpState, QpType};
 
+use self::connect::Local;
 use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
@@ -265,6 +266,7 @@ impl<'a> QpBuilder<'a> {
             transport,
             state: AtomicU8::new(QpState::RESET.0 as u8),
             psn: OnceLock::new(),
+            told: Mutex::new(None),
             alive: true,
             pd: self.pd.user(User::Qp),
             _cqs: [
@@ -294,6 +296,8 @@ pub(crate) struct QpShared {
     state: AtomicU8,
     /// The packet sequence number that connecting starts with, once it is drawn.
     psn: OnceLock<u32>,
+    /// This side's end of the path as the peer was told it last.
+    told: Mutex<Option<Local>>,
     /// False once the kernel object is gone.
     alive: bool,
     pd: PdUse,
@@ -321,6 +325,15 @@ impl QpShared {
 
     fn tag(&self) -> PdTag {
         self.pd.tag()
+    }
+
+    fn remember(&self, told: Local) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+    }
+
+    fn recall(&self) -> Option<Local> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.take()
     }
 
     fn modify(&self, attr: &QpAttr) -> Result<()> {

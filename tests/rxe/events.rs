@@ -8,12 +8,14 @@ use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, poll};
 use uverbs::{
     AsyncEvent, AsyncEventType, AsyncEvents, CompletionChannel, ConnectOptions, Connected, Cq,
-    CqEvent, EventSource, Notify, Rc,
+    CqEvent, EventSource, Notify, QpAttr, QpState, Rc, WcStatus,
 };
 
 use crate::common::device::{OwnDevice, open, run};
 use crate::common::pair::{ALL, Side};
-use crate::common::{LIMIT, Pair, Result, Setup, completion, completions, test};
+use crate::common::{
+    LIMIT, Pair, Result, Setup, Skip, completion, completions, kernel, test, until,
+};
 use crate::talk::same;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -55,6 +57,16 @@ pub(crate) fn tests() -> Vec<Trial> {
             "events::queue_pairs_and_queues_are_named",
             queue_pairs_and_queues_are_named,
         ),
+        test(
+            "events::failures_name_their_queue_pair",
+            failures_name_their_queue_pair,
+        ),
+        test(
+            "events::a_full_queue_fails_its_receiver",
+            a_full_queue_fails_its_receiver,
+        ),
+        test("events::the_gid_table_changes", the_gid_table_changes),
+        test("events::solicited_and_flushed", solicited_and_flushed),
     ]
 }
 
@@ -187,8 +199,30 @@ fn solicited_only() -> Result {
     send(&mut pair, true)?;
     event(&channel, &pair.b.cq)?;
     completion(&mut pair.b.cq)?.ok()?;
-    // The specification wants an event for a failed request as well. rxe has none (`flush_recv_queue` in `rxe_resp.c`).
     Ok(())
+}
+
+/// Catches a promise that rxe does not keep: the specification wants an event for a failed request as well.
+fn solicited_and_flushed() -> Result {
+    let (mut pair, channel) = with_channel()?;
+    for id in 0..3 {
+        pair.b.post_recv(id, 0..64)?;
+    }
+    pair.b.cq.arm(Notify::Solicited)?;
+    pair.b.qp.fail()?;
+    for wc in completions(&mut pair.b.cq, 3)? {
+        same("the status", wc.status, WcStatus::WR_FLUSH_ERR)?;
+    }
+    // 6.1 tells: a flushed receive counts as solicited there (`do_complete` in `rxe_resp.c`), and no more since 6.4
+    // (`flush_recv_wqe`).
+    if kernel() < (6, 4) {
+        return event(&channel, &pair.b.cq);
+    }
+    same("an event of flushed receives", channel.try_next()?, None)?;
+    Err(
+        Skip("this kernel's rxe tells no flushed receives as solicited (until Linux 6.3)".into())
+            .into(),
+    )
 }
 
 /// Catches events that name another queue than the one that has completions.
@@ -348,5 +382,106 @@ fn queue_pairs_and_queues_are_named() -> Result {
     )?;
     // What the queue held is still there.
     completions(&mut pair.a.cq, capacity)?;
+    Ok(())
+}
+
+/// Everything that has been told of a context, up to an event that is provoked here: it comes behind what has happened
+/// before.
+fn told_so_far(pair: &Pair<Rc>, events: &AsyncEvents) -> Result<Vec<AsyncEvent>> {
+    let mut sentinel = pair.pd.qp(&pair.a.cq).create::<Rc>()?;
+    sentinel.connect(&sentinel.endpoint()?)?;
+    sentinel.modify(&QpAttr {
+        state: Some(QpState::SQD),
+        sqd_async_notify: Some(true),
+        ..QpAttr::default()
+    })?;
+    let end = AsyncEvent {
+        kind: AsyncEventType::SQ_DRAINED,
+        source: EventSource::Qp(sentinel.id()),
+    };
+    let mut told = Vec::new();
+    loop {
+        match events.wait_for(LIMIT)? {
+            Some(event) if event == end => return Ok(told),
+            Some(event) => told.push(event),
+            None => return Err(format!("no {end:?}, but {told:?}").into()),
+        }
+    }
+}
+
+/// Catches an event of a failure that names another queue pair than the one that was harmed, or comes twice. The
+/// requester has the completion; it is the responder of whom rxe tells.
+fn failures_name_their_queue_pair() -> Result {
+    let mut pair = Pair::<Rc>::connected(&Setup::default())?;
+    let events = pair.context.async_events()?;
+    let mut to = pair.b.mr.remote();
+    to.rkey = uverbs::RemoteKey(!to.rkey.0);
+    let mut batch = pair.a.qp.send();
+    batch.write_inline(b"x", to)?.signaled(1);
+    batch.ring()?;
+    let status = completion(&mut pair.a.cq)?.status;
+    same("the status", status, WcStatus::REM_ACCESS_ERR)?;
+    let told = told_so_far(&pair, &events)?;
+    if told.is_empty() && kernel() < (7, 2) {
+        let why = "this kernel's rxe tells no failures of queue pairs (Linux 7.2 does)";
+        return Err(Skip(why.into()).into());
+    }
+    let expected = AsyncEvent {
+        kind: AsyncEventType::QP_ACCESS_ERR,
+        source: EventSource::Qp(pair.b.qp.id()),
+    };
+    same("what was told", told, vec![expected])
+}
+
+/// Catches a queue pair that goes on when its receives can no longer be told, and events that name another object.
+fn a_full_queue_fails_its_receiver() -> Result {
+    let setup = Setup {
+        cqe: 3,
+        ..Setup::default()
+    };
+    let mut pair = Pair::<Rc>::connected(&setup)?;
+    let events = pair.context.async_events()?;
+    let capacity = u64::from(pair.b.cq.capacity());
+    for id in 0..capacity + 1 {
+        pair.b.post_recv(id, 0..64)?;
+    }
+    let mut batch = pair.a.qp.send();
+    for id in 0..capacity + 1 {
+        batch.send_inline(b"x")?.signaled(id);
+    }
+    batch.ring()?;
+    let queue = AsyncEvent {
+        kind: AsyncEventType::CQ_ERR,
+        source: EventSource::Cq(pair.b.cq.id()),
+    };
+    async_event(&events, queue)?;
+    // Not at once: the event comes first.
+    until("the error state", || {
+        Ok((pair.b.qp.query()?.state == QpState::ERR).then_some(()))
+    })?;
+    let of_b = [EventSource::Qp(pair.b.qp.id()), queue.source];
+    for event in told_so_far(&pair, &events)? {
+        same("the object", of_b.contains(&event.source), true)?;
+    }
+    completions(&mut pair.b.cq, capacity as usize)?;
+    Ok(())
+}
+
+/// Catches a change of the addresses that passes unnoticed, or is told of another port.
+fn the_gid_table_changes() -> Result {
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let events = context.async_events()?;
+    let changed = AsyncEvent {
+        kind: AsyncEventType::GID_CHANGE,
+        source: EventSource::Port(1),
+    };
+    for change in ["add", "del"] {
+        run(&format!(
+            "ip addr {change} 10.222.33.44/32 dev {}",
+            device.netdev
+        ))?;
+        async_event(&events, changed)?;
+    }
     Ok(())
 }

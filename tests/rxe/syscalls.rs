@@ -15,10 +15,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("syscalls::the_data_path_by_ioctl", || {
             data_path("data_path_by_ioctl", "ioctl")
         }),
+        test("syscalls::connecting", connecting),
     ]
 }
 
-pub(crate) const ROLES: [role::Role; 2] = [
+pub(crate) const ROLES: [role::Role; 3] = [
+    ("connects", connects),
     ("data_path", || stages(Route::Best)),
     ("data_path_by_ioctl", || stages(Route::Ioctl)),
 ];
@@ -107,4 +109,37 @@ fn data_path(name: &str, doorbell: &str) -> Result {
         None => Ok(()),
         Some(call) => Err(format!("a doorbell on another file: {call}").into()),
     }
+}
+
+/// Connects a queue pair to itself, with a mark before and after telling its end and connecting.
+fn connects() -> Result {
+    let context = uverbs::open(&role::device()?)?;
+    let cq = context.create_cq(8)?;
+    let mut qp = context.alloc_pd()?.qp(&cq).create::<Rc>()?;
+    mark();
+    let endpoint = qp.endpoint()?;
+    mark();
+    qp.connect(&endpoint)?;
+    mark();
+    Ok(())
+}
+
+/// Catches questions about the port that have been answered: one for its attributes and one for its GIDs will do, and
+/// connecting is three transitions.
+fn connecting() -> Result {
+    let trace = traced("connects", "rxe0", "all")?;
+    let sections = trace.sections("getppid(");
+    let [telling, connecting] = sections.as_slice() else {
+        return Err(format!("{} stages in the trace", sections.len()).into());
+    };
+    let names = |calls: &[String]| -> Vec<String> {
+        let names = calls.iter().filter_map(|call| call.split('(').next());
+        names.map(str::to_owned).collect()
+    };
+    same(
+        "telling",
+        names(telling),
+        vec!["ioctl".into(), "ioctl".into(), "getrandom".into()],
+    )?;
+    same("connecting", names(connecting), vec!["ioctl".to_owned(); 3])
 }

@@ -7,11 +7,11 @@ use libtest_mimic::Trial;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
-    Access, Advice, AfterRereg, Errno, Memory, Mr, RawMemory, Rc, RemoteSlice, Rereg, WcOpcode,
-    WcStatus,
+    Access, Advice, AfterRereg, DeviceCapFlags, Errno, Memory, Mr, Placement, RawMemory, Rc,
+    RemoteSlice, Rereg, WcOpcode, WcStatus,
 };
 
-use crate::support::{ALL, Pair, Result, fail, ignore, next, open, same, test};
+use crate::support::{ALL, Pair, Result, fail, has, ignore, next, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -37,6 +37,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             "mr::on_demand_serves_every_operation",
             on_demand_serves_every_operation,
         ),
+        test("mr::on_demand_is_flushed", on_demand_is_flushed),
         test("mr::prefetch", prefetch),
     ]
 }
@@ -380,11 +381,16 @@ fn rereg_refusals() -> Result {
 
 /// Registers a page for paging on demand, or gives the reason why not.
 fn on_demand(pair: &Pair<Rc>, place: NonNull<u8>) -> Result<Mr<RawMemory>> {
+    on_demand_with(pair, place, OPEN)
+}
+
+/// The same with other access.
+fn on_demand_with(pair: &Pair<Rc>, place: NonNull<u8>, access: Access) -> Result<Mr<RawMemory>> {
     let general = pair.context.query_device()?.odp.general_caps;
     let has = general & OdpGeneralCapBits::SUPPORT.bits() != 0;
     // SAFETY: the bytes stay mapped, and nobody refers to them.
     let memory = unsafe { RawMemory::new(place, PAGE) };
-    match pair.pd.register(memory, OPEN | Access::ON_DEMAND) {
+    match pair.pd.register(memory, access | Access::ON_DEMAND) {
         Ok(mr) => Ok(mr),
         Err(refused) if !has && refused.error.is_unsupported() => {
             ignore("the kernel's rxe has no paging on demand")
@@ -450,6 +456,22 @@ fn on_demand_serves_every_operation() -> Result {
     pair.post(|batch| batch.atomic_write(*b"one word", word.remote()))?
         .is(WcOpcode::ATOMIC_WRITE)?;
     same(&start(&word)?, b"one word", "the word")
+}
+
+/// Catches a FLUSH that breaks the queue pair because nobody has touched the page, or flushes another one.
+fn on_demand_is_flushed() -> Result {
+    if !has(&open()?, DeviceCapFlags::FLUSH_GLOBAL)? {
+        return ignore("the kernel's rxe has no FLUSH (since Linux 6.2)");
+    }
+    let mut pair = Pair::<Rc>::with(ALL | Access::FLUSH_GLOBAL)?;
+    let untouched = on_demand_with(&pair, page(None)?, OPEN | Access::FLUSH_GLOBAL)?;
+    let to = untouched.remote();
+    pair.post(|batch| batch.flush(to, Placement::Global))?
+        .is(WcOpcode::FLUSH)?;
+    write(&mut pair, b"flushed", to)?;
+    pair.post(|batch| batch.flush_region(to.rkey, Placement::Global))?
+        .is(WcOpcode::FLUSH)?;
+    same(&start(&untouched)?, b"flushed", "the memory")
 }
 
 /// Catches advice that is encoded wrongly, and refusals that are not told.

@@ -41,6 +41,16 @@ impl Sysfs {
         Ok(Some(table))
     }
 
+    /// One entry of a port's GID table; `None` if it is empty, or there is no such port or index.
+    pub(in crate::device) fn gid_entry(
+        &self,
+        device: &str,
+        port: u32,
+        index: u32,
+    ) -> Result<Option<GidTableEntry>, Failure> {
+        self.gid(&self.port_directory(device, port), &index.to_string())
+    }
+
     /// The entry that is called `name` in the port's directories; `None` if it is empty.
     fn gid(&self, port: &Path, name: &str) -> Result<Option<GidTableEntry>, Failure> {
         let gid: Option<Gid> = parsed(&port.join("gids").join(name))?;

@@ -1,0 +1,16 @@
+//! The adapter made of software (`tests/connectx`) against programs that this project did not write: rdma-core's own, with
+//! its libmlx5, on the kernel's own mlx5 driver. What holds here is ground that this library's driver can stand on.
+//!
+//! `cargo vm test` runs these in guests that have the adapter, once with InfiniBand ports and once with RoCE ports.
+
+mod devices;
+mod support;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+fn main() -> ExitCode {
+    let tests = [devices::tests()].into_iter().flatten().collect();
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}

@@ -4,6 +4,10 @@
 //! `cargo vm test` runs these in guests that have the adapter, once with InfiniBand ports and once with RoCE ports.
 
 mod devices;
+#[path = "../peers/mod.rs"]
+mod peers;
+mod perftest;
+mod pingpong;
 mod support;
 
 use std::process::ExitCode;
@@ -11,6 +15,9 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    let tests = [devices::tests()].into_iter().flatten().collect();
+    let tests = [devices::tests(), pingpong::tests(), perftest::tests()]
+        .into_iter()
+        .flatten()
+        .collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

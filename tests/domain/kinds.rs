@@ -1,6 +1,7 @@
 //! Traffic over every kind of domain: what rdma-core's test_parent_domain does, over every allocator.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
 use std::fs;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use uverbs::{
 
 use crate::common::traffic::{RcPair, cq_on, datagrams};
 use crate::common::{Resources, Result, open, test};
+use crate::device::{Device, device};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let kinds: [(&'static str, MakeKind); 8] = [
@@ -24,9 +26,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("shared_memfd", || grants(SharedMemfd::new(4 << 20)?)),
         ("huge_pages", || {
             reserve_huge_pages()?;
-            defaults(HugePages::of(HugePageSize::Mib2)?)
+            memory(HugePages::of(HugePageSize::Mib2)?)
         }),
-        ("numa_node", || defaults(NumaNode::new(0)?)),
+        ("numa_node", || memory(NumaNode::new(0)?)),
     ];
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
@@ -40,7 +42,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Makes an allocator for a domain; `None` for a domain without.
 type MakeKind = fn() -> Result<Option<Kind>>;
 
-/// An allocator, and whether it grants what rxe asks.
+/// An allocator, and whether it grants what the device's driver asks.
 pub(crate) struct Kind {
     allocator: Arc<Counting<Arc<dyn Allocator>>>,
     grants: bool,
@@ -50,7 +52,12 @@ fn grants(allocator: impl Allocator) -> Result<Option<Kind>> {
     kind(allocator, true)
 }
 
-/// Allocators that leave rxe's rings to the driver: what they have to offer is not for places.
+/// Allocators whose memory is good for rings, but not as a place for soft-RoCE's, which they leave to the driver.
+fn memory(allocator: impl Allocator) -> Result<Option<Kind>> {
+    kind(allocator, device() != Device::Rxe)
+}
+
+/// Allocators that leave everything to the driver.
 fn defaults(allocator: impl Allocator) -> Result<Option<Kind>> {
     kind(allocator, false)
 }
@@ -95,13 +102,20 @@ fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Res
         return Ok(());
     };
     let counts = allocator.counts();
-    let rings = [
-        (ResourceType::RXE_SEND, 2),
-        (ResourceType::RXE_RECV, 2),
-        (ResourceType::RXE_CQ, 1),
-    ];
-    assert_eq!(counts.len(), rings.len(), "{counts:?}");
-    for (resource, number) in rings {
+    let device = device();
+    let mut buffers = BTreeMap::new();
+    for resource in [
+        device.cq_buffers(),
+        device.qp_buffers(),
+        device.qp_buffers(),
+    ]
+    .concat()
+    {
+        *buffers.entry(u64::from(resource)).or_insert(0) += 1;
+    }
+    assert_eq!(counts.len(), buffers.len(), "{counts:?}");
+    for (resource, number) in buffers {
+        let resource = ResourceType::from(resource);
         let count = counts[&resource];
         let granted = if grants { number } else { 0 };
         assert_eq!(
@@ -152,8 +166,8 @@ fn layout(request: &BufferRequest) -> Layout {
     Layout::from_size_align(request.size, request.alignment).expect("a sensible request")
 }
 
-// SAFETY: the heap gives memory to one user at a time. Parts of pages that a fork copies are never a ring: on rxe the
-// request is for whole pages, which are mapped over.
+// SAFETY: the heap gives memory to one user at a time. Parts of pages that a fork copies are never a ring on rxe, whose
+// requests are for whole pages, which are mapped over; elsewhere no test forks while it has rings here.
 unsafe impl Allocator for Aligned {
     fn allocate(&self, request: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
         // SAFETY: the size of a ring is not 0.

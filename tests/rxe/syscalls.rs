@@ -1,10 +1,12 @@
-//! What the data path asks of the kernel: nothing but one doorbell for a batch of sends.
+//! What the data path asks of the kernel: nothing but one doorbell for a batch of sends on soft-RoCE, and nothing at all
+//! on the adapter.
 
 use libtest_mimic::Trial;
 use uverbs::{OpenOptions, Rc, Route};
 
 use crate::common::trace::traced;
 use crate::common::{Pair, Result, Setup, completions, role, test};
+use crate::device::device;
 use crate::talk::same;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -82,7 +84,7 @@ fn stages(route: Route) -> Result {
 
 /// Catches a lock, an allocation that grows, a clock or a doorbell too many on the data path.
 fn data_path(name: &str, doorbell: &str) -> Result {
-    let trace = traced(name, "rxe0", "all")?;
+    let trace = traced(name, device().name(), "all")?;
     let sections = trace.sections("getppid(");
     let [poll, receives, sends, _, poll_hit] = sections.as_slice() else {
         return Err(format!("{} stages in the trace", sections.len()).into());
@@ -98,7 +100,10 @@ fn data_path(name: &str, doorbell: &str) -> Result {
     same(
         "system calls of posting sends",
         names,
-        vec![doorbell; BATCHES],
+        match device().is_rxe() {
+            true => vec![doorbell; BATCHES],
+            false => Vec::new(),
+        },
     )?;
     match sends
         .iter()

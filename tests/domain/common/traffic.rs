@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Mr, ParentDomain, Pd, Qp, Rc, Ud};
+use uverbs::{Access, Caps, ConnectOptions, Cq, Mr, ParentDomain, Pd, Qp, Rc, Ud};
 
 use super::Result;
 
@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Messages that go each way; as many as rdma-core's own test of parent domains sends.
 const ROUNDS: u8 = 10;
 
-/// Bytes of a message: two packets of rxe's default path.
+/// Bytes of a message: two packets of soft-RoCE's default path.
 const SIZE: usize = 1500;
 
 /// Bytes in front of a received datagram.
@@ -128,12 +128,6 @@ pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Resul
         same(&to, GRH, seed)?;
     }
     Ok(())
-}
-
-/// Opens a device's path to itself, for address handles that nothing is sent along.
-pub(crate) fn own_path(context: &Context) -> Result<uverbs::AddressVector> {
-    let (index, gid) = context.best_gid(1)?.ok_or("the port has no GID")?;
-    Ok(uverbs::AddressVector::global(1, index, gid))
 }
 
 fn pattern(seed: u8) -> Vec<u8> {

@@ -8,11 +8,13 @@ mod cq;
 #[path = "../device/mod.rs"]
 mod device;
 mod dmabuf;
+mod many;
 mod mr;
 mod mw;
 mod native_mr;
 mod opcodes;
 mod qp;
+mod shapes;
 mod srq;
 mod support;
 mod ud;
@@ -25,11 +27,13 @@ fn main() -> ExitCode {
     let tests = [
         cq::tests(),
         dmabuf::tests(),
+        many::tests(),
         mr::tests(),
         mw::tests(),
         native_mr::tests(),
         opcodes::tests(),
         qp::tests(),
+        shapes::tests(),
         srq::tests(),
         ud::tests(),
     ];

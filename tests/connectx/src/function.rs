@@ -17,6 +17,7 @@ use crate::object::srq::SharedReceiveQueue;
 use crate::port::Port;
 use crate::report::Report;
 use crate::table::Table;
+use crate::tap::Tap;
 
 /// The first UAR that is given out; the initialization segment lies on those before.
 pub(crate) const FIRST_UAR: u32 = 16;
@@ -30,6 +31,7 @@ pub(crate) struct Function {
     pub(crate) memory: GuestMemory,
     pub(crate) vectors: Vectors,
     pub(crate) report: Report,
+    pub(crate) tap: Tap,
     pub(crate) started: Instant,
     pub(crate) objects: Objects,
     /// Queue pairs that a command has set going, for the engine to look at.
@@ -98,13 +100,14 @@ impl Objects {
 
 impl Function {
     /// A function after power-on.
-    pub(crate) fn new(port: Port, report: Report) -> Self {
+    pub(crate) fn new(port: Port, report: Report, tap: Tap) -> Self {
         let objects = Objects::new(&port);
         Self {
             port,
             memory: GuestMemory::default(),
             vectors: Vectors::default(),
             report,
+            tap,
             started: Instant::now(),
             objects,
             kicked: Vec::new(),
@@ -120,6 +123,11 @@ impl Function {
     /// Nanoseconds since power-on, the device's clock.
     pub(crate) fn clock(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The function's number, counted from 0.
+    pub(crate) fn number(&self) -> u16 {
+        self.port.lid - 1
     }
 
     /// Checks that there is a protection domain of that number.

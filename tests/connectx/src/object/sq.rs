@@ -1,7 +1,8 @@
 //! Send queues of the netdev. Their frames go nowhere: they are completed, and that is all.
 
 use crate::command::Status;
-use crate::engine::complete_frame;
+use crate::engine::wqe::Control;
+use crate::engine::{complete_frame, complete_nop, signals_nop};
 use crate::function::Function;
 use crate::layout::cmd;
 use crate::layout::ethernet::sqc;
@@ -30,11 +31,16 @@ impl SendQueue {
         if posted == self.consumer || sqc::STATE.get(&self.context) != READY {
             return Ok(None);
         }
+        self.request(memory, self.consumer).map(Some)
+    }
+
+    /// Reads the control segment of that index.
+    fn request(&self, memory: &GuestMemory, index: u16) -> Result<[u8; 16], Unmapped> {
         let blocks = 1_u64 << sqc::LOG_WQ_SZ.get(&self.context);
         let mut bytes = [0; 16];
-        let at = u64::from(self.consumer) % blocks * BLOCK;
+        let at = u64::from(index) % blocks * BLOCK;
         self.pages.read(memory, at, &mut bytes)?;
-        Ok(Some(bytes))
+        Ok(bytes)
     }
 }
 
@@ -92,6 +98,18 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
         .sqs
         .remove(cmd::OBJECT.get32(input))
         .map(drop)
+}
+
+/// Takes a piece of a BlueFlame copy, by which the driver finds out whether such copies are used.
+pub(crate) fn blue_flame(function: &mut Function, sqn: u32, index: u16, at: usize, copied: &[u8]) {
+    let Ok(queue) = function.objects.sqs.get(sqn) else {
+        return;
+    };
+    let cqn = sqc::CQN.get32(&queue.context);
+    let ring = queue.request(&function.memory, index);
+    if ring.is_ok_and(|ring| signals_nop(&Control::read(&ring), at, copied)) {
+        complete_nop(function, cqn, sqn, index);
+    }
 }
 
 /// Completes what is posted.

@@ -6,12 +6,15 @@ use uverbs_uapi::types::{ExQueryDeviceResp, GidEntry, QueryPortResp, QueryPortRe
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 use zerocopy::FromBytes;
 
-use super::{Command, Malformed, Request, Spelling};
+use super::request::DriverReply;
+use super::{Command, DriverData, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
 
 /// Makes the open file a user context of its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GetContext;
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GetContext {
+    pub(crate) driver: DriverData,
+}
 
 /// What the kernel says of a new context.
 #[derive(Debug)]
@@ -22,6 +25,7 @@ pub(crate) struct GetContextReply {
     pub(crate) core_support: u64,
     /// The file descriptor of asynchronous events, which only write(2) makes along with the context.
     pub(crate) async_fd: Option<OwnedFd>,
+    pub(crate) driver: DriverReply,
 }
 
 impl Command for GetContext {
@@ -33,7 +37,7 @@ impl Command for GetContext {
     }
 
     fn encode(&self, spelling: Spelling) -> Option<Request> {
-        Some(match spelling {
+        let request = match spelling {
             Spelling::Native => Request::method(object::DEVICE, method::device::GET_CONTEXT)
                 .output(attr::get_context::NUM_COMP_VECTORS, size_of::<u32>())
                 .output(attr::get_context::CORE_SUPPORT, size_of::<u64>()),
@@ -41,7 +45,8 @@ impl Command for GetContext {
                 cmd::GET_CONTEXT,
                 &abi::GetContext::default(),
             ),
-        })
+        };
+        Some(request.driver(&self.driver))
     }
 
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
@@ -50,6 +55,7 @@ impl Command for GetContext {
                 num_comp_vectors: answer.answer(attr::get_context::NUM_COMP_VECTORS)?,
                 core_support: answer.answer(attr::get_context::CORE_SUPPORT).unwrap_or(0),
                 async_fd: None,
+                driver: answer.driver_reply(),
             }),
             Spelling::Write => {
                 let response: abi::GetContextResp = answer.response()?;
@@ -60,6 +66,7 @@ impl Command for GetContext {
                         response.async_fd.into(),
                         attr::invoke_write::CORE_OUT,
                     )?),
+                    driver: answer.driver_reply(),
                 })
             }
         }

@@ -65,7 +65,11 @@ pub(crate) fn test(name: &str, run: fn() -> Result) -> Trial {
 
 /// The guest's device.
 pub(crate) fn open() -> Result<Context> {
-    Ok(uverbs::open("rxe0")?)
+    let devices = uverbs::devices()?;
+    match devices.first() {
+        Some(device) => Ok(uverbs::open(device.name())?),
+        None => fail("there is no RDMA device"),
+    }
 }
 
 /// Whether the device has all of these capabilities.

@@ -9,7 +9,9 @@ use super::{Result, until};
 
 /// Opens the device that the guest has from the start.
 pub(crate) fn open() -> Result<Context> {
-    Ok(uverbs::open("rxe0")?)
+    let devices = uverbs::devices()?;
+    let device = devices.first().ok_or("there is no RDMA device")?;
+    Ok(uverbs::open(device.name())?)
 }
 
 /// Runs a program that must succeed, and gives what it printed.

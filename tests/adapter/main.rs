@@ -3,7 +3,9 @@
 //!
 //! `cargo vm test` runs these in guests that have the adapter, once with InfiniBand ports and once with RoCE ports.
 
+mod cm;
 mod devices;
+mod ethernet;
 #[path = "../hca/mod.rs"]
 mod hca;
 #[path = "../peers/mod.rs"]
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
         devices::tests(),
         pingpong::tests(),
         perftest::tests(),
+        cm::tests(),
+        ethernet::tests(),
         tap::tests(),
     ]
     .into_iter()

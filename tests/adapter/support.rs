@@ -1,6 +1,7 @@
 //! What all tests here use: how a test is declared, which adapter the guest has, and programs that run to their end.
 
 use std::error::Error;
+use std::fmt;
 use std::fs;
 use std::process::Command;
 
@@ -18,13 +19,15 @@ pub(crate) fn devices(hca: Hca) -> Vec<String> {
         .collect()
 }
 
-/// The devices at both ends of a wire: two if there are two, but for RoCE, whose netdevs carry no frames yet.
+/// The devices at both ends of a wire: two if there are two.
 pub(crate) fn ends(hca: Hca) -> (String, String) {
-    let other = u16::from(hca.functions > 1 && !hca.roce);
-    ("mlx5_0".to_owned(), format!("mlx5_{other}"))
+    (
+        "mlx5_0".to_owned(),
+        format!("mlx5_{}", hca.functions.min(2) - 1),
+    )
 }
 
-/// The index of a GID of a RoCE port: the link-local one of RoCE 2. None on InfiniBand, which has LIDs.
+/// The index of a GID of a RoCE port: that of the IPv4 address, of RoCE 2. None on InfiniBand, which has LIDs.
 pub(crate) fn gid_index(hca: Hca, device: &str) -> Result<Option<u32>> {
     if !hca.roce {
         return Ok(None);
@@ -32,12 +35,24 @@ pub(crate) fn gid_index(hca: Hca, device: &str) -> Result<Option<u32>> {
     let port = format!("/sys/class/infiniband/{device}/ports/1");
     let is_it = |index: &u32| {
         let read = |path: String| fs::read_to_string(path).unwrap_or_default();
-        read(format!("{port}/gids/{index}")).starts_with("fe80:")
+        read(format!("{port}/gids/{index}")).starts_with("0000:0000:0000:0000:0000:ffff:")
             && read(format!("{port}/gid_attrs/types/{index}")).trim() == "RoCE v2"
     };
     let found = (0..16).find(is_it);
-    Ok(Some(found.ok_or("no link-local GID of RoCE 2")?))
+    Ok(Some(found.ok_or("no GID of an IPv4 address")?))
 }
+
+/// Why a test cannot run on this adapter.
+#[derive(Debug)]
+pub(crate) struct Skip(pub(crate) &'static str);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for Skip {}
 
 /// A test with its name. Where there is no adapter it is ignored.
 pub(crate) fn test(name: &str, run: fn(Hca) -> Result) -> Trial {
@@ -52,7 +67,10 @@ pub(crate) fn test_with(name: String, run: impl Fn(Hca) -> Result + Send + 'stat
         )),
         Some(hca) => match run(hca) {
             Ok(()) => Ok(Completion::Completed),
-            Err(error) => Err(error.into()),
+            Err(error) => match error.downcast_ref::<Skip>() {
+                Some(Skip(reason)) => Ok(Completion::ignored_with(*reason)),
+                None => Err(error.into()),
+            },
         },
     })
 }

@@ -205,7 +205,7 @@ const OF_ETHERNET: [(Field, u64); 15] = [
     (hca_cap::BASIC_CYCLIC_RCV_WQE, 1),
 ];
 
-/// The driver insists on these for a netdev. Frames are not carried, so none of it has an effect.
+/// The driver insists on these for a netdev.
 const OF_OFFLOADS: [(Field, u64); 6] = [
     (offload::CSUM_CAP, 1),
     (offload::VLAN_CAP, 1),

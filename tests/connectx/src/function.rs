@@ -12,6 +12,7 @@ use crate::object::eq::EventQueue;
 use crate::object::mkey::MemoryKey;
 use crate::object::page::FirmwarePages;
 use crate::object::qp::QueuePair;
+use crate::object::rq::ReceiveQueue;
 use crate::object::sq::SendQueue;
 use crate::object::srq::SharedReceiveQueue;
 use crate::port::Port;
@@ -64,7 +65,9 @@ pub(crate) struct Objects {
     pub(crate) srqs: Table<SharedReceiveQueue>,
     /// Send queues of the netdev.
     pub(crate) sqs: Table<SendQueue>,
-    /// Objects of the netdev's receiving side.
+    /// Receive queues of the netdev.
+    pub(crate) rqs: Table<ReceiveQueue>,
+    /// Other objects of the netdev's receiving side.
     pub(crate) receive_side: Table<()>,
     pub(crate) counters: Table<()>,
     /// The table of GIDs of an Ethernet port.
@@ -90,6 +93,7 @@ impl Objects {
             qps: Table::new(0x80, 1 << 17),
             srqs: Table::new(0x20, 1 << 15),
             sqs: Table::new(0x2_0000, 0x3_0000),
+            rqs: Table::new(0x1000, 0x2000),
             receive_side: Table::new(1, 1 << 20),
             counters: Table::new(1, 256),
             addresses: BTreeMap::new(),

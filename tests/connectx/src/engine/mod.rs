@@ -3,12 +3,14 @@
 //! It runs within the access that rings a doorbell, so a message is there before the doorbell's write is done. What
 //! cannot be done at once waits for [`tick`].
 
-mod cqe;
+pub(crate) mod cqe;
 mod fabric;
+pub(crate) mod frame;
 mod header;
 mod packet;
-mod receive;
+pub(crate) mod receive;
 mod send;
+pub(crate) mod switch;
 mod syndrome;
 mod umr;
 pub(crate) mod wqe;
@@ -31,7 +33,7 @@ pub(crate) fn doorbell(functions: &mut [Function], index: usize, doorbell: SendD
     };
     let (uar, qpn) = (doorbell.uar, doorbell.qpn());
     if function.objects.sqs.contains(qpn) {
-        sq::run(function, qpn);
+        sq::run(functions, index, qpn);
         return;
     }
     match function.objects.qps.get(qpn) {
@@ -124,7 +126,7 @@ pub(crate) fn complete_nop(function: &mut Function, cqn: u32, qpn: u32, counter:
     cq::complete(function, cqn, completion.encode(), false);
 }
 
-/// Completes a request of the netdev, whose frame goes nowhere. Gives the number of its blocks.
+/// Completes a request of the netdev. Gives the number of its blocks.
 pub(crate) fn complete_frame(
     function: &mut Function,
     cqn: u32,

@@ -424,7 +424,12 @@ fn tapped(function: &Function, kind: &str, queue: u32, taken: &Taken) {
 }
 
 /// Puts data into the buffers of a receive request.
-fn scatter(function: &Function, by: User, segments: &[u8], data: &[u8]) -> Result<(), Syndrome> {
+pub(crate) fn scatter(
+    function: &Function,
+    by: User,
+    segments: &[u8],
+    data: &[u8],
+) -> Result<(), Syndrome> {
     let mut rest = data;
     let (segments, _) = segments.as_chunks::<UNIT>();
     for segment in segments {

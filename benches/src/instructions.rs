@@ -135,7 +135,7 @@ fn drain(cq: &mut Cq, count: usize) -> Result<()> {
 }
 
 /// Runs an operation, first some times for warming up, and ends the row.
-fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
+pub(crate) fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..WARM_UP {
         operation()?;
     }

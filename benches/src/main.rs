@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use uverbs_bench::control::Control;
 use uverbs_bench::measure::{self, Group, Plan};
 use uverbs_bench::{instructions, serve};
 
@@ -39,6 +40,11 @@ enum Command {
         /// The RDMA device
         device: String,
     },
+    /// Make and destroy objects some times, for callgrind
+    ControlInstructions {
+        /// The RDMA device
+        device: String,
+    },
     /// Do timed work that is asked for on standard input
     Serve {
         /// The RDMA device
@@ -55,6 +61,7 @@ fn main() -> Result<()> {
             groups,
         } => measure::run(&Plan::new(device, programs, quick)?, &groups),
         Command::Instructions { device } => instructions::run(&device),
+        Command::ControlInstructions { device } => Control::instructions(&device),
         Command::Serve { device } => serve::run(&device),
     }
 }

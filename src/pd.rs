@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use uverbs_uapi::handle::PdHandle;
 
 use crate::alloc::Buffers;
-use crate::command::{AllocPd, DeallocPd};
+use crate::command::DeallocPd;
 use crate::context::Context;
 use crate::domain::DomainState;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
@@ -21,7 +21,7 @@ impl Context {
     ///
     /// The kernel's or the device's limit is reached. Manual page: `ibv_alloc_pd(3)`.
     pub fn alloc_pd(&self) -> Result<Pd> {
-        let (handle, _) = self.fd().execute(&AllocPd::default())?;
+        let handle = self.driver().alloc_pd(self.fd())?;
         let stand = Stand::Owned(AtomicBool::new(true));
         Ok(Pd::new(self.clone(), handle, stand))
     }

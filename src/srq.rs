@@ -4,6 +4,7 @@
 //! object alive; the ring goes with this handle.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 
 use uverbs_uapi::flags::SrqAttrMask;
@@ -12,7 +13,7 @@ use uverbs_uapi::write as abi;
 
 use crate::command::{CreateSrq, DestroySrq, DriverData, ModifySrq, QuerySrq};
 use crate::context::Context;
-use crate::driver::RecvQueue;
+use crate::driver::{RecvQueue, SrqBacking};
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
@@ -78,11 +79,13 @@ impl SrqBuilder<'_> {
         let created = context
             .driver()
             .create_srq(context.fd(), command, pd.buffers());
-        let (handle, queue) = created.map_err(|error| context.with_limits(error, limits))?;
+        let (handle, queue, backing) =
+            created.map_err(|error| context.with_limits(error, limits))?;
         let shared = SrqShared {
             handle,
             id,
             alive: true,
+            backing,
             pd: pd.user(User::Srq),
         };
         // Some drivers do not look at the limit when they create.
@@ -111,6 +114,7 @@ pub(crate) struct SrqShared {
     id: u64,
     /// False once the kernel object is gone.
     alive: bool,
+    backing: SrqBacking,
     pd: PdUse,
 }
 
@@ -134,6 +138,7 @@ impl Drop for SrqShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "an SRQ could not be destroyed when it was dropped");
+            mem::forget(self.backing.clone());
         }
     }
 }
@@ -185,6 +190,10 @@ impl Srq {
     /// Requests that wait for a message.
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
+    }
+
+    pub(crate) fn queue(&self) -> &RecvQueue {
+        &self.queue
     }
 
     pub(crate) fn shared(&self) -> &Arc<SrqShared> {

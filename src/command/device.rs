@@ -6,12 +6,15 @@ use uverbs_uapi::types::{ExQueryDeviceResp, GidEntry, QueryPortResp, QueryPortRe
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 use zerocopy::FromBytes;
 
-use super::{Command, Malformed, Request, Spelling};
+use super::request::DriverReply;
+use super::{Command, DriverData, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
 
 /// Makes the open file a user context of its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GetContext;
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GetContext {
+    pub(crate) driver: DriverData,
+}
 
 /// What the kernel says of a new context.
 #[derive(Debug)]
@@ -22,6 +25,7 @@ pub(crate) struct GetContextReply {
     pub(crate) core_support: u64,
     /// The file descriptor of asynchronous events, which only write(2) makes along with the context.
     pub(crate) async_fd: Option<OwnedFd>,
+    pub(crate) driver: DriverReply,
 }
 
 impl Command for GetContext {
@@ -45,6 +49,7 @@ impl Command for GetContext {
                 &abi::GetContext::default(),
             ),
         };
+        request.driver(&self.driver);
     }
 
     #[inline]
@@ -54,6 +59,7 @@ impl Command for GetContext {
                 num_comp_vectors: answer.answer(attr::get_context::NUM_COMP_VECTORS)?,
                 core_support: answer.answer(attr::get_context::CORE_SUPPORT).unwrap_or(0),
                 async_fd: None,
+                driver: answer.driver_reply(&self.driver),
             }),
             Spelling::Write => {
                 let response: abi::GetContextResp = answer.response()?;
@@ -64,6 +70,7 @@ impl Command for GetContext {
                         response.async_fd.into(),
                         attr::invoke_write::CORE_OUT,
                     )?),
+                    driver: answer.driver_reply(&self.driver),
                 })
             }
         }

@@ -2,20 +2,27 @@
 
 use uverbs_uapi::{attr, method, object};
 
+use smallvec::SmallVec;
+
+use super::request::DriverReply;
 use super::{Command, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
 
 /// Asks for the properties of a context that somebody else has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueryContext;
+pub(crate) struct QueryContext {
+    /// The driver's own answer: its attribute, and its bytes.
+    pub(crate) driver_answer: Option<(u16, usize)>,
+}
 
 /// What the kernel says of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueryContextReply {
     /// Completion vectors that a CQ can choose from.
     pub(crate) num_comp_vectors: u32,
     /// Bits of `CoreSupport`.
     pub(crate) core_support: u64,
+    pub(crate) driver: DriverReply,
 }
 
 impl Command for QueryContext {
@@ -35,6 +42,9 @@ impl Command for QueryContext {
                     .method(object::DEVICE, method::device::QUERY_CONTEXT)
                     .output(attr::query_context::NUM_COMP_VECTORS, size_of::<u32>())
                     .output(attr::query_context::CORE_SUPPORT, size_of::<u64>());
+                if let Some((id, bytes)) = self.driver_answer {
+                    request.output(id, bytes);
+                }
             }
             Spelling::Write => {}
         }
@@ -47,6 +57,11 @@ impl Command for QueryContext {
             core_support: answer
                 .answer(attr::query_context::CORE_SUPPORT)
                 .unwrap_or(0),
+            driver: self
+                .driver_answer
+                .and_then(|(id, _)| answer.answer_bytes(id).ok())
+                .map(SmallVec::from_slice)
+                .unwrap_or_default(),
         })
     }
 }

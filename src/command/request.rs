@@ -59,6 +59,8 @@ impl fmt::Display for Malformed {
 pub(crate) struct DriverData {
     input: SmallVec<[u8; 64]>,
     output_len: usize,
+    /// An attribute of the driver's own, with a value of 32 bits.
+    extra: Option<(u16, u32)>,
 }
 
 impl DriverData {
@@ -66,15 +68,31 @@ impl DriverData {
     pub(crate) fn input<I: IntoBytes + Immutable>(input: &I) -> Self {
         Self {
             input: SmallVec::from_slice(input.as_bytes()),
-            output_len: 0,
+            ..Self::default()
         }
     }
 
     /// No input, and room for an output of type `O`.
     pub(crate) fn output<O>() -> Self {
         Self {
-            input: SmallVec::new(),
             output_len: size_of::<O>(),
+            ..Self::default()
+        }
+    }
+
+    /// Input `input`, and room for an output of type `O`.
+    pub(crate) fn exchange<I: IntoBytes + Immutable, O>(input: &I) -> Self {
+        Self {
+            output_len: size_of::<O>(),
+            ..Self::input(input)
+        }
+    }
+
+    /// Adds an attribute of the driver's own, which only the native spelling has.
+    pub(crate) fn with(self, id: u16, value: u32) -> Self {
+        Self {
+            extra: Some((id, value)),
+            ..self
         }
     }
 }
@@ -256,6 +274,9 @@ impl Request {
         }
         if data.output_len > 0 {
             self.output(UHW_OUT, data.output_len);
+        }
+        if let Some((id, value)) = data.extra {
+            self.u32(id, value);
         }
         self
     }

@@ -138,6 +138,8 @@ verbs! {
     OpenXrcd = "open_xrcd",
     /// Closes an XRC domain.
     CloseXrcd = "close_xrcd",
+    /// Allocates a page of the device's registers.
+    AllocUar = "alloc_uar",
     /// Maps a ring or a register page of the device.
     MapQueue = "map_queue",
     /// Offers a protection domain to other processes.

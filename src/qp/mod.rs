@@ -13,6 +13,7 @@ mod transport;
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -33,7 +34,8 @@ pub use uverbs_uapi::enums::{QpState, QpType};
 use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
-use crate::driver::NewQp;
+use crate::domain::DomainState;
+use crate::driver::{NewQp, QpBacking, QpParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::key::PdTag;
 use crate::pd::{Pd, PdUse, User};
@@ -217,14 +219,20 @@ impl<'a> QpBuilder<'a> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        let created = context
-            .driver()
-            .create_qp(context.fd(), command, self.pd.buffers());
+        let parts = QpParts {
+            send_cq: self.send_cq.ring(),
+            recv_cq: self.recv_cq.ring(),
+            srq: self.srq.map(Srq::queue),
+            buffers: self.pd.buffers(),
+            thread_domain: self.pd.domain().and_then(DomainState::thread_domain),
+        };
+        let created = context.driver().create_qp(context.fd(), command, &parts);
         let NewQp {
             handle,
             qpn,
             send,
             recv,
+            backing,
         } = created.map_err(|error| {
             context.with_limits(error, |device| {
                 format!(
@@ -241,6 +249,7 @@ impl<'a> QpBuilder<'a> {
             state: AtomicU8::new(QpState::RESET.0 as u8),
             psn: OnceLock::new(),
             alive: true,
+            backing,
             pd: self.pd.user(User::Qp),
             _cqs: [
                 Arc::clone(self.send_cq.shared()),
@@ -271,6 +280,7 @@ pub(crate) struct QpShared {
     psn: OnceLock<u32>,
     /// False once the kernel object is gone.
     alive: bool,
+    backing: QpBacking,
     pd: PdUse,
     _cqs: [Arc<CqShared>; 2],
     _srq: Option<Arc<SrqShared>>,
@@ -338,6 +348,7 @@ impl Drop for QpShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "a QP could not be destroyed when it was dropped");
+            mem::forget(self.backing.clone());
         }
     }
 }
@@ -404,7 +415,12 @@ impl<T: Transport> Qp<T> {
     /// the kernel is asked. The kernel finds a value wrong, or no route to the peer. Manual page:
     /// `ibv_modify_qp(3)`.
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
-        self.shared.modify(attr)
+        self.shared.modify(attr)?;
+        if attr.state == Some(QpState::RESET) {
+            let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
+            self.shared.backing.reset(send, recv);
+        }
+        Ok(())
     }
 
     /// Takes the queue pair to the state RESET: requests in flight are forgotten without completion.

@@ -31,6 +31,10 @@ impl<T: Transport> RecvHalf<T> {
         }
     }
 
+    pub(super) fn queue_mut(&mut self) -> Option<&mut RecvQueue> {
+        self.queue.as_mut()
+    }
+
     pub(super) fn into_queue(self) -> Option<RecvQueue> {
         self.queue
     }

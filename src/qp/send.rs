@@ -43,6 +43,10 @@ impl<T: Transport> SendHalf<T> {
         &self.queue
     }
 
+    pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
+        &mut self.queue
+    }
+
     pub(super) fn into_queue(self) -> SendQueue {
         self.queue
     }
@@ -146,7 +150,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     pub(super) fn push(
         &mut self,
         operation: Operation,
-        to: Option<Destination>,
+        to: Option<Destination<'_>>,
         payload: Payload<'_>,
     ) -> Result<Posted<'_>, PostError> {
         if T::TYPE.is_none() {

@@ -70,7 +70,7 @@ where
 
 /// Every command there is.
 fn abuse_all(source: &mut Source) {
-    abuse(&GetContext, source, mem::forget);
+    abuse(&GetContext::default(), source, mem::forget);
     abuse(&AllocAsyncFd, source, mem::forget);
     abuse(&CreateCompChannel, source, mem::forget);
     abuse(&QueryDevice, source, drop);

@@ -196,8 +196,8 @@ fn handles_and_descriptors_out_of_range_are_refused() {
             async_fd: fd as u32,
             num_comp_vectors: 1,
         };
-        let answer = write_answer(&GetContext, core.as_bytes(), &[]);
-        let refused = GetContext.decode(Spelling::Write, &answer);
+        let answer = write_answer(&GetContext::default(), core.as_bytes(), &[]);
+        let refused = GetContext::default().decode(Spelling::Write, &answer);
         assert!(matches!(refused, Err(Malformed::OutOfRange(..))), "{fd}");
     }
 }

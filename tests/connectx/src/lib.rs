@@ -1,7 +1,7 @@
 //! A ConnectX that exists only in software, for the unmodified mlx5 kernel driver in a QEMU guest.
 //!
 //! [`Model::start`] makes some functions on one fabric and serves each on a Unix socket by the vfio-user protocol; QEMU's
-//! device `vfio-user-pci` connects there, and the guest sees a PCI device. [`Model::finish`] tells what rules were broken.
+//! device `vfio-user-pci` connects there, and the guest sees a PCI device. [`Model::take_violations`] tells what rules were broken.
 //!
 //! This is a tool of the project's own tests. It is strict where hardware is, or stricter, and not fast.
 //! `tests/connectx/README.md` says what it models, and what it cannot prove.
@@ -98,13 +98,18 @@ impl Model {
         &self.sockets
     }
 
-    /// The rules that were broken so far, each in words. Sockets are removed.
+    /// Takes the rules that were broken since this was asked last, each in words.
     #[must_use]
-    pub fn finish(self) -> Vec<String> {
+    pub fn take_violations(&self) -> Vec<String> {
+        self.report.take()
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
         for socket in &self.sockets {
             // QEMU may have removed it.
             let _ = std::fs::remove_file(socket);
         }
-        self.report.take()
     }
 }

@@ -98,6 +98,22 @@ impl Machine {
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
         Ok((parts, options))
     }
+
+    /// As [`Machine::prepare`], for a guest that has this adapter instead of soft-RoCE.
+    ///
+    /// # Errors
+    /// As of [`Machine::prepare`].
+    pub(crate) fn prepare_with_adapter(
+        &self,
+        store: &Store,
+        kernel: &str,
+        hca: Hca,
+    ) -> Result<(Parts, Options)> {
+        let (parts, mut options) =
+            self.prepare(store, kernel, Network::Adapter(hca.functions()))?;
+        options.hca = Some(hca);
+        Ok((parts, options))
+    }
 }
 
 /// Ends the guest, and looks through its kernel's log. Gives whether that was clean; if not, it is shown.

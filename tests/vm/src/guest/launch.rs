@@ -175,10 +175,12 @@ impl Emulator {
         fs::read_to_string(self.files.qemu_errors()).unwrap_or_default()
     }
 
-    /// Takes what the adapter complained about.
-    pub(super) fn adapter_violations(&mut self) -> Vec<String> {
-        let adapter = self.adapter.take();
-        adapter.map(connectx::Model::finish).unwrap_or_default()
+    /// Takes what the adapter has complained about since it was asked last.
+    pub(super) fn take_adapter_violations(&self) -> Vec<String> {
+        let adapter = self.adapter.as_ref();
+        adapter
+            .map(connectx::Model::take_violations)
+            .unwrap_or_default()
     }
 
     /// Waits for QEMU to end; none if it does not in time.

@@ -11,7 +11,7 @@ use uverbs::{
     HugePages, NumaNode, ResourceType, SharedMemfd,
 };
 
-use crate::common::traffic::{RcPair, cq_on, datagrams};
+use crate::common::traffic::{RcPair, cq_on, datagrams, shared_receives};
 use crate::common::{Resources, Result, open, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -30,8 +30,15 @@ pub(crate) fn tests() -> Vec<Trial> {
     ];
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
-            test(&format!("kinds::rc_{name}"), move || over(kind()?, rc)),
-            test(&format!("kinds::ud_{name}"), move || over(kind()?, ud)),
+            test(&format!("kinds::rc_{name}"), move || {
+                over(kind()?, &TWO_QUEUE_PAIRS, rc)
+            }),
+            test(&format!("kinds::ud_{name}"), move || {
+                over(kind()?, &TWO_QUEUE_PAIRS, ud)
+            }),
+            test(&format!("kinds::srq_{name}"), move || {
+                over(kind()?, &ONE_OF_THEM_SHARES, shared_receives)
+            }),
         ]
     });
     tests.collect()
@@ -72,8 +79,27 @@ pub(crate) fn reserve_huge_pages() -> Result {
     Ok(())
 }
 
-/// Runs traffic over a domain with an allocator, and compares what the allocator saw with what there was.
-fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Result {
+/// The rings of two queue pairs and a completion queue.
+const TWO_QUEUE_PAIRS: [(ResourceType, u64); 3] = [
+    (ResourceType::RXE_SEND, 2),
+    (ResourceType::RXE_RECV, 2),
+    (ResourceType::RXE_CQ, 1),
+];
+
+/// The rings if one of the two receives from a shared queue, and that and the completion queue are given another size twice.
+const ONE_OF_THEM_SHARES: [(ResourceType, u64); 4] = [
+    (ResourceType::RXE_SEND, 2),
+    (ResourceType::RXE_RECV, 1),
+    (ResourceType::RXE_SRQ, 3),
+    (ResourceType::RXE_CQ, 3),
+];
+
+/// Runs traffic over a domain with an allocator, and compares what the allocator saw with the rings that there were.
+fn over(
+    kind: Option<Kind>,
+    rings: &[(ResourceType, u64)],
+    traffic: fn(&uverbs::ParentDomain) -> Result,
+) -> Result {
     let before = Resources::now()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -95,13 +121,8 @@ fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Res
         return Ok(());
     };
     let counts = allocator.counts();
-    let rings = [
-        (ResourceType::RXE_SEND, 2),
-        (ResourceType::RXE_RECV, 2),
-        (ResourceType::RXE_CQ, 1),
-    ];
     assert_eq!(counts.len(), rings.len(), "{counts:?}");
-    for (resource, number) in rings {
+    for &(resource, number) in rings {
         let count = counts[&resource];
         let granted = if grants { number } else { 0 };
         assert_eq!(

@@ -39,6 +39,7 @@ pub(crate) struct Resources {
     pub(crate) cq: usize,
     pub(crate) qp: usize,
     pub(crate) mr: usize,
+    pub(crate) srq: usize,
     pub(crate) ctx: usize,
 }
 
@@ -58,6 +59,7 @@ impl Resources {
             cq: count("cq")?,
             qp: count("qp")?,
             mr: count("mr")?,
+            srq: count("srq")?,
             ctx: count("ctx")?,
         })
     }

@@ -130,6 +130,41 @@ pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Resul
     Ok(())
 }
 
+/// Messages that are received from a shared queue, with the shared queue and the completion queue made larger and smaller
+/// while requests wait.
+pub(crate) fn shared_receives(domain: &ParentDomain) -> Result {
+    let mut cq = cq_on(domain)?;
+    let mut srq = domain.srq(7).create()?;
+    let mut a = domain.create_qp::<Rc>(&cq, CAPS)?;
+    let mut b = domain.qp(&cq).srq(&srq).caps(CAPS).create::<Rc>()?;
+    let (at_a, at_b) = (a.endpoint()?, b.endpoint()?);
+    a.connect(&at_b)?;
+    b.connect(&at_a)?;
+    let mut from = domain.register(vec![0u8; SIZE], Access::empty())?;
+    let to = domain.register(vec![0u8; SIZE], Access::LOCAL_WRITE)?;
+    for round in 0..ROUNDS {
+        from.write_at(0, &pattern(round))?;
+        let mut batch = srq.recv();
+        // SAFETY: both regions live, and nobody touches them until the completions are here.
+        unsafe { batch.post(1, to.slice(..)?)? };
+        batch.ring()?;
+        match round {
+            3 => srq.resize(100)?,
+            4 => cq.resize(200)?,
+            6 => srq.resize(7)?,
+            7 => cq.resize(31)?,
+            _ => {}
+        }
+        let mut batch = a.send();
+        // SAFETY: as above.
+        unsafe { batch.send(from.slice(..)?)? }.signaled(2);
+        batch.ring()?;
+        complete(&mut cq, 2)?;
+        same(&to, 0, round)?;
+    }
+    Ok(())
+}
+
 /// Opens a device's path to itself, for address handles that nothing is sent along.
 pub(crate) fn own_path(context: &Context) -> Result<uverbs::AddressVector> {
     let (index, gid) = context.best_gid(1)?.ok_or("the port has no GID")?;

@@ -39,6 +39,9 @@ enum Command {
     Instructions {
         /// The RDMA device
         device: String,
+        /// Have the rings in an arena of a parent domain
+        #[arg(long)]
+        arena: bool,
     },
     /// Make and destroy objects some times, for callgrind
     ControlInstructions {
@@ -60,7 +63,7 @@ fn main() -> Result<()> {
             quick,
             groups,
         } => measure::run(&Plan::new(device, programs, quick)?, &groups),
-        Command::Instructions { device } => instructions::run(&device),
+        Command::Instructions { device, arena } => instructions::run(&device, arena),
         Command::ControlInstructions { device } => Control::instructions(&device),
         Command::Serve { device } => serve::run(&device),
     }

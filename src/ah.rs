@@ -6,6 +6,7 @@ use uverbs_uapi::handle::AhHandle;
 use uverbs_uapi::types::{AhAttr, GlobalRoute};
 
 use crate::command::{CreateAh, DestroyAh, DriverData};
+use crate::driver;
 use crate::error::{DestroyError, Result};
 use crate::gid::Gid;
 use crate::grh::{GRH_LENGTH, Grh};
@@ -125,10 +126,10 @@ impl Pd {
             driver: DriverData::default(),
         };
         let context = self.context();
-        let (handle, number) = context.driver().create_ah(context.fd(), command)?;
+        let (handle, vector) = context.driver().create_ah(context.fd(), command)?;
         Ok(Ah {
             handle,
-            number,
+            vector,
             pd: self.user(User::Ah),
             alive: true,
         })
@@ -138,8 +139,8 @@ impl Pd {
 /// An address handle.
 pub struct Ah {
     handle: AhHandle,
-    /// The driver's number, by which work requests name it.
-    number: u32,
+    /// As work requests name it.
+    vector: driver::Ah,
     pd: PdUse,
     alive: bool,
 }
@@ -199,7 +200,7 @@ impl fmt::Debug for Ah {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ah")
             .field("handle", &self.handle.0)
-            .field("number", &self.number)
+            .field("vector", &self.vector)
             .finish()
     }
 }
@@ -214,9 +215,9 @@ pub struct UdPeer<'a> {
 
 impl UdPeer<'_> {
     #[inline(always)]
-    pub(crate) fn destination(&self) -> Destination {
+    pub(crate) fn destination(&self) -> Destination<'_> {
         Destination {
-            ah: self.ah.number,
+            ah: &self.ah.vector,
             qpn: self.qpn,
             qkey: self.qkey,
             pd: self.ah.pd.tag(),

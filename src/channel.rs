@@ -3,9 +3,11 @@
 //! An event names its queue by a number ([`Cq::id`](crate::Cq::id)), so it needs no acknowledgement: a queue may
 //! be destroyed while events of it are under way, and who reads them late finds that nobody has the number.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use uverbs_uapi::event::CompEventDesc;
@@ -31,6 +33,7 @@ impl Context {
         Ok(CompletionChannel(Arc::new(Inner {
             file,
             context: self.clone(),
+            counts: Mutex::default(),
         })))
     }
 }
@@ -45,6 +48,8 @@ pub struct CompletionChannel(Arc<Inner>);
 struct Inner {
     file: EventFile,
     context: Context,
+    /// By a queue's number, how many of its events were read, for devices whose queues are armed with it.
+    counts: Mutex<HashMap<u64, Arc<AtomicU32>>>,
 }
 
 /// A completion queue has something to poll.
@@ -62,9 +67,7 @@ impl CompletionChannel {
     /// The device has been removed (`EIO`).
     pub fn try_next(&self) -> Result<Option<CqEvent>> {
         let event = self.0.file.try_read::<CompEventDesc>(Verb::GetCqEvent)?;
-        Ok(event.map(|event| CqEvent {
-            cq: event.cq_handle,
-        }))
+        Ok(event.map(|event| self.event(event)))
     }
 
     /// Waits for the next event, as long as it takes.
@@ -90,9 +93,31 @@ impl CompletionChannel {
             .0
             .file
             .read::<CompEventDesc>(Verb::GetCqEvent, timeout)?;
-        Ok(event.map(|event| CqEvent {
-            cq: event.cq_handle,
-        }))
+        Ok(event.map(|event| self.event(event)))
+    }
+
+    fn event(&self, event: CompEventDesc) -> CqEvent {
+        let cq = event.cq_handle;
+        if let Some(count) = self.counts().get(&cq) {
+            // Relaxed: whoever arms the queue next learnt of the event from here, by whatever brought it there.
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        CqEvent { cq }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<u64, Arc<AtomicU32>>> {
+        // The map is whole after every statement, so a panic elsewhere has not spoilt it.
+        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the events of a queue that are read from now on.
+    pub(crate) fn count_events(&self, cq: u64, count: &Arc<AtomicU32>) {
+        self.counts().insert(cq, Arc::clone(count));
+    }
+
+    /// Counts the events of a queue no more.
+    pub(crate) fn forget_events(&self, cq: u64) {
+        self.counts().remove(&cq);
     }
 
     pub(crate) fn context(&self) -> &Context {

@@ -13,7 +13,7 @@ use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 use crate::alloc::Live;
 use crate::command::{AllocAsyncFd, CommandFd, GetContextReply, Route};
 use crate::device::{Device, DriverId};
-use crate::driver::Driver;
+use crate::driver::{self, Driver};
 use crate::error::{Error, Result, Subject, Verb};
 
 /// How to open a device.
@@ -60,7 +60,7 @@ impl OpenOptions {
         };
         let driver = Driver::select(id, abi_version, device.name())?;
         let fd = CommandFd::new(device.open_chardev()?, id.0, self.route);
-        let reply = driver.get_context(&fd)?;
+        let (driver, reply) = driver.get_context(&fd)?;
         Ok(Context::new(device.clone(), driver, fd, reply))
     }
 }
@@ -82,7 +82,7 @@ pub struct Context(Arc<Inner>);
 struct Inner {
     fd: Arc<CommandFd>,
     device: Device,
-    driver: Driver,
+    driver: driver::Device,
     num_comp_vectors: u32,
     core_support: CoreSupport,
     /// Asked for when an operation first depends on it.
@@ -97,7 +97,7 @@ struct Inner {
 impl Context {
     pub(crate) fn new(
         device: Device,
-        driver: Driver,
+        driver: driver::Device,
         fd: CommandFd,
         reply: GetContextReply,
     ) -> Self {
@@ -160,8 +160,8 @@ impl Context {
         &self.0.fd
     }
 
-    pub(crate) fn driver(&self) -> Driver {
-        self.0.driver
+    pub(crate) fn driver(&self) -> &driver::Device {
+        &self.0.driver
     }
 
     pub(crate) fn live_buffers(&self) -> &Arc<Live> {

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::sync::Arc;
 
 use uverbs_uapi::flags::CqCreateFlags;
 use uverbs_uapi::handle::CqHandle;
 
 use crate::channel::CompletionChannel;
-use crate::command::{CreateCq, DestroyCq, DriverData, ModifyCq, ReqNotifyCq, ResizeCq};
+use crate::command::{CreateCq, DestroyCq, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
 use crate::domain::ParentDomain;
 use crate::driver;
@@ -137,13 +138,18 @@ impl<'a> CqBuilder<'a> {
             })
         })?;
         let channel = self.channel.cloned();
+        let backing = ring.backing();
+        if let (Some(channel), Some(events)) = (&channel, backing.events()) {
+            channel.count_events(id, events);
+        }
         let shared = CqShared {
             context: context.clone(),
             handle,
             id,
-            _channel: channel,
+            channel,
             domain: self.domain.map(|domain| domain.user(User::Cq)),
             alive: true,
+            backing,
         };
         Ok(Cq {
             ring,
@@ -166,10 +172,11 @@ pub(crate) struct CqShared {
     handle: CqHandle,
     id: u64,
     /// The kernel keeps the channel's file for the queue, but the number would be free for others.
-    _channel: Option<CompletionChannel>,
+    channel: Option<CompletionChannel>,
     domain: Option<PdUse>,
     /// False once the kernel object is gone.
     alive: bool,
+    backing: driver::CqBacking,
 }
 
 impl CqShared {
@@ -193,6 +200,10 @@ impl Drop for CqShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "a CQ could not be destroyed when it was dropped");
+            mem::forget(self.backing.clone());
+        }
+        if let Some(channel) = &self.channel {
+            channel.forget_events(self.id);
         }
     }
 }
@@ -228,6 +239,10 @@ impl Cq {
         self.ring.capacity()
     }
 
+    pub(crate) fn ring(&self) -> &driver::Cq {
+        &self.ring
+    }
+
     pub(crate) fn shared(&self) -> &Arc<CqShared> {
         &self.shared
     }
@@ -250,8 +265,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The ring's index makes no sense: the memory that is shared with the kernel or device has been
-    /// overwritten. Manual page: `ibv_poll_cq(3)`.
+    /// The ring's contents make no sense: the memory that is shared with the kernel or device has been overwritten, or
+    /// the device errs. Completions behind the one that is told of here can be taken by the next call. Manual page: `ibv_poll_cq(3)`.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_>, PollError> {
         let filled = self.ring.filled()?;
@@ -279,8 +294,9 @@ impl Cq {
         Ok(Some(self.poll()?))
     }
 
-    fn is_empty(&self) -> Result<bool, PollError> {
-        self.ring.filled().map(|filled| self.ring.is_at(filled))
+    fn is_empty(&mut self) -> Result<bool, PollError> {
+        let filled = self.ring.filled()?;
+        Ok(self.ring.is_at(filled))
     }
 
     /// Asks for one event on the queue's channel when the next completion arrives.
@@ -293,10 +309,12 @@ impl Cq {
     /// The kernel refuses. Manual page: `ibv_req_notify_cq(3)`.
     pub fn arm(&mut self, notify: Notify) -> Result<()> {
         let solicited_only = notify == Notify::Solicited;
-        self.shared.context.fd().execute(&ReqNotifyCq {
-            cq: self.shared.handle,
-            solicited_only,
-        })
+        let CqShared {
+            context, handle, ..
+        } = &*self.shared;
+        context
+            .driver()
+            .arm_cq(context.fd(), *handle, &mut self.ring, solicited_only)
     }
 
     /// Gives the queue another size; the completions that wait stay.
@@ -483,6 +501,17 @@ pub enum PollError {
         /// The highest that there is.
         highest: u32,
     },
+    /// A completion names a queue that does not report here.
+    Stray {
+        /// The number that it names, as this side gives them out.
+        number: u32,
+    },
+    /// A completion is of a kind that this library does not know or has not asked for, or of a request that was not
+    /// posted.
+    Unknown {
+        /// The device's code of the kind.
+        code: u8,
+    },
 }
 
 impl fmt::Display for PollError {
@@ -492,6 +521,18 @@ impl fmt::Display for PollError {
                 write!(
                     f,
                     "the completion ring's producer index is {index}, and the highest is {highest}"
+                )
+            }
+            PollError::Stray { number } => {
+                write!(
+                    f,
+                    "a completion is of queue {number}, which does not report here"
+                )
+            }
+            PollError::Unknown { code } => {
+                write!(
+                    f,
+                    "a completion of kind {code:#x} is of no request that was posted"
                 )
             }
         }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::alloc::{Allocator, Buffers};
 use crate::context::Context;
+use crate::driver;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 
@@ -23,6 +24,7 @@ impl Context {
         ThreadDomain(Arc::new(TdInner {
             context: self.clone(),
             id: self.new_id(),
+            hardware: driver::ThreadDomain::default(),
             domains: AtomicU32::new(0),
         }))
     }
@@ -34,6 +36,7 @@ pub struct ThreadDomain(Arc<TdInner>);
 struct TdInner {
     context: Context,
     id: u64,
+    hardware: driver::ThreadDomain,
     /// Parent domains that use it. Relaxed: the count is for messages, the `Arc` decides.
     domains: AtomicU32,
 }
@@ -190,6 +193,13 @@ pub(crate) struct DomainState {
     pub(crate) buffers: Option<Buffers>,
     /// The protection domain under it, which may be a parent domain again.
     pub(crate) base: PdUse,
+}
+
+impl DomainState {
+    /// The hardware that its thread domain picks, if it has one.
+    pub(crate) fn thread_domain(&self) -> Option<&driver::ThreadDomain> {
+        self.td.as_ref().map(|td| &td.0.hardware)
+    }
 }
 
 impl fmt::Debug for DomainState {

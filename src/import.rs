@@ -16,10 +16,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use uverbs_uapi::handle::{MrHandle, PdHandle};
 use uverbs_uapi::object;
 
-use crate::command::{
-    CommandFd, DeregMr, GetContextReply, InfoHandles, QueryContext, QueryContextReply, QueryMr,
-    QueryMrReply, Route,
-};
+use crate::command::{CommandFd, DeregMr, InfoHandles, QueryMr, QueryMrReply, Route};
 use crate::context::Context;
 use crate::device;
 use crate::driver::Driver;
@@ -67,7 +64,7 @@ impl Context {
             Some(errno) => Error::os(VERB, subject(), errno),
             None => error,
         };
-        let reply = query_context(&fd).map_err(of_import)?;
+        let (driver, reply) = driver.query_context(&fd).map_err(of_import)?;
         let context = Context::new(device.clone(), driver, fd, reply);
         context.async_fd().map_err(of_import)?;
         Ok(context)
@@ -102,6 +99,7 @@ impl Context {
                 Cause::NotFound(text.into()),
             ));
         }
+        self.driver().import_pd(self.fd(), handle)?;
         Ok(ImportedPd(Pd::new(
             self.clone(),
             handle,
@@ -132,25 +130,6 @@ impl Context {
             .map(MrHandle)
             .collect())
     }
-}
-
-/// What the kernel tells of a context; where the driver does not, what is true of every device.
-fn query_context(fd: &CommandFd) -> Result<GetContextReply> {
-    let QueryContextReply {
-        num_comp_vectors,
-        core_support,
-    } = match fd.execute(&QueryContext) {
-        Err(error) if error.is_unsupported() => QueryContextReply {
-            num_comp_vectors: 1,
-            core_support: 0,
-        },
-        reply => reply?,
-    };
-    Ok(GetContextReply {
-        num_comp_vectors,
-        core_support,
-        async_fd: None,
-    })
 }
 
 /// The handles of all objects of a kind.

@@ -249,6 +249,8 @@ impl Window {
             address,
             length,
             access,
+            // Said by the request, which knows the window.
+            of_queue_pair: false,
         })
     }
 }
@@ -283,6 +285,7 @@ mod tests {
             address: 0x1010,
             length: 32,
             access: AccessFlags::REMOTE_WRITE,
+            of_queue_pair: false,
         };
         assert_eq!(bind(AccessFlags::REMOTE_WRITE, REGION), Ok(expected));
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use uverbs_uapi::handle::PdHandle;
 
 use crate::alloc::Buffers;
-use crate::command::{AllocPd, DeallocPd};
+use crate::command::DeallocPd;
 use crate::context::Context;
 use crate::domain::DomainState;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
@@ -21,7 +21,7 @@ impl Context {
     ///
     /// The kernel's or the device's limit is reached. Manual page: `ibv_alloc_pd(3)`.
     pub fn alloc_pd(&self) -> Result<Pd> {
-        let (handle, _) = self.fd().execute(&AllocPd::default())?;
+        let handle = self.driver().alloc_pd(self.fd())?;
         let stand = Stand::Owned(AtomicBool::new(true));
         Ok(Pd::new(self.clone(), handle, stand))
     }
@@ -51,7 +51,7 @@ pub(crate) enum Stand {
     /// the PD is still in use here.
     Imported(Option<OwnedFd>),
     /// It stands for another PD, whose object it is.
-    Over(DomainState),
+    Over(Box<DomainState>),
 }
 
 /// The kinds of object that stand on a PD.
@@ -164,7 +164,7 @@ impl Pd {
         let PdInner {
             context, handle, ..
         } = &*domain.base.pd;
-        Self::new(context.clone(), *handle, Stand::Over(domain))
+        Self::new(context.clone(), *handle, Stand::Over(Box::new(domain)))
     }
 
     /// The context that it was allocated in.
@@ -212,26 +212,24 @@ impl Pd {
 
     /// Ends the PD in its own way if nothing of this process stands on it.
     pub(crate) fn end(
-        self,
+        mut self,
         how: impl FnOnce(&mut PdInner) -> Result<()>,
     ) -> Result<(), DestroyError<Pd>> {
-        match Arc::try_unwrap(self.0) {
-            Ok(mut inner) => match how(&mut inner) {
-                Ok(()) => Ok(()),
-                Err(error) => Err(DestroyError {
-                    object: Pd(Arc::new(inner)),
-                    error,
-                }),
-            },
-            Err(shared) => {
-                let by = format!("still stand on it: {}", shared.users);
-                let error = Error::new(Verb::DeallocPd, shared.subject(), Cause::Busy(by.into()));
-                Err(DestroyError {
-                    object: Pd(shared),
-                    error,
-                })
-            }
-        }
+        // In place: freeing a PD is to cost little more than its system call.
+        let result = match Arc::get_mut(&mut self.0) {
+            Some(inner) => how(inner),
+            None => Err(self.busy()),
+        };
+        result.map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
+    }
+
+    #[cold]
+    fn busy(&self) -> Error {
+        let by = format!("still stand on it: {}", self.0.users);
+        Error::new(Verb::DeallocPd, self.0.subject(), Cause::Busy(by.into()))
     }
 
     /// Notes that the PD is on offer; false if it is already.
@@ -262,6 +260,7 @@ impl PdInner {
         }
     }
 
+    #[inline]
     fn dealloc(&mut self) -> Result<()> {
         // Relaxed: `&mut` orders it after whoever has left it, through the `Arc`.
         if let Stand::Owned(owned) = &self.stand
@@ -274,6 +273,7 @@ impl PdInner {
     }
 
     /// Frees the kernel's object, whosever it is.
+    #[inline]
     pub(crate) fn free_object(&self) -> Result<()> {
         self.context.fd().execute(&DeallocPd(self.handle))
     }
@@ -294,6 +294,7 @@ impl PdInner {
 }
 
 impl Drop for PdInner {
+    #[inline]
     fn drop(&mut self) {
         if let Err(error) = self.dealloc() {
             // It goes with the context at the latest.

@@ -4,6 +4,7 @@
 //! object alive; the ring goes with this handle.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 
 use uverbs_uapi::flags::SrqAttrMask;
@@ -13,7 +14,7 @@ use uverbs_uapi::write as abi;
 use crate::command::{CreateSrq, DestroySrq, DriverData, ModifySrq, QuerySrq, SrqKind};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
-use crate::driver::RecvQueue;
+use crate::driver::{RecvQueue, SrqBacking};
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
@@ -150,17 +151,19 @@ impl<'a> SrqBuilder<'a> {
         let created = match kind {
             Kind::Basic => driver
                 .create_srq(fd, command, pd.buffers())
-                .map(|(handle, queue)| (handle, queue, None)),
+                .map(|(handle, queue, backing)| (handle, queue, backing, None)),
             Kind::Xrc(..) | Kind::TagMatching(..) => driver
                 .create_xsrq(fd, command, pd.buffers())
-                .map(|(handle, queue, srqn)| (handle, queue, Some(srqn))),
+                .map(|(handle, queue, backing, srqn)| (handle, queue, backing, Some(srqn))),
         };
-        let (handle, queue, srqn) = created.map_err(|error| context.with_limits(error, limits))?;
+        let (handle, queue, backing, srqn) =
+            created.map_err(|error| context.with_limits(error, limits))?;
         let shared = SrqShared {
             handle,
             id,
             srqn,
             alive: true,
+            backing,
             pd: pd.user(User::Srq),
             _cq: kind.cq().map(|cq| Arc::clone(cq.shared())),
             _xrcd: kind.xrcd().map(|xrcd| Arc::clone(xrcd.shared())),
@@ -192,6 +195,7 @@ pub(crate) struct SrqShared {
     srqn: Option<u32>,
     /// False once the kernel object is gone.
     alive: bool,
+    backing: SrqBacking,
     pd: PdUse,
     _cq: Option<Arc<CqShared>>,
     _xrcd: Option<Arc<XrcdShared>>,
@@ -217,6 +221,7 @@ impl Drop for SrqShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "an SRQ could not be destroyed when it was dropped");
+            mem::forget(self.backing.clone());
         }
     }
 }
@@ -271,8 +276,15 @@ impl Srq {
     }
 
     /// Requests that wait for a message.
+    ///
+    /// With hardware a request counts until its completion is taken from the completion queue; see
+    /// [`SendHalf::in_flight`](crate::SendHalf::in_flight).
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
+    }
+
+    pub(crate) fn queue(&self) -> &RecvQueue {
+        &self.queue
     }
 
     pub(crate) fn shared(&self) -> &Arc<SrqShared> {

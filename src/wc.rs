@@ -131,8 +131,8 @@ impl<'a> Completion<'a> {
     }
 
     /// When it completed, in ticks of the device's clock
-    /// ([`DeviceAttr::hca_core_clock`](crate::DeviceAttr::hca_core_clock)); only from a queue that was made for it
-    /// ([`CqBuilder::timestamps`](crate::CqBuilder::timestamps)).
+    /// ([`DeviceAttr::hca_core_clock`](crate::DeviceAttr::hca_core_clock)), for successes of a device that has one. Ask
+    /// for it when the queue is made ([`CqBuilder::timestamps`](crate::CqBuilder::timestamps)).
     #[inline(always)]
     pub fn timestamp(&self) -> Option<u64> {
         self.raw.timestamp()

@@ -9,6 +9,7 @@ use std::fmt;
 use uverbs_uapi::enums::{FlushLevel, WrOpcode};
 use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags, FlushPlacement};
 
+use crate::driver::Ah;
 use crate::error::{Errno, Error, Subject, Verb};
 use crate::key::{LocalKey, LocalSlice, PdTag, RemoteKey};
 use crate::qp::{QpState, QpType};
@@ -74,6 +75,8 @@ pub(crate) struct Bind {
     /// 0 takes the window away.
     pub(crate) length: u64,
     pub(crate) access: AccessFlags,
+    /// The window is of type 2: it belongs to the queue pair.
+    pub(crate) of_queue_pair: bool,
 }
 
 /// The start of a piece of a peer's memory.
@@ -149,10 +152,9 @@ pub(crate) enum Payload<'a> {
 }
 
 /// Where a datagram goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Destination {
-    /// The driver's number of the address handle.
-    pub(crate) ah: u32,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination<'a> {
+    pub(crate) ah: &'a Ah,
     pub(crate) qpn: u32,
     pub(crate) qkey: u32,
     pub(crate) pd: PdTag,

@@ -14,22 +14,26 @@ pub(crate) struct CreateCounters;
 
 impl Command for CreateCounters {
     type Reply = CountersHandle;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateCounters;
 
     fn subject(&self) -> Subject {
         Subject::the("counters")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::COUNTERS, method::counters::CREATE)
-                    .new_object(attr::create_counters::HANDLE),
-            ),
-            Spelling::Write => None,
+            Spelling::Native => {
+                request
+                    .method(object::COUNTERS, method::counters::CREATE)
+                    .new_object(attr::create_counters::HANDLE);
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<CountersHandle, Malformed> {
         answer
             .new_handle(attr::create_counters::HANDLE)
@@ -43,22 +47,26 @@ pub(crate) struct DestroyCounters(pub(crate) CountersHandle);
 
 impl Command for DestroyCounters {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DestroyCounters;
 
     fn subject(&self) -> Subject {
         Subject::numbered("counters", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::COUNTERS, method::counters::DESTROY)
-                    .handle(attr::destroy_counters::HANDLE, self.0.0),
-            ),
-            Spelling::Write => None,
+            Spelling::Native => {
+                request
+                    .method(object::COUNTERS, method::counters::DESTROY)
+                    .handle(attr::destroy_counters::HANDLE, self.0.0);
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -80,25 +88,29 @@ impl ReadCounters {
 
 impl Command for ReadCounters {
     type Reply = Vec<u64>;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::ReadCounters;
 
     fn subject(&self) -> Subject {
         Subject::numbered("counters", self.counters.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         use attr::read_counters as id;
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::COUNTERS, method::counters::READ)
+            Spelling::Native => {
+                request
+                    .method(object::COUNTERS, method::counters::READ)
                     .handle(id::HANDLE, self.counters.0)
                     .output(id::BUFF, self.count * size_of::<u64>())
-                    .u32(id::FLAGS, self.flags.bits()),
-            ),
-            Spelling::Write => None,
+                    .u32(id::FLAGS, self.flags.bits());
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Vec<u64>, Malformed> {
         let bytes = answer.answer_bytes(attr::read_counters::BUFF)?;
         let values = bytes.chunks_exact(size_of::<u64>());

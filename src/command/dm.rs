@@ -16,32 +16,30 @@ pub(crate) struct AllocDm {
     pub(crate) log_align: u32,
 }
 
-impl AllocDm {
-    /// The native method, to which drivers may add attributes of their own.
-    pub(crate) fn native(&self) -> Request {
-        use attr::alloc_dm as id;
-        Request::method(object::DM, method::dm::ALLOC)
-            .new_object(id::HANDLE)
-            .u64(id::LENGTH, self.length)
-            .u32(id::ALIGNMENT, self.log_align)
-    }
-}
-
 impl Command for AllocDm {
     type Reply = DmHandle;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::AllocDm;
 
     fn subject(&self) -> Subject {
         Subject::named("DM", format_args!("of {} bytes", self.length))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => Some(self.native()),
-            Spelling::Write => None,
+            Spelling::Native => {
+                request
+                    .method(object::DM, method::dm::ALLOC)
+                    .new_object(attr::alloc_dm::HANDLE)
+                    .u64(attr::alloc_dm::LENGTH, self.length)
+                    .u32(attr::alloc_dm::ALIGNMENT, self.log_align);
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<DmHandle, Malformed> {
         answer.new_handle(attr::alloc_dm::HANDLE).map(DmHandle)
     }
@@ -53,22 +51,26 @@ pub(crate) struct FreeDm(pub(crate) DmHandle);
 
 impl Command for FreeDm {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::FreeDm;
 
     fn subject(&self) -> Subject {
         Subject::numbered("DM", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::DM, method::dm::FREE)
-                    .handle(attr::free_dm::HANDLE, self.0.0),
-            ),
-            Spelling::Write => None,
+            Spelling::Native => {
+                request
+                    .method(object::DM, method::dm::FREE)
+                    .handle(attr::free_dm::HANDLE, self.0.0);
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -89,6 +91,7 @@ pub(crate) struct RegDmMr {
 
 impl Command for RegDmMr {
     type Reply = RegMrReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::RegDmMr;
 
     fn subject(&self) -> Subject {
@@ -101,11 +104,13 @@ impl Command for RegDmMr {
         )
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         use attr::reg_dm_mr as id;
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::MR, method::mr::DM_REG)
+            Spelling::Native => {
+                request
+                    .method(object::MR, method::mr::DM_REG)
                     .new_object(id::HANDLE)
                     .u64(id::OFFSET, self.offset)
                     .u64(id::LENGTH, self.length)
@@ -113,12 +118,13 @@ impl Command for RegDmMr {
                     .u32(id::ACCESS_FLAGS, self.access)
                     .handle(id::DM_HANDLE, self.dm.0)
                     .output(id::RESP_LKEY, size_of::<u32>())
-                    .output(id::RESP_RKEY, size_of::<u32>()),
-            ),
-            Spelling::Write => None,
+                    .output(id::RESP_RKEY, size_of::<u32>());
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         use attr::reg_dm_mr as id;
         Ok(RegMrReply {

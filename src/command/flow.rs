@@ -23,34 +23,33 @@ pub(crate) struct CreateFlow {
 
 impl Command for CreateFlow {
     type Reply = FlowHandle;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::CreateFlow;
 
     fn subject(&self) -> Subject {
         Subject::named("flow rule", format_args!("for QP {}", self.qp.0))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::CreateFlow {
             comp_mask: 0,
             qp_handle: self.qp.0,
             flow_attr: self.rule,
         };
         match spelling {
-            Spelling::Native => None,
+            Spelling::Native => {}
             Spelling::Write => {
                 let mut bytes = Specs::from_slice(core.as_bytes());
                 bytes.extend_from_slice(&self.specs);
-                Some(
-                    Request::write_command::<[u8], abi::CreateFlowResp>(
-                        cmd::EX_CREATE_FLOW,
-                        &bytes,
-                    )
-                    .driver(&self.driver),
-                )
+                request
+                    .write_command::<[u8], abi::CreateFlowResp>(cmd::EX_CREATE_FLOW, &bytes)
+                    .driver(&self.driver);
             }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<FlowHandle, Malformed> {
         let response: abi::CreateFlowResp = answer.response()?;
         Ok(FlowHandle(response.flow_handle))
@@ -63,26 +62,30 @@ pub(crate) struct DestroyFlow(pub(crate) FlowHandle);
 
 impl Command for DestroyFlow {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DestroyFlow;
 
     fn subject(&self) -> Subject {
         Subject::numbered("flow rule", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        Some(match spelling {
-            Spelling::Native => Request::method(object::FLOW, method::flow::DESTROY)
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => request
+                .method(object::FLOW, method::flow::DESTROY)
                 .handle(attr::destroy_flow::HANDLE, self.0.0),
-            Spelling::Write => Request::write_command::<_, ()>(
+            Spelling::Write => request.write_command::<_, ()>(
                 cmd::EX_DESTROY_FLOW,
                 &abi::DestroyFlow {
                     comp_mask: 0,
                     flow_handle: self.0.0,
                 },
             ),
-        })
+        };
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }

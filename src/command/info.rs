@@ -2,47 +2,66 @@
 
 use uverbs_uapi::{attr, method, object};
 
+use smallvec::SmallVec;
+
+use super::request::DriverReply;
 use super::{Command, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
 
 /// Asks for the properties of a context that somebody else has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueryContext;
+pub(crate) struct QueryContext {
+    /// The driver's own answer: its attribute, and its bytes.
+    pub(crate) driver_answer: Option<(u16, usize)>,
+}
 
 /// What the kernel says of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueryContextReply {
     /// Completion vectors that a CQ can choose from.
     pub(crate) num_comp_vectors: u32,
     /// Bits of `CoreSupport`.
     pub(crate) core_support: u64,
+    pub(crate) driver: DriverReply,
 }
 
 impl Command for QueryContext {
     type Reply = QueryContextReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryContext;
 
     fn subject(&self) -> Subject {
         Subject::the("context")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::DEVICE, method::device::QUERY_CONTEXT)
+            Spelling::Native => {
+                request
+                    .method(object::DEVICE, method::device::QUERY_CONTEXT)
                     .output(attr::query_context::NUM_COMP_VECTORS, size_of::<u32>())
-                    .output(attr::query_context::CORE_SUPPORT, size_of::<u64>()),
-            ),
-            Spelling::Write => None,
+                    .output(attr::query_context::CORE_SUPPORT, size_of::<u64>());
+                if let Some((id, bytes)) = self.driver_answer {
+                    request.output(id, bytes);
+                }
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         Ok(QueryContextReply {
             num_comp_vectors: answer.answer(attr::query_context::NUM_COMP_VECTORS)?,
             core_support: answer
                 .answer(attr::query_context::CORE_SUPPORT)
                 .unwrap_or(0),
+            driver: self
+                .driver_answer
+                .and_then(|(id, _)| answer.answer_bytes(id).ok())
+                .map(SmallVec::from_slice)
+                .unwrap_or_default(),
         })
     }
 }
@@ -69,25 +88,29 @@ impl InfoHandles {
 
 impl Command for InfoHandles {
     type Reply = Vec<u32>;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::InfoHandles;
 
     fn subject(&self) -> Subject {
         Subject::the("context")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let room = self.room.clamp(1, Self::MAX) * size_of::<u32>();
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::DEVICE, method::device::INFO_HANDLES)
+            Spelling::Native => {
+                request
+                    .method(object::DEVICE, method::device::INFO_HANDLES)
                     .constant(attr::info_handles::OBJECT_ID, self.object.into())
                     .output(attr::info_handles::TOTAL_HANDLES, size_of::<u32>())
-                    .output(attr::info_handles::HANDLES_LIST, room),
-            ),
-            Spelling::Write => None,
+                    .output(attr::info_handles::HANDLES_LIST, room);
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let count: u32 = answer.answer(attr::info_handles::TOTAL_HANDLES)?;
         let bytes = answer.answer_bytes(attr::info_handles::HANDLES_LIST)?;

@@ -58,9 +58,11 @@ pub(crate) struct CreateSrqReply {
 }
 
 impl CreateSrq {
-    fn native(&self) -> Request {
+    #[inline]
+    fn native(&self, request: &mut Request) {
         use attr::create_srq as id;
-        let mut request = Request::method(object::SRQ, method::srq::CREATE)
+        request
+            .method(object::SRQ, method::srq::CREATE)
             .new_object(id::HANDLE)
             .handle(id::PD_HANDLE, self.pd.0)
             .u64(id::USER_HANDLE, self.user_handle)
@@ -71,7 +73,7 @@ impl CreateSrq {
             .output(id::RESP_MAX_WR, size_of::<u32>())
             .output(id::RESP_MAX_SGE, size_of::<u32>());
         if let Some(fd) = self.event_fd {
-            request = request.fd(id::EVENT_FD, fd);
+            request.fd(id::EVENT_FD, fd);
         }
         match self.kind {
             SrqKind::Basic => request,
@@ -82,10 +84,11 @@ impl CreateSrq {
             SrqKind::TagMatching { cq, max_num_tags } => request
                 .handle(id::CQ_HANDLE, cq.0)
                 .u32(id::MAX_NUM_TAGS, max_num_tags),
-        }
+        };
     }
 
-    fn legacy(&self) -> Request {
+    #[inline]
+    fn legacy(&self, request: &mut Request) {
         let (xrcd_handle, cq_handle, max_num_tags) = match self.kind {
             SrqKind::Basic => {
                 let core = abi::CreateSrq {
@@ -96,7 +99,8 @@ impl CreateSrq {
                     srq_limit: self.limit,
                     ..Default::default()
                 };
-                return Request::write_command::<_, abi::CreateSrqResp>(cmd::CREATE_SRQ, &core);
+                request.write_command::<_, abi::CreateSrqResp>(cmd::CREATE_SRQ, &core);
+                return;
             }
             SrqKind::Xrc { xrcd, cq } => (xrcd.0, cq.0, 0),
             SrqKind::TagMatching { cq, max_num_tags } => (0, cq.0, max_num_tags),
@@ -113,12 +117,13 @@ impl CreateSrq {
             cq_handle,
             ..Default::default()
         };
-        Request::write_command::<_, abi::CreateSrqResp>(cmd::CREATE_XSRQ, &core)
+        request.write_command::<_, abi::CreateSrqResp>(cmd::CREATE_XSRQ, &core);
     }
 }
 
 impl Command for CreateSrq {
     type Reply = CreateSrqReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateSrq;
 
     fn subject(&self) -> Subject {
@@ -128,14 +133,16 @@ impl Command for CreateSrq {
         )
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let request = match spelling {
-            Spelling::Native => self.native(),
-            Spelling::Write => self.legacy(),
-        };
-        Some(request.driver(&self.driver))
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => self.native(request),
+            Spelling::Write => self.legacy(request),
+        }
+        request.driver(&self.driver);
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         use attr::create_srq as id;
         let (handle, max_sge, srqn) = match spelling {
@@ -156,7 +163,7 @@ impl Command for CreateSrq {
             handle: SrqHandle(handle),
             max_sge,
             srqn,
-            driver: answer.driver_reply(),
+            driver: answer.driver_reply(&self.driver),
         })
     }
 }
@@ -170,21 +177,26 @@ pub(crate) struct ModifySrq {
 
 impl Command for ModifySrq {
     type Reply = ();
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifySrq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("SRQ", self.core.srq_handle.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(
-                Request::write_command::<_, ()>(cmd::MODIFY_SRQ, &self.core).driver(&self.driver),
-            ),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request
+                    .write_command::<_, ()>(cmd::MODIFY_SRQ, &self.core)
+                    .driver(&self.driver);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -196,26 +208,28 @@ pub(crate) struct QuerySrq(pub(crate) SrqHandle);
 
 impl Command for QuerySrq {
     type Reply = abi::QuerySrqResp;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::QuerySrq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("SRQ", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::QuerySrq {
             srq_handle: self.0.0,
             ..Default::default()
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, abi::QuerySrqResp>(
-                cmd::QUERY_SRQ,
-                &core,
-            )),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, abi::QuerySrqResp>(cmd::QUERY_SRQ, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         answer.response()
     }

@@ -39,9 +39,10 @@ pub(crate) struct CreateWqReply {
 }
 
 impl CreateWq {
-    fn native(&self) -> Request {
+    fn native(&self, request: &mut Request) {
         use attr::create_wq as id;
-        let mut request = Request::method(object::WQ, method::wq::CREATE)
+        request
+            .method(object::WQ, method::wq::CREATE)
             .new_object(id::HANDLE)
             .handle(id::PD_HANDLE, self.pd.0)
             .handle(id::CQ_HANDLE, self.cq.0)
@@ -54,12 +55,11 @@ impl CreateWq {
             .output(id::RESP_MAX_SGE, size_of::<u32>())
             .output(id::RESP_WQ_NUM, size_of::<u32>());
         if let Some(fd) = self.event_fd {
-            request = request.fd(id::EVENT_FD, fd);
+            request.fd(id::EVENT_FD, fd);
         }
-        request
     }
 
-    fn extended(&self) -> Request {
+    fn extended(&self, request: &mut Request) {
         let core = abi::ExCreateWq {
             wq_type: WqType::RQ.0,
             user_handle: self.user_handle,
@@ -70,12 +70,13 @@ impl CreateWq {
             create_flags: self.flags.bits(),
             ..Default::default()
         };
-        Request::write_command::<_, abi::ExCreateWqResp>(cmd::EX_CREATE_WQ, &core)
+        request.write_command::<_, abi::ExCreateWqResp>(cmd::EX_CREATE_WQ, &core);
     }
 }
 
 impl Command for CreateWq {
     type Reply = CreateWqReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateWq;
 
     fn subject(&self) -> Subject {
@@ -85,14 +86,16 @@ impl Command for CreateWq {
         )
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let request = match spelling {
-            Spelling::Native => self.native(),
-            Spelling::Write => self.extended(),
-        };
-        Some(request.driver(&self.driver))
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => self.native(request),
+            Spelling::Write => self.extended(request),
+        }
+        request.driver(&self.driver);
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         use attr::create_wq as id;
         let (handle, wqn, max_wr, max_sge) = match spelling {
@@ -118,7 +121,7 @@ impl Command for CreateWq {
             wqn,
             max_wr,
             max_sge,
-            driver: answer.driver_reply(),
+            driver: answer.driver_reply(&self.driver),
         })
     }
 }
@@ -132,21 +135,26 @@ pub(crate) struct ModifyWq {
 
 impl Command for ModifyWq {
     type Reply = ();
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifyWq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("WQ", self.core.wq_handle.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(
-                Request::write_command::<_, ()>(cmd::EX_MODIFY_WQ, &self.core).driver(&self.driver),
-            ),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request
+                    .write_command::<_, ()>(cmd::EX_MODIFY_WQ, &self.core)
+                    .driver(&self.driver);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -159,28 +167,32 @@ pub(crate) struct DestroyWq(pub(crate) WqHandle);
 impl Command for DestroyWq {
     /// How many asynchronous events of the WQ were read.
     type Reply = u32;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DestroyWq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("WQ", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         use attr::destroy_wq as id;
-        Some(match spelling {
-            Spelling::Native => Request::method(object::WQ, method::wq::DESTROY)
+        match spelling {
+            Spelling::Native => request
+                .method(object::WQ, method::wq::DESTROY)
                 .handle(id::HANDLE, self.0.0)
                 .output(id::RESP, size_of::<u32>()),
-            Spelling::Write => Request::write_command::<_, abi::ExDestroyWqResp>(
+            Spelling::Write => request.write_command::<_, abi::ExDestroyWqResp>(
                 cmd::EX_DESTROY_WQ,
                 &abi::ExDestroyWq {
                     comp_mask: 0,
                     wq_handle: self.0.0,
                 },
             ),
-        })
+        };
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<u32, Malformed> {
         match spelling {
             Spelling::Native => answer.answer(attr::destroy_wq::RESP),
@@ -204,6 +216,7 @@ pub(crate) struct CreateRwqIndTable {
 impl Command for CreateRwqIndTable {
     /// The table, and its number.
     type Reply = (RwqIndTblHandle, u32);
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::CreateRwqIndTable;
 
     fn subject(&self) -> Subject {
@@ -213,28 +226,28 @@ impl Command for CreateRwqIndTable {
         )
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::ExCreateRwqIndTable {
             comp_mask: 0,
             log_ind_tbl_size: self.log_size,
         };
         match spelling {
-            Spelling::Native => None,
+            Spelling::Native => {}
             Spelling::Write => {
                 let mut bytes: SmallVec<[u8; 128]> = SmallVec::from_slice(core.as_bytes());
                 bytes.extend_from_slice(self.wqs.as_bytes());
                 // An extended command is counted in units of 8 bytes.
                 bytes.resize(bytes.len().next_multiple_of(8), 0);
-                Some(
-                    Request::write_command::<[u8], abi::ExCreateRwqIndTableResp>(
-                        cmd::EX_CREATE_RWQ_IND_TBL,
-                        &bytes,
-                    ),
-                )
+                request.write_command::<[u8], abi::ExCreateRwqIndTableResp>(
+                    cmd::EX_CREATE_RWQ_IND_TBL,
+                    &bytes,
+                );
             }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let response: abi::ExCreateRwqIndTableResp = answer.response()?;
         Ok((
@@ -250,26 +263,30 @@ pub(crate) struct DestroyRwqIndTable(pub(crate) RwqIndTblHandle);
 
 impl Command for DestroyRwqIndTable {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DestroyRwqIndTable;
 
     fn subject(&self) -> Subject {
         Subject::numbered("indirection table", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        Some(match spelling {
-            Spelling::Native => Request::method(object::RWQ_IND_TBL, method::rwq_ind_tbl::DESTROY)
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => request
+                .method(object::RWQ_IND_TBL, method::rwq_ind_tbl::DESTROY)
                 .handle(attr::destroy_rwq_ind_tbl::HANDLE, self.0.0),
-            Spelling::Write => Request::write_command::<_, ()>(
+            Spelling::Write => request.write_command::<_, ()>(
                 cmd::EX_DESTROY_RWQ_IND_TBL,
                 &abi::ExDestroyRwqIndTable {
                     comp_mask: 0,
                     ind_tbl_handle: self.0.0,
                 },
             ),
-        })
+        };
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }

@@ -21,6 +21,7 @@ pub(crate) struct OpenXrcd {
 
 impl Command for OpenXrcd {
     type Reply = XrcdHandle;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::OpenXrcd;
 
     fn subject(&self) -> Subject {
@@ -30,21 +31,22 @@ impl Command for OpenXrcd {
         }
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::OpenXrcd {
             fd: self.file.unwrap_or(-1) as u32,
             oflags: self.oflags,
             ..Default::default()
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, abi::OpenXrcdResp>(
-                cmd::OPEN_XRCD,
-                &core,
-            )),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, abi::OpenXrcdResp>(cmd::OPEN_XRCD, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<XrcdHandle, Malformed> {
         let response: abi::OpenXrcdResp = answer.response()?;
         Ok(XrcdHandle(response.xrcd_handle))
@@ -57,25 +59,29 @@ pub(crate) struct CloseXrcd(pub(crate) XrcdHandle);
 
 impl Command for CloseXrcd {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::CloseXrcd;
 
     fn subject(&self) -> Subject {
         Subject::numbered("XRC domain", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        Some(match spelling {
-            Spelling::Native => Request::method(object::XRCD, method::xrcd::DESTROY)
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => request
+                .method(object::XRCD, method::xrcd::DESTROY)
                 .handle(attr::destroy_xrcd::HANDLE, self.0.0),
-            Spelling::Write => Request::write_command::<_, ()>(
+            Spelling::Write => request.write_command::<_, ()>(
                 cmd::CLOSE_XRCD,
                 &abi::CloseXrcd {
                     xrcd_handle: self.0.0,
                 },
             ),
-        })
+        };
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -95,17 +101,20 @@ pub(crate) struct CreateXrcTarget {
 impl Command for CreateXrcTarget {
     /// The queue pair and its number on the wire.
     type Reply = (QpHandle, u32);
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateQp;
 
     fn subject(&self) -> Subject {
         Subject::named("XRC target", format_args!("in XRC domain {}", self.xrcd.0))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         use attr::create_qp as id;
         let request = match spelling {
             Spelling::Native => {
-                let request = Request::method(object::QP, method::qp::CREATE)
+                let request = request
+                    .method(object::QP, method::qp::CREATE)
                     .new_object(id::HANDLE)
                     .handle(id::XRCD_HANDLE, self.xrcd.0)
                     .u64(id::USER_HANDLE, self.user_handle)
@@ -125,12 +134,13 @@ impl Command for CreateXrcTarget {
                     qp_type: QpType::XRC_RECV.0 as u8,
                     ..Default::default()
                 };
-                Request::write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)
+                request.write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)
             }
         };
-        Some(request.driver(&self.driver))
+        request.driver(&self.driver);
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         use attr::create_qp as id;
         let (handle, qpn) = match spelling {
@@ -159,6 +169,7 @@ pub(crate) struct OpenQp {
 
 impl Command for OpenQp {
     type Reply = QpHandle;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::OpenQp;
 
     fn subject(&self) -> Subject {
@@ -168,7 +179,8 @@ impl Command for OpenQp {
         )
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::OpenQp {
             user_handle: self.user_handle,
             pd_handle: self.xrcd.0,
@@ -177,14 +189,14 @@ impl Command for OpenQp {
             ..Default::default()
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, abi::CreateQpResp>(
-                cmd::OPEN_QP,
-                &core,
-            )),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, abi::CreateQpResp>(cmd::OPEN_QP, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<QpHandle, Malformed> {
         let response: abi::CreateQpResp = answer.response()?;
         if response.qpn != self.qpn {

@@ -3,7 +3,7 @@
 
 use uverbs_uapi::handle::{DmHandle, FlowHandle, QpHandle, SrqHandle, WqHandle};
 
-use super::{Driver, RecvQueue};
+use super::{Device, RecvQueue, SrqBacking};
 use crate::alloc::Buffers;
 use crate::command::{
     AllocDm, CommandFd, CreateFlow, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq, DestroyWq,
@@ -12,16 +12,16 @@ use crate::command::{
 use crate::error::{Error, Result, Subject, Verb};
 
 /// Commands that some drivers have data of their own or rings for.
-impl Driver {
+impl Device {
     /// Creates a shared receive queue of the type XRC or tag matching; its number on the wire comes last.
     pub(crate) fn create_xsrq(
-        self,
+        &self,
         fd: &CommandFd,
         mut command: CreateSrq,
         _buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, RecvQueue, u32)> {
+    ) -> Result<(SrqHandle, RecvQueue, SrqBacking, u32)> {
         #[cfg(feature = "rxe")]
-        if self == Driver::Rxe {
+        if matches!(self, Device::Rxe) {
             command.driver = super::rxe::srq_data();
         }
         let handle = fd.execute(&command)?.handle;
@@ -35,7 +35,7 @@ impl Driver {
 
     /// Creates a work queue; its number comes second.
     pub(crate) fn create_wq(
-        self,
+        &self,
         fd: &CommandFd,
         command: CreateWq,
         _buffers: Option<&Buffers>,
@@ -46,24 +46,25 @@ impl Driver {
         Err(self.without_rings(Verb::CreateWq, "work queues"))
     }
 
-    fn without_rings(self, verb: Verb, what: &'static str) -> Error {
+    /// The error for queues that this library's driver cannot use.
+    pub(super) fn without_rings(&self, verb: Verb, what: &'static str) -> Error {
         Error::unsupported(
             verb,
             Subject::the(what),
             format!(
-                "the kernel has them, and the driver {self:?} of this library lacks their rings"
+                "the kernel has them, and this library's driver for the device lacks their rings"
             ),
         )
     }
 
     /// Changes a work queue.
-    pub(crate) fn modify_wq(self, fd: &CommandFd, command: &ModifyWq) -> Result<()> {
+    pub(crate) fn modify_wq(&self, fd: &CommandFd, command: &ModifyWq) -> Result<()> {
         fd.execute(command)
     }
 
     /// Creates a queue pair that is the target of an XRC domain.
     pub(crate) fn create_xrc_target(
-        self,
+        &self,
         fd: &CommandFd,
         command: &CreateXrcTarget,
     ) -> Result<(QpHandle, u32)> {
@@ -71,20 +72,20 @@ impl Driver {
     }
 
     /// Allocates memory of the device's own.
-    pub(crate) fn alloc_dm(self, fd: &CommandFd, command: &AllocDm) -> Result<DmHandle> {
+    pub(crate) fn alloc_dm(&self, fd: &CommandFd, command: &AllocDm) -> Result<DmHandle> {
         fd.execute(command)
     }
 
     /// Creates a flow rule.
-    pub(crate) fn create_flow(self, fd: &CommandFd, command: &CreateFlow) -> Result<FlowHandle> {
+    pub(crate) fn create_flow(&self, fd: &CommandFd, command: &CreateFlow) -> Result<FlowHandle> {
         fd.execute(command)
     }
 }
 
 /// What is nothing but the driver's: the kernel has no command for it.
-impl Driver {
+impl Device {
     /// The key of the memory region that swallows what is written to it and gives zeros.
-    pub(crate) fn null_lkey(self) -> Result<u32> {
+    pub(crate) fn null_lkey(&self) -> Result<u32> {
         Err(self.lacks(
             Verb::AllocNullMr,
             "a null MR: no key that stands for no memory",
@@ -92,25 +93,25 @@ impl Driver {
     }
 
     /// The device's clock now, in its own ticks.
-    pub(crate) fn raw_clock(self, _fd: &CommandFd) -> Result<u64> {
+    pub(crate) fn raw_clock(&self, _fd: &CommandFd) -> Result<u64> {
         Err(self.lacks(Verb::QueryRtValues, "a clock that programs can read"))
     }
 
     /// The options for enhanced connection establishment that a queue pair has.
-    pub(crate) fn query_ece(self, _qp: QpHandle) -> Result<u32> {
+    pub(crate) fn query_ece(&self, _qp: QpHandle) -> Result<u32> {
         Err(self.lacks(Verb::QueryEce, "enhanced connection establishment"))
     }
 
     /// Sets the options for enhanced connection establishment that a queue pair is to use.
-    pub(crate) fn set_ece(self, _qp: QpHandle, _options: u32) -> Result<()> {
+    pub(crate) fn set_ece(&self, _qp: QpHandle, _options: u32) -> Result<()> {
         Err(self.lacks(Verb::SetEce, "enhanced connection establishment"))
     }
 
-    fn lacks(self, verb: Verb, what: &'static str) -> Error {
+    fn lacks(&self, verb: Verb, what: &'static str) -> Error {
         Error::unsupported(
             verb,
             Subject::the("device"),
-            format!("the driver {self:?} does not have {what}"),
+            format!("this library's driver for the device does not have {what}"),
         )
     }
 }

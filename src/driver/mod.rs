@@ -4,19 +4,35 @@
 //! and nothing to dispatch. Above this line nothing knows which device it talks to; below it nothing
 //! knows reference counts and lifetimes.
 
+#![cfg_attr(
+    not(all(feature = "rxe", feature = "mlx5")),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "a driver that is not built in may be the only one to use a thing"
+    )
+)]
+
+#[cfg(not(any(feature = "rxe", feature = "mlx5")))]
+compile_error!("a driver is needed: the feature `rxe`, `mlx5`, or both");
+
 mod generic;
+#[cfg(feature = "mlx5")]
+mod mlx5;
 #[cfg(feature = "rxe")]
 mod rxe;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
-use uverbs_uapi::handle::{AhHandle, CqHandle, QpHandle, SrqHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, PdHandle, QpHandle, SrqHandle};
 
 use crate::alloc::Buffers;
 use crate::command::{
-    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, GetContext, GetContextReply, ModifySrq,
+    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, GetContextReply, ModifySrq, ReqNotifyCq,
     ResizeCq,
 };
 use crate::cq::PollError;
@@ -30,6 +46,8 @@ use crate::wr::{Destination, Operation, Payload, PostError};
 pub(crate) enum Driver {
     #[cfg(feature = "rxe")]
     Rxe,
+    #[cfg(feature = "mlx5")]
+    Mlx5,
 }
 
 impl Driver {
@@ -38,6 +56,8 @@ impl Driver {
         let (driver, versions) = match id {
             #[cfg(feature = "rxe")]
             DriverId::RXE => (Driver::Rxe, rxe::ABI_VERSIONS),
+            #[cfg(feature = "mlx5")]
+            DriverId::MLX5 => (Driver::Mlx5, mlx5::ABI_VERSIONS),
             _ => {
                 let missing = format!("a driver for {id} devices in this build");
                 return Err(Error::unsupported(
@@ -63,31 +83,84 @@ impl Driver {
     }
 
     /// Makes the open file a context of the device.
-    pub(crate) fn get_context(self, fd: &CommandFd) -> Result<GetContextReply> {
+    pub(crate) fn get_context(self, fd: &CommandFd) -> Result<(Device, GetContextReply)> {
         match self {
             #[cfg(feature = "rxe")]
-            Driver::Rxe => fd.execute(&GetContext),
+            Driver::Rxe => rxe::get_context(fd).map(|reply| (Device::Rxe, reply)),
+            #[cfg(feature = "mlx5")]
+            Driver::Mlx5 => {
+                mlx5::get_context(fd).map(|(device, reply)| (Device::Mlx5(Arc::new(device)), reply))
+            }
+        }
+    }
+
+    /// Takes part in a context that somebody else has made of the open file.
+    pub(crate) fn query_context(self, fd: &CommandFd) -> Result<(Device, GetContextReply)> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Driver::Rxe => rxe::query_context(fd).map(|reply| (Device::Rxe, reply)),
+            #[cfg(feature = "mlx5")]
+            Driver::Mlx5 => mlx5::query_context(fd)
+                .map(|(device, reply)| (Device::Mlx5(Arc::new(device)), reply)),
+        }
+    }
+}
+
+/// What a context has of its device.
+#[derive(Clone, Debug)]
+pub(crate) enum Device {
+    #[cfg(feature = "rxe")]
+    Rxe,
+    #[cfg(feature = "mlx5")]
+    Mlx5(Arc<mlx5::Device>),
+}
+
+impl Device {
+    /// Allocates a protection domain.
+    pub(crate) fn alloc_pd(&self, fd: &CommandFd) -> Result<PdHandle> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Device::Rxe => rxe::alloc_pd(fd),
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => mlx5::alloc_pd(fd),
+        }
+    }
+
+    /// Checks with the driver what the kernel's list of handles has told.
+    pub(crate) fn import_pd(&self, fd: &CommandFd, handle: PdHandle) -> Result<()> {
+        match self {
+            // The driver has no such question.
+            #[cfg(feature = "rxe")]
+            Device::Rxe => {
+                let _ = (fd, handle);
+                Ok(())
+            }
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => mlx5::import_pd(fd, handle),
         }
     }
 
     /// Creates a completion queue.
     pub(crate) fn create_cq(
-        self,
+        &self,
         fd: &CommandFd,
         command: CreateCq,
         buffers: Option<&Buffers>,
     ) -> Result<(CqHandle, Cq)> {
         match self {
             #[cfg(feature = "rxe")]
-            Driver::Rxe => {
+            Device::Rxe => {
                 rxe::create_cq(fd, command, buffers).map(|(handle, cq)| (handle, Cq::Rxe(cq)))
             }
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(device) => mlx5::create_cq(device, fd, command, buffers)
+                .map(|(handle, cq)| (handle, Cq::Mlx5(cq))),
         }
     }
 
     /// Gives a completion queue another size; the completions that wait stay.
     pub(crate) fn resize_cq(
-        self,
+        &self,
         fd: &CommandFd,
         command: ResizeCq,
         cq: &mut Cq,
@@ -95,53 +168,120 @@ impl Driver {
     ) -> Result<()> {
         match (self, cq) {
             #[cfg(feature = "rxe")]
-            (Driver::Rxe, Cq::Rxe(cq)) => rxe::resize_cq(fd, command, cq, buffers),
+            (Device::Rxe, Cq::Rxe(cq)) => rxe::resize_cq(fd, command, cq, buffers),
+            #[cfg(feature = "mlx5")]
+            (Device::Mlx5(device), Cq::Mlx5(cq)) => {
+                mlx5::resize_cq(device, fd, command, cq, buffers)
+            }
+            #[cfg(all(feature = "rxe", feature = "mlx5"))]
+            _ => Err(foreign(Verb::ResizeCq)),
+        }
+    }
+
+    /// Asks for an event when the next completion arrives.
+    pub(crate) fn arm_cq(
+        &self,
+        fd: &CommandFd,
+        handle: CqHandle,
+        cq: &mut Cq,
+        solicited_only: bool,
+    ) -> Result<()> {
+        match cq {
+            #[cfg(feature = "rxe")]
+            Cq::Rxe(_) => fd.execute(&ReqNotifyCq {
+                cq: handle,
+                solicited_only,
+            }),
+            #[cfg(feature = "mlx5")]
+            Cq::Mlx5(cq) => {
+                let _ = (fd, handle);
+                cq.arm(solicited_only);
+                Ok(())
+            }
         }
     }
 
     /// Creates a queue pair.
     pub(crate) fn create_qp(
-        self,
+        &self,
         fd: &Arc<CommandFd>,
         command: CreateQp,
-        buffers: Option<&Buffers>,
+        parts: &QpParts<'_>,
     ) -> Result<NewQp> {
         match self {
             #[cfg(feature = "rxe")]
-            Driver::Rxe => rxe::create_qp(fd, command, buffers).map(|qp| NewQp {
+            Device::Rxe => rxe::create_qp(fd, command, parts.buffers).map(|qp| NewQp {
                 handle: qp.handle,
                 qpn: qp.qpn,
                 send: SendQueue::Rxe(qp.send),
                 recv: qp.recv.map(RecvQueue::Rxe),
+                backing: QpBacking::Rxe,
             }),
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(device) => {
+                if !matches!(command.qp_type, QpType::RC | QpType::UC | QpType::UD) {
+                    let what = "queue pairs for raw packets or XRC";
+                    return Err(self.without_rings(Verb::CreateQp, what));
+                }
+                let (Some(send_cq), Some(recv_cq)) = (parts.send_cq.mlx5(), parts.recv_cq.mlx5())
+                else {
+                    return Err(foreign(Verb::CreateQp));
+                };
+                let thread_domain = match parts.thread_domain {
+                    Some(domain) => Some(domain.mlx5(device, fd)?),
+                    None => None,
+                };
+                let parts = mlx5::Parts {
+                    send_cq,
+                    recv_cq,
+                    srq: parts.srq.and_then(RecvQueue::mlx5_shared),
+                    buffers: parts.buffers,
+                    thread_domain: thread_domain.as_ref(),
+                };
+                mlx5::create_qp(device, fd, command, &parts).map(|qp| NewQp {
+                    handle: qp.handle,
+                    qpn: qp.qpn,
+                    send: SendQueue::Mlx5(qp.send),
+                    recv: qp.recv.map(RecvQueue::Mlx5),
+                    backing: QpBacking::Mlx5(qp.core),
+                })
+            }
         }
     }
 
     /// Creates a shared receive queue.
     pub(crate) fn create_srq(
-        self,
+        &self,
         fd: &CommandFd,
         command: CreateSrq,
         buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, RecvQueue)> {
+    ) -> Result<(SrqHandle, RecvQueue, SrqBacking)> {
         match self {
             #[cfg(feature = "rxe")]
-            Driver::Rxe => rxe::create_srq(fd, command, buffers)
-                .map(|(handle, queue)| (handle, RecvQueue::Rxe(queue))),
+            Device::Rxe => rxe::create_srq(fd, command, buffers)
+                .map(|(handle, queue)| (handle, RecvQueue::Rxe(queue), SrqBacking::Rxe)),
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(device) => {
+                mlx5::create_srq(device, fd, command, buffers).map(|(handle, queue, ring)| {
+                    (handle, RecvQueue::Mlx5Shared(queue), SrqBacking::Mlx5(ring))
+                })
+            }
         }
     }
 
     /// Sets an attribute of a shared receive queue that leaves its ring alone.
-    pub(crate) fn modify_srq(self, fd: &CommandFd, command: ModifySrq) -> Result<()> {
+    pub(crate) fn modify_srq(&self, fd: &CommandFd, command: ModifySrq) -> Result<()> {
         match self {
             #[cfg(feature = "rxe")]
-            Driver::Rxe => rxe::modify_srq(fd, command),
+            Device::Rxe => rxe::modify_srq(fd, command),
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => fd.execute(&command),
         }
     }
 
     /// Gives a shared receive queue another size; its waiting requests stay.
     pub(crate) fn resize_srq(
-        self,
+        &self,
         fd: &CommandFd,
         command: ModifySrq,
         queue: &mut RecvQueue,
@@ -149,17 +289,51 @@ impl Driver {
     ) -> Result<()> {
         match (self, queue) {
             #[cfg(feature = "rxe")]
-            (Driver::Rxe, RecvQueue::Rxe(queue)) => rxe::resize_srq(fd, command, queue, buffers),
+            (Device::Rxe, RecvQueue::Rxe(queue)) => rxe::resize_srq(fd, command, queue, buffers),
+            #[cfg(feature = "mlx5")]
+            (Device::Mlx5(_), _) => Err(Error::unsupported(
+                Verb::ModifySrq,
+                Subject::numbered("SRQ", command.core.srq_handle.into()),
+                "shared receive queues that change their size (`mlx5_ib_modify_srq`)",
+            )),
+            #[cfg(all(feature = "rxe", feature = "mlx5"))]
+            _ => Err(foreign(Verb::ModifySrq)),
         }
     }
 
-    /// Creates an address handle and returns it with the number by which work requests name it.
-    pub(crate) fn create_ah(self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, u32)> {
+    /// Creates an address handle.
+    pub(crate) fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, Ah)> {
         match self {
             #[cfg(feature = "rxe")]
-            Driver::Rxe => rxe::create_ah(fd, command),
+            Device::Rxe => {
+                rxe::create_ah(fd, command).map(|(handle, number)| (handle, Ah::Rxe(number)))
+            }
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => {
+                mlx5::create_ah(fd, command).map(|(handle, ah)| (handle, Ah::Mlx5(ah)))
+            }
         }
     }
+}
+
+/// An object of another driver's. The nouns compare contexts before they come here, so it is not seen.
+#[cfg(feature = "mlx5")]
+#[cold]
+fn foreign(verb: Verb) -> Error {
+    Error::invalid(
+        verb,
+        Subject::the("object"),
+        "it belongs to a device of another driver",
+    )
+}
+
+/// What a queue pair is made of besides its command.
+pub(crate) struct QpParts<'a> {
+    pub(crate) send_cq: &'a Cq,
+    pub(crate) recv_cq: &'a Cq,
+    pub(crate) srq: Option<&'a RecvQueue>,
+    pub(crate) buffers: Option<&'a Buffers>,
+    pub(crate) thread_domain: Option<&'a ThreadDomain>,
 }
 
 /// A queue pair that a driver has created.
@@ -170,6 +344,132 @@ pub(crate) struct NewQp {
     pub(crate) send: SendQueue,
     /// None if the QP receives from an SRQ.
     pub(crate) recv: Option<RecvQueue>,
+    pub(crate) backing: QpBacking,
+}
+
+/// What of a completion queue must stay until the kernel has let go of it. A clone that is forgotten keeps it for good.
+#[derive(Clone, Debug)]
+pub(crate) enum CqBacking {
+    #[cfg(feature = "rxe")]
+    Rxe,
+    #[cfg(feature = "mlx5")]
+    Mlx5(Arc<mlx5::CqCore>),
+}
+
+impl CqBacking {
+    /// The count of the queue's events that were read, if arming depends on it.
+    pub(crate) fn events(&self) -> Option<&Arc<AtomicU32>> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe => None,
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(core) => Some(core.events()),
+        }
+    }
+}
+
+/// As [`CqBacking`], of a queue pair.
+#[derive(Clone, Debug)]
+pub(crate) enum QpBacking {
+    #[cfg(feature = "rxe")]
+    Rxe,
+    #[cfg(feature = "mlx5")]
+    Mlx5(Arc<mlx5::QpCore>),
+}
+
+impl QpBacking {
+    /// Whether the kernel knows how much the send queue holds; where the ring is this side's it is told of blocks only.
+    pub(crate) fn kernel_knows_caps(&self) -> bool {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe => true,
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(_) => false,
+        }
+    }
+
+    /// Follows the kernel, which has taken the queue pair to the state RESET.
+    pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
+        match (self, send) {
+            // The kernel keeps the rings of these and goes on where they are.
+            #[cfg(feature = "rxe")]
+            (Self::Rxe, SendQueue::Rxe(_)) => {
+                let _ = recv;
+            }
+            #[cfg(feature = "mlx5")]
+            (Self::Mlx5(core), SendQueue::Mlx5(send)) => {
+                let recv = match recv {
+                    Some(RecvQueue::Mlx5(recv)) => Some(recv),
+                    _ => None,
+                };
+                core.reset(send, recv);
+            }
+            #[cfg(all(feature = "rxe", feature = "mlx5"))]
+            _ => {}
+        }
+    }
+}
+
+/// As [`CqBacking`], of a shared receive queue.
+#[derive(Clone, Debug)]
+pub(crate) enum SrqBacking {
+    #[cfg(feature = "rxe")]
+    Rxe,
+    #[cfg(feature = "mlx5")]
+    Mlx5(#[expect(dead_code, reason = "held until the kernel has let go")] Arc<mlx5::SrqRing>),
+}
+
+/// The hardware that a thread domain picks, once a queue pair needs it.
+#[derive(Debug, Default)]
+pub(crate) struct ThreadDomain {
+    #[cfg(feature = "mlx5")]
+    register: std::sync::OnceLock<Arc<mlx5::Lease>>,
+}
+
+#[cfg(feature = "mlx5")]
+impl ThreadDomain {
+    fn mlx5(&self, device: &mlx5::Device, fd: &CommandFd) -> Result<Arc<mlx5::Lease>> {
+        if let Some(lease) = self.register.get() {
+            return Ok(Arc::clone(lease));
+        }
+        let lease = device.alloc_td(fd)?;
+        // Two threads may come here at once: the first register stays, the other goes back unused.
+        Ok(Arc::clone(self.register.get_or_init(|| lease)))
+    }
+}
+
+/// An address handle, as work requests name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ah {
+    /// Its number.
+    #[cfg(feature = "rxe")]
+    Rxe(u32),
+    #[cfg(feature = "mlx5")]
+    Mlx5(mlx5::Ah),
+}
+
+impl Ah {
+    /// Its number; one that no address handle has if it is another driver's.
+    #[cfg(feature = "rxe")]
+    #[inline(always)]
+    pub(crate) fn rxe(&self) -> u32 {
+        match self {
+            Self::Rxe(number) => *number,
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(_) => 0,
+        }
+    }
+
+    /// Its address vector; one that leads nowhere if it is another driver's.
+    #[cfg(feature = "mlx5")]
+    #[inline(always)]
+    pub(crate) fn mlx5(&self) -> mlx5::Datagram {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(_) => mlx5::NOWHERE,
+            Self::Mlx5(ah) => ah.datagram(),
+        }
+    }
 }
 
 /// A send queue.
@@ -177,6 +477,8 @@ pub(crate) struct NewQp {
 pub(crate) enum SendQueue {
     #[cfg(feature = "rxe")]
     Rxe(rxe::SendQueue),
+    #[cfg(feature = "mlx5")]
+    Mlx5(mlx5::SendQueue),
 }
 
 /// A request in a send queue whose id and flags can still change.
@@ -184,6 +486,8 @@ pub(crate) enum SendQueue {
 pub(crate) enum SendSlot {
     #[cfg(feature = "rxe")]
     Rxe(rxe::SendSlot),
+    #[cfg(feature = "mlx5")]
+    Mlx5(mlx5::SendSlot),
 }
 
 impl SendQueue {
@@ -192,6 +496,8 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.capacity(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.capacity(),
         }
     }
 
@@ -200,6 +506,8 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.max_sge(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.max_sge(),
         }
     }
 
@@ -208,6 +516,8 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.max_inline(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.max_inline(),
         }
     }
 
@@ -217,6 +527,8 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.invalidates(transport),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(_) => transport != QpType::UD,
         }
     }
 
@@ -226,6 +538,8 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.binds_zero_based(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(_) => true,
         }
     }
 
@@ -234,6 +548,8 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.in_flight(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.in_flight(),
         }
     }
 
@@ -243,6 +559,8 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.pending(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.pending(),
         }
     }
 
@@ -251,12 +569,14 @@ impl SendQueue {
     pub(crate) fn push(
         &mut self,
         operation: Operation,
-        to: Option<Destination>,
+        to: Option<Destination<'_>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.push(operation, to, payload).map(SendSlot::Rxe),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.push(operation, to, payload).map(SendSlot::Mlx5),
         }
     }
 
@@ -266,6 +586,11 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.ring(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => {
+                queue.ring();
+                Ok(())
+            }
         }
     }
 
@@ -275,6 +600,8 @@ impl SendQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.abandon(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.abandon(),
         }
     }
 }
@@ -286,6 +613,8 @@ impl SendSlot {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(slot) => slot.set_id(wr_id),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(slot) => slot.set_id(wr_id),
         }
     }
 
@@ -295,6 +624,8 @@ impl SendSlot {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(slot) => slot.add_flags(flags),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(slot) => slot.add_flags(flags),
         }
     }
 }
@@ -304,14 +635,30 @@ impl SendSlot {
 pub(crate) enum RecvQueue {
     #[cfg(feature = "rxe")]
     Rxe(rxe::RecvQueue),
+    #[cfg(feature = "mlx5")]
+    Mlx5(mlx5::RecvQueue),
+    #[cfg(feature = "mlx5")]
+    Mlx5Shared(mlx5::SharedRecvQueue),
 }
 
 impl RecvQueue {
+    #[cfg(feature = "mlx5")]
+    fn mlx5_shared(&self) -> Option<&mlx5::SharedRecvQueue> {
+        match self {
+            Self::Mlx5Shared(queue) => Some(queue),
+            _ => None,
+        }
+    }
+
     /// The most requests in flight.
     pub(crate) fn capacity(&self) -> u32 {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.capacity(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.capacity(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5Shared(queue) => queue.capacity(),
         }
     }
 
@@ -320,6 +667,10 @@ impl RecvQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.max_sge(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.max_sge(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5Shared(queue) => queue.max_sge(),
         }
     }
 
@@ -328,6 +679,10 @@ impl RecvQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.in_flight(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.in_flight(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5Shared(queue) => queue.in_flight(),
         }
     }
 
@@ -337,6 +692,10 @@ impl RecvQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.pending(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.pending(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5Shared(queue) => queue.pending(),
         }
     }
 
@@ -346,6 +705,10 @@ impl RecvQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.push(wr_id, slices),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.push(wr_id, slices),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5Shared(queue) => queue.push(wr_id, slices),
         }
     }
 
@@ -355,6 +718,10 @@ impl RecvQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.ring(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.ring(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5Shared(queue) => queue.ring(),
         }
     }
 
@@ -364,11 +731,16 @@ impl RecvQueue {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.abandon(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.abandon(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5Shared(queue) => queue.abandon(),
         }
     }
 }
 
-/// How far the completions of a queue can be taken: an index of its ring.
+/// How far the completions of a queue can be taken: an index of its ring. Where completions say themselves whether they
+/// are there it says nothing.
 pub(crate) type Mark = u32;
 
 /// A completion queue.
@@ -376,23 +748,48 @@ pub(crate) type Mark = u32;
 pub(crate) enum Cq {
     #[cfg(feature = "rxe")]
     Rxe(rxe::Cq),
+    #[cfg(feature = "mlx5")]
+    Mlx5(mlx5::Cq),
 }
 
 impl Cq {
+    /// What must outlive it.
+    pub(crate) fn backing(&self) -> CqBacking {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(_) => CqBacking::Rxe,
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(cq) => CqBacking::Mlx5(Arc::clone(cq.core())),
+        }
+    }
+
+    #[cfg(feature = "mlx5")]
+    fn mlx5(&self) -> Option<&mlx5::CqCore> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(_) => None,
+            Self::Mlx5(cq) => Some(cq.core()),
+        }
+    }
+
     /// The most completions that wait at a time.
     pub(crate) fn capacity(&self) -> u32 {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(cq) => cq.capacity(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(cq) => cq.capacity(),
         }
     }
 
     /// A mark of how far completions can be taken now.
     #[inline(always)]
-    pub(crate) fn filled(&self) -> Result<Mark, PollError> {
+    pub(crate) fn filled(&mut self) -> Result<Mark, PollError> {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(cq) => cq.filled(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(cq) => cq.filled(),
         }
     }
 
@@ -401,6 +798,11 @@ impl Cq {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(cq) => cq.is_at(filled),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(cq) => {
+                let _ = filled;
+                cq.is_empty()
+            }
         }
     }
 
@@ -410,6 +812,8 @@ impl Cq {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(cq) => cq.take(filled).map(Completion::Rxe),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(cq) => cq.take().map(Completion::Mlx5),
         }
     }
 
@@ -419,6 +823,8 @@ impl Cq {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(cq) => cq.release(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(cq) => cq.release(),
         }
     }
 }
@@ -428,6 +834,8 @@ impl Cq {
 pub(crate) enum Completion {
     #[cfg(feature = "rxe")]
     Rxe(rxe::Completion),
+    #[cfg(feature = "mlx5")]
+    Mlx5(mlx5::Completion),
 }
 
 /// The fields of a completion, each read only when asked for; their meaning is told in `crate::wc`.
@@ -437,6 +845,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.wr_id(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.wr_id(),
         }
     }
 
@@ -445,6 +855,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.status(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.status(),
         }
     }
 
@@ -453,6 +865,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.opcode(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.opcode(),
         }
     }
 
@@ -461,6 +875,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.vendor_err(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.vendor_err(),
         }
     }
 
@@ -469,6 +885,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.byte_len(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.byte_len(),
         }
     }
 
@@ -477,6 +895,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.qp_num(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.qp_num(),
         }
     }
 
@@ -485,6 +905,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.src_qp(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.src_qp(),
         }
     }
 
@@ -493,6 +915,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.ex(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.ex(),
         }
     }
 
@@ -501,6 +925,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.flags(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.flags(),
         }
     }
 
@@ -509,6 +935,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.timestamp(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.timestamp(),
         }
     }
 
@@ -517,6 +945,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.pkey_index(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.pkey_index(),
         }
     }
 
@@ -525,6 +955,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.slid(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.slid(),
         }
     }
 
@@ -533,6 +965,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.sl(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.sl(),
         }
     }
 
@@ -541,6 +975,8 @@ impl Completion {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(completion) => completion.dlid_path_bits(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(completion) => completion.dlid_path_bits(),
         }
     }
 }

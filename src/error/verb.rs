@@ -176,6 +176,8 @@ verbs! {
     SetEce = "set_ece",
     /// Lists the objects of all processes on a device.
     QueryResources = "query_resources",
+    /// Allocates a page of the device's registers.
+    AllocUar = "alloc_uar",
     /// Maps a ring or a register page of the device.
     MapQueue = "map_queue",
     /// Offers a protection domain to other processes.

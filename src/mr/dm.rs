@@ -9,7 +9,7 @@ use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
 
 use super::check_access;
-use super::region::{Held, Region};
+use super::region::{Held, Region, Still};
 use crate::command::RegDmMr;
 use crate::dm::{Dm, DmShared};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
@@ -58,7 +58,7 @@ impl Pd {
             or_pd: None,
         };
         Ok(DmMr {
-            held: Held::new(Arc::clone(dm.shared()), region),
+            held: Held::new(Still::new(Arc::clone(dm.shared())), region),
         })
     }
 }

@@ -6,7 +6,7 @@ use std::ptr;
 
 use uverbs_uapi::flags::{AccessFlags, OdpGeneralCapBits};
 
-use super::region::{Held, Region};
+use super::region::{Held, Region, Still};
 use super::{check_access, with_access, without_unknown_options};
 use crate::command::RegMr;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
@@ -56,7 +56,7 @@ impl Pd {
             or_pd: None,
         };
         Ok(ImplicitMr {
-            held: Held::new((), region),
+            held: Held::new(Still::new(()), region),
         })
     }
 

@@ -2,7 +2,7 @@
 //! word at once. Not every device has the last two, so they are refused here where it does not: a device that is
 //! given one all the same puts the queue pair into the error state.
 
-use uverbs_uapi::enums::FlushLevel;
+use uverbs_uapi::enums::{FlushLevel, MwType};
 use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags};
 
 use super::send::{ATOMIC, Batch, Posted, gather};
@@ -93,6 +93,7 @@ impl<T: BindWindow> Batch<'_, T> {
             address: 0,
             length: 0,
             access: AccessFlags::empty(),
+            of_queue_pair: false,
         };
         self.push_bind(mw, nothing)
     }
@@ -134,6 +135,11 @@ impl<T: BindWindow> Batch<'_, T> {
         if mw.tag() != self.half().pd() {
             return Err(PostError::ForeignPd);
         }
+        let of_queue_pair = K::KIND == MwType::TYPE_2;
+        let bind = Bind {
+            of_queue_pair,
+            ..bind
+        };
         let posted = self.push(Operation::BindMw(bind), None, Payload::Gather(&[]))?;
         mw.set_tag(bind.rkey.tag());
         Ok(posted)

@@ -14,8 +14,9 @@ mod transport;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::mem;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 use uverbs_uapi::handle::QpHandle;
@@ -36,7 +37,8 @@ use self::connect::Local;
 use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
-use crate::driver::NewQp;
+use crate::domain::DomainState;
+use crate::driver::{NewQp, QpBacking, QpParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::key::PdTag;
 use crate::pd::{Pd, PdUse, User};
@@ -239,14 +241,20 @@ impl<'a> QpBuilder<'a> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        let created = context
-            .driver()
-            .create_qp(context.fd(), command, self.pd.buffers());
+        let parts = QpParts {
+            send_cq: self.send_cq.ring(),
+            recv_cq: self.recv_cq.ring(),
+            srq: self.srq.map(Srq::queue),
+            buffers: self.pd.buffers(),
+            thread_domain: self.pd.domain().and_then(DomainState::thread_domain),
+        };
+        let created = context.driver().create_qp(context.fd(), command, &parts);
         let NewQp {
             handle,
             qpn,
             send,
             recv,
+            backing,
         } = created.map_err(|error| {
             let error = match error.is_unsupported() {
                 true => error.with_detail(format!("a QP of type {transport:?}")),
@@ -265,9 +273,10 @@ impl<'a> QpBuilder<'a> {
             id,
             transport,
             state: AtomicU8::new(QpState::RESET.0 as u8),
-            psn: OnceLock::new(),
+            psn: AtomicU32::new(NO_PSN),
             told: Mutex::new(None),
             alive: true,
+            backing,
             pd: self.pd.user(User::Qp),
             _cqs: [
                 Arc::clone(self.send_cq.shared()),
@@ -283,6 +292,9 @@ impl<'a> QpBuilder<'a> {
     }
 }
 
+/// Stands for a packet sequence number that has not been drawn yet; a real one has 24 bits.
+const NO_PSN: u32 = u32::MAX;
+
 /// What the two halves of a queue pair share.
 pub(crate) struct QpShared {
     handle: QpHandle,
@@ -295,11 +307,14 @@ pub(crate) struct QpShared {
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
     state: AtomicU8,
     /// The packet sequence number that connecting starts with, once it is drawn.
-    psn: OnceLock<u32>,
+    ///
+    /// Relaxed throughout: only the number counts.
+    psn: AtomicU32,
     /// This side's end of the path as the peer was told it last.
     told: Mutex<Option<Local>>,
     /// False once the kernel object is gone.
     alive: bool,
+    backing: QpBacking,
     pd: PdUse,
     _cqs: [Arc<CqShared>; 2],
     _srq: Option<Arc<SrqShared>>,
@@ -380,6 +395,7 @@ impl Drop for QpShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "a QP could not be destroyed when it was dropped");
+            mem::forget(self.backing.clone());
         }
     }
 }
@@ -446,10 +462,20 @@ impl<T: Transport> Qp<T> {
     /// the kernel is asked. The kernel finds a value wrong, or no route to the peer. Manual page:
     /// `ibv_modify_qp(3)`.
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
-        self.shared.modify(attr)
+        self.shared.modify(attr)?;
+        if attr.state == Some(QpState::RESET) {
+            let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
+            self.shared.backing.reset(send, recv);
+            // A new connection starts elsewhere, so that late packets of the old one are none of its own.
+            self.shared.psn.store(NO_PSN, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Takes the queue pair to the state RESET: requests in flight are forgotten without completion.
+    ///
+    /// Its next connection starts with another packet sequence number: the peer has to be told the new
+    /// [`Qp::endpoint`].
     ///
     /// # Errors
     ///
@@ -493,7 +519,14 @@ impl<T: Transport> Qp<T> {
     ///
     /// The device has been removed. Manual page: `ibv_query_qp(3)`.
     pub fn query(&self) -> Result<QpInfo> {
-        self.shared.query()
+        let info = self.shared.query()?;
+        Ok(match self.shared.backing.kernel_knows_caps() {
+            true => info,
+            false => QpInfo {
+                caps: self.caps(),
+                ..info
+            },
+        })
     }
 
     pub(crate) fn shared(&self) -> &Arc<QpShared> {

@@ -31,6 +31,10 @@ impl<T: Transport> RecvHalf<T> {
         }
     }
 
+    pub(super) fn queue_mut(&mut self) -> Option<&mut RecvQueue> {
+        self.queue.as_mut()
+    }
+
     pub(super) fn into_queue(self) -> Option<RecvQueue> {
         self.queue
     }
@@ -52,6 +56,9 @@ impl<T: Transport> RecvHalf<T> {
     }
 
     /// Receive requests that have been posted and that no message has been received into.
+    ///
+    /// With hardware a request counts until its completion is taken from the completion queue; see
+    /// [`SendHalf::in_flight`](super::SendHalf::in_flight).
     pub fn in_flight(&self) -> u32 {
         self.queue.as_ref().map_or(0, RecvQueue::in_flight)
     }

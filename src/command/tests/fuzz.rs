@@ -14,6 +14,7 @@ use uverbs_uapi::handle::{
 };
 use uverbs_uapi::types::AhAttr;
 
+use super::request;
 use super::samples::*;
 use crate::command::*;
 use crate::error::{Subject, Verb};
@@ -54,8 +55,9 @@ fn abuse<C: Command>(command: &C, source: &mut Source, keep: impl Fn(C::Reply))
 where
     C::Reply: Debug,
 {
+    assert_eq!(request(command, Spelling::Native).is_some(), C::NATIVE);
     for spelling in [Spelling::Native, Spelling::Write] {
-        let Some(mut answer) = command.encode(spelling) else {
+        let Some(mut answer) = request(command, spelling) else {
             continue;
         };
         answer.scramble(|| source.next());
@@ -72,7 +74,7 @@ where
 
 /// Every command there is.
 fn abuse_all(source: &mut Source) {
-    abuse(&GetContext, source, mem::forget);
+    abuse(&GetContext::default(), source, mem::forget);
     abuse(&AllocAsyncFd, source, mem::forget);
     abuse(&CreateCompChannel, source, mem::forget);
     abuse(&QueryDevice, source, drop);

@@ -16,7 +16,7 @@ mod tests;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use uverbs_uapi::handle::{CqHandle, QpHandle, SrqHandle};
+use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::rxe::{self as abi, Mminfo};
 use uverbs_uapi::types::{QpCap, Wc};
 
@@ -29,15 +29,46 @@ use self::map::{Kind, RingMap};
 use self::ring::{Consumer, Producer};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
+    AllocPd, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
     CreateSrq, CreateSrqReply, DestroyCq, DestroyQp, DestroySrq, DriverData, DriverReply,
-    ModifySrq, ResizeCq, driver_reply,
+    GetContext, GetContextReply, ModifySrq, QueryContext, ResizeCq, driver_reply,
 };
 use crate::error::{Error, Result, Subject, Verb};
 
 /// Versions of the driver's ABI that this module speaks (`RXE_UVERBS_ABI_VERSION`); 1 differs from 2 only
 /// for 32-bit processes.
 pub(crate) const ABI_VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
+
+/// Makes the open file a context of the device.
+pub(crate) fn get_context(fd: &CommandFd) -> Result<GetContextReply> {
+    fd.execute(&GetContext::default())
+}
+
+/// Asks a context that somebody else has made for its properties: those that every device has, for this driver tells
+/// none.
+pub(crate) fn query_context(fd: &CommandFd) -> Result<GetContextReply> {
+    let reply = fd.execute(&QueryContext {
+        driver_answer: None,
+    });
+    let (num_comp_vectors, core_support) = match reply {
+        Err(error) if error.is_unsupported() => (1, 0),
+        reply => {
+            let reply = reply?;
+            (reply.num_comp_vectors, reply.core_support)
+        }
+    };
+    Ok(GetContextReply {
+        num_comp_vectors,
+        core_support,
+        async_fd: None,
+        driver: DriverReply::default(),
+    })
+}
+
+/// Allocates a protection domain.
+pub(crate) fn alloc_pd(fd: &CommandFd) -> Result<PdHandle> {
+    fd.execute(&AllocPd::default()).map(|(handle, _)| handle)
+}
 
 /// Reads rxe's private part of an answer.
 fn answer<T: zerocopy::FromBytes>(

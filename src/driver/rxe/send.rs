@@ -103,7 +103,7 @@ impl SendQueue {
     pub(crate) fn push(
         &mut self,
         operation: Operation,
-        to: Option<Destination>,
+        to: Option<Destination<'_>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
         let Some((slot, behind)) = self.ring.free_slot() else {
@@ -179,7 +179,7 @@ impl SendSlot {
 ///
 /// `wqe` must be a slot that is ours to write.
 #[inline(always)]
-unsafe fn write_request(wqe: NonNull<SendWqe>, operation: Operation, to: Option<Destination>) {
+unsafe fn write_request(wqe: NonNull<SendWqe>, operation: Operation, to: Option<Destination<'_>>) {
     let wqe = wqe.as_ptr();
     let ex = match operation {
         // Immediate data travels in network byte order, a key in the host's.
@@ -246,7 +246,7 @@ unsafe fn write_request(wqe: NonNull<SendWqe>, operation: Operation, to: Option<
             let ud = union.cast::<WrUd>();
             (&raw mut (*ud).remote_qpn).write(qpn);
             (&raw mut (*ud).remote_qkey).write(qkey);
-            (&raw mut (*ud).ah_num).write(ah);
+            (&raw mut (*ud).ah_num).write(ah.rxe());
         }
         // The kernel's own fields: it expects zeros in a slot that it has not seen.
         (&raw mut (*wqe).status).write(0);
@@ -489,6 +489,7 @@ mod tests {
             address: 0x1000,
             length: 0x1_0000_0000,
             access: AccessFlags::REMOTE_READ,
+            of_queue_pair: false,
         };
         let slot = written(Operation::BindMw(bind), Payload::Gather(&[]));
         assert_head(&slot, WrOpcode::BIND_MW, 0, 0, (0, 0));

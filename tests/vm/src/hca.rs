@@ -1,6 +1,7 @@
 //! The adapter made of software (`tests/connectx`) as an option of the command line and a device of the machine.
 
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
@@ -9,12 +10,17 @@ use connectx::{Config, Model, PortKind};
 /// No guest has room for more.
 const MOST: u16 = 8;
 
+/// How many functions the adapter of the tests has unless another number is asked for: one for each end of a wire.
+pub(crate) const FOR_TESTS: u16 = 2;
+
 /// Which adapter a guest has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Hca {
-    functions: u16,
+    /// None if the command line does not say it.
+    functions: Option<u16>,
     port: PortKind,
     trace: bool,
+    tap: Option<PathBuf>,
 }
 
 impl FromStr for Hca {
@@ -25,26 +31,71 @@ impl FromStr for Hca {
             Some(text) => (text, PortKind::Roce),
             None => (text, PortKind::InfiniBand),
         };
-        let (name, count) = text.split_once('=').unwrap_or((text, "1"));
-        let functions = count
-            .parse()
-            .ok()
-            .filter(|count| (1..=MOST).contains(count));
-        match (name, functions) {
-            ("connectx", Some(functions)) => Ok(Self {
-                functions,
-                port,
-                trace: false,
-            }),
-            _ => Err(format!("want connectx[=N][,roce], N up to {MOST}")),
+        let wrong = || format!("want connectx[=N][,roce], N up to {MOST}");
+        let count = text.strip_prefix("connectx").ok_or_else(wrong)?;
+        let functions = match count.strip_prefix('=') {
+            Some(count) => Some(count.parse().map_err(|_| wrong())?),
+            None if count.is_empty() => None,
+            None => return Err(wrong()),
+        };
+        if functions.is_some_and(|functions| !(1..=MOST).contains(&functions)) {
+            return Err(wrong());
+        }
+        Ok(Self {
+            functions,
+            port,
+            trace: false,
+            tap: None,
+        })
+    }
+}
+
+/// What is put into `VM_HCA` for a program in the guest: `connectx=2,roce`, always with the number.
+impl fmt::Display for Hca {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "connectx={}", self.functions())?;
+        match self.port {
+            PortKind::InfiniBand => Ok(()),
+            PortKind::Roce => to.write_str(",roce"),
         }
     }
 }
 
 impl Hca {
-    /// The same adapter, telling what the driver does, or not.
-    pub(crate) fn traced(self, trace: bool) -> Self {
-        Self { trace, ..self }
+    /// The adapter of the tests, with ports of this kind.
+    pub(crate) fn for_tests(port: PortKind) -> Self {
+        Self {
+            functions: Some(FOR_TESTS),
+            port,
+            trace: false,
+            tap: None,
+        }
+    }
+
+    /// The same adapter, with so many functions unless it is said how many it has.
+    pub(crate) fn or_functions(self, functions: u16) -> Self {
+        Self {
+            functions: self.functions.or(Some(functions)),
+            ..self
+        }
+    }
+
+    /// How many functions it has.
+    pub(crate) fn functions(&self) -> u16 {
+        self.functions.unwrap_or(1)
+    }
+
+    /// Its ports in a word.
+    pub(crate) fn port_name(&self) -> &'static str {
+        match self.port {
+            PortKind::InfiniBand => "InfiniBand",
+            PortKind::Roce => "RoCE",
+        }
+    }
+
+    /// The same adapter, telling what the driver does, or not, and what it fetches from rings to this file.
+    pub(crate) fn watched(self, trace: bool, tap: Option<PathBuf>) -> Self {
+        Self { trace, tap, ..self }
     }
 
     /// Starts the model, with its sockets in this directory.
@@ -53,9 +104,10 @@ impl Hca {
     /// If a socket cannot be made.
     pub(crate) fn start(&self, directory: &Path) -> Result<Model> {
         let config = Config {
-            functions: self.functions,
+            functions: self.functions(),
             port: self.port,
             trace: self.trace,
+            tap: self.tap.clone(),
         };
         Model::start(&config, directory).context("starting the adapter")
     }
@@ -81,11 +133,21 @@ mod tests {
 
     #[test]
     fn the_number_of_functions_is_optional_and_limited() {
-        let functions = |text: &str| text.parse::<Hca>().map(|hca| hca.functions);
+        let functions = |text: &str| text.parse::<Hca>().map(|hca| hca.functions());
         assert_eq!(functions("connectx"), Ok(1));
         assert_eq!(functions("connectx=2"), Ok(2));
-        for wrong in ["connectx=0", "connectx=99", "connectx=", "rxe"] {
+        for wrong in ["connectx=0", "connectx=99", "connectx=", "connectx2", "rxe"] {
             assert!(functions(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_program_is_told_all_that_was_asked_for() {
+        let told = |text: &str| {
+            text.parse()
+                .map(|hca: Hca| hca.or_functions(FOR_TESTS).to_string())
+        };
+        assert_eq!(told("connectx").as_deref(), Ok("connectx=2"));
+        assert_eq!(told("connectx=1,roce").as_deref(), Ok("connectx=1,roce"));
     }
 }

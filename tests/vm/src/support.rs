@@ -7,19 +7,32 @@ use crate::results::{Group, Verdict};
 
 /// Text that comes before the table in its file.
 const HEAD: &str = "# What works on which kernel\n\n\
-    Made by `cargo vm test --support docs/support.md`; do not edit. A row is a test that ran in a guest, over soft-RoCE:\n\
+    Made by `cargo vm test --support docs/support.md`; do not edit. A row is a test that ran in a guest:\n\
     `yes` it passed, `no` it failed, a number: it could not run there, and the note below says why, `–` it does not exist there.\n";
 
-/// The table as Markdown: a row for each test of the guests, a column for each kernel, and notes for what could not run.
-pub(crate) fn table(kernels: &[Group]) -> String {
+/// The page as Markdown: a section with a table for soft-RoCE, and one for the adapter made of software.
+pub(crate) fn page(soft: &[Group], adapter: &[Group]) -> String {
     let mut text = String::from(HEAD);
+    let sections = [
+        ("soft-RoCE", soft),
+        ("mlx5, on the adapter made of software", adapter),
+    ];
+    for (title, groups) in sections.iter().filter(|(_, groups)| !groups.is_empty()) {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n## {title}\n{}", table(groups));
+    }
+    text
+}
+
+/// A row for each test of the guests, a column for each kernel, and notes for what could not run.
+fn table(kernels: &[Group]) -> String {
+    let mut text = String::new();
     let mut notes: Vec<&str> = Vec::new();
     let names: BTreeSet<&str> = kernels
         .iter()
         .flat_map(|group| &group.cases)
         .map(|case| case.name.as_str())
         .collect();
-    // Writing to a string does not fail.
     let _ = write!(text, "\n| test |");
     for group in kernels {
         let _ = write!(text, " {} |", group.name);
@@ -70,7 +83,7 @@ mod tests {
         let mut new = Group::new("Linux 7.2");
         new.add("b", Verdict::Failed("broken".into()));
         new.add("c", Verdict::Skipped("too old".into()));
-        let text = table(&[old, new]);
+        let text = page(&[], &[old, new]);
         let rows: Vec<_> = text
             .lines()
             .filter(|line| line.starts_with("| `"))
@@ -80,5 +93,9 @@ mod tests {
             ["| `a` | yes | – |", "| `b` | 1 | no |", "| `c` | – | 1 |"]
         );
         assert!(text.ends_with("\n1. too old\n"), "{text}");
+        assert!(
+            text.contains("## mlx5") && !text.contains("## soft-RoCE"),
+            "{text}"
+        );
     }
 }

@@ -29,7 +29,8 @@ fn with_completion<R>(wc: Wc, look: impl FnOnce(&Completion<'_>) -> R) -> R {
     let memory = Memory::ring(4, LOG2);
     assert!(KernelProducer::new(&memory).put(wc));
     let mut cq = cq(&memory);
-    let raw = cq.take(cq.filled().unwrap()).unwrap();
+    let filled = cq.filled().unwrap();
+    let raw = cq.take(filled).unwrap();
     look(&Completion::new(raw, PhantomData))
 }
 
@@ -122,7 +123,7 @@ fn immediate_data_comes_in_network_byte_order() {
 #[test]
 fn an_index_beyond_the_ring_is_an_error() {
     let memory = Memory::ring(4, LOG2);
-    let cq = cq(&memory);
+    let mut cq = cq(&memory);
     memory.set(PRODUCER_INDEX, 4);
     let error = PollError::Index {
         index: 4,

@@ -19,6 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::memory::*;
 use super::ring::producer;
 use crate::command::{CommandFd, Route};
+use crate::driver::Ah;
 use crate::driver::rxe::SendQueue;
 use crate::driver::rxe::doorbell::Doorbell;
 use crate::error::Errno;
@@ -60,9 +61,9 @@ const REMOTE: Remote = Remote {
     rkey: RemoteKey(0x99aa_bbcc),
 };
 
-fn to() -> Destination {
+fn to() -> Destination<'static> {
     Destination {
-        ah: 5,
+        ah: &Ah::Rxe(5),
         qpn: 0x0012_3456,
         qkey: 0x1111_1111,
         pd: PdTag::new(3, 1),
@@ -228,7 +229,7 @@ fn dirty(memory: &Memory, slot: u32) {
 #[track_caller]
 fn check(
     operation: Operation,
-    to: Option<Destination>,
+    to: Option<Destination<'_>>,
     payload: Payload<'_>,
     wqe: SendWqe,
     behind: &[u8],

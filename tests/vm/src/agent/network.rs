@@ -60,6 +60,9 @@ rdma link add rxe2 type rxe netdev veth2
 /// Where the kernel shows RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 
+/// The driver of an adapter's functions, with a link to each of them.
+const MLX5: &str = "/sys/bus/pci/drivers/mlx5_core";
+
 /// RoCE's UDP port, 4791, as /proc/net/udp writes it.
 const ROCE_PORT: &str = ":12B7 ";
 
@@ -76,6 +79,7 @@ pub(crate) fn lay_out(network: Network) -> Result<()> {
                 run_all(WIRE_IN_INITIAL_NAMESPACE)?;
             }
         }
+        Network::Adapter(functions) => return lay_out_adapter(functions),
     }
     devices().try_for_each(|device| wait_for_gid(&device))
 }
@@ -89,27 +93,68 @@ fn devices() -> impl Iterator<Item = String> {
 /// Waits until a device has the GID of its IPv4 address: the kernel enters it some time after the device is there.
 fn wait_for_gid(device: &str) -> Result<()> {
     const MAPPED: &str = "0000:0000:0000:0000:0000:ffff:";
-    let deadline = Instant::now() + Duration::from_secs(10);
     let table = format!("{DEVICES}/{device}/ports/1/gids");
     let has_it = |index: u32| {
         let gid = fs::read_to_string(format!("{table}/{index}"));
         gid.is_ok_and(|gid| gid.starts_with(MAPPED))
     };
-    while !(0..8).any(has_it) {
-        ensure!(
-            Instant::now() < deadline,
-            "{device} has no GID for its IPv4 address after 10 s"
-        );
+    wait_for(&format!("{device}'s GID for its IPv4 address"), || {
+        (0..8).any(has_it)
+    })
+}
+
+/// Asks until it is so, for at most 10 s.
+fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        ensure!(Instant::now() < deadline, "not there after 10 s: {what}");
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())
 }
 
-/// Removes all soft-RoCE devices: only then does the driver look whether anything was left behind, and log it.
+/// Waits for the adapter's devices, and gives their netdevs the addresses 10.9.0.1/24 and on, in the devices' order. Each
+/// netdev but the first is in a namespace of its own, `h2` and on, since Linux keeps what goes from one of its own
+/// addresses to another off the wire.
+fn lay_out_adapter(functions: u16) -> Result<()> {
+    run("ip link set lo up")?;
+    let wanted = usize::from(functions);
+    wait_for("the adapter's devices", || devices().count() == wanted)?;
+    for number in 0..functions {
+        let device = format!("mlx5_{number}");
+        let netdevs = fs::read_dir(format!("{DEVICES}/{device}/device/net"));
+        for netdev in netdevs.into_iter().flatten().flatten() {
+            let netdev = netdev.file_name().to_string_lossy().into_owned();
+            let host = number + 1;
+            let ip = if number == 0 {
+                "ip".to_owned()
+            } else {
+                run(&format!("ip netns add h{host}"))?;
+                run(&format!("ip -n h{host} link set lo up"))?;
+                run(&format!("ip link set {netdev} netns h{host}"))?;
+                format!("ip -n h{host}")
+            };
+            run(&format!("{ip} addr add 10.9.0.{host}/24 dev {netdev}"))?;
+            run(&format!("{ip} link set {netdev} up"))?;
+            wait_for_gid(&device)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes all RDMA devices: only then does a driver look whether anything was left behind, and log it.
 pub(crate) fn take_down() {
-    for device in devices() {
+    for device in devices().filter(|device| !device.starts_with("mlx5_")) {
         if let Err(error) = run(&format!("rdma link del {device}")) {
             eprintln!("vm-agent: {error:#}");
+        }
+    }
+    for function in fs::read_dir(MLX5).into_iter().flatten().flatten() {
+        let name = function.file_name();
+        if name.to_string_lossy().contains(':')
+            && let Err(error) = fs::write(format!("{MLX5}/unbind"), name.as_encoded_bytes())
+        {
+            eprintln!("vm-agent: taking {name:?} from its driver: {error}");
         }
     }
     // On a debug kernel, memory that nothing points to any more is logged now. Stock kernels have no such file.

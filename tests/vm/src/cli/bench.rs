@@ -67,7 +67,7 @@ impl Bench {
         words.extend(programs.measure());
         words.extend(self.quick.then(|| "--quick".to_owned()));
         words.extend(self.groups.iter().cloned());
-        let mut environment = guest::environment(&parts.kernel.release, &[]);
+        let mut environment = guest::environment(&parts.kernel.release, None, &[]);
         // A backtrace reads symbols, which takes long under valgrind.
         environment.remove("RUST_BACKTRACE");
         let spec = Spec {

@@ -52,7 +52,7 @@ impl Demo {
             .cloned()
             .chain(["127.0.0.1".to_owned()])
             .collect();
-        let environment = guest::environment(&parts.kernel.release, &[]);
+        let environment = guest::environment(&parts.kernel.release, None, &[]);
         let directory = options::current_directory()?;
         let spec = |words| Spec {
             words,

@@ -52,12 +52,16 @@ pub(crate) struct Adapter {
     /// Tell on standard error what the driver asks of the adapter
     #[arg(long, requires = "hca")]
     hca_trace: bool,
+    /// Write what the adapter fetches from rings and takes at doorbells to this file, as JSON, one record a line
+    #[arg(long, value_name = "FILE", requires = "hca")]
+    hca_tap: Option<PathBuf>,
 }
 
 impl Adapter {
     /// What was asked for.
     pub(crate) fn wanted(&self) -> Option<Hca> {
-        self.hca.map(|hca| hca.traced(self.hca_trace))
+        let hca = self.hca.clone()?;
+        Some(hca.watched(self.hca_trace, self.hca_tap.clone()))
     }
 }
 
@@ -96,6 +100,22 @@ impl Machine {
             hca: None,
         };
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
+        Ok((parts, options))
+    }
+
+    /// As [`Machine::prepare`], for a guest that has this adapter instead of soft-RoCE.
+    ///
+    /// # Errors
+    /// As of [`Machine::prepare`].
+    pub(crate) fn prepare_with_adapter(
+        &self,
+        store: &Store,
+        kernel: &str,
+        hca: Hca,
+    ) -> Result<(Parts, Options)> {
+        let (parts, mut options) =
+            self.prepare(store, kernel, Network::Adapter(hca.functions()))?;
+        options.hca = Some(hca);
         Ok((parts, options))
     }
 }

@@ -17,7 +17,8 @@ use crate::store::Store;
 ///
 /// The command finds the host's file system, read-only, with rdma-core's programs added; /tmp, /run and /dev/shm are
 /// fresh. There is one soft-RoCE device, rxe0, on the netdev d0 with the address 10.9.0.1. The status is 128+N for
-/// signal N, 124 at the time limit, and 125 if the guest fails or its kernel complains.
+/// signal N, 124 at the time limit, and 125 if the guest fails or its kernel complains. With --hca the devices are mlx5_0 and
+/// so on, and there is no soft-RoCE.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo vm run -- ibv_devinfo\n  \
@@ -33,7 +34,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     environment: Environment,
     /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the command runs in h1
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2), conflicts_with = "hca")]
     hosts: u8,
     /// Kill the command after so many seconds
     #[arg(long, value_name = "SECONDS")]
@@ -58,11 +59,18 @@ impl Run {
         } else {
             Network::OneHost
         };
-        let (parts, mut options) = self.machine.prepare(&store, &self.kernel.kernel, network)?;
-        options.hca = self.adapter.wanted();
+        let kernel = &self.kernel.kernel;
+        let (parts, options) = match self.adapter.wanted() {
+            Some(hca) => self.machine.prepare_with_adapter(&store, kernel, hca)?,
+            None => self.machine.prepare(&store, kernel, network)?,
+        };
         let spec = Spec {
             words: in_first_host(&self.command, network),
-            environment: guest::environment(&parts.kernel.release, &self.environment.variables),
+            environment: guest::environment(
+                &parts.kernel.release,
+                options.hca.as_ref(),
+                &self.environment.variables,
+            ),
             directory: options::current_directory()?,
             input: self.interactive,
             terminal: None,
@@ -95,7 +103,7 @@ impl Run {
 /// The command, moved into the first of two hosts.
 pub(super) fn in_first_host(command: &[String], network: Network) -> Vec<String> {
     let prefix: &[&str] = match network {
-        Network::OneHost => &[],
+        Network::OneHost | Network::Adapter(_) => &[],
         Network::TwoHosts => &["ip", "netns", "exec", "h1"],
     };
     prefix

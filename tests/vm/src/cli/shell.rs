@@ -60,7 +60,11 @@ impl Shell {
         let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
         let spec = Spec {
             words: run::in_first_host(&[shell], network),
-            environment: guest::environment(&parts.kernel.release, &self.environment.variables),
+            environment: guest::environment(
+                &parts.kernel.release,
+                None,
+                &self.environment.variables,
+            ),
             directory: options::current_directory()?,
             input: true,
             terminal: Some(window_size()?),

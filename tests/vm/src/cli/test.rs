@@ -7,23 +7,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use connectx::PortKind;
 
-use super::options::Machine;
+use super::options::{Adapter, Machine};
 use crate::fetch;
 use crate::guest::protocol::Network;
+use crate::hca::{self, Hca};
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
-use crate::suite::{self, Limits, Program};
+use crate::suite::{self, Ground, Limits, Program};
 use crate::support;
 
-/// Run all tests: those of the host, then those of the guest on each kernel
+/// Run all tests: those of the host, then those of the guest on each kernel, on soft-RoCE and on the adapter
 ///
 /// The last line is `N passed, N failed, N skipped`, over everything. A skipped test says why. The guest's tests are the
 /// programs that [package.metadata.vm] in Cargo.toml lists, each kernel is booted once, and what it has to complain
-/// about in its log is a failure too.
+/// about in its log is a failure too. With --hca only those tests run that are for the adapter, on the adapter named; N is 2
+/// if it is not given.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  cargo vm test\n  cargo vm test --kernel 6.1 mr::\n  cargo vm test --no-host --kernel latest"
+    after_help = "Examples:\n  cargo vm test\n  cargo vm test --kernel 6.1 mr::\n  cargo vm test --no-host --kernel latest\n  cargo vm test --hca connectx,roce --kernel 7.2"
 )]
 pub(crate) struct Test {
     /// A kernel series (6.1, 6.12, 7.2, latest), the path of a system kernel, or all series
@@ -31,6 +34,8 @@ pub(crate) struct Test {
     kernel: String,
     #[command(flatten)]
     machine: Machine,
+    #[command(flatten)]
+    adapter: Adapter,
     /// Leave out the host's part
     #[arg(long)]
     no_host: bool,
@@ -53,18 +58,30 @@ impl Test {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
         let suites = suite::read(store.workspace())?;
+        let hca = self.adapter.wanted();
         let mut groups = Vec::new();
-        if !self.no_host {
+        if !self.no_host && hca.is_none() {
             println!("host");
             groups.push(suite::run_on_host(store.workspace(), &suites, &self.names)?);
         }
-        let programs = suite::programs(store.workspace(), &suites)?;
-        for kernel in fetch::kernel::asked_for(&self.kernel) {
-            groups.push(self.on_kernel(&store, kernel, &programs));
+        let of_host = groups.len();
+        let build = |ground| suite::programs(store.workspace(), &suites, ground);
+        if hca.is_none() {
+            self.on_kernels(&store, None, &build(Ground::SoftRoce)?, &mut groups);
+        }
+        let soft = groups.len();
+        let adapters = match hca {
+            Some(hca) => vec![hca.or_functions(hca::FOR_TESTS)],
+            None => [PortKind::InfiniBand, PortKind::Roce]
+                .map(Hca::for_tests)
+                .to_vec(),
+        };
+        let programs = build(Ground::Adapter)?;
+        for hca in adapters {
+            self.on_kernels(&store, Some(&hca), &programs, &mut groups);
         }
         if let Some(path) = &self.support {
-            let kernels = &groups[usize::from(!self.no_host)..];
-            fs::write(path, support::table(kernels))
+            fs::write(path, support::page(&groups[of_host..soft], &groups[soft..]))
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         let totals = results::totals(&groups);
@@ -76,19 +93,50 @@ impl Test {
         })
     }
 
+    /// These programs on each kernel that was asked for.
+    fn on_kernels(
+        &self,
+        store: &Store,
+        hca: Option<&Hca>,
+        programs: &[Program],
+        groups: &mut Vec<Group>,
+    ) {
+        if programs.is_empty() {
+            return;
+        }
+        let kernels = fetch::kernel::asked_for(&self.kernel);
+        groups.extend(
+            kernels
+                .into_iter()
+                .map(|kernel| self.on_kernel(store, kernel, hca, programs)),
+        );
+    }
+
     /// The guest's tests on one kernel. A kernel that cannot be had or booted is a failure, and the others go on.
-    fn on_kernel(&self, store: &Store, kernel: &str, programs: &[Program]) -> Group {
+    fn on_kernel(
+        &self,
+        store: &Store,
+        kernel: &str,
+        hca: Option<&Hca>,
+        programs: &[Program],
+    ) -> Group {
         let limits = Limits {
             filters: self.names.clone(),
             test: Duration::from_secs(self.test_timeout),
         };
-        let prepared = self.machine.prepare(store, kernel, Network::OneHost);
+        let prepared = match hca {
+            Some(hca) => self
+                .machine
+                .prepare_with_adapter(store, kernel, hca.clone()),
+            None => self.machine.prepare(store, kernel, Network::OneHost),
+        };
         let run = prepared.and_then(|(parts, options)| {
             suite::run_in_guest(store, &parts, &options, programs, &limits)
         });
         run.unwrap_or_else(|error| {
-            println!("\nLinux {kernel}\nFAILED   {error:#}");
-            let mut group = Group::new(format!("Linux {kernel}"));
+            let name = suite::name_of_guest(kernel, hca);
+            println!("\n{name}\nFAILED   {error:#}");
+            let mut group = Group::new(name);
             group.add("boot", Verdict::Failed(format!("{error:#}")));
             group
         })

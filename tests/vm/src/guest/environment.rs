@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::hca::Hca;
+
 /// Variables that go through as they are.
 const THROUGH: [&str; 5] = ["PATH", "TERM", "LANG", "USER", "LOGNAME"];
 
@@ -11,14 +13,21 @@ const THROUGH_PREFIXES: [&str; 4] = ["LC_", "RUST_", "CARGO_", "UVERBS_"];
 /// Directories that administrators' programs lie in (`ip`, `rdma`), for callers whose PATH has them not.
 const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Makes the environment for a guest with that kernel. `VM_GUEST` is 1 there and `VM_KERNEL` the kernel's release.
-pub(crate) fn environment(release: &str, extra: &[(String, String)]) -> BTreeMap<String, String> {
+/// Makes the environment for a guest with that kernel and adapter. `VM_GUEST` is 1 there, `VM_KERNEL` the kernel's
+/// release, and `VM_HCA` tells the adapter, if there is one.
+pub(crate) fn environment(
+    release: &str,
+    hca: Option<&Hca>,
+    extra: &[(String, String)],
+) -> BTreeMap<String, String> {
+    let hca = hca.map(|hca| ("VM_HCA".to_owned(), hca.to_string()));
+    let extra: Vec<_> = hca.into_iter().chain(extra.iter().cloned()).collect();
     select(
         std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         }),
         release,
-        extra,
+        &extra,
     )
 }
 

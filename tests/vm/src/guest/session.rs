@@ -194,8 +194,13 @@ impl Guest {
             }
         }
         // Nothing is left to be lost, so QEMU is killed on return: no need to wait for the kernel to power off.
-        let violations = self.emulator.adapter_violations();
+        let violations = self.emulator.take_adapter_violations();
         Ok((std::mem::take(&mut self.log), violations))
+    }
+
+    /// Takes what the adapter has complained about since it was asked last.
+    pub(crate) fn take_adapter_violations(&self) -> Vec<String> {
+        self.emulator.take_adapter_violations()
     }
 
     /// The kernel's log so far.

@@ -32,13 +32,22 @@ pub(crate) struct Program {
     pub(crate) directory: PathBuf,
 }
 
-/// Builds all programs of these suites.
+/// What a guest's devices are made of, by which the programs for it are chosen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ground {
+    /// Soft-RoCE.
+    SoftRoce,
+    /// An adapter with the driver mlx5.
+    Adapter,
+}
+
+/// Builds all programs of these suites for guests of that kind.
 ///
 /// # Errors
 /// If one does not build, or cargo does not say where it is.
-pub(crate) fn programs(workspace: &Path, suites: &[Suite]) -> Result<Vec<Program>> {
-    let mut programs = build(workspace, suites, Kind::Tests)?;
-    programs.extend(build(workspace, suites, Kind::Example)?);
+pub(crate) fn programs(workspace: &Path, suites: &[Suite], ground: Ground) -> Result<Vec<Program>> {
+    let mut programs = build(workspace, suites, Kind::Tests, ground)?;
+    programs.extend(build(workspace, suites, Kind::Example, ground)?);
     Ok(programs)
 }
 
@@ -80,14 +89,18 @@ fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) ->
 
 /// Builds all programs of one kind. The whole workspace is named, as for the host's tests: with a package named, cargo
 /// would choose other features and build everything once more.
-fn build(workspace: &Path, suites: &[Suite], kind: Kind) -> Result<Vec<Program>> {
+fn build(workspace: &Path, suites: &[Suite], kind: Kind, ground: Ground) -> Result<Vec<Program>> {
     let (command, flag) = match kind {
         Kind::Tests => (["test", "--no-run", "--workspace"].as_slice(), "--test"),
         Kind::Example => (["build", "--workspace"].as_slice(), "--example"),
     };
     let wanted: Vec<(&Suite, &String)> = suites
         .iter()
-        .flat_map(|suite| names(suite, kind).iter().map(move |name| (suite, name)))
+        .flat_map(|suite| {
+            names(suite, kind, ground)
+                .iter()
+                .map(move |name| (suite, name))
+        })
         .collect();
     if wanted.is_empty() {
         return Ok(Vec::new());
@@ -123,10 +136,12 @@ fn build(workspace: &Path, suites: &[Suite], kind: Kind) -> Result<Vec<Program>>
     wanted.into_iter().map(program).collect()
 }
 
-fn names(suite: &Suite, kind: Kind) -> &[String] {
-    match kind {
-        Kind::Tests => &suite.tests,
-        Kind::Example => &suite.examples,
+fn names(suite: &Suite, kind: Kind, ground: Ground) -> &[String] {
+    match (ground, kind) {
+        (Ground::SoftRoce, Kind::Tests) => &suite.tests,
+        (Ground::SoftRoce, Kind::Example) => &suite.examples,
+        (Ground::Adapter, Kind::Tests) => &suite.hca_tests,
+        (Ground::Adapter, Kind::Example) => &[],
     }
 }
 

@@ -3,6 +3,7 @@
 //! A process for each test keeps what tests do to their limits, their files and their devices apart, and lets one that
 //! hangs be killed alone. A guest that dies is booted anew for the tests that are left.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -11,15 +12,14 @@ use super::{Kind, Program};
 use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Spec};
 use crate::guest::{self, Guest, Options, Outcome};
+use crate::hca::Hca;
 use crate::klog;
+use crate::process;
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
 
 /// How many times a guest may die before its kernel's remaining tests are given up.
 const DEATHS: u32 = 3;
-
-/// How long a test program may take to list its tests.
-const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// Which tests run, and how long each may take.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn run(
     programs: &[Program],
     limits: &Limits,
 ) -> Result<Group> {
-    let group = Group::new(format!("Linux {}", parts.kernel.name));
+    let group = Group::new(name(&parts.kernel.name, options.hca.as_ref()));
     let mut run = Run {
         store,
         parts,
@@ -52,14 +52,23 @@ pub(crate) fn run(
         group,
     };
     println!(
-        "\nLinux {} ({:?})",
-        parts.kernel.release, options.accelerator
+        "\n{} ({:?})",
+        name(&parts.kernel.release, options.hca.as_ref()),
+        options.accelerator
     );
     for program in programs {
         run.program(program);
     }
     run.end();
     Ok(run.group)
+}
+
+/// What a guest with that kernel and adapter is called.
+pub(crate) fn name(kernel: &str, hca: Option<&Hca>) -> String {
+    match hca {
+        Some(hca) => format!("Linux {kernel}, {}", hca.port_name()),
+        None => format!("Linux {kernel}"),
+    }
 }
 
 struct Run<'a> {
@@ -76,6 +85,8 @@ struct Run<'a> {
 struct Done {
     outcome: Outcome,
     output: String,
+    /// What the adapter had to complain about meanwhile.
+    complaints: Vec<String>,
     took: Duration,
 }
 
@@ -118,12 +129,22 @@ impl Run<'_> {
                 .any(|filter| name.contains(filter))
     }
 
-    fn list(&mut self, program: &Program) -> Result<Vec<String>, String> {
-        let done = self.execute(program, &["--list"], LIST_LIMIT)?;
-        match done.outcome {
-            Outcome::Ended(Ending::Exited(0)) => Ok(results::listed(&done.output)),
-            outcome => Err(format!("listing its tests: {outcome:?}\n{}", done.output)),
-        }
+    /// The names of a program's tests. It is asked on the host, so that no guest is booted if none of them is wanted.
+    fn list(&self, program: &Program) -> Result<Vec<String>, String> {
+        let mut command = Command::new(&program.path);
+        command
+            .arg("--list")
+            .current_dir(&program.directory)
+            .envs(guest::environment(
+                &self.parts.kernel.release,
+                self.options.hca.as_ref(),
+                &[],
+            ))
+            .env_remove("VM_GUEST");
+        let listed = process::output("listing tests", &mut command);
+        Ok(results::listed(
+            &listed.map_err(|error| format!("{error:#}"))?,
+        ))
     }
 
     /// Runs a program in the guest, which is booted if need be. The error is what a failed test is to say.
@@ -165,7 +186,11 @@ impl Run<'_> {
             words: std::iter::once(path)
                 .chain(arguments.iter().map(|&word| word.to_owned()))
                 .collect(),
-            environment: guest::environment(&self.parts.kernel.release, &extra),
+            environment: guest::environment(
+                &self.parts.kernel.release,
+                self.options.hca.as_ref(),
+                &extra,
+            ),
             directory,
             ..Spec::default()
         };
@@ -179,6 +204,7 @@ impl Run<'_> {
         Ok(Done {
             outcome,
             output,
+            complaints: guest.take_adapter_violations(),
             took: started.elapsed(),
         })
     }
@@ -200,20 +226,30 @@ impl Run<'_> {
             return;
         };
         let why = match guest.shut_down() {
-            Ok((log, _)) => complaints(&log),
+            Ok((log, violations)) => {
+                if !violations.is_empty() {
+                    self.fail("the adapter", violations.join("\n"));
+                }
+                complaints(&log)
+            }
             Err(error) => format!("{error:#}"),
         };
         if !why.is_empty() {
-            self.record(
-                "the kernel's log".to_owned(),
-                Ok((Verdict::Failed(why), Duration::ZERO)),
-            );
+            self.fail("the kernel's log", why);
         }
+    }
+
+    /// Records a failure of something that is no test.
+    fn fail(&mut self, what: &str, why: String) {
+        self.record(what.to_owned(), Ok((Verdict::Failed(why), Duration::ZERO)));
     }
 }
 
 fn verdict(done: &Done) -> Verdict {
     let how = match &done.outcome {
+        _ if !done.complaints.is_empty() => {
+            format!("the adapter complained: {}", done.complaints.join("\n"))
+        }
         Outcome::Ended(Ending::Exited(0)) => {
             return results::ignored(&done.output).map_or(Verdict::Passed, Verdict::Skipped);
         }

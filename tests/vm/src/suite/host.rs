@@ -85,10 +85,7 @@ impl<'a> Counter<'a> {
     /// Takes a line, and gives whether to show it.
     fn line(&mut self, line: &str) -> bool {
         if let Some(program) = program_of(line) {
-            self.of_guest = self
-                .suites
-                .iter()
-                .any(|suite| suite.tests.contains(&program));
+            self.of_guest = self.suites.iter().any(|suite| suite.is_for_guest(&program));
             self.program = program;
         } else if let Some(case) = parse_line(line) {
             self.failed |= matches!(case.verdict, Verdict::Failed(_));
@@ -126,6 +123,7 @@ mod tests {
         let suite = Suite {
             directory: "/w".into(),
             tests: vec!["verbs".to_owned()],
+            hca_tests: vec!["adapter".to_owned()],
             examples: Vec::new(),
         };
         let suites = [suite];
@@ -134,10 +132,11 @@ mod tests {
                       test ring::wraps ... ok\n\
                       \x20    Running tests/verbs.rs (target/debug/deps/verbs-0123456789abcdef)\n\
                       test pd::alloc ... ignored, no guest\n\
+                      \x20    Running tests/adapter/main.rs (target/debug/deps/adapter-0123456789abcdef)\n\
                       \x20  Doc-tests uverbs\n\
                       test src/lib.rs - (line 9) ... FAILED\n";
         let shown: Vec<bool> = output.lines().map(|line| counter.line(line)).collect();
-        assert_eq!(shown, [true, true, false, false, true, true]);
+        assert_eq!(shown, [true, true, false, false, false, true, true]);
         let names: Vec<&str> = counter
             .group
             .cases

@@ -12,8 +12,18 @@ pub(crate) struct Suite {
     pub(crate) directory: PathBuf,
     /// Integration tests, which print and take what libtest does.
     pub(crate) tests: Vec<String>,
+    /// Integration tests for a guest that has the adapter instead of soft-RoCE.
+    pub(crate) hca_tests: Vec<String>,
     /// Examples, which pass if they end with status 0.
     pub(crate) examples: Vec<String>,
+}
+
+impl Suite {
+    /// Whether there is an integration test of that name that runs in a guest.
+    pub(crate) fn is_for_guest(&self, name: &str) -> bool {
+        let mut tests = self.tests.iter().chain(&self.hca_tests);
+        tests.any(|test| test == name)
+    }
 }
 
 /// The table in Cargo.toml.
@@ -21,6 +31,7 @@ pub(crate) struct Suite {
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 struct Table {
     guest_tests: Vec<String>,
+    hca_tests: Vec<String>,
     guest_examples: Vec<String>,
 }
 
@@ -50,6 +61,7 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
                 .map(Into::into)
                 .unwrap_or_default(),
             tests: table.guest_tests,
+            hca_tests: table.hca_tests,
             examples: table.guest_examples,
         });
     }
@@ -70,6 +82,6 @@ mod tests {
         let table =
             Table::deserialize(serde_json::json!({"guest-tests": ["verbs"]})).expect("a table");
         assert_eq!(table.guest_tests, ["verbs"]);
-        assert!(table.guest_examples.is_empty());
+        assert!(table.guest_examples.is_empty() && table.hca_tests.is_empty());
     }
 }

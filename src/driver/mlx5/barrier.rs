@@ -1,0 +1,152 @@
+//! Order between this CPU's accesses to memory and to the device's registers, and the device's to memory.
+//!
+//! A device is not a thread: the fences of the language order memory that CPUs share, and say nothing of what a device
+//! sees or of registers. So each function names the accesses that it orders and uses what the architecture has for
+//! that. x86 keeps stores in order, and loads, except where memory is write-combining; there the
+//! compiler is all that has to be held back. arm64 needs a barrier for the outer shareable domain, where devices are.
+
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// Orders what was written to a ring before what is written next, to a doorbell record: the device, which reads the
+/// record first, then finds the ring's contents.
+#[inline(always)]
+pub(super) fn ring_before_record() {
+    store_store();
+    compiler_fence(Ordering::Release);
+}
+
+/// Orders what was written to a doorbell record before the store to a register that comes next: the device, told by
+/// the register, then finds the record. It also orders write-combining stores of before.
+#[inline(always)]
+pub(super) fn record_before_register() {
+    store_register();
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Orders the look at an entry's owner bit before the looks at the rest of it: the device wrote the owner bit last.
+#[inline(always)]
+pub(super) fn owner_before_entry() {
+    load_load();
+    compiler_fence(Ordering::Acquire);
+}
+
+/// Sends write-combining stores on their way now; without it they may lie in this CPU's buffers until something else
+/// pushes them out. It also keeps them before all later stores, such as those of the next request to the same register.
+#[inline(always)]
+pub(super) fn flush_write_combining() {
+    flush();
+    compiler_fence(Ordering::SeqCst);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod arch {
+    #[inline(always)]
+    pub(super) fn store_store() {}
+
+    #[inline(always)]
+    pub(super) fn load_load() {}
+
+    #[inline(always)]
+    pub(super) fn store_register() {
+        // Stores to uncached registers stay behind earlier stores by themselves, write-combining ones do not.
+        // SAFETY: every CPU of this architecture has the instruction.
+        unsafe { core::arch::x86_64::_mm_sfence() };
+    }
+
+    #[inline(always)]
+    pub(super) fn flush() {
+        // SAFETY: as above.
+        unsafe { core::arch::x86_64::_mm_sfence() };
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arch {
+    use std::arch::asm;
+
+    #[inline(always)]
+    pub(super) fn store_store() {
+        // SAFETY: a barrier touches neither registers nor memory of the program.
+        unsafe { asm!("dmb oshst", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub(super) fn load_load() {
+        // SAFETY: as above.
+        unsafe { asm!("dmb oshld", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub(super) fn store_register() {
+        // SAFETY: as above.
+        unsafe { asm!("dmb oshst", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub(super) fn flush() {
+        // SAFETY: as above. Only a `dsb` makes the CPU give up its merge buffer.
+        unsafe { asm!("dsb st", options(nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(target_arch = "riscv64")]
+mod arch {
+    use std::arch::asm;
+
+    #[inline(always)]
+    pub(super) fn store_store() {
+        // SAFETY: a barrier touches neither registers nor memory of the program.
+        unsafe { asm!("fence w, w", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub(super) fn load_load() {
+        // SAFETY: as above.
+        unsafe { asm!("fence r, r", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub(super) fn store_register() {
+        // SAFETY: as above. Registers are outputs.
+        unsafe { asm!("fence w, ow", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub(super) fn flush() {
+        // SAFETY: as above.
+        unsafe { asm!("fence ow, ow", options(nostack, preserves_flags)) };
+    }
+}
+
+/// The strongest fence that the language has, which is a full barrier for registers too where there is no other
+/// (`sync` on POWER, `dbar 0` on LoongArch, a serialising instruction on z).
+#[cfg(not(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    target_arch = "riscv64"
+)))]
+mod arch {
+    use std::sync::atomic::{Ordering, fence};
+
+    #[inline(always)]
+    pub(super) fn store_store() {
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    pub(super) fn load_load() {
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    pub(super) fn store_register() {
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    pub(super) fn flush() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+use arch::{flush, load_load, store_register, store_store};

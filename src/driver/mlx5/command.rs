@@ -1,0 +1,89 @@
+//! Commands that only mlx5 has.
+
+use uverbs_uapi::handle::PdHandle;
+use uverbs_uapi::mlx5::{UarAllocType, attr, method, object};
+use uverbs_uapi::object as core_object;
+
+use crate::command::{Command, Malformed, Request, Spelling};
+use crate::error::{Subject, Verb};
+
+/// Allocates a UAR: a page of the device's registers for this context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AllocUar {
+    pub(super) kind: UarAllocType,
+}
+
+/// A new UAR. It is freed with the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UarReply {
+    /// Where it lies in the command file, for mmap(2).
+    pub(super) offset: u64,
+    pub(super) length: u32,
+    /// Its number, for objects that have their doorbells in it.
+    pub(super) page_id: u32,
+}
+
+impl Command for AllocUar {
+    type Reply = UarReply;
+    const NATIVE: bool = true;
+    const VERB: Verb = Verb::AllocUar;
+
+    fn subject(&self) -> Subject {
+        Subject::the("UAR")
+    }
+
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        use attr::uar_obj_alloc as id;
+        match spelling {
+            Spelling::Native => {
+                request
+                    .method(object::UAR, method::uar::ALLOC)
+                    .new_object(id::HANDLE)
+                    .constant(id::TYPE, self.kind.0.into())
+                    .output(id::MMAP_OFFSET, size_of::<u64>())
+                    .output(id::MMAP_LENGTH, size_of::<u32>())
+                    .output(id::PAGE_ID, size_of::<u32>());
+            }
+            Spelling::Write => {}
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<UarReply, Malformed> {
+        use attr::uar_obj_alloc as id;
+        Ok(UarReply {
+            offset: answer.answer(id::MMAP_OFFSET)?,
+            length: answer.answer(id::MMAP_LENGTH)?,
+            page_id: answer.answer(id::PAGE_ID)?,
+        })
+    }
+}
+
+/// Asks for the number that a protection domain has in the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryPd(pub(super) PdHandle);
+
+impl Command for QueryPd {
+    type Reply = u32;
+    const NATIVE: bool = true;
+    const VERB: Verb = Verb::ImportPd;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("PD", self.0.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => {
+                request
+                    .method(core_object::PD, method::pd::QUERY)
+                    .handle(attr::query_pd::HANDLE, self.0.0)
+                    .output(attr::query_pd::RESP_PDN, size_of::<u32>());
+            }
+            Spelling::Write => {}
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<u32, Malformed> {
+        answer.answer(attr::query_pd::RESP_PDN)
+    }
+}

@@ -1,0 +1,505 @@
+//! Completion queues: polling, arming, resizing.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::flags::WcFlags;
+
+use super::barrier;
+use super::directory::{Change, Directory, Receiver, Reporter};
+use super::entries::{Entries, View};
+use super::format::{
+    ARM_SOLICITED, Cqe, INDEX_MASK, RECORD_ARM, RECORD_CONSUMER, cqe, opcode, syndrome,
+};
+use super::memory::Record;
+use super::uar::UarPage;
+use crate::cq::PollError;
+
+/// What a completion queue shares with its queue pairs, and what must stay until the kernel has let go of it.
+#[derive(Debug)]
+pub(crate) struct CqCore {
+    pub(super) directory: Arc<Directory>,
+    record: Record,
+    /// Events of the queue that have been read: the device takes an arming for new by their number.
+    events: Arc<AtomicU32>,
+}
+
+impl CqCore {
+    pub(super) fn new(entries: Entries, record: Record) -> Self {
+        Self {
+            directory: Arc::new(Directory::new(entries)),
+            record,
+            events: Arc::default(),
+        }
+    }
+
+    /// The count of events that were read, for whoever reads them.
+    pub(crate) fn events(&self) -> &Arc<AtomicU32> {
+        &self.events
+    }
+}
+
+/// A completion queue's poller.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    view: View,
+    /// The next entry to look at, and the first that has not been given back; they count on round the ring.
+    next: u32,
+    released: u32,
+    /// Version of the directory that `reporters` is of.
+    version: u32,
+    /// Entries in `reporters` that wait for the poller to pass something.
+    unsettled: u32,
+    reporters: Vec<Option<Entry>>,
+    core: Arc<CqCore>,
+    /// What was found wrong, told by the next poll.
+    wrong: Option<PollError>,
+    cqn: u32,
+    uar: Arc<UarPage>,
+}
+
+// SAFETY: the view is of memory that `core` keeps, and the poller is the only one to read it through this.
+unsafe impl Send for Cq {}
+// SAFETY: shared references only look whether an entry is valid.
+unsafe impl Sync for Cq {}
+
+/// A queue pair that reports here.
+#[derive(Debug)]
+struct Entry {
+    reporter: Reporter,
+    /// Entries before this index are passed over.
+    forget_until: Option<u32>,
+    /// The number is free once entries before this index have been taken.
+    leave_at: Option<u32>,
+}
+
+impl Cq {
+    pub(super) fn new(core: Arc<CqCore>, cqn: u32, uar: Arc<UarPage>) -> Self {
+        let view = core.directory.lock().entries.view();
+        Self {
+            view,
+            next: 0,
+            released: 0,
+            version: 0,
+            unsettled: 0,
+            reporters: Vec::new(),
+            core,
+            wrong: None,
+            cqn,
+            uar,
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<CqCore> {
+        &self.core
+    }
+
+    /// The most completions that wait at a time.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.view.count() - 1
+    }
+
+    /// Whether the queue is sound. Completions are taken as long as there are any: each entry says itself whether it is
+    /// there.
+    #[inline(always)]
+    pub(crate) fn filled(&mut self) -> Result<u32, PollError> {
+        if self.unsettled > 0 {
+            self.settle();
+        }
+        match self.wrong {
+            None => Ok(0),
+            Some(_) => Err(self.complaint()),
+        }
+    }
+
+    #[cold]
+    fn complaint(&mut self) -> PollError {
+        self.release();
+        self.wrong.take().unwrap_or(PollError::Unknown { code: 0 })
+    }
+
+    /// True if no completion is there.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.view.poll(self.next).is_none()
+    }
+
+    /// The next completion.
+    ///
+    /// It must not be used after [`Self::release`]; the caller's lifetimes see to that.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<Completion> {
+        loop {
+            let op_own = self.view.poll(self.next)?;
+            barrier::owner_before_entry();
+            let entry = self.view.entry(self.next);
+            // SAFETY: the device has written the entry and does not write it again before it is given back, which is
+            // after the loan of the completion; every bit pattern is a `Cqe`.
+            let fields = unsafe { entry.as_ref() };
+            if self.version != self.core.directory.version() {
+                self.catch_up();
+            }
+            let number = fields.srqn_uidx.get() & 0xff_ffff;
+            let Some(Some(reporter)) = self.reporters.get(number as usize) else {
+                return self.stray(PollError::Stray { number });
+            };
+            let index = self.next;
+            self.next = index.wrapping_add(1);
+            if let Some(until) = reporter.forget_until
+                && is_before(index, until)
+            {
+                continue;
+            }
+            let code = op_own >> 4;
+            let looked_up = match code {
+                cqe::REQ | cqe::REQ_ERR => {
+                    let send = reporter.reporter.send.as_ref();
+                    send.map(|ledger| ledger.finish(fields.wqe_counter.get()))
+                }
+                cqe::RESP_WR_IMM
+                | cqe::RESP_SEND
+                | cqe::RESP_SEND_IMM
+                | cqe::RESP_SEND_INV
+                | cqe::RESP_ERR
+                    if op_own & cqe::SCATTERED == 0 =>
+                {
+                    let id = match &reporter.reporter.recv {
+                        Receiver::Own(ledger) => ledger.finish(),
+                        Receiver::Shared(ledger) => ledger.finish(fields.wqe_counter.get()),
+                        Receiver::None => None,
+                    };
+                    id.map(|id| (id, 0))
+                }
+                _ => None,
+            };
+            let Some((wr_id, change)) = looked_up else {
+                self.next = index;
+                return self.stray(PollError::Unknown { code });
+            };
+            return Some(Completion {
+                entry,
+                wr_id,
+                change,
+            });
+        }
+    }
+
+    /// Passes an entry over that makes no sense; the next poll tells.
+    #[cold]
+    fn stray(&mut self, error: PollError) -> Option<Completion> {
+        self.next = self.next.wrapping_add(1);
+        self.wrong = Some(error);
+        None
+    }
+
+    /// Gives all completions that have been taken back to the device.
+    #[inline(always)]
+    pub(crate) fn release(&mut self) {
+        if self.next != self.released {
+            self.released = self.next;
+            self.core.directory.consumed(self.next);
+            let word = (self.next & INDEX_MASK).to_be();
+            // Release: the entries have been read before the device may write them again; its counterpart is the
+            // device's look at the record before it writes.
+            self.core
+                .record
+                .word(RECORD_CONSUMER)
+                .store(word, Ordering::Release);
+        }
+    }
+
+    /// Asks for an event for the next completion.
+    pub(crate) fn arm(&mut self, solicited_only: bool) {
+        // Relaxed: the number only has to change after an event has been read, which came before in this thread or
+        // by whatever handed the queue to it.
+        let sequence = self.core.events.load(Ordering::Relaxed) & 3;
+        let command = if solicited_only { ARM_SOLICITED } else { 0 };
+        let word = sequence << 28 | command | self.released & INDEX_MASK;
+        // Relaxed: the barrier in `UarPage::arm` orders it before the register.
+        self.core
+            .record
+            .word(RECORD_ARM)
+            .store(word.to_be(), Ordering::Relaxed);
+        self.uar.arm(word, self.cqn);
+    }
+
+    /// Takes over what has changed among the queue pairs.
+    #[cold]
+    fn catch_up(&mut self) {
+        let (version, changes) = self.core.directory.changes();
+        self.version = version;
+        for change in changes {
+            match change {
+                Change::Add { number, reporter } => self.set(
+                    number,
+                    Entry {
+                        reporter,
+                        forget_until: None,
+                        leave_at: None,
+                    },
+                ),
+                Change::Replace {
+                    number,
+                    reporter,
+                    until,
+                } => {
+                    self.unsettled += 1;
+                    self.set(
+                        number,
+                        Entry {
+                            reporter,
+                            forget_until: Some(until),
+                            leave_at: None,
+                        },
+                    );
+                }
+                Change::Remove { number, until } => {
+                    if let Some(Some(entry)) = self.reporters.get_mut(number as usize) {
+                        entry.leave_at = Some(until);
+                        self.unsettled += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    fn set(&mut self, number: u32, entry: Entry) {
+        let number = number as usize;
+        if number >= self.reporters.len() {
+            self.reporters.resize_with(number + 1, || None);
+        }
+        self.reporters[number] = Some(entry);
+    }
+
+    /// Looks which of the entries that wait for something have it.
+    #[cold]
+    fn settle(&mut self) {
+        let (next, mut waiting) = (self.next, 0);
+        let core = Arc::clone(&self.core);
+        let mut inner = core.directory.lock();
+        for (number, slot) in self.reporters.iter_mut().enumerate() {
+            let Some(entry) = slot else { continue };
+            entry.forget_until = entry.forget_until.filter(|until| is_before(next, *until));
+            match entry.leave_at {
+                Some(until) if !is_before(next, until) => {
+                    *slot = None;
+                    inner.free(number as u32);
+                }
+                Some(_) => waiting += 1,
+                None => waiting += u32::from(entry.forget_until.is_some()),
+            }
+        }
+        self.unsettled = waiting;
+    }
+
+    /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.
+    ///
+    /// # Errors
+    ///
+    /// What `switch` says; the queue is as it was.
+    pub(super) fn resize<E>(
+        &mut self,
+        new: Entries,
+        switch: impl FnOnce(&Entries) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let core = Arc::clone(&self.core);
+        // Held throughout, so that nobody looks at the old ring for what is in the new one.
+        let mut inner = core.directory.lock();
+        new.invalidate();
+        switch(&new)?;
+        let view = new.view();
+        // The device has ended the old ring with an entry that says so. Its place in the new one stays empty, so what
+        // was not taken moves on by one.
+        let mut index = self.next;
+        while let Some(op_own) = self.view.poll(index) {
+            barrier::owner_before_entry();
+            if op_own >> 4 == cqe::RESIZE {
+                break;
+            }
+            self.view.copy_to(index, view, index.wrapping_add(1));
+            index = index.wrapping_add(1);
+        }
+        inner.shift();
+        for entry in self.reporters.iter_mut().flatten() {
+            for until in [&mut entry.forget_until, &mut entry.leave_at] {
+                *until = until.map(|until| until.wrapping_add(1));
+            }
+        }
+        inner.entries = new;
+        drop(inner);
+        self.view = view;
+        self.next = self.next.wrapping_add(1);
+        self.release();
+        Ok(())
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        self.core.directory.close();
+    }
+}
+
+/// Whether an index comes before another; both count on round the ring and are less than 2^31 apart.
+#[inline(always)]
+fn is_before(index: u32, other: u32) -> bool {
+    index.wrapping_sub(other).cast_signed() < 0
+}
+
+/// What [`super::ledger::SendNote`] says that a change to a memory key was for.
+pub(super) const BIND: u32 = 1;
+pub(super) const INVALIDATE: u32 = 2;
+
+/// A completion that lies in the ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    entry: NonNull<Cqe>,
+    wr_id: u64,
+    change: u32,
+}
+
+impl Completion {
+    #[inline(always)]
+    fn fields(&self) -> &Cqe {
+        // SAFETY: the device has written the entry and it is not given back before the loan to the user ends; every
+        // bit pattern is a `Cqe`.
+        unsafe { self.entry.as_ref() }
+    }
+
+    #[inline(always)]
+    fn code(&self) -> u8 {
+        self.fields().op_own >> 4
+    }
+
+    #[inline(always)]
+    pub(crate) fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    #[inline(always)]
+    pub(crate) fn status(&self) -> WcStatus {
+        if self.code() & 0x8 == 0 {
+            WcStatus::SUCCESS
+        } else {
+            self.failure()
+        }
+    }
+
+    #[cold]
+    fn failure(&self) -> WcStatus {
+        match self.fields().syndrome {
+            syndrome::LOCAL_LENGTH => WcStatus::LOC_LEN_ERR,
+            syndrome::LOCAL_QP_OP => WcStatus::LOC_QP_OP_ERR,
+            syndrome::LOCAL_PROT => WcStatus::LOC_PROT_ERR,
+            syndrome::WR_FLUSH => WcStatus::WR_FLUSH_ERR,
+            syndrome::MW_BIND => WcStatus::MW_BIND_ERR,
+            syndrome::BAD_RESP => WcStatus::BAD_RESP_ERR,
+            syndrome::LOCAL_ACCESS => WcStatus::LOC_ACCESS_ERR,
+            syndrome::REMOTE_INVAL_REQ => WcStatus::REM_INV_REQ_ERR,
+            syndrome::REMOTE_ACCESS => WcStatus::REM_ACCESS_ERR,
+            syndrome::REMOTE_OP => WcStatus::REM_OP_ERR,
+            syndrome::TRANSPORT_RETRY => WcStatus::RETRY_EXC_ERR,
+            syndrome::RNR_RETRY => WcStatus::RNR_RETRY_EXC_ERR,
+            syndrome::REMOTE_ABORTED => WcStatus::REM_ABORT_ERR,
+            _ => WcStatus::GENERAL_ERR,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn opcode(&self) -> WcOpcode {
+        match self.code() {
+            cqe::RESP_WR_IMM => WcOpcode::RECV_RDMA_WITH_IMM,
+            cqe::REQ | cqe::REQ_ERR => self.sent(),
+            _ => WcOpcode::RECV,
+        }
+    }
+
+    #[inline(always)]
+    fn sent(&self) -> WcOpcode {
+        match (self.fields().sop_drop_qpn.get() >> 24) as u8 {
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
+            opcode::RDMA_READ => WcOpcode::RDMA_READ,
+            opcode::ATOMIC_CS => WcOpcode::COMP_SWAP,
+            opcode::ATOMIC_FA => WcOpcode::FETCH_ADD,
+            opcode::UMR if self.change == BIND => WcOpcode::BIND_MW,
+            opcode::UMR => WcOpcode::LOCAL_INV,
+            _ => WcOpcode::SEND,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn vendor_err(&self) -> u32 {
+        self.fields().vendor_err_synd.into()
+    }
+
+    #[inline(always)]
+    pub(crate) fn byte_len(&self) -> u32 {
+        self.fields().byte_cnt.get()
+    }
+
+    #[inline(always)]
+    pub(crate) fn qp_num(&self) -> u32 {
+        self.fields().sop_drop_qpn.get() & 0xff_ffff
+    }
+
+    #[inline(always)]
+    pub(crate) fn src_qp(&self) -> u32 {
+        self.fields().flags_rqpn.get() & 0xff_ffff
+    }
+
+    /// The immediate data in network byte order, or the rkey in the host's.
+    #[inline(always)]
+    pub(crate) fn ex(&self) -> u32 {
+        let bytes = self.fields().imm_inval_pkey;
+        if self.code() == cqe::RESP_SEND_INV {
+            u32::from_be_bytes(bytes)
+        } else {
+            u32::from_ne_bytes(bytes)
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> WcFlags {
+        let mut flags = match self.code() {
+            cqe::RESP_WR_IMM | cqe::RESP_SEND_IMM => WcFlags::WITH_IMM,
+            cqe::RESP_SEND_INV => WcFlags::WITH_INV,
+            _ => WcFlags::empty(),
+        };
+        flags.set(WcFlags::GRH, self.fields().flags_rqpn.get() >> 28 & 3 != 0);
+        flags
+    }
+
+    /// The device writes it whether it was asked for or not; an error stands in its place.
+    #[inline(always)]
+    pub(crate) fn timestamp(&self) -> Option<u64> {
+        let fields = self.fields();
+        let [a, b, c, d, e, f] = fields.timestamp;
+        let ticks = u64::from_be_bytes([a, b, c, d, e, f, fields.vendor_err_synd, fields.syndrome]);
+        (self.status() == WcStatus::SUCCESS).then_some(ticks)
+    }
+
+    #[inline(always)]
+    pub(crate) fn pkey_index(&self) -> u16 {
+        let [_, _, high, low] = self.fields().imm_inval_pkey;
+        match self.code() {
+            cqe::RESP_SEND => u16::from_be_bytes([high, low]),
+            _ => 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn slid(&self) -> u16 {
+        self.fields().slid.get()
+    }
+
+    #[inline(always)]
+    pub(crate) fn sl(&self) -> u8 {
+        (self.fields().flags_rqpn.get() >> 24) as u8 & 0xf
+    }
+
+    #[inline(always)]
+    pub(crate) fn dlid_path_bits(&self) -> u8 {
+        self.fields().ml_path & 0x7f
+    }
+}

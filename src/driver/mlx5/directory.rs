@@ -1,0 +1,302 @@
+//! Which queue pair a completion is of: the numbers by which a completion queue's entries name the queues that report
+//! to it, and what the poller must know of each.
+//!
+//! A completion carries a number that this side chose when it created the queue pair (`uidx`). The numbers of a
+//! completion queue are small and dense, so the poller's table is an array of its own, which no one else touches. Who
+//! creates, resets or destroys a queue pair leaves a *change* behind and raises `version`; the poller looks at it
+//! once for each completion and takes the changes over before it interprets the completion. So polling takes no lock
+//! while nothing changes.
+//!
+//! Completions outlive what they are of. A number is given to another queue pair only when the poller has passed
+//! everything that the last one reported, and what a queue pair reported before a reset is passed over.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::entries::Entries;
+use super::ledger::{RecvLedger, SendLedger, SrqLedger};
+
+/// What a queue pair reports to a completion queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reporter {
+    pub(super) send: Option<Arc<SendLedger>>,
+    pub(super) recv: Receiver,
+}
+
+/// What it receives from.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Receiver {
+    /// Nothing that reports here.
+    #[default]
+    None,
+    /// Its own queue.
+    Own(Arc<RecvLedger>),
+    /// A shared one.
+    Shared(Arc<SrqLedger>),
+}
+
+/// News for the poller. `until` is an index of the ring: entries before it are of before the change.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// The number means this from now on.
+    Add { number: u32, reporter: Reporter },
+    /// The queue pair starts anew; what it reported before is to be passed over.
+    Replace {
+        number: u32,
+        reporter: Reporter,
+        until: u32,
+    },
+    /// The queue pair is gone; what it reported before still counts.
+    Remove { number: u32, until: u32 },
+}
+
+impl Change {
+    fn number(&self) -> u32 {
+        match self {
+            Self::Add { number, .. }
+            | Self::Replace { number, .. }
+            | Self::Remove { number, .. } => *number,
+        }
+    }
+}
+
+/// The side of a completion queue that its queue pairs share with its poller.
+#[derive(Debug)]
+pub(super) struct Directory {
+    version: AtomicU32,
+    /// The first entry that the poller has not given back.
+    consumer: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+/// What is behind the lock, which only creating, resetting, destroying and resizing take.
+#[derive(Debug)]
+pub(super) struct Inner {
+    /// The ring's entries, to see what lies in it.
+    pub(super) entries: Entries,
+    changes: Vec<Change>,
+    /// Numbers that are in use.
+    taken: Vec<bool>,
+    /// Nobody polls any more.
+    closed: bool,
+}
+
+/// The device has 24 bits for the number.
+const MOST_NUMBERS: usize = 1 << 24;
+
+impl Directory {
+    pub(super) fn new(entries: Entries) -> Self {
+        Self {
+            version: AtomicU32::new(0),
+            consumer: AtomicU32::new(0),
+            inner: Mutex::new(Inner {
+                entries,
+                changes: Vec::new(),
+                taken: Vec::new(),
+                closed: false,
+            }),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Everything in it is whole after every statement, so a panic elsewhere has not spoilt it.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes when there are changes.
+    #[inline(always)]
+    pub(super) fn version(&self) -> u32 {
+        // Relaxed: whoever made the change did so before the device could report anything of it, and the barrier
+        // behind the owner bit keeps this load behind the look at the completion.
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Takes the changes over, and the version that they make.
+    pub(super) fn changes(&self) -> (u32, Vec<Change>) {
+        let mut inner = self.lock();
+        (self.version(), std::mem::take(&mut inner.changes))
+    }
+
+    /// Notes how far the poller has come.
+    #[inline(always)]
+    pub(super) fn consumed(&self, index: u32) {
+        // Relaxed: it says where to look for entries, and the entries say whether they are valid.
+        self.consumer.store(index, Ordering::Relaxed);
+    }
+
+    fn push(&self, inner: &mut Inner, change: Change) {
+        inner.changes.push(change);
+        // Release: with the lock enough for everyone who takes the changes; see `version` for the look at it.
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Where the entries end that are there now, and whether one of them is of this number.
+    fn look(&self, inner: &Inner, number: u32) -> (u32, bool) {
+        let mut index = self.consumer.load(Ordering::Relaxed);
+        let mut found = false;
+        loop {
+            while inner.entries.is_valid(index) {
+                found |= inner.entries.number(index) == number;
+                index = index.wrapping_add(1);
+            }
+            // While this looked, the poller may have gone past the place and the device round the ring.
+            let consumer = self.consumer.load(Ordering::Relaxed);
+            if consumer.wrapping_sub(index).cast_signed() <= 0 {
+                return (index, found);
+            }
+            index = consumer;
+        }
+    }
+
+    fn add(&self, inner: &mut Inner, number: u32, reporter: Reporter) {
+        if let Some(taken) = inner.taken.get_mut(number as usize) {
+            *taken = true;
+        } else {
+            inner.taken.resize(number as usize + 1, false);
+            inner.taken[number as usize] = true;
+        }
+        if !inner.closed {
+            self.push(inner, Change::Add { number, reporter });
+        }
+    }
+
+    fn replace(&self, number: u32, reporter: Reporter) {
+        let mut inner = self.lock();
+        if !inner.closed {
+            let (until, _) = self.look(&inner, number);
+            let change = Change::Replace {
+                number,
+                reporter,
+                until,
+            };
+            self.push(&mut inner, change);
+        }
+    }
+
+    fn remove(&self, number: u32) {
+        let mut inner = self.lock();
+        let (until, reported) = self.look(&inner, number);
+        let unseen = inner
+            .changes
+            .iter()
+            .any(|change| matches!(change, Change::Add { number: added, .. } if *added == number));
+        if inner.closed || (unseen && !reported) {
+            // The poller does not know of it and never needs to.
+            inner.changes.retain(|change| change.number() != number);
+            inner.free(number);
+        } else {
+            self.push(&mut inner, Change::Remove { number, until });
+        }
+    }
+
+    /// Notes that nobody polls any more.
+    pub(super) fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.changes = Vec::new();
+    }
+}
+
+impl Inner {
+    /// Lets a number be used again.
+    pub(super) fn free(&mut self, number: u32) {
+        if let Some(taken) = self.taken.get_mut(number as usize) {
+            *taken = false;
+        }
+    }
+
+    fn is_free(&self, number: usize) -> bool {
+        !self.taken.get(number).is_some_and(|taken| *taken)
+    }
+
+    /// Entries that the poller has not seen have moved on by one place.
+    pub(super) fn shift(&mut self) {
+        for change in &mut self.changes {
+            match change {
+                Change::Add { .. } => {}
+                Change::Replace { until, .. } | Change::Remove { until, .. } => {
+                    *until = until.wrapping_add(1);
+                }
+            }
+        }
+    }
+}
+
+/// A queue pair's number in the completion queues that it reports to, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Registration {
+    send: Arc<Directory>,
+    recv: Arc<Directory>,
+    number: u32,
+}
+
+impl Registration {
+    /// Finds a number that is free in both completion queues, which may be one; `None` if there is none.
+    pub(super) fn new(
+        send: &Arc<Directory>,
+        recv: &Arc<Directory>,
+        reporter: Reporter,
+    ) -> Option<Self> {
+        let number = if Arc::ptr_eq(send, recv) {
+            let mut inner = send.lock();
+            let number = (0..MOST_NUMBERS).find(|number| inner.is_free(*number))? as u32;
+            send.add(&mut inner, number, reporter);
+            number
+        } else {
+            // Two threads that create queue pairs on the same two queues lock them in the same order.
+            let (mut sends, mut recvs);
+            if Arc::as_ptr(send) < Arc::as_ptr(recv) {
+                sends = send.lock();
+                recvs = recv.lock();
+            } else {
+                recvs = recv.lock();
+                sends = send.lock();
+            }
+            let free = |number: &usize| sends.is_free(*number) && recvs.is_free(*number);
+            let number = (0..MOST_NUMBERS).find(free)? as u32;
+            let (of_send, of_recv) = halves(reporter);
+            send.add(&mut sends, number, of_send);
+            recv.add(&mut recvs, number, of_recv);
+            number
+        };
+        Some(Self {
+            send: Arc::clone(send),
+            recv: Arc::clone(recv),
+            number,
+        })
+    }
+
+    /// The number.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Starts anew with other ledgers: whatever was reported before now is passed over.
+    pub(super) fn replace(&self, reporter: Reporter) {
+        if Arc::ptr_eq(&self.send, &self.recv) {
+            self.send.replace(self.number, reporter);
+        } else {
+            let (of_send, of_recv) = halves(reporter);
+            self.send.replace(self.number, of_send);
+            self.recv.replace(self.number, of_recv);
+        }
+    }
+}
+
+fn halves(reporter: Reporter) -> (Reporter, Reporter) {
+    let Reporter { send, recv } = reporter;
+    let of_send = Reporter {
+        send,
+        recv: Receiver::None,
+    };
+    (of_send, Reporter { send: None, recv })
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.send.remove(self.number);
+        if !Arc::ptr_eq(&self.send, &self.recv) {
+            self.recv.remove(self.number);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The ring of a completion queue: entries of 64 or 128 bytes, and whose each is.
+//!
+//! An entry has an owner bit, which the device turns over with each lap: it is this side's if the bit is that of the lap
+//! that the consumer is in. In an entry of 128 bytes the second half is the one that counts.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::format::{BLOCK, Cqe, OP_OWN, cqe};
+use super::memory::Memory;
+
+/// The entries, with their memory.
+#[derive(Debug)]
+pub(super) struct Entries {
+    view: View,
+    _memory: Memory,
+}
+
+/// Where the entries lie; good as long as the [`Entries`] that it is of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    /// The half that counts of the first entry.
+    first: NonNull<u8>,
+    /// Binary logarithms of the count of entries, and of the bytes of one.
+    log_count: u32,
+    log_size: u32,
+}
+
+// SAFETY: the memory is owned, and it is as good in one thread as in another.
+unsafe impl Send for Entries {}
+// SAFETY: shared references read atomics, and entries that are valid, which nobody writes.
+unsafe impl Sync for Entries {}
+
+impl Entries {
+    /// Bytes of a ring.
+    pub(super) fn bytes(count: u32, size: usize) -> usize {
+        count as usize * size
+    }
+
+    /// Entries of `size` bytes, 64 or 128, over memory that has [`Self::bytes`] of them; `count` is a power of two.
+    pub(super) fn new(memory: Memory, count: u32, size: usize) -> Self {
+        debug_assert!(count.is_power_of_two() && (size == BLOCK || size == 2 * BLOCK));
+        // SAFETY: an entry has `size` bytes, so the last 64 of the first lie in the memory.
+        let first = unsafe { memory.base().add(size - BLOCK) };
+        let view = View {
+            first,
+            log_count: count.ilog2(),
+            log_size: size.ilog2(),
+        };
+        Self {
+            view,
+            _memory: memory,
+        }
+    }
+
+    /// Marks every entry as never written. The device must not write to the ring yet.
+    pub(super) fn invalidate(&self) {
+        for index in 0..self.view.count() {
+            // Relaxed: what starts the device comes later and has its own barrier.
+            self.view
+                .op_own(index)
+                .store(cqe::INVALID << 4, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn view(&self) -> View {
+        self.view
+    }
+
+    /// The memory's address for the kernel.
+    pub(super) fn address(&self) -> u64 {
+        self._memory.address()
+    }
+
+    /// Whether the device has written the entry at this index.
+    pub(super) fn is_valid(&self, index: u32) -> bool {
+        self.view.poll(index).is_some()
+    }
+
+    /// The number in a valid entry.
+    pub(super) fn number(&self, index: u32) -> u32 {
+        // SAFETY: the entry lies in the memory that this value keeps. It is valid, or was a moment ago; if the device
+        // has come round since, what is read is some number of its, and every bit pattern is one.
+        let entry = unsafe { self.view.entry(index).as_ptr().read_volatile() };
+        entry.srqn_uidx.get() & 0xff_ffff
+    }
+}
+
+impl View {
+    /// How many entries there are.
+    #[inline(always)]
+    pub(super) fn count(self) -> u32 {
+        1 << self.log_count
+    }
+
+    /// The entry at this index, which counts on round the ring.
+    #[inline(always)]
+    pub(super) fn entry(self, index: u32) -> NonNull<Cqe> {
+        let at = ((index & (self.count() - 1)) as usize) << self.log_size;
+        // SAFETY: the masked index is below the count, so the entry lies in the ring.
+        unsafe { self.first.add(at).cast() }
+    }
+
+    #[inline(always)]
+    fn op_own(&self, index: u32) -> &AtomicU8 {
+        // SAFETY: the byte lies in the entry, and while the entry may be written only atomics touch it.
+        unsafe { self.entry(index).cast::<AtomicU8>().add(OP_OWN).as_ref() }
+    }
+
+    /// What the entry is (the upper half of `op_own` counts) if the device has written it. The caller orders what it reads next behind
+    /// this with [`super::barrier::owner_before_entry`].
+    #[inline(always)]
+    pub(super) fn poll(self, index: u32) -> Option<u8> {
+        let op_own = self.op_own(index).load(Ordering::Relaxed);
+        let lap = (index >> self.log_count) as u8 & 1;
+        (op_own & 1 == lap && op_own >> 4 != cqe::INVALID).then_some(op_own)
+    }
+
+    /// Copies a valid entry to a place of another ring, where it counts as written in that lap.
+    pub(super) fn copy_to(self, index: u32, other: View, to: u32) {
+        // SAFETY: both entries lie in their rings. The device wrote this one and no longer does; of the other ring it
+        // leaves the places alone that are for such copies.
+        unsafe {
+            let mut entry = self.entry(index).as_ptr().read();
+            let lap = (to >> other.log_count) as u8 & 1;
+            entry.op_own = entry.op_own & !1 | lap;
+            other.entry(to).as_ptr().write(entry);
+        }
+    }
+}

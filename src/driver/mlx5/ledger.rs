@@ -1,0 +1,335 @@
+//! What a completion must be told apart by: the ids of the requests that a queue has posted.
+//!
+//! The device reports a request by its place in the ring, not by its id, and only those that asked for it. So a queue
+//! notes the id of each request, and where its successor begins; whoever polls the completion queue looks it
+//! up and notes how far the queue has come. Poster and poller may be different threads and take no lock:
+//!
+//! - the poster writes a note and then tells the device; the device writes the completion; the poller reads it and
+//!   then the note. The barriers around doorbell and completion order the two ([`super::barrier`]).
+//! - the poller reads a note and then stores `done` with release; the poster loads it with acquire before it uses the
+//!   note's place again.
+//!
+//! Everything is an atomic, so that a device that reports nonsense spoils ids and not memory.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What is noted of a send request.
+#[derive(Debug, Default)]
+pub(super) struct SendNote {
+    id: AtomicU64,
+    /// Requests posted when this one is included.
+    count: AtomicU32,
+    /// What a change to a memory key was for; written for such requests only.
+    change: AtomicU32,
+}
+
+impl SendNote {
+    /// Notes a request. Relaxed: see the module on who reads it when.
+    #[inline(always)]
+    pub(super) fn write(&self, id: u64, count: u32) {
+        self.id.store(id, Ordering::Relaxed);
+        self.count.store(count, Ordering::Relaxed);
+    }
+
+    /// Notes another id.
+    #[inline(always)]
+    pub(super) fn set_id(&self, id: u64) {
+        self.id.store(id, Ordering::Relaxed);
+    }
+
+    /// Notes what the request changes a memory key for.
+    pub(super) fn set_change(&self, change: u32) {
+        self.change.store(change, Ordering::Relaxed);
+    }
+}
+
+/// The notes of a send queue, one for each basic block of its ring.
+#[derive(Debug)]
+pub(super) struct SendLedger {
+    notes: Box<[SendNote]>,
+    /// Requests that are finished, counted from the start, modulo 2^32.
+    done: AtomicU32,
+}
+
+impl SendLedger {
+    /// A ledger for a ring of `blocks` basic blocks, a power of two or 0.
+    pub(super) fn new(blocks: u32) -> Self {
+        debug_assert!(blocks == 0 || blocks.is_power_of_two());
+        Self {
+            notes: (0..blocks.max(1)).map(|_| SendNote::default()).collect(),
+            done: AtomicU32::new(0),
+        }
+    }
+
+    /// The note of the request that begins in this block; the index is taken modulo the ring.
+    #[inline(always)]
+    pub(super) fn note(&self, block: u32) -> &SendNote {
+        let mask = self.notes.len() - 1;
+        &self.notes[block as usize & mask]
+    }
+
+    /// Requests that are finished.
+    #[inline(always)]
+    pub(super) fn done(&self) -> u32 {
+        // Acquire: pairs with the release in `finish`.
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Takes the request that begins in this block, and all before it, as finished; gives its id, and what it changed
+    /// a memory key for if it did.
+    #[inline(always)]
+    pub(super) fn finish(&self, block: u16) -> (u64, u32) {
+        let note = self.note(block.into());
+        let id = note.id.load(Ordering::Relaxed);
+        let change = note.change.load(Ordering::Relaxed);
+        let count = note.count.load(Ordering::Relaxed);
+        // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
+        self.done.store(count, Ordering::Release);
+        (id, change)
+    }
+}
+
+/// The notes of a receive queue, one for each of its elements.
+#[derive(Debug)]
+pub(super) struct RecvLedger {
+    ids: Box<[AtomicU64]>,
+    /// Requests that are finished, counted from the start, modulo 2^32.
+    done: AtomicU32,
+}
+
+impl RecvLedger {
+    /// A ledger for a ring of `elements`, a power of two or 0.
+    pub(super) fn new(elements: u32) -> Self {
+        debug_assert!(elements == 0 || elements.is_power_of_two());
+        Self {
+            ids: (0..elements).map(|_| AtomicU64::new(0)).collect(),
+            done: AtomicU32::new(0),
+        }
+    }
+
+    /// Notes the id of a request.
+    #[inline(always)]
+    pub(super) fn write(&self, index: u32, id: u64) {
+        let mask = self.ids.len().wrapping_sub(1);
+        if let Some(place) = self.ids.get(index as usize & mask) {
+            place.store(id, Ordering::Relaxed);
+        }
+    }
+
+    /// Requests that are finished.
+    #[inline(always)]
+    pub(super) fn done(&self) -> u32 {
+        // Acquire: pairs with the release in `finish`.
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Takes the next request as finished and gives its id; `None` if the queue has no elements. Requests of a
+    /// receive queue finish in the order in which they were posted.
+    #[inline(always)]
+    pub(super) fn finish(&self) -> Option<u64> {
+        // Relaxed: only the one poller of the completion queue stores it.
+        let index = self.done.load(Ordering::Relaxed);
+        let mask = self.ids.len().wrapping_sub(1);
+        let id = self.ids.get(index as usize & mask)?.load(Ordering::Relaxed);
+        // Release: as for sends.
+        self.done.store(index.wrapping_add(1), Ordering::Release);
+        Some(id)
+    }
+}
+
+/// The elements of a shared receive queue: which are free, in what order, and the ids of those that are not.
+///
+/// The device finishes them in any order, so the free ones are a list. The poster takes from its head; pollers of
+/// several completion queues append at its end. One element always stays in the list, as its end.
+#[derive(Debug)]
+pub(super) struct SrqLedger {
+    elements: Box<[SrqElement]>,
+    /// The last element of the list.
+    tail: AtomicU32,
+    /// Requests that are finished, counted from the start, modulo 2^32.
+    done: AtomicU32,
+}
+
+#[derive(Debug)]
+struct SrqElement {
+    id: AtomicU64,
+    /// The element behind it in the list of free ones, [`END`] or [`POSTED`].
+    next: AtomicU32,
+}
+
+/// There is none behind it yet.
+const END: u32 = u32::MAX;
+/// It is with the device.
+const POSTED: u32 = u32::MAX - 1;
+
+impl SrqLedger {
+    /// A list of `elements`, at least 2 and at most 65,536, all free.
+    pub(super) fn new(elements: u32) -> Self {
+        let element = |index: u32| SrqElement {
+            id: AtomicU64::new(0),
+            next: AtomicU32::new(if index + 1 == elements {
+                END
+            } else {
+                index + 1
+            }),
+        };
+        Self {
+            elements: (0..elements).map(element).collect(),
+            tail: AtomicU32::new(elements.saturating_sub(1)),
+            done: AtomicU32::new(0),
+        }
+    }
+
+    /// The most requests in flight.
+    pub(super) fn capacity(&self) -> u32 {
+        self.elements.len() as u32 - 1
+    }
+
+    /// The free element behind the free element `index`, which may be posted if there is one.
+    #[inline(always)]
+    pub(super) fn behind(&self, index: u32) -> Option<u32> {
+        let element = self.elements.get(index as usize)?;
+        // Acquire: pairs with the release in `finish`, so that the poller has read the id before it changes.
+        let next = element.next.load(Ordering::Acquire);
+        (next < POSTED).then_some(next)
+    }
+
+    /// Notes that the element goes to the device with this id.
+    #[inline(always)]
+    pub(super) fn post(&self, index: u32, id: u64) {
+        if let Some(element) = self.elements.get(index as usize) {
+            element.id.store(id, Ordering::Relaxed);
+            element.next.store(POSTED, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a note of `post` back: the element is free, and `next` behind it.
+    pub(super) fn unpost(&self, index: u32, next: u32) {
+        if let Some(element) = self.elements.get(index as usize) {
+            element.next.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// Requests that are finished.
+    #[inline(always)]
+    pub(super) fn done(&self) -> u32 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Takes a request as finished and gives its id; `None` if the device does not have this element.
+    #[inline(always)]
+    pub(super) fn finish(&self, index: u16) -> Option<u64> {
+        let index = u32::from(index);
+        let element = self.elements.get(index as usize)?;
+        let id = element.id.load(Ordering::Relaxed);
+        // Who gets POSTED out of it appends it, once, whatever the device reports. Relaxed: the stores below publish.
+        element
+            .next
+            .compare_exchange(POSTED, END, Ordering::Relaxed, Ordering::Relaxed)
+            .ok()?;
+        // Acquire and release: the element that was last is one that another poller had appended whole.
+        let last = self.tail.swap(index, Ordering::AcqRel);
+        // Release: pairs with the acquire in `behind`.
+        self.elements[last as usize]
+            .next
+            .store(index, Ordering::Release);
+        self.done.fetch_add(1, Ordering::Relaxed);
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_finishes_all_requests_before_it() {
+        let ledger = SendLedger::new(8);
+        ledger.note(0).write(10, 1);
+        ledger.note(2).write(11, 2);
+        ledger.note(3).write(12, 3);
+        assert_eq!(ledger.done(), 0);
+        assert_eq!(ledger.finish(3).0, 12);
+        assert_eq!(ledger.done(), 3);
+        ledger.note(8).write(13, 4);
+        assert_eq!(ledger.finish(0x8000).0, 13, "indices are modulo the ring");
+    }
+
+    #[test]
+    fn receives_finish_in_order() {
+        let ledger = RecvLedger::new(4);
+        for index in 0..4 {
+            ledger.write(index, 100 + u64::from(index));
+        }
+        assert_eq!([ledger.finish(), ledger.finish()], [Some(100), Some(101)]);
+        assert_eq!(ledger.done(), 2);
+        assert_eq!(RecvLedger::new(0).finish(), None);
+    }
+
+    #[test]
+    fn elements_of_a_shared_queue_are_free_again_in_the_order_in_which_they_finish() {
+        let ledger = SrqLedger::new(4);
+        let mut head = 0;
+        for id in 0..3 {
+            let next = ledger.behind(head).unwrap();
+            ledger.post(head, id);
+            head = next;
+        }
+        assert_eq!(ledger.behind(head), None, "one stays as the list's end");
+        assert_eq!(ledger.finish(1), Some(1));
+        assert_eq!(ledger.finish(0), Some(0));
+        assert_eq!(ledger.behind(head), Some(1));
+        assert_eq!(ledger.behind(1), Some(0));
+        assert_eq!(ledger.behind(0), None);
+        assert_eq!(ledger.done(), 2);
+    }
+
+    #[test]
+    fn an_element_that_the_device_does_not_have_is_not_taken_twice() {
+        let ledger = SrqLedger::new(4);
+        let next = ledger.behind(0).unwrap();
+        ledger.post(0, 7);
+        assert_eq!(ledger.finish(0), Some(7));
+        assert_eq!(ledger.finish(0), None);
+        assert_eq!(ledger.finish(next as u16), None);
+        assert_eq!(ledger.finish(400), None);
+    }
+
+    /// Would catch an order of stores that loses or doubles an element between threads.
+    #[test]
+    fn pollers_of_two_threads_give_every_element_back() {
+        use std::sync::mpsc;
+        const ROUNDS: u64 = 20_000;
+        let ledger = SrqLedger::new(16);
+        std::thread::scope(|scope| {
+            let (even, evens) = mpsc::channel::<u16>();
+            let (odd, odds) = mpsc::channel::<u16>();
+            let shared = &ledger;
+            let pollers = [evens, odds].map(|posted| {
+                scope.spawn(move || {
+                    posted
+                        .iter()
+                        .filter_map(|index| shared.finish(index))
+                        .sum::<u64>()
+                })
+            });
+            let mut head = 0;
+            for id in 0..ROUNDS {
+                let next = loop {
+                    match ledger.behind(head) {
+                        Some(next) => break next,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                ledger.post(head, id);
+                let channel = if id % 2 == 0 { &even } else { &odd };
+                channel.send(head as u16).unwrap();
+                head = next;
+            }
+            drop((even, odd));
+            let sum: u64 = pollers.map(|poller| poller.join().unwrap()).iter().sum();
+            assert_eq!(sum, ROUNDS * (ROUNDS - 1) / 2);
+        });
+        assert_eq!(u64::from(ledger.done()), ROUNDS);
+    }
+}

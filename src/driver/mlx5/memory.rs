@@ -1,0 +1,292 @@
+//! Memory that the device reads and writes: rings, and doorbell records.
+//!
+//! A ring is the domain's allocator's if it gives one, else pages of its own. Doorbell records are small and many, so
+//! the default ones are packed into pages, a cache line apart. Neither is copied by fork(2): the device keeps to the
+//! parent's pages, and a child that wrote first would else leave the parent with a copy that the device does not see.
+
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::param::page_size;
+
+use crate::alloc::{Buffers, Grant, Purpose, ResourceType};
+use crate::error::{Error, Result, Subject, Verb};
+
+/// From this size on a ring asks for huge pages; the device then translates fewer addresses.
+const HUGE: usize = 2 << 20;
+
+/// Memory of a ring: zeroed, and at one address until it is dropped.
+#[derive(Debug)]
+pub(super) enum Memory {
+    /// The allocator's.
+    Granted(Grant),
+    /// Pages of its own.
+    Pages(Pages),
+}
+
+impl Memory {
+    /// Finds memory for a ring.
+    pub(super) fn new(
+        size: usize,
+        alignment: usize,
+        resource: ResourceType,
+        buffers: Option<&Buffers>,
+    ) -> Result<Self> {
+        if let Some(buffers) = buffers
+            && let Some(grant) = buffers.allocate(size, alignment, resource, Purpose::Memory)?
+        {
+            return Ok(Self::Granted(grant));
+        }
+        Pages::new(size).map(Self::Pages).map_err(|errno| {
+            let subject =
+                Subject::named("buffer", format_args!("of {size} bytes for {resource:?}"));
+            Error::os(Verb::AllocBuffer, subject, errno)
+        })
+    }
+
+    /// The first byte.
+    pub(super) fn base(&self) -> NonNull<u8> {
+        match self {
+            Self::Granted(grant) => grant.address(),
+            Self::Pages(pages) => pages.base,
+        }
+    }
+
+    /// The address for the kernel.
+    pub(super) fn address(&self) -> u64 {
+        self.base().as_ptr().expose_provenance() as u64
+    }
+}
+
+/// Private pages of this process that fork(2) does not hand on.
+#[derive(Debug)]
+pub(super) struct Pages {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is owned, and it is as good in one thread as in another.
+unsafe impl Send for Pages {}
+// SAFETY: shared references give out the address only.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    pub(super) fn new(size: usize) -> std::result::Result<Self, Errno> {
+        let page = page_size();
+        let length = size
+            .max(1)
+            .checked_next_multiple_of(page)
+            .ok_or(Errno::NOMEM)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        let pages = Self { base, length };
+        pages.advise(Advice::LinuxDontFork)?;
+        if length >= HUGE {
+            // A wish: without huge pages the ring works as well.
+            let _ = pages.advise(Advice::LinuxHugepage);
+        }
+        Ok(pages)
+    }
+
+    fn advise(&self, advice: Advice) -> std::result::Result<(), Errno> {
+        // SAFETY: the pages are this mapping's own, and neither advice changes what is in them.
+        unsafe { madvise(self.base.as_ptr().cast(), self.length, advice) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned, and whoever pointed into it is gone. An error would mean that it was not
+        // mapped; there is nobody to tell.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Bytes from one packed record to the next: a cache line, so that queues of two threads do not share one.
+const STRIDE: usize = 64;
+/// Bytes of a record, and what its address must be a multiple of.
+const RECORD: usize = 8;
+
+/// The pages of a context's doorbell records.
+#[derive(Debug, Default)]
+pub(super) struct Records(Mutex<Vec<Arc<RecordPage>>>);
+
+#[derive(Debug)]
+struct RecordPage {
+    pages: Pages,
+    /// Which places are taken.
+    taken: Mutex<Vec<bool>>,
+}
+
+impl RecordPage {
+    fn new() -> std::result::Result<Self, Errno> {
+        Ok(Self {
+            pages: Pages::new(page_size())?,
+            taken: Mutex::new(vec![false; page_size() / STRIDE]),
+        })
+    }
+
+    /// Takes a free place, if there is one.
+    fn take(self: &Arc<Self>) -> Option<Packed> {
+        // The list is whole after every statement, so a panic elsewhere has not spoilt it.
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = taken.iter().position(|taken| !taken)?;
+        taken[place] = true;
+        Some(Packed {
+            page: Arc::clone(self),
+            place,
+        })
+    }
+}
+
+/// A place in a page of records.
+#[derive(Debug)]
+pub(super) struct Packed {
+    page: Arc<RecordPage>,
+    place: usize,
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        let mut taken = self
+            .page
+            .taken
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        taken[self.place] = false;
+    }
+}
+
+/// A doorbell record: two words by which the device learns how far a queue is filled.
+#[derive(Debug)]
+pub(super) struct Record {
+    words: NonNull<AtomicU32>,
+    _place: Place,
+}
+
+/// What keeps a record's memory.
+#[derive(Debug)]
+enum Place {
+    Granted(#[expect(dead_code, reason = "held until the record goes")] Grant),
+    Packed(#[expect(dead_code, reason = "held until the record goes")] Packed),
+}
+
+// SAFETY: the words are atomics in memory that the record owns.
+unsafe impl Send for Record {}
+// SAFETY: as above.
+unsafe impl Sync for Record {}
+
+impl Record {
+    /// Finds a place for a record and zeroes it.
+    pub(super) fn new(records: &Records, buffers: Option<&Buffers>) -> Result<Self> {
+        let resource = ResourceType::MLX5_DBR;
+        let granted = match buffers {
+            Some(buffers) => buffers.allocate(RECORD, RECORD, resource, Purpose::Memory)?,
+            None => None,
+        };
+        let record = match granted {
+            Some(grant) => Self {
+                words: grant.address().cast(),
+                _place: Place::Granted(grant),
+            },
+            None => Self::packed(records).map_err(|errno| {
+                Error::os(Verb::AllocBuffer, Subject::the("doorbell record"), errno)
+            })?,
+        };
+        record.clear();
+        Ok(record)
+    }
+
+    fn packed(records: &Records) -> std::result::Result<Self, Errno> {
+        let mut pages = records.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let packed = match pages.iter().find_map(RecordPage::take) {
+            Some(packed) => packed,
+            None => {
+                let page = Arc::new(RecordPage::new()?);
+                let packed = page.take().ok_or(Errno::NOMEM)?;
+                pages.push(page);
+                packed
+            }
+        };
+        // SAFETY: the place lies in the page, since its number is below the count of places.
+        let words = unsafe { packed.page.pages.base.add(packed.place * STRIDE) };
+        Ok(Self {
+            words: words.cast(),
+            _place: Place::Packed(packed),
+        })
+    }
+
+    /// One of the two words. It holds big-endian numbers.
+    #[inline(always)]
+    pub(super) fn word(&self, index: usize) -> &AtomicU32 {
+        debug_assert!(index < 2);
+        // SAFETY: a record has two words, aligned to 8, which this value keeps and which only atomics touch.
+        unsafe { self.words.add(index).as_ref() }
+    }
+
+    /// Zeroes both words.
+    pub(super) fn clear(&self) {
+        for index in 0..2 {
+            // Relaxed: no device looks at the record yet, or it is at rest.
+            self.word(index)
+                .store(0, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// The address for the kernel.
+    pub(super) fn address(&self) -> u64 {
+        self.words.as_ptr().expose_provenance() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_a_cache_line_apart_and_their_places_are_used_again() {
+        let records = Records::default();
+        let per_page = page_size() / STRIDE;
+        let mut taken: Vec<Record> = (0..per_page + 1)
+            .map(|_| Record::new(&records, None).unwrap())
+            .collect();
+        let mut addresses: Vec<u64> = taken.iter().map(Record::address).collect();
+        addresses.sort_unstable();
+        for pair in addresses.windows(2) {
+            assert!(pair[1] - pair[0] >= STRIDE as u64);
+        }
+        assert_eq!(records.0.lock().unwrap().len(), 2);
+        let gone = taken.swap_remove(3).address();
+        assert_eq!(Record::new(&records, None).unwrap().address(), gone);
+        assert_eq!(records.0.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_record_is_zero_when_it_is_handed_out_again() {
+        use std::sync::atomic::Ordering;
+        let records = Records::default();
+        let record = Record::new(&records, None).unwrap();
+        record.word(1).store(7, Ordering::Relaxed);
+        let address = record.address();
+        drop(record);
+        let again = Record::new(&records, None).unwrap();
+        assert_eq!(again.address(), address);
+        assert_eq!(again.word(1).load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_size_that_no_memory_has_is_refused() {
+        assert!(Memory::new(usize::MAX, 1, ResourceType::MLX5_CQ, None).is_err());
+    }
+}

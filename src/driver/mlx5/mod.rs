@@ -1,0 +1,304 @@
+//! mlx5, the driver of NVIDIA's ConnectX: rings in memory of this process, doorbells in registers of the device.
+//!
+//! What is particular to it: rings and doorbell records are this side's to allocate, and the kernel pins them; the
+//! formats of requests and completions are the hardware's, big-endian ([`format`]); a completion names a request
+//! by its place in the ring, so ids are kept here ([`ledger`], [`directory`]); doorbells and arming are stores to mapped
+//! registers ([`uar`]), in an order that matters ([`barrier`]). Source: `drivers/infiniband/hw/mlx5` and
+//! `include/linux/mlx5` of Linux 6.1 to 7.2.
+//!
+//! Not there yet, each with its place: queue pairs of type XRC (a layout in [`qp`], a segment in [`send`]) and raw packet
+//! (as well, and a ring of its own for receives), compressed completions and data in completions ([`entries`], [`cq`]),
+//! device memory and DEVX objects (commands in [`command`]).
+
+mod ah;
+mod barrier;
+mod command;
+mod cq;
+mod directory;
+mod entries;
+mod format;
+mod ledger;
+mod memory;
+mod qp;
+mod recv;
+mod send;
+mod srq;
+mod uar;
+mod umr;
+
+use std::sync::Arc;
+
+use uverbs_uapi::handle::{CqHandle, PdHandle};
+use uverbs_uapi::mlx5::{
+    self as abi, AllocUcontextResp, AllocUctxFlags, CreateCqFlags, LibCaps, UarAllocType,
+};
+
+pub(crate) use ah::{Ah, NOWHERE, create_ah};
+pub(crate) use cq::{Completion, Cq, CqCore};
+pub(crate) use format::Datagram;
+pub(crate) use qp::{Parts, QpCore, create_qp};
+pub(crate) use recv::{RecvQueue, SharedRecvQueue};
+pub(crate) use send::{SendQueue, SendSlot};
+pub(crate) use srq::{SrqRing, create_srq};
+pub(crate) use uar::Lease;
+
+use self::entries::Entries;
+use self::format::BLOCK;
+use self::memory::{Memory, Record, Records};
+use self::uar::{Registers, UarPage};
+use crate::alloc::{Buffers, ResourceType};
+use crate::command::{
+    AllocPd, Command, CommandFd, CreateCq, CreateCqReply, DestroyCq, DriverData, GetContext,
+    GetContextReply, QueryContext, QueryDevice, ResizeCq, driver_reply,
+};
+use crate::error::{Errno, Error, Result, Subject, Verb};
+
+/// Versions of the driver's ABI that this module speaks.
+pub(crate) const ABI_VERSIONS: std::ops::RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
+
+/// A context's share of the device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    limits: Limits,
+    /// Where completion queues are armed, and where queue pairs ring that have no register of their own.
+    uar: Arc<UarPage>,
+    common: Arc<Lease>,
+    registers: Arc<Registers>,
+    records: Records,
+    /// Bytes of a completion.
+    cqe_size: usize,
+}
+
+/// What the device says of its rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    max_sq_desc_sz: u16,
+    max_rq_desc_sz: u16,
+    max_send_wqebb: u32,
+    max_recv_wr: u32,
+    max_srq_recv_wr: u32,
+}
+
+/// The form of completions that this module reads: they name queues by this side's numbers.
+const CQE_VERSION: u8 = 1;
+/// Doorbell registers that a kernel without dynamic UARs would be asked for, as libmlx5 does.
+const TOTAL_BFREGS: u32 = 16;
+const LOW_LATENCY_BFREGS: u32 = 4;
+
+/// Makes the open file a context of the device.
+pub(crate) fn get_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
+    // With DEVX first: the device then takes commands of the user's as well. Not every kernel or function has it.
+    let reply = match fd.execute(&context_command(AllocUctxFlags::DEVX)) {
+        Err(error) if error.errno().is_some() => {
+            fd.execute(&context_command(AllocUctxFlags::empty()))
+        }
+        reply => reply,
+    }?;
+    let answer = driver_reply(&reply.driver).map_err(|malformed| {
+        Error::malformed(
+            Verb::GetContext,
+            Subject::the("device"),
+            malformed.to_string(),
+        )
+    })?;
+    Ok((Device::new(fd, Verb::GetContext, &answer)?, reply))
+}
+
+fn context_command(flags: AllocUctxFlags) -> GetContext {
+    let request = abi::AllocUcontextReqV2 {
+        total_num_bfregs: TOTAL_BFREGS,
+        num_low_latency_bfregs: LOW_LATENCY_BFREGS,
+        flags: flags.bits(),
+        max_cqe_version: CQE_VERSION,
+        lib_caps: (LibCaps::UAR_4K | LibCaps::DYN_UAR).bits(),
+        ..Default::default()
+    };
+    GetContext {
+        driver: DriverData::exchange::<_, AllocUcontextResp>(&request),
+    }
+}
+
+/// Asks a context that somebody else has made for what it was told when it was made.
+pub(crate) fn query_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
+    let answer_id = abi::attr::query_context::RESP_UCTX;
+    let reply = fd.execute(&QueryContext {
+        driver_answer: Some((answer_id, size_of::<AllocUcontextResp>())),
+    })?;
+    let answer = driver_reply(&reply.driver).map_err(|malformed| {
+        Error::malformed(
+            Verb::QueryContext,
+            Subject::the("context"),
+            malformed.to_string(),
+        )
+    })?;
+    let device = Device::new(fd, Verb::ImportDevice, &answer)?;
+    let reply = GetContextReply {
+        num_comp_vectors: reply.num_comp_vectors,
+        core_support: reply.core_support,
+        async_fd: None,
+        driver: reply.driver,
+    };
+    Ok((device, reply))
+}
+
+impl Device {
+    fn new(fd: &CommandFd, verb: Verb, answer: &AllocUcontextResp) -> Result<Self> {
+        let lacks =
+            |missing: &'static str| Err(Error::unsupported(verb, Subject::the("device"), missing));
+        if cfg!(target_pointer_width = "32") {
+            return lacks("a CPU of 64 bits, whose stores to doorbell registers are whole");
+        }
+        if answer.cqe_version != CQE_VERSION {
+            return lacks("completions that name queues by this side's numbers (CQE version 1)");
+        }
+        if answer.tot_bfregs != 0 {
+            return lacks("a context with dynamic UARs (Linux 5.8)");
+        }
+        let uar = Arc::new(UarPage::new(fd, UarAllocType::NC)?);
+        Ok(Self {
+            limits: Limits {
+                max_sq_desc_sz: answer.max_sq_desc_sz,
+                max_rq_desc_sz: answer.max_rq_desc_sz,
+                max_send_wqebb: answer.max_send_wqebb,
+                max_recv_wr: answer.max_recv_wr,
+                max_srq_recv_wr: answer.max_srq_recv_wr,
+            },
+            common: Arc::new(Lease::common(&uar)),
+            uar,
+            registers: Arc::new(Registers::new(answer.bf_reg_size)),
+            records: Records::default(),
+            // One completion in a cache line: the device writes whole lines.
+            cqe_size: if answer.cache_line_size == 128 {
+                2 * BLOCK
+            } else {
+                BLOCK
+            },
+        })
+    }
+
+    /// The register for a queue pair, and whether others ring there as well.
+    fn lease(&self, fd: &CommandFd, thread_domain: Option<&Arc<Lease>>) -> (Arc<Lease>, bool) {
+        match thread_domain {
+            Some(lease) => (Arc::clone(lease), true),
+            None => match self.registers.for_queue_pair(fd) {
+                Some(lease) => (Arc::new(lease), false),
+                None => (Arc::clone(&self.common), true),
+            },
+        }
+    }
+
+    /// The register of a thread domain: one of its own if the device has BlueFlame, else the common one.
+    pub(crate) fn alloc_td(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
+        Ok(match self.registers.for_thread_domain(fd)? {
+            Some(lease) => Arc::new(lease),
+            None => Arc::clone(&self.common),
+        })
+    }
+}
+
+/// Allocates a protection domain.
+pub(crate) fn alloc_pd(fd: &CommandFd) -> Result<PdHandle> {
+    let driver = DriverData::output::<abi::AllocPdResp>();
+    fd.execute(&AllocPd { driver }).map(|(handle, _)| handle)
+}
+
+/// Checks with the driver that a handle is that of a protection domain.
+pub(crate) fn import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()> {
+    fd.execute(&command::QueryPd(handle)).map(drop)
+}
+
+/// Entries for so many completions: one stays free.
+fn entries(cqe: u32) -> Option<u32> {
+    cqe.checked_add(1)?.checked_next_power_of_two()
+}
+
+/// Memory for the entries of a completion queue.
+fn ring(device: &Device, count: u32, buffers: Option<&Buffers>) -> Result<Entries> {
+    let page = rustix::param::page_size();
+    let bytes = Entries::bytes(count, device.cqe_size).next_multiple_of(page);
+    let memory = Memory::new(bytes, page, ResourceType::MLX5_CQ, buffers)?;
+    Ok(Entries::new(memory, count, device.cqe_size))
+}
+
+/// Creates a completion queue.
+pub(crate) fn create_cq(
+    device: &Device,
+    fd: &CommandFd,
+    mut command: CreateCq,
+    buffers: Option<&Buffers>,
+) -> Result<(CqHandle, Cq)> {
+    let refuse = || Error::os(Verb::CreateCq, command.subject(), Errno::INVAL);
+    // The kernel would take it, and take a ring for one entry for none.
+    let count = match command.cqe {
+        0 => None,
+        cqe => entries(cqe),
+    };
+    let count = count.ok_or_else(refuse)?;
+    let entries = ring(device, count, buffers)?;
+    let record = Record::new(&device.records, buffers)?;
+    let driver = abi::CreateCq {
+        buf_addr: entries.address(),
+        db_addr: record.address(),
+        cqe_size: device.cqe_size as u32,
+        flags: CreateCqFlags::UAR_PAGE_INDEX.bits(),
+        uar_page_index: device.uar.page_id() as u16,
+        ..Default::default()
+    };
+    command.driver = match u16::try_from(device.uar.page_id()) {
+        Ok(_) => DriverData::exchange::<_, abi::CreateCqResp>(&driver),
+        // The field has 16 bits. Linux 6.11 brought an attribute that has more.
+        Err(_) => {
+            let driver = abi::CreateCq {
+                flags: 0,
+                uar_page_index: 0,
+                ..driver
+            };
+            DriverData::exchange::<_, abi::CreateCqResp>(&driver)
+                .with(abi::attr::create_cq::UAR_INDEX, device.uar.page_id())
+        }
+    };
+    command.cqe = count - 1;
+    let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
+    let answer: std::result::Result<abi::CreateCqResp, _> = driver_reply(&driver);
+    let abi::CreateCqResp { cqn, .. } = answer.map_err(|malformed| {
+        // The first error is the one to tell; a CQ that stays behind goes with the context.
+        let _ = fd.execute(&DestroyCq(handle));
+        Error::malformed(Verb::CreateCq, command.subject(), malformed.to_string())
+    })?;
+    // Not before: the kernel has refused sizes that are too large before it touched all that memory. The device writes
+    // nothing until a queue pair reports here.
+    entries.invalidate();
+    let core = Arc::new(CqCore::new(entries, record));
+    let cq = Cq::new(core, cqn, Arc::clone(&device.uar));
+    Ok((handle, cq))
+}
+
+/// Gives a completion queue a ring of another size.
+pub(crate) fn resize_cq(
+    device: &Device,
+    fd: &CommandFd,
+    mut command: ResizeCq,
+    cq: &mut Cq,
+    buffers: Option<&Buffers>,
+) -> Result<()> {
+    let refuse = || Error::os(Verb::ResizeCq, command.subject(), Errno::INVAL);
+    // The ring is filled before the kernel sees its size, so its limit is asked for first.
+    let most = fd.execute(&QueryDevice)?.base.max_cqe;
+    let count = match command.cqe {
+        0 => None,
+        cqe if cqe > most => None,
+        cqe => entries(cqe),
+    };
+    let count = count.ok_or_else(refuse)?;
+    let new = ring(device, count, buffers)?;
+    command.cqe = count - 1;
+    cq.resize(new, |new| {
+        let driver = abi::ResizeCq {
+            buf_addr: new.address(),
+            cqe_size: device.cqe_size as u16,
+            ..Default::default()
+        };
+        command.driver = DriverData::input(&driver);
+        fd.execute(&command).map(drop)
+    })
+}

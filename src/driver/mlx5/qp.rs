@@ -1,0 +1,263 @@
+//! Queue pairs: how their rings are cut, and their creation.
+//!
+//! A queue pair has one buffer: the receive ring first, then the send ring (`mlx5_ib_create_qp` in
+//! `drivers/infiniband/hw/mlx5/qp.c`).
+
+use std::sync::Arc;
+
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::QpHandle;
+use uverbs_uapi::mlx5::{self as abi, QpFlags};
+use uverbs_uapi::types::QpCap;
+
+use super::cq::CqCore;
+use super::directory::{Receiver, Registration, Reporter};
+use super::format::{
+    AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, RemoteAddress, UNIT,
+};
+use super::ledger::{RecvLedger, SendLedger, SrqLedger};
+use super::memory::{Memory, Record};
+use super::recv::{RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
+use super::send::{SendLayout, SendQueue};
+use super::uar::Lease;
+use super::{Device, Limits, umr};
+use crate::alloc::{Buffers, ResourceType};
+use crate::command::{Command, CommandFd, CreateQp, CreateQpReply, DestroyQp, DriverData};
+use crate::error::{Errno, Error, Result, Verb};
+
+/// The rings and the doorbell record of a queue pair.
+#[derive(Debug)]
+pub(super) struct Rings {
+    _memory: Memory,
+    pub(super) record: Record,
+}
+
+/// What must stay until the kernel has let go of a queue pair.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    rings: Arc<Rings>,
+    registration: Registration,
+    _lease: Arc<Lease>,
+    srq: Option<Arc<SrqLedger>>,
+}
+
+/// A queue pair that was created.
+#[derive(Debug)]
+pub(crate) struct NewQp {
+    pub(crate) handle: QpHandle,
+    pub(crate) qpn: u32,
+    pub(crate) send: SendQueue,
+    /// None if the queue pair receives from an SRQ.
+    pub(crate) recv: Option<RecvQueue>,
+    pub(crate) core: Arc<QpCore>,
+}
+
+/// What a queue pair is made of besides its command.
+pub(crate) struct Parts<'a> {
+    pub(crate) send_cq: &'a CqCore,
+    pub(crate) recv_cq: &'a CqCore,
+    pub(crate) srq: Option<&'a SharedRecvQueue>,
+    pub(crate) buffers: Option<&'a Buffers>,
+    pub(crate) thread_domain: Option<&'a Arc<Lease>>,
+}
+
+/// Creates a queue pair.
+pub(crate) fn create_qp(
+    device: &Device,
+    fd: &CommandFd,
+    mut command: CreateQp,
+    parts: &Parts<'_>,
+) -> Result<NewQp> {
+    let refuse = |command: &CreateQp| Error::os(Verb::CreateQp, command.subject(), Errno::INVAL);
+    let send = send_layout(command.qp_type, &command.cap, &device.limits)
+        .ok_or_else(|| refuse(&command))?;
+    let recv = match parts.srq {
+        Some(_) => NO_RECEIVES,
+        None => recv_layout(&command.cap, &device.limits).ok_or_else(|| refuse(&command))?,
+    };
+    let recv_bytes = recv.count as usize * recv.stride as usize;
+    let bytes = recv_bytes + send.blocks as usize * BLOCK;
+    let memory = Memory::new(
+        bytes,
+        alignment(bytes, recv.stride),
+        ResourceType::MLX5_QP,
+        parts.buffers,
+    )?;
+    let record = Record::new(&device.records, parts.buffers)?;
+    let (lease, shared_register) = device.lease(fd, parts.thread_domain);
+    let send_ledger = Arc::new(SendLedger::new(send.blocks));
+    let recv_ledger = Arc::new(RecvLedger::new(recv.count));
+    let srq = parts.srq.map(SharedRecvQueue::ledger).cloned();
+    let reporter = reporter(&send_ledger, &recv_ledger, srq.as_ref());
+    let (send_cq, recv_cq) = (&parts.send_cq.directory, &parts.recv_cq.directory);
+    let registration = Registration::new(send_cq, recv_cq, reporter).ok_or_else(|| {
+        let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
+        Error::unsupported(Verb::CreateQp, command.subject(), missing)
+    })?;
+    let driver = abi::CreateQp {
+        buf_addr: memory.address(),
+        db_addr: record.address(),
+        sq_wqe_count: send.blocks,
+        rq_wqe_count: recv.count,
+        // The kernel has 0 where there is no receive queue, and compares.
+        rq_wqe_shift: match recv.count {
+            0 => 0,
+            _ => recv.stride.ilog2(),
+        },
+        flags: QpFlags::UAR_PAGE_INDEX.bits(),
+        uidx: registration.number(),
+        bfreg_index: lease.register().page_id(),
+        ..Default::default()
+    };
+    command.driver = DriverData::exchange::<_, abi::CreateQpResp>(&driver);
+    // From here on, whatever fails gives everything back in the order of its making, backwards.
+    let CreateQpReply { handle, qpn, .. } = fd.execute(&command)?;
+    if qpn > 0xff_ffff {
+        // The first error is the one to tell; a QP that stays behind goes with the context.
+        let _ = fd.execute(&DestroyQp(handle));
+        let what = format!("a queue pair's number of {qpn:#x}");
+        return Err(Error::malformed(Verb::CreateQp, command.subject(), what));
+    }
+    let base = memory.base();
+    let rings = Arc::new(Rings {
+        _memory: memory,
+        record,
+    });
+    // SAFETY: the send ring begins behind the receive ring, in the same memory.
+    let send_ring = unsafe { base.add(recv_bytes) };
+    let send = SendQueue::new(
+        Arc::clone(&rings),
+        send_ring,
+        send,
+        send_ledger,
+        (Arc::clone(&lease), shared_register),
+        (qpn, command.sq_sig_all),
+    );
+    let own = parts.srq.is_none();
+    let recv = own.then(|| RecvQueue::new(Arc::clone(&rings), base, recv, recv_ledger));
+    let core = Arc::new(QpCore {
+        rings,
+        registration,
+        _lease: lease,
+        srq,
+    });
+    Ok(NewQp {
+        handle,
+        qpn,
+        send,
+        recv,
+        core,
+    })
+}
+
+fn reporter(
+    send: &Arc<SendLedger>,
+    recv: &Arc<RecvLedger>,
+    srq: Option<&Arc<SrqLedger>>,
+) -> Reporter {
+    Reporter {
+        send: Some(Arc::clone(send)),
+        recv: match srq {
+            Some(srq) => Receiver::Shared(Arc::clone(srq)),
+            None => Receiver::Own(Arc::clone(recv)),
+        },
+    }
+}
+
+impl QpCore {
+    /// Follows the kernel, which has taken the queue pair to the state RESET: the device starts both rings anew, and
+    /// what was reported before is passed over.
+    pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
+        let send_ledger = Arc::new(SendLedger::new(send.layout().blocks));
+        let count = recv.as_ref().map_or(0, |recv| recv.layout().count);
+        let recv_ledger = Arc::new(RecvLedger::new(count));
+        let reporter = reporter(&send_ledger, &recv_ledger, self.srq.as_ref());
+        self.registration.replace(reporter);
+        self.rings.record.clear();
+        send.reset(send_ledger);
+        if let Some(recv) = recv {
+            recv.reset(recv_ledger);
+        }
+    }
+}
+
+/// What the allocator is asked for: the kernel tells the device where a buffer starts within a large page in 64ths of it.
+fn alignment(bytes: usize, stride: u32) -> usize {
+    let whole = bytes.next_multiple_of(rustix::param::page_size());
+    let part = whole.next_power_of_two() / 64;
+    part.max(stride as usize).max(BLOCK)
+}
+
+/// A queue pair without a receive queue of its own.
+const NO_RECEIVES: RecvLayout = RecvLayout {
+    count: 0,
+    stride: UNIT as u32,
+    max_sge: 0,
+};
+
+/// Cuts a send queue, or `None` if the device has none like that.
+pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Option<SendLayout> {
+    let (sge, inline) = (u64::from(cap.max_send_sge), u64::from(cap.max_inline_data));
+    let slices = sge * size_of::<Data>() as u64;
+    let inlined = match inline {
+        0 => 0,
+        bytes => (bytes + INLINE_HEAD as u64).next_multiple_of(UNIT as u64),
+    };
+    // What is before the payload, and the largest request that has another shape.
+    let (before, other) = match qp_type {
+        QpType::UD => (size_of::<Control>() + size_of::<Datagram>(), 0),
+        _ => {
+            let head = size_of::<Control>() + size_of::<RemoteAddress>();
+            let atomic = head + size_of::<AtomicOperands>() + size_of::<Data>();
+            (head, atomic.max(size_of::<Control>() + umr::MOST_BYTES))
+        }
+    };
+    let bytes = (before as u64 + slices.max(inlined)).max(other as u64);
+    let request = bytes.next_multiple_of(BLOCK as u64);
+    if request > limits.max_sq_desc_sz.into() {
+        return None;
+    }
+    if cap.max_send_wr == 0 {
+        return Some(SendLayout {
+            blocks: 0,
+            request_blocks: (request / BLOCK as u64) as u32,
+            capacity: 0,
+            max_sge: 0,
+            max_inline: 0,
+        });
+    }
+    let ring = (u64::from(cap.max_send_wr) * request).next_power_of_two();
+    let blocks = ring / BLOCK as u64;
+    if blocks > limits.max_send_wqebb.into() {
+        return None;
+    }
+    let room = request - before as u64;
+    Some(SendLayout {
+        blocks: blocks as u32,
+        request_blocks: (request / BLOCK as u64) as u32,
+        capacity: (ring / request) as u32,
+        max_sge: (room / size_of::<Data>() as u64) as u32,
+        max_inline: (room - INLINE_HEAD as u64) as u32,
+    })
+}
+
+/// Cuts a receive queue, or `None` if the device has none like that.
+pub(super) fn recv_layout(cap: &QpCap, limits: &Limits) -> Option<RecvLayout> {
+    if cap.max_recv_wr == 0 {
+        return Some(NO_RECEIVES);
+    }
+    let stride = recv_bytes(cap.max_recv_sge).next_power_of_two();
+    if stride > limits.max_rq_desc_sz.into() {
+        return None;
+    }
+    let ring = u64::from(cap.max_recv_wr).next_power_of_two() * stride;
+    let count = ring.max(BLOCK as u64) / stride;
+    if count > limits.max_recv_wr.into() {
+        return None;
+    }
+    Some(RecvLayout {
+        count: count as u32,
+        stride: stride as u32,
+        max_sge: (stride / size_of::<Data>() as u64) as u32,
+    })
+}

@@ -1,0 +1,290 @@
+//! Receive queues: a queue pair's own, and shared ones. Neither has a register: the device looks at the record when a
+//! message arrives.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::barrier;
+use super::format::{Be16, Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
+use super::ledger::{RecvLedger, SrqLedger};
+use super::memory::Record;
+use super::qp::Rings;
+use super::send::{data, put};
+use super::srq::SrqRing;
+use crate::key::LocalSlice;
+use crate::wr::PostError;
+
+/// How a receive queue is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecvLayout {
+    /// Elements, a power of two or 0.
+    pub(super) count: u32,
+    /// Bytes of an element, a power of two.
+    pub(super) stride: u32,
+    pub(super) max_sge: u32,
+}
+
+/// A queue pair's own receive queue.
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    ring: NonNull<u8>,
+    layout: RecvLayout,
+    /// Requests written, and of those the ones that the device was told of; both count on round the ring.
+    count: u32,
+    published: u32,
+    ledger: Arc<RecvLedger>,
+    rings: Arc<Rings>,
+}
+
+// SAFETY: the ring is memory that `rings` keeps, and only this value touches it.
+unsafe impl Send for RecvQueue {}
+// SAFETY: shared references read plain fields only.
+unsafe impl Sync for RecvQueue {}
+
+/// Refuses a request with too many slices, or one that is too long for the device's 31 bits.
+#[inline(always)]
+fn check(slices: &[LocalSlice], max: u32) -> Result<(), PostError> {
+    if slices.len() > max as usize {
+        return Err(PostError::TooManySges {
+            given: slices.len(),
+            max,
+        });
+    }
+    if let Some(slice) = slices.iter().find(|slice| slice.length > LONGEST_SLICE) {
+        return Err(PostError::MessageTooLong {
+            given: slice.length.into(),
+            max: LONGEST_SLICE.into(),
+        });
+    }
+    Ok(())
+}
+
+/// Writes slices, and if there is room for more what ends them.
+///
+/// # Safety
+///
+/// There is room for `max` slices, and there are at most so many.
+#[inline(always)]
+unsafe fn put_slices(mut at: NonNull<u8>, slices: &[LocalSlice], max: u32) {
+    let mut written = 0;
+    // SAFETY: by this function's contract.
+    unsafe {
+        for slice in slices {
+            if slice.length > 0 {
+                at = put(at, data(slice));
+                written += 1;
+            }
+        }
+        if written < max {
+            put(at, TERMINATOR);
+        }
+    }
+}
+
+/// Tells the device how many requests there are.
+#[inline(always)]
+fn tell(record: &Record, count: u32) {
+    barrier::ring_before_record();
+    // Relaxed: ordered by the barrier.
+    record
+        .word(RECORD_RECEIVE)
+        .store((count & 0xffff).to_be(), Ordering::Relaxed);
+}
+
+impl RecvQueue {
+    /// A receive queue over the ring that begins at `ring` in `rings`.
+    pub(super) fn new(
+        rings: Arc<Rings>,
+        ring: NonNull<u8>,
+        layout: RecvLayout,
+        ledger: Arc<RecvLedger>,
+    ) -> Self {
+        Self {
+            ring,
+            layout,
+            count: 0,
+            published: 0,
+            ledger,
+            rings,
+        }
+    }
+
+    /// Starts anew, with an empty ring and another ledger.
+    pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
+        (self.count, self.published) = (0, 0);
+        self.ledger = ledger;
+    }
+
+    pub(super) fn layout(&self) -> RecvLayout {
+        self.layout
+    }
+
+    /// The most requests in flight.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.layout.count
+    }
+
+    /// The most slices of a request.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.layout.max_sge
+    }
+
+    /// Requests that have been posted and whose completion has not been taken.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.published.wrapping_sub(self.ledger.done())
+    }
+
+    /// Requests in the batch that has not been rung yet.
+    #[inline(always)]
+    pub(crate) fn pending(&self) -> u32 {
+        self.count.wrapping_sub(self.published)
+    }
+
+    /// Writes a request into the next element.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+        let RecvLayout {
+            count,
+            stride,
+            max_sge,
+        } = self.layout;
+        if self.count.wrapping_sub(self.ledger.done()) >= count {
+            return Err(PostError::QueueFull { capacity: count });
+        }
+        check(slices, max_sge)?;
+        let index = self.count & (count - 1);
+        // SAFETY: the masked index is below the count of elements, each of which has room for `max_sge` slices; the
+        // device has finished with this one.
+        unsafe {
+            let element = self.ring.add(index as usize * stride as usize);
+            put_slices(element, slices, max_sge);
+        }
+        self.ledger.write(self.count, wr_id);
+        self.count = self.count.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Hands the batch to the device.
+    #[inline(always)]
+    pub(crate) fn ring(&mut self) {
+        self.published = self.count;
+        tell(&self.rings.record, self.count);
+    }
+
+    /// Forgets the batch.
+    #[inline(always)]
+    pub(crate) fn abandon(&mut self) {
+        self.count = self.published;
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedRecvQueue {
+    ring: Arc<SrqRing>,
+    ledger: Arc<SrqLedger>,
+    /// The free element that is next, and the one that is next for the device.
+    head: u32,
+    published_head: u32,
+    /// Requests written, and of those the ones that the device was told of.
+    count: u32,
+    published: u32,
+}
+
+impl SharedRecvQueue {
+    pub(super) fn new(ring: Arc<SrqRing>, ledger: Arc<SrqLedger>) -> Self {
+        Self {
+            ring,
+            ledger,
+            head: 0,
+            published_head: 0,
+            count: 0,
+            published: 0,
+        }
+    }
+
+    pub(super) fn ledger(&self) -> &Arc<SrqLedger> {
+        &self.ledger
+    }
+
+    /// The most requests in flight.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.ledger.capacity()
+    }
+
+    /// The most slices of a request.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.ring.max_sge()
+    }
+
+    /// Requests that have been posted and whose completion has not been taken.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.published.wrapping_sub(self.ledger.done())
+    }
+
+    /// Requests in the batch that has not been rung yet.
+    #[inline(always)]
+    pub(crate) fn pending(&self) -> u32 {
+        self.count.wrapping_sub(self.published)
+    }
+
+    /// Writes a request into the next free element.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+        check(slices, self.ring.max_sge())?;
+        let Some(next) = self.ledger.behind(self.head) else {
+            return Err(PostError::QueueFull {
+                capacity: self.ledger.capacity(),
+            });
+        };
+        let link = SrqNext {
+            reserved0: [0; 2],
+            next_wqe_index: Be16::new(next as u16),
+            signature: 0,
+            reserved1: [0; 11],
+        };
+        // SAFETY: the list of free elements has only such as are in the ring; each has room for the link and
+        // `max_sge` slices.
+        unsafe {
+            let slices_at = put(self.ring.element(self.head), link);
+            put_slices(slices_at, slices, self.ring.max_sge());
+        }
+        self.ledger.post(self.head, wr_id);
+        self.head = next;
+        self.count = self.count.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Hands the batch to the device.
+    #[inline(always)]
+    pub(crate) fn ring(&mut self) {
+        (self.published, self.published_head) = (self.count, self.head);
+        tell(self.ring.record(), self.count);
+    }
+
+    /// Forgets the batch.
+    #[inline(always)]
+    pub(crate) fn abandon(&mut self) {
+        if self.count != self.published {
+            self.take_back();
+        }
+    }
+
+    /// Puts the elements of the batch back to the front of the list.
+    #[cold]
+    fn take_back(&mut self) {
+        let mut index = self.published_head;
+        while index != self.head {
+            let next = self.ring.link(index);
+            self.ledger.unpost(index, next);
+            index = next;
+        }
+        (self.head, self.count) = (self.published_head, self.published);
+    }
+}
+
+/// Bytes of an element of a receive queue with so many slices.
+pub(super) fn recv_bytes(max_sge: u32) -> u64 {
+    u64::from(max_sge.max(1)) * size_of::<Data>() as u64
+}

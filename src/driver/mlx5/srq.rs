@@ -1,0 +1,109 @@
+//! Shared receive queues: creation, and the ring.
+//!
+//! The kernel derives the ring's size from what was asked for (`mlx5_ib_create_srq` in
+//! `drivers/infiniband/hw/mlx5/srq.c`), so the same arithmetic is done here.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use uverbs_uapi::handle::SrqHandle;
+use uverbs_uapi::mlx5 as abi;
+
+use super::Device;
+use super::format::{Be16, Data, SrqNext};
+use super::ledger::SrqLedger;
+use super::memory::{Memory, Record};
+use super::recv::SharedRecvQueue;
+use crate::alloc::{Buffers, ResourceType};
+use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData};
+use crate::error::{Errno, Error, Result, Verb};
+
+/// The smallest element.
+const SMALLEST: u64 = 32;
+
+/// The ring of a shared receive queue, with its record.
+#[derive(Debug)]
+pub(crate) struct SrqRing {
+    memory: Memory,
+    record: Record,
+    /// Elements, and bytes of one; both powers of two.
+    count: u32,
+    stride: u32,
+    max_sge: u32,
+}
+
+impl SrqRing {
+    #[inline(always)]
+    pub(super) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    #[inline(always)]
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// An element; the index is taken modulo the ring.
+    #[inline(always)]
+    pub(super) fn element(&self, index: u32) -> NonNull<u8> {
+        let index = index & (self.count - 1);
+        // SAFETY: the masked index is below the count of elements.
+        unsafe {
+            self.memory
+                .base()
+                .add(index as usize * self.stride as usize)
+        }
+    }
+
+    /// The link of an element that has been written.
+    pub(super) fn link(&self, index: u32) -> u32 {
+        // SAFETY: the element lies in the ring and starts with a link; every bit pattern is one.
+        let link = unsafe { self.element(index).cast::<SrqNext>().read() };
+        u32::from(Be16::get(link.next_wqe_index)) & (self.count - 1)
+    }
+}
+
+/// Creates a shared receive queue.
+pub(crate) fn create_srq(
+    device: &Device,
+    fd: &CommandFd,
+    mut command: CreateSrq,
+    buffers: Option<&Buffers>,
+) -> Result<(SrqHandle, SharedRecvQueue, Arc<SrqRing>)> {
+    let refuse = || Error::os(Verb::CreateSrq, command.subject(), Errno::INVAL);
+    let (count, stride) = layout(device, &command).ok_or_else(refuse)?;
+    let bytes = count as usize * stride as usize;
+    let page = rustix::param::page_size();
+    let memory = Memory::new(bytes, page, ResourceType::MLX5_SRQ, buffers)?;
+    let record = Record::new(&device.records, buffers)?;
+    let driver = abi::CreateSrq {
+        buf_addr: memory.address(),
+        db_addr: record.address(),
+        ..Default::default()
+    };
+    command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver);
+    let CreateSrqReply { handle, .. } = fd.execute(&command)?;
+    let slices = (stride as usize - size_of::<SrqNext>()) / size_of::<Data>();
+    let ring = Arc::new(SrqRing {
+        memory,
+        record,
+        count,
+        stride,
+        max_sge: slices as u32,
+    });
+    let ledger = Arc::new(SrqLedger::new(count));
+    let queue = SharedRecvQueue::new(Arc::clone(&ring), ledger);
+    Ok((handle, queue, ring))
+}
+
+/// Elements and bytes of each, or `None` if the device has no such queue.
+fn layout(device: &Device, command: &CreateSrq) -> Option<(u32, u32)> {
+    let limits = &device.limits;
+    if command.max_wr >= limits.max_srq_recv_wr {
+        return None;
+    }
+    let count = (command.max_wr + 1).next_power_of_two().max(2);
+    let bytes = size_of::<SrqNext>() as u64 + u64::from(command.max_sge) * size_of::<Data>() as u64;
+    let stride = bytes.next_power_of_two().max(SMALLEST);
+    (stride <= limits.max_rq_desc_sz.into()).then_some((count, stride as u32))
+}

@@ -1,0 +1,320 @@
+//! UARs: pages of the device's registers, through which doorbells are rung.
+//!
+//! A context has one uncached UAR, where completion queues are armed and where queue pairs ring that got nothing
+//! better. A queue pair gets a *BlueFlame register* of its own while there are some: a place in a write-combining UAR
+//! into which a whole small request is copied, so that the device need not fetch it. A register has two halves that are
+//! used in turn, since the device may still read one while the next request is written.
+//!
+//! Nobody locks. A register of a queue pair's own is rung by its send half alone. A thread domain's register is
+//! shared by the domain's queue pairs; whoever finds it in use by another thread, against the domain's purpose, rings
+//! without the copy, which is a single store and always right.
+
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use uverbs_uapi::mlx5::UarAllocType;
+
+use super::barrier;
+use super::command::AllocUar;
+use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
+use crate::command::CommandFd;
+use crate::error::{Error, Result, Subject, Verb};
+
+/// BlueFlame registers in a UAR of 4 KiB.
+const PER_UAR: usize = 2;
+/// Bytes of a UAR.
+const UAR: usize = 4096;
+/// Registers that queue pairs without a thread domain have among them; the others do without. libmlx5 has as many.
+const MOST: usize = 16;
+
+/// A mapped UAR page. The kernel frees the UAR with the context.
+#[derive(Debug)]
+pub(super) struct UarPage {
+    base: NonNull<u8>,
+    length: usize,
+    page_id: u32,
+}
+
+// SAFETY: the mapping is owned; registers are written by single volatile stores or by the holder of a lease.
+unsafe impl Send for UarPage {}
+// SAFETY: as above.
+unsafe impl Sync for UarPage {}
+
+impl UarPage {
+    /// Allocates and maps a UAR page.
+    pub(super) fn new(fd: &CommandFd, kind: UarAllocType) -> Result<Self> {
+        let uar = fd.execute(&AllocUar { kind })?;
+        let length = uar.length as usize;
+        if length < UAR {
+            let what = format!("a UAR of {length} bytes");
+            return Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                length,
+                ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd.as_fd(),
+                uar.offset,
+            )
+        };
+        let base = base.map_err(|errno| Error::os(Verb::MapQueue, Subject::the("UAR"), errno))?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| {
+            Error::malformed(
+                Verb::MapQueue,
+                Subject::the("UAR"),
+                "mapped at address 0".to_owned(),
+            )
+        })?;
+        Ok(Self {
+            base,
+            length,
+            page_id: uar.page_id,
+        })
+    }
+
+    /// The number that objects name it by.
+    pub(super) fn page_id(&self) -> u32 {
+        self.page_id
+    }
+
+    /// Arms a completion queue: the word that is in its record, and its number, both as they are in the register.
+    pub(super) fn arm(&self, word: u32, cqn: u32) {
+        let doorbell = u64::from(word) << 32 | u64::from(cqn);
+        barrier::record_before_register();
+        // SAFETY: the register lies in the page and is 8 bytes, aligned; a single store to it is whole.
+        unsafe {
+            self.base
+                .add(ARM_DOORBELL)
+                .cast::<u64>()
+                .write_volatile(doorbell.to_be());
+        }
+        barrier::flush_write_combining();
+    }
+}
+
+impl Drop for UarPage {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned, and registers keep the page alive. An error would mean that it was not
+        // mapped; there is nobody to tell.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// A send doorbell register.
+#[derive(Debug)]
+pub(super) struct Register {
+    page: Arc<UarPage>,
+    at: NonNull<u8>,
+    /// Bytes of a half; 0 if requests cannot be copied here.
+    half: usize,
+    /// Where the half begins that is next.
+    next: AtomicUsize,
+    /// Somebody is copying; used where several queue pairs share the register.
+    busy: AtomicBool,
+}
+
+// SAFETY: the address leads into the page, which the register keeps; who may write when is told at the methods.
+unsafe impl Send for Register {}
+// SAFETY: as above.
+unsafe impl Sync for Register {}
+
+impl Register {
+    fn new(page: &Arc<UarPage>, index: usize, size: usize) -> Self {
+        // SAFETY: both registers lie in the page, for a UAR has room for two of the largest size behind the offset.
+        let at = unsafe { page.base.add(SEND_DOORBELL + index * size) };
+        Self {
+            page: Arc::clone(page),
+            at,
+            half: size / 2,
+            next: AtomicUsize::new(0),
+            busy: AtomicBool::new(false),
+        }
+    }
+
+    /// The UAR that it lies in.
+    pub(super) fn page_id(&self) -> u32 {
+        self.page.page_id
+    }
+
+    /// The largest request that can be copied here, in bytes.
+    #[inline(always)]
+    pub(super) fn half(&self) -> usize {
+        self.half
+    }
+
+    /// Rings by the first 8 bytes of the last request. Any thread may.
+    #[inline(always)]
+    pub(super) fn ring(&self, first: u64) {
+        // Relaxed: only where in the register the store goes depends on it.
+        let at = self.next.load(Ordering::Relaxed);
+        barrier::record_before_register();
+        // SAFETY: `next` is 0 or `half`, so the 8 bytes lie in the register; a single store to it is whole.
+        unsafe { self.at.add(at).cast::<u64>().write_volatile(first) };
+        self.next.store(at ^ self.half, Ordering::Relaxed);
+        barrier::flush_write_combining();
+    }
+
+    /// Rings by copying a whole request of some blocks.
+    ///
+    /// # Safety
+    ///
+    /// `request` is the start of so many blocks, all readable, which are at most [`Self::half`] bytes, and no other
+    /// thread copies to this register at the same time.
+    #[inline(always)]
+    pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: usize) {
+        let at = self.next.load(Ordering::Relaxed);
+        barrier::record_before_register();
+        for block in 0..blocks {
+            // SAFETY: the block is readable by this function's contract and lies in the half. The store is volatile,
+            // so it happens once; in what pieces does not matter to a write-combining buffer.
+            unsafe {
+                let from = request.add(block * BLOCK).cast::<[u64; BLOCK / 8]>();
+                let to = self.at.add(at + block * BLOCK).cast::<[u64; BLOCK / 8]>();
+                to.write_volatile(from.read());
+            }
+        }
+        self.next.store(at ^ self.half, Ordering::Relaxed);
+        barrier::flush_write_combining();
+    }
+
+    /// As [`Self::copy`], but if another thread is copying the first 8 bytes have to do.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::copy`], except for the other thread.
+    #[inline(always)]
+    pub(super) unsafe fn copy_shared(&self, request: NonNull<u8>, blocks: usize) {
+        // Acquire: what the last holder stored to `next` is seen, by its release below.
+        if self.busy.swap(true, Ordering::Acquire) {
+            // SAFETY: a request has a first block.
+            return self.ring(unsafe { request.cast::<u64>().read() });
+        }
+        // SAFETY: by this function's contract; nobody else copies while `busy` is ours.
+        unsafe { self.copy(request, blocks) };
+        self.busy.store(false, Ordering::Release);
+    }
+}
+
+/// The BlueFlame registers of a context.
+#[derive(Debug)]
+pub(super) struct Registers {
+    /// Bytes of a register; 0 if there are none.
+    size: usize,
+    pool: Mutex<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    free: Vec<Register>,
+    /// Registers that queue pairs without a thread domain hold.
+    held: usize,
+}
+
+/// The use of a register, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    register: Option<Register>,
+    /// Where it goes back to; none for the common one, which cannot be copied to.
+    registers: Option<Arc<Registers>>,
+    /// Counts among those of queue pairs without a thread domain.
+    counted: bool,
+}
+
+impl Lease {
+    /// The use of a register that is everybody's.
+    pub(super) fn common(page: &Arc<UarPage>) -> Self {
+        Self {
+            register: Some(Register::new(page, 0, 0)),
+            registers: None,
+            counted: false,
+        }
+    }
+
+    /// The register.
+    #[inline(always)]
+    pub(super) fn register(&self) -> &Register {
+        // It is taken out by `drop` alone.
+        self.register
+            .as_ref()
+            .expect("a lease has its register until it is dropped")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(registers) = &self.registers else {
+            return;
+        };
+        let mut pool = registers.lock();
+        pool.free.extend(self.register.take());
+        if self.counted {
+            pool.held -= 1;
+        }
+    }
+}
+
+impl Registers {
+    /// Registers of `size` bytes, made as they are needed; none if it is 0.
+    pub(super) fn new(size: u32) -> Self {
+        let fits = SEND_DOORBELL + PER_UAR * size as usize <= UAR;
+        let size = if fits {
+            size as usize & !(2 * BLOCK - 1)
+        } else {
+            0
+        };
+        Self {
+            size,
+            pool: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
+        // The pool is whole after every statement, so a panic elsewhere has not spoilt it.
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A register for a queue pair, while there are some.
+    pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &CommandFd) -> Option<Lease> {
+        if self.lock().held >= MOST {
+            return None;
+        }
+        // Without one a queue pair rings in the common UAR, so it matters little why there is none.
+        let mut lease = self.for_thread_domain(fd).ok()??;
+        self.lock().held += 1;
+        lease.counted = true;
+        Some(lease)
+    }
+
+    /// A register for a thread domain; `None` if the device has no BlueFlame.
+    pub(super) fn for_thread_domain(self: &Arc<Self>, fd: &CommandFd) -> Result<Option<Lease>> {
+        if self.size == 0 {
+            return Ok(None);
+        }
+        let spare = self.lock().free.pop();
+        let register = match spare {
+            Some(register) => register,
+            None => match UarPage::new(fd, UarAllocType::BF) {
+                Ok(page) => {
+                    let page = Arc::new(page);
+                    let second = Register::new(&page, 1, self.size);
+                    self.lock().free.push(second);
+                    Register::new(&page, 0, self.size)
+                }
+                // The kernel has found that write combining does not work here.
+                Err(error) if error.is_unsupported() => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Some(Lease {
+            register: Some(register),
+            registers: Some(Arc::clone(self)),
+            counted: false,
+        }))
+    }
+}

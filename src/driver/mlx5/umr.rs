@@ -1,0 +1,184 @@
+//! Requests that change a memory key ("UMR"): binding a memory window, and taking a key back.
+
+use std::ptr::NonNull;
+
+use uverbs_uapi::flags::AccessFlags;
+
+use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UmrControl};
+use super::send::put;
+use crate::key::RemoteKey;
+use crate::wr::{Bind, PostError};
+
+/// Bits of [`UmrControl::flags`] (`MLX5_WQE_UMR_CTRL_FLAG_*`).
+mod flag {
+    /// The key must be this queue pair's.
+    pub(super) const CHECK_QPN: u8 = 1 << 3;
+    /// A part of the translation is told.
+    pub(super) const TRANSLATION_OFFSET: u8 = 1 << 4;
+    /// The key must stand for nothing.
+    pub(super) const CHECK_FREE: u8 = 1 << 5;
+    /// The translation follows in the request.
+    pub(super) const INLINE: u8 = 1 << 7;
+}
+
+/// Which fields of the key's context are taken over (`MLX5_WQE_UMR_CTRL_MKEY_MASK_*`).
+mod mask {
+    pub(super) const LENGTH: u64 = 1 << 0;
+    pub(super) const START: u64 = 1 << 6;
+    pub(super) const KEY: u64 = 1 << 13;
+    pub(super) const QPN: u64 = 1 << 14;
+    pub(super) const LOCAL_WRITE: u64 = 1 << 18;
+    pub(super) const REMOTE_READ: u64 = 1 << 19;
+    pub(super) const REMOTE_WRITE: u64 = 1 << 20;
+    pub(super) const ATOMIC: u64 = 1 << 21;
+    pub(super) const FREE: u64 = 1 << 29;
+}
+
+/// Bits of [`MkeyContext::access_flags`].
+const RIGHTS: [(AccessFlags, u8); 4] = [
+    (AccessFlags::LOCAL_WRITE, 1 << 3),
+    (AccessFlags::REMOTE_READ, 1 << 4),
+    (AccessFlags::REMOTE_WRITE, 1 << 5),
+    (AccessFlags::REMOTE_ATOMIC, 1 << 6),
+];
+
+/// [`MkeyContext::free`]: the key stands for nothing.
+const FREE: u8 = 1 << 6;
+/// In the queue pair's place: any.
+const ANY_QP: u32 = 0xff_ffff;
+
+/// The bytes of the largest such request without its control segment.
+pub(super) const MOST_BYTES: usize = size_of::<UmrControl>() + size_of::<MkeyContext>() + BLOCK;
+
+/// Writes what takes a key back.
+///
+/// # Safety
+///
+/// There is room for [`MOST_BYTES`].
+pub(super) unsafe fn put_invalidate(at: NonNull<u8>, rkey: RemoteKey) -> NonNull<u8> {
+    let control = UmrControl {
+        flags: flag::TRANSLATION_OFFSET | flag::INLINE | flag::CHECK_QPN,
+        mkey_mask: Be64::new(mask::FREE | mask::KEY | mask::QPN),
+        ..EMPTY_CONTROL
+    };
+    let context = MkeyContext {
+        free: FREE,
+        qpn_mkey: Be32::new(ANY_QP << 8 | u32::from(rkey.tag())),
+        ..EMPTY_CONTEXT
+    };
+    // SAFETY: by this function's contract.
+    unsafe { put(put(at, control), context) }
+}
+
+/// Writes what binds a window to a part of a region, or to nothing.
+///
+/// # Errors
+///
+/// The part is longer than a window can be.
+///
+/// # Safety
+///
+/// There is room for [`MOST_BYTES`].
+pub(super) unsafe fn put_bind(
+    at: NonNull<u8>,
+    qpn: u32,
+    bind: Bind,
+) -> Result<NonNull<u8>, PostError> {
+    let own = bind.of_queue_pair;
+    let (mut flags, mut fields) = (
+        flag::TRANSLATION_OFFSET | flag::INLINE,
+        mask::FREE | mask::KEY,
+    );
+    if own {
+        fields |= mask::QPN;
+    }
+    let tag = u32::from(bind.rkey.tag());
+    if bind.length == 0 {
+        if own {
+            flags |= flag::CHECK_QPN;
+        }
+        let control = UmrControl {
+            flags,
+            mkey_mask: Be64::new(fields),
+            ..EMPTY_CONTROL
+        };
+        let context = MkeyContext {
+            free: FREE,
+            qpn_mkey: Be32::new(ANY_QP << 8 | tag),
+            ..EMPTY_CONTEXT
+        };
+        // SAFETY: by this function's contract.
+        return Ok(unsafe { put(put(at, control), context) });
+    }
+    if bind.length > u64::from(LONGEST_SLICE) {
+        return Err(PostError::Window(
+            "a window has at most 2 GiB on this device",
+        ));
+    }
+    if own {
+        flags |= flag::CHECK_FREE;
+    }
+    fields |= mask::LENGTH
+        | mask::START
+        | mask::LOCAL_WRITE
+        | mask::REMOTE_READ
+        | mask::REMOTE_WRITE
+        | mask::ATOMIC;
+    let control = UmrControl {
+        flags,
+        // One entry: two of half the size would be one unit as well, so this is the count of units.
+        klm_octowords: Be16::new(1),
+        mkey_mask: Be64::new(fields),
+        ..EMPTY_CONTROL
+    };
+    let rights = RIGHTS
+        .iter()
+        .filter(|(right, _)| bind.access.contains(*right))
+        .fold(0, |bits, (_, bit)| bits | bit);
+    let zero_based = bind.access.contains(AccessFlags::ZERO_BASED);
+    let context = MkeyContext {
+        access_flags: rights,
+        qpn_mkey: Be32::new(if own { qpn } else { ANY_QP } << 8 | tag),
+        start_addr: Be64::new(if zero_based { 0 } else { bind.address }),
+        len: Be64::new(bind.length),
+        ..EMPTY_CONTEXT
+    };
+    let entry = Data {
+        byte_count: Be32::new(bind.length as u32),
+        lkey: Be32::new(bind.mr_lkey.0),
+        addr: Be64::new(bind.address),
+    };
+    // SAFETY: by this function's contract.
+    unsafe {
+        let at = put(put(put(at, control), context), entry);
+        // The translation takes a whole block.
+        Ok(put(at, [0_u8; BLOCK - size_of::<Data>()]))
+    }
+}
+
+const EMPTY_CONTROL: UmrControl = UmrControl {
+    flags: 0,
+    reserved0: [0; 3],
+    klm_octowords: Be16::ZERO,
+    translation_offset: Be16::ZERO,
+    mkey_mask: Be64::ZERO,
+    reserved1: [0; 32],
+};
+
+const EMPTY_CONTEXT: MkeyContext = MkeyContext {
+    free: 0,
+    reserved1: 0,
+    access_flags: 0,
+    sf: 0,
+    qpn_mkey: Be32::ZERO,
+    reserved2: Be32::ZERO,
+    flags_pd: Be32::ZERO,
+    start_addr: Be64::ZERO,
+    len: Be64::ZERO,
+    bsf_octword_size: Be32::ZERO,
+    reserved3: [0; 16],
+    translations_octword_size: Be32::ZERO,
+    reserved4: [0; 3],
+    log_page_size: 0,
+    reserved5: Be32::ZERO,
+};

@@ -1,0 +1,57 @@
+//! The ping-pongs of rdma-core, with every byte checked, between two functions.
+
+use std::process::Command;
+
+use libtest_mimic::Trial;
+
+use crate::hca::Hca;
+use crate::peers::{free_port, listens, play};
+use crate::support::{Result, ends, gid_index, test_with};
+
+/// A ping-pong: the test's name, the program, and its arguments.
+const GAMES: [(&str, &str, &[&str]); 10] = [
+    ("rc", "ibv_rc_pingpong", &["-s", "4096"]),
+    ("rc_events", "ibv_rc_pingpong", &["-s", "100", "-e"]),
+    ("rc_large", "ibv_rc_pingpong", &["-s", "1000000", "-n", "4"]),
+    ("uc", "ibv_uc_pingpong", &["-s", "4096"]),
+    ("uc_events", "ibv_uc_pingpong", &["-s", "100", "-e"]),
+    ("ud", "ibv_ud_pingpong", &["-s", "1024"]),
+    ("ud_events", "ibv_ud_pingpong", &["-s", "100", "-e"]),
+    ("srq", "ibv_srq_pingpong", &["-s", "4096", "-q", "4"]),
+    (
+        "srq_events",
+        "ibv_srq_pingpong",
+        &["-s", "100", "-q", "4", "-e"],
+    ),
+    ("rc_by_gid", "ibv_rc_pingpong", &["-s", "100", "-g", "0"]),
+];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    GAMES
+        .iter()
+        .map(|&(name, program, arguments)| {
+            test_with(format!("pingpong::{name}"), move |hca| {
+                exchange(hca, program, arguments)
+            })
+        })
+        .collect()
+}
+
+/// Catches data that arrive at the wrong place or not at all, completions and events that are missing, and addresses that
+/// lead elsewhere.
+fn exchange(hca: Hca, program: &str, arguments: &[&str]) -> Result {
+    let port = free_port()?;
+    let side = |device: &str| -> Result<Command> {
+        let mut command = Command::new(program);
+        command.args(["-d", device, "-p", &port.to_string(), "-n", "20", "-c"]);
+        if let Some(index) = gid_index(hca, device)? {
+            command.args(["-g", &index.to_string()]);
+        }
+        command.args(arguments);
+        Ok(command)
+    };
+    let (here, there) = ends(hca);
+    let (server, mut client) = (side(&here)?, side(&there)?);
+    client.arg("127.0.0.1");
+    play(server, client, || listens(port)).map(drop)
+}

@@ -96,6 +96,11 @@ impl Cq {
         &self.core
     }
 
+    #[cfg(test)]
+    pub(super) fn uar(&self) -> &UarPage {
+        &self.uar
+    }
+
     /// The most completions that wait at a time.
     pub(crate) fn capacity(&self) -> u32 {
         self.view.count() - 1

@@ -23,6 +23,8 @@ mod qp;
 mod recv;
 mod send;
 mod srq;
+#[cfg(test)]
+mod tests;
 mod uar;
 mod umr;
 

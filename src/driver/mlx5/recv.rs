@@ -25,6 +25,13 @@ pub(super) struct RecvLayout {
     pub(super) max_sge: u32,
 }
 
+impl RecvLayout {
+    /// Bytes of the ring.
+    pub(super) fn bytes(&self) -> usize {
+        self.count as usize * self.stride as usize
+    }
+}
+
 /// A queue pair's own receive queue.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {

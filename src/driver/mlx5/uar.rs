@@ -78,6 +78,28 @@ impl UarPage {
         })
     }
 
+    /// A page of memory in a device's place.
+    #[cfg(test)]
+    pub(super) fn of_memory() -> Self {
+        use rustix::mm::mmap_anonymous;
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), UAR, flags, MapFlags::PRIVATE) };
+        Self {
+            base: NonNull::new(base.unwrap().cast()).unwrap(),
+            length: UAR,
+            page_id: 5,
+        }
+    }
+
+    /// What was stored at an offset.
+    #[cfg(test)]
+    pub(super) fn stored<const BYTES: usize>(&self, at: usize) -> [u8; BYTES] {
+        assert!(at + BYTES <= self.length);
+        // SAFETY: the bytes lie in the page.
+        unsafe { self.base.add(at).cast::<[u8; BYTES]>().read_volatile() }
+    }
+
     /// The number that objects name it by.
     pub(super) fn page_id(&self) -> u32 {
         self.page_id
@@ -231,6 +253,16 @@ impl Lease {
     pub(super) fn common(page: &Arc<UarPage>) -> Self {
         Self {
             register: Some(Register::new(page, 0, 0)),
+            registers: None,
+            counted: false,
+        }
+    }
+
+    /// The use of a register that nobody else has.
+    #[cfg(test)]
+    pub(super) fn alone(page: &Arc<UarPage>, size: usize) -> Self {
+        Self {
+            register: Some(Register::new(page, 0, size)),
             registers: None,
             counted: false,
         }

@@ -50,9 +50,10 @@ pub(crate) struct Cq {
     released: u32,
     /// Version of the directory that `reporters` is of.
     version: u32,
-    /// Entries in `reporters` that wait for the poller to pass something.
-    unsettled: u32,
+    /// There is something wrong to tell, or entries of `reporters` wait for the poller to pass something.
+    attention: bool,
     reporters: Vec<Option<Entry>>,
+    directory: Arc<Directory>,
     core: Arc<CqCore>,
     /// What was found wrong, told by the next poll.
     wrong: Option<PollError>,
@@ -75,6 +76,43 @@ struct Entry {
     leave_at: Option<u32>,
 }
 
+impl Entry {
+    /// A send request that is done, with what it changed a memory key for.
+    #[inline(always)]
+    fn sent(&self, counter: u16) -> Option<(u64, u32)> {
+        let ledger = self.reporter.send.as_ref()?;
+        Some(ledger.finish(counter))
+    }
+
+    /// A receive request that is done.
+    #[inline(always)]
+    fn received(&self, counter: u16) -> Option<(u64, u32)> {
+        match &self.reporter.recv {
+            Receiver::Own(ledger) => Some((ledger.finish(), 0)),
+            _ => self.received_shared(counter),
+        }
+    }
+
+    #[inline(never)]
+    fn received_shared(&self, counter: u16) -> Option<(u64, u32)> {
+        match &self.reporter.recv {
+            Receiver::Shared(ledger) => ledger.finish(counter).map(|id| (id, 0)),
+            _ => None,
+        }
+    }
+
+    /// A request that has failed.
+    #[cold]
+    #[inline(never)]
+    fn failed(&self, code: u8, counter: u16) -> Option<(u64, u32)> {
+        match code {
+            cqe::REQ_ERR => self.sent(counter),
+            cqe::RESP_ERR => self.received(counter),
+            _ => None,
+        }
+    }
+}
+
 impl Cq {
     pub(super) fn new(core: Arc<CqCore>, cqn: u32, uar: Arc<UarPage>) -> Self {
         let view = core.directory.lock().entries.view();
@@ -83,8 +121,9 @@ impl Cq {
             next: 0,
             released: 0,
             version: 0,
-            unsettled: 0,
+            attention: false,
             reporters: Vec::new(),
+            directory: Arc::clone(&core.directory),
             core,
             wrong: None,
             cqn,
@@ -110,19 +149,22 @@ impl Cq {
     /// there.
     #[inline(always)]
     pub(crate) fn filled(&mut self) -> Result<u32, PollError> {
-        if self.unsettled > 0 {
-            self.settle();
-        }
-        match self.wrong {
-            None => Ok(0),
-            Some(_) => Err(self.complaint()),
+        match self.attention {
+            false => Ok(0),
+            true => self.attend(),
         }
     }
 
+    /// Tells what was found wrong, once, and looks which of the entries that wait for something have it.
     #[cold]
-    fn complaint(&mut self) -> PollError {
+    #[inline(never)]
+    fn attend(&mut self) -> Result<u32, PollError> {
         self.release();
-        self.wrong.take().unwrap_or(PollError::Unknown { code: 0 })
+        self.attention = self.settle();
+        match self.wrong.take() {
+            None => Ok(0),
+            Some(error) => Err(error),
+        }
     }
 
     /// True if no completion is there.
@@ -142,7 +184,7 @@ impl Cq {
             // SAFETY: the device has written the entry and does not write it again before it is given back, which is
             // after the loan of the completion; every bit pattern is a `Cqe`.
             let fields = unsafe { entry.as_ref() };
-            if self.version != self.core.directory.version() {
+            if self.version != self.directory.version() {
                 self.catch_up();
             }
             let number = fields.srqn_uidx.get() & 0xff_ffff;
@@ -157,26 +199,15 @@ impl Cq {
                 continue;
             }
             let code = op_own >> 4;
-            let looked_up = match code {
-                cqe::REQ | cqe::REQ_ERR => {
-                    let send = reporter.reporter.send.as_ref();
-                    send.map(|ledger| ledger.finish(fields.wqe_counter.get()))
-                }
-                cqe::RESP_WR_IMM
-                | cqe::RESP_SEND
-                | cqe::RESP_SEND_IMM
-                | cqe::RESP_SEND_INV
-                | cqe::RESP_ERR
-                    if op_own & cqe::SCATTERED == 0 =>
-                {
-                    let id = match &reporter.reporter.recv {
-                        Receiver::Own(ledger) => ledger.finish(),
-                        Receiver::Shared(ledger) => ledger.finish(fields.wqe_counter.get()),
-                        Receiver::None => None,
-                    };
-                    id.map(|id| (id, 0))
-                }
-                _ => None,
+            let counter = fields.wqe_counter.get();
+            let looked_up = if code == cqe::REQ {
+                reporter.sent(counter)
+            } else if matches!(code, cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV)
+                && op_own & cqe::SCATTERED == 0
+            {
+                reporter.received(counter)
+            } else {
+                reporter.failed(code, counter)
             };
             let Some((wr_id, change)) = looked_up else {
                 self.next = index;
@@ -192,9 +223,11 @@ impl Cq {
 
     /// Passes an entry over that makes no sense; the next poll tells.
     #[cold]
+    #[inline(never)]
     fn stray(&mut self, error: PollError) -> Option<Completion> {
         self.next = self.next.wrapping_add(1);
         self.wrong = Some(error);
+        self.attention = true;
         None
     }
 
@@ -203,7 +236,7 @@ impl Cq {
     pub(crate) fn release(&mut self) {
         if self.next != self.released {
             self.released = self.next;
-            self.core.directory.consumed(self.next);
+            self.directory.consumed(self.next);
             let word = (self.next & INDEX_MASK).to_be();
             // Release: the entries have been read before the device may write them again; its counterpart is the
             // device's look at the record before it writes.
@@ -231,6 +264,7 @@ impl Cq {
 
     /// Takes over what has changed among the queue pairs.
     #[cold]
+    #[inline(never)]
     fn catch_up(&mut self) {
         let (version, changes) = self.core.directory.changes();
         self.version = version;
@@ -249,7 +283,7 @@ impl Cq {
                     reporter,
                     until,
                 } => {
-                    self.unsettled += 1;
+                    self.attention = true;
                     self.set(
                         number,
                         Entry {
@@ -262,7 +296,7 @@ impl Cq {
                 Change::Remove { number, until } => {
                     if let Some(Some(entry)) = self.reporters.get_mut(number as usize) {
                         entry.leave_at = Some(until);
-                        self.unsettled += 1;
+                        self.attention = true;
                     }
                 }
             }
@@ -277,10 +311,9 @@ impl Cq {
         self.reporters[number] = Some(entry);
     }
 
-    /// Looks which of the entries that wait for something have it.
-    #[cold]
-    fn settle(&mut self) {
-        let (next, mut waiting) = (self.next, 0);
+    /// Lets those entries go that waited for what has come; true if others wait on.
+    fn settle(&mut self) -> bool {
+        let (next, mut waiting) = (self.next, false);
         let core = Arc::clone(&self.core);
         let mut inner = core.directory.lock();
         for (number, slot) in self.reporters.iter_mut().enumerate() {
@@ -291,11 +324,11 @@ impl Cq {
                     *slot = None;
                     inner.free(number as u32);
                 }
-                Some(_) => waiting += 1,
-                None => waiting += u32::from(entry.forget_until.is_some()),
+                Some(_) => waiting = true,
+                None => waiting |= entry.forget_until.is_some(),
             }
         }
-        self.unsettled = waiting;
+        waiting
     }
 
     /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.
@@ -311,7 +344,8 @@ impl Cq {
         let core = Arc::clone(&self.core);
         // Held throughout, so that nobody looks at the old ring for what is in the new one.
         let mut inner = core.directory.lock();
-        new.invalidate();
+        // The first of the new ring is the place behind the one that stays empty.
+        new.invalidate(self.next.wrapping_add(1));
         switch(&new)?;
         let view = new.view();
         // The device has ended the old ring with an entry that says so. Its place in the new one stays empty, so what

@@ -41,7 +41,7 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
     let bytes = Entries::bytes(count, size);
     let memory = Memory::new(bytes, 4096, ResourceType::MLX5_CQ, None).unwrap();
     let ring = Entries::new(memory, count, size);
-    ring.invalidate();
+    ring.invalidate(0);
     let view = ring.view();
     let record = Record::new(&Records::default(), None).unwrap();
     let core = Arc::new(CqCore::new(ring, record));

@@ -217,7 +217,8 @@ impl SendQueue {
         // SAFETY: behind `request` there are `request_blocks` blocks that are this value's to write, which is room for
         // every request within the limits checked above; `qp::send_layout` made sure of it.
         let head = unsafe { write_request(request, self.qpn >> 8, operation, to, payload)? };
-        let units = ((head.bytes + (UNIT - 1)) / UNIT) as u32;
+        // Rounded up; a shift, since the count is positive.
+        let units = ((head.bytes + (UNIT - 1)) >> UNIT.ilog2()) as u32;
         let flags = self.always | self.next_fence;
         let control = Control {
             opmod_idx_opcode: Be32::new((self.post & 0xffff) << 8 | u32::from(head.opcode)),
@@ -227,7 +228,7 @@ impl SendQueue {
         };
         // SAFETY: as above.
         unsafe { request.cast::<Control>().write(control) };
-        let blocks = (units + 3) / 4;
+        let blocks = (units + 3) >> 2;
         if !whole {
             self.copy_round(block, blocks);
         }

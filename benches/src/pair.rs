@@ -66,7 +66,7 @@ impl Pair {
         };
         let mut here = pd.create_qp::<Rc>(&cq, caps)?;
         let mut there = pd.create_qp::<Rc>(&peer_cq, caps)?;
-        let ethernet = context.query_port(1)?.link_layer == LinkLayer::ETHERNET;
+        let ethernet = pd.context().query_port(1)?.link_layer == LinkLayer::ETHERNET;
         let options = ConnectOptions {
             gid_index: ethernet.then_some(GID_INDEX),
             ..ConnectOptions::default()

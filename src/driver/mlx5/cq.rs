@@ -9,7 +9,7 @@ use uverbs_uapi::flags::WcFlags;
 
 use super::barrier;
 use super::directory::{Change, Directory, Receiver, Reporter};
-use super::entries::{Entries, View};
+use super::entries::{Entries, Place, View};
 use super::format::{
     ARM_SOLICITED, Cqe, INDEX_MASK, RECORD_ARM, RECORD_CONSUMER, cqe, opcode, syndrome,
 };
@@ -45,14 +45,17 @@ impl CqCore {
 #[derive(Debug)]
 pub(crate) struct Cq {
     view: View,
-    /// The next entry to look at, and the first that has not been given back; they count on round the ring.
+    place: Place,
+    /// Index of the next entry to look at, which `place` is of, and of the first that has not been given back; they count
+    /// on round the ring.
     next: u32,
     released: u32,
     /// Version of the directory that `reporters` is of.
     version: u32,
     /// There is something wrong to tell, or entries of `reporters` wait for the poller to pass something.
     attention: bool,
-    reporters: Vec<Option<Entry>>,
+    /// By their numbers; vacant ones report nothing.
+    reporters: Vec<Entry>,
     directory: Arc<Directory>,
     core: Arc<CqCore>,
     /// What was found wrong, told by the next poll.
@@ -66,8 +69,8 @@ unsafe impl Send for Cq {}
 // SAFETY: shared references only look whether an entry is valid.
 unsafe impl Sync for Cq {}
 
-/// A queue pair that reports here.
-#[derive(Debug)]
+/// A queue pair that reports here, or the place of one.
+#[derive(Debug, Default)]
 struct Entry {
     reporter: Reporter,
     /// Entries before this index are passed over.
@@ -77,6 +80,19 @@ struct Entry {
 }
 
 impl Entry {
+    /// Whether a queue pair has the number.
+    fn is_known(&self) -> bool {
+        self.reporter.send.is_some() || !matches!(self.reporter.recv, Receiver::None)
+    }
+
+    /// Whether what was reported at that index is of before a reset.
+    #[cold]
+    #[inline(never)]
+    fn has_forgotten(&self, index: u32) -> bool {
+        self.forget_until
+            .is_some_and(|until| is_before(index, until))
+    }
+
     /// A send request that is done, with what it changed a memory key for.
     #[inline(always)]
     fn sent(&self, counter: u16) -> Option<(u64, u32)> {
@@ -118,6 +134,7 @@ impl Cq {
         let view = core.directory.lock().entries.view();
         Self {
             view,
+            place: view.place(0),
             next: 0,
             released: 0,
             version: 0,
@@ -169,7 +186,7 @@ impl Cq {
 
     /// True if no completion is there.
     pub(crate) fn is_empty(&self) -> bool {
-        self.view.poll(self.next).is_none()
+        self.place.poll().is_none()
     }
 
     /// The next completion.
@@ -178,9 +195,11 @@ impl Cq {
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Completion> {
         loop {
-            let op_own = self.view.poll(self.next)?;
+            let (entry, op_own) = self.place.poll()?;
             barrier::owner_before_entry();
-            let entry = self.view.entry(self.next);
+            let index = self.next;
+            self.next = index.wrapping_add(1);
+            self.place.advance();
             // SAFETY: the device has written the entry and does not write it again before it is given back, which is
             // after the loan of the completion; every bit pattern is a `Cqe`.
             let fields = unsafe { entry.as_ref() };
@@ -188,14 +207,10 @@ impl Cq {
                 self.catch_up();
             }
             let number = fields.srqn_uidx.get() & 0xff_ffff;
-            let Some(Some(reporter)) = self.reporters.get(number as usize) else {
+            let Some(reporter) = self.reporters.get(number as usize) else {
                 return self.stray(PollError::Stray { number });
             };
-            let index = self.next;
-            self.next = index.wrapping_add(1);
-            if let Some(until) = reporter.forget_until
-                && is_before(index, until)
-            {
+            if self.attention && reporter.has_forgotten(index) {
                 continue;
             }
             let code = op_own >> 4;
@@ -210,8 +225,12 @@ impl Cq {
                 reporter.failed(code, counter)
             };
             let Some((wr_id, change)) = looked_up else {
-                self.next = index;
-                return self.stray(PollError::Unknown { code });
+                let known = reporter.is_known();
+                return self.stray(if known {
+                    PollError::Unknown { code }
+                } else {
+                    PollError::Stray { number }
+                });
             };
             return Some(Completion {
                 entry,
@@ -221,11 +240,10 @@ impl Cq {
         }
     }
 
-    /// Passes an entry over that makes no sense; the next poll tells.
+    /// Notes that the entry before this place makes no sense; the next poll tells.
     #[cold]
     #[inline(never)]
     fn stray(&mut self, error: PollError) -> Option<Completion> {
-        self.next = self.next.wrapping_add(1);
         self.wrong = Some(error);
         self.attention = true;
         None
@@ -294,7 +312,7 @@ impl Cq {
                     );
                 }
                 Change::Remove { number, until } => {
-                    if let Some(Some(entry)) = self.reporters.get_mut(number as usize) {
+                    if let Some(entry) = self.reporters.get_mut(number as usize) {
                         entry.leave_at = Some(until);
                         self.attention = true;
                     }
@@ -306,9 +324,9 @@ impl Cq {
     fn set(&mut self, number: u32, entry: Entry) {
         let number = number as usize;
         if number >= self.reporters.len() {
-            self.reporters.resize_with(number + 1, || None);
+            self.reporters.resize_with(number + 1, Entry::default);
         }
-        self.reporters[number] = Some(entry);
+        self.reporters[number] = entry;
     }
 
     /// Lets those entries go that waited for what has come; true if others wait on.
@@ -316,12 +334,11 @@ impl Cq {
         let (next, mut waiting) = (self.next, false);
         let core = Arc::clone(&self.core);
         let mut inner = core.directory.lock();
-        for (number, slot) in self.reporters.iter_mut().enumerate() {
-            let Some(entry) = slot else { continue };
+        for (number, entry) in self.reporters.iter_mut().enumerate() {
             entry.forget_until = entry.forget_until.filter(|until| is_before(next, *until));
             match entry.leave_at {
                 Some(until) if !is_before(next, until) => {
-                    *slot = None;
+                    *entry = Entry::default();
                     inner.free(number as u32);
                 }
                 Some(_) => waiting = true,
@@ -360,7 +377,7 @@ impl Cq {
             index = index.wrapping_add(1);
         }
         inner.shift();
-        for entry in self.reporters.iter_mut().flatten() {
+        for entry in &mut self.reporters {
             for until in [&mut entry.forget_until, &mut entry.leave_at] {
                 *until = until.map(|until| until.wrapping_add(1));
             }
@@ -369,6 +386,7 @@ impl Cq {
         drop(inner);
         self.view = view;
         self.next = self.next.wrapping_add(1);
+        self.place = view.place(self.next);
         self.release();
         Ok(())
     }

@@ -90,7 +90,62 @@ impl Entries {
     }
 }
 
+/// A consumer's place in the ring: kept beside its index, so that the next entry is found without arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    at: NonNull<u8>,
+    first: NonNull<u8>,
+    /// Behind the last entry.
+    end: *mut u8,
+    stride: usize,
+    /// The owner bit of entries that are this side's.
+    lap: u8,
+}
+
+impl Place {
+    /// The entry, and what it is if the device has written it. The caller orders what it reads next behind this with
+    /// [`super::barrier::owner_before_entry`].
+    #[inline(always)]
+    pub(super) fn poll(&self) -> Option<(NonNull<Cqe>, u8)> {
+        let at = self.at;
+        // SAFETY: a place is always that of an entry, and while the entry may be written only atomics touch the byte.
+        let op_own = unsafe { at.cast::<AtomicU8>().add(OP_OWN).as_ref() };
+        let op_own = op_own.load(Ordering::Relaxed);
+        (op_own & 1 == self.lap).then_some((at.cast(), op_own))
+    }
+
+    /// Goes on to the next entry, which may be the ring's first again.
+    #[inline(always)]
+    pub(super) fn advance(&mut self) {
+        let next = self.at.as_ptr().wrapping_add(self.stride);
+        if next == self.end {
+            self.at = self.first;
+            self.lap ^= 1;
+        } else {
+            // SAFETY: the entry behind one that is not the last lies in the ring, not at address 0.
+            self.at = unsafe { NonNull::new_unchecked(next) };
+        }
+    }
+}
+
 impl View {
+    /// The place of an index.
+    pub(super) fn place(self, index: u32) -> Place {
+        let stride = 1 << self.log_size;
+        // Of entries of 128 bytes this is beyond the memory's end by a half, and only compared with.
+        let end = self
+            .first
+            .as_ptr()
+            .wrapping_add(stride * self.count as usize);
+        Place {
+            at: self.entry(index).cast(),
+            first: self.first,
+            end,
+            stride,
+            lap: self.lap(index),
+        }
+    }
+
     /// How many entries there are.
     #[inline(always)]
     pub(super) fn count(self) -> u32 {
@@ -113,7 +168,7 @@ impl View {
 
     /// The owner bit of entries that the device has written, in the lap that an index is of.
     #[inline(always)]
-    fn lap(self, index: u32) -> u8 {
+    pub(super) fn lap(self, index: u32) -> u8 {
         u8::from(index & self.count() != 0)
     }
 

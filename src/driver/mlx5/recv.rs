@@ -165,19 +165,20 @@ impl RecvQueue {
             stride,
             max_sge,
         } = self.layout;
-        if self.count.wrapping_sub(self.done) >= count && !self.look() {
+        let posted = self.count;
+        if posted.wrapping_sub(self.done) >= count && !self.look() {
             return Err(PostError::QueueFull { capacity: count });
         }
         check(slices, max_sge)?;
-        let index = self.count & (count - 1);
+        let index = posted & (count - 1);
         // SAFETY: the masked index is below the count of elements, each of which has room for `max_sge` slices; the
         // device has finished with this one.
         unsafe {
             let element = self.ring.add(index as usize * stride as usize);
             put_slices(element, slices, max_sge)?;
         }
-        self.ledger.write(self.count, wr_id);
-        self.count = self.count.wrapping_add(1);
+        self.ledger.write(posted, wr_id);
+        self.count = posted.wrapping_add(1);
         Ok(())
     }
 

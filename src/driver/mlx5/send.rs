@@ -18,7 +18,7 @@ use super::format::{
 };
 use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
-use super::uar::{Lease, Own};
+use super::uar::{Lease, Own, Register};
 use super::umr;
 use crate::key::LocalSlice;
 use crate::wr::{Destination, Operation, Payload, PostError, Remote};
@@ -179,27 +179,29 @@ impl SendQueue {
         to: Option<Destination<'_>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        if self.count.wrapping_sub(self.done) >= self.layout.capacity && !self.look() {
+        // Copies, so that they need not be read again after every write to the ring.
+        let (post, count, mask, layout) = (self.post, self.count, self.mask, self.layout);
+        if count.wrapping_sub(self.done) >= layout.capacity && !self.look() {
             return Err(PostError::QueueFull {
-                capacity: self.layout.capacity,
+                capacity: layout.capacity,
             });
         }
         match payload {
-            Payload::Gather(slices) if slices.len() > self.layout.max_sge as usize => {
+            Payload::Gather(slices) if slices.len() > layout.max_sge as usize => {
                 return Err(PostError::TooManySges {
                     given: slices.len(),
-                    max: self.layout.max_sge,
+                    max: layout.max_sge,
                 });
             }
-            Payload::Inline(bytes) if bytes.len() > self.layout.max_inline as usize => {
+            Payload::Inline(bytes) if bytes.len() > layout.max_inline as usize => {
                 return Err(PostError::InlineTooLong {
                     given: bytes.len(),
-                    max: self.layout.max_inline,
+                    max: layout.max_inline,
                 });
             }
             _ => {}
         }
-        let block = self.post & self.mask;
+        let block = post & mask;
         // SAFETY: the masked index is below the count of blocks, so the block lies in the ring, and has a note. There are
         // blocks, for there is room for a request.
         let (first, note) = unsafe {
@@ -208,48 +210,48 @@ impl SendQueue {
                 self.notes.add(block as usize).as_ref(),
             )
         };
-        let whole = self.layout.blocks - block >= self.layout.request_blocks;
+        let whole = layout.blocks - block >= layout.request_blocks;
         let request = if whole {
             first
         } else {
             NonNull::from(&mut *self.scratch).cast()
         };
+        let (qpn, flags) = (self.qpn, self.always | self.next_fence);
         // SAFETY: behind `request` there are `request_blocks` blocks that are this value's to write, which is room for
         // every request within the limits checked above; `qp::send_layout` made sure of it.
-        let head = unsafe { write_request(request, self.qpn >> 8, operation, to, payload)? };
-        // Rounded up; a shift, since the count is positive.
+        let head = unsafe { write_request(request, qpn >> 8, operation, to, payload)? };
+        // Rounded up; shifts, since the counts are positive.
         let units = ((head.bytes + (UNIT - 1)) >> UNIT.ilog2()) as u32;
-        let flags = self.always | self.next_fence;
+        let blocks = (units + 3) >> 2;
         let control = Control {
-            opmod_idx_opcode: Be32::new((self.post & 0xffff) << 8 | u32::from(head.opcode)),
-            qpn_ds: Be32::new(self.qpn | units),
+            opmod_idx_opcode: Be32::new((post & 0xffff) << 8 | u32::from(head.opcode)),
+            qpn_ds: Be32::new(qpn | units),
             fm_ce_se: Be32::new(flags.into()),
             imm: head.imm,
         };
         // SAFETY: as above.
         unsafe { request.cast::<Control>().write(control) };
-        let blocks = (units + 3) >> 2;
         if !whole {
             self.copy_round(block, blocks);
         }
-        self.count = self.count.wrapping_add(1);
-        note.write(0, self.count);
-        self.next_fence = 0;
+        self.last = post;
+        self.post = post.wrapping_add(blocks);
+        self.count = count.wrapping_add(1);
+        note.write(0, count.wrapping_add(1));
         if head.opcode == opcode::UMR {
             note.set_change(match operation {
                 Operation::BindMw(_) => BIND,
                 _ => INVALIDATE,
             });
             self.next_fence = control::SMALL_FENCE;
+        } else {
+            self.next_fence = 0;
         }
-        let slot = SendSlot {
+        Ok(SendSlot {
             // SAFETY: the control segment lies in the first block.
             flags: unsafe { first.add(FM_CE_SE) },
             note: NonNull::from(note),
-        };
-        self.last = self.post;
-        self.post = self.post.wrapping_add(blocks);
-        Ok(slot)
+        })
     }
 
     /// Looks how far the device has come; true if there is room.
@@ -272,20 +274,17 @@ impl SendQueue {
     /// Hands the batch to the device: the record says how far, the register that there is something.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
-        let blocks = self.post.wrapping_sub(self.published);
-        let single = self.pending() == 1;
-        self.published = self.post;
-        self.published_count = self.count;
-        barrier::ring_before_record();
-        // SAFETY: the word is the record's, which `_rings` keeps.
-        let word = unsafe { self.word.as_ref() };
-        // Relaxed: ordered by the barriers around it.
-        word.store((self.post & 0xffff).to_be(), Ordering::Relaxed);
-        let last = self.last & self.mask;
-        // SAFETY: the masked index is below the count of blocks.
-        let request = unsafe { self.ring.add(last as usize * BLOCK) };
+        let (post, count, last) = (self.post, self.count, self.last & self.mask);
+        let blocks = post.wrapping_sub(self.published);
+        let single = count.wrapping_sub(self.published_count) == 1;
         // A request that goes on at the ring's start is not in one piece.
         let whole = single && last + blocks <= self.layout.blocks;
+        // SAFETY: the masked index is below the count of blocks; the word is the record's, which `_rings` keeps.
+        let (request, word) = unsafe { (self.ring.add(last as usize * BLOCK), self.word.as_ref()) };
+        (self.published, self.published_count) = (post, count);
+        barrier::ring_before_record();
+        // Relaxed: ordered by the barriers around it.
+        word.store((post & 0xffff).to_be(), Ordering::Relaxed);
         let (bytes, blocks) = (blocks as usize * BLOCK, blocks as usize);
         // SAFETY: a request has a first block, which is aligned. What is copied lies in the ring, its blocks one behind
         // the other, and fits into a half.
@@ -295,14 +294,7 @@ impl SendQueue {
                     register.copy(request, blocks);
                 }
                 Some(register) => register.ring(request.cast::<u64>().read()),
-                None => {
-                    let register = self.lease.register();
-                    if whole && bytes <= register.half() {
-                        register.copy_shared(request, blocks);
-                    } else {
-                        register.ring(request.cast::<u64>().read());
-                    }
-                }
+                None => ring_shared(self.lease.register(), request, blocks, whole),
             }
         }
     }
@@ -346,6 +338,23 @@ impl SendSlot {
                 now = now & !control::SMALL_FENCE | control::FENCE;
             }
             self.flags.write(now | bits);
+        }
+    }
+}
+
+/// Rings in a register that others ring in as well.
+///
+/// # Safety
+///
+/// `request` is the start of a request of so many blocks, aligned and, if it is `whole`, all one behind the other.
+#[inline(never)]
+unsafe fn ring_shared(register: &Register, request: NonNull<u8>, blocks: usize, whole: bool) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if whole && blocks * BLOCK <= register.half() {
+            register.copy_shared(request, blocks);
+        } else {
+            register.ring(request.cast::<u64>().read());
         }
     }
 }

@@ -75,7 +75,7 @@ impl Bench {
             words.extend(["--device".to_owned(), "mlx5_0".to_owned()]);
         }
         words.extend(self.groups.iter().cloned());
-        let mut environment = guest::environment(&parts.kernel.release, options.hca, &[]);
+        let mut environment = guest::environment(&parts.kernel.release, options.hca.as_ref(), &[]);
         // A backtrace reads symbols, which takes long under valgrind.
         environment.remove("RUST_BACKTRACE");
         let spec = Spec {

@@ -82,6 +82,22 @@ impl Device {
         }
     }
 
+    /// The same for one that receives from a shared queue.
+    pub(crate) fn srq_qp_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SEND],
+            Self::Mlx5 { .. } => self.qp_buffers(),
+        }
+    }
+
+    /// What an allocator is asked for when a shared receive queue is created, in this order.
+    pub(crate) fn srq_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SRQ],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_SRQ, ResourceType::MLX5_DBR],
+        }
+    }
+
     /// What the allocator's buffers are for: soft-RoCE maps the kernel's rings over them, hardware uses them as they are.
     pub(crate) fn purpose(self) -> Purpose {
         match self {

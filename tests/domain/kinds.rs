@@ -9,10 +9,10 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use uverbs::{
     AllocError, Allocation, Allocator, Arena, BufferRequest, Counting, GuardPages, HugePageSize,
-    HugePages, NumaNode, ResourceType, SharedMemfd,
+    HugePages, NumaNode, ParentDomain, ResourceType, SharedMemfd,
 };
 
-use crate::common::traffic::{RcPair, cq_on, datagrams};
+use crate::common::traffic::{RcPair, cq_on, datagrams, through_srq};
 use crate::common::{Resources, Result, open, test};
 use crate::device::{Device, device};
 
@@ -32,8 +32,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ];
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
-            test(&format!("kinds::rc_{name}"), move || over(kind()?, rc)),
-            test(&format!("kinds::ud_{name}"), move || over(kind()?, ud)),
+            test(&format!("kinds::rc_{name}"), move || over(kind()?, &RC)),
+            test(&format!("kinds::ud_{name}"), move || over(kind()?, &UD)),
+            test(&format!("kinds::srq_{name}"), move || over(kind()?, &SRQ)),
         ]
     });
     tests.collect()
@@ -80,7 +81,7 @@ pub(crate) fn reserve_huge_pages() -> Result {
 }
 
 /// Runs traffic over a domain with an allocator, and compares what the allocator saw with what there was.
-fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Result {
+fn over(kind: Option<Kind>, traffic: &Traffic) -> Result {
     let before = Resources::now()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -91,7 +92,7 @@ fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Res
         None => builder,
     }
     .build()?;
-    traffic(&domain)?;
+    (traffic.run)(&domain)?;
     domain.dealloc()?;
     td.dealloc()?;
     pd.dealloc()?;
@@ -102,15 +103,8 @@ fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Res
         return Ok(());
     };
     let counts = allocator.counts();
-    let device = device();
     let mut buffers = BTreeMap::new();
-    for resource in [
-        device.cq_buffers(),
-        device.qp_buffers(),
-        device.qp_buffers(),
-    ]
-    .concat()
-    {
+    for resource in [device().cq_buffers(), &(traffic.buffers)(device())].concat() {
         *buffers.entry(u64::from(resource)).or_insert(0) += 1;
     }
     assert_eq!(counts.len(), buffers.len(), "{counts:?}");
@@ -137,13 +131,33 @@ fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Res
     Ok(())
 }
 
-fn rc(domain: &uverbs::ParentDomain) -> Result {
-    RcPair::new(domain, domain, cq_on(domain)?)?.exchange()
+/// Traffic over a domain with a completion queue, and the buffers of the queues that it makes beside that.
+struct Traffic {
+    run: fn(&ParentDomain) -> Result,
+    buffers: fn(Device) -> Vec<ResourceType>,
 }
 
-fn ud(domain: &uverbs::ParentDomain) -> Result {
-    datagrams(domain, domain, domain, cq_on(domain)?)
-}
+const RC: Traffic = Traffic {
+    run: |domain| RcPair::new(domain, domain, cq_on(domain)?)?.exchange(),
+    buffers: |device| [device.qp_buffers(); 2].concat(),
+};
+
+const UD: Traffic = Traffic {
+    run: |domain| datagrams(domain, domain, domain, cq_on(domain)?),
+    buffers: RC.buffers,
+};
+
+const SRQ: Traffic = Traffic {
+    run: |domain| through_srq(domain, cq_on(domain)?),
+    buffers: |device| {
+        [
+            device.srq_buffers(),
+            device.qp_buffers(),
+            device.srq_qp_buffers(),
+        ]
+        .concat()
+    },
+};
 
 /// Leaves everything to the driver.
 struct AlwaysDefault;

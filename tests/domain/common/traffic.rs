@@ -102,6 +102,33 @@ impl RcPair {
     }
 }
 
+/// Messages from one queue pair to another that receives from a shared queue.
+pub(crate) fn through_srq(pd: &Pd, mut cq: Cq) -> Result {
+    let mut srq = pd.srq(16).create()?;
+    let mut a = pd.create_qp::<Rc>(&cq, CAPS)?;
+    let mut b = pd.qp(&cq).srq(&srq).caps(CAPS).create::<Rc>()?;
+    let (at_a, at_b) = (a.endpoint()?, b.endpoint()?);
+    a.connect(&at_b)?;
+    b.connect(&at_a)?;
+    let mut from = pd.register(vec![0; SIZE], Access::empty())?;
+    let to = pd.register(vec![0; SIZE], Access::LOCAL_WRITE)?;
+    // Round the ring more than once.
+    for seed in 0..3 * ROUNDS {
+        from.write_at(0, &pattern(seed))?;
+        let mut batch = srq.recv();
+        // SAFETY: both regions live, and nobody touches them until the completions are here.
+        unsafe { batch.post(1, to.slice(..)?)? };
+        batch.ring()?;
+        let mut batch = a.send();
+        // SAFETY: as above.
+        unsafe { batch.send(from.slice(..)?)? }.signaled(2);
+        batch.ring()?;
+        complete(&mut cq, 2)?;
+        same(&to, 0, seed)?;
+    }
+    Ok(())
+}
+
 /// Datagrams from one queue pair to another, the address handle on `address` and the memory in `memory`.
 pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Result {
     const SHORT: usize = 512;

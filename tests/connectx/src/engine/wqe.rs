@@ -13,6 +13,9 @@ pub(crate) const UNIT: usize = 16;
 /// Most bytes of inline data that a request may carry.
 const MOST_INLINE: usize = 1008;
 
+/// Where the flags lie in the control segment.
+pub(crate) const FLAGS_AT: usize = 11;
+
 /// Bits of `fm_ce_se`.
 mod flag {
     pub(super) const SOLICITED: u8 = 0x02;
@@ -153,15 +156,30 @@ impl Control {
         u32::from_be_bytes(self.immediate)
     }
 
+    /// The flags as they stand there.
+    pub(crate) fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    /// Whether it does nothing.
+    pub(crate) fn is_nop(&self) -> bool {
+        self.opcode == Opcode::Nop as u8
+    }
+
     /// Whether its completion is wanted.
     pub(crate) fn is_signaled(&self) -> bool {
-        self.flags & flag::CQ_UPDATE != 0
+        wants_completion(self.flags)
     }
 
     /// Whether the peer is to be told by an event.
     pub(crate) fn is_solicited(&self) -> bool {
         self.flags & flag::SOLICITED != 0
     }
+}
+
+/// Whether these flags of a control segment ask for a completion.
+pub(crate) fn wants_completion(flags: u8) -> bool {
+    flags & flag::CQ_UPDATE != 0
 }
 
 impl fmt::Display for Control {

@@ -123,7 +123,7 @@ pub(crate) fn through_srq(pd: &Pd, mut cq: Cq) -> Result {
         // SAFETY: as above.
         unsafe { batch.send(from.slice(..)?)? }.signaled(2);
         batch.ring()?;
-        complete(&mut cq, 2)?;
+        complete(&mut cq, 2).map_err(|error| format!("round {seed}: {error}"))?;
         same(&to, 0, seed)?;
     }
     Ok(())

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use uverbs::{
-    Access, AsyncEvents, Caps, Context, Cq, Error, EventSource, Mr, Notify, Pd, PortState, Qp, Rc,
-    WcOpcode,
+    Access, AsyncEvent, AsyncEventType, AsyncEvents, Caps, Context, Cq, Error, EventSource, Mr,
+    Notify, Pd, PortState, Qp, Rc, WcOpcode,
 };
 
 use crate::device::{device, own_path};
@@ -141,22 +141,24 @@ fn gone<T>(what: &str, result: std::result::Result<T, Error>) -> Result {
     }
 }
 
-/// Reads events until the one that there is no device any more.
+/// Reads events until the one that the device is gone; behind it there is no other.
 fn ends(events: &AsyncEvents) -> Result {
-    let deadline = Instant::now() + LIMIT;
+    let fatal = AsyncEvent {
+        kind: AsyncEventType::DEVICE_FATAL,
+        source: EventSource::Device,
+    };
     let mut told = Vec::new();
-    while Instant::now() < deadline {
-        match events.wait_for(LIMIT) {
-            Ok(Some(event)) => told.push(event),
-            Ok(None) => break,
-            Err(error) if error.is_device_gone() => {
-                let of_device = told.iter().any(|event| event.source == EventSource::Device);
-                return same(of_device, true, &format!("{told:?}"));
-            }
-            Err(error) => return Err(error.into()),
+    while told.last() != Some(&fatal) {
+        match events.wait_for(LIMIT)? {
+            Some(event) => told.push(event),
+            None => return fail(format!("only {told:?}")),
         }
     }
-    fail(format!("only {told:?}"))
+    match events.try_next() {
+        Ok(None) => Ok(()),
+        Ok(Some(event)) => fail(format!("{event:?} of a device that is gone")),
+        other => gone("an event", other),
+    }
 }
 
 /// Catches a process that dies, hangs or is told nothing when its device goes: threads post, poll and wait meanwhile. And

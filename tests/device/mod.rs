@@ -82,11 +82,11 @@ impl Device {
         }
     }
 
-    /// The same for one that receives from a shared queue.
-    pub(crate) fn srq_qp_buffers(self) -> &'static [ResourceType] {
+    /// The same if it receives from a shared queue.
+    pub(crate) fn sharing_qp_buffers(self) -> &'static [ResourceType] {
         match self {
             Self::Rxe => &[ResourceType::RXE_SEND],
-            Self::Mlx5 { .. } => self.qp_buffers(),
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
         }
     }
 
@@ -96,6 +96,11 @@ impl Device {
             Self::Rxe => &[ResourceType::RXE_SRQ],
             Self::Mlx5 { .. } => &[ResourceType::MLX5_SRQ, ResourceType::MLX5_DBR],
         }
+    }
+
+    /// Whether a shared receive queue can be given another size.
+    pub(crate) fn resizes_srqs(self) -> bool {
+        self.is_rxe()
     }
 
     /// What the allocator's buffers are for: soft-RoCE maps the kernel's rings over them, hardware uses them as they are.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use uverbs::{
     AllocError, Allocation, Allocator, Arena, BufferRequest, Counting, GuardPages, HugePageSize,
-    HugePages, NumaNode, ParentDomain, ResourceType, SharedMemfd,
+    HugePages, NumaNode, ResourceType, SharedMemfd,
 };
 
-use crate::common::traffic::{RcPair, cq_on, datagrams, through_srq};
+use crate::common::traffic::{RcPair, cq_on, datagrams, shared_receives};
 use crate::common::{Resources, Result, open, test};
 use crate::device::{Device, device};
 
@@ -32,9 +32,15 @@ pub(crate) fn tests() -> Vec<Trial> {
     ];
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
-            test(&format!("kinds::rc_{name}"), move || over(kind()?, &RC)),
-            test(&format!("kinds::ud_{name}"), move || over(kind()?, &UD)),
-            test(&format!("kinds::srq_{name}"), move || over(kind()?, &SRQ)),
+            test(&format!("kinds::rc_{name}"), move || {
+                over(kind()?, two_queue_pairs, rc)
+            }),
+            test(&format!("kinds::ud_{name}"), move || {
+                over(kind()?, two_queue_pairs, ud)
+            }),
+            test(&format!("kinds::srq_{name}"), move || {
+                over(kind()?, one_of_them_shares, shared_receives)
+            }),
         ]
     });
     tests.collect()
@@ -80,8 +86,40 @@ pub(crate) fn reserve_huge_pages() -> Result {
     Ok(())
 }
 
+/// The buffers of two queue pairs and a completion queue.
+fn two_queue_pairs(device: Device) -> Vec<ResourceType> {
+    [
+        device.cq_buffers(),
+        device.qp_buffers(),
+        device.qp_buffers(),
+    ]
+    .concat()
+}
+
+/// The buffers if one of the two receives from a shared queue, the completion queue is given another size twice, and so
+/// is the shared queue where the device can.
+fn one_of_them_shares(device: Device) -> Vec<ResourceType> {
+    let (cq, srq) = (device.cq_ring(), device.srq_ring());
+    let mut buffers = [
+        device.cq_buffers(),
+        &[cq, cq],
+        device.qp_buffers(),
+        device.sharing_qp_buffers(),
+        device.srq_buffers(),
+    ]
+    .concat();
+    if device.resizes_srqs() {
+        buffers.extend([srq, srq]);
+    }
+    buffers
+}
+
 /// Runs traffic over a domain with an allocator, and compares what the allocator saw with what there was.
-fn over(kind: Option<Kind>, traffic: &Traffic) -> Result {
+fn over(
+    kind: Option<Kind>,
+    buffers: fn(Device) -> Vec<ResourceType>,
+    traffic: fn(&uverbs::ParentDomain) -> Result,
+) -> Result {
     let before = Resources::now()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -92,7 +130,7 @@ fn over(kind: Option<Kind>, traffic: &Traffic) -> Result {
         None => builder,
     }
     .build()?;
-    (traffic.run)(&domain)?;
+    traffic(&domain)?;
     domain.dealloc()?;
     td.dealloc()?;
     pd.dealloc()?;
@@ -103,12 +141,12 @@ fn over(kind: Option<Kind>, traffic: &Traffic) -> Result {
         return Ok(());
     };
     let counts = allocator.counts();
-    let mut buffers = BTreeMap::new();
-    for resource in [device().cq_buffers(), &(traffic.buffers)(device())].concat() {
-        *buffers.entry(u64::from(resource)).or_insert(0) += 1;
+    let mut wanted = BTreeMap::new();
+    for resource in buffers(device()) {
+        *wanted.entry(u64::from(resource)).or_insert(0) += 1;
     }
-    assert_eq!(counts.len(), buffers.len(), "{counts:?}");
-    for (resource, number) in buffers {
+    assert_eq!(counts.len(), wanted.len(), "{counts:?}");
+    for (resource, number) in wanted {
         let resource = ResourceType::from(resource);
         let count = counts[&resource];
         let granted = if grants { number } else { 0 };
@@ -131,33 +169,13 @@ fn over(kind: Option<Kind>, traffic: &Traffic) -> Result {
     Ok(())
 }
 
-/// Traffic over a domain with a completion queue, and the buffers of the queues that it makes beside that.
-struct Traffic {
-    run: fn(&ParentDomain) -> Result,
-    buffers: fn(Device) -> Vec<ResourceType>,
+fn rc(domain: &uverbs::ParentDomain) -> Result {
+    RcPair::new(domain, domain, cq_on(domain)?)?.exchange()
 }
 
-const RC: Traffic = Traffic {
-    run: |domain| RcPair::new(domain, domain, cq_on(domain)?)?.exchange(),
-    buffers: |device| [device.qp_buffers(); 2].concat(),
-};
-
-const UD: Traffic = Traffic {
-    run: |domain| datagrams(domain, domain, domain, cq_on(domain)?),
-    buffers: RC.buffers,
-};
-
-const SRQ: Traffic = Traffic {
-    run: |domain| through_srq(domain, cq_on(domain)?),
-    buffers: |device| {
-        [
-            device.srq_buffers(),
-            device.qp_buffers(),
-            device.srq_qp_buffers(),
-        ]
-        .concat()
-    },
-};
+fn ud(domain: &uverbs::ParentDomain) -> Result {
+    datagrams(domain, domain, domain, cq_on(domain)?)
+}
 
 /// Leaves everything to the driver.
 struct AlwaysDefault;

@@ -89,6 +89,11 @@ impl Hca {
         Self { guests, ..self }
     }
 
+    /// How many guests share it.
+    pub(crate) fn guests(&self) -> u16 {
+        self.guests
+    }
+
     /// How many functions each guest has.
     pub(crate) fn functions(&self) -> u16 {
         self.functions.unwrap_or(1)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use super::{OURS, Plan, RDMA_CORE, RDMA_CORE_EX, Record, callgrind};
+use super::{OURS, OURS_ARENA, Plan, RDMA_CORE, RDMA_CORE_EX, Record, callgrind};
 
 /// Requests of the batch, whose row is for each of them.
 const BATCH: f64 = 32.0;
@@ -27,6 +27,10 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
         (
             OURS,
             callgrind::phases(plan.own(), &["instructions", device])?,
+        ),
+        (
+            OURS_ARENA,
+            callgrind::phases(plan.own(), &["instructions", device, "--arena"])?,
         ),
         (
             RDMA_CORE,

@@ -10,6 +10,7 @@ use uverbs_uapi::event::{AsyncEventDesc, CompEventDesc};
 use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle, PdHandle};
 use uverbs_uapi::types::AhAttr;
 
+use super::request;
 use super::samples::*;
 use crate::command::*;
 use crate::error::{Subject, Verb};
@@ -50,8 +51,9 @@ fn abuse<C: Command>(command: &C, source: &mut Source, keep: impl Fn(C::Reply))
 where
     C::Reply: Debug,
 {
+    assert_eq!(request(command, Spelling::Native).is_some(), C::NATIVE);
     for spelling in [Spelling::Native, Spelling::Write] {
-        let Some(mut answer) = command.encode(spelling) else {
+        let Some(mut answer) = request(command, spelling) else {
             continue;
         };
         answer.scramble(|| source.next());

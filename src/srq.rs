@@ -188,6 +188,9 @@ impl Srq {
     }
 
     /// Requests that wait for a message.
+    ///
+    /// With hardware a request counts until its completion is taken from the completion queue; see
+    /// [`SendHalf::in_flight`](crate::SendHalf::in_flight).
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }

@@ -373,6 +373,16 @@ pub(crate) enum QpBacking {
 }
 
 impl QpBacking {
+    /// Whether the kernel knows how much the send queue holds; where the ring is this side's it is told of blocks only.
+    pub(crate) fn kernel_knows_caps(&self) -> bool {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe => true,
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(_) => false,
+        }
+    }
+
     /// Follows the kernel, which has taken the queue pair to the state RESET.
     pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
         match (self, send) {

@@ -463,7 +463,14 @@ impl<T: Transport> Qp<T> {
     ///
     /// The device has been removed. Manual page: `ibv_query_qp(3)`.
     pub fn query(&self) -> Result<QpInfo> {
-        self.shared.query()
+        let info = self.shared.query()?;
+        Ok(match self.shared.backing.kernel_knows_caps() {
+            true => info,
+            false => QpInfo {
+                caps: self.caps(),
+                ..info
+            },
+        })
     }
 
     /// Starts a batch of send requests.

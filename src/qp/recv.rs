@@ -56,6 +56,9 @@ impl<T: Transport> RecvHalf<T> {
     }
 
     /// Receive requests that have been posted and that no message has been received into.
+    ///
+    /// With hardware a request counts until its completion is taken from the completion queue; see
+    /// [`SendHalf::in_flight`](super::SendHalf::in_flight).
     pub fn in_flight(&self) -> u32 {
         self.queue.as_ref().map_or(0, RecvQueue::in_flight)
     }

@@ -68,7 +68,12 @@ impl<T: Transport> SendHalf<T> {
         self.shared.qpn
     }
 
-    /// Send requests that have been rung and that the device has not finished.
+    /// Send requests that have been rung and that are not known to be finished.
+    ///
+    /// Soft-RoCE shows how far it has come. Hardware tells with completions alone: the number falls when a completion is
+    /// taken from the completion queue, by that request and all before it. Whoever waits for the number to fall has to poll
+    /// meanwhile, and has to ask for a completion now and then: requests behind the last signaled one stay in flight, and
+    /// keep their places in the ring.
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }

@@ -2,7 +2,8 @@
 
 use libtest_mimic::Trial;
 
-use crate::support::{Hca, Result, run, test};
+use crate::hca::Hca;
+use crate::support::{Result, devices, run, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test(
@@ -14,7 +15,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Catches a function that the kernel's driver or libmlx5 does not take for its own, and a port that is down or of the
 /// wrong kind.
 fn active_ports(hca: Hca) -> Result {
-    for device in hca.devices() {
+    for device in devices(hca) {
         let said = run(&format!("ibv_devinfo -d {device}"))?;
         let has = |name: &str, value: &str| {
             let mut lines = said.lines().filter_map(|line| line.split_once(':'));

@@ -3,21 +3,33 @@
 //!
 //! `cargo vm test` runs these in guests that have the adapter, once with InfiniBand ports and once with RoCE ports.
 
+mod cm;
 mod devices;
+mod ethernet;
+#[path = "../hca/mod.rs"]
+mod hca;
 #[path = "../peers/mod.rs"]
 mod peers;
 mod perftest;
 mod pingpong;
 mod support;
+mod tap;
 
 use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    let tests = [devices::tests(), pingpong::tests(), perftest::tests()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let tests = [
+        devices::tests(),
+        pingpong::tests(),
+        perftest::tests(),
+        cm::tests(),
+        ethernet::tests(),
+        tap::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -5,8 +5,9 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 
+use crate::hca::Hca;
 use crate::peers::{free_port, listens, play};
-use crate::support::{Hca, Result, test_with};
+use crate::support::{Result, ends, gid_index, test_with};
 
 /// A run: the test's name, and the command without what all have.
 const RUNS: [(&str, &str); 27] = [
@@ -53,13 +54,13 @@ fn measure(hca: Hca, run: &str) -> Result {
         let mut command = Command::new(words.next().unwrap_or_default());
         // -F: the processor's frequency is no matter.
         command.args(["-F", "-d", device, "-p", &port.to_string(), "-n", "20"]);
-        if let Some(index) = hca.gid_index(device)? {
+        if let Some(index) = gid_index(hca, device)? {
             command.args(["-x", &index.to_string()]);
         }
         command.args(words);
         Ok(command)
     };
-    let (here, there) = hca.ends();
+    let (here, there) = ends(hca);
     let (server, mut client) = (side(&here)?, side(&there)?);
     client.arg("127.0.0.1");
     play(server, client, || listens(port)).map(drop)

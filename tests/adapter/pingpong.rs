@@ -4,8 +4,9 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 
+use crate::hca::Hca;
 use crate::peers::{free_port, listens, play};
-use crate::support::{Hca, Result, test_with};
+use crate::support::{Result, ends, gid_index, test_with};
 
 /// A ping-pong: the test's name, the program, and its arguments.
 const GAMES: [(&str, &str, &[&str]); 10] = [
@@ -43,13 +44,13 @@ fn exchange(hca: Hca, program: &str, arguments: &[&str]) -> Result {
     let side = |device: &str| -> Result<Command> {
         let mut command = Command::new(program);
         command.args(["-d", device, "-p", &port.to_string(), "-n", "20", "-c"]);
-        if let Some(index) = hca.gid_index(device)? {
+        if let Some(index) = gid_index(hca, device)? {
             command.args(["-g", &index.to_string()]);
         }
         command.args(arguments);
         Ok(command)
     };
-    let (here, there) = hca.ends();
+    let (here, there) = ends(hca);
     let (server, mut client) = (side(&here)?, side(&there)?);
     client.arg("127.0.0.1");
     play(server, client, || listens(port)).map(drop)

@@ -1,67 +1,58 @@
 //! What all tests here use: how a test is declared, which adapter the guest has, and programs that run to their end.
 
 use std::error::Error;
+use std::fmt;
 use std::fs;
 use std::process::Command;
 
 use libtest_mimic::{Completion, Trial};
 
+use crate::hca::Hca;
+
 /// The result of anything here. Whatever went wrong, the test failed.
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The adapter that the guest has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hca {
-    /// How many functions: the devices are `mlx5_0` and so on.
-    pub(crate) functions: u16,
-    /// Whether its ports are Ethernet ones.
-    pub(crate) roce: bool,
+/// The names of the adapter's devices.
+pub(crate) fn devices(hca: Hca) -> Vec<String> {
+    (0..hca.functions)
+        .map(|number| format!("mlx5_{number}"))
+        .collect()
 }
 
-impl Hca {
-    /// Reads `VM_HCA`, as `connectx=2,roce`. None where there is no adapter.
-    fn of_guest() -> Option<Self> {
-        std::env::var_os("VM_GUEST")?;
-        let text = std::env::var("VM_HCA").ok()?;
-        let (text, roce) = match text.strip_suffix(",roce") {
-            Some(text) => (text, true),
-            None => (text.as_str(), false),
-        };
-        let functions = text.strip_prefix("connectx=")?.parse().ok()?;
-        Some(Self { functions, roce })
-    }
+/// The devices at both ends of a wire: two if there are two.
+pub(crate) fn ends(hca: Hca) -> (String, String) {
+    (
+        "mlx5_0".to_owned(),
+        format!("mlx5_{}", hca.functions.min(2) - 1),
+    )
+}
 
-    /// The names of its devices.
-    pub(crate) fn devices(self) -> Vec<String> {
-        (0..self.functions)
-            .map(|number| format!("mlx5_{number}"))
-            .collect()
+/// The index of a GID of a RoCE port: that of the IPv4 address, of RoCE 2. None on InfiniBand, which has LIDs.
+pub(crate) fn gid_index(hca: Hca, device: &str) -> Result<Option<u32>> {
+    if !hca.roce {
+        return Ok(None);
     }
+    let port = format!("/sys/class/infiniband/{device}/ports/1");
+    let is_it = |index: &u32| {
+        let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+        read(format!("{port}/gids/{index}")).starts_with("0000:0000:0000:0000:0000:ffff:")
+            && read(format!("{port}/gid_attrs/types/{index}")).trim() == "RoCE v2"
+    };
+    let found = (0..16).find(is_it);
+    Ok(Some(found.ok_or("no GID of an IPv4 address")?))
+}
 
-    /// The devices at both ends of a wire: two if there are two, but for RoCE, whose netdevs carry no frames yet.
-    pub(crate) fn ends(self) -> (String, String) {
-        (
-            "mlx5_0".to_owned(),
-            format!("mlx5_{}", u16::from(self.functions > 1 && !self.roce)),
-        )
-    }
+/// Why a test cannot run on this adapter.
+#[derive(Debug)]
+pub(crate) struct Skip(pub(crate) &'static str);
 
-    /// The index of a GID that two functions of one guest reach each other by: the link-local one of RoCE 2, for which the
-    /// kernel needs no neighbour. None on InfiniBand, which has LIDs.
-    pub(crate) fn gid_index(self, device: &str) -> Result<Option<u32>> {
-        if !self.roce {
-            return Ok(None);
-        }
-        let port = format!("/sys/class/infiniband/{device}/ports/1");
-        let is_it = |index: &u32| {
-            let read = |path: String| fs::read_to_string(path).unwrap_or_default();
-            read(format!("{port}/gids/{index}")).starts_with("fe80:")
-                && read(format!("{port}/gid_attrs/types/{index}")).trim() == "RoCE v2"
-        };
-        let found = (0..16).find(is_it);
-        Ok(Some(found.ok_or("no link-local GID of RoCE 2")?))
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
     }
 }
+
+impl Error for Skip {}
 
 /// A test with its name. Where there is no adapter it is ignored.
 pub(crate) fn test(name: &str, run: fn(Hca) -> Result) -> Trial {
@@ -76,7 +67,10 @@ pub(crate) fn test_with(name: String, run: impl Fn(Hca) -> Result + Send + 'stat
         )),
         Some(hca) => match run(hca) {
             Ok(()) => Ok(Completion::Completed),
-            Err(error) => Err(error.into()),
+            Err(error) => match error.downcast_ref::<Skip>() {
+                Some(Skip(reason)) => Ok(Completion::ignored_with(*reason)),
+                None => Err(error.into()),
+            },
         },
     })
 }

@@ -3,8 +3,9 @@
 use libtest_mimic::Trial;
 use uverbs::{Access, Cause, DestroyError, Error, ParentDomain, Pd, Rc, ThreadDomain};
 
-use crate::common::traffic::{CAPS, own_path};
+use crate::common::traffic::CAPS;
 use crate::common::{Resources, Result, open, test};
+use crate::device::own_path;
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -1,6 +1,7 @@
 //! Traffic over every kind of domain: what rdma-core's test_parent_domain does, over every allocator.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
 use std::fs;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use uverbs::{
 
 use crate::common::traffic::{RcPair, cq_on, datagrams, shared_receives};
 use crate::common::{Resources, Result, open, test};
+use crate::device::{Device, device};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let kinds: [(&'static str, MakeKind); 8] = [
@@ -24,20 +26,20 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("shared_memfd", || grants(SharedMemfd::new(4 << 20)?)),
         ("huge_pages", || {
             reserve_huge_pages()?;
-            defaults(HugePages::of(HugePageSize::Mib2)?)
+            memory(HugePages::of(HugePageSize::Mib2)?)
         }),
-        ("numa_node", || defaults(NumaNode::new(0)?)),
+        ("numa_node", || memory(NumaNode::new(0)?)),
     ];
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
             test(&format!("kinds::rc_{name}"), move || {
-                over(kind()?, &TWO_QUEUE_PAIRS, rc)
+                over(kind()?, two_queue_pairs(), rc)
             }),
             test(&format!("kinds::ud_{name}"), move || {
-                over(kind()?, &TWO_QUEUE_PAIRS, ud)
+                over(kind()?, two_queue_pairs(), ud)
             }),
             test(&format!("kinds::srq_{name}"), move || {
-                over(kind()?, &ONE_OF_THEM_SHARES, shared_receives)
+                over(kind()?, one_of_them_shares(), shared_receives)
             }),
         ]
     });
@@ -47,7 +49,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Makes an allocator for a domain; `None` for a domain without.
 type MakeKind = fn() -> Result<Option<Kind>>;
 
-/// An allocator, and whether it grants what rxe asks.
+/// An allocator, and whether it grants what the device's driver asks.
 pub(crate) struct Kind {
     allocator: Arc<Counting<Arc<dyn Allocator>>>,
     grants: bool,
@@ -57,7 +59,12 @@ fn grants(allocator: impl Allocator) -> Result<Option<Kind>> {
     kind(allocator, true)
 }
 
-/// Allocators that leave rxe's rings to the driver: what they have to offer is not for places.
+/// Allocators whose memory is good for rings, but not as a place for soft-RoCE's, which they leave to the driver.
+fn memory(allocator: impl Allocator) -> Result<Option<Kind>> {
+    kind(allocator, device() != Device::Rxe)
+}
+
+/// Allocators that leave everything to the driver.
 fn defaults(allocator: impl Allocator) -> Result<Option<Kind>> {
     kind(allocator, false)
 }
@@ -79,25 +86,39 @@ pub(crate) fn reserve_huge_pages() -> Result {
     Ok(())
 }
 
-/// The rings of two queue pairs and a completion queue.
-const TWO_QUEUE_PAIRS: [(ResourceType, u64); 3] = [
-    (ResourceType::RXE_SEND, 2),
-    (ResourceType::RXE_RECV, 2),
-    (ResourceType::RXE_CQ, 1),
-];
+/// The buffers of two queue pairs and a completion queue.
+fn two_queue_pairs() -> Vec<ResourceType> {
+    let device = device();
+    [
+        device.cq_buffers(),
+        device.qp_buffers(),
+        device.qp_buffers(),
+    ]
+    .concat()
+}
 
-/// The rings if one of the two receives from a shared queue, and that and the completion queue are given another size twice.
-const ONE_OF_THEM_SHARES: [(ResourceType, u64); 4] = [
-    (ResourceType::RXE_SEND, 2),
-    (ResourceType::RXE_RECV, 1),
-    (ResourceType::RXE_SRQ, 3),
-    (ResourceType::RXE_CQ, 3),
-];
+/// The buffers if one of the two receives from a shared queue, and that and the completion queue are given another size
+/// twice.
+fn one_of_them_shares() -> Vec<ResourceType> {
+    let device = device();
+    let mut buffers = [
+        device.cq_buffers(),
+        device.srq_buffers(),
+        device.qp_buffers(),
+        device.qp_buffers_with_srq(),
+    ]
+    .concat();
+    buffers.extend([device.cq_ring(); 2]);
+    if device.resizes_srqs() {
+        buffers.extend([device.srq_ring(); 2]);
+    }
+    buffers
+}
 
-/// Runs traffic over a domain with an allocator, and compares what the allocator saw with the rings that there were.
+/// Runs traffic over a domain with an allocator, and compares what the allocator saw with the buffers that there were.
 fn over(
     kind: Option<Kind>,
-    rings: &[(ResourceType, u64)],
+    rings: Vec<ResourceType>,
     traffic: fn(&uverbs::ParentDomain) -> Result,
 ) -> Result {
     let before = Resources::now()?;
@@ -121,8 +142,13 @@ fn over(
         return Ok(());
     };
     let counts = allocator.counts();
-    assert_eq!(counts.len(), rings.len(), "{counts:?}");
-    for &(resource, number) in rings {
+    let mut buffers = BTreeMap::new();
+    for resource in rings {
+        *buffers.entry(u64::from(resource)).or_insert(0) += 1;
+    }
+    assert_eq!(counts.len(), buffers.len(), "{counts:?}");
+    for (resource, number) in buffers {
+        let resource = ResourceType::from(resource);
         let count = counts[&resource];
         let granted = if grants { number } else { 0 };
         assert_eq!(
@@ -173,8 +199,8 @@ fn layout(request: &BufferRequest) -> Layout {
     Layout::from_size_align(request.size, request.alignment).expect("a sensible request")
 }
 
-// SAFETY: the heap gives memory to one user at a time. Parts of pages that a fork copies are never a ring: on rxe the
-// request is for whole pages, which are mapped over.
+// SAFETY: the heap gives memory to one user at a time. Parts of pages that a fork copies are never a ring on rxe, whose
+// requests are for whole pages, which are mapped over; elsewhere no test forks while it has rings here.
 unsafe impl Allocator for Aligned {
     fn allocate(&self, request: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
         // SAFETY: the size of a ring is not 0.

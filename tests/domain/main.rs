@@ -1,9 +1,11 @@
-//! Protection domains, thread domains, parent domains and users' allocators against soft-RoCE, in the guest that
-//! `cargo vm test` boots. Elsewhere every test is ignored, with the reason.
+//! Protection domains, thread domains, parent domains and users' allocators, on soft-RoCE and on the adapter, in the guest
+//! that `cargo vm test` boots. Elsewhere every test is ignored, with the reason.
 
 mod allocators;
 mod busy;
 mod common;
+#[path = "../device/mod.rs"]
+mod device;
 mod errors;
 mod fork;
 mod kinds;

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use uverbs::{
     Access, AddressVector, Ah, Caps, Cause, Context, Counting, Cq, DestroyError, GuardPages, Mr,
-    ParentDomain, Pd, Qp, Rc, Srq, ThreadDomain,
+    ParentDomain, Pd, Purpose, Qp, Rc, Srq, ThreadDomain,
 };
 
-use crate::common::traffic::own_path;
 use crate::common::{Resources, Result, open, test};
+use crate::device::{device, own_path};
 use crate::random::{Random, seed_and_steps};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -96,7 +96,7 @@ struct Object {
     /// What it was made with.
     parents: Vec<usize>,
     handle: Option<Handle>,
-    /// Buffers that it holds of the allocator as long as its handle is held.
+    /// Buffers that it holds of the allocator.
     buffers: usize,
     /// For a domain: rings of its objects come from the allocator.
     allocates: bool,
@@ -273,20 +273,19 @@ impl World {
         };
         let mut builder = self.pd(pd)?.qp(send_cq).recv_cq(recv_cq).caps(caps);
         let mut parents = vec![pd, cq, recv];
-        // Its own receive ring, or none.
-        let mut rings = 2;
+        let mut buffers = device().qp_buffers();
         if let Some(at) = srq {
             let Handle::Srq(srq) = self.handle(at)? else {
                 return Err("not an SRQ".into());
             };
             builder = builder.srq(srq);
             parents.push(at);
-            rings = 1;
+            buffers = device().qp_buffers_with_srq();
         }
         let qp = builder.create::<Rc>()?;
         let mut made = Object::new(Handle::Qp(Box::new(qp)), Kind::Qp, parents);
         made.buffers = if self.objects[&pd].allocates {
-            rings
+            buffers.len()
         } else {
             0
         };
@@ -296,7 +295,9 @@ impl World {
     fn make_srq(&self, pd: usize) -> Result<Object> {
         let srq = self.pd(pd)?.srq(4).create()?;
         let mut made = Object::new(Handle::Srq(srq), Kind::Srq, vec![pd]);
-        made.buffers = self.objects[&pd].allocates.into();
+        if self.objects[&pd].allocates {
+            made.buffers = device().srq_buffers().len();
+        }
         Ok(made)
     }
 
@@ -307,7 +308,7 @@ impl World {
             self.any(|object| matches!(object.handle, Some(Handle::Cq(_) | Handle::Srq(_))));
         match queue.and_then(|at| self.object(at).handle.as_mut()) {
             Some(Handle::Cq(cq)) => cq.resize(size)?,
-            Some(Handle::Srq(srq)) => srq.resize(size)?,
+            Some(Handle::Srq(srq)) if device().resizes_srqs() => srq.resize(size)?,
             _ => {}
         }
         Ok(())
@@ -328,7 +329,9 @@ impl World {
         };
         let cq = self.context.cq(4).domain(domain).create()?;
         let mut made = Object::new(Handle::Cq(cq), Kind::Cq, vec![at]);
-        made.buffers = self.objects[&at].allocates.into();
+        if self.objects[&at].allocates {
+            made.buffers = device().cq_buffers().len();
+        }
         Ok(made)
     }
 
@@ -419,7 +422,10 @@ impl World {
         if now != expected {
             return Err(format!("the kernel has {now:?}, the model {expected:?}").into());
         }
-        let held = alive().filter(|object| object.handle.is_some());
+        // Soft-RoCE's rings are the kernel's, so their places come back with the handle. Memory that the device uses stays
+        // until the kernel has let go of the object.
+        let until_the_end = device().purpose() == Purpose::Memory;
+        let held = alive().filter(|object| until_the_end || object.handle.is_some());
         let buffers: usize = held.map(|object| object.buffers).sum();
         let live = self.allocator.inner().live();
         if live != buffers {

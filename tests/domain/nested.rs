@@ -6,8 +6,9 @@ use libtest_mimic::Trial;
 use uverbs::{Access, Caps, Counting, GuardPages, Pd, QpType, Rc, Uc, Ud};
 
 use crate::busy::refused;
-use crate::common::traffic::{CAPS, RcPair, cq_on, datagrams, own_path};
+use crate::common::traffic::{CAPS, RcPair, cq_on, datagrams};
 use crate::common::{Resources, Result, open, test};
+use crate::device::{device, own_path};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -26,8 +27,18 @@ fn guarded() -> Guarded {
     Arc::new(Counting::new(GuardPages::new()))
 }
 
-fn asked(allocator: &Guarded) -> u64 {
-    allocator.counts().values().map(|counts| counts.asked).sum()
+/// Buffers of a completion queue, of two queue pairs, and of all that an [`RcPair`] makes.
+fn buffers() -> (usize, usize, usize) {
+    let (cq, qps) = (device().cq_buffers().len(), 2 * device().qp_buffers().len());
+    (cq, qps, cq + qps)
+}
+
+fn asked(allocator: &Guarded) -> usize {
+    allocator
+        .counts()
+        .values()
+        .map(|counts| counts.asked as usize)
+        .sum()
 }
 
 fn inherits() -> Result {
@@ -44,7 +55,8 @@ fn inherits() -> Result {
     assert_ne!(inner.id(), outer.id());
     assert_eq!(inner.handle(), outer.handle());
     RcPair::new(&outer, &outer, cq_on(&outer)?)?.exchange()?;
-    assert_eq!((asked(&allocator), allocator.inner().live()), (5, 0));
+    let (_, _, all) = buffers();
+    assert_eq!((asked(&allocator), allocator.inner().live()), (all, 0));
     // The thread domain is used by both.
     inner.parent_domain().build()?.dealloc()?;
     let (td, said) = refused(td);
@@ -69,9 +81,10 @@ fn overrides() -> Result {
         .build()?;
     let mut pair = RcPair::new(&outer, &outer, cq_on(&inner)?)?;
     pair.exchange()?;
-    // The completion ring is on the inner one, the work queues on the outer.
-    assert_eq!((asked(&of_inner), of_inner.inner().live()), (1, 1));
-    assert_eq!((asked(&of_outer), of_outer.inner().live()), (4, 4));
+    // The completion queue's are on the inner one, the queue pairs' on the outer.
+    let (cq, qps, _) = buffers();
+    assert_eq!((asked(&of_inner), of_inner.inner().live()), (cq, cq));
+    assert_eq!((asked(&of_outer), of_outer.inner().live()), (qps, qps));
     drop(pair);
     assert_eq!((of_inner.inner().live(), of_outer.inner().live()), (0, 0));
     Ok(())
@@ -93,7 +106,7 @@ fn inner_is_busy() -> Result {
     drop((inner, pd));
     let mut pair = RcPair::new(&outer, &outer, cq_on(&outer)?)?;
     pair.exchange()?;
-    assert_eq!(allocator.inner().live(), 5);
+    assert_eq!(allocator.inner().live(), buffers().2);
     drop((pair, outer, context));
     assert_eq!(Resources::now()?, before);
     assert_eq!(Arc::strong_count(&allocator), 1);
@@ -186,7 +199,7 @@ fn deep() -> Result {
     let last = domains.pop().ok_or("no domain")?;
     drop((domains, pd, context));
     RcPair::new(&last, &last, cq_on(&last)?)?.exchange()?;
-    assert_eq!(asked(&allocator), 5);
+    assert_eq!(asked(&allocator), buffers().2);
     drop(last);
     assert_eq!(Resources::now()?, before);
     Ok(())

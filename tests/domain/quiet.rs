@@ -7,8 +7,9 @@ use libtest_mimic::Trial;
 use uverbs::{Access, Arena, GuardPages, Rc};
 
 use crate::busy::refused;
-use crate::common::traffic::{CAPS, cq_on, own_path};
+use crate::common::traffic::{CAPS, cq_on};
 use crate::common::{Result, open, test};
+use crate::device::own_path;
 
 /// The first argument of the program in its role under strace.
 pub(crate) const ROLE: &str = "role-quiet";

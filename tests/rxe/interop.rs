@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
 
-use crate::common::{Result, Skip, role, test, until};
+use crate::common::{Result, Skip, only_on_rxe, role, test, until};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -47,6 +47,7 @@ fn plays(transport: &str, ours_serves: bool) -> Result {
 
 /// One game.
 fn play(transport: &str, size: &str, events: bool, ours_serves: bool) -> Result {
+    only_on_rxe("the adapter has tests of its own with rdma-core's programs")?;
     let port = free_port()?;
     let mut arguments = vec![
         "-d", "rxe0", "-g", "1", "-s", size, "-n", ITERATIONS, "-c", "-p", &port,

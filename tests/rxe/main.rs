@@ -1,10 +1,12 @@
 //! What the library does against a real kernel: every test here talks to soft-RoCE, in the guest that `cargo vm test`
-//! boots. Elsewhere every test is ignored, with the reason.
+//! boots, and most talk to the adapter too, where there is one. Elsewhere every test is ignored, with the reason.
 //!
 //! The programs that some tests start are this one again, in a [role](common::role).
 
 mod common;
 mod data;
+#[path = "../device/mod.rs"]
+mod device;
 mod errors;
 mod events;
 mod interop;

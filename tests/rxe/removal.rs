@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use uverbs::{ConnectOptions, QpState, Rc, WcStatus};
 
 use crate::common::device::{OwnDevice, run};
-use crate::common::{Pair, Result, Setup, completion, role, test, until};
+use crate::common::{Pair, Result, Setup, completion, only_on_rxe, role, test, until};
 use crate::talk::{self, same};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -37,6 +37,7 @@ fn start_removal(device: &OwnDevice) -> Result<Child> {
 
 /// Catches a call or a drop that hangs while the device is going, and a descriptor that stays open and blocks the removal.
 fn the_device_is_removed_in_use() -> Result {
+    only_on_rxe("here soft-RoCE's device or its network interface goes")?;
     let device = OwnDevice::new()?;
     let context = device.open()?;
     let channel = context.create_channel()?;
@@ -73,6 +74,7 @@ fn the_device_is_removed_in_use() -> Result {
 
 /// Catches a request that never completes while the network is down, and a queue pair that is of no use afterwards.
 fn the_network_goes_down_and_comes_back() -> Result {
+    only_on_rxe("here soft-RoCE's device or its network interface goes")?;
     let device = OwnDevice::new()?;
     let options = ConnectOptions {
         timeout: 12,
@@ -117,6 +119,7 @@ fn the_network_goes_down_and_comes_back() -> Result {
 
 /// Catches an error without words if the port has lost the address that peers know.
 fn the_address_goes_away() -> Result {
+    only_on_rxe("here soft-RoCE's device or its network interface goes")?;
     let device = OwnDevice::new()?;
     let context = device.open()?;
     let pair = Pair::<Rc>::create(&context, &Setup::default(), |qp| qp.create())?;

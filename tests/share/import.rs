@@ -11,6 +11,7 @@ use rustix::net::{
 use uverbs::uapi::handle::{MrHandle, PdHandle};
 use uverbs::{Cause, Context, Errno, Mr, Pd, Route};
 
+use crate::device::own_path;
 use crate::process::{Process, inheritable};
 use crate::traffic::{self, Pair, open_access};
 use crate::{Outcome, Test};
@@ -278,8 +279,7 @@ fn in_every_verb() -> Outcome {
     traffic::over(&domain)?;
     let cq = imported.context().cq(8).domain(&domain).create()?;
     let qp = domain.create_qp::<uverbs::Ud>(&cq, uverbs::Caps::default())?;
-    let (index, gid) = imported.context().best_gid(1)?.ok_or("no GID")?;
-    let ah = imported.create_ah(&uverbs::AddressVector::global(1, index, gid))?;
+    let ah = imported.create_ah(&own_path(imported.context())?)?;
     ah.destroy()?;
     drop((qp, cq));
     // Busy by what stands on it here is found without the kernel, as for any PD.

@@ -1,9 +1,11 @@
-//! Import, sharing and hand-over between processes, with traffic over soft-RoCE.
+//! Import, sharing and hand-over between processes, with traffic over soft-RoCE or the adapter.
 //!
 //! They run inside a guest: `cargo vm test`. Elsewhere each reports itself as ignored. Other processes are this
 //! program again, with a role as its argument ([`roles`]); parents and children speak by lines over pipes, so
 //! nothing waits for time to pass.
 
+#[path = "../device/mod.rs"]
+mod device;
 mod import;
 mod model;
 mod process;
@@ -40,9 +42,10 @@ fn main() {
 fn run(test: fn() -> Outcome) -> Result<Completion, Failed> {
     if std::env::var_os("VM_GUEST").is_none() {
         return Ok(Completion::ignored_with(
-            "needs soft-RoCE: run `cargo vm test`",
+            "needs an RDMA device: run `cargo vm test`",
         ));
     }
+    device::settle(device::device().name()).map_err(|error| error.to_string())?;
     let before = resources::count().map_err(|error| error.to_string())?;
     test().map_err(|error| error.to_string())?;
     resources::wait_for(&before).map_err(|error| error.to_string())?;

@@ -1,15 +1,20 @@
-//! What verbs do on soft-RoCE, with real traffic: run by `cargo vm test` in a guest, and ignored on the host.
+//! What verbs do, with real traffic, on soft-RoCE and on the adapter: run by `cargo vm test` in a guest, and ignored on the
+//! host.
 //!
-//! Each module lists its tests; what a kernel does not have is ignored with the reason, after the kernel's refusal has
+//! Each module lists its tests; what a kernel or a device does not have is ignored with the reason, after the refusal has
 //! been looked at.
 
 mod cq;
+#[path = "../device/mod.rs"]
+mod device;
 mod dmabuf;
+mod many;
 mod mr;
 mod mw;
 mod native_mr;
 mod opcodes;
 mod qp;
+mod shapes;
 mod srq;
 mod support;
 mod ud;
@@ -22,11 +27,13 @@ fn main() -> ExitCode {
     let tests = [
         cq::tests(),
         dmabuf::tests(),
+        many::tests(),
         mr::tests(),
         mw::tests(),
         native_mr::tests(),
         opcodes::tests(),
         qp::tests(),
+        shapes::tests(),
         srq::tests(),
         ud::tests(),
     ];

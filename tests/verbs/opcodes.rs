@@ -6,6 +6,7 @@ use uverbs::{
     WcOpcode, WcStatus,
 };
 
+use crate::device::device;
 use crate::support::{ALL, Pair, Result, fail, has, ignore, next, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -37,6 +38,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("opcodes::each_has_its_transports", each_has_its_transports),
     ]
 }
+
+/// Why a test of these is ignored.
+const LACKS_ATOMIC_WRITE: &str = "the device has no ATOMIC WRITE (rxe: since Linux 6.2)";
+const LACKS_FLUSH: &str = "the device has no FLUSH (rxe: since Linux 6.2)";
 
 /// A region of 64 bytes that windows can be bound to, filled with `fill`.
 fn region(pair: &Pair<Rc>, fill: u8) -> Result<Mr<Vec<u8>>> {
@@ -130,6 +135,9 @@ fn local_inv_of_nothing_fails() -> Result {
 /// Catches a request that would break the queue pair on soft-RoCE.
 fn local_inv_is_refused_on_uc() -> Result {
     let mut pair = Pair::<Uc>::new()?;
+    if device().is_mlx5() {
+        return local_inv_on_uc(&mut pair);
+    }
     let refused = pair.a.send().local_inv(RemoteKey(1)).map(drop);
     let transport = pair.a.transport();
     same(
@@ -140,11 +148,26 @@ fn local_inv_is_refused_on_uc() -> Result {
     same(pair.a.query()?.state, QpState::RTS, "state")
 }
 
+/// Adapters have it on both: a window of a UC queue pair is bound, used and taken back.
+fn local_inv_on_uc(pair: &mut Pair<Uc>) -> Result {
+    let access = Access::LOCAL_WRITE | Access::MW_BIND;
+    let target = pair.pd.register(vec![0u8; 64], access)?;
+    let mut mw = pair.pd.alloc_mw::<Type2>()?;
+    let window = target.window(.., Access::REMOTE_WRITE)?;
+    for tag in [1, 200] {
+        pair.post_b(|batch| batch.bind_mw_as(&mut mw, tag, window))?
+            .is(WcOpcode::BIND_MW)?;
+        pair.post_b(|batch| batch.local_inv(mw.rkey()))?
+            .is(WcOpcode::LOCAL_INV)?;
+    }
+    same(pair.b.query()?.state, QpState::RTS, "state")
+}
+
 /// Catches a word that lands in the wrong place, torn or swapped, and rules that the library lets through.
 fn atomic_write() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     if !has(&pair.context, DeviceCapFlags::ATOMIC_WRITE)? {
-        return ignore("the kernel's rxe has no ATOMIC WRITE (since Linux 6.2)");
+        return ignore(LACKS_ATOMIC_WRITE);
     }
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0u64; 8], access)?;
@@ -180,7 +203,7 @@ fn atomic_write() -> Result {
 /// Catches a flush of a range or of a region that is encoded wrongly: the device then refuses it or breaks.
 fn flush_global() -> Result {
     if !has(&crate::support::open()?, DeviceCapFlags::FLUSH_GLOBAL)? {
-        return ignore("the kernel's rxe has no FLUSH (since Linux 6.2)");
+        return ignore(LACKS_FLUSH);
     }
     let mut pair = Pair::<Rc>::with(ALL | Access::FLUSH_GLOBAL)?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::FLUSH_GLOBAL;
@@ -208,7 +231,7 @@ fn flush_global() -> Result {
 /// Catches a placement that does not reach the wire: the region gives none.
 fn flush_needs_the_access() -> Result {
     if !has(&crate::support::open()?, DeviceCapFlags::FLUSH_GLOBAL)? {
-        return ignore("the kernel's rxe has no FLUSH (since Linux 6.2)");
+        return ignore(LACKS_FLUSH);
     }
     let mut pair = Pair::<Rc>::with(ALL | Access::FLUSH_GLOBAL)?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -221,7 +244,7 @@ fn flush_needs_the_access() -> Result {
 fn flush_persistent() -> Result {
     let context = crate::support::open()?;
     if !has(&context, DeviceCapFlags::FLUSH_PERSISTENT)? {
-        return ignore("the kernel's rxe has no FLUSH (since Linux 6.2)");
+        return ignore(LACKS_FLUSH);
     }
     let pd = context.alloc_pd()?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::FLUSH_PERSISTENT;
@@ -239,7 +262,7 @@ fn missing_is_refused_before_posting() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let all = DeviceCapFlags::ATOMIC_WRITE | DeviceCapFlags::FLUSH_GLOBAL;
     if has(&pair.context, all)? {
-        return ignore("this kernel's rxe has FLUSH and ATOMIC WRITE");
+        return ignore("the device has FLUSH and ATOMIC WRITE");
     }
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0u64; 8], access)?;

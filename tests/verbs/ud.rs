@@ -9,12 +9,14 @@ use uverbs::{
     GrhNetwork, Mr, Pd, Qp, QpState, Ud, WcOpcode,
 };
 
+use crate::device::device;
 use crate::support::{LIMIT, QUIET, Result, fail, ignore, next, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("ud::answered_over_ipv4", || answered(GrhNetwork::Ipv4)),
         test("ud::answered_over_ipv6", || answered(GrhNetwork::Ipv6)),
+        test("ud::answered_over_lids", answered_over_lids),
         test("ud::a_wrong_key_stays_out", a_wrong_key_stays_out),
         test("ud::multicast_over_ipv4", || multicast(GrhNetwork::Ipv4)),
         test("ud::multicast_over_ipv6", || multicast(GrhNetwork::Ipv6)),
@@ -118,17 +120,31 @@ impl Node {
     }
 }
 
-/// A GID for RoCE v2 of this network, with its index.
+/// A GID of this network, with its index: for RoCE v2, or InfiniBand's, whose header is one of IPv6.
 fn gid_of(context: &Context, network: GrhNetwork) -> Result<(u8, Gid)> {
     let table = context.gid_table()?;
     let mut suited = table.iter().filter(|entry| {
-        entry.gid_type == GidType::RoceV2
+        matches!(entry.gid_type, GidType::RoceV2 | GidType::Ib)
             && entry.gid.as_ipv4().is_some() == (network == GrhNetwork::Ipv4)
     });
     match suited.next() {
         Some(entry) => Ok((entry.index as u8, entry.gid)),
         None => ignore(format!("the device has no GID for {network:?}")),
     }
+}
+
+/// The path to one's own GID.
+fn to_gid(context: &Context, index: u8, gid: Gid) -> Result<AddressVector> {
+    Ok(AddressVector {
+        // 0 on Ethernet.
+        dlid: context.query_port(1)?.lid,
+        ..AddressVector::global(1, index, gid)
+    })
+}
+
+/// The LID of the groups: 0 where there are none.
+fn group_lid() -> u16 {
+    if device().has_gids() { 0 } else { 0xc123 }
 }
 
 /// Catches a header that is read from the wrong place, addresses that are swapped, and a path back that leads
@@ -140,7 +156,7 @@ fn answered(network: GrhNetwork) -> Result {
     let (mut a, mut b) = (Node::new(&pd)?, Node::new(&pd)?);
     let path = AddressVector {
         traffic_class: 0x28,
-        ..AddressVector::global(1, index, gid)
+        ..to_gid(&context, index, gid)?
     };
     a.send(&pd, &path, (b.qp.qpn(), QKEY), b"who is there?")?;
     let asked = b.expect(index, b"who is there?")?;
@@ -162,13 +178,39 @@ fn answered(network: GrhNetwork) -> Result {
     same(answer.src_qp, b.qp.qpn(), "who answered")
 }
 
+/// Catches a sender's LID that is read from the wrong place, and a header where none was sent.
+fn answered_over_lids() -> Result {
+    if device().has_gids() {
+        return ignore("an Ethernet port has no LID");
+    }
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let lid = context.query_port(1)?.lid;
+    let (mut a, mut b) = (Node::new(&pd)?, Node::new(&pd)?);
+    let path = AddressVector {
+        sl: 3,
+        ..AddressVector::local(1, lid)
+    };
+    a.send(&pd, &path, (b.qp.qpn(), QKEY), b"who is there?")?;
+    let asked = b.expect(0, b"who is there?")?;
+    same(asked.src_qp, a.qp.qpn(), "the sender")?;
+    same(&asked.back, &path, "the path back")?;
+    b.send(&pd, &asked.back, (asked.src_qp, QKEY), b"me")?;
+    let answer = a.expect(0, b"me")?;
+    same(answer.src_qp, b.qp.qpn(), "who answered")
+}
+
 /// Catches a key that nobody looks at, and a queue pair that is broken by a datagram which is not for it.
 fn a_wrong_key_stays_out() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
-    let (index, gid) = gid_of(&context, GrhNetwork::Ipv4)?;
+    let network = match device().has_gids() {
+        true => GrhNetwork::Ipv4,
+        false => GrhNetwork::Ipv6,
+    };
+    let (index, gid) = gid_of(&context, network)?;
     let (mut a, mut b) = (Node::new(&pd)?, Node::new(&pd)?);
-    let path = AddressVector::global(1, index, gid);
+    let path = to_gid(&context, index, gid)?;
     let qpn = b.qp.qpn();
     a.send(&pd, &path, (qpn, QKEY ^ 1), b"wrong")?;
     b.nothing("a datagram with the wrong key")?;
@@ -180,6 +222,8 @@ fn a_wrong_key_stays_out() -> Result {
 /// The network interface's membership, without which Linux does not loop a group's packets back.
 fn join(context: &Context, index: u8, group: Gid) -> Result<UdpSocket> {
     match group.as_ipv4() {
+        // No network interface is in it.
+        None if device().is_mlx5() => Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?),
         Some(address) => {
             let (_, own) = gid_of(context, GrhNetwork::Ipv4)?;
             let own = own.as_ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED);
@@ -208,9 +252,13 @@ fn multicast(network: GrhNetwork) -> Result {
     let _membership = join(&context, index, group)?;
     let (mut a, mut b) = (Node::new(&pd)?, Node::new(&pd)?);
     let (mut c, mut other) = (Node::new(&pd)?, Node::new(&pd)?);
-    b.qp.attach_mcast(group, 0)?;
-    c.qp.attach_mcast(group, 0)?;
-    let path = AddressVector::global(1, index, group);
+    let lid = group_lid();
+    b.qp.attach_mcast(group, lid)?;
+    c.qp.attach_mcast(group, lid)?;
+    let path = AddressVector {
+        dlid: lid,
+        ..AddressVector::global(1, index, group)
+    };
     a.send(&pd, &path, (TO_GROUP, QKEY), b"to all")?;
     for member in [&mut b, &mut c] {
         let datagram = member.expect(index, b"to all")?;
@@ -221,12 +269,16 @@ fn multicast(network: GrhNetwork) -> Result {
         same(datagram.back.dgid, Some(gid), "the GID to answer to")?;
     }
     other.nothing("a datagram to a group that it is not in")?;
-    b.qp.detach_mcast(group, 0)?;
+    b.qp.detach_mcast(group, lid)?;
     a.send(&pd, &path, (TO_GROUP, QKEY), b"to the rest")?;
     c.expect(index, b"to the rest")?;
     b.nothing("a datagram to a group that it has left")?;
-    same(b.qp.detach_mcast(group, 0).is_err(), true, "leaving twice")?;
-    c.qp.detach_mcast(group, 0)?;
+    same(
+        b.qp.detach_mcast(group, lid).is_err(),
+        true,
+        "leaving twice",
+    )?;
+    c.qp.detach_mcast(group, lid)?;
     a.send(&pd, &path, (TO_GROUP, QKEY), b"to nobody")?;
     c.nothing("a datagram to a group without members")
 }
@@ -248,13 +300,16 @@ fn a_group_is_a_multicast_gid() -> Result {
 fn in_a_group_it_stays() -> Result {
     let pd = open()?.alloc_pd()?;
     let Node { mut qp, .. } = Node::new(&pd)?;
-    let group = "239.9.8.6".parse()?;
-    qp.attach_mcast(group, 0)?;
+    let (group, lid) = match device().has_gids() {
+        true => ("239.9.8.6".parse()?, 0),
+        false => ("ff12::9:8:6".parse()?, group_lid()),
+    };
+    qp.attach_mcast(group, lid)?;
     let Err(failed) = qp.destroy() else {
         return fail("a member of a group was destroyed");
     };
     same(failed.error.errno(), Some(Errno::BUSY), "the errno")?;
     let mut qp = failed.object;
-    qp.detach_mcast(group, 0)?;
+    qp.detach_mcast(group, lid)?;
     Ok(qp.destroy()?)
 }

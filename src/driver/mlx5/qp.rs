@@ -99,7 +99,11 @@ pub(crate) fn create_qp(
         db_addr: record.address(),
         sq_wqe_count: send.blocks,
         rq_wqe_count: recv.count,
-        rq_wqe_shift: recv.stride.ilog2(),
+        // The kernel has 0 where there is no receive queue, and compares.
+        rq_wqe_shift: match recv.count {
+            0 => 0,
+            _ => recv.stride.ilog2(),
+        },
         flags: QpFlags::UAR_PAGE_INDEX.bits(),
         uidx: registration.number(),
         bfreg_index: lease.register().page_id(),

@@ -118,7 +118,7 @@ fn general(port: &Port) -> Vec<u8> {
 }
 
 /// Numbers, most of them binary logarithms.
-const LIMITS: [(Field, u64); 36] = [
+const LIMITS: [(Field, u64); 37] = [
     (hca_cap::LOG_MAX_SRQ_SZ, 15),
     (hca_cap::LOG_MAX_QP_SZ, 15),
     (hca_cap::LOG_MAX_QP, 17),
@@ -155,6 +155,8 @@ const LIMITS: [(Field, u64); 36] = [
     (hca_cap::LOG_MAX_RMP, 15),
     (hca_cap::LOG_MAX_WQ_SZ, 20),
     (hca_cap::LOG_MAX_UCTX, 8),
+    // Without send queues newer drivers do not try whether writes are combined, and give out no BlueFlame registers.
+    (hca_cap::LOG_MAX_SQ, 10),
     // The clock counts nanoseconds.
     (hca_cap::DEVICE_FREQUENCY_KHZ, 1_000_000),
     (hca_cap::NUM_OF_UARS_PER_PAGE, 1),
@@ -185,13 +187,12 @@ const FEATURES: [Field; 18] = [
 ];
 
 /// What an Ethernet port has besides.
-const OF_ETHERNET: [(Field, u64); 16] = [
+const OF_ETHERNET: [(Field, u64); 15] = [
     (hca_cap::IB_VIRT, 0),
     (hca_cap::ETH_NET_OFFLOADS, 1),
     (hca_cap::ROCE, 1),
     (hca_cap::NIC_FLOW_TABLE, 1),
     (hca_cap::LOG_MAX_RQ, 10),
-    (hca_cap::LOG_MAX_SQ, 10),
     (hca_cap::LOG_MAX_TIR, 10),
     (hca_cap::LOG_MAX_TIS, 10),
     (hca_cap::LOG_MAX_RQT, 10),
@@ -204,7 +205,7 @@ const OF_ETHERNET: [(Field, u64); 16] = [
     (hca_cap::BASIC_CYCLIC_RCV_WQE, 1),
 ];
 
-/// The driver insists on these for a netdev. Frames are not carried, so none of it has an effect.
+/// The driver insists on these for a netdev.
 const OF_OFFLOADS: [(Field, u64); 6] = [
     (offload::CSUM_CAP, 1),
     (offload::VLAN_CAP, 1),

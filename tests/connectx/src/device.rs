@@ -1,6 +1,6 @@
 //! The device: all functions under one lock, and what their registers set going.
 //!
-//! One lock is enough: the guest waits for each access anyway, and what two functions exchange is then in order.
+//! One lock is enough: it is not about speed, and what two functions exchange is then in order.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::object::eq::{self, Event};
 use crate::port::Port;
 use crate::registers::Action;
 use crate::report::Report;
+use crate::tap::Tap;
 
 /// How often requests that wait for something are looked at.
 const TICK: Duration = Duration::from_millis(2);
@@ -26,9 +27,9 @@ pub(crate) struct Device {
 
 impl Device {
     /// A device after power-on.
-    pub(crate) fn new(config: &Config, report: &Report) -> Self {
+    pub(crate) fn new(config: &Config, report: &Report, tap: &Tap) -> Self {
         let functions = (0..config.functions)
-            .map(|index| Function::new(Port::new(config.port, index), report.clone()))
+            .map(|index| Function::new(Port::new(config.port, index), report.clone(), tap.clone()))
             .collect();
         Self {
             functions: Mutex::new(functions),
@@ -68,7 +69,16 @@ pub(crate) fn act(functions: &mut [Function], index: usize, action: Action) {
                 }
             }
         }
-        Action::Send { uar, qpn } => engine::doorbell(functions, index, uar, qpn),
+        Action::Send(doorbell) => engine::doorbell(functions, index, doorbell),
+        Action::BlueFlame {
+            doorbell,
+            at,
+            bytes,
+        } => {
+            if let Some(function) = functions.get_mut(index) {
+                engine::blue_flame(function, doorbell, at, &bytes);
+            }
+        }
     }
 }
 

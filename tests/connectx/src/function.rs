@@ -12,11 +12,13 @@ use crate::object::eq::EventQueue;
 use crate::object::mkey::MemoryKey;
 use crate::object::page::FirmwarePages;
 use crate::object::qp::QueuePair;
+use crate::object::rq::ReceiveQueue;
 use crate::object::sq::SendQueue;
 use crate::object::srq::SharedReceiveQueue;
 use crate::port::Port;
 use crate::report::Report;
 use crate::table::Table;
+use crate::tap::Tap;
 
 /// The first UAR that is given out; the initialization segment lies on those before.
 pub(crate) const FIRST_UAR: u32 = 16;
@@ -30,6 +32,7 @@ pub(crate) struct Function {
     pub(crate) memory: GuestMemory,
     pub(crate) vectors: Vectors,
     pub(crate) report: Report,
+    pub(crate) tap: Tap,
     pub(crate) started: Instant,
     pub(crate) objects: Objects,
     /// Queue pairs that a command has set going, for the engine to look at.
@@ -62,7 +65,9 @@ pub(crate) struct Objects {
     pub(crate) srqs: Table<SharedReceiveQueue>,
     /// Send queues of the netdev.
     pub(crate) sqs: Table<SendQueue>,
-    /// Objects of the netdev's receiving side.
+    /// Receive queues of the netdev.
+    pub(crate) rqs: Table<ReceiveQueue>,
+    /// Other objects of the netdev's receiving side.
     pub(crate) receive_side: Table<()>,
     pub(crate) counters: Table<()>,
     /// The table of GIDs of an Ethernet port.
@@ -88,6 +93,7 @@ impl Objects {
             qps: Table::new(0x80, 1 << 17),
             srqs: Table::new(0x20, 1 << 15),
             sqs: Table::new(0x2_0000, 0x3_0000),
+            rqs: Table::new(0x1000, 0x2000),
             receive_side: Table::new(1, 1 << 20),
             counters: Table::new(1, 256),
             addresses: BTreeMap::new(),
@@ -98,13 +104,14 @@ impl Objects {
 
 impl Function {
     /// A function after power-on.
-    pub(crate) fn new(port: Port, report: Report) -> Self {
+    pub(crate) fn new(port: Port, report: Report, tap: Tap) -> Self {
         let objects = Objects::new(&port);
         Self {
             port,
             memory: GuestMemory::default(),
             vectors: Vectors::default(),
             report,
+            tap,
             started: Instant::now(),
             objects,
             kicked: Vec::new(),
@@ -120,6 +127,11 @@ impl Function {
     /// Nanoseconds since power-on, the device's clock.
     pub(crate) fn clock(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The function's number, counted from 0.
+    pub(crate) fn number(&self) -> u16 {
+        self.port.lid - 1
     }
 
     /// Checks that there is a protection domain of that number.

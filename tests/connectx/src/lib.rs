@@ -8,6 +8,7 @@
 
 mod capability;
 mod command;
+mod control;
 mod device;
 mod engine;
 mod function;
@@ -22,9 +23,12 @@ mod registers;
 mod report;
 mod server;
 mod table;
+mod tap;
 mod translate;
 
 use std::fmt;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,6 +36,7 @@ pub use self::port::PortKind;
 
 use self::device::Device;
 use self::report::Report;
+use self::tap::Tap;
 
 /// What to model.
 #[derive(Clone, Debug)]
@@ -42,6 +47,8 @@ pub struct Config {
     pub port: PortKind,
     /// Whether to tell on standard error what the driver does.
     pub trace: bool,
+    /// A file for all that the device fetches from rings and takes at doorbells, as JSON, one record a line.
+    pub tap: Option<PathBuf>,
 }
 
 /// A running model. It serves until the process ends or QEMU closes its connections.
@@ -49,23 +56,20 @@ pub struct Config {
 pub struct Model {
     sockets: Vec<PathBuf>,
     report: Report,
+    tap: Tap,
+    device: Arc<Device>,
 }
 
 /// Why the model cannot be started.
 #[derive(Debug)]
 pub struct StartError {
-    socket: PathBuf,
+    what: PathBuf,
     reason: String,
 }
 
 impl fmt::Display for StartError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "serving a function on {}: {}",
-            self.socket.display(),
-            self.reason
-        )
+        write!(formatter, "making {}: {}", self.what.display(), self.reason)
     }
 }
 
@@ -75,21 +79,41 @@ impl Model {
     /// Starts the functions, with one socket for each in this directory.
     ///
     /// # Errors
-    /// If a socket cannot be made.
+    /// If a socket or the tap's file cannot be made.
     pub fn start(config: &Config, directory: &Path) -> Result<Self, StartError> {
         let report = Report::new(config.trace);
-        let device = Arc::new(Device::new(config, &report));
+        let tap = Tap::default();
+        if let Some(path) = &config.tap {
+            tap.write_to(path).map_err(|error| StartError {
+                what: path.clone(),
+                reason: error.to_string(),
+            })?;
+        }
+        let device = Arc::new(Device::new(config, &report, &tap));
         let mut sockets = Vec::new();
         for index in 0..usize::from(config.functions) {
             let socket = directory.join(format!("hca{index}"));
             server::start(&device, index, &socket).map_err(|reason| StartError {
-                socket: socket.clone(),
+                what: socket.clone(),
                 reason,
             })?;
             sockets.push(socket);
         }
         device::start_clock(&device);
-        Ok(Self { sockets, report })
+        Ok(Self {
+            sockets,
+            report,
+            tap,
+            device,
+        })
+    }
+
+    /// Takes requests from a program beside the driver (see `tests/connectx/README.md`), until the stream ends.
+    ///
+    /// # Errors
+    /// If the stream cannot be shared with the thread that reads it.
+    pub fn serve_control(&self, stream: UnixStream) -> io::Result<()> {
+        control::start(&self.device, &self.tap, stream)
     }
 
     /// The functions' sockets.

@@ -2,6 +2,8 @@
 //!
 //! Here accesses are told apart; what they set going is an [`Action`] for the device.
 
+use std::collections::BTreeMap;
+
 use crate::command::queue::{LOG_ENTRIES, LOG_STRIDE};
 use crate::function::{FIRST_UAR, Function};
 use crate::object::{cq, eq};
@@ -36,14 +38,45 @@ const FIRMWARE: u32 = 20;
 const FIRMWARE_SUB: u32 = 1000;
 
 /// What an access to a register sets going.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Action {
     /// Nothing more.
     None,
     /// The command queue at this address has new entries, one for each bit.
     Commands { queue: u64, entries: u32 },
-    /// A send queue has new requests. The queue pair's number is that of the doorbell.
-    Send { uar: u32, qpn: u32 },
+    /// A send queue has new requests.
+    Send(SendDoorbell),
+    /// More of a request came behind that doorbell, from so many bytes on.
+    BlueFlame {
+        doorbell: SendDoorbell,
+        at: usize,
+        bytes: Vec<u8>,
+    },
+}
+
+/// A write to a send register: the first 8 bytes of the last request that was posted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct SendDoorbell {
+    /// The UAR.
+    pub(crate) uar: u32,
+    /// Where in the UAR.
+    pub(crate) within: u64,
+    /// What was written.
+    pub(crate) bytes: [u8; 8],
+}
+
+impl SendDoorbell {
+    /// The number of the queue pair or send queue.
+    pub(crate) fn qpn(&self) -> u32 {
+        let [.., q2, q1, q0, _] = self.bytes;
+        u32::from_be_bytes([0, q2, q1, q0])
+    }
+
+    /// The request's index.
+    pub(crate) fn index(&self) -> u16 {
+        let [_, high, low, ..] = self.bytes;
+        u16::from_be_bytes([high, low])
+    }
 }
 
 /// The state of the registers.
@@ -53,8 +86,8 @@ pub(crate) struct Registers {
     queue_low: u32,
     /// The first half of a doorbell that comes in two pieces.
     half: Option<(u64, u32)>,
-    /// How many bytes came in BlueFlame copies beyond their first 8, by which doorbells are told.
-    pub(crate) blue_flame: u64,
+    /// The last doorbell of each send register, which more bytes may follow.
+    last_send: BTreeMap<(u32, u64), SendDoorbell>,
 }
 
 impl Registers {
@@ -96,6 +129,10 @@ impl Registers {
             function.report.violation(text);
             return Action::None;
         }
+        let within = offset & 0xfff;
+        if within >= uar::SEND && !is_send(within) && !is_send(within - 4) {
+            return self.write_blue_flame(function, page, within, data);
+        }
         match *data {
             [a, b, c, d] => {
                 self.write_word(function, page, offset, u32::from_be_bytes([a, b, c, d]))
@@ -136,6 +173,29 @@ impl Registers {
         Action::None
     }
 
+    /// Takes what follows a doorbell in a BlueFlame copy.
+    fn write_blue_flame(
+        &mut self,
+        function: &Function,
+        page: u32,
+        within: u64,
+        data: &[u8],
+    ) -> Action {
+        let register = within & !(uar::HALF - 1);
+        let Some(doorbell) = self.last_send.get(&(page, register)) else {
+            let text = format!(
+                "a BlueFlame copy to offset {within:#x} of UAR {page} does not follow its doorbell"
+            );
+            function.report.violation(text);
+            return Action::None;
+        };
+        Action::BlueFlame {
+            doorbell: *doorbell,
+            at: (within - register) as usize,
+            bytes: data.to_vec(),
+        }
+    }
+
     /// Takes one word of a UAR. Doorbells of two words act with their second.
     fn write_word(
         &mut self,
@@ -157,13 +217,22 @@ impl Registers {
                 }
             }
             _ if within >= uar::SEND && is_send(within - 4) => {
-                self.half = None;
-                return Action::Send {
-                    uar: page,
-                    qpn: value >> 8,
+                let Some((at, word)) = self.half.take().filter(|(at, _)| at + 4 == offset) else {
+                    let text = format!(
+                        "the second half of a send doorbell on UAR {page} came without the first"
+                    );
+                    function.report.violation(text);
+                    return Action::None;
                 };
+                let bytes = (u64::from(word) << 32 | u64::from(value)).to_be_bytes();
+                let doorbell = SendDoorbell {
+                    uar: page,
+                    within: at & 0xfff,
+                    bytes,
+                };
+                self.last_send.insert((page, doorbell.within), doorbell);
+                return Action::Send(doorbell);
             }
-            _ if within >= uar::SEND => self.blue_flame += 4,
             _ => function
                 .report
                 .violation(format!("write to offset {within:#x} of UAR {page}")),

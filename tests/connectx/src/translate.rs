@@ -196,6 +196,7 @@ mod tests {
     use crate::object::mkey;
     use crate::port::{Port, PortKind};
     use crate::report::Report;
+    use crate::tap::Tap;
 
     const START: u64 = 0x7000_0100;
     const LENGTH: u64 = 0x1800;
@@ -203,7 +204,11 @@ mod tests {
 
     /// A function with a region of two pages, which lie in the wrong order; gives its key and its domain.
     fn function() -> Result<(Function, u32, u32), Status> {
-        let mut function = Function::new(Port::new(PortKind::InfiniBand, 0), Report::new(false));
+        let mut function = Function::new(
+            Port::new(PortKind::InfiniBand, 0),
+            Report::new(false),
+            Tap::default(),
+        );
         function.memory = GuestMemory::anonymous(0, 0x4000);
         let pd = function.objects.pds.insert(())?;
         let mut input = vec![0; cmd::PAS];

@@ -9,27 +9,50 @@ use std::process::Command;
 use libtest_mimic::{Completion, Trial};
 use uverbs::Context;
 
+use crate::device::{device, settle};
+
 /// The result of anything here.
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// The error of a test that the device cannot run, with the reason.
+#[derive(Debug)]
+struct Ignored(&'static str);
+
+impl std::fmt::Display for Ignored {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for Ignored {}
+
+/// Ends a test that the device cannot run.
+pub(crate) fn ignore(why: &'static str) -> Result {
+    Err(Ignored(why).into())
+}
 
 /// A test with its name. Outside the guest it is ignored.
 pub(crate) fn test(name: &str, run: impl FnOnce() -> Result + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || {
         if std::env::var_os("VM_GUEST").is_none() {
             return Ok(Completion::ignored_with(
-                "needs soft-RoCE: run `cargo vm test`",
+                "needs an RDMA device: run `cargo vm test`",
             ));
         }
-        run()?;
-        Ok(Completion::Completed)
+        settle(device().name())?;
+        match run() {
+            Ok(()) => Ok(Completion::Completed),
+            Err(error) => match error.downcast_ref::<Ignored>() {
+                Some(Ignored(why)) => Ok(Completion::ignored_with(*why)),
+                None => Err(error.into()),
+            },
+        }
     })
 }
 
-/// The first device, opened.
+/// The device under test, opened.
 pub(crate) fn open() -> Result<Context> {
-    let devices = uverbs::devices()?;
-    let device = devices.first().ok_or("there is no RDMA device")?;
-    Ok(uverbs::open(device.name())?)
+    Ok(uverbs::open(device().name())?)
 }
 
 /// The kernel's own counts of its objects, the device's internal ones included.
@@ -44,9 +67,11 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// What `rdma resource` says now: a line like `0: rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0 srq 0`.
+    /// What `rdma resource` says of the device now: a line like `0: rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0 srq 0`.
     pub(crate) fn now() -> Result<Self> {
-        let output = Command::new("rdma").arg("resource").output()?;
+        let output = Command::new("rdma")
+            .args(["resource", "show", device().name()])
+            .output()?;
         let text = String::from_utf8(output.stdout)?;
         let words: Vec<&str> = text.split_whitespace().collect();
         let count = |name: &str| -> Result<usize> {

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::{Context, Errno};
 
 use super::{Result, until};
+use crate::device::{device, settle};
 
 /// Opens the device that the guest has from the start.
 pub(crate) fn open() -> Result<Context> {
-    Ok(uverbs::open("rxe0")?)
+    Ok(uverbs::open(device().name())?)
 }
 
 /// Runs a program that must succeed, and gives what it printed.
@@ -27,23 +28,34 @@ pub(crate) fn run(command: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A soft-RoCE device over a network interface, both made for one test and removed when dropped.
+/// A device that nobody else uses. Soft-RoCE's is made for one test, with the network interface under it, and both are
+/// removed when it is dropped. The adapter has a second function, which stays.
 pub(crate) struct OwnDevice {
     /// The RDMA device's name.
     pub(crate) name: String,
     /// The network interface's name.
     pub(crate) netdev: String,
+    made: bool,
 }
 
 impl OwnDevice {
     /// Makes the two and waits for the address to appear in the GID table.
     pub(crate) fn new() -> Result<Self> {
+        if device().is_mlx5() {
+            settle("mlx5_1")?;
+            return Ok(Self {
+                name: "mlx5_1".to_owned(),
+                netdev: String::new(),
+                made: false,
+            });
+        }
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let id = process::id() % 0x1_0000;
         let device = Self {
             name: format!("rx{id}_{number}"),
             netdev: format!("dm{id}_{number}"),
+            made: true,
         };
         let netdev = &device.netdev;
         let [high, low] = [id / 256, id % 256];
@@ -91,6 +103,9 @@ impl OwnDevice {
 
 impl Drop for OwnDevice {
     fn drop(&mut self) {
+        if !self.made {
+            return;
+        }
         // Either may be gone already, which is then what the test was about.
         let _ = run(&format!("rdma link del {}", self.name));
         let _ = run(&format!("ip link del {}", self.netdev));

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Completion, Trial};
 
+use crate::device::{Device, device};
+
 pub(crate) use completion::{Wc, completion, completions};
 pub(crate) use pair::{Pair, Setup};
 
@@ -33,6 +35,14 @@ impl fmt::Display for Skip {
 }
 
 impl Error for Skip {}
+
+/// Ends a test of what soft-RoCE alone has or does, with the reason, if the device is another.
+pub(crate) fn only_on_rxe(why: &str) -> Result {
+    match device() {
+        Device::Rxe => Ok(()),
+        Device::Mlx5 { .. } => Err(Skip(why.to_owned()).into()),
+    }
+}
 
 /// A test with its name. Outside the guest it is ignored.
 pub(crate) fn test(name: &str, run: fn() -> Result) -> Trial {

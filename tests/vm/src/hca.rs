@@ -1,7 +1,7 @@
 //! The adapter made of software (`tests/connectx`) as an option of the command line and a device of the machine.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
@@ -14,12 +14,13 @@ const MOST: u16 = 8;
 pub(crate) const FOR_TESTS: u16 = 2;
 
 /// Which adapter a guest has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Hca {
     /// None if the command line does not say it.
     functions: Option<u16>,
     port: PortKind,
     trace: bool,
+    tap: Option<PathBuf>,
 }
 
 impl FromStr for Hca {
@@ -44,6 +45,7 @@ impl FromStr for Hca {
             functions,
             port,
             trace: false,
+            tap: None,
         })
     }
 }
@@ -66,6 +68,7 @@ impl Hca {
             functions: Some(FOR_TESTS),
             port,
             trace: false,
+            tap: None,
         }
     }
 
@@ -78,21 +81,21 @@ impl Hca {
     }
 
     /// How many functions it has.
-    pub(crate) fn functions(self) -> u16 {
+    pub(crate) fn functions(&self) -> u16 {
         self.functions.unwrap_or(1)
     }
 
     /// Its ports in a word.
-    pub(crate) fn port_name(self) -> &'static str {
+    pub(crate) fn port_name(&self) -> &'static str {
         match self.port {
             PortKind::InfiniBand => "InfiniBand",
             PortKind::Roce => "RoCE",
         }
     }
 
-    /// The same adapter, telling what the driver does, or not.
-    pub(crate) fn traced(self, trace: bool) -> Self {
-        Self { trace, ..self }
+    /// The same adapter, telling what the driver does, or not, and what it fetches from rings to this file.
+    pub(crate) fn watched(self, trace: bool, tap: Option<PathBuf>) -> Self {
+        Self { trace, tap, ..self }
     }
 
     /// Starts the model, with its sockets in this directory.
@@ -104,6 +107,7 @@ impl Hca {
             functions: self.functions(),
             port: self.port,
             trace: self.trace,
+            tap: self.tap.clone(),
         };
         Model::start(&config, directory).context("starting the adapter")
     }
@@ -129,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_number_of_functions_is_optional_and_limited() {
-        let functions = |text: &str| text.parse::<Hca>().map(Hca::functions);
+        let functions = |text: &str| text.parse::<Hca>().map(|hca| hca.functions());
         assert_eq!(functions("connectx"), Ok(1));
         assert_eq!(functions("connectx=2"), Ok(2));
         for wrong in ["connectx=0", "connectx=99", "connectx=", "connectx2", "rxe"] {

@@ -58,12 +58,17 @@ pub(crate) struct Machine {
     pub(crate) shares: Vec<Share>,
     /// The socket of the agent's port, inherited by QEMU under this number.
     pub(crate) agent: Option<RawFd>,
+    /// The same for the port to the adapter.
+    pub(crate) hca_control: Option<RawFd>,
     /// Further arguments to `-device`, one for each device.
     pub(crate) devices: Vec<String>,
 }
 
 /// The name of the port that the guest's agent speaks on.
 pub(crate) const AGENT_PORT: &str = "vm.agent";
+
+/// The name of the port on which programs of the guest speak to the adapter made of software.
+const HCA_PORT: &str = "vm.hca";
 
 impl Qemu {
     /// A QEMU of the system.
@@ -108,8 +113,17 @@ impl Machine {
         for share in &self.shares {
             arguments.extend(share.arguments());
         }
-        if let Some(agent) = self.agent {
-            arguments.extend(agent_port(agent));
+        let ports = [
+            ("agent", AGENT_PORT, self.agent),
+            ("hca", HCA_PORT, self.hca_control),
+        ];
+        if ports.iter().any(|(.., socket)| socket.is_some()) {
+            arguments.extend(words(&["-device", "virtio-serial-pci,id=serial0"]));
+        }
+        for (id, name, socket) in ports {
+            if let Some(socket) = socket {
+                arguments.extend(serial_port(id, name, socket));
+            }
         }
         for device in &self.devices {
             arguments.extend(["-device".to_owned(), device.clone()]);
@@ -172,14 +186,12 @@ impl Share {
     }
 }
 
-fn agent_port(socket: RawFd) -> Vec<String> {
+fn serial_port(id: &str, name: &str, socket: RawFd) -> Vec<String> {
     words(&[
-        "-device",
-        "virtio-serial-pci,id=serial0",
         "-chardev",
-        &format!("socket,id=agent,fd={socket}"),
+        &format!("socket,id={id},fd={socket}"),
         "-device",
-        &format!("virtserialport,bus=serial0.0,chardev=agent,name={AGENT_PORT}"),
+        &format!("virtserialport,bus=serial0.0,chardev={id},name={name}"),
     ])
 }
 
@@ -210,6 +222,7 @@ mod tests {
                 path: "/".into(),
             }],
             agent: Some(7),
+            hca_control: None,
             devices: vec!["edu".to_owned()],
         }
     }

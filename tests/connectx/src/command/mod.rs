@@ -15,7 +15,7 @@ pub(crate) use self::status::Status;
 use crate::capability;
 use crate::function::Function;
 use crate::layout::cmd;
-use crate::object::{cq, eq, mkey, multicast, page, qp, sq, srq};
+use crate::object::{cq, eq, mkey, multicast, page, qp, rq, sq, srq};
 
 /// What executes a command: input in, output out; the output is zero before.
 type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
@@ -108,9 +108,9 @@ const COMMANDS: [(u16, &str, Handler); 94] = [
     (0x904, "CREATE_SQ", sq::create),
     (0x905, "MODIFY_SQ", sq::modify),
     (0x906, "DESTROY_SQ", sq::destroy),
-    (0x908, "CREATE_RQ", ethernet::alloc),
-    (0x909, "MODIFY_RQ", ethernet::touch),
-    (0x90a, "DESTROY_RQ", ethernet::dealloc),
+    (0x908, "CREATE_RQ", rq::create),
+    (0x909, "MODIFY_RQ", rq::modify),
+    (0x90a, "DESTROY_RQ", rq::destroy),
     (0x912, "CREATE_TIS", ethernet::alloc),
     (0x913, "MODIFY_TIS", ethernet::touch),
     (0x914, "DESTROY_TIS", ethernet::dealloc),

@@ -1,5 +1,6 @@
 //! Completion entries (`struct mlx5_cqe64`, `struct mlx5_err_cqe`).
 
+use crate::engine::frame::Frame;
 use crate::engine::syndrome::Syndrome;
 
 /// The kind of an entry, in the upper half of its last byte.
@@ -95,6 +96,22 @@ impl Completion {
         }
         entry
     }
+}
+
+/// The entry for a received frame, but for its owner bit.
+pub(crate) fn of_frame(frame: &Frame, counter: u16, timestamp: u64) -> [u8; 64] {
+    /// The check sums of all layers are right.
+    const ALL_RIGHT: u8 = 0b111;
+    let mut entry = [0; 64];
+    let length = u32::try_from(frame.bytes().len()).unwrap_or(u32::MAX);
+    entry[20..22].copy_from_slice(&frame.sum().to_be_bytes());
+    entry[28] = ALL_RIGHT;
+    entry[29] = frame.kinds();
+    entry[44..48].copy_from_slice(&length.to_be_bytes());
+    entry[48..56].copy_from_slice(&timestamp.to_be_bytes());
+    entry[60..62].copy_from_slice(&counter.to_be_bytes());
+    entry[63] = (Kind::Send as u8) << 4;
+    entry
 }
 
 #[cfg(test)]

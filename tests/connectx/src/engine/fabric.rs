@@ -79,7 +79,7 @@ pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Requ
         };
     };
     let address = Address::of_vector(port, vector);
-    match vector.gid {
+    match vector.gid_on(port.kind) {
         Some(gid) if address.is_multicast() => Target::Multicast { gid },
         _ => Target::Unicast {
             address,

@@ -3,33 +3,56 @@
 //! It runs within the access that rings a doorbell, so a message is there before the doorbell's write is done. What
 //! cannot be done at once waits for [`tick`].
 
-mod cqe;
+pub(crate) mod cqe;
 mod fabric;
+pub(crate) mod frame;
 mod header;
 mod packet;
-mod receive;
+pub(crate) mod receive;
 mod send;
+pub(crate) mod switch;
 mod syndrome;
 mod umr;
-mod wqe;
+pub(crate) mod wqe;
+
+use serde_json::json;
 
 use crate::engine::cqe::{Completion, Kind};
 use crate::function::Function;
+use crate::layout::qpc;
 use crate::object::cq;
 use crate::object::qp::State;
 use crate::object::sq;
+use crate::registers::SendDoorbell;
+use crate::tap;
 
 /// Takes a send doorbell.
-pub(crate) fn doorbell(functions: &mut [Function], index: usize, uar: u32, qpn: u32) {
+pub(crate) fn doorbell(functions: &mut [Function], index: usize, doorbell: SendDoorbell) {
     let Some(function) = functions.get_mut(index) else {
         return;
     };
+    let (uar, qpn) = (doorbell.uar, doorbell.qpn());
     if function.objects.sqs.contains(qpn) {
-        sq::run(function, qpn);
+        sq::run(functions, index, qpn);
         return;
     }
     match function.objects.qps.get(qpn) {
-        Ok(queue_pair) if queue_pair.uar() == uar => advance(functions, index, qpn),
+        Ok(queue_pair) if queue_pair.uar() == uar => {
+            let record = queue_pair.doorbell_record() + 4;
+            function.tap.record(|| {
+                json!({
+                    "kind": "doorbell",
+                    "function": function.number(),
+                    "qpn": qpn,
+                    "uar": uar,
+                    "register": doorbell.within,
+                    "bytes": tap::hex(&doorbell.bytes),
+                    "record": function.memory.read_be32(record).ok(),
+                })
+            });
+            send::check_doorbell(function, qpn, doorbell);
+            advance(functions, index, qpn);
+        }
         Ok(queue_pair) => {
             let text = format!(
                 "queue pair {qpn:#x} belongs to UAR {}, its doorbell came on {uar}",
@@ -44,7 +67,66 @@ pub(crate) fn doorbell(functions: &mut [Function], index: usize, uar: u32, qpn: 
     }
 }
 
-/// Completes a request of the netdev, whose frame goes nowhere. Gives the number of its blocks.
+/// Takes what follows a send doorbell in a BlueFlame copy: it must be what lay in the ring.
+pub(crate) fn blue_flame(function: &mut Function, doorbell: SendDoorbell, at: usize, bytes: &[u8]) {
+    let qpn = doorbell.qpn();
+    if function.objects.sqs.contains(qpn) {
+        sq::blue_flame(function, qpn, doorbell.index(), at, bytes);
+        return;
+    }
+    // Doorbells that were refused are not looked at.
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return;
+    };
+    function.tap.record(|| {
+        json!({
+            "kind": "blue_flame",
+            "function": function.number(),
+            "qpn": qpn,
+            "uar": doorbell.uar,
+            "register": doorbell.within,
+            "at": at,
+            "bytes": tap::hex(bytes),
+        })
+    });
+    let cqn = queue_pair.send_cqn();
+    if let Some(control) = send::check_blue_flame(function, queue_pair, doorbell, at, bytes)
+        && signals_nop(&control, at, bytes)
+    {
+        complete_nop(function, cqn, qpn, doorbell.index());
+    }
+}
+
+/// Whether this piece of a BlueFlame copy asks for a completion where the ring does not. So the driver finds out whether
+/// copies are used at all: by requests that do nothing and are signaled in the copy alone.
+pub(crate) fn signals_nop(ring: &wqe::Control, at: usize, copied: &[u8]) -> bool {
+    let flags = wqe::FLAGS_AT.checked_sub(at).and_then(|at| copied.get(at));
+    ring.is_nop() && !ring.is_signaled() && flags.is_some_and(|flags| wqe::wants_completion(*flags))
+}
+
+/// Completes a request that does nothing.
+pub(crate) fn complete_nop(function: &mut Function, cqn: u32, qpn: u32, counter: u16) {
+    let user_index = function
+        .objects
+        .qps
+        .get(qpn)
+        .map_or(0, |queue_pair| queue_pair.field32(qpc::USER_INDEX));
+    let completion = Completion {
+        kind: Kind::Requester,
+        qpn,
+        user_index,
+        counter,
+        opcode: 0,
+        length: 0,
+        immediate: [0; 4],
+        source: None,
+        syndrome: None,
+        timestamp: function.clock(),
+    };
+    cq::complete(function, cqn, completion.encode(), false);
+}
+
+/// Completes a request of the netdev. Gives the number of its blocks.
 pub(crate) fn complete_frame(
     function: &mut Function,
     cqn: u32,

@@ -1,5 +1,7 @@
 //! The receiving side: what a message does at its queue pair.
 
+use serde_json::json;
+
 use crate::engine::cqe::{Completion, Kind};
 use crate::engine::packet::{Answer, Message, Operation, Tail};
 use crate::engine::syndrome::Syndrome;
@@ -10,6 +12,7 @@ use crate::object::eq::Event;
 use crate::object::mkey::{Access, TERMINATOR};
 use crate::object::qp::{QueuePair, State, Transport};
 use crate::object::{cq, eq};
+use crate::tap;
 use crate::translate::{self, KeyError, Place, User};
 
 /// A receive request that was taken.
@@ -340,9 +343,13 @@ fn take_shared(function: &mut Function, srqn: u32) -> Result<Option<Taken>, Answ
         eq::notify_about(function, Event::SrqLimit, srqn);
     }
     match entry {
-        Ok(entry) => Ok(entry.map(|entry| Taken {
-            index: entry.index,
-            segments: entry.segments,
+        Ok(entry) => Ok(entry.map(|entry| {
+            let taken = Taken {
+                index: entry.index,
+                segments: entry.segments,
+            };
+            tapped(function, "shared_receive", srqn, &taken);
+            taken
         })),
         Err(unmapped) => {
             let text = format!("shared receive queue {srqn:#x} is not in memory: {unmapped:x?}");
@@ -385,11 +392,44 @@ fn take_own(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> 
     if let Ok(queue_pair) = function.objects.qps.get_mut(qpn) {
         queue_pair.receive_consumer = index.wrapping_add(1);
     }
-    Ok(Some(Taken { index, segments }))
+    let taken = Taken { index, segments };
+    tapped(function, "receive", qpn, &taken);
+    Ok(Some(taken))
+}
+
+/// Tells the tap of a request that was taken, from the queue of that number.
+fn tapped(function: &Function, kind: &str, queue: u32, taken: &Taken) {
+    function.tap.record(|| {
+        let (segments, _) = taken.segments.as_chunks::<UNIT>();
+        let segments: Vec<_> = segments
+            .iter()
+            .map(|segment| {
+                let [l3, l2, l1, l0, k3, k2, k1, k0, address @ ..] = *segment;
+                json!({
+                    "length": u32::from_be_bytes([l3, l2, l1, l0]),
+                    "key": u32::from_be_bytes([k3, k2, k1, k0]),
+                    "address": u64::from_be_bytes(address),
+                })
+            })
+            .collect();
+        json!({
+            "kind": kind,
+            "function": function.number(),
+            "queue": queue,
+            "index": taken.index,
+            "bytes": tap::hex(&taken.segments),
+            "segments": segments,
+        })
+    });
 }
 
 /// Puts data into the buffers of a receive request.
-fn scatter(function: &Function, by: User, segments: &[u8], data: &[u8]) -> Result<(), Syndrome> {
+pub(crate) fn scatter(
+    function: &Function,
+    by: User,
+    segments: &[u8],
+    data: &[u8],
+) -> Result<(), Syndrome> {
     let mut rest = data;
     let (segments, _) = segments.as_chunks::<UNIT>();
     for segment in segments {

@@ -2,16 +2,21 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use crate::engine::cqe::{Completion, Kind, NetworkHeader, Source};
 use crate::engine::packet::{Answer, Message, Operation, Tail};
 use crate::engine::syndrome::Syndrome;
-use crate::engine::wqe::{self, Control, Expected, Opcode, Request, Segment, UNIT};
+use crate::engine::wqe::{self, Control, Expected, Malformed, Opcode, Request, Segment, UNIT};
 use crate::engine::{fabric, header, receive, umr};
 use crate::function::Function;
 use crate::layout::qpc::{self, path};
+use crate::memory::GuestMemory;
 use crate::object::cq;
 use crate::object::mkey::Access;
-use crate::object::qp::{BLOCK, QueuePair, State, Transport, Waiting};
+use crate::object::qp::{BLOCK, QueuePair, Rung, State, Transport, Waiting};
+use crate::registers::SendDoorbell;
+use crate::tap;
 use crate::translate::{self, Place, User};
 
 /// Bytes of the longest request.
@@ -51,11 +56,18 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
         return false;
     };
     let control = fetched.control;
+    let decoded = wqe::decode(&fetched.bytes, fetched.expected);
+    // One that waits was seen when it was looked at first.
+    if queue_pair_waits_not(function, qpn) {
+        function
+            .tap
+            .record(|| tapped(function, &fetched, &decoded, flushing));
+    }
     if flushing {
         finish(function, qpn, control, Err(Syndrome::Flushed));
         return true;
     }
-    let request = match wqe::decode(&fetched.bytes, fetched.expected) {
+    let request = match decoded {
         Ok(request) => request,
         Err(malformed) => {
             let text = format!(
@@ -69,6 +81,121 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
     };
     let outcome = execute(functions, index, qpn, &request);
     conclude(functions, index, qpn, control, outcome)
+}
+
+fn queue_pair_waits_not(function: &Function, qpn: u32) -> bool {
+    let queue_pair = function.objects.qps.get(qpn);
+    queue_pair.is_ok_and(|queue_pair| queue_pair.waiting.is_none())
+}
+
+/// The tap's record of a request.
+fn tapped(
+    function: &Function,
+    fetched: &Fetched,
+    decoded: &Result<Request, Malformed>,
+    flushing: bool,
+) -> Value {
+    let expected = fetched.expected;
+    let size = (usize::from(fetched.control.units) * UNIT).clamp(UNIT, fetched.bytes.len());
+    let (name, content) = tap::request(decoded);
+    json!({
+        "kind": "send",
+        "function": function.number(),
+        "qpn": expected.qpn,
+        "transport": format!("{:?}", expected.transport),
+        "index": expected.index,
+        "posted": expected.posted,
+        "flushed": flushing,
+        "bytes": tap::hex(&fetched.bytes[..size]),
+        name: content,
+    })
+}
+
+/// Checks the first 8 bytes of a request as they came with a doorbell against the ring, and keeps the request for what may
+/// follow them.
+///
+/// QEMU does not wait until a write to a register is done. So when a doorbell is taken, its request may have been carried
+/// out with the one before and its place in the ring be used anew: then there is nothing to compare with.
+pub(super) fn check_doorbell(function: &mut Function, qpn: u32, doorbell: SendDoorbell) {
+    let Ok(queue_pair) = function.objects.qps.get_mut(qpn) else {
+        return;
+    };
+    queue_pair.rung = None;
+    let Ok(counter) = function.memory.read_be32(queue_pair.doorbell_record() + 4) else {
+        return;
+    };
+    let index = doorbell.index();
+    let first = queue_pair.send_consumer;
+    if index.wrapping_sub(first) >= (counter as u16).wrapping_sub(first) {
+        return;
+    }
+    let ring = usize::try_from(queue_pair.send_blocks() * BLOCK).unwrap_or(LONGEST);
+    let mut bytes = vec![0; (LONGEST + UNIT).min(ring)];
+    if read_ring(&function.memory, queue_pair, index, &mut bytes).is_none() {
+        return;
+    }
+    let begins = bytes.get(..doorbell.bytes.len()).unwrap_or_default();
+    if begins != doorbell.bytes {
+        let text = format!(
+            "queue pair {qpn:#x}: the doorbell has {:02x?}, the request of that index begins with {begins:02x?}",
+            doorbell.bytes
+        );
+        function.report.violation(text);
+        return;
+    }
+    queue_pair.rung = Some(Rung { index, bytes });
+}
+
+/// Checks a piece of a BlueFlame copy: it is what the ring had there, and does not go on behind the request. Gives the
+/// request's control segment if it is right.
+pub(super) fn check_blue_flame(
+    function: &Function,
+    queue_pair: &QueuePair,
+    doorbell: SendDoorbell,
+    at: usize,
+    copied: &[u8],
+) -> Option<Control> {
+    let rung = queue_pair.rung.as_ref()?;
+    if rung.index != doorbell.index() {
+        return None;
+    }
+    let control = Control::read(rung.bytes.first_chunk()?);
+    let size = usize::from(control.blocks()) * BLOCK as usize;
+    let end = at + copied.len();
+    let ring = rung.bytes.get(at..end).unwrap_or_default();
+    let reason = if end > size {
+        format!("goes on to byte {end}, beyond the request")
+    } else if ring != copied && !super::signals_nop(&control, at, copied) {
+        format!("has {copied:02x?} at byte {at}, where the ring has {ring:02x?}")
+    } else {
+        return Some(control);
+    };
+    let text = format!(
+        "queue pair {:#x}: the BlueFlame copy {reason}; the request: {control}",
+        doorbell.qpn()
+    );
+    function.report.violation(text);
+    None
+}
+
+/// Reads a request from the ring. None if there is no ring or it is not in memory, which is told elsewhere.
+fn read_ring(
+    memory: &GuestMemory,
+    queue_pair: &QueuePair,
+    index: u16,
+    bytes: &mut [u8],
+) -> Option<()> {
+    let ring = queue_pair.send_blocks() * BLOCK;
+    if ring == 0 {
+        return None;
+    }
+    let at = u64::from(index) * BLOCK % ring;
+    let left = usize::try_from(ring - at).unwrap_or(usize::MAX);
+    let (head, tail) = bytes.split_at_mut(bytes.len().min(left));
+    let start = queue_pair.send_start();
+    let pages = queue_pair.pages();
+    pages.read(memory, start + at, head).ok()?;
+    pages.read(memory, start, tail).ok()
 }
 
 /// Completes a request, or lets it wait.
@@ -130,17 +257,9 @@ fn fetch(function: &mut Function, qpn: u32) -> Option<Fetched> {
         receive::set_error(function, qpn);
         return None;
     }
-    let ring = blocks * BLOCK;
-    let mut bytes = vec![0; LONGEST.min(usize::try_from(ring).unwrap_or(LONGEST))];
-    let at = (u64::from(index) * BLOCK) % ring;
-    let first = bytes
-        .len()
-        .min(usize::try_from(ring - at).unwrap_or(LONGEST));
-    let (head, tail) = bytes.split_at_mut(first);
-    let start = queue_pair.send_start();
-    let pages = queue_pair.pages();
-    pages.read(&function.memory, start + at, head).ok()?;
-    pages.read(&function.memory, start, tail).ok()?;
+    let ring = usize::try_from(blocks * BLOCK).unwrap_or(LONGEST);
+    let mut bytes = vec![0; LONGEST.min(ring)];
+    read_ring(&function.memory, queue_pair, index, &mut bytes)?;
     let control = Control::read(bytes.first_chunk()?);
     let expected = Expected {
         transport: queue_pair.transport(),
@@ -387,8 +506,7 @@ fn finish(function: &mut Function, qpn: u32, control: Control, result: Result<u6
     // A request of impossible size would never end; what follows it is flushed from the next block on.
     queue_pair.send_consumer = counter.wrapping_add(control.blocks().max(1));
     queue_pair.waiting = None;
-    let is_nop = control.opcode == Opcode::Nop as u8;
-    if result.is_ok() && !control.is_signaled() && !is_nop {
+    if result.is_ok() && !control.is_signaled() {
         return;
     }
     let failed = result.is_err_and(|syndrome| syndrome != Syndrome::Flushed);

@@ -6,11 +6,15 @@ use std::fmt;
 
 use crate::engine::syndrome::Syndrome;
 use crate::object::qp::Transport;
+use crate::port::PortKind;
 
 /// Bytes of the unit in which requests and their segments are counted.
 pub(crate) const UNIT: usize = 16;
 /// Most bytes of inline data that a request may carry.
 const MOST_INLINE: usize = 1008;
+
+/// Where the flags lie in the control segment.
+pub(crate) const FLAGS_AT: usize = 11;
 
 /// Bits of `fm_ce_se`.
 mod flag {
@@ -152,15 +156,30 @@ impl Control {
         u32::from_be_bytes(self.immediate)
     }
 
+    /// The flags as they stand there.
+    pub(crate) fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    /// Whether it does nothing.
+    pub(crate) fn is_nop(&self) -> bool {
+        self.opcode == Opcode::Nop as u8
+    }
+
     /// Whether its completion is wanted.
     pub(crate) fn is_signaled(&self) -> bool {
-        self.flags & flag::CQ_UPDATE != 0
+        wants_completion(self.flags)
     }
 
     /// Whether the peer is to be told by an event.
     pub(crate) fn is_solicited(&self) -> bool {
         self.flags & flag::SOLICITED != 0
     }
+}
+
+/// Whether these flags of a control segment ask for a completion.
+pub(crate) fn wants_completion(flags: u8) -> bool {
+    flags & flag::CQ_UPDATE != 0
 }
 
 impl fmt::Display for Control {
@@ -192,10 +211,22 @@ pub(crate) struct AddressVector {
     pub(crate) lid: u16,
     /// The peer's MAC, on Ethernet.
     pub(crate) mac: u64,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
     /// Which of the own GIDs is the source.
     pub(crate) source_index: u8,
-    /// The peer's GID, if there is a global routing header.
-    pub(crate) gid: Option<[u8; 16]>,
+    pub(crate) flow_label: u32,
+    /// Whether there is a global routing header. Not said on Ethernet, where there always is one.
+    pub(crate) has_grh: bool,
+    /// The peer's GID, if there is such a header.
+    pub(crate) gid: [u8; 16],
+}
+
+impl AddressVector {
+    /// The peer's GID, if the datagram has a header for it on this kind of port.
+    pub(crate) fn gid_on(&self, kind: PortKind) -> Option<[u8; 16]> {
+        (self.has_grh || kind == PortKind::Roce).then_some(self.gid)
+    }
 }
 
 /// A piece of the message's data.
@@ -497,8 +528,12 @@ fn address_vector(bytes: [u8; 48]) -> Result<AddressVector, Malformed> {
         service_level: bytes[12] & 0xf,
         lid: u16::from_be_bytes([bytes[14], bytes[15]]),
         mac: be64(&bytes, 18) & 0xffff_ffff_ffff,
+        traffic_class: bytes[26],
+        hop_limit: bytes[27],
         source_index: (word(28) >> 20) as u8,
-        gid: (word(28) & HAS_GRH != 0).then_some(gid),
+        flow_label: word(28) & 0xf_ffff,
+        has_grh: word(28) & HAS_GRH != 0,
+        gid,
     })
 }
 

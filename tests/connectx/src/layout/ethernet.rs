@@ -1,5 +1,5 @@
 //! Ethernet: capabilities (`per_protocol_networking_offload_caps`, `roce_cap`, `flow_table_prop_layout`), the virtual port's
-//! context (`nic_vport_context`), RoCE addresses (`roce_addr_layout`), and send queues (`sqc` with its `wq`).
+//! context (`nic_vport_context`), RoCE addresses (`roce_addr_layout`), send queues (`sqc` with its `wq`) and receive queues (`rqc`).
 
 /// Fields of `per_protocol_networking_offload_caps`.
 pub(crate) mod offload {
@@ -77,8 +77,29 @@ pub(crate) mod sqc {
     pub(crate) const STATE: Field = Field::new(0x8, 4);
     pub(crate) const CQN: Field = Field::new(0x48, 24);
     pub(crate) const PAGE_OFFSET: Field = Field::new(0x2b, 5).within(WQ);
+    pub(crate) const PD: Field = Field::new(0x48, 24).within(WQ);
     pub(crate) const UAR_PAGE: Field = Field::new(0x68, 24).within(WQ);
     pub(crate) const DBR_ADDR: Field = Field::new(0x80, 64).within(WQ);
+    pub(crate) const LOG_WQ_PG_SZ: Field = Field::new(0x113, 5).within(WQ);
+    pub(crate) const LOG_WQ_SZ: Field = Field::new(0x11b, 5).within(WQ);
+}
+
+/// Fields of `rqc`, those of its work queue counted from the start of the context.
+pub(crate) mod rqc {
+    use super::super::Field;
+
+    /// First byte of the work queue within the context.
+    const WQ: usize = 0x30;
+    /// First byte of the addresses of pages within the context.
+    pub(crate) const PAS: usize = 0xf0;
+
+    pub(crate) const STATE: Field = Field::new(0x8, 4);
+    pub(crate) const CQN: Field = Field::new(0x48, 24);
+    pub(crate) const WQ_TYPE: Field = Field::new(0x0, 4).within(WQ);
+    pub(crate) const PAGE_OFFSET: Field = Field::new(0x2b, 5).within(WQ);
+    pub(crate) const PD: Field = Field::new(0x48, 24).within(WQ);
+    pub(crate) const DBR_ADDR: Field = Field::new(0x80, 64).within(WQ);
+    pub(crate) const LOG_WQ_STRIDE: Field = Field::new(0x10c, 4).within(WQ);
     pub(crate) const LOG_WQ_PG_SZ: Field = Field::new(0x113, 5).within(WQ);
     pub(crate) const LOG_WQ_SZ: Field = Field::new(0x11b, 5).within(WQ);
 }

@@ -6,5 +6,6 @@ pub(crate) mod mkey;
 pub(crate) mod multicast;
 pub(crate) mod page;
 pub(crate) mod qp;
+pub(crate) mod rq;
 pub(crate) mod sq;
 pub(crate) mod srq;

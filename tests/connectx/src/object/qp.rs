@@ -100,6 +100,16 @@ pub(crate) struct QueuePair {
     pub(crate) waiting: Option<Waiting>,
     /// Whether it was told that no more is taken from the shared receive queue.
     pub(crate) left_shared: bool,
+    /// The request that the last doorbell told of.
+    pub(crate) rung: Option<Rung>,
+}
+
+/// A request as it lay in the ring when its doorbell was rung.
+#[derive(Debug)]
+pub(crate) struct Rung {
+    pub(crate) index: u16,
+    /// The request, and what lies behind it as far as the longest would go.
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl QueuePair {
@@ -129,6 +139,7 @@ impl QueuePair {
             receive_consumer: 0,
             waiting: None,
             left_shared: false,
+            rung: None,
             context: context.to_vec(),
         };
         let end = queue_pair.send_start() + (queue_pair.send_blocks() * BLOCK);
@@ -241,6 +252,7 @@ impl QueuePair {
             self.send_consumer = 0;
             self.receive_consumer = 0;
             self.left_shared = false;
+            self.rung = None;
         }
         self.waiting = None;
     }

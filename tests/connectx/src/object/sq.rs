@@ -1,7 +1,8 @@
-//! Send queues of the netdev. Their frames go nowhere: they are completed, and that is all.
+//! Send queues of the netdev.
 
 use crate::command::Status;
-use crate::engine::complete_frame;
+use crate::engine::wqe::{Control, UNIT};
+use crate::engine::{complete_frame, complete_nop, frame, signals_nop, switch};
 use crate::function::Function;
 use crate::layout::cmd;
 use crate::layout::ethernet::sqc;
@@ -30,11 +31,27 @@ impl SendQueue {
         if posted == self.consumer || sqc::STATE.get(&self.context) != READY {
             return Ok(None);
         }
+        self.request(memory, self.consumer).map(Some)
+    }
+
+    /// Reads all of the next request, whose control segment that is.
+    fn whole(&self, memory: &GuestMemory, control: &Control) -> Result<Vec<u8>, Unmapped> {
+        let blocks = 1_u64 << sqc::LOG_WQ_SZ.get(&self.context);
+        let mut bytes = vec![0; usize::from(control.units) * UNIT];
+        for (number, block) in bytes.chunks_mut(BLOCK as usize).enumerate() {
+            let at = (u64::from(self.consumer) + number as u64) % blocks * BLOCK;
+            self.pages.read(memory, at, block)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Reads the control segment of that index.
+    fn request(&self, memory: &GuestMemory, index: u16) -> Result<[u8; 16], Unmapped> {
         let blocks = 1_u64 << sqc::LOG_WQ_SZ.get(&self.context);
         let mut bytes = [0; 16];
-        let at = u64::from(self.consumer) % blocks * BLOCK;
+        let at = u64::from(index) % blocks * BLOCK;
         self.pages.read(memory, at, &mut bytes)?;
-        Ok(Some(bytes))
+        Ok(bytes)
     }
 }
 
@@ -94,11 +111,34 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
         .map(drop)
 }
 
-/// Completes what is posted.
-pub(crate) fn run(function: &mut Function, sqn: u32) {
-    while let Ok(queue) = function.objects.sqs.get_mut(sqn) {
-        let bytes = match queue.next(&function.memory) {
-            Ok(Some(bytes)) => bytes,
+/// Takes a piece of a BlueFlame copy, by which the driver finds out whether such copies are used.
+pub(crate) fn blue_flame(function: &mut Function, sqn: u32, index: u16, at: usize, copied: &[u8]) {
+    let Ok(queue) = function.objects.sqs.get(sqn) else {
+        return;
+    };
+    let cqn = sqc::CQN.get32(&queue.context);
+    let ring = queue.request(&function.memory, index);
+    if ring.is_ok_and(|ring| signals_nop(&Control::read(&ring), at, copied)) {
+        complete_nop(function, cqn, sqn, index);
+    }
+}
+
+/// Sends what is posted.
+pub(crate) fn run(functions: &mut [Function], index: usize, sqn: u32) {
+    while let Some(function) = functions.get(index)
+        && let Ok(queue) = function.objects.sqs.get(sqn)
+    {
+        let (counter, cqn) = (queue.consumer, sqc::CQN.get32(&queue.context));
+        let next = queue.next(&function.memory).and_then(|control| {
+            control
+                .map(|control| {
+                    let whole = queue.whole(&function.memory, &Control::read(&control))?;
+                    Ok((control, whole))
+                })
+                .transpose()
+        });
+        let (control, request) = match next {
+            Ok(Some(next)) => next,
             Ok(None) => return,
             Err(unmapped) => {
                 let text = format!("send queue {sqn:#x} is not in memory: {unmapped:x?}");
@@ -106,9 +146,21 @@ pub(crate) fn run(function: &mut Function, sqn: u32) {
                 return;
             }
         };
-        let counter = queue.consumer;
-        let cqn = sqc::CQN.get32(&queue.context);
-        let blocks = complete_frame(function, cqn, sqn, counter, bytes);
+        match frame::of_request(function, sqc::PD.get32(&queue.context), &request) {
+            Ok(frames) => {
+                for frame in &frames {
+                    switch::carry(functions, index, frame);
+                }
+            }
+            Err(reason) => {
+                let text = format!("send queue {sqn:#x}: {reason}");
+                function.report.violation(text);
+            }
+        }
+        let Some(function) = functions.get_mut(index) else {
+            return;
+        };
+        let blocks = complete_frame(function, cqn, sqn, counter, control);
         if let Ok(queue) = function.objects.sqs.get_mut(sqn) {
             queue.consumer = counter.wrapping_add(blocks);
         }

@@ -113,7 +113,9 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the adapter's devices, and gives their netdevs the addresses 10.9.0.1/24 and on, in the devices' order.
+/// Waits for the adapter's devices, and gives their netdevs the addresses 10.9.0.1/24 and on, in the devices' order. Each
+/// netdev but the first is in a namespace of its own, `h2` and on, since Linux keeps what goes from one of its own
+/// addresses to another off the wire.
 fn lay_out_adapter(functions: u16) -> Result<()> {
     run("ip link set lo up")?;
     let wanted = usize::from(functions);
@@ -123,11 +125,17 @@ fn lay_out_adapter(functions: u16) -> Result<()> {
         let netdevs = fs::read_dir(format!("{DEVICES}/{device}/device/net"));
         for netdev in netdevs.into_iter().flatten().flatten() {
             let netdev = netdev.file_name().to_string_lossy().into_owned();
-            run(&format!(
-                "ip addr add 10.9.0.{}/24 dev {netdev}",
-                number + 1
-            ))?;
-            run(&format!("ip link set {netdev} up"))?;
+            let host = number + 1;
+            let ip = if number == 0 {
+                "ip".to_owned()
+            } else {
+                run(&format!("ip netns add h{host}"))?;
+                run(&format!("ip -n h{host} link set lo up"))?;
+                run(&format!("ip link set {netdev} netns h{host}"))?;
+                format!("ip -n h{host}")
+            };
+            run(&format!("{ip} addr add 10.9.0.{host}/24 dev {netdev}"))?;
+            run(&format!("{ip} link set {netdev} up"))?;
             wait_for_gid(&device)?;
         }
     }

@@ -52,12 +52,16 @@ pub(crate) struct Adapter {
     /// Tell on standard error what the driver asks of the adapter
     #[arg(long, requires = "hca")]
     hca_trace: bool,
+    /// Write what the adapter fetches from rings and takes at doorbells to this file, as JSON, one record a line
+    #[arg(long, value_name = "FILE", requires = "hca")]
+    hca_tap: Option<PathBuf>,
 }
 
 impl Adapter {
     /// What was asked for.
     pub(crate) fn wanted(&self) -> Option<Hca> {
-        self.hca.map(|hca| hca.traced(self.hca_trace))
+        let hca = self.hca.clone()?;
+        Some(hca.watched(self.hca_trace, self.hca_tap.clone()))
     }
 }
 

@@ -68,7 +68,7 @@ impl Run {
             words: in_first_host(&self.command, network),
             environment: guest::environment(
                 &parts.kernel.release,
-                options.hca,
+                options.hca.as_ref(),
                 &self.environment.variables,
             ),
             directory: options::current_directory()?,

@@ -78,7 +78,7 @@ impl Test {
         };
         let programs = build(Ground::Adapter)?;
         for hca in adapters {
-            self.on_kernels(&store, Some(hca), &programs, &mut groups);
+            self.on_kernels(&store, Some(&hca), &programs, &mut groups);
         }
         if let Some(path) = &self.support {
             fs::write(path, support::page(&groups[of_host..soft], &groups[soft..]))
@@ -97,7 +97,7 @@ impl Test {
     fn on_kernels(
         &self,
         store: &Store,
-        hca: Option<Hca>,
+        hca: Option<&Hca>,
         programs: &[Program],
         groups: &mut Vec<Group>,
     ) {
@@ -117,7 +117,7 @@ impl Test {
         &self,
         store: &Store,
         kernel: &str,
-        hca: Option<Hca>,
+        hca: Option<&Hca>,
         programs: &[Program],
     ) -> Group {
         let limits = Limits {
@@ -125,7 +125,9 @@ impl Test {
             test: Duration::from_secs(self.test_timeout),
         };
         let prepared = match hca {
-            Some(hca) => self.machine.prepare_with_adapter(store, kernel, hca),
+            Some(hca) => self
+                .machine
+                .prepare_with_adapter(store, kernel, hca.clone()),
             None => self.machine.prepare(store, kernel, Network::OneHost),
         };
         let run = prepared.and_then(|(parts, options)| {

@@ -17,7 +17,7 @@ const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
 /// release, and `VM_HCA` tells the adapter, if there is one.
 pub(crate) fn environment(
     release: &str,
-    hca: Option<Hca>,
+    hca: Option<&Hca>,
     extra: &[(String, String)],
 ) -> BTreeMap<String, String> {
     let hca = hca.map(|hca| ("VM_HCA".to_owned(), hca.to_string()));

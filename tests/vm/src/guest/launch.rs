@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -133,17 +134,28 @@ impl Emulator {
             fcntl(socket, FcntlArg::F_SETFD(FdFlag::empty()))
                 .context("passing a socket to QEMU")?;
         }
-        let adapter = match &options.hca {
-            Some(hca) => Some(hca.start(&files.directory)?),
-            None => None,
-        };
         let mut machine = machine(
             parts,
             options,
             &files,
             socket.as_ref().map(AsRawFd::as_raw_fd),
         );
-        machine.devices = adapter.iter().flat_map(hca::devices).collect();
+        let mut adapter = None;
+        let mut control = None;
+        if let Some(hca) = &options.hca {
+            let model = hca.start(&files.directory)?;
+            machine.devices = hca::devices(&model);
+            let (ours, theirs) = UnixStream::pair().context("making a socket for the adapter")?;
+            model
+                .serve_control(ours)
+                .context("serving the adapter's control channel")?;
+            fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))
+                .context("passing a socket to QEMU")?;
+            machine.hca_control = Some(theirs.as_raw_fd());
+            adapter = Some(model);
+            // Kept open until QEMU has it.
+            control = Some(theirs);
+        }
         let mut command = parts.qemu.command(&machine);
         let errors =
             fs::File::create(files.qemu_errors()).context("making a file for QEMU's errors")?;
@@ -157,6 +169,7 @@ impl Emulator {
         let process = command
             .spawn()
             .with_context(|| format!("starting QEMU: `{}`", process::describe(&command)))?;
+        drop(control);
         Ok(Self {
             process,
             files,
@@ -240,6 +253,7 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
             share("tools", &parts.tools.root),
         ],
         agent,
+        hca_control: None,
         devices: Vec::new(),
     }
 }

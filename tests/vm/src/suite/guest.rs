@@ -41,7 +41,7 @@ pub(crate) fn run(
     programs: &[Program],
     limits: &Limits,
 ) -> Result<Group> {
-    let group = Group::new(name(&parts.kernel.name, options.hca));
+    let group = Group::new(name(&parts.kernel.name, options.hca.as_ref()));
     let mut run = Run {
         store,
         parts,
@@ -53,7 +53,7 @@ pub(crate) fn run(
     };
     println!(
         "\n{} ({:?})",
-        name(&parts.kernel.release, options.hca),
+        name(&parts.kernel.release, options.hca.as_ref()),
         options.accelerator
     );
     for program in programs {
@@ -64,7 +64,7 @@ pub(crate) fn run(
 }
 
 /// What a guest with that kernel and adapter is called.
-pub(crate) fn name(kernel: &str, hca: Option<Hca>) -> String {
+pub(crate) fn name(kernel: &str, hca: Option<&Hca>) -> String {
     match hca {
         Some(hca) => format!("Linux {kernel}, {}", hca.port_name()),
         None => format!("Linux {kernel}"),
@@ -137,7 +137,7 @@ impl Run<'_> {
             .current_dir(&program.directory)
             .envs(guest::environment(
                 &self.parts.kernel.release,
-                self.options.hca,
+                self.options.hca.as_ref(),
                 &[],
             ))
             .env_remove("VM_GUEST");
@@ -186,7 +186,11 @@ impl Run<'_> {
             words: std::iter::once(path)
                 .chain(arguments.iter().map(|&word| word.to_owned()))
                 .collect(),
-            environment: guest::environment(&self.parts.kernel.release, self.options.hca, &extra),
+            environment: guest::environment(
+                &self.parts.kernel.release,
+                self.options.hca.as_ref(),
+                &extra,
+            ),
             directory,
             ..Spec::default()
         };

@@ -1,0 +1,82 @@
+//! Connections made by rdma_cm, by the programs of rdma-core and perftest: the kernel's connection manager, its messages to
+//! queue pair 1, and addresses that are found by ARP.
+
+use std::process::Command;
+
+use libtest_mimic::Trial;
+
+use crate::hca::Hca;
+use crate::peers::play;
+use crate::support::{Result, Skip, run, test_with};
+
+/// A run: the test's name, the server's command and the client's; `@` stands for the server's address.
+const RUNS: [(&str, &str, &str); 7] = [
+    (
+        "rping",
+        "rping -s -C 5 -S 2000 -V -a @",
+        "rping -c -C 5 -S 2000 -V -a @",
+    ),
+    (
+        "ucmatose",
+        "ucmatose -C 2 -S 100 -b @",
+        "ucmatose -C 2 -S 100 -s @",
+    ),
+    ("rdma_client", "rdma_server -s @", "rdma_client -s @"),
+    (
+        "rstream",
+        "rstream -C 5 -S 1000 -b @",
+        "rstream -C 5 -S 1000 -s @",
+    ),
+    (
+        "send_lat",
+        "ib_send_lat -F -R -n 20",
+        "ib_send_lat -F -R -n 20 @",
+    ),
+    (
+        "write_bw",
+        "ib_write_bw -F -R -n 20 -q 2",
+        "ib_write_bw -F -R -n 20 -q 2 @",
+    ),
+    (
+        "read_lat",
+        "ib_read_lat -F -R -n 20",
+        "ib_read_lat -F -R -n 20 @",
+    ),
+];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    RUNS.iter()
+        .map(|&(name, server, client)| {
+            test_with(format!("cm::{name}"), move |hca| {
+                connect(hca, server, client)
+            })
+        })
+        .collect()
+}
+
+/// Catches messages of the connection manager that go astray, and connections between the wrong queue pairs. The server is in
+/// the namespace of the second function.
+fn connect(hca: Hca, server: &str, client: &str) -> Result {
+    if !hca.roce {
+        return Err(
+            Skip("rdma_cm needs IP over InfiniBand, and the model has no subnet manager").into(),
+        );
+    }
+    if hca.functions < 2 {
+        return Err(Skip("needs two functions").into());
+    }
+    let command = |words: String| {
+        let words = words.replace('@', "10.9.0.2");
+        let mut words = words.split_whitespace();
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
+        command
+    };
+    // `ip netns exec` would mount a /sys that does not show the devices, which are in the initial namespace.
+    let server = command(format!("busybox nsenter --net=/run/netns/h2 {server}"));
+    let client = command(client.to_owned());
+    play(server, client, || {
+        Ok(run("rdma resource show cm_id")?.contains("LISTEN"))
+    })
+    .map(drop)
+}

@@ -1,0 +1,152 @@
+//! The device under test, and what tests must know of its ways: soft-RoCE, or the adapter of `cargo vm test --hca`.
+//!
+//! A test says what verbs do; where devices differ by right, it asks here, so that each difference is told in one place.
+
+#![allow(dead_code, reason = "not every test program needs to know everything")]
+
+use uverbs::{AddressVector, Context, Purpose, ResourceType};
+
+/// A device under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// Soft-RoCE.
+    Rxe,
+    /// The software ConnectX under the kernel's mlx5 driver, with Ethernet or InfiniBand ports.
+    Mlx5 {
+        /// Whether its ports are Ethernet ones.
+        roce: bool,
+    },
+}
+
+/// The guest's device. `VM_HCA` tells of an adapter, as `connectx=2,roce`.
+pub(crate) fn device() -> Device {
+    match std::env::var("VM_HCA") {
+        Ok(hca) => Device::Mlx5 {
+            roce: hca.split(',').any(|word| word == "roce"),
+        },
+        Err(_) => Device::Rxe,
+    }
+}
+
+impl Device {
+    pub(crate) fn is_rxe(self) -> bool {
+        self == Self::Rxe
+    }
+
+    pub(crate) fn is_mlx5(self) -> bool {
+        !self.is_rxe()
+    }
+
+    /// The name of the guest's first device.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe0",
+            Self::Mlx5 { .. } => "mlx5_0",
+        }
+    }
+
+    /// Whether peers are named by GIDs. On InfiniBand they are named by LIDs, and datagrams come without a network header.
+    pub(crate) fn has_gids(self) -> bool {
+        self != Self::Mlx5 { roce: false }
+    }
+
+    /// The ring of a completion queue.
+    pub(crate) fn cq_ring(self) -> ResourceType {
+        match self {
+            Self::Rxe => ResourceType::RXE_CQ,
+            Self::Mlx5 { .. } => ResourceType::MLX5_CQ,
+        }
+    }
+
+    /// The ring of a shared receive queue.
+    pub(crate) fn srq_ring(self) -> ResourceType {
+        match self {
+            Self::Rxe => ResourceType::RXE_SRQ,
+            Self::Mlx5 { .. } => ResourceType::MLX5_SRQ,
+        }
+    }
+
+    /// What an allocator is asked for when a completion queue is created, in this order.
+    pub(crate) fn cq_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_CQ],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_CQ, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// What an allocator is asked for when a queue pair with receives of its own is created, in this order.
+    pub(crate) fn qp_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SEND, ResourceType::RXE_RECV],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// What an allocator is asked for when a queue pair that receives from a shared queue is created, in this order.
+    pub(crate) fn qp_buffers_with_srq(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SEND],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// What an allocator is asked for when a shared receive queue is created, in this order.
+    pub(crate) fn srq_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SRQ],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_SRQ, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// Whether its driver gives a shared receive queue another size: mlx5's kernel driver has no such command.
+    pub(crate) fn resizes_srqs(self) -> bool {
+        self.is_rxe()
+    }
+
+    /// What the allocator's buffers are for: soft-RoCE maps the kernel's rings over them, hardware uses them as they are.
+    pub(crate) fn purpose(self) -> Purpose {
+        match self {
+            Self::Rxe => Purpose::Place,
+            Self::Mlx5 { .. } => Purpose::Memory,
+        }
+    }
+
+    /// Completions beyond its capacity that a completion queue still takes before it overflows: hardware uses the entry
+    /// that the capacity leaves free.
+    pub(crate) fn spare_completions(self) -> u64 {
+        match self {
+            Self::Rxe => 0,
+            Self::Mlx5 { .. } => 1,
+        }
+    }
+}
+
+/// Has the kernel's driver make what it makes late, so that its own objects do not look like ones that a test left behind:
+/// mlx5 has a completion queue of its own from the first registration on.
+///
+/// # Errors
+/// If nothing can be registered.
+pub(crate) fn settle(name: &str) -> uverbs::Result<()> {
+    if device().is_rxe() {
+        return Ok(());
+    }
+    let pd = uverbs::open(name)?.alloc_pd()?;
+    match pd.register(vec![0u8; 64], uverbs::Access::LOCAL_WRITE) {
+        Ok(_) => Ok(()),
+        Err(refused) => Err(refused.error),
+    }
+}
+
+/// The device's path to itself.
+///
+/// # Errors
+/// If its port has no GID where one is needed, or cannot be asked.
+pub(crate) fn own_path(context: &Context) -> Result<AddressVector, Box<dyn std::error::Error>> {
+    if let Some((index, gid)) = context.best_gid(1)? {
+        return Ok(AddressVector::global(1, index, gid));
+    }
+    if device().has_gids() {
+        return Err("the port has no GID".into());
+    }
+    Ok(AddressVector::local(1, context.query_port(1)?.lid))
+}

@@ -107,7 +107,7 @@ struct World {
 }
 
 fn several_processes() -> Outcome {
-    let (seed, steps) = seed_and_steps(2000)?;
+    let (seed, steps) = seed_and_steps(1500)?;
     let kinds = ["pd", "mr", "qp", "cq", "ctx"];
     let before = numbers(kinds)?;
     let directory = tempfile::tempdir()?;

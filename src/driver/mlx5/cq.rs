@@ -348,6 +348,11 @@ impl Cq {
         waiting
     }
 
+    /// Entries of its ring.
+    pub(super) fn count(&self) -> u32 {
+        self.view.count()
+    }
+
     /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.
     ///
     /// # Errors

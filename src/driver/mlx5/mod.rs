@@ -292,6 +292,10 @@ pub(crate) fn resize_cq(
         cqe => entries(cqe),
     };
     let count = count.ok_or_else(refuse)?;
+    // The kernel does nothing then, and says that it has (`mlx5_ib_resize_cq`): the device would stay with the old ring.
+    if count == cq.count() {
+        return Ok(());
+    }
     let new = ring(device, count, buffers)?;
     command.cqe = count - 1;
     cq.resize(new, |new| {

@@ -290,6 +290,10 @@ pub(crate) fn resize_cq(
         cqe => entries(cqe),
     };
     let count = count.ok_or_else(refuse)?;
+    // The kernel does nothing then, and the device would go on in the old ring.
+    if count - 1 == cq.capacity() {
+        return Ok(());
+    }
     let new = ring(device, count, buffers)?;
     command.cqe = count - 1;
     cq.resize(new, |new| {

@@ -3,13 +3,9 @@
 //! The model: an object is alive as long as its handle is held or an object that was made with it is alive. To destroy
 //! one succeeds if nothing alive was made with it, and otherwise is refused with the living counted by kind. At quiet
 //! points the kernel's own counts must be those of the model, and the allocator's live buffers too.
-//!
-//! `UVERBS_MODEL_SEED` repeats a run, `UVERBS_MODEL_STEPS` sets its length.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::Trial;
 use uverbs::{
@@ -19,6 +15,7 @@ use uverbs::{
 
 use crate::common::{Resources, Result, open, test};
 use crate::device::{device, own_path};
+use crate::random::{Random, seed_and_steps};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test("model::random_orders_of_create_destroy_and_drop", run)]
@@ -118,17 +115,9 @@ struct World {
 }
 
 fn run() -> Result {
-    let seed = match env::var("UVERBS_MODEL_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64,
-    };
-    let steps: usize = match env::var("UVERBS_MODEL_STEPS") {
-        Ok(steps) => steps.parse()?,
-        // An adapter made of software is slow at making objects.
-        Err(_) if device().is_mlx5() => 1000,
-        Err(_) => 3000,
-    };
-    println!("model: UVERBS_MODEL_SEED={seed} UVERBS_MODEL_STEPS={steps}");
+    // An adapter made of software is slow at making objects.
+    let usual = if device().is_mlx5() { 1000 } else { 3000 };
+    let (seed, steps) = seed_and_steps(usual)?;
     let before = Resources::now()?;
     let context = open()?;
     let mut world = World {
@@ -137,7 +126,7 @@ fn run() -> Result {
         allocator: Arc::new(Counting::new(GuardPages::new())),
         objects: BTreeMap::new(),
         made: 0,
-        random: Random(seed | 1),
+        random: Random::new(seed),
     };
     for step in 1..=steps {
         world
@@ -286,20 +275,19 @@ impl World {
         };
         let mut builder = self.pd(pd)?.qp(send_cq).recv_cq(recv_cq).caps(caps);
         let mut parents = vec![pd, cq, recv];
-        // With a receive ring of its own, or without.
-        let mut buffers = device().qp_buffers().len();
+        let mut buffers = device().qp_buffers();
         if let Some(at) = srq {
             let Handle::Srq(srq) = self.handle(at)? else {
                 return Err("not an SRQ".into());
             };
             builder = builder.srq(srq);
             parents.push(at);
-            buffers = device().sharing_qp_buffers().len();
+            buffers = device().qp_buffers_with_srq();
         }
         let qp = builder.create::<Rc>()?;
         let mut made = Object::new(Handle::Qp(Box::new(qp)), Kind::Qp, parents);
         made.buffers = if self.objects[&pd].allocates {
-            buffers
+            buffers.len()
         } else {
             0
         };
@@ -471,16 +459,4 @@ fn by_kind(objects: &[&Object]) -> String {
         }
     });
     counts.collect::<Vec<_>>().join(", ")
-}
-
-/// Marsaglia's xorshift: the same numbers for the same seed, everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 33) as usize % bound
-    }
 }

@@ -1,7 +1,9 @@
 //! Two queue pairs of this process that are connected to each other over the device's loopback.
 
 use anyhow::Result;
-use uverbs::{Access, Arena, Caps, ConnectOptions, Context, Cq, CqBuilder, Mr, Pd, Qp, Rc};
+use uverbs::{
+    Access, Arena, Caps, ConnectOptions, Context, Cq, CqBuilder, LinkLayer, Mr, Pd, Qp, Rc,
+};
 
 /// Index of the GID that both programs use: on a soft-RoCE device with one IPv4 address, RoCE v2.
 const GID_INDEX: u8 = 1;
@@ -64,8 +66,9 @@ impl Pair {
         };
         let mut here = pd.create_qp::<Rc>(&cq, caps)?;
         let mut there = pd.create_qp::<Rc>(&peer_cq, caps)?;
+        let ethernet = pd.context().query_port(1)?.link_layer == LinkLayer::ETHERNET;
         let options = ConnectOptions {
-            gid_index: Some(GID_INDEX),
+            gid_index: ethernet.then_some(GID_INDEX),
             ..ConnectOptions::default()
         };
         let (a, b) = (

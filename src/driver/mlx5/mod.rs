@@ -23,6 +23,8 @@ mod qp;
 mod recv;
 mod send;
 mod srq;
+#[cfg(test)]
+mod tests;
 mod uar;
 mod umr;
 
@@ -267,7 +269,7 @@ pub(crate) fn create_cq(
     })?;
     // Not before: the kernel has refused sizes that are too large before it touched all that memory. The device writes
     // nothing until a queue pair reports here.
-    entries.invalidate();
+    entries.invalidate(0);
     let core = Arc::new(CqCore::new(entries, record));
     let cq = Cq::new(core, cqn, Arc::clone(&device.uar));
     Ok((handle, cq))

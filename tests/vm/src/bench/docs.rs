@@ -5,7 +5,7 @@ use super::{Measured, table};
 const INTRODUCTION: &str = "\
 # Measurements
 
-uverbs next to rdma-core, in one guest, in one run, on soft-RoCE. The programs are in `benches/`: the same work by this library, by
+uverbs next to rdma-core, in one guest, in one run, on {device}. The programs are in `benches/`: the same work by this library, by
 a C program on libibverbs, and by a C program that makes the bare system calls. They take turns, and who goes first
 changes.
 
@@ -13,6 +13,10 @@ What the numbers are worth: instructions (callgrind, user space alone, around th
 are exact and the same on any machine with these compilers and libraries. Times are of an emulated machine, where a system call costs ten times
 what it does natively: only ratios of paired runs mean anything, and a few percent mean nothing.
 ";
+
+/// Names of devices for the page.
+pub(crate) const SOFT_ROCE: &str = "soft-RoCE";
+pub(crate) const MLX5: &str = "the ConnectX made of software (mlx5)";
 
 /// The text under each table's name.
 fn about(group: &str) -> &'static str {
@@ -41,8 +45,8 @@ fn about(group: &str) -> &'static str {
 }
 
 /// The page.
-pub(crate) fn page(measured: &Measured) -> String {
-    let mut page = INTRODUCTION.to_owned();
+pub(crate) fn page(measured: &Measured, device: &str) -> String {
+    let mut page = INTRODUCTION.replace("{device}", device);
     page += &format!(
         "\nMade by `cargo vm {}`, on Linux {}, QEMU with {}.\n",
         measured.command.join(" "),

@@ -77,8 +77,13 @@ impl Test {
                 .to_vec(),
         };
         let programs = build(Ground::Adapter)?;
+        for hca in &adapters {
+            self.on_kernels(&store, Some(hca), &programs, &mut groups);
+        }
+        let pairs = build(Ground::Pair)?;
         for hca in adapters {
-            self.on_kernels(&store, Some(&hca), &programs, &mut groups);
+            let hca = hca.shared_by(2);
+            self.on_kernels(&store, Some(&hca), &pairs, &mut groups);
         }
         if let Some(path) = &self.support {
             fs::write(path, support::page(&groups[of_host..soft], &groups[soft..]))

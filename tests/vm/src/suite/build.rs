@@ -39,6 +39,8 @@ pub(crate) enum Ground {
     SoftRoce,
     /// An adapter with the driver mlx5.
     Adapter,
+    /// An adapter that two guests share.
+    Pair,
 }
 
 /// Builds all programs of these suites for guests of that kind.
@@ -141,7 +143,8 @@ fn names(suite: &Suite, kind: Kind, ground: Ground) -> &[String] {
         (Ground::SoftRoce, Kind::Tests) => &suite.tests,
         (Ground::SoftRoce, Kind::Example) => &suite.examples,
         (Ground::Adapter, Kind::Tests) => &suite.hca_tests,
-        (Ground::Adapter, Kind::Example) => &[],
+        (Ground::Pair, Kind::Tests) => &suite.pair_tests,
+        (Ground::Adapter | Ground::Pair, Kind::Example) => &[],
     }
 }
 

@@ -124,6 +124,7 @@ mod tests {
             directory: "/w".into(),
             tests: vec!["verbs".to_owned()],
             hca_tests: vec!["adapter".to_owned()],
+            pair_tests: Vec::new(),
             examples: Vec::new(),
         };
         let suites = [suite];

@@ -14,6 +14,8 @@ pub(crate) struct Suite {
     pub(crate) tests: Vec<String>,
     /// Integration tests for a guest that has the adapter instead of soft-RoCE.
     pub(crate) hca_tests: Vec<String>,
+    /// Integration tests that run in two guests at a time, which share an adapter.
+    pub(crate) pair_tests: Vec<String>,
     /// Examples, which pass if they end with status 0.
     pub(crate) examples: Vec<String>,
 }
@@ -21,7 +23,8 @@ pub(crate) struct Suite {
 impl Suite {
     /// Whether there is an integration test of that name that runs in a guest.
     pub(crate) fn is_for_guest(&self, name: &str) -> bool {
-        let mut tests = self.tests.iter().chain(&self.hca_tests);
+        let tests = self.tests.iter().chain(&self.hca_tests);
+        let mut tests = tests.chain(&self.pair_tests);
         tests.any(|test| test == name)
     }
 }
@@ -32,6 +35,7 @@ impl Suite {
 struct Table {
     guest_tests: Vec<String>,
     hca_tests: Vec<String>,
+    pair_tests: Vec<String>,
     guest_examples: Vec<String>,
 }
 
@@ -62,6 +66,7 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
                 .unwrap_or_default(),
             tests: table.guest_tests,
             hca_tests: table.hca_tests,
+            pair_tests: table.pair_tests,
             examples: table.guest_examples,
         });
     }

@@ -82,8 +82,8 @@ impl Device {
         }
     }
 
-    /// The same if it receives from a shared queue.
-    pub(crate) fn sharing_qp_buffers(self) -> &'static [ResourceType] {
+    /// What an allocator is asked for when a queue pair that receives from a shared queue is created, in this order.
+    pub(crate) fn qp_buffers_with_srq(self) -> &'static [ResourceType] {
         match self {
             Self::Rxe => &[ResourceType::RXE_SEND],
             Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
@@ -98,7 +98,7 @@ impl Device {
         }
     }
 
-    /// Whether a shared receive queue can be given another size.
+    /// Whether its driver gives a shared receive queue another size: mlx5's kernel driver has no such command.
     pub(crate) fn resizes_srqs(self) -> bool {
         self.is_rxe()
     }

@@ -33,13 +33,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
             test(&format!("kinds::rc_{name}"), move || {
-                over(kind()?, two_queue_pairs, rc)
+                over(kind()?, two_queue_pairs(), rc)
             }),
             test(&format!("kinds::ud_{name}"), move || {
-                over(kind()?, two_queue_pairs, ud)
+                over(kind()?, two_queue_pairs(), ud)
             }),
             test(&format!("kinds::srq_{name}"), move || {
-                over(kind()?, one_of_them_shares, shared_receives)
+                over(kind()?, one_of_them_shares(), shared_receives)
             }),
         ]
     });
@@ -87,7 +87,8 @@ pub(crate) fn reserve_huge_pages() -> Result {
 }
 
 /// The buffers of two queue pairs and a completion queue.
-fn two_queue_pairs(device: Device) -> Vec<ResourceType> {
+fn two_queue_pairs() -> Vec<ResourceType> {
+    let device = device();
     [
         device.cq_buffers(),
         device.qp_buffers(),
@@ -96,28 +97,28 @@ fn two_queue_pairs(device: Device) -> Vec<ResourceType> {
     .concat()
 }
 
-/// The buffers if one of the two receives from a shared queue, the completion queue is given another size twice, and so
-/// is the shared queue where the device can.
-fn one_of_them_shares(device: Device) -> Vec<ResourceType> {
-    let (cq, srq) = (device.cq_ring(), device.srq_ring());
+/// The buffers if one of the two receives from a shared queue, and that and the completion queue are given another size
+/// twice.
+fn one_of_them_shares() -> Vec<ResourceType> {
+    let device = device();
     let mut buffers = [
         device.cq_buffers(),
-        &[cq, cq],
-        device.qp_buffers(),
-        device.sharing_qp_buffers(),
         device.srq_buffers(),
+        device.qp_buffers(),
+        device.qp_buffers_with_srq(),
     ]
     .concat();
+    buffers.extend([device.cq_ring(); 2]);
     if device.resizes_srqs() {
-        buffers.extend([srq, srq]);
+        buffers.extend([device.srq_ring(); 2]);
     }
     buffers
 }
 
-/// Runs traffic over a domain with an allocator, and compares what the allocator saw with what there was.
+/// Runs traffic over a domain with an allocator, and compares what the allocator saw with the buffers that there were.
 fn over(
     kind: Option<Kind>,
-    buffers: fn(Device) -> Vec<ResourceType>,
+    rings: Vec<ResourceType>,
     traffic: fn(&uverbs::ParentDomain) -> Result,
 ) -> Result {
     let before = Resources::now()?;
@@ -141,12 +142,12 @@ fn over(
         return Ok(());
     };
     let counts = allocator.counts();
-    let mut wanted = BTreeMap::new();
-    for resource in buffers(device()) {
-        *wanted.entry(u64::from(resource)).or_insert(0) += 1;
+    let mut buffers = BTreeMap::new();
+    for resource in rings {
+        *buffers.entry(u64::from(resource)).or_insert(0) += 1;
     }
-    assert_eq!(counts.len(), wanted.len(), "{counts:?}");
-    for (resource, number) in wanted {
+    assert_eq!(counts.len(), buffers.len(), "{counts:?}");
+    for (resource, number) in buffers {
         let resource = ResourceType::from(resource);
         let count = counts[&resource];
         let granted = if grants { number } else { 0 };

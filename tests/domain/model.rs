@@ -275,20 +275,19 @@ impl World {
         };
         let mut builder = self.pd(pd)?.qp(send_cq).recv_cq(recv_cq).caps(caps);
         let mut parents = vec![pd, cq, recv];
-        // With a receive ring of its own, or without.
-        let mut buffers = device().qp_buffers().len();
+        let mut buffers = device().qp_buffers();
         if let Some(at) = srq {
             let Handle::Srq(srq) = self.handle(at)? else {
                 return Err("not an SRQ".into());
             };
             builder = builder.srq(srq);
             parents.push(at);
-            buffers = device().sharing_qp_buffers().len();
+            buffers = device().qp_buffers_with_srq();
         }
         let qp = builder.create::<Rc>()?;
         let mut made = Object::new(Handle::Qp(Box::new(qp)), Kind::Qp, parents);
         made.buffers = if self.objects[&pd].allocates {
-            buffers
+            buffers.len()
         } else {
             0
         };

@@ -39,6 +39,9 @@ mod driver;
 mod error;
 mod event;
 mod event_file;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod gid;
 mod grh;
 mod guid;

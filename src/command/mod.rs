@@ -23,6 +23,8 @@ mod cq;
 mod destroy;
 mod device;
 mod fd;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod info;
 mod mcast;
 mod mr;
@@ -31,6 +33,8 @@ mod pd;
 mod qp;
 mod request;
 mod routes;
+#[cfg(any(test, feature = "fuzz"))]
+mod samples;
 mod srq;
 #[cfg(test)]
 mod tests;

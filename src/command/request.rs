@@ -466,7 +466,7 @@ impl Request {
     }
 
     /// Fills every output with bytes from `source`, as a kernel that answers nonsense would.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn scramble(&mut self, mut source: impl FnMut() -> u64) {
         for attribute in &mut self.attributes {
             match &mut attribute.value {

@@ -20,7 +20,7 @@ compile_error!("a driver is needed: the feature `rxe`, `mlx5`, or both");
 #[cfg(feature = "mlx5")]
 mod mlx5;
 #[cfg(feature = "rxe")]
-mod rxe;
+pub(crate) mod rxe;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

@@ -5,8 +5,8 @@ use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::ioctl::{IoctlAttr, IoctlHdr};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::samples::*;
 use crate::command::fd::Frame;
+use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
     AllocPd, Command, DeallocPd, DestroyCq, DriverData, QueryDevice, QueryGidTable, QueryPort,

@@ -6,5 +6,4 @@ mod encoding;
 mod fallback;
 mod fuzz;
 mod replies;
-mod samples;
 mod text;

@@ -2,7 +2,7 @@
 
 use uverbs_uapi::handle::PdHandle;
 
-use super::samples::*;
+use crate::command::samples::*;
 use crate::command::{AllocPd, Command, DeallocPd, Request, Spelling};
 
 fn text(command: &impl Command, spelling: Spelling) -> String {

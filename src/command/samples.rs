@@ -8,7 +8,7 @@ use uverbs_uapi::write as abi;
 
 use crate::command::{CreateCq, CreateQp, DriverData, ModifyQp, RegMr};
 
-pub(super) fn create_cq() -> CreateCq {
+pub(in crate::command) fn create_cq() -> CreateCq {
     CreateCq {
         cqe: 0x40,
         user_handle: 0x1_0000_0005,
@@ -20,7 +20,7 @@ pub(super) fn create_cq() -> CreateCq {
     }
 }
 
-pub(super) const CAP: QpCap = QpCap {
+pub(in crate::command) const CAP: QpCap = QpCap {
     max_send_wr: 0x11,
     max_recv_wr: 0x22,
     max_send_sge: 0x33,
@@ -28,7 +28,7 @@ pub(super) const CAP: QpCap = QpCap {
     max_inline_data: 0x55,
 };
 
-pub(super) fn create_qp() -> CreateQp {
+pub(in crate::command) fn create_qp() -> CreateQp {
     CreateQp {
         pd: PdHandle(0xd0),
         send_cq: CqHandle(0xc1),
@@ -43,7 +43,7 @@ pub(super) fn create_qp() -> CreateQp {
     }
 }
 
-pub(super) fn modify_qp() -> ModifyQp {
+pub(in crate::command) fn modify_qp() -> ModifyQp {
     let mut base = abi::ModifyQp {
         qp_handle: 0x77,
         attr_mask: 0x1_0001,
@@ -58,7 +58,7 @@ pub(super) fn modify_qp() -> ModifyQp {
     }
 }
 
-pub(super) fn reg_mr() -> RegMr {
+pub(in crate::command) fn reg_mr() -> RegMr {
     RegMr {
         pd: PdHandle(0xd0),
         address: 0x7f00_0000_1000,
@@ -69,4 +69,4 @@ pub(super) fn reg_mr() -> RegMr {
 }
 
 /// The handle of a QP for commands that need no more.
-pub(super) const QP: QpHandle = QpHandle(0x77);
+pub(in crate::command) const QP: QpHandle = QpHandle(0x77);

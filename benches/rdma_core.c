@@ -38,6 +38,9 @@ static void fail(const char *what)
 struct pair {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
+	/* Where `here` is created. */
+	struct ibv_pd *here_pd;
+	struct ibv_port_attr port;
 	struct ibv_qp *here, *there;
 	struct ibv_qp_ex *here_ex;
 	struct ibv_cq *cq, *peer_cq;
@@ -59,10 +62,10 @@ static struct ibv_context *open_device(const char *name)
 	return context;
 }
 
-static struct ibv_qp *create_qp(struct pair *pair, struct ibv_cq *cq)
+static struct ibv_qp *create_qp(struct pair *pair, struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr_ex attr = {
-		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pair->pd,
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd,
 		.cap = { DEPTH, DEPTH, 1, 1, 64 },
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ,
@@ -73,8 +76,10 @@ static struct ibv_qp *create_qp(struct pair *pair, struct ibv_cq *cq)
 	return qp;
 }
 
-static void connect_qp(struct ibv_qp *qp, struct ibv_qp *peer, union ibv_gid gid, enum ibv_mtu mtu)
+static void connect_qp(struct ibv_qp *qp, struct ibv_qp *peer, union ibv_gid gid,
+	const struct ibv_port_attr *port, enum ibv_mtu mtu)
 {
+	int ethernet = port->link_layer == IBV_LINK_LAYER_ETHERNET;
 	struct ibv_qp_attr init = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
@@ -83,7 +88,7 @@ static void connect_qp(struct ibv_qp *qp, struct ibv_qp *peer, union ibv_gid gid
 		.qp_state = IBV_QPS_RTR, .path_mtu = mtu, .dest_qp_num = peer->qp_num, .rq_psn = 7,
 		.max_dest_rd_atomic = 1, .min_rnr_timer = 12,
 		.ah_attr = {
-			.is_global = 1, .port_num = 1,
+			.is_global = ethernet, .port_num = 1, .dlid = ethernet ? 0 : port->lid,
 			.grh = { .dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 64 },
 		},
 	};
@@ -113,6 +118,16 @@ static struct ibv_mr *register_memory(struct ibv_pd *pd, size_t length, int byte
 	return mr;
 }
 
+/* A domain whose queue pairs are one thread's, which saves locks; the bare one where the provider has none. */
+static struct ibv_pd *thread_domain(struct ibv_context *context, struct ibv_pd *pd)
+{
+	struct ibv_td_init_attr none = {};
+	struct ibv_parent_domain_init_attr attr = { .pd = pd, .td = ibv_alloc_td(context, &none) };
+	struct ibv_pd *domain = attr.td ? ibv_alloc_parent_domain(context, &attr) : NULL;
+
+	return domain ? domain : pd;
+}
+
 /* With `extended`, completions of `here` go to an extended completion queue. */
 static void make_pair(struct pair *pair, const char *device, size_t length, int extended)
 {
@@ -122,11 +137,11 @@ static void make_pair(struct pair *pair, const char *device, size_t length, int 
 		.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
 		.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
 	};
-	struct ibv_port_attr port;
 	union ibv_gid gid;
 
 	pair->context = open_device(device);
 	CHECK(pair->pd = ibv_alloc_pd(pair->context));
+	pair->here_pd = extended ? thread_domain(pair->context, pair->pd) : pair->pd;
 	pair->source = register_memory(pair->pd, length, 1);
 	pair->target = register_memory(pair->pd, length, 0);
 	if (extended) {
@@ -137,13 +152,13 @@ static void make_pair(struct pair *pair, const char *device, size_t length, int 
 		CHECK(pair->cq = ibv_create_cq(pair->context, 2 * DEPTH, NULL, NULL, 0));
 	}
 	CHECK(pair->peer_cq = ibv_create_cq(pair->context, 2 * DEPTH, NULL, NULL, 0));
-	pair->here = create_qp(pair, pair->cq);
-	pair->there = create_qp(pair, pair->peer_cq);
+	pair->here = create_qp(pair, pair->here_pd, pair->cq);
+	pair->there = create_qp(pair, pair->pd, pair->peer_cq);
 	pair->here_ex = ibv_qp_to_qp_ex(pair->here);
-	CHECK(!ibv_query_port(pair->context, 1, &port));
+	CHECK(!ibv_query_port(pair->context, 1, &pair->port));
 	CHECK(!ibv_query_gid(pair->context, 1, GID_INDEX, &gid));
-	connect_qp(pair->here, pair->there, gid, port.active_mtu);
-	connect_qp(pair->there, pair->here, gid, port.active_mtu);
+	connect_qp(pair->here, pair->there, gid, &pair->port, pair->port.active_mtu);
+	connect_qp(pair->there, pair->here, gid, &pair->port, pair->port.active_mtu);
 }
 
 /* Instructions: the functions that callgrind collects in; src/instructions.rs. */
@@ -543,7 +558,7 @@ static int control(struct server *s, const char *what)
 
 		if (!qp)
 			return -1;
-		connect_qp(qp, s->peer, s->gid, IBV_MTU_1024);
+		connect_qp(qp, s->peer, s->gid, &pair->port, IBV_MTU_1024);
 		return ibv_destroy_qp(qp);
 	}
 	if (!strncmp(what, "mr-", 3)) {
@@ -565,7 +580,7 @@ static void serve(const char *device)
 
 	make_pair(&s.pair, device, MAX_SIZE, 0);
 	CHECK(s.cq = ibv_create_cq(s.pair.context, CQ_ENTRIES, NULL, NULL, 0));
-	s.peer = create_qp(&s.pair, s.cq);
+	s.peer = create_qp(&s.pair, s.pair.pd, s.cq);
 	CHECK(!ibv_query_gid(s.pair.context, 1, GID_INDEX, &s.gid));
 	while (fgets(line, sizeof(line), stdin)) {
 		int is_transfer = sscanf(line, "transfer %15s %u %d %d %d", word, &size, &batch, &most,

@@ -105,7 +105,8 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 
 /// The stream of a context's asynchronous events.
 ///
-/// The file descriptor does not block and becomes readable with an event.
+/// The file descriptor does not block and becomes readable with an event. If the device is removed while it is open,
+/// [`AsyncEventType::DEVICE_FATAL`] is the last event.
 #[derive(Debug)]
 pub struct AsyncEvents {
     file: EventFile,
@@ -117,7 +118,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// The device has been removed and all events have been read (`EIO`).
+    /// The kernel refuses (`EIO` where the device has been removed, if the kernel tells it here).
     pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
         let event = self.file.try_read::<AsyncEventDesc>(Verb::GetAsyncEvent)?;
         Ok(event.map(AsyncEvent::from))
@@ -127,7 +128,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// The device has been removed and all events have been read (`EIO`). Manual page:
+    /// The kernel refuses (`EIO` where the device has been removed, if the kernel tells it here). Manual page:
     /// `ibv_get_async_event(3)`.
     pub fn wait_for(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         let event = self

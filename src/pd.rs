@@ -51,7 +51,7 @@ pub(crate) enum Stand {
     /// the PD is still in use here.
     Imported(Option<OwnedFd>),
     /// It stands for another PD, whose object it is.
-    Over(DomainState),
+    Over(Box<DomainState>),
 }
 
 /// The kinds of object that stand on a PD.
@@ -162,7 +162,7 @@ impl Pd {
         let PdInner {
             context, handle, ..
         } = &*domain.base.pd;
-        Self::new(context.clone(), *handle, Stand::Over(domain))
+        Self::new(context.clone(), *handle, Stand::Over(Box::new(domain)))
     }
 
     /// The context that it was allocated in.
@@ -210,26 +210,24 @@ impl Pd {
 
     /// Ends the PD in its own way if nothing of this process stands on it.
     pub(crate) fn end(
-        self,
+        mut self,
         how: impl FnOnce(&mut PdInner) -> Result<()>,
     ) -> Result<(), DestroyError<Pd>> {
-        match Arc::try_unwrap(self.0) {
-            Ok(mut inner) => match how(&mut inner) {
-                Ok(()) => Ok(()),
-                Err(error) => Err(DestroyError {
-                    object: Pd(Arc::new(inner)),
-                    error,
-                }),
-            },
-            Err(shared) => {
-                let by = format!("still stand on it: {}", shared.users);
-                let error = Error::new(Verb::DeallocPd, shared.subject(), Cause::Busy(by.into()));
-                Err(DestroyError {
-                    object: Pd(shared),
-                    error,
-                })
-            }
-        }
+        // In place: freeing a PD is to cost little more than its system call.
+        let result = match Arc::get_mut(&mut self.0) {
+            Some(inner) => how(inner),
+            None => Err(self.busy()),
+        };
+        result.map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
+    }
+
+    #[cold]
+    fn busy(&self) -> Error {
+        let by = format!("still stand on it: {}", self.0.users);
+        Error::new(Verb::DeallocPd, self.0.subject(), Cause::Busy(by.into()))
     }
 
     /// Notes that the PD is on offer; false if it is already.
@@ -260,6 +258,7 @@ impl PdInner {
         }
     }
 
+    #[inline]
     fn dealloc(&mut self) -> Result<()> {
         // Relaxed: `&mut` orders it after whoever has left it, through the `Arc`.
         if let Stand::Owned(owned) = &self.stand
@@ -272,6 +271,7 @@ impl PdInner {
     }
 
     /// Frees the kernel's object, whosever it is.
+    #[inline]
     pub(crate) fn free_object(&self) -> Result<()> {
         self.context.fd().execute(&DeallocPd(self.handle))
     }
@@ -292,6 +292,7 @@ impl PdInner {
 }
 
 impl Drop for PdInner {
+    #[inline]
     fn drop(&mut self) {
         if let Err(error) = self.dealloc() {
             // It goes with the context at the latest.

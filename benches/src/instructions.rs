@@ -135,7 +135,7 @@ fn drain(cq: &mut Cq, count: usize) -> Result<()> {
 }
 
 /// Runs an operation, first some times for warming up, and ends the row.
-fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
+pub(crate) fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..WARM_UP {
         operation()?;
     }
@@ -148,13 +148,17 @@ fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
 }
 
 /// Does all operations in turn. Each prints the name and the number of its calls, in the order of the
-/// profiles that callgrind writes; the warm-up before it prints a dash.
+/// profiles that callgrind writes; the warm-up before it prints a dash. With `arena` all rings lie in an arena of a parent
+/// domain, which is to make no difference.
 ///
 /// # Errors
 /// If an operation fails or a poll finds another number of completions than there must be.
-pub fn run(device: &str) -> Result<()> {
+pub fn run(device: &str, arena: bool) -> Result<()> {
     let context = uverbs::open(device)?;
-    let mut pair = Pair::new(&context, 4096)?;
+    let mut pair = match arena {
+        true => Pair::in_arena(&context, 4096)?,
+        false => Pair::new(&context, 4096)?,
+    };
     let local = pair.source.slice(..WRITE)?;
     let remote = pair.target.remote().slice(..WRITE)?;
     let into = pair.target.slice(..WRITE)?;

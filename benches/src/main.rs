@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use uverbs_bench::control::Control;
 use uverbs_bench::measure::{self, Group, Plan};
 use uverbs_bench::{instructions, serve};
 
@@ -38,6 +39,14 @@ enum Command {
     Instructions {
         /// The RDMA device
         device: String,
+        /// Have the rings in an arena of a parent domain
+        #[arg(long)]
+        arena: bool,
+    },
+    /// Make and destroy objects some times, for callgrind
+    ControlInstructions {
+        /// The RDMA device
+        device: String,
     },
     /// Do timed work that is asked for on standard input
     Serve {
@@ -54,7 +63,8 @@ fn main() -> Result<()> {
             quick,
             groups,
         } => measure::run(&Plan::new(device, programs, quick)?, &groups),
-        Command::Instructions { device } => instructions::run(&device),
+        Command::Instructions { device, arena } => instructions::run(&device, arena),
+        Command::ControlInstructions { device } => Control::instructions(&device),
         Command::Serve { device } => serve::run(&device),
     }
 }

@@ -1,13 +1,18 @@
 //! Two queue pairs of this process that are connected to each other over the device's loopback.
 
 use anyhow::Result;
-use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Mr, Qp, Rc};
+use uverbs::{
+    Access, Arena, Caps, ConnectOptions, Context, Cq, CqBuilder, LinkLayer, Mr, Pd, Qp, Rc,
+};
 
 /// Index of the GID that both programs use: on a soft-RoCE device with one IPv4 address, RoCE v2.
 const GID_INDEX: u8 = 1;
 
 /// Requests that a queue of a pair holds at least.
 pub const DEPTH: u32 = 256;
+
+/// Bytes of the arena, which hold the rings of a pair.
+const ARENA: usize = 4 << 20;
 
 /// The pair, with a completion queue for each side and memory to work on.
 pub struct Pair {
@@ -31,12 +36,29 @@ impl Pair {
     /// # Errors
     /// If the device refuses one of its objects.
     pub fn new(context: &Context, length: usize) -> Result<Self> {
-        let pd = context.alloc_pd()?;
+        Self::on(&context.alloc_pd()?, context.cq(2 * DEPTH), length)
+    }
+
+    /// As [`Self::new`], on a parent domain with a thread domain whose rings lie in an arena.
+    ///
+    /// # Errors
+    /// If the device refuses one of its objects.
+    pub fn in_arena(context: &Context, length: usize) -> Result<Self> {
+        let domain = context
+            .alloc_pd()?
+            .parent_domain()
+            .thread_domain(&context.alloc_td())
+            .allocator(Arena::new(vec![0u8; ARENA])?)
+            .build()?;
+        Self::on(&domain, context.cq(2 * DEPTH).domain(&domain), length)
+    }
+
+    fn on(pd: &Pd, cq: CqBuilder<'_>, length: usize) -> Result<Self> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let source = pd.register(vec![1u8; length], access)?;
         let target = pd.register(vec![0u8; length], access)?;
-        let cq = context.create_cq(2 * DEPTH)?;
-        let peer_cq = context.create_cq(2 * DEPTH)?;
+        let peer_cq = cq.clone().create()?;
+        let cq = cq.create()?;
         let caps = Caps {
             max_send_wr: DEPTH,
             max_recv_wr: DEPTH,
@@ -44,8 +66,9 @@ impl Pair {
         };
         let mut here = pd.create_qp::<Rc>(&cq, caps)?;
         let mut there = pd.create_qp::<Rc>(&peer_cq, caps)?;
+        let ethernet = pd.context().query_port(1)?.link_layer == LinkLayer::ETHERNET;
         let options = ConnectOptions {
-            gid_index: Some(GID_INDEX),
+            gid_index: ethernet.then_some(GID_INDEX),
             ..ConnectOptions::default()
         };
         let (a, b) = (

@@ -25,32 +25,36 @@ pub(crate) struct CreateAhReply {
 
 impl Command for CreateAh {
     type Reply = CreateAhReply;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::CreateAh;
 
     fn subject(&self) -> Subject {
         Subject::named("AH", format_args!("in PD {}", self.pd.0))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::CreateAh {
             pd_handle: self.pd.0,
             attr: self.attributes,
             ..Default::default()
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(
-                Request::write_command::<_, abi::CreateAhResp>(cmd::CREATE_AH, &core)
-                    .driver(&self.driver),
-            ),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request
+                    .write_command::<_, abi::CreateAhResp>(cmd::CREATE_AH, &core)
+                    .driver(&self.driver);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let response: abi::CreateAhResp = answer.response()?;
         Ok(CreateAhReply {
             handle: AhHandle(response.ah_handle),
-            driver: answer.driver_reply(),
+            driver: answer.driver_reply(&self.driver),
         })
     }
 }

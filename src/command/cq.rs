@@ -17,22 +17,27 @@ pub(crate) struct CreateCompChannel;
 
 impl Command for CreateCompChannel {
     type Reply = OwnedFd;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::CreateCompChannel;
 
     fn subject(&self) -> Subject {
         Subject::the("completion channel")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, abi::CreateCompChannelResp>(
-                cmd::CREATE_COMP_CHANNEL,
-                &abi::CreateCompChannel::default(),
-            )),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, abi::CreateCompChannelResp>(
+                    cmd::CREATE_COMP_CHANNEL,
+                    &abi::CreateCompChannel::default(),
+                );
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<OwnedFd, Malformed> {
         let response: abi::CreateCompChannelResp = answer.response()?;
         owned(response.fd as i32 as i64, attr::invoke_write::CORE_OUT)
@@ -66,26 +71,28 @@ pub(crate) struct CreateCqReply {
 }
 
 impl CreateCq {
-    fn native(&self) -> Request {
-        let mut request = Request::method(object::CQ, method::cq::CREATE)
+    #[inline]
+    fn native(&self, request: &mut Request) {
+        request
+            .method(object::CQ, method::cq::CREATE)
             .new_object(attr::create_cq::HANDLE)
             .u32(attr::create_cq::CQE, self.cqe)
             .u64(attr::create_cq::USER_HANDLE, self.user_handle)
             .u32(attr::create_cq::COMP_VECTOR, self.comp_vector)
             .output(attr::create_cq::RESP_CQE, size_of::<u32>());
         if let Some(fd) = self.channel {
-            request = request.fd(attr::create_cq::COMP_CHANNEL, fd);
+            request.fd(attr::create_cq::COMP_CHANNEL, fd);
         }
         if self.flags != 0 {
-            request = request.u32(attr::create_cq::FLAGS, self.flags);
+            request.u32(attr::create_cq::FLAGS, self.flags);
         }
         if let Some(fd) = self.event_fd {
-            request = request.fd(attr::create_cq::EVENT_FD, fd);
+            request.fd(attr::create_cq::EVENT_FD, fd);
         }
-        request
     }
 
-    fn legacy(&self) -> Request {
+    #[inline]
+    fn legacy(&self, request: &mut Request) {
         if self.flags == 0 {
             let core = abi::CreateCq {
                 user_handle: self.user_handle,
@@ -94,7 +101,8 @@ impl CreateCq {
                 comp_channel: self.channel.unwrap_or(-1),
                 ..Default::default()
             };
-            return Request::write_command::<_, abi::CreateCqResp>(cmd::CREATE_CQ, &core);
+            request.write_command::<_, abi::CreateCqResp>(cmd::CREATE_CQ, &core);
+            return;
         }
         let core = abi::ExCreateCq {
             user_handle: self.user_handle,
@@ -104,26 +112,29 @@ impl CreateCq {
             flags: self.flags,
             ..Default::default()
         };
-        Request::write_command::<_, abi::ExCreateCqResp>(cmd::EX_CREATE_CQ, &core)
+        request.write_command::<_, abi::ExCreateCqResp>(cmd::EX_CREATE_CQ, &core);
     }
 }
 
 impl Command for CreateCq {
     type Reply = CreateCqReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateCq;
 
     fn subject(&self) -> Subject {
         Subject::named("CQ", format_args!("of {} entries", self.cqe))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let request = match spelling {
-            Spelling::Native => self.native(),
-            Spelling::Write => self.legacy(),
-        };
-        Some(request.driver(&self.driver))
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => self.native(request),
+            Spelling::Write => self.legacy(request),
+        }
+        request.driver(&self.driver);
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let (handle, cqe) = match spelling {
             Spelling::Native => (
@@ -139,7 +150,7 @@ impl Command for CreateCq {
         Ok(CreateCqReply {
             handle: CqHandle(handle),
             cqe,
-            driver: answer.driver_reply(),
+            driver: answer.driver_reply(&self.driver),
         })
     }
 }
@@ -153,23 +164,28 @@ pub(crate) struct ReqNotifyCq {
 
 impl Command for ReqNotifyCq {
     type Reply = ();
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::ReqNotifyCq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("CQ", self.cq.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::ReqNotifyCq {
             cq_handle: self.cq.0,
             solicited_only: self.solicited_only.into(),
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, ()>(cmd::REQ_NOTIFY_CQ, &core)),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, ()>(cmd::REQ_NOTIFY_CQ, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -187,29 +203,33 @@ pub(crate) struct ResizeCq {
 impl Command for ResizeCq {
     /// The driver's private answer.
     type Reply = DriverReply;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::ResizeCq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("CQ", self.cq.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::ResizeCq {
             cq_handle: self.cq.0,
             cqe: self.cqe,
             ..Default::default()
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(
-                Request::write_command::<_, abi::ResizeCqResp>(cmd::RESIZE_CQ, &core)
-                    .driver(&self.driver),
-            ),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request
+                    .write_command::<_, abi::ResizeCqResp>(cmd::RESIZE_CQ, &core)
+                    .driver(&self.driver);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<DriverReply, Malformed> {
-        Ok(answer.driver_reply())
+        Ok(answer.driver_reply(&self.driver))
     }
 }
 
@@ -225,13 +245,15 @@ pub(crate) struct ModifyCq {
 
 impl Command for ModifyCq {
     type Reply = ();
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifyCq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("CQ", self.cq.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::ExModifyCq {
             cq_handle: self.cq.0,
             attr_mask: CqAttrMask::MODERATE.bits(),
@@ -242,11 +264,14 @@ impl Command for ModifyCq {
             reserved: 0,
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, ()>(cmd::EX_MODIFY_CQ, &core)),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, ()>(cmd::EX_MODIFY_CQ, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }

@@ -2,22 +2,45 @@
 
 use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
+use zerocopy::{Immutable, IntoBytes};
 
 use super::{Command, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
 
-/// A destroy method whose only attribute is the object's handle, with its write command beside it.
-fn destroy(
+/// The ids of a destroy method.
+struct Native {
+    object: u16,
+    method: u16,
+    /// The attribute with the object's handle.
+    handle: u16,
+    /// The attribute with room for the answer, where there is one.
+    answer: Option<u16>,
+}
+
+/// Writes a destroy command: all there is to it is the object's handle. `core` and `R` are those of the write command;
+/// the method's answer is the same struct.
+#[inline]
+fn destroy<C: IntoBytes + Immutable, R>(
+    request: &mut Request,
     spelling: Spelling,
-    native: (u16, u16, u16),
+    native: Native,
     handle: u32,
-    write: impl FnOnce() -> Request,
-) -> Option<Request> {
-    let (object, method, attribute) = native;
-    Some(match spelling {
-        Spelling::Native => Request::method(object, method).handle(attribute, handle),
-        Spelling::Write => write(),
-    })
+    command: u32,
+    core: &C,
+) {
+    match spelling {
+        Spelling::Native => {
+            request
+                .method(native.object, native.method)
+                .handle(native.handle, handle);
+            if let Some(answer) = native.answer {
+                request.output(answer, size_of::<R>());
+            }
+        }
+        Spelling::Write => {
+            request.write_command::<_, R>(command, core);
+        }
+    }
 }
 
 /// Frees a protection domain.
@@ -26,24 +49,28 @@ pub(crate) struct DeallocPd(pub(crate) PdHandle);
 
 impl Command for DeallocPd {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DeallocPd;
 
     fn subject(&self) -> Subject {
         Subject::numbered("PD", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let ids = (object::PD, method::pd::DESTROY, attr::destroy_pd::HANDLE);
-        destroy(spelling, ids, self.0.0, || {
-            Request::write_command::<_, ()>(
-                cmd::DEALLOC_PD,
-                &abi::DeallocPd {
-                    pd_handle: self.0.0,
-                },
-            )
-        })
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        let native = Native {
+            object: object::PD,
+            method: method::pd::DESTROY,
+            handle: attr::destroy_pd::HANDLE,
+            answer: None,
+        };
+        let core = abi::DeallocPd {
+            pd_handle: self.0.0,
+        };
+        destroy::<_, ()>(request, spelling, native, self.0.0, cmd::DEALLOC_PD, &core);
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -55,24 +82,28 @@ pub(crate) struct DeregMr(pub(crate) MrHandle);
 
 impl Command for DeregMr {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DeregMr;
 
     fn subject(&self) -> Subject {
         Subject::numbered("MR", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let ids = (object::MR, method::mr::DESTROY, attr::destroy_mr::HANDLE);
-        destroy(spelling, ids, self.0.0, || {
-            Request::write_command::<_, ()>(
-                cmd::DEREG_MR,
-                &abi::DeregMr {
-                    mr_handle: self.0.0,
-                },
-            )
-        })
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        let native = Native {
+            object: object::MR,
+            method: method::mr::DESTROY,
+            handle: attr::destroy_mr::HANDLE,
+            answer: None,
+        };
+        let core = abi::DeregMr {
+            mr_handle: self.0.0,
+        };
+        destroy::<_, ()>(request, spelling, native, self.0.0, cmd::DEREG_MR, &core);
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -84,24 +115,28 @@ pub(crate) struct DestroyAh(pub(crate) AhHandle);
 
 impl Command for DestroyAh {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DestroyAh;
 
     fn subject(&self) -> Subject {
         Subject::numbered("AH", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let ids = (object::AH, method::ah::DESTROY, attr::destroy_ah::HANDLE);
-        destroy(spelling, ids, self.0.0, || {
-            Request::write_command::<_, ()>(
-                cmd::DESTROY_AH,
-                &abi::DestroyAh {
-                    ah_handle: self.0.0,
-                },
-            )
-        })
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        let native = Native {
+            object: object::AH,
+            method: method::ah::DESTROY,
+            handle: attr::destroy_ah::HANDLE,
+            answer: None,
+        };
+        let core = abi::DestroyAh {
+            ah_handle: self.0.0,
+        };
+        destroy::<_, ()>(request, spelling, native, self.0.0, cmd::DESTROY_AH, &core);
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -114,29 +149,36 @@ pub(crate) struct DestroyCq(pub(crate) CqHandle);
 impl Command for DestroyCq {
     /// How many completion events and asynchronous events of the CQ were read.
     type Reply = abi::DestroyCqResp;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DestroyCq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("CQ", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let ids = (object::CQ, method::cq::DESTROY, attr::destroy_cq::HANDLE);
-        let request = destroy(spelling, ids, self.0.0, || {
-            let core = abi::DestroyCq {
-                cq_handle: self.0.0,
-                ..Default::default()
-            };
-            Request::write_command::<_, abi::DestroyCqResp>(cmd::DESTROY_CQ, &core)
-        })?;
-        Some(match spelling {
-            Spelling::Native => {
-                request.output(attr::destroy_cq::RESP, size_of::<abi::DestroyCqResp>())
-            }
-            Spelling::Write => request,
-        })
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        let native = Native {
+            object: object::CQ,
+            method: method::cq::DESTROY,
+            handle: attr::destroy_cq::HANDLE,
+            answer: Some(attr::destroy_cq::RESP),
+        };
+        let core = abi::DestroyCq {
+            cq_handle: self.0.0,
+            ..Default::default()
+        };
+        destroy::<_, abi::DestroyCqResp>(
+            request,
+            spelling,
+            native,
+            self.0.0,
+            cmd::DESTROY_CQ,
+            &core,
+        );
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         match spelling {
             Spelling::Native => answer.answer(attr::destroy_cq::RESP),
@@ -152,29 +194,36 @@ pub(crate) struct DestroyQp(pub(crate) QpHandle);
 impl Command for DestroyQp {
     /// How many asynchronous events of the QP were read.
     type Reply = abi::DestroyQpResp;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DestroyQp;
 
     fn subject(&self) -> Subject {
         Subject::numbered("QP", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let ids = (object::QP, method::qp::DESTROY, attr::destroy_qp::HANDLE);
-        let request = destroy(spelling, ids, self.0.0, || {
-            let core = abi::DestroyQp {
-                qp_handle: self.0.0,
-                ..Default::default()
-            };
-            Request::write_command::<_, abi::DestroyQpResp>(cmd::DESTROY_QP, &core)
-        })?;
-        Some(match spelling {
-            Spelling::Native => {
-                request.output(attr::destroy_qp::RESP, size_of::<abi::DestroyQpResp>())
-            }
-            Spelling::Write => request,
-        })
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        let native = Native {
+            object: object::QP,
+            method: method::qp::DESTROY,
+            handle: attr::destroy_qp::HANDLE,
+            answer: Some(attr::destroy_qp::RESP),
+        };
+        let core = abi::DestroyQp {
+            qp_handle: self.0.0,
+            ..Default::default()
+        };
+        destroy::<_, abi::DestroyQpResp>(
+            request,
+            spelling,
+            native,
+            self.0.0,
+            cmd::DESTROY_QP,
+            &core,
+        );
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         match spelling {
             Spelling::Native => answer.answer(attr::destroy_qp::RESP),
@@ -190,29 +239,36 @@ pub(crate) struct DestroySrq(pub(crate) SrqHandle);
 impl Command for DestroySrq {
     /// How many asynchronous events of the SRQ were read.
     type Reply = abi::DestroySrqResp;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DestroySrq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("SRQ", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let ids = (object::SRQ, method::srq::DESTROY, attr::destroy_srq::HANDLE);
-        let request = destroy(spelling, ids, self.0.0, || {
-            let core = abi::DestroySrq {
-                srq_handle: self.0.0,
-                ..Default::default()
-            };
-            Request::write_command::<_, abi::DestroySrqResp>(cmd::DESTROY_SRQ, &core)
-        })?;
-        Some(match spelling {
-            Spelling::Native => {
-                request.output(attr::destroy_srq::RESP, size_of::<abi::DestroySrqResp>())
-            }
-            Spelling::Write => request,
-        })
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        let native = Native {
+            object: object::SRQ,
+            method: method::srq::DESTROY,
+            handle: attr::destroy_srq::HANDLE,
+            answer: Some(attr::destroy_srq::RESP),
+        };
+        let core = abi::DestroySrq {
+            srq_handle: self.0.0,
+            ..Default::default()
+        };
+        destroy::<_, abi::DestroySrqResp>(
+            request,
+            spelling,
+            native,
+            self.0.0,
+            cmd::DESTROY_SRQ,
+            &core,
+        );
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         match spelling {
             Spelling::Native => answer.answer(attr::destroy_srq::RESP),

@@ -30,32 +30,36 @@ pub(crate) struct GetContextReply {
 
 impl Command for GetContext {
     type Reply = GetContextReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::GetContext;
 
     fn subject(&self) -> Subject {
         Subject::the("device")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let request = match spelling {
-            Spelling::Native => Request::method(object::DEVICE, method::device::GET_CONTEXT)
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => request
+                .method(object::DEVICE, method::device::GET_CONTEXT)
                 .output(attr::get_context::NUM_COMP_VECTORS, size_of::<u32>())
                 .output(attr::get_context::CORE_SUPPORT, size_of::<u64>()),
-            Spelling::Write => Request::write_command::<_, abi::GetContextResp>(
+            Spelling::Write => request.write_command::<_, abi::GetContextResp>(
                 cmd::GET_CONTEXT,
                 &abi::GetContext::default(),
             ),
         };
-        Some(request.driver(&self.driver))
+        request.driver(&self.driver);
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         match spelling {
             Spelling::Native => Ok(GetContextReply {
                 num_comp_vectors: answer.answer(attr::get_context::NUM_COMP_VECTORS)?,
                 core_support: answer.answer(attr::get_context::CORE_SUPPORT).unwrap_or(0),
                 async_fd: None,
-                driver: answer.driver_reply(),
+                driver: answer.driver_reply(&self.driver),
             }),
             Spelling::Write => {
                 let response: abi::GetContextResp = answer.response()?;
@@ -66,7 +70,7 @@ impl Command for GetContext {
                         response.async_fd.into(),
                         attr::invoke_write::CORE_OUT,
                     )?),
-                    driver: answer.driver_reply(),
+                    driver: answer.driver_reply(&self.driver),
                 })
             }
         }
@@ -87,22 +91,26 @@ pub(crate) struct AllocAsyncFd;
 
 impl Command for AllocAsyncFd {
     type Reply = OwnedFd;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::AllocAsyncFd;
 
     fn subject(&self) -> Subject {
         Subject::the("context")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::ASYNC_EVENT, method::async_event::ALLOC)
-                    .new_object(attr::async_event_alloc::FD_HANDLE),
-            ),
-            Spelling::Write => None,
+            Spelling::Native => {
+                request
+                    .method(object::ASYNC_EVENT, method::async_event::ALLOC)
+                    .new_object(attr::async_event_alloc::FD_HANDLE);
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<OwnedFd, Malformed> {
         let fd = answer.new_fd(attr::async_event_alloc::FD_HANDLE)?;
         owned(fd.into(), attr::async_event_alloc::FD_HANDLE)
@@ -115,22 +123,27 @@ pub(crate) struct QueryDevice;
 
 impl Command for QueryDevice {
     type Reply = ExQueryDeviceResp;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::QueryDevice;
 
     fn subject(&self) -> Subject {
         Subject::the("device")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, ExQueryDeviceResp>(
-                cmd::EX_QUERY_DEVICE,
-                &abi::ExQueryDevice::default(),
-            )),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, ExQueryDeviceResp>(
+                    cmd::EX_QUERY_DEVICE,
+                    &abi::ExQueryDevice::default(),
+                );
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         answer.response()
     }
@@ -144,15 +157,18 @@ pub(crate) struct QueryPort {
 
 impl Command for QueryPort {
     type Reply = QueryPortRespEx;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryPort;
 
     fn subject(&self) -> Subject {
         Subject::numbered("port", self.port.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        Some(match spelling {
-            Spelling::Native => Request::method(object::DEVICE, method::device::QUERY_PORT)
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => request
+                .method(object::DEVICE, method::device::QUERY_PORT)
                 .constant(attr::query_port::PORT_NUM, self.port.into())
                 .output(attr::query_port::RESP, size_of::<QueryPortRespEx>()),
             Spelling::Write => {
@@ -160,11 +176,12 @@ impl Command for QueryPort {
                     port_num: self.port,
                     ..Default::default()
                 };
-                Request::write_command::<_, QueryPortResp>(cmd::QUERY_PORT, &core)
+                request.write_command::<_, QueryPortResp>(cmd::QUERY_PORT, &core)
             }
-        })
+        };
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         match spelling {
             Spelling::Native => answer.answer(attr::query_port::RESP),
@@ -193,28 +210,32 @@ impl QueryGidTable {
 
 impl Command for QueryGidTable {
     type Reply = Vec<GidEntry>;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryGidTable;
 
     fn subject(&self) -> Subject {
         Subject::the("device")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let room = self.room.min(Self::MAX) * size_of::<GidEntry>();
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::DEVICE, method::device::QUERY_GID_TABLE)
+            Spelling::Native => {
+                request
+                    .method(object::DEVICE, method::device::QUERY_GID_TABLE)
                     .constant(
                         attr::query_gid_table::ENTRY_SIZE,
                         size_of::<GidEntry>() as u64,
                     )
                     .output(attr::query_gid_table::RESP_ENTRIES, room)
-                    .output(attr::query_gid_table::RESP_NUM_ENTRIES, size_of::<u64>()),
-            ),
-            Spelling::Write => None,
+                    .output(attr::query_gid_table::RESP_NUM_ENTRIES, size_of::<u64>());
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let count: u64 = answer.answer(attr::query_gid_table::RESP_NUM_ENTRIES)?;
         if count == 0 {
@@ -241,26 +262,30 @@ pub(crate) struct QueryGid {
 
 impl Command for QueryGid {
     type Reply = GidEntry;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryGid;
 
     fn subject(&self) -> Subject {
         Subject::named("GID", format_args!("{} of port {}", self.index, self.port))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::DEVICE, method::device::QUERY_GID_ENTRY)
+            Spelling::Native => {
+                request
+                    .method(object::DEVICE, method::device::QUERY_GID_ENTRY)
                     .constant(attr::query_gid_entry::PORT, self.port.into())
                     .constant(attr::query_gid_entry::GID_INDEX, self.index.into())
                     // None are defined, but without the attribute the kernel refuses.
                     .constant(attr::query_gid_entry::FLAGS, 0)
-                    .output(attr::query_gid_entry::RESP_ENTRY, size_of::<GidEntry>()),
-            ),
-            Spelling::Write => None,
+                    .output(attr::query_gid_entry::RESP_ENTRY, size_of::<GidEntry>());
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         answer.answer(attr::query_gid_entry::RESP_ENTRY)
     }

@@ -4,13 +4,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
-use smallvec::SmallVec;
-use uverbs_uapi::ioctl::{IoctlAttr, IoctlHdr, RDMA_VERBS_IOCTL};
+use tracing::Level;
+use uverbs_uapi::ioctl::RDMA_VERBS_IOCTL;
 use uverbs_uapi::{cmd, write as abi};
 
 use super::routes::{Carrier, Routes};
 use super::write::WriteBuffer;
-use super::{Command, Request, Route, Spelling};
+use super::{Command, Malformed, Request, Route};
 use crate::error::{Cause, Error, Result, Verb};
 
 /// An open uverbs file, the driver behind it, and what is known of its kernel.
@@ -37,22 +37,22 @@ impl CommandFd {
     }
 
     /// Sends a command the best way that this kernel has, and reads its answer.
+    #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
-        let mut native = command.encode(Spelling::Native);
         loop {
-            let route = self.routes.choose(C::VERB, native.is_some());
-            let request = route.and_then(|(spelling, _)| match spelling {
-                Spelling::Native => native.take(),
-                Spelling::Write => command.encode(Spelling::Write),
-            });
-            let (Some((spelling, carrier)), Some(mut request)) = (route, request) else {
+            let Some((spelling, carrier)) = self.routes.choose(C::VERB, C::NATIVE) else {
                 return Err(self.no_route(command));
             };
+            let mut request = Request::new();
+            command.encode(spelling, &mut request);
+            if request.is_empty() {
+                return Err(self.no_route(command));
+            }
             match self.send(C::VERB, &mut request, carrier) {
                 Ok(()) => {
-                    return command.decode(spelling, &request).map_err(|malformed| {
-                        Error::malformed(C::VERB, command.subject(), malformed.to_string())
-                    });
+                    return command
+                        .decode(spelling, &request)
+                        .map_err(|malformed| self.malformed(command, malformed));
                 }
                 Err(errno) => {
                     let probe = || self.invokes_write();
@@ -67,15 +67,25 @@ impl CommandFd {
     /// Whether the kernel has `INVOKE_WRITE`: QUERY_DEVICE without room for its answer is then ENOSPC.
     fn invokes_write(&self) -> bool {
         let core = abi::QueryDevice::default();
-        let mut probe = Request::write_command::<_, ()>(cmd::QUERY_DEVICE, &core);
+        let mut probe = Request::new();
+        probe.write_command::<_, ()>(cmd::QUERY_DEVICE, &core);
         matches!(self.ioctl(&mut probe), Err(Errno::NOSPC) | Ok(()))
     }
 
+    #[inline(always)]
     fn send(&self, verb: Verb, request: &mut Request, carrier: Carrier) -> Result<(), Errno> {
         let result = match carrier {
             Carrier::Ioctl => self.ioctl(request),
             Carrier::Write => self.write(request),
         };
+        if tracing::enabled!(target: "uverbs::command", Level::TRACE) {
+            self.trace(verb, request, carrier, result);
+        }
+        result
+    }
+
+    #[cold]
+    fn trace(&self, verb: Verb, request: &Request, carrier: Carrier, result: Result<(), Errno>) {
         tracing::trace!(
             target: "uverbs::command",
             fd = self.fd.as_raw_fd(),
@@ -83,27 +93,25 @@ impl CommandFd {
             "{verb}: {request} -> {}",
             result.map_or_else(|errno| errno.to_string(), |()| "ok".into()),
         );
-        result
     }
 
+    #[inline(always)]
     fn ioctl(&self, request: &mut Request) -> Result<(), Errno> {
-        let mut frame = Frame::new(request, self.driver_id);
+        request.arm(self.driver_id);
         // The kernel may have created the object before a signal came only if it then reports success, so
         // an interrupted method can be sent again.
         loop {
-            // SAFETY: the frame is laid out as RDMA_VERBS_IOCTL wants, its header gives its true length, and
-            // every pointer in it leads into `request`'s bytes with the length that stands beside it;
-            // `request` is borrowed and not touched until the call returns.
-            match unsafe { ioctl::ioctl(&self.fd, &mut frame) } {
+            // SAFETY: the request is armed: its frame is laid out as RDMA_VERBS_IOCTL wants, its header gives its
+            // true length, and every address in it leads into the request's bytes with the length that stands
+            // beside it; it is borrowed and not touched until the call returns.
+            match unsafe { ioctl::ioctl(&self.fd, Frame(request.frame())) } {
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-                Ok(()) => break,
+                result => return result,
             }
         }
-        request.absorb(frame.attributes());
-        Ok(())
     }
 
+    #[inline(never)]
     fn write(&self, request: &mut Request) -> Result<(), Errno> {
         let mut command = WriteBuffer::new(request);
         command.aim();
@@ -119,6 +127,7 @@ impl CommandFd {
         Ok(())
     }
 
+    #[cold]
     fn no_route<C: Command>(&self, command: &C) -> Error {
         Error::unsupported(
             C::VERB,
@@ -127,6 +136,12 @@ impl CommandFd {
         )
     }
 
+    #[cold]
+    fn malformed<C: Command>(&self, command: &C, malformed: Malformed) -> Error {
+        Error::malformed(C::VERB, command.subject(), malformed.to_string())
+    }
+
+    #[cold]
     fn refused<C: Command>(&self, command: &C, errno: Errno) -> Error {
         let cause = match errno {
             Errno::OPNOTSUPP | Errno::NOSYS => {
@@ -147,54 +162,12 @@ impl AsFd for CommandFd {
     }
 }
 
-/// An ioctl frame as the kernel reads it: the header, then the attributes.
-#[derive(Debug, Default)]
-pub(super) struct Frame {
-    words: SmallVec<[u64; Frame::INLINE]>,
-}
+/// Where the frame of an armed request starts.
+struct Frame(*mut u8);
 
-impl Frame {
-    /// Room for 16 attributes without an allocation.
-    const INLINE: usize = (size_of::<IoctlHdr>() + 16 * size_of::<IoctlAttr>()) / 8;
-    const HEADER: usize = size_of::<IoctlHdr>() / 8;
-
-    /// The frame of a request, with pointers into it: good until the request is moved or changed.
-    pub(super) fn new(request: &mut Request, driver_id: u32) -> Self {
-        let attributes = request.attributes();
-        let length = size_of::<IoctlHdr>() + attributes.len() * size_of::<IoctlAttr>();
-        let header = IoctlHdr {
-            length: length as u16,
-            object_id: request.object_id(),
-            method_id: request.method_id(),
-            num_attrs: attributes.len() as u16,
-            driver_id,
-            ..IoctlHdr::default()
-        };
-        let mut words = SmallVec::new();
-        words.extend_from_slice(&zerocopy::transmute!(header) as &[u64; Self::HEADER]);
-        for attribute in attributes {
-            let pair: [u64; 2] = zerocopy::transmute!(attribute);
-            words.extend_from_slice(&pair);
-        }
-        Self { words }
-    }
-
-    /// The bytes that the kernel reads.
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> &[u8] {
-        zerocopy::IntoBytes::as_bytes(self.words.as_slice())
-    }
-
-    /// The attributes, with what the kernel wrote into them.
-    fn attributes(&self) -> &[IoctlAttr] {
-        use zerocopy::{FromBytes, IntoBytes};
-        <[IoctlAttr]>::ref_from_bytes(self.words[Self::HEADER..].as_bytes()).unwrap_or(&[])
-    }
-}
-
-// SAFETY: the opcode is the one that belongs to a frame of this layout, and the pointer leads to a frame
-// that starts with a header giving its length. The kernel reads and writes within that length.
-unsafe impl Ioctl for &mut Frame {
+// SAFETY: the opcode is the one that belongs to a frame, and the pointer leads to a frame that starts with a header
+// giving its length. The kernel reads and writes within that length.
+unsafe impl Ioctl for Frame {
     type Output = ();
 
     const IS_MUTATING: bool = true;
@@ -204,7 +177,7 @@ unsafe impl Ioctl for &mut Frame {
     }
 
     fn as_ptr(&mut self) -> *mut core::ffi::c_void {
-        self.words.as_mut_ptr().cast()
+        self.0.cast()
     }
 
     unsafe fn output_from_ptr(_: IoctlOutput, _: *mut core::ffi::c_void) -> rustix::io::Result<()> {
@@ -221,10 +194,10 @@ pub(crate) struct Prepared(Box<Buffers>);
 #[derive(Debug)]
 struct Buffers {
     carrier: Carrier,
-    frame: Frame,
     /// What write(2) is given; its answer goes to `response`.
     write: Box<[u8]>,
     response: WriteBuffer,
+    /// Armed from the start.
     request: Request,
 }
 
@@ -235,7 +208,6 @@ impl CommandFd {
         let carrier = self.routes.doorbell();
         let mut buffers = Box::new(Buffers {
             carrier,
-            frame: Frame::default(),
             write: Box::default(),
             response,
             request,
@@ -243,7 +215,7 @@ impl CommandFd {
         // Only now, when nothing moves any more, are there addresses to write down.
         buffers.response.aim();
         buffers.write = buffers.response.buffer.as_slice().into();
-        buffers.frame = Frame::new(&mut buffers.request, self.driver_id);
+        buffers.request.arm(self.driver_id);
         Prepared(buffers)
     }
 
@@ -275,8 +247,8 @@ impl CommandFd {
 
     fn repeat_by_ioctl(&self, command: &mut Prepared) -> Result<(), Errno> {
         loop {
-            // SAFETY: as in `ioctl`; the request that the frame points into is boxed beside it.
-            match unsafe { ioctl::ioctl(&self.fd, &mut command.0.frame) } {
+            // SAFETY: as in `ioctl`; the request is boxed, and stays armed.
+            match unsafe { ioctl::ioctl(&self.fd, Frame(command.0.request.frame())) } {
                 Err(Errno::INTR) => {}
                 result => return result,
             }

@@ -18,8 +18,9 @@ fn abuse<C: Command>(command: &C, source: &mut dyn FnMut() -> u64, keep: impl Fn
 where
     C::Reply: Debug,
 {
+    assert_eq!(request(command, Spelling::Native).is_some(), C::NATIVE);
     for spelling in [Spelling::Native, Spelling::Write] {
-        let Some(mut answer) = command.encode(spelling) else {
+        let Some(mut answer) = request(command, spelling) else {
             continue;
         };
         answer.scramble(&mut *source);

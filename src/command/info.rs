@@ -27,27 +27,30 @@ pub(crate) struct QueryContextReply {
 
 impl Command for QueryContext {
     type Reply = QueryContextReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryContext;
 
     fn subject(&self) -> Subject {
         Subject::the("context")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
             Spelling::Native => {
-                let request = Request::method(object::DEVICE, method::device::QUERY_CONTEXT)
+                request
+                    .method(object::DEVICE, method::device::QUERY_CONTEXT)
                     .output(attr::query_context::NUM_COMP_VECTORS, size_of::<u32>())
                     .output(attr::query_context::CORE_SUPPORT, size_of::<u64>());
-                Some(match self.driver_answer {
-                    Some((id, bytes)) => request.output(id, bytes),
-                    None => request,
-                })
+                if let Some((id, bytes)) = self.driver_answer {
+                    request.output(id, bytes);
+                }
             }
-            Spelling::Write => None,
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         Ok(QueryContextReply {
             num_comp_vectors: answer.answer(attr::query_context::NUM_COMP_VECTORS)?,
@@ -85,25 +88,29 @@ impl InfoHandles {
 
 impl Command for InfoHandles {
     type Reply = Vec<u32>;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::InfoHandles;
 
     fn subject(&self) -> Subject {
         Subject::the("context")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let room = self.room.clamp(1, Self::MAX) * size_of::<u32>();
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::DEVICE, method::device::INFO_HANDLES)
+            Spelling::Native => {
+                request
+                    .method(object::DEVICE, method::device::INFO_HANDLES)
                     .constant(attr::info_handles::OBJECT_ID, self.object.into())
                     .output(attr::info_handles::TOTAL_HANDLES, size_of::<u32>())
-                    .output(attr::info_handles::HANDLES_LIST, room),
-            ),
-            Spelling::Write => None,
+                    .output(attr::info_handles::HANDLES_LIST, room);
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let count: u32 = answer.answer(attr::info_handles::TOTAL_HANDLES)?;
         let bytes = answer.answer_bytes(attr::info_handles::HANDLES_LIST)?;

@@ -18,13 +18,15 @@ pub(crate) struct AttachMcast {
 
 impl Command for AttachMcast {
     type Reply = ();
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::AttachMcast;
 
     fn subject(&self) -> Subject {
         Subject::numbered("QP", self.qp.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let Self { qp, gid, mlid } = *self;
         let core = abi::AttachMcast {
             gid: gid.raw(),
@@ -33,11 +35,14 @@ impl Command for AttachMcast {
             reserved: 0,
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, ()>(cmd::ATTACH_MCAST, &core)),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, ()>(cmd::ATTACH_MCAST, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -54,13 +59,15 @@ pub(crate) struct DetachMcast {
 
 impl Command for DetachMcast {
     type Reply = ();
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::DetachMcast;
 
     fn subject(&self) -> Subject {
         Subject::numbered("QP", self.qp.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let Self { qp, gid, mlid } = *self;
         let core = abi::DetachMcast {
             gid: gid.raw(),
@@ -69,11 +76,14 @@ impl Command for DetachMcast {
             reserved: 0,
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, ()>(cmd::DETACH_MCAST, &core)),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, ()>(cmd::DETACH_MCAST, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }

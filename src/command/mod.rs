@@ -19,6 +19,7 @@
 )]
 
 mod ah;
+mod bytes;
 mod cq;
 mod destroy;
 mod device;
@@ -78,11 +79,15 @@ pub(crate) trait Command: Debug {
     /// The verb, for errors and traces.
     const VERB: Verb;
 
+    /// Whether the kernel's ABI has the verb as an ioctl method.
+    const NATIVE: bool;
+
     /// The object that the verb is called on or is to create.
     fn subject(&self) -> Subject;
 
-    /// The command in one spelling, or `None` if the kernel's ABI has no such spelling of it.
-    fn encode(&self, spelling: Spelling) -> Option<Request>;
+    /// Writes the command in one spelling into an empty request, which stays empty if the kernel's ABI has no such
+    /// spelling of it, as [`Self::NATIVE`] tells of one.
+    fn encode(&self, spelling: Spelling, request: &mut Request);
 
     /// Reads the kernel's answer out of the request that was sent.
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed>;

@@ -35,6 +35,7 @@ pub(crate) struct RegMrReply {
 
 impl Command for RegMr {
     type Reply = RegMrReply;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::RegMr;
 
     fn subject(&self) -> Subject {
@@ -47,13 +48,14 @@ impl Command for RegMr {
         )
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
             // Linux 7.2 has a method for it, MR.REG. But it leaves the I/O virtual address and the length of
             // the kernel's own region unset, which rxe checks accesses against: such a region can be made
             // and not be used (tests/verbs/native_mr.rs would notice a change). The write command sets them,
             // and every kernel has it.
-            Spelling::Native => None,
+            Spelling::Native => {}
             Spelling::Write => {
                 let core = abi::RegMr {
                     start: self.address,
@@ -63,14 +65,12 @@ impl Command for RegMr {
                     access_flags: self.access,
                     ..Default::default()
                 };
-                Some(Request::write_command::<_, abi::RegMrResp>(
-                    cmd::REG_MR,
-                    &core,
-                ))
+                request.write_command::<_, abi::RegMrResp>(cmd::REG_MR, &core);
             }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let abi::RegMrResp {
             mr_handle,
@@ -103,6 +103,7 @@ pub(crate) struct RegDmabufMr {
 
 impl Command for RegDmabufMr {
     type Reply = RegMrReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::RegDmabufMr;
 
     fn subject(&self) -> Subject {
@@ -115,11 +116,13 @@ impl Command for RegDmabufMr {
         )
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         use attr::reg_dmabuf_mr as id;
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::MR, method::mr::REG_DMABUF)
+            Spelling::Native => {
+                request
+                    .method(object::MR, method::mr::REG_DMABUF)
                     .new_object(id::HANDLE)
                     .handle(id::PD_HANDLE, self.pd.0)
                     .u64(id::OFFSET, self.offset)
@@ -129,12 +132,13 @@ impl Command for RegDmabufMr {
                     .u32(id::FD, self.fd as u32)
                     .u32(id::ACCESS_FLAGS, self.access)
                     .output(id::RESP_LKEY, size_of::<u32>())
-                    .output(id::RESP_RKEY, size_of::<u32>()),
-            ),
-            Spelling::Write => None,
+                    .output(id::RESP_RKEY, size_of::<u32>());
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         use attr::reg_dmabuf_mr as id;
         Ok(RegMrReply {
@@ -152,22 +156,24 @@ pub(crate) struct ReregMr(pub(crate) abi::ReregMr);
 impl Command for ReregMr {
     /// The keys from then on.
     type Reply = abi::ReregMrResp;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::ReregMr;
 
     fn subject(&self) -> Subject {
         Subject::numbered("MR", self.0.mr_handle.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, abi::ReregMrResp>(
-                cmd::REREG_MR,
-                &self.0,
-            )),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, abi::ReregMrResp>(cmd::REREG_MR, &self.0);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         answer.response()
     }
@@ -190,27 +196,31 @@ pub(crate) struct QueryMrReply {
 
 impl Command for QueryMr {
     type Reply = QueryMrReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryMr;
 
     fn subject(&self) -> Subject {
         Subject::numbered("MR", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         use attr::query_mr as id;
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::MR, method::mr::QUERY)
+            Spelling::Native => {
+                request
+                    .method(object::MR, method::mr::QUERY)
                     .handle(id::HANDLE, self.0.0)
                     .output(id::RESP_LKEY, size_of::<u32>())
                     .output(id::RESP_RKEY, size_of::<u32>())
                     .output(id::RESP_LENGTH, size_of::<u64>())
-                    .output(id::RESP_IOVA, size_of::<u64>()),
-            ),
-            Spelling::Write => None,
+                    .output(id::RESP_IOVA, size_of::<u64>());
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         use attr::query_mr as id;
         Ok(QueryMrReply {
@@ -238,26 +248,30 @@ impl AdviseMr {
 
 impl Command for AdviseMr {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::AdviseMr;
 
     fn subject(&self) -> Subject {
         Subject::named("MRs", format_args!("in PD {}", self.pd.0))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         use attr::advise_mr as id;
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::MR, method::mr::ADVISE)
+            Spelling::Native => {
+                request
+                    .method(object::MR, method::mr::ADVISE)
                     .handle(id::PD_HANDLE, self.pd.0)
                     .constant(id::ADVICE, self.advice.0.into())
                     .u32(id::FLAGS, self.flags.bits())
-                    .array(id::SGE_LIST, &self.parts),
-            ),
-            Spelling::Write => None,
+                    .array(id::SGE_LIST, &self.parts);
+            }
+            Spelling::Write => {}
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }

@@ -17,29 +17,29 @@ pub(crate) struct AllocMw {
 impl Command for AllocMw {
     /// The window, and its key before the first bind.
     type Reply = (MwHandle, u32);
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::AllocMw;
 
     fn subject(&self) -> Subject {
         Subject::named("MW", format_args!("in PD {}", self.pd.0))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => None,
+            Spelling::Native => {}
             Spelling::Write => {
                 let core = abi::AllocMw {
                     pd_handle: self.pd.0,
                     mw_type: self.kind.0 as u8,
                     ..Default::default()
                 };
-                Some(Request::write_command::<_, abi::AllocMwResp>(
-                    cmd::ALLOC_MW,
-                    &core,
-                ))
+                request.write_command::<_, abi::AllocMwResp>(cmd::ALLOC_MW, &core);
             }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let abi::AllocMwResp {
             mw_handle, rkey, ..
@@ -54,25 +54,29 @@ pub(crate) struct DeallocMw(pub(crate) MwHandle);
 
 impl Command for DeallocMw {
     type Reply = ();
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::DeallocMw;
 
     fn subject(&self) -> Subject {
         Subject::numbered("MW", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        Some(match spelling {
-            Spelling::Native => Request::method(object::MW, method::mw::DESTROY)
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => request
+                .method(object::MW, method::mw::DESTROY)
                 .handle(attr::destroy_mw::HANDLE, self.0.0),
-            Spelling::Write => Request::write_command::<_, ()>(
+            Spelling::Write => request.write_command::<_, ()>(
                 cmd::DEALLOC_MW,
                 &abi::DeallocMw {
                     mw_handle: self.0.0,
                 },
             ),
-        })
+        };
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }

@@ -15,27 +15,31 @@ pub(crate) struct AllocPd {
 
 impl Command for AllocPd {
     type Reply = (PdHandle, DriverReply);
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::AllocPd;
 
     fn subject(&self) -> Subject {
         Subject::the("PD")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(
-                Request::write_command::<_, abi::AllocPdResp>(
-                    cmd::ALLOC_PD,
-                    &abi::AllocPd::default(),
-                )
-                .driver(&self.driver),
-            ),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request
+                    .write_command::<_, abi::AllocPdResp>(cmd::ALLOC_PD, &abi::AllocPd::default())
+                    .driver(&self.driver);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let response: abi::AllocPdResp = answer.response()?;
-        Ok((PdHandle(response.pd_handle), answer.driver_reply()))
+        Ok((
+            PdHandle(response.pd_handle),
+            answer.driver_reply(&self.driver),
+        ))
     }
 }

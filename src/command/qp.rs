@@ -39,8 +39,10 @@ pub(crate) struct CreateQpReply {
 }
 
 impl CreateQp {
-    fn native(&self) -> Request {
-        let mut request = Request::method(object::QP, method::qp::CREATE)
+    #[inline]
+    fn native(&self, request: &mut Request) {
+        request
+            .method(object::QP, method::qp::CREATE)
             .new_object(attr::create_qp::HANDLE)
             .handle(attr::create_qp::PD_HANDLE, self.pd.0)
             .handle(attr::create_qp::SEND_CQ_HANDLE, self.send_cq.0)
@@ -51,18 +53,18 @@ impl CreateQp {
             .output(attr::create_qp::RESP_CAP, size_of::<QpCap>())
             .output(attr::create_qp::RESP_QP_NUM, size_of::<u32>());
         if let Some(srq) = self.srq {
-            request = request.handle(attr::create_qp::SRQ_HANDLE, srq.0);
+            request.handle(attr::create_qp::SRQ_HANDLE, srq.0);
         }
         if self.sq_sig_all {
-            request = request.u32(attr::create_qp::FLAGS, QpCreateFlags::SQ_SIG_ALL.bits());
+            request.u32(attr::create_qp::FLAGS, QpCreateFlags::SQ_SIG_ALL.bits());
         }
         if let Some(fd) = self.event_fd {
-            request = request.fd(attr::create_qp::EVENT_FD, fd);
+            request.fd(attr::create_qp::EVENT_FD, fd);
         }
-        request
     }
 
-    fn legacy(&self) -> Request {
+    #[inline]
+    fn legacy(&self, request: &mut Request) {
         let core = abi::CreateQp {
             user_handle: self.user_handle,
             pd_handle: self.pd.0,
@@ -79,26 +81,29 @@ impl CreateQp {
             is_srq: self.srq.is_some().into(),
             ..Default::default()
         };
-        Request::write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)
+        request.write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core);
     }
 }
 
 impl Command for CreateQp {
     type Reply = CreateQpReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateQp;
 
     fn subject(&self) -> Subject {
         Subject::named("QP", format_args!("in PD {}", self.pd.0))
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let request = match spelling {
-            Spelling::Native => self.native(),
-            Spelling::Write => self.legacy(),
-        };
-        Some(request.driver(&self.driver))
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match spelling {
+            Spelling::Native => self.native(request),
+            Spelling::Write => self.legacy(request),
+        }
+        request.driver(&self.driver);
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let (handle, qpn, cap) = match spelling {
             Spelling::Native => (
@@ -122,7 +127,7 @@ impl Command for CreateQp {
             handle: QpHandle(handle),
             qpn,
             cap,
-            driver: answer.driver_reply(),
+            driver: answer.driver_reply(&self.driver),
         })
     }
 }
@@ -138,28 +143,31 @@ pub(crate) struct ModifyQp {
 
 impl Command for ModifyQp {
     type Reply = ();
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifyQp;
 
     fn subject(&self) -> Subject {
         Subject::numbered("QP", self.base.qp_handle.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
-        let request = match (spelling, self.rate_limit) {
-            (Spelling::Native, _) => return None,
-            (Spelling::Write, None) => Request::write_command::<_, ()>(cmd::MODIFY_QP, &self.base),
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        match (spelling, self.rate_limit) {
+            (Spelling::Native, _) => return,
+            (Spelling::Write, None) => request.write_command::<_, ()>(cmd::MODIFY_QP, &self.base),
             (Spelling::Write, Some(rate_limit)) => {
                 let core = abi::ExModifyQp {
                     base: self.base,
                     rate_limit,
                     reserved: 0,
                 };
-                Request::write_command::<_, abi::ExModifyQpResp>(cmd::EX_MODIFY_QP, &core)
+                request.write_command::<_, abi::ExModifyQpResp>(cmd::EX_MODIFY_QP, &core)
             }
         };
-        Some(request.driver(&self.driver))
+        request.driver(&self.driver);
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -175,27 +183,29 @@ pub(crate) struct QueryQp {
 
 impl Command for QueryQp {
     type Reply = abi::QueryQpResp;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::QueryQp;
 
     fn subject(&self) -> Subject {
         Subject::numbered("QP", self.qp.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::QueryQp {
             qp_handle: self.qp.0,
             attr_mask: self.attr_mask,
             ..Default::default()
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, abi::QueryQpResp>(
-                cmd::QUERY_QP,
-                &core,
-            )),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, abi::QueryQpResp>(cmd::QUERY_QP, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         answer.response()
     }

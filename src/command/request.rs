@@ -2,16 +2,20 @@
 //!
 //! Pointers are kept as offsets into the request's own bytes until the moment of the system call, so a
 //! request can be moved, compared, printed and replayed. The kernel's answer is written into the same
-//! value. A write command has this shape too: it is the method `INVOKE_WRITE` with its core and driver
+//! value. It is built on the stack, in the form in which the kernel reads it, so that a command costs little
+//! beside the system call: no allocation, and nothing is copied twice. A write command has this shape too: it is the method `INVOKE_WRITE` with its core and driver
 //! parts as attributes ([`super::write`] turns that into a buffer for write(2)).
 
 use std::fmt;
 use std::os::fd::RawFd;
 
-use smallvec::{SmallVec, smallvec};
-use uverbs_uapi::ioctl::{AttrFlags, IoctlAttr, UHW_IN, UHW_OUT};
+use arrayvec::ArrayVec;
+use smallvec::SmallVec;
+use uverbs_uapi::ioctl::{AttrFlags, IoctlAttr, IoctlHdr, UHW_IN, UHW_OUT};
 use uverbs_uapi::{attr, method, names, object};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::bytes::Bytes;
 
 /// The attributes of a request whose ids are the same for every command.
 const CORE_IN: u16 = attr::invoke_write::CORE_IN;
@@ -21,10 +25,8 @@ const WRITE_CMD: u16 = attr::invoke_write::WRITE_CMD;
 /// Up to this many bytes an input travels inside the attribute itself.
 const INLINE: usize = 8;
 
-/// Room that most commands do with. It is on the heap because a request is moved with each attribute that is
-/// added: two allocations cost less than moving the room.
-const USUAL_ATTRIBUTES: usize = 12;
-const USUAL_BYTES: usize = 256;
+/// Room for attributes: no method has more.
+const ATTRIBUTES: usize = 24;
 
 /// What is wrong with a kernel's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,192 +107,261 @@ pub(crate) fn driver_reply<T: FromBytes>(reply: &DriverReply) -> Result<T, Malfo
         .map_err(|_| Malformed::Short(UHW_OUT))
 }
 
-/// One attribute of a request.
+/// What an attribute holds, which its form alone does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Attribute {
-    id: u16,
-    value: Value,
+enum Kind {
+    /// The handle of an existing object.
+    Handle,
+    /// An open file descriptor.
+    Fd,
+    /// Where the kernel puts a new handle or file descriptor; all ones until then.
+    New,
+    /// A number: an input of 32 or 64 bits, or a constant that the kernel reads as 64 bits.
+    Number,
+    /// An input of at most eight bytes.
+    Small,
+    /// An input of more than eight bytes, which lies at this offset.
+    Input { at: u32 },
+    /// Room for an output at this offset.
+    Output { at: u32 },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
-    /// The handle of an existing object.
-    Handle(u32),
-    /// An open file descriptor.
-    Fd(RawFd),
-    /// Where the kernel puts a new handle or file descriptor.
-    New(Option<u64>),
-    /// A constant that the kernel reads as 64 bits.
-    Const(u64),
-    /// An input of at most eight bytes, or flags.
-    Small { data: u64, len: u16 },
-    /// An input of more than eight bytes.
-    Input { at: usize, len: u16 },
-    /// Room for an output.
-    Output { at: usize, len: u16, written: bool },
+/// What stands before the attributes: as long as two of them, so that the header ends where they start.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Head {
+    /// No part of the frame.
+    unused: u64,
+    header: IoctlHdr,
 }
+
+/// The head in attributes.
+const HEAD: usize = size_of::<Head>() / size_of::<IoctlAttr>();
 
 /// A method with its attributes; after the call, with the kernel's answers in them.
-#[derive(Clone, PartialEq, Eq)]
+///
+/// A new one is empty. [`Self::method`] or [`Self::write_command`] starts it, the others add to it, all in place: a request
+/// is larger than it is worth moving.
+#[derive(Clone)]
 pub(crate) struct Request {
-    object: u16,
-    method: u16,
-    attributes: Vec<Attribute>,
-    bytes: Vec<u8>,
+    /// The frame of the ioctl as the kernel reads it: the head, and behind it the attributes. What stands where the kernel
+    /// wants an address means something during the call alone.
+    frame: ArrayVec<IoctlAttr, { HEAD + ATTRIBUTES }>,
+    /// What each attribute holds.
+    kinds: ArrayVec<Kind, ATTRIBUTES>,
+    /// Those of them that hold addresses: a bit by their number.
+    addresses: u32,
+    /// Inputs and outputs. They are not aligned, since both sides copy them.
+    bytes: Bytes,
 }
 
 impl Request {
-    /// A request for one of the kernel's ioctl methods.
-    pub(crate) fn method(object: u16, method: u16) -> Self {
+    /// An empty request.
+    #[inline]
+    pub(crate) fn new() -> Self {
         Self {
-            object,
-            method,
-            attributes: Vec::with_capacity(USUAL_ATTRIBUTES),
-            bytes: Vec::with_capacity(USUAL_BYTES),
+            frame: ArrayVec::new_const(),
+            kinds: ArrayVec::new_const(),
+            addresses: 0,
+            bytes: Bytes::new(),
         }
     }
 
-    /// A request for a write command: its core struct in, and room for its response `R`.
+    /// True until it has been started.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frame.is_empty()
+    }
+
+    /// Starts a request for one of the kernel's ioctl methods.
+    #[inline]
+    pub(crate) fn method(&mut self, object: u16, method: u16) -> &mut Self {
+        debug_assert!(self.is_empty(), "a request has one method");
+        let head = Head {
+            unused: 0,
+            header: IoctlHdr {
+                object_id: object,
+                method_id: method,
+                ..IoctlHdr::default()
+            },
+        };
+        let head: [IoctlAttr; HEAD] = zerocopy::transmute!(head);
+        for part in head {
+            self.frame.push(part);
+        }
+        self
+    }
+
+    /// Starts a request for a write command: its core struct in, and room for its response `R`.
     ///
     /// For commands without the extended flag `core` starts with the response pointer where the command
     /// has a response; it may be anything, since it is filled in on the way.
-    pub(crate) fn write_command<C: IntoBytes + Immutable, R>(command: u32, core: &C) -> Self {
-        let mut request = Self::method(object::DEVICE, method::device::INVOKE_WRITE)
+    #[inline]
+    pub(crate) fn write_command<C: IntoBytes + Immutable, R>(
+        &mut self,
+        command: u32,
+        core: &C,
+    ) -> &mut Self {
+        self.method(object::DEVICE, method::device::INVOKE_WRITE)
             .constant(WRITE_CMD, u64::from(command))
             .bytes(CORE_IN, core.as_bytes());
         if size_of::<R>() > 0 {
-            request = request.output(CORE_OUT, size_of::<R>());
+            self.output(CORE_OUT, size_of::<R>());
         }
-        request
+        self
     }
 
     /// Adds the handle of an existing object.
-    pub(crate) fn handle(self, id: u16, handle: u32) -> Self {
-        self.push(id, Value::Handle(handle))
+    #[inline]
+    pub(crate) fn handle(&mut self, id: u16, handle: u32) -> &mut Self {
+        self.push(Kind::Handle, id, 0, u64::from(handle))
     }
 
     /// Adds an open file descriptor.
-    pub(crate) fn fd(self, id: u16, fd: RawFd) -> Self {
-        self.push(id, Value::Fd(fd))
+    #[inline]
+    pub(crate) fn fd(&mut self, id: u16, fd: RawFd) -> &mut Self {
+        self.push(Kind::Fd, id, 0, fd as i64 as u64)
     }
 
     /// Adds the place where the kernel puts a new object's handle or file descriptor.
-    pub(crate) fn new_object(self, id: u16) -> Self {
-        self.push(id, Value::New(None))
+    #[inline]
+    pub(crate) fn new_object(&mut self, id: u16) -> &mut Self {
+        self.push(Kind::New, id, 0, u64::MAX)
     }
 
     /// Adds a constant: an enumeration value, which the kernel wants as exactly 64 bits.
-    pub(crate) fn constant(self, id: u16, value: u64) -> Self {
-        self.push(id, Value::Const(value))
+    #[inline]
+    pub(crate) fn constant(&mut self, id: u16, value: u64) -> &mut Self {
+        self.u64(id, value)
     }
 
     /// Adds an input of 32 bits or a set of flags.
-    pub(crate) fn u32(self, id: u16, value: u32) -> Self {
-        self.push(
-            id,
-            Value::Small {
-                data: u64::from(value),
-                len: 4,
-            },
-        )
+    #[inline]
+    pub(crate) fn u32(&mut self, id: u16, value: u32) -> &mut Self {
+        self.push(Kind::Number, id, 4, u64::from(value))
     }
 
     /// Adds an input of 64 bits.
-    pub(crate) fn u64(self, id: u16, value: u64) -> Self {
-        self.push(
-            id,
-            Value::Small {
-                data: value,
-                len: 8,
-            },
-        )
+    #[inline]
+    pub(crate) fn u64(&mut self, id: u16, value: u64) -> &mut Self {
+        self.push(Kind::Number, id, 8, value)
     }
 
     /// Adds an input struct.
-    pub(crate) fn input<T: IntoBytes + Immutable>(self, id: u16, value: &T) -> Self {
+    #[inline]
+    pub(crate) fn input<T: IntoBytes + Immutable>(&mut self, id: u16, value: &T) -> &mut Self {
         self.bytes(id, value.as_bytes())
     }
 
     /// Adds an input array of at most 65,535 bytes.
-    pub(crate) fn array<T: IntoBytes + Immutable>(self, id: u16, values: &[T]) -> Self {
+    pub(crate) fn array<T: IntoBytes + Immutable>(&mut self, id: u16, values: &[T]) -> &mut Self {
         self.bytes(id, values.as_bytes())
     }
 
     /// Adds room for an output of `len` bytes, at most 65,535.
-    pub(crate) fn output(mut self, id: u16, len: usize) -> Self {
-        let at = self.reserve(len);
+    #[inline]
+    pub(crate) fn output(&mut self, id: u16, len: usize) -> &mut Self {
+        let at = self.bytes.zeros(len);
         let len = u16::try_from(len).unwrap_or(u16::MAX);
-        self.push(
-            id,
-            Value::Output {
-                at,
-                len,
-                written: false,
-            },
-        )
+        self.push(Kind::Output { at: at as u32 }, id, len, 0)
     }
 
     /// Adds the driver's private part, if there is any.
-    pub(crate) fn driver(self, data: &DriverData) -> Self {
-        let mut request = self;
+    #[inline]
+    pub(crate) fn driver(&mut self, data: &DriverData) -> &mut Self {
         if !data.input.is_empty() {
-            request = request.bytes(UHW_IN, &data.input);
+            self.bytes(UHW_IN, &data.input);
         }
         if data.output_len > 0 {
-            request = request.output(UHW_OUT, data.output_len);
+            self.output(UHW_OUT, data.output_len);
         }
         if let Some((id, value)) = data.extra {
-            request = request.u32(id, value);
+            self.u32(id, value);
         }
-        request
+        self
     }
 
-    fn bytes(mut self, id: u16, bytes: &[u8]) -> Self {
+    #[inline]
+    fn bytes(&mut self, id: u16, bytes: &[u8]) -> &mut Self {
         let len = bytes.len() as u16;
         debug_assert_eq!(
             usize::from(len),
             bytes.len(),
             "inputs are structs of the ABI"
         );
-        if bytes.len() <= INLINE && id != CORE_IN {
+        if bytes.len() <= INLINE {
             let mut data = [0; INLINE];
             data[..bytes.len()].copy_from_slice(bytes);
-            return self.push(
-                id,
-                Value::Small {
-                    data: u64::from_ne_bytes(data),
-                    len,
-                },
-            );
+            return self.push(Kind::Small, id, len, u64::from_ne_bytes(data));
         }
-        let at = self.reserve(bytes.len());
-        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        self.push(id, Value::Input { at, len })
+        let at = self.bytes.copy(bytes);
+        self.push(Kind::Input { at: at as u32 }, id, len, 0)
     }
 
-    /// Makes room for `len` zeroed bytes. They are not aligned, since both sides copy them.
-    fn reserve(&mut self, len: usize) -> usize {
-        let at = self.bytes.len();
-        self.bytes.resize(at + len, 0);
-        at
-    }
-
-    fn push(mut self, id: u16, value: Value) -> Self {
-        self.attributes.push(Attribute { id, value });
+    #[inline]
+    fn push(&mut self, kind: Kind, id: u16, len: u16, data: u64) -> &mut Self {
+        let flags = match id {
+            UHW_IN | UHW_OUT => AttrFlags::empty(),
+            _ => AttrFlags::MANDATORY,
+        };
+        if matches!(kind, Kind::Input { .. } | Kind::Output { .. }) {
+            self.addresses |= 1 << self.kinds.len();
+        }
+        self.kinds.push(kind);
+        self.frame.push(IoctlAttr {
+            attr_id: id,
+            len,
+            flags: flags.bits(),
+            attr_data: 0,
+            data,
+        });
         self
     }
 
-    fn value(&self, id: u16) -> Option<Value> {
-        self.attributes
-            .iter()
-            .find(|attribute| attribute.id == id)
-            .map(|attribute| attribute.value)
+    fn header(&self) -> IoctlHdr {
+        match self.frame.first_chunk::<HEAD>() {
+            Some(head) => {
+                let head: Head = zerocopy::transmute!(*head);
+                head.header
+            }
+            None => IoctlHdr::default(),
+        }
+    }
+
+    /// The attributes with what they hold.
+    #[inline]
+    fn attributes(&self) -> impl Iterator<Item = (&IoctlAttr, Kind)> {
+        let attributes = self.frame.iter().skip(HEAD);
+        attributes.zip(self.kinds.iter().copied())
+    }
+
+    #[inline]
+    fn find(&self, id: u16) -> Option<(&IoctlAttr, Kind)> {
+        self.attributes()
+            .find(|(attribute, _)| attribute.attr_id == id)
+    }
+
+    /// The bytes of an input or an output.
+    #[inline]
+    fn bytes_at(&self, at: u32, attribute: &IoctlAttr) -> &[u8] {
+        let bytes = self.bytes.get(at as usize, attribute.len.into());
+        bytes.unwrap_or_default()
+    }
+
+    /// The attributes that hold addresses, with what they hold.
+    #[inline]
+    fn addresses(&self) -> impl Iterator<Item = (&IoctlAttr, Kind)> {
+        bits(self.addresses).filter_map(|number| {
+            let attribute = self.frame.get(HEAD + number)?;
+            Some((attribute, *self.kinds.get(number)?))
+        })
     }
 }
 
 /// The kernel's answers.
 impl Request {
     /// The handle of the object that the command created.
+    #[inline]
     pub(crate) fn new_handle(&self, id: u16) -> Result<u32, Malformed> {
         let raw = self.new_value(id)?;
         u32::try_from(raw).map_err(|_| Malformed::OutOfRange(id, raw))
@@ -305,26 +376,28 @@ impl Request {
         }
     }
 
+    #[inline]
     fn new_value(&self, id: u16) -> Result<u64, Malformed> {
-        match self.value(id) {
-            Some(Value::New(Some(value))) => Ok(value),
+        match self.find(id) {
+            Some((attribute, Kind::New)) if attribute.data != u64::MAX => Ok(attribute.data),
             _ => Err(Malformed::Missing(id)),
         }
     }
 
     /// What the kernel wrote into an output; zeros where it wrote less than there was room for.
+    #[inline]
     pub(crate) fn answer_bytes(&self, id: u16) -> Result<&[u8], Malformed> {
-        match self.value(id) {
-            Some(Value::Output {
-                at,
-                len,
-                written: true,
-            }) => Ok(&self.bytes[at..at + usize::from(len)]),
+        let mut addresses = self.addresses();
+        match addresses.find(|(attribute, _)| attribute.attr_id == id) {
+            Some((attribute, Kind::Output { at })) if is_written(attribute) => {
+                Ok(self.bytes_at(at, attribute))
+            }
             _ => Err(Malformed::Missing(id)),
         }
     }
 
     /// An output as its struct.
+    #[inline]
     pub(crate) fn answer<T: FromBytes>(&self, id: u16) -> Result<T, Malformed> {
         let bytes = self.answer_bytes(id)?;
         T::read_from_prefix(bytes)
@@ -333,117 +406,111 @@ impl Request {
     }
 
     /// The response of a write command.
+    #[inline]
     pub(crate) fn response<T: FromBytes>(&self) -> Result<T, Malformed> {
         self.answer(CORE_OUT)
     }
 
-    /// The driver's private answer; empty if none was asked for or given.
-    pub(crate) fn driver_reply(&self) -> DriverReply {
-        self.answer_bytes(UHW_OUT)
-            .map(SmallVec::from_slice)
-            .unwrap_or_default()
+    /// The driver's private answer to `asked`; empty if none was asked for or given.
+    #[inline]
+    pub(crate) fn driver_reply(&self, asked: &DriverData) -> DriverReply {
+        match self.answer_bytes(UHW_OUT) {
+            Ok(bytes) if asked.output_len > 0 => SmallVec::from_slice(bytes),
+            _ => SmallVec::new(),
+        }
     }
+}
+
+/// The numbers of the bits that are set.
+#[inline]
+fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = mask.trailing_zeros() as usize;
+        // Of none there is no lowest to clear.
+        mask &= mask.checked_sub(1)?;
+        Some(lowest)
+    })
+}
+
+/// Whether the kernel has written an output.
+#[inline]
+fn is_written(attribute: &IoctlAttr) -> bool {
+    AttrFlags::from_bits_retain(attribute.flags).contains(AttrFlags::VALID_OUTPUT)
 }
 
 /// The two ends of the system call.
 impl Request {
-    pub(super) fn object_id(&self) -> u16 {
-        self.object
-    }
-
-    pub(super) fn method_id(&self) -> u16 {
-        self.method
-    }
-
-    /// The attributes as the ioctl wants them, with pointers into this request's bytes.
+    /// Makes the frame what the kernel reads: puts addresses where they belong, and completes the header.
     ///
-    /// The pointers are good until the request is moved or changed.
-    pub(super) fn attributes(&mut self) -> SmallVec<[IoctlAttr; 16]> {
-        let base = self.bytes.as_mut_ptr();
-        let mut attributes = smallvec![];
-        for attribute in &self.attributes {
-            let (len, data) = match attribute.value {
-                Value::Handle(handle) => (0, u64::from(handle)),
-                Value::Fd(fd) => (0, fd as i64 as u64),
-                Value::New(_) => (0, u64::MAX),
-                Value::Const(value) => (INLINE as u16, value),
-                Value::Small { data, len } => (len, data),
-                // An input that the kernel takes inline whatever we call it.
-                Value::Input { at, len } if usize::from(len) <= INLINE => {
-                    (len, self.inline(at, len))
-                }
-                Value::Input { at, len } | Value::Output { at, len, .. } => {
-                    (len, base.wrapping_add(at).expose_provenance() as u64)
-                }
-            };
-            let flags = match attribute.id {
-                UHW_IN | UHW_OUT => AttrFlags::empty(),
-                _ => AttrFlags::MANDATORY,
-            };
-            attributes.push(IoctlAttr {
-                attr_id: attribute.id,
-                len,
-                flags: flags.bits(),
-                attr_data: 0,
-                data,
-            });
-        }
-        attributes
-    }
-
-    fn inline(&self, at: usize, len: u16) -> u64 {
-        let mut data = [0; INLINE];
-        let len = usize::from(len);
-        data[..len].copy_from_slice(&self.bytes[at..at + len]);
-        u64::from_ne_bytes(data)
-    }
-
-    /// Takes the kernel's answers out of the attributes that it was given.
-    pub(super) fn absorb(&mut self, answered: &[IoctlAttr]) {
-        for (attribute, answer) in self.attributes.iter_mut().zip(answered) {
-            match &mut attribute.value {
-                Value::New(value) if answer.data != u64::MAX => *value = Some(answer.data),
-                Value::Output { written, .. } => {
-                    *written =
-                        AttrFlags::from_bits_retain(answer.flags).contains(AttrFlags::VALID_OUTPUT);
-                }
-                _ => {}
+    /// The addresses are good until the request is moved or changed.
+    #[inline]
+    pub(super) fn arm(&mut self, driver_id: u32) {
+        for number in bits(self.addresses) {
+            if let Some(attribute) = self.frame.get_mut(HEAD + number)
+                && let Some(Kind::Input { at } | Kind::Output { at }) = self.kinds.get(number)
+            {
+                attribute.data = self.bytes.address(*at as usize);
             }
         }
+        let attributes = self.kinds.len();
+        if let Some(head) = self.frame.first_chunk_mut::<HEAD>() {
+            let head: &mut Head = zerocopy::transmute_mut!(head);
+            head.header.length =
+                (size_of::<IoctlHdr>() + attributes * size_of::<IoctlAttr>()) as u16;
+            head.header.num_attrs = attributes as u16;
+            head.header.driver_id = driver_id;
+        }
+    }
+
+    /// Where the frame starts.
+    #[inline]
+    pub(super) fn frame(&mut self) -> *mut u8 {
+        let head = self.frame.as_mut_ptr().cast::<u8>();
+        head.wrapping_add(size_of::<Head>() - size_of::<IoctlHdr>())
+    }
+
+    /// The frame as the kernel reads it.
+    #[cfg(test)]
+    pub(super) fn frame_bytes(&self) -> &[u8] {
+        &self.frame.as_bytes()[size_of::<Head>() - size_of::<IoctlHdr>()..]
+    }
+
+    /// An attribute in the frame.
+    #[cfg(test)]
+    pub(super) fn attribute(&mut self, id: u16) -> Option<&mut IoctlAttr> {
+        let mut attributes = self.frame.iter_mut().skip(HEAD);
+        attributes.find(|attribute| attribute.attr_id == id)
     }
 
     /// The number of the write command, if this is one.
     pub(super) fn write_number(&self) -> Option<u32> {
-        match self.value(WRITE_CMD) {
-            Some(Value::Const(command)) if self.method == method::device::INVOKE_WRITE => {
-                Some(command as u32)
-            }
+        match self.find(WRITE_CMD) {
+            Some((command, Kind::Number)) if self.is_write_command() => Some(command.data as u32),
             _ => None,
         }
     }
 
+    fn is_write_command(&self) -> bool {
+        let header = self.header();
+        (header.object_id, header.method_id) == (object::DEVICE, method::device::INVOKE_WRITE)
+    }
+
     /// A write command's core struct and its driver's private input.
-    pub(super) fn write_inputs(&self) -> (&[u8], SmallVec<[u8; 64]>) {
-        let core = match self.value(CORE_IN) {
-            Some(Value::Input { at, len }) => &self.bytes[at..at + usize::from(len)],
+    pub(super) fn write_inputs(&self) -> (&[u8], &[u8]) {
+        let bytes = |id| match self.find(id) {
+            Some((attribute, Kind::Input { at })) => self.bytes_at(at, attribute),
+            Some((attribute, Kind::Small)) => {
+                &attribute.data.as_bytes()[..usize::from(attribute.len)]
+            }
             _ => &[],
         };
-        let driver = match self.value(UHW_IN) {
-            Some(Value::Input { at, len }) => {
-                SmallVec::from_slice(&self.bytes[at..at + usize::from(len)])
-            }
-            Some(Value::Small { data, len }) => {
-                SmallVec::from_slice(&data.to_ne_bytes()[..usize::from(len)])
-            }
-            _ => SmallVec::new(),
-        };
-        (core, driver)
+        (bytes(CORE_IN), bytes(UHW_IN))
     }
 
     /// The room for a write command's response and for its driver's private output, in bytes.
     pub(super) fn write_outputs(&self) -> (usize, usize) {
-        let room = |id| match self.value(id) {
-            Some(Value::Output { len, .. }) => usize::from(len),
+        let room = |id| match self.find(id) {
+            Some((attribute, Kind::Output { .. })) => usize::from(attribute.len),
             _ => 0,
         };
         (room(CORE_OUT), room(UHW_OUT))
@@ -451,39 +518,75 @@ impl Request {
 
     /// Takes the response that write(2) left behind.
     pub(super) fn absorb_response(&mut self, core: &[u8], driver: &[u8]) {
-        for attribute in &mut self.attributes {
-            let source = match attribute.id {
-                CORE_OUT => core,
-                UHW_OUT => driver,
+        let Self {
+            frame,
+            kinds,
+            bytes,
+            ..
+        } = self;
+        for (attribute, kind) in frame.iter_mut().skip(HEAD).zip(kinds.iter()) {
+            let (source, at) = match (attribute.attr_id, kind) {
+                (CORE_OUT, Kind::Output { at }) => (core, *at),
+                (UHW_OUT, Kind::Output { at }) => (driver, *at),
                 _ => continue,
             };
-            if let Value::Output { at, len, written } = &mut attribute.value {
-                let len = source.len().min(usize::from(*len));
-                self.bytes[*at..*at + len].copy_from_slice(&source[..len]);
-                *written = true;
+            let len = source.len().min(usize::from(attribute.len));
+            if let Some(output) = bytes.get_mut(at as usize, len) {
+                output.copy_from_slice(&source[..len]);
             }
+            attribute.flags |= AttrFlags::VALID_OUTPUT.bits();
         }
     }
 
     /// Fills every output with bytes from `source`, as a kernel that answers nonsense would.
     #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn scramble(&mut self, mut source: impl FnMut() -> u64) {
-        for attribute in &mut self.attributes {
-            match &mut attribute.value {
-                Value::New(value) => {
-                    *value = (!source().is_multiple_of(4)).then(|| source() >> (source() % 64))
+        for (attribute, kind) in self.frame.iter_mut().skip(HEAD).zip(&self.kinds) {
+            match kind {
+                Kind::New if !source().is_multiple_of(4) => {
+                    attribute.data = source() >> (source() % 64);
                 }
-                Value::Output { written, .. } => *written = !source().is_multiple_of(8),
+                Kind::Output { .. } if !source().is_multiple_of(8) => {
+                    attribute.flags |= AttrFlags::VALID_OUTPUT.bits();
+                }
                 _ => {}
             }
         }
-        for attribute in &self.attributes {
-            if let Value::Output { at, len, .. } = attribute.value {
-                self.bytes[at..at + usize::from(len)].fill_with(|| source() as u8);
-            }
+        for (attribute, kind) in self.frame.iter().skip(HEAD).zip(&self.kinds) {
+            let Kind::Output { at } = *kind else {
+                continue;
+            };
+            let len = usize::from(attribute.len);
+            let output = self.bytes.get_mut(at as usize, len).unwrap();
+            output.fill_with(|| source() as u8);
         }
     }
 }
+
+/// Addresses make no difference.
+impl PartialEq for Request {
+    fn eq(&self, other: &Self) -> bool {
+        let attribute = |(attribute, kind): (&IoctlAttr, Kind)| {
+            let data = match kind {
+                Kind::Input { .. } | Kind::Output { .. } => 0,
+                _ => attribute.data,
+            };
+            (IoctlAttr { data, ..*attribute }, kind)
+        };
+        let ids = |request: &Self| {
+            let header = request.header();
+            (header.object_id, header.method_id)
+        };
+        ids(self) == ids(other)
+            && self
+                .attributes()
+                .map(attribute)
+                .eq(other.attributes().map(attribute))
+            && self.bytes == other.bytes
+    }
+}
+
+impl Eq for Request {}
 
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -494,46 +597,53 @@ impl fmt::Debug for Request {
 /// The request as a line of text: object, method, attributes by name with their values.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let IoctlHdr {
+            object_id,
+            method_id,
+            ..
+        } = self.header();
         match self.write_number() {
             Some(command) => match names::command_name(command) {
                 Some(name) => write!(f, "write {name}")?,
                 None => write!(f, "write {command:#x}")?,
             },
             None => {
-                let object = names::object_name(self.object).unwrap_or("object ?");
-                let method = names::method_name(self.object, self.method).unwrap_or("method ?");
+                let object = names::object_name(object_id).unwrap_or("object ?");
+                let method = names::method_name(object_id, method_id).unwrap_or("method ?");
                 write!(f, "{object}.{method}")?;
             }
         }
-        for attribute in &self.attributes {
-            if attribute.id == WRITE_CMD && self.write_number().is_some() {
+        for (attribute, kind) in self.attributes() {
+            if attribute.attr_id == WRITE_CMD && self.write_number().is_some() {
                 continue;
             }
-            match names::attr_name(self.object, self.method, attribute.id) {
+            match names::attr_name(object_id, method_id, attribute.attr_id) {
                 Some(name) => write!(f, " {name}=")?,
-                None => write!(f, " {:#x}=", attribute.id)?,
+                None => write!(f, " {:#x}=", attribute.attr_id)?,
             }
-            self.fmt_value(attribute.value, f)?;
+            self.fmt_value(attribute, kind, f)?;
         }
         Ok(())
     }
 }
 
 impl Request {
-    fn fmt_value(&self, value: Value, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match value {
-            Value::Handle(handle) => write!(f, "#{handle}"),
-            Value::Fd(fd) => write!(f, "fd {fd}"),
-            Value::New(None) => f.write_str("new"),
-            Value::New(Some(value)) => write!(f, "new #{value}"),
-            Value::Const(value) | Value::Small { data: value, .. } => write!(f, "{value:#x}"),
-            Value::Input { at, len } => fmt_hex(&self.bytes[at..at + usize::from(len)], f),
-            Value::Output {
-                len,
-                written: false,
-                ..
-            } => write!(f, "[{len} bytes]"),
-            Value::Output { at, len, .. } => fmt_hex(&self.bytes[at..at + usize::from(len)], f),
+    fn fmt_value(
+        &self,
+        attribute: &IoctlAttr,
+        kind: Kind,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        let IoctlAttr { len, data, .. } = *attribute;
+        match kind {
+            Kind::Handle => write!(f, "#{data}"),
+            Kind::Fd => write!(f, "fd {}", data as i64),
+            Kind::New if data == u64::MAX => f.write_str("new"),
+            Kind::New => write!(f, "new #{data}"),
+            Kind::Number => write!(f, "{data:#x}"),
+            Kind::Small => fmt_hex(&data.as_bytes()[..usize::from(len)], f),
+            Kind::Output { .. } if !is_written(attribute) => write!(f, "[{len} bytes]"),
+            Kind::Input { at } | Kind::Output { at } => fmt_hex(self.bytes_at(at, attribute), f),
         }
     }
 }

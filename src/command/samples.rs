@@ -6,7 +6,7 @@ use uverbs_uapi::rxe;
 use uverbs_uapi::types::QpCap;
 use uverbs_uapi::write as abi;
 
-use crate::command::{CreateCq, CreateQp, DriverData, ModifyQp, RegMr};
+use crate::command::{Command, CreateCq, CreateQp, DriverData, ModifyQp, RegMr, Request, Spelling};
 
 pub(in crate::command) fn create_cq() -> CreateCq {
     CreateCq {
@@ -70,3 +70,10 @@ pub(in crate::command) fn reg_mr() -> RegMr {
 
 /// The handle of a QP for commands that need no more.
 pub(in crate::command) const QP: QpHandle = QpHandle(0x77);
+
+/// The command in one spelling, if it has that.
+pub(in crate::command) fn request(command: &impl Command, spelling: Spelling) -> Option<Request> {
+    let mut request = Request::new();
+    command.encode(spelling, &mut request);
+    (!request.is_empty()).then_some(request)
+}

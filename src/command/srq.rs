@@ -35,6 +35,7 @@ pub(crate) struct CreateSrqReply {
 
 impl Command for CreateSrq {
     type Reply = CreateSrqReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateSrq;
 
     fn subject(&self) -> Subject {
@@ -44,10 +45,12 @@ impl Command for CreateSrq {
         )
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let request = match spelling {
             Spelling::Native => {
-                let request = Request::method(object::SRQ, method::srq::CREATE)
+                let request = request
+                    .method(object::SRQ, method::srq::CREATE)
                     .new_object(attr::create_srq::HANDLE)
                     .handle(attr::create_srq::PD_HANDLE, self.pd.0)
                     .u64(attr::create_srq::USER_HANDLE, self.user_handle)
@@ -71,12 +74,13 @@ impl Command for CreateSrq {
                     srq_limit: self.limit,
                     ..Default::default()
                 };
-                Request::write_command::<_, abi::CreateSrqResp>(cmd::CREATE_SRQ, &core)
+                request.write_command::<_, abi::CreateSrqResp>(cmd::CREATE_SRQ, &core)
             }
         };
-        Some(request.driver(&self.driver))
+        request.driver(&self.driver);
     }
 
+    #[inline]
     fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         let (handle, max_sge) = match spelling {
             Spelling::Native => (
@@ -91,7 +95,7 @@ impl Command for CreateSrq {
         Ok(CreateSrqReply {
             handle: SrqHandle(handle),
             max_sge,
-            driver: answer.driver_reply(),
+            driver: answer.driver_reply(&self.driver),
         })
     }
 }
@@ -105,21 +109,26 @@ pub(crate) struct ModifySrq {
 
 impl Command for ModifySrq {
     type Reply = ();
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifySrq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("SRQ", self.core.srq_handle.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(
-                Request::write_command::<_, ()>(cmd::MODIFY_SRQ, &self.core).driver(&self.driver),
-            ),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request
+                    .write_command::<_, ()>(cmd::MODIFY_SRQ, &self.core)
+                    .driver(&self.driver);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
         Ok(())
     }
@@ -131,26 +140,28 @@ pub(crate) struct QuerySrq(pub(crate) SrqHandle);
 
 impl Command for QuerySrq {
     type Reply = abi::QuerySrqResp;
+    const NATIVE: bool = false;
     const VERB: Verb = Verb::QuerySrq;
 
     fn subject(&self) -> Subject {
         Subject::numbered("SRQ", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    #[inline]
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         let core = abi::QuerySrq {
             srq_handle: self.0.0,
             ..Default::default()
         };
         match spelling {
-            Spelling::Native => None,
-            Spelling::Write => Some(Request::write_command::<_, abi::QuerySrqResp>(
-                cmd::QUERY_SRQ,
-                &core,
-            )),
+            Spelling::Native => {}
+            Spelling::Write => {
+                request.write_command::<_, abi::QuerySrqResp>(cmd::QUERY_SRQ, &core);
+            }
         }
     }
 
+    #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
         answer.response()
     }

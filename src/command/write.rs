@@ -57,7 +57,7 @@ impl WriteBuffer {
             buffer.extend_from_slice(extended.as_bytes());
         }
         buffer.extend_from_slice(core_in);
-        buffer.extend_from_slice(&driver_in);
+        buffer.extend_from_slice(driver_in);
         Self {
             buffer,
             response: smallvec![0; core_out + driver_out],

@@ -8,7 +8,7 @@ use std::ptr;
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
 
-use super::region::{Held, Region};
+use super::region::{Held, Region, Still};
 use super::{RegisterError, check_access, without_unknown_options};
 use crate::command::RegDmabufMr;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
@@ -31,7 +31,7 @@ impl Pd {
     ) -> Result<DmabufMr, RegisterError<OwnedFd>> {
         match self.register_dmabuf_range(&dmabuf, range, iova, access) {
             Ok(region) => Ok(DmabufMr {
-                held: Held::new(dmabuf, region),
+                held: Held::new(Still::new(dmabuf), region),
             }),
             Err(error) => Err(RegisterError {
                 memory: dmabuf,

@@ -24,7 +24,7 @@ pub use memory::{Memory, RawMemory, WritableMemory};
 pub use query::MrInfo;
 pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
 
-use self::region::{Held, Region};
+use self::region::{Held, Region, Still};
 use crate::command::RegMr;
 use crate::context::Context;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
@@ -74,11 +74,10 @@ impl Pd {
     /// (then with `RLIMIT_MEMLOCK` in the text). The error gives the memory back. Manual page: `ibv_reg_mr(3)`.
     pub fn register<M: Memory>(
         &self,
-        mut memory: M,
+        memory: M,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
-        let iova = memory.address().addr() as u64;
-        self.register_at(memory, iova, access)
+        self.register_memory(memory, None, access)
     }
 
     /// Registers memory under an address of its own: work requests and peers name the first byte by `iova`.
@@ -89,15 +88,31 @@ impl Pd {
     /// their pages. Manual page: `ibv_reg_mr_iova(3)`.
     pub fn register_at<M: Memory>(
         &self,
-        mut memory: M,
+        memory: M,
         iova: u64,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
-        match self.register_range(memory.address(), memory.length(), M::WRITABLE, iova, access) {
+        self.register_memory(memory, Some(iova), access)
+    }
+
+    /// Registers memory under `iova`, or under its own address.
+    fn register_memory<M: Memory>(
+        &self,
+        memory: M,
+        iova: Option<u64>,
+        access: AccessFlags,
+    ) -> Result<Mr<M>, RegisterError<M>> {
+        let mut memory = Still::new(memory);
+        let (address, length) = memory.range();
+        let iova = iova.unwrap_or(address.addr() as u64);
+        match self.register_range(address, length, M::WRITABLE, iova, access) {
             Ok(region) => Ok(Mr {
                 held: Held::new(memory, region),
             }),
-            Err(error) => Err(RegisterError { memory, error }),
+            Err(error) => Err(RegisterError {
+                memory: memory.into_inner(),
+                error,
+            }),
         }
     }
 
@@ -401,8 +416,7 @@ impl<M: Memory> Mr<M> {
     /// Takes the region apart into its handle, its range, its local key and its share in the PD. It stays
     /// registered, and the memory is leaked.
     pub(crate) fn into_parts(self) -> (MrHandle, RemoteSlice, LocalKey, PdUse) {
-        let (memory, region) = self.held.into_parts();
-        std::mem::forget(memory);
+        let (_, region) = self.held.into_parts();
         let remote = region.remote();
         let Region {
             handle, lkey, pd, ..

@@ -1,12 +1,13 @@
 //! A range that the kernel has registered, and what must not be freed before it is deregistered.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::RangeBounds;
 
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
 
+use super::Memory;
 use crate::command::DeregMr;
 use crate::error::{Error, Result};
 use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
@@ -93,29 +94,78 @@ impl Region {
     }
 }
 
+/// Memory at rest while a pointer to it is in use, wherever this value is moved.
+///
+/// Moving a `Box` or a `&mut` asserts that nobody else has a pointer to what it leads to, which would end those that were made
+/// before. Nothing is asserted of a `MaybeUninit`. Like one, it does not drop what is in it.
+pub(super) struct Still<T>(MaybeUninit<T>);
+
+impl<T> Still<T> {
+    /// Lays memory to rest: pointers to it are to be made from here on.
+    pub(super) fn new(memory: T) -> Self {
+        Self(MaybeUninit::new(memory))
+    }
+
+    /// Gives it back; pointers that were made are to be used no more.
+    pub(super) fn into_inner(self) -> T {
+        // SAFETY: it was initialised, and leaves here for good.
+        unsafe { self.0.assume_init() }
+    }
+
+    /// Drops it in place.
+    fn drop(&mut self) {
+        // SAFETY: it was initialised; the only caller is the destructor of what holds it.
+        unsafe { self.0.assume_init_drop() }
+    }
+}
+
+impl<M: Memory> Still<M> {
+    /// The first byte, and the number of bytes.
+    pub(super) fn range(&mut self) -> (*mut u8, usize) {
+        // SAFETY: it was initialised.
+        let memory = unsafe { self.0.assume_init_mut() };
+        (memory.address(), memory.length())
+    }
+}
+
+impl<A, B> Still<(A, B)> {
+    /// Two as one, without a look at either.
+    pub(super) fn both(first: Still<A>, second: Still<B>) -> Self {
+        let mut both = MaybeUninit::<(A, B)>::uninit();
+        let place = both.as_mut_ptr();
+        // SAFETY: both fields lie in `both`, and are written before anybody reads them.
+        unsafe {
+            (&raw mut (*place).0)
+                .cast::<MaybeUninit<A>>()
+                .write(first.0);
+            (&raw mut (*place).1)
+                .cast::<MaybeUninit<B>>()
+                .write(second.0);
+        }
+        Still(both)
+    }
+}
+
 /// A registered range with what must live as long as it is registered.
 ///
 /// Dropping it deregisters the range. Should the kernel refuse, what is held is leaked rather than freed under the device.
 pub(super) struct Held<T> {
-    memory: ManuallyDrop<T>,
+    memory: Still<T>,
     pub(super) region: Region,
 }
 
 impl<T> Held<T> {
-    pub(super) fn new(memory: T, region: Region) -> Self {
-        Self {
-            memory: ManuallyDrop::new(memory),
-            region,
-        }
+    pub(super) fn new(memory: Still<T>, region: Region) -> Self {
+        Self { memory, region }
     }
 
     /// Comes apart, with the range still registered.
-    pub(super) fn into_parts(self) -> (T, Region) {
-        let mut this = ManuallyDrop::new(self);
+    pub(super) fn into_parts(self) -> (Still<T>, Region) {
+        let this = ManuallyDrop::new(self);
         // SAFETY: both are moved out once, and `this` is neither used nor dropped afterwards.
         unsafe {
             (
-                ManuallyDrop::take(&mut this.memory),
+                std::ptr::read(&raw const this.memory),
                 std::ptr::read(&raw const this.region),
             )
         }
@@ -124,7 +174,7 @@ impl<T> Held<T> {
     /// Deregisters the range and gives back what was held; if the kernel refuses, all of it with the error.
     pub(super) fn release(mut self) -> Result<T, (Self, Error)> {
         match self.region.deregister() {
-            Ok(()) => Ok(self.into_parts().0),
+            Ok(()) => Ok(self.into_parts().0.into_inner()),
             Err(error) => Err((self, error)),
         }
     }
@@ -133,8 +183,8 @@ impl<T> Held<T> {
 impl<T> Drop for Held<T> {
     fn drop(&mut self) {
         match self.region.deregister() {
-            // SAFETY: what is held is dropped once, here, and the device does not know it any more.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
+            // Once, here: the device does not know it any more.
+            Ok(()) => self.memory.drop(),
             Err(error) => {
                 tracing::warn!(target: "uverbs", %error, "an MR could not be deregistered; its memory is leaked");
             }

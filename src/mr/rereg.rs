@@ -10,7 +10,7 @@ use uverbs_uapi::flags::{AccessFlags, ReregMrFlags};
 use uverbs_uapi::handle::MrHandle;
 use uverbs_uapi::write as abi;
 
-use super::region::{Held, Region};
+use super::region::{Held, Region, Still};
 use super::{Memory, Mr, check_access, pins_for_writing, without_unknown_options};
 use crate::command::ReregMr;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
@@ -145,14 +145,15 @@ impl<M: Memory> Mr<M> {
     /// As for [`Mr::rereg`], with both memories. soft-RoCE does not have it.
     pub fn rereg_memory<N: Memory>(
         self,
-        mut memory: N,
+        memory: N,
         change: Rereg<'_>,
     ) -> Result<(Mr<N>, M), ReregMemoryError<M, N>> {
-        let (address, length) = (memory.address(), memory.length());
+        let mut memory = Still::new(memory);
+        let (address, length) = memory.range();
         let region = &self.held.region;
         if let Err(error) = region.check_memory(change, N::WRITABLE, length) {
             return Err(ReregError {
-                after: AfterRereg::Unchanged((self, memory)),
+                after: AfterRereg::Unchanged((self, memory.into_inner())),
                 error,
             });
         }
@@ -167,16 +168,16 @@ impl<M: Memory> Mr<M> {
                 region.iova = command.hca_va;
                 region.pinned_for_writing = pins_for_writing(region.access);
                 let held = Held::new(memory, region);
-                Ok((Mr { held }, old))
+                Ok((Mr { held }, old.into_inner()))
             }
             Err(error) if is_whole(&command, &error) => {
                 let held = Held::new(old, region);
                 Err(ReregError {
-                    after: AfterRereg::Unchanged((Self { held }, memory)),
+                    after: AfterRereg::Unchanged((Self { held }, memory.into_inner())),
                     error,
                 })
             }
-            Err(error) => Err(unusable((old, memory), region, change, error)),
+            Err(error) => Err(unusable(Still::both(old, memory), region, change, error)),
         }
     }
 }
@@ -189,7 +190,7 @@ fn is_whole(command: &abi::ReregMr, error: &Error) -> bool {
 
 /// A region that holds everything that it may reach.
 fn unusable<V, T>(
-    memory: T,
+    memory: Still<T>,
     mut region: Region,
     change: Rereg<'_>,
     error: Error,

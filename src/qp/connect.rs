@@ -3,13 +3,14 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::Ordering;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use uverbs_uapi::enums::{LinkLayer, Mtu, QpState, QpType};
 use uverbs_uapi::flags::AccessFlags;
 
 use super::transport::{Connected, Datagram, Transport};
-use super::{Qp, QpAttr};
+use super::{NO_PSN, Qp, QpAttr};
 use crate::ah::AddressVector;
 use crate::command::{AttachMcast, DetachMcast};
 use crate::context::Context;
@@ -222,16 +223,20 @@ impl<T: Transport> Qp<T> {
 
     /// The PSN that this side starts to send with.
     fn psn(&self) -> Result<u32> {
-        if let Some(psn) = self.shared.psn.get() {
-            return Ok(*psn);
+        let known = self.shared.psn.load(Ordering::Relaxed);
+        if known != NO_PSN {
+            return Ok(known);
         }
         let mut random = [0; 4];
         getrandom(&mut random, GetRandomFlags::empty())
             .map_err(|errno| Error::os(Verb::ModifyQp, self.shared.subject(), errno))?;
-        Ok(*self
-            .shared
-            .psn
-            .get_or_init(|| u32::from_ne_bytes(random) & 0x00ff_ffff))
+        let drawn = u32::from_ne_bytes(random) & 0x00ff_ffff;
+        // Two threads may come here at once: the first number stays.
+        let psn = &self.shared.psn;
+        match psn.compare_exchange(NO_PSN, drawn, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Ok(drawn),
+            Err(first) => Ok(first),
+        }
     }
 
     fn to_init(&self, options: &ConnectOptions, qkey: Option<u32>) -> QpAttr {

@@ -14,8 +14,8 @@ mod transport;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::QpHandle;
@@ -247,7 +247,7 @@ impl<'a> QpBuilder<'a> {
             id,
             transport,
             state: AtomicU8::new(QpState::RESET.0 as u8),
-            psn: OnceLock::new(),
+            psn: AtomicU32::new(NO_PSN),
             alive: true,
             backing,
             pd: self.pd.user(User::Qp),
@@ -265,6 +265,9 @@ impl<'a> QpBuilder<'a> {
     }
 }
 
+/// Stands for a packet sequence number that has not been drawn yet; a real one has 24 bits.
+const NO_PSN: u32 = u32::MAX;
+
 /// What the two halves of a queue pair share.
 pub(crate) struct QpShared {
     handle: QpHandle,
@@ -277,7 +280,9 @@ pub(crate) struct QpShared {
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
     state: AtomicU8,
     /// The packet sequence number that connecting starts with, once it is drawn.
-    psn: OnceLock<u32>,
+    ///
+    /// Relaxed throughout: only the number counts.
+    psn: AtomicU32,
     /// False once the kernel object is gone.
     alive: bool,
     backing: QpBacking,
@@ -419,11 +424,16 @@ impl<T: Transport> Qp<T> {
         if attr.state == Some(QpState::RESET) {
             let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
             self.shared.backing.reset(send, recv);
+            // A new connection starts elsewhere, so that late packets of the old one are none of its own.
+            self.shared.psn.store(NO_PSN, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Takes the queue pair to the state RESET: requests in flight are forgotten without completion.
+    ///
+    /// Its next connection starts with another packet sequence number: the peer has to be told the new
+    /// [`Qp::endpoint`].
     ///
     /// # Errors
     ///

@@ -6,6 +6,7 @@
 mod cm;
 mod devices;
 mod ethernet;
+mod faults;
 #[path = "../hca/mod.rs"]
 mod hca;
 #[path = "../peers/mod.rs"]
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         perftest::tests(),
         cm::tests(),
         ethernet::tests(),
+        faults::tests(),
         tap::tests(),
     ]
     .into_iter()

@@ -82,6 +82,27 @@ impl Device {
         }
     }
 
+    /// What an allocator is asked for when a queue pair that receives from a shared queue is created, in this order.
+    pub(crate) fn qp_buffers_with_srq(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SEND],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// What an allocator is asked for when a shared receive queue is created, in this order.
+    pub(crate) fn srq_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SRQ],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_SRQ, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// Whether its driver gives a shared receive queue another size: mlx5's kernel driver has no such command.
+    pub(crate) fn resizes_srqs(self) -> bool {
+        self.is_rxe()
+    }
+
     /// What the allocator's buffers are for: soft-RoCE maps the kernel's rings over them, hardware uses them as they are.
     pub(crate) fn purpose(self) -> Purpose {
         match self {

@@ -12,7 +12,7 @@ use uverbs::{
     HugePages, NumaNode, ResourceType, SharedMemfd,
 };
 
-use crate::common::traffic::{RcPair, cq_on, datagrams};
+use crate::common::traffic::{RcPair, cq_on, datagrams, shared_receives};
 use crate::common::{Resources, Result, open, test};
 use crate::device::{Device, device};
 
@@ -32,8 +32,15 @@ pub(crate) fn tests() -> Vec<Trial> {
     ];
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
-            test(&format!("kinds::rc_{name}"), move || over(kind()?, rc)),
-            test(&format!("kinds::ud_{name}"), move || over(kind()?, ud)),
+            test(&format!("kinds::rc_{name}"), move || {
+                over(kind()?, two_queue_pairs(), rc)
+            }),
+            test(&format!("kinds::ud_{name}"), move || {
+                over(kind()?, two_queue_pairs(), ud)
+            }),
+            test(&format!("kinds::srq_{name}"), move || {
+                over(kind()?, one_of_them_shares(), shared_receives)
+            }),
         ]
     });
     tests.collect()
@@ -79,8 +86,41 @@ pub(crate) fn reserve_huge_pages() -> Result {
     Ok(())
 }
 
-/// Runs traffic over a domain with an allocator, and compares what the allocator saw with what there was.
-fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Result {
+/// The buffers of two queue pairs and a completion queue.
+fn two_queue_pairs() -> Vec<ResourceType> {
+    let device = device();
+    [
+        device.cq_buffers(),
+        device.qp_buffers(),
+        device.qp_buffers(),
+    ]
+    .concat()
+}
+
+/// The buffers if one of the two receives from a shared queue, and that and the completion queue are given another size
+/// twice.
+fn one_of_them_shares() -> Vec<ResourceType> {
+    let device = device();
+    let mut buffers = [
+        device.cq_buffers(),
+        device.srq_buffers(),
+        device.qp_buffers(),
+        device.qp_buffers_with_srq(),
+    ]
+    .concat();
+    buffers.extend([device.cq_ring(); 2]);
+    if device.resizes_srqs() {
+        buffers.extend([device.srq_ring(); 2]);
+    }
+    buffers
+}
+
+/// Runs traffic over a domain with an allocator, and compares what the allocator saw with the buffers that there were.
+fn over(
+    kind: Option<Kind>,
+    rings: Vec<ResourceType>,
+    traffic: fn(&uverbs::ParentDomain) -> Result,
+) -> Result {
     let before = Resources::now()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -102,15 +142,8 @@ fn over(kind: Option<Kind>, traffic: fn(&uverbs::ParentDomain) -> Result) -> Res
         return Ok(());
     };
     let counts = allocator.counts();
-    let device = device();
     let mut buffers = BTreeMap::new();
-    for resource in [
-        device.cq_buffers(),
-        device.qp_buffers(),
-        device.qp_buffers(),
-    ]
-    .concat()
-    {
+    for resource in rings {
         *buffers.entry(u64::from(resource)).or_insert(0) += 1;
     }
     assert_eq!(counts.len(), buffers.len(), "{counts:?}");

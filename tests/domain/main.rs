@@ -12,6 +12,8 @@ mod kinds;
 mod model;
 mod nested;
 mod quiet;
+#[path = "../random/mod.rs"]
+mod random;
 
 use std::process::ExitCode;
 

@@ -1,24 +1,21 @@
-//! Random sequences of create, destroy and drop in any order, against a simple model of who may be destroyed when.
+//! Random sequences of create, resize, destroy and drop in any order, against a simple model of who may be destroyed when.
 //!
 //! The model: an object is alive as long as its handle is held or an object that was made with it is alive. To destroy
 //! one succeeds if nothing alive was made with it, and otherwise is refused with the living counted by kind. At quiet
 //! points the kernel's own counts must be those of the model, and the allocator's live buffers too.
-//!
-//! `UVERBS_MODEL_SEED` repeats a run, `UVERBS_MODEL_STEPS` sets its length.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::Trial;
 use uverbs::{
     Access, AddressVector, Ah, Caps, Cause, Context, Counting, Cq, DestroyError, GuardPages, Mr,
-    ParentDomain, Pd, Purpose, Qp, Rc, ThreadDomain,
+    ParentDomain, Pd, Purpose, Qp, Rc, Srq, ThreadDomain,
 };
 
 use crate::common::{Resources, Result, open, test};
 use crate::device::{device, own_path};
+use crate::random::{Random, seed_and_steps};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test("model::random_orders_of_create_destroy_and_drop", run)]
@@ -37,17 +34,19 @@ enum Kind {
     Ah,
     Qp,
     Cq,
+    Srq,
     Domain,
     Td,
     Pd,
 }
 
 /// The kinds that a protection domain counts, by the name in the refusal.
-const COUNTED: [(Kind, &str); 5] = [
+const COUNTED: [(Kind, &str); 6] = [
     (Kind::Mr, "MR"),
     (Kind::Ah, "AH"),
     (Kind::Qp, "QP"),
     (Kind::Cq, "CQ"),
+    (Kind::Srq, "SRQ"),
     (Kind::Domain, "parent domain"),
 ];
 
@@ -57,6 +56,7 @@ enum Handle {
     Ah(Ah),
     Qp(Box<Qp<Rc>>),
     Cq(Cq),
+    Srq(Srq),
     Domain(ParentDomain),
     Td(ThreadDomain),
     Pd(Pd),
@@ -82,6 +82,7 @@ impl Handle {
             Handle::Ah(ah) => ah.destroy().map_err(back(Handle::Ah)),
             Handle::Qp(qp) => qp.destroy().map_err(back(|qp| Handle::Qp(Box::new(qp)))),
             Handle::Cq(cq) => cq.destroy().map_err(back(Handle::Cq)),
+            Handle::Srq(srq) => srq.destroy().map_err(back(Handle::Srq)),
             Handle::Domain(domain) => domain.dealloc().map_err(back(Handle::Domain)),
             Handle::Td(td) => td.dealloc().map_err(back(Handle::Td)),
             Handle::Pd(pd) => pd.dealloc().map_err(back(Handle::Pd)),
@@ -114,15 +115,9 @@ struct World {
 }
 
 fn run() -> Result {
-    let seed = match env::var("UVERBS_MODEL_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64,
-    };
-    let steps: usize = match env::var("UVERBS_MODEL_STEPS") {
-        Ok(steps) => steps.parse()?,
-        Err(_) => 3000,
-    };
-    println!("model: UVERBS_MODEL_SEED={seed} UVERBS_MODEL_STEPS={steps}");
+    // An adapter made of software is slow at making objects.
+    let usual = if device().is_mlx5() { 1000 } else { 3000 };
+    let (seed, steps) = seed_and_steps(usual)?;
     let before = Resources::now()?;
     let context = open()?;
     let mut world = World {
@@ -131,7 +126,7 @@ fn run() -> Result {
         allocator: Arc::new(Counting::new(GuardPages::new())),
         objects: BTreeMap::new(),
         made: 0,
-        random: Random(seed | 1),
+        random: Random::new(seed),
     };
     for step in 1..=steps {
         world
@@ -167,7 +162,8 @@ impl World {
             .count();
         match self.random.below(10) {
             0..6 if held < MOST => self.create(),
-            0..8 => self.destroy(),
+            0..7 => self.destroy(),
+            7 => self.resize(),
             _ => {
                 if let Some(at) = self.any(|object| object.handle.is_some()) {
                     self.object(at).handle = None;
@@ -231,7 +227,7 @@ impl World {
                 .is_some_and(|handle| handle.as_pd().is_some())
         });
         let cq = self.any(|object| matches!(object.handle, Some(Handle::Cq(_))));
-        let made = match (self.random.below(12), pd, cq) {
+        let made = match (self.random.below(13), pd, cq) {
             (0, ..) | (_, None, _) => {
                 Object::new(Handle::Pd(self.context.alloc_pd()?), Kind::Pd, vec![])
             }
@@ -240,6 +236,7 @@ impl World {
             (4, Some(pd), _) => self.make_ah(pd)?,
             (5 | 6, Some(pd), Some(cq)) => self.make_qp(pd, cq)?,
             (7 | 8, ..) => self.make_cq()?,
+            (9, Some(pd), _) => self.make_srq(pd)?,
             (_, Some(pd), _) => self.make_domain(pd)?,
         };
         self.objects.insert(self.made, made);
@@ -265,6 +262,8 @@ impl World {
         let recv = self
             .any(|object| matches!(object.handle, Some(Handle::Cq(_))))
             .unwrap_or(cq);
+        let srq = self.any(|object| matches!(object.handle, Some(Handle::Srq(_))));
+        let srq = srq.filter(|_| self.random.below(2) == 0);
         let (Handle::Cq(send_cq), Handle::Cq(recv_cq)) = (self.handle(cq)?, self.handle(recv)?)
         else {
             return Err("not CQs".into());
@@ -274,19 +273,47 @@ impl World {
             max_recv_wr: 4,
             ..Caps::default()
         };
-        let qp = self
-            .pd(pd)?
-            .qp(send_cq)
-            .recv_cq(recv_cq)
-            .caps(caps)
-            .create::<Rc>()?;
-        let mut made = Object::new(Handle::Qp(Box::new(qp)), Kind::Qp, vec![pd, cq, recv]);
+        let mut builder = self.pd(pd)?.qp(send_cq).recv_cq(recv_cq).caps(caps);
+        let mut parents = vec![pd, cq, recv];
+        let mut buffers = device().qp_buffers();
+        if let Some(at) = srq {
+            let Handle::Srq(srq) = self.handle(at)? else {
+                return Err("not an SRQ".into());
+            };
+            builder = builder.srq(srq);
+            parents.push(at);
+            buffers = device().qp_buffers_with_srq();
+        }
+        let qp = builder.create::<Rc>()?;
+        let mut made = Object::new(Handle::Qp(Box::new(qp)), Kind::Qp, parents);
         made.buffers = if self.objects[&pd].allocates {
-            device().qp_buffers().len()
+            buffers.len()
         } else {
             0
         };
         Ok(made)
+    }
+
+    fn make_srq(&self, pd: usize) -> Result<Object> {
+        let srq = self.pd(pd)?.srq(4).create()?;
+        let mut made = Object::new(Handle::Srq(srq), Kind::Srq, vec![pd]);
+        if self.objects[&pd].allocates {
+            made.buffers = device().srq_buffers().len();
+        }
+        Ok(made)
+    }
+
+    /// Gives a random completion queue or shared receive queue another size: its ring moves, and it is as busy as before.
+    fn resize(&mut self) -> Result {
+        let size = 1 + self.random.below(300) as u32;
+        let queue =
+            self.any(|object| matches!(object.handle, Some(Handle::Cq(_) | Handle::Srq(_))));
+        match queue.and_then(|at| self.object(at).handle.as_mut()) {
+            Some(Handle::Cq(cq)) => cq.resize(size)?,
+            Some(Handle::Srq(srq)) if device().resizes_srqs() => srq.resize(size)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// A completion queue, on a domain or not.
@@ -376,6 +403,7 @@ impl World {
             Kind::Td if count == 1 => "1 parent domain uses it".into(),
             Kind::Td => format!("{count} parent domains use it"),
             Kind::Cq => format!("{count} users, such as QPs, report to it"),
+            Kind::Srq => format!("{count} QPs draw from it"),
             _ => format!("still stand on it: {}", by_kind(&children)),
         })
     }
@@ -389,6 +417,7 @@ impl World {
             cq: before.cq + of(Kind::Cq),
             qp: before.qp + of(Kind::Qp),
             mr: before.mr + of(Kind::Mr),
+            srq: before.srq + of(Kind::Srq),
             ctx: before.ctx + 1,
         };
         let now = Resources::now()?;
@@ -430,16 +459,4 @@ fn by_kind(objects: &[&Object]) -> String {
         }
     });
     counts.collect::<Vec<_>>().join(", ")
-}
-
-/// Marsaglia's xorshift: the same numbers for the same seed, everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 33) as usize % bound
-    }
 }

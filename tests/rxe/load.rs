@@ -176,7 +176,7 @@ impl Stream {
 fn many_queue_pairs_on_one_cq() -> Result {
     const ROUNDS: u64 = 4;
     // More than an adapter has registers for.
-    let pairs_wanted = if device().is_rxe() { 256 } else { 48 };
+    let pairs_wanted = if device().is_rxe() { 256 } else { 24 };
     let context = open()?;
     let pd = context.alloc_pd()?;
     let mut cq = context.create_cq(4 * pairs_wanted as u32)?;

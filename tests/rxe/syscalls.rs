@@ -1,8 +1,9 @@
-//! What the data path asks of the kernel: nothing but one doorbell for a batch of sends on soft-RoCE, and nothing at all
-//! on the adapter.
+//! What is asked of the kernel: on the data path nothing but one doorbell for a batch of sends on soft-RoCE, and nothing
+//! at all on the adapter; for a protection domain one call to make it and one to free it; for what only this library knows
+//! nothing.
 
 use libtest_mimic::Trial;
-use uverbs::{OpenOptions, Rc, Route};
+use uverbs::{GuardPages, OpenOptions, Rc, Route};
 
 use crate::common::trace::traced;
 use crate::common::{Pair, Result, Setup, completions, role, test};
@@ -17,10 +18,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("syscalls::the_data_path_by_ioctl", || {
             data_path("data_path_by_ioctl", "ioctl")
         }),
+        test("syscalls::protection_domains", protection_domains),
     ]
 }
 
-pub(crate) const ROLES: [role::Role; 2] = [
+pub(crate) const ROLES: [role::Role; 3] = [
+    ("protection_domains", domain_stages),
     ("data_path", || stages(Route::Best)),
     ("data_path_by_ioctl", || stages(Route::Ioctl)),
 ];
@@ -112,4 +115,60 @@ fn data_path(name: &str, doorbell: &str) -> Result {
         None => Ok(()),
         Some(call) => Err(format!("a doorbell on another file: {call}").into()),
     }
+}
+
+/// Protection domains and what stands for them, with a mark before and after each stage.
+fn domain_stages() -> Result {
+    let context = uverbs::open(&role::device()?)?;
+    // Before, so that memory has been found and it is known what the kernel has.
+    let kept = context.alloc_pd()?;
+    context.alloc_pd()?.dealloc()?;
+    let domain = kept.parent_domain().allocator(GuardPages::new()).build()?;
+    domain.dealloc()?;
+    mark();
+    for _ in 0..PDS {
+        context.alloc_pd()?.dealloc()?;
+    }
+    mark();
+    let td = context.alloc_td();
+    let domain = kept.parent_domain().thread_domain(&td);
+    let domain = domain.allocator(GuardPages::new()).build()?;
+    let outer = domain.parent_domain().build()?;
+    if td.dealloc().is_ok() || domain.dealloc().is_ok() {
+        return Err("something that is in use could be freed".into());
+    }
+    outer.dealloc()?;
+    mark();
+    let imported = context.import_pd(kept.handle())?;
+    mark();
+    imported.unimport();
+    mark();
+    Ok(())
+}
+
+/// Protection domains that are made and freed in their stage.
+const PDS: usize = 3;
+
+/// Catches a verb of the family that asks the kernel for more than its manual page says.
+fn protection_domains() -> Result {
+    let trace = traced("protection_domains", device().name(), "all")?;
+    let sections = trace.sections("getppid(");
+    let names = |calls: &[String]| -> Vec<String> {
+        let name = |call: &String| call.split('(').next().unwrap_or_default().to_owned();
+        calls.iter().map(name).collect()
+    };
+    let [pds, domains, import, unimport] = sections.as_slice() else {
+        return Err(format!("{} stages in the trace", sections.len()).into());
+    };
+    same(
+        "calls for protection domains",
+        names(pds),
+        vec!["ioctl".to_owned(); 2 * PDS],
+    )?;
+    same("calls for parent domains", names(domains), vec![])?;
+    // The kernel's list of handles, and where the driver has one its own question.
+    let questions = if device().is_rxe() { 1 } else { 2 };
+    let asked = vec!["ioctl".to_owned(); questions];
+    same("calls to import", names(import), asked)?;
+    same("calls to unimport", names(unimport), vec![])
 }

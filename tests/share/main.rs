@@ -7,11 +7,15 @@
 #[path = "../device/mod.rs"]
 mod device;
 mod import;
+mod model;
 mod process;
+#[path = "../random/mod.rs"]
+mod random;
 mod resources;
 mod roles;
 mod sharing;
 mod traffic;
+mod worker;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -26,7 +30,7 @@ fn main() {
     if let Some((role, arguments)) = process::role(&arguments) {
         roles::play(role, arguments);
     }
-    let tests = [import::TESTS, sharing::TESTS].concat();
+    let tests = [import::TESTS, sharing::TESTS, model::TESTS].concat();
     let trials = tests
         .into_iter()
         .map(|(name, test)| Trial::ignorable_test(name, move || run(test)))

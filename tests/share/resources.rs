@@ -14,6 +14,24 @@ pub(crate) fn count() -> Outcome<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// How many objects of each of these kinds there are on all devices.
+pub(crate) fn numbers<const N: usize>(kinds: [&str; N]) -> Outcome<[usize; N]> {
+    let text = count()?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let number = |kind| -> Outcome<usize> {
+        let pairs = words.iter().zip(words.iter().skip(1));
+        let found = pairs.filter(|(name, _)| **name == kind);
+        Ok(found
+            .map(|(_, number)| number.parse::<usize>())
+            .sum::<Result<_, _>>()?)
+    };
+    let mut numbers = [0; N];
+    for (place, kind) in numbers.iter_mut().zip(kinds) {
+        *place = number(kind)?;
+    }
+    Ok(numbers)
+}
+
 /// Looks until the counts are these: what a process has left behind is destroyed soon after its end.
 pub(crate) fn wait_for(expected: &str) -> Outcome {
     let end = Instant::now() + Duration::from_secs(20);

@@ -12,7 +12,7 @@ use uverbs::uapi::handle::{MrHandle, PdHandle};
 use uverbs::{Caps, Context, ImportedPd, Rc, RemoteKey, RemoteSlice};
 
 use crate::traffic::{self, Pair, complete, open_access};
-use crate::{Outcome, import};
+use crate::{Outcome, import, worker};
 
 /// Plays a role to its end.
 pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
@@ -27,6 +27,7 @@ pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
             become_user(number(user).unwrap_or(u32::MAX)).and_then(|()| joiner(address))
         }
         ("crowd", [address]) => crowd(address),
+        ("worker", [address, fd]) => worker::play(address, fd),
         _ => Err(format!("no such role: {role} {arguments:?}").into()),
     };
     match outcome {
@@ -65,7 +66,7 @@ fn number<T: std::str::FromStr<Err = std::num::ParseIntError>>(text: &str) -> Ou
 }
 
 /// Takes over a descriptor that was inherited by its number.
-fn inherited(number: &str) -> Outcome<OwnedFd> {
+pub(crate) fn inherited(number: &str) -> Outcome<OwnedFd> {
     let fd: RawFd = number.parse()?;
     // SAFETY: the parent names a descriptor that it has passed on for this alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -111,6 +111,9 @@ fn soak() -> Result {
     if bursts < u64::from(PAIRS) / 2 {
         return Err(format!("hardly anything was done: {bursts} bursts").into());
     }
+    if figures.get(net::PACKETS) < bursts {
+        return Err("the packets took another wire than the bad one".into());
+    }
     if broken > 5 + bursts / 50 {
         return Err(format!("{broken} connections broke by themselves in {bursts} bursts").into());
     }
@@ -145,7 +148,7 @@ fn run(hosts: &[Host; 2], seed: u64, time: Duration) -> Result<Figures> {
         Ok(())
     })?;
     let (sent, dropped) = wire.packets()?;
-    figures.add("packets on the wire", sent);
+    figures.add(net::PACKETS, sent);
     figures.add("packets lost on the wire", dropped);
     Ok(figures)
 }

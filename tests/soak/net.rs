@@ -14,6 +14,9 @@ use super::Result;
 /// What happens to packets, in each direction.
 pub(crate) const LOSS: &str = "delay 1ms reorder 1% 25% duplicate 1% loss 1%";
 
+/// The count of packets that were sent over the bad wire.
+pub(crate) const PACKETS: &str = "packets on the wire";
+
 /// A host.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -78,10 +81,9 @@ impl<'a> BadWire<'a> {
     /// Makes it bad.
     pub(crate) fn new(hosts: &'a [Host; 2]) -> Result<Self> {
         let wire = Self(hosts);
-        let loss = std::env::var("UVERBS_SOAK_NETEM").unwrap_or_else(|_| LOSS.to_owned());
         for host in hosts {
             host.run(&format!(
-                "tc qdisc add dev {} root netem limit 10000 {loss}",
+                "tc qdisc add dev {} root netem limit 10000 {LOSS}",
                 host.netdev
             ))?;
         }

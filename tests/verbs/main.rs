@@ -18,6 +18,7 @@ mod shapes;
 mod srq;
 mod support;
 mod ud;
+mod unplug;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         shapes::tests(),
         srq::tests(),
         ud::tests(),
+        unplug::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()

@@ -227,7 +227,7 @@ fn a_reset_forgets_its_own_completions_alone() -> Result {
     let pd = context.alloc_pd()?;
     let mut cq = context.create_cq(63)?;
     let (mut reset, mut other) = (loopback(&pd, &cq)?, loopback(&pd, &cq)?);
-    for round in 0..20 {
+    for round in 0..8 {
         let first = round * 1000;
         complete(&pd, &mut reset, first..first + 7)?;
         complete(&pd, &mut other, first + 100..first + 105)?;
@@ -258,7 +258,7 @@ fn completions_outlive_their_queue_pair() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let mut cq = context.create_cq(63)?;
-    for round in 0..20 {
+    for round in 0..8 {
         let first = round * 1000;
         let mut gone = loopback(&pd, &cq)?;
         let mut stays = loopback(&pd, &cq)?;
@@ -301,6 +301,9 @@ fn a_thread_domain_has_a_register() -> Result {
         .collect::<Result<_>>()?;
     // Two to a page, and the common one.
     let before = registers(&context)?;
+    if before == 1 {
+        return ignore("the kernel has found that write combining does not work here");
+    }
     same(before, 16 / 2 + 1, "pages of registers")?;
     let (one, two) = (context.alloc_td(), context.alloc_td());
     let domains = [

@@ -134,7 +134,7 @@ fn zero_based_flag() -> Result {
                 return fail(format!("the error does not name the flag: {said}"));
             }
             ignore(
-                "this kernel's rxe has no regions with ZERO_BASED; an address of 0 serves as well",
+                "this kernel's driver has no regions with ZERO_BASED; an address of 0 serves as well",
             )
         }
         Err(refused) => Err(refused.error.into()),
@@ -250,7 +250,7 @@ fn changed<M: Memory>(
         AfterRereg::Unchanged(mr) if failed.error.is_unsupported() => {
             write(pair, b"as it was", mr.remote())?;
             same(&start(&mr)?, b"as it was", "the region after the refusal")?;
-            ignore("the kernel's rxe has no rereg_mr (since Linux 6.2)")
+            ignore("the device has no rereg_mr (rxe: since Linux 6.2)")
         }
         _ => Err(failed.error.into()),
     }
@@ -340,7 +340,7 @@ fn rereg_memory() -> Result {
     let (old, new) = mr.deregister()?;
     same(&old[..9], b"as it was", "the old memory")?;
     same(new, vec![2; 128], "the new memory")?;
-    ignore("the kernel's rxe cannot change a region's memory; both were given back")
+    ignore("the device cannot change a region's memory; both were given back")
 }
 
 /// Catches changes that would let a device write where nobody agreed to it.
@@ -387,7 +387,7 @@ fn on_demand(pair: &Pair<Rc>, place: NonNull<u8>) -> Result<Mr<RawMemory>> {
     match pair.pd.register(memory, OPEN | Access::ON_DEMAND) {
         Ok(mr) => Ok(mr),
         Err(refused) if !has && refused.error.is_unsupported() => {
-            ignore("the kernel's rxe has no paging on demand")
+            ignore("the device has no paging on demand")
         }
         Err(refused) => Err(refused.error.into()),
     }

@@ -232,6 +232,7 @@ fn too_many_reads_are_refused() -> Result {
         return ignore("the device takes as many as can be asked for");
     };
     let (from, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
+    same(pair.a.endpoint()?.psn, from.psn, "the PSN until then")?;
     // rxe looks at the number of this side only, not at `max_dest_rd_atomic`.
     let options = ConnectOptions {
         max_rd_atomic: beyond,
@@ -243,7 +244,10 @@ fn too_many_reads_are_refused() -> Result {
     same(errno, Some(Errno::INVAL), "the errno")?;
     pair.a.reset()?;
     pair.b.reset()?;
+    let (again, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
+    // Packets of an attempt that is over must not count in the next.
+    same(again.psn == from.psn, false, "the same PSN after a reset")?;
     pair.a.connect(&peer)?;
-    pair.b.connect(&from)?;
+    pair.b.connect(&again)?;
     writes(&mut pair)
 }

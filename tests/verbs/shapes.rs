@@ -46,7 +46,7 @@ fn lists_around_the_end() -> Result {
     let mut source = pair.pd.register(vec![0; LENGTH], access)?;
     let target = pair.pd.register(vec![0; LENGTH], access)?;
     let mut round = 0;
-    while round < 150 {
+    while round < 60 {
         source.write_at(0, &pattern(round))?;
         let mut expected = Vec::new();
         let mut batch = pair.a.send();
@@ -93,7 +93,7 @@ fn inline_around_the_end() -> Result {
     let most = pair.a.caps().max_inline_data as usize;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mut target = pair.pd.register(vec![0; LENGTH], access)?;
-    for round in 0..150 {
+    for round in 0..80 {
         let length = round * 37 % (most + 1);
         target.write_at(0, &[0x5a; LENGTH])?;
         let bytes = &pattern(round)[..length];

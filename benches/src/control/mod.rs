@@ -8,12 +8,16 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Endpoint, Mtu, Pd, Qp, RawMemory, Rc};
 
 use self::bare::Bare;
 use self::memory::Mapping;
+use crate::instructions::row;
 use crate::serve::Until;
+
+/// The kinds of object, by their names in requests, whose instructions are counted.
+pub const INSTRUCTIONS: [&str; 4] = ["pd", "mr-4k", "cq", "qp"];
 
 /// Entries of the completion queue that is made.
 const CQ_ENTRIES: u32 = 256;
@@ -55,6 +59,20 @@ impl FromStr for What {
             _ => bail!("nothing is named {name}"),
         })
     }
+}
+
+/// Makes and destroys an object by the library.
+#[inline(never)]
+#[unsafe(export_name = "op_ours")]
+fn op_ours(control: &Control, what: What, memory: (NonNull<u8>, usize)) -> bool {
+    control.ours(what, memory).is_ok()
+}
+
+/// Makes and destroys an object by the bare calls.
+#[inline(never)]
+#[unsafe(export_name = "op_bare")]
+fn op_bare(control: &Control, what: What, memory: (NonNull<u8>, usize)) -> bool {
+    control.bare(what, memory).is_ok()
 }
 
 /// What is needed to make objects.
@@ -160,6 +178,28 @@ impl Control {
             What::Cq => self.bare.cq(CQ_ENTRIES)?,
             What::Mr { .. } => self.bare.mr(address, length)?,
             What::Qp => self.bare.qp()?,
+        }
+        Ok(())
+    }
+
+    /// Makes and destroys each kind of object that [`INSTRUCTIONS`] names some times by the library and some times by the
+    /// bare calls, for callgrind to count: the phases `NAME` and `NAME-bare`.
+    ///
+    /// # Errors
+    /// If the device refuses an object.
+    pub fn instructions(device: &str) -> Result<()> {
+        let mut control = Self::new(&uverbs::open(device)?)?;
+        for name in INSTRUCTIONS {
+            let what = name.parse()?;
+            let memory = control.memory(what)?;
+            row(name, || {
+                ensure!(op_ours(&control, what, memory), "{name} by the library");
+                Ok(())
+            })?;
+            row(&format!("{name}-bare"), || {
+                ensure!(op_bare(&control, what, memory), "{name} by bare calls");
+                Ok(())
+            })?;
         }
         Ok(())
     }

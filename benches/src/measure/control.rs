@@ -1,10 +1,12 @@
 //! Making and destroying objects: the library beside the bare calls in the same process, and beside rdma-core.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde_json::json;
 
 use super::server::Server;
-use super::{BARE, OURS, Plan, RDMA_CORE, Record, median};
+use super::{BARE, OURS, Plan, RDMA_CORE, Record, callgrind, median};
 
 /// What is made, by the name in requests, and what it is called in the table.
 const ROWS: [(&str, &str); 7] = [
@@ -57,6 +59,22 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
             .ratio_at_most("within 5%", 1.05)
             .detail("pairs", json!(ratios.len()))
             .print()?;
+    }
+    instructions(plan)
+}
+
+/// Instructions of user space for the same, which are exact: what the library adds to the bare calls.
+fn instructions(plan: &Plan) -> Result<()> {
+    let counted = callgrind::phases(plan.own(), &["control-instructions", &plan.device])?;
+    let counted: BTreeMap<_, _> = counted.into_iter().collect();
+    for (what, name) in ROWS {
+        let (Some(ours), Some(bare)) = (counted.get(what), counted.get(&format!("{what}-bare")))
+        else {
+            continue;
+        };
+        let row = format!("{name}, instructions");
+        let values = [(OURS, *ours), (BARE, *bare)];
+        Record::new("control", row, "instructions", BARE, values).print()?;
     }
     Ok(())
 }

@@ -5,12 +5,12 @@ use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::ioctl::{IoctlAttr, IoctlHdr};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::command::fd::Frame;
+use super::request;
 use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
     AllocPd, Command, DeallocPd, DestroyCq, DriverData, QueryDevice, QueryGidTable, QueryPort,
-    ReqNotifyCq, Request, Spelling,
+    ReqNotifyCq, Spelling,
 };
 
 const MANDATORY: u16 = 1;
@@ -19,16 +19,15 @@ const POINTER: u64 = 0x706f_696e_7465_7221;
 /// What the place of a new object holds before the kernel fills it.
 const NEW: u64 = u64::MAX;
 
-fn request(command: &impl Command, spelling: Spelling) -> Request {
-    command.encode(spelling).unwrap()
-}
-
 /// An ioctl frame as a header and attributes. Addresses are checked to be some, and replaced.
 fn frame(command: &impl Command, spelling: Spelling) -> (IoctlHdr, Vec<(u16, u16, u16, u64)>) {
-    let mut request = request(command, spelling);
-    let frame = Frame::new(&mut request, 14);
-    let (header, rest) = IoctlHdr::read_from_prefix(frame.bytes()).unwrap();
-    assert_eq!(usize::from(header.length), frame.bytes().len());
+    let mut request = request(command, spelling).unwrap();
+    request.arm(14);
+    let start = request.frame().cast_const();
+    let frame = request.frame_bytes();
+    assert_eq!(start, frame.as_ptr());
+    let (header, rest) = IoctlHdr::read_from_prefix(frame).unwrap();
+    assert_eq!(usize::from(header.length), frame.len());
     let attributes = <[IoctlAttr]>::ref_from_bytes(rest).unwrap();
     let attributes = attributes.iter().map(|attribute| {
         let IoctlAttr {
@@ -61,7 +60,7 @@ fn header(object_id: u16, method_id: u16, num_attrs: u16) -> IoctlHdr {
 
 /// A buffer for write(2), the response's address told apart and replaced by zeros.
 fn buffer(command: &impl Command) -> (Vec<u8>, u64) {
-    let request = request(command, Spelling::Write);
+    let request = request(command, Spelling::Write).unwrap();
     let mut write = WriteBuffer::new(&request);
     write.aim();
     let mut bytes = write.buffer.to_vec();

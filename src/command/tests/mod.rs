@@ -7,3 +7,5 @@ mod fallback;
 mod fuzz;
 mod replies;
 mod text;
+
+use super::samples::request;

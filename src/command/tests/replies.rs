@@ -9,6 +9,7 @@ use uverbs_uapi::types::GidEntry;
 use uverbs_uapi::{attr, write as abi};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::request;
 use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
@@ -24,24 +25,19 @@ const MI: Mminfo = Mminfo {
 
 /// Answers a request as the ioctl does: numbers into attributes, structs to their addresses.
 struct Answer {
-    // Boxed, since the attributes lead into it.
+    // Boxed, since its attributes lead into it.
     request: Box<Request>,
-    attributes: Vec<IoctlAttr>,
 }
 
 impl Answer {
     fn to(command: &impl Command, spelling: Spelling) -> Self {
-        let mut request = Box::new(command.encode(spelling).unwrap());
-        let attributes = request.attributes().to_vec();
-        Self {
-            request,
-            attributes,
-        }
+        let mut request = Box::new(request(command, spelling).unwrap());
+        request.arm(14);
+        Self { request }
     }
 
     fn attribute(&mut self, id: u16) -> &mut IoctlAttr {
-        let found = self.attributes.iter_mut().find(|have| have.attr_id == id);
-        found.unwrap()
+        self.request.attribute(id).unwrap()
     }
 
     /// A new object's handle or file descriptor.
@@ -62,15 +58,14 @@ impl Answer {
         self
     }
 
-    fn request(mut self) -> Request {
-        self.request.absorb(&self.attributes);
+    fn request(self) -> Request {
         *self.request
     }
 }
 
 /// Answers a write command through the address in its buffer.
 fn write_answer(command: &impl Command, core: &[u8], driver: &[u8]) -> Request {
-    let mut request = command.encode(Spelling::Write).unwrap();
+    let mut request = request(command, Spelling::Write).unwrap();
     let mut write = WriteBuffer::new(&request);
     write.aim();
     let address = u64::read_from_bytes(&write.buffer[8..16]).unwrap();

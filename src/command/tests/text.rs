@@ -2,11 +2,12 @@
 
 use uverbs_uapi::handle::PdHandle;
 
+use super::request;
 use crate::command::samples::*;
 use crate::command::{AllocPd, Command, DeallocPd, Request, Spelling};
 
 fn text(command: &impl Command, spelling: Spelling) -> String {
-    command.encode(spelling).unwrap().to_string()
+    request(command, spelling).unwrap().to_string()
 }
 
 #[test]
@@ -36,8 +37,10 @@ fn a_write_command_is_told_by_its_name() {
 
 #[test]
 fn what_has_no_name_is_told_by_its_number() {
-    let request = Request::method(0xfff, 0xffe).u32(0xffd, 1);
+    let mut request = Request::new();
+    request.method(0xfff, 0xffe).u32(0xffd, 1);
     assert_eq!(request.to_string(), "object ?.method ? 0xffd=0x1");
-    let request = Request::write_command::<_, ()>(0xffff, &0u64);
+    let mut request = Request::new();
+    request.write_command::<_, ()>(0xffff, &0u64);
     assert!(request.to_string().starts_with("write 0xffff"));
 }

@@ -25,24 +25,26 @@ pub(super) struct UarReply {
 
 impl Command for AllocUar {
     type Reply = UarReply;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::AllocUar;
 
     fn subject(&self) -> Subject {
         Subject::the("UAR")
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         use attr::uar_obj_alloc as id;
         match spelling {
-            Spelling::Native => Some(
-                Request::method(object::UAR, method::uar::ALLOC)
+            Spelling::Native => {
+                request
+                    .method(object::UAR, method::uar::ALLOC)
                     .new_object(id::HANDLE)
                     .constant(id::TYPE, self.kind.0.into())
                     .output(id::MMAP_OFFSET, size_of::<u64>())
                     .output(id::MMAP_LENGTH, size_of::<u32>())
-                    .output(id::PAGE_ID, size_of::<u32>()),
-            ),
-            Spelling::Write => None,
+                    .output(id::PAGE_ID, size_of::<u32>());
+            }
+            Spelling::Write => {}
         }
     }
 
@@ -62,20 +64,22 @@ pub(super) struct QueryPd(pub(super) PdHandle);
 
 impl Command for QueryPd {
     type Reply = u32;
+    const NATIVE: bool = true;
     const VERB: Verb = Verb::ImportPd;
 
     fn subject(&self) -> Subject {
         Subject::numbered("PD", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling) -> Option<Request> {
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
         match spelling {
-            Spelling::Native => Some(
-                Request::method(core_object::PD, method::pd::QUERY)
+            Spelling::Native => {
+                request
+                    .method(core_object::PD, method::pd::QUERY)
                     .handle(attr::query_pd::HANDLE, self.0.0)
-                    .output(attr::query_pd::RESP_PDN, size_of::<u32>()),
-            ),
-            Spelling::Write => None,
+                    .output(attr::query_pd::RESP_PDN, size_of::<u32>());
+            }
+            Spelling::Write => {}
         }
     }
 

@@ -9,7 +9,7 @@ use uverbs_uapi::flags::WcFlags;
 
 use super::barrier;
 use super::directory::{Change, Directory, Receiver, Reporter};
-use super::entries::{Entries, View};
+use super::entries::{Entries, Place, View};
 use super::format::{
     ARM_SOLICITED, Cqe, INDEX_MASK, RECORD_ARM, RECORD_CONSUMER, cqe, opcode, syndrome,
 };
@@ -45,14 +45,18 @@ impl CqCore {
 #[derive(Debug)]
 pub(crate) struct Cq {
     view: View,
-    /// The next entry to look at, and the first that has not been given back; they count on round the ring.
+    place: Place,
+    /// Index of the next entry to look at, which `place` is of, and of the first that has not been given back; they count
+    /// on round the ring.
     next: u32,
     released: u32,
     /// Version of the directory that `reporters` is of.
     version: u32,
-    /// Entries in `reporters` that wait for the poller to pass something.
-    unsettled: u32,
-    reporters: Vec<Option<Entry>>,
+    /// There is something wrong to tell, or entries of `reporters` wait for the poller to pass something.
+    attention: bool,
+    /// By their numbers; vacant ones report nothing.
+    reporters: Vec<Entry>,
+    directory: Arc<Directory>,
     core: Arc<CqCore>,
     /// What was found wrong, told by the next poll.
     wrong: Option<PollError>,
@@ -65,8 +69,8 @@ unsafe impl Send for Cq {}
 // SAFETY: shared references only look whether an entry is valid.
 unsafe impl Sync for Cq {}
 
-/// A queue pair that reports here.
-#[derive(Debug)]
+/// A queue pair that reports here, or the place of one.
+#[derive(Debug, Default)]
 struct Entry {
     reporter: Reporter,
     /// Entries before this index are passed over.
@@ -75,16 +79,68 @@ struct Entry {
     leave_at: Option<u32>,
 }
 
+impl Entry {
+    /// Whether a queue pair has the number.
+    fn is_known(&self) -> bool {
+        self.reporter.send.is_some() || !matches!(self.reporter.recv, Receiver::None)
+    }
+
+    /// Whether what was reported at that index is of before a reset.
+    #[cold]
+    #[inline(never)]
+    fn has_forgotten(&self, index: u32) -> bool {
+        self.forget_until
+            .is_some_and(|until| is_before(index, until))
+    }
+
+    /// A send request that is done, with what it changed a memory key for.
+    #[inline(always)]
+    fn sent(&self, counter: u16) -> Option<(u64, u32)> {
+        let ledger = self.reporter.send.as_ref()?;
+        Some(ledger.finish(counter))
+    }
+
+    /// A receive request that is done.
+    #[inline(always)]
+    fn received(&self, counter: u16) -> Option<(u64, u32)> {
+        match &self.reporter.recv {
+            Receiver::Own(ledger) => Some((ledger.finish(), 0)),
+            _ => self.received_shared(counter),
+        }
+    }
+
+    #[inline(never)]
+    fn received_shared(&self, counter: u16) -> Option<(u64, u32)> {
+        match &self.reporter.recv {
+            Receiver::Shared(ledger) => ledger.finish(counter).map(|id| (id, 0)),
+            _ => None,
+        }
+    }
+
+    /// A request that has failed.
+    #[cold]
+    #[inline(never)]
+    fn failed(&self, code: u8, counter: u16) -> Option<(u64, u32)> {
+        match code {
+            cqe::REQ_ERR => self.sent(counter),
+            cqe::RESP_ERR => self.received(counter),
+            _ => None,
+        }
+    }
+}
+
 impl Cq {
     pub(super) fn new(core: Arc<CqCore>, cqn: u32, uar: Arc<UarPage>) -> Self {
         let view = core.directory.lock().entries.view();
         Self {
             view,
+            place: view.place(0),
             next: 0,
             released: 0,
             version: 0,
-            unsettled: 0,
+            attention: false,
             reporters: Vec::new(),
+            directory: Arc::clone(&core.directory),
             core,
             wrong: None,
             cqn,
@@ -96,6 +152,11 @@ impl Cq {
         &self.core
     }
 
+    #[cfg(test)]
+    pub(super) fn uar(&self) -> &UarPage {
+        &self.uar
+    }
+
     /// The most completions that wait at a time.
     pub(crate) fn capacity(&self) -> u32 {
         self.view.count() - 1
@@ -105,24 +166,27 @@ impl Cq {
     /// there.
     #[inline(always)]
     pub(crate) fn filled(&mut self) -> Result<u32, PollError> {
-        if self.unsettled > 0 {
-            self.settle();
-        }
-        match self.wrong {
-            None => Ok(0),
-            Some(_) => Err(self.complaint()),
+        match self.attention {
+            false => Ok(0),
+            true => self.attend(),
         }
     }
 
+    /// Tells what was found wrong, once, and looks which of the entries that wait for something have it.
     #[cold]
-    fn complaint(&mut self) -> PollError {
+    #[inline(never)]
+    fn attend(&mut self) -> Result<u32, PollError> {
         self.release();
-        self.wrong.take().unwrap_or(PollError::Unknown { code: 0 })
+        self.attention = self.settle();
+        match self.wrong.take() {
+            None => Ok(0),
+            Some(error) => Err(error),
+        }
     }
 
     /// True if no completion is there.
     pub(crate) fn is_empty(&self) -> bool {
-        self.view.poll(self.next).is_none()
+        self.place.poll().is_none()
     }
 
     /// The next completion.
@@ -131,51 +195,42 @@ impl Cq {
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Completion> {
         loop {
-            let op_own = self.view.poll(self.next)?;
+            let (entry, op_own) = self.place.poll()?;
             barrier::owner_before_entry();
-            let entry = self.view.entry(self.next);
+            let index = self.next;
+            self.next = index.wrapping_add(1);
+            self.place.advance();
             // SAFETY: the device has written the entry and does not write it again before it is given back, which is
             // after the loan of the completion; every bit pattern is a `Cqe`.
             let fields = unsafe { entry.as_ref() };
-            if self.version != self.core.directory.version() {
+            if self.version != self.directory.version() {
                 self.catch_up();
             }
             let number = fields.srqn_uidx.get() & 0xff_ffff;
-            let Some(Some(reporter)) = self.reporters.get(number as usize) else {
+            let Some(reporter) = self.reporters.get(number as usize) else {
                 return self.stray(PollError::Stray { number });
             };
-            let index = self.next;
-            self.next = index.wrapping_add(1);
-            if let Some(until) = reporter.forget_until
-                && is_before(index, until)
-            {
+            if self.attention && reporter.has_forgotten(index) {
                 continue;
             }
             let code = op_own >> 4;
-            let looked_up = match code {
-                cqe::REQ | cqe::REQ_ERR => {
-                    let send = reporter.reporter.send.as_ref();
-                    send.map(|ledger| ledger.finish(fields.wqe_counter.get()))
-                }
-                cqe::RESP_WR_IMM
-                | cqe::RESP_SEND
-                | cqe::RESP_SEND_IMM
-                | cqe::RESP_SEND_INV
-                | cqe::RESP_ERR
-                    if op_own & cqe::SCATTERED == 0 =>
-                {
-                    let id = match &reporter.reporter.recv {
-                        Receiver::Own(ledger) => ledger.finish(),
-                        Receiver::Shared(ledger) => ledger.finish(fields.wqe_counter.get()),
-                        Receiver::None => None,
-                    };
-                    id.map(|id| (id, 0))
-                }
-                _ => None,
+            let counter = fields.wqe_counter.get();
+            let looked_up = if code == cqe::REQ {
+                reporter.sent(counter)
+            } else if matches!(code, cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV)
+                && op_own & cqe::SCATTERED == 0
+            {
+                reporter.received(counter)
+            } else {
+                reporter.failed(code, counter)
             };
             let Some((wr_id, change)) = looked_up else {
-                self.next = index;
-                return self.stray(PollError::Unknown { code });
+                let known = reporter.is_known();
+                return self.stray(if known {
+                    PollError::Unknown { code }
+                } else {
+                    PollError::Stray { number }
+                });
             };
             return Some(Completion {
                 entry,
@@ -185,11 +240,12 @@ impl Cq {
         }
     }
 
-    /// Passes an entry over that makes no sense; the next poll tells.
+    /// Notes that the entry before this place makes no sense; the next poll tells.
     #[cold]
+    #[inline(never)]
     fn stray(&mut self, error: PollError) -> Option<Completion> {
-        self.next = self.next.wrapping_add(1);
         self.wrong = Some(error);
+        self.attention = true;
         None
     }
 
@@ -198,7 +254,7 @@ impl Cq {
     pub(crate) fn release(&mut self) {
         if self.next != self.released {
             self.released = self.next;
-            self.core.directory.consumed(self.next);
+            self.directory.consumed(self.next);
             let word = (self.next & INDEX_MASK).to_be();
             // Release: the entries have been read before the device may write them again; its counterpart is the
             // device's look at the record before it writes.
@@ -226,6 +282,7 @@ impl Cq {
 
     /// Takes over what has changed among the queue pairs.
     #[cold]
+    #[inline(never)]
     fn catch_up(&mut self) {
         let (version, changes) = self.core.directory.changes();
         self.version = version;
@@ -244,7 +301,7 @@ impl Cq {
                     reporter,
                     until,
                 } => {
-                    self.unsettled += 1;
+                    self.attention = true;
                     self.set(
                         number,
                         Entry {
@@ -255,9 +312,9 @@ impl Cq {
                     );
                 }
                 Change::Remove { number, until } => {
-                    if let Some(Some(entry)) = self.reporters.get_mut(number as usize) {
+                    if let Some(entry) = self.reporters.get_mut(number as usize) {
                         entry.leave_at = Some(until);
-                        self.unsettled += 1;
+                        self.attention = true;
                     }
                 }
             }
@@ -267,30 +324,33 @@ impl Cq {
     fn set(&mut self, number: u32, entry: Entry) {
         let number = number as usize;
         if number >= self.reporters.len() {
-            self.reporters.resize_with(number + 1, || None);
+            self.reporters.resize_with(number + 1, Entry::default);
         }
-        self.reporters[number] = Some(entry);
+        self.reporters[number] = entry;
     }
 
-    /// Looks which of the entries that wait for something have it.
-    #[cold]
-    fn settle(&mut self) {
-        let (next, mut waiting) = (self.next, 0);
+    /// Lets those entries go that waited for what has come; true if others wait on.
+    fn settle(&mut self) -> bool {
+        let (next, mut waiting) = (self.next, false);
         let core = Arc::clone(&self.core);
         let mut inner = core.directory.lock();
-        for (number, slot) in self.reporters.iter_mut().enumerate() {
-            let Some(entry) = slot else { continue };
+        for (number, entry) in self.reporters.iter_mut().enumerate() {
             entry.forget_until = entry.forget_until.filter(|until| is_before(next, *until));
             match entry.leave_at {
                 Some(until) if !is_before(next, until) => {
-                    *slot = None;
+                    *entry = Entry::default();
                     inner.free(number as u32);
                 }
-                Some(_) => waiting += 1,
-                None => waiting += u32::from(entry.forget_until.is_some()),
+                Some(_) => waiting = true,
+                None => waiting |= entry.forget_until.is_some(),
             }
         }
-        self.unsettled = waiting;
+        waiting
+    }
+
+    /// Entries of its ring.
+    pub(super) fn count(&self) -> u32 {
+        self.view.count()
     }
 
     /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.
@@ -306,7 +366,8 @@ impl Cq {
         let core = Arc::clone(&self.core);
         // Held throughout, so that nobody looks at the old ring for what is in the new one.
         let mut inner = core.directory.lock();
-        new.invalidate();
+        // The first of the new ring is the place behind the one that stays empty.
+        new.invalidate(self.next.wrapping_add(1));
         switch(&new)?;
         let view = new.view();
         // The device has ended the old ring with an entry that says so. Its place in the new one stays empty, so what
@@ -321,7 +382,7 @@ impl Cq {
             index = index.wrapping_add(1);
         }
         inner.shift();
-        for entry in self.reporters.iter_mut().flatten() {
+        for entry in &mut self.reporters {
             for until in [&mut entry.forget_until, &mut entry.leave_at] {
                 *until = until.map(|until| until.wrapping_add(1));
             }
@@ -330,6 +391,7 @@ impl Cq {
         drop(inner);
         self.view = view;
         self.next = self.next.wrapping_add(1);
+        self.place = view.place(self.next);
         self.release();
         Ok(())
     }

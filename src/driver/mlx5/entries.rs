@@ -21,8 +21,9 @@ pub(super) struct Entries {
 pub(super) struct View {
     /// The half that counts of the first entry.
     first: NonNull<u8>,
-    /// Binary logarithms of the count of entries, and of the bytes of one.
-    log_count: u32,
+    /// How many there are, a power of two.
+    count: u32,
+    /// Binary logarithm of the bytes of one.
     log_size: u32,
 }
 
@@ -44,7 +45,7 @@ impl Entries {
         let first = unsafe { memory.base().add(size - BLOCK) };
         let view = View {
             first,
-            log_count: count.ilog2(),
+            count,
             log_size: size.ilog2(),
         };
         Self {
@@ -53,13 +54,16 @@ impl Entries {
         }
     }
 
-    /// Marks every entry as never written. The device must not write to the ring yet.
-    pub(super) fn invalidate(&self) {
-        for index in 0..self.view.count() {
+    /// Marks every entry as the device's, for a consumer that starts at `first`: its owner bit is that of the lap before.
+    /// The device must not write to the ring yet.
+    pub(super) fn invalidate(&self, first: u32) {
+        for at in 0..self.view.count() {
+            let index = first.wrapping_add(at);
+            let before = self.view.lap(index) ^ 1;
             // Relaxed: what starts the device comes later and has its own barrier.
             self.view
                 .op_own(index)
-                .store(cqe::INVALID << 4, Ordering::Relaxed);
+                .store(cqe::INVALID << 4 | before, Ordering::Relaxed);
         }
     }
 
@@ -86,11 +90,66 @@ impl Entries {
     }
 }
 
+/// A consumer's place in the ring: kept beside its index, so that the next entry is found without arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    at: NonNull<u8>,
+    first: NonNull<u8>,
+    /// Behind the last entry.
+    end: *mut u8,
+    stride: usize,
+    /// The owner bit of entries that are this side's.
+    lap: u8,
+}
+
+impl Place {
+    /// The entry, and what it is if the device has written it. The caller orders what it reads next behind this with
+    /// [`super::barrier::owner_before_entry`].
+    #[inline(always)]
+    pub(super) fn poll(&self) -> Option<(NonNull<Cqe>, u8)> {
+        let at = self.at;
+        // SAFETY: a place is always that of an entry, and while the entry may be written only atomics touch the byte.
+        let op_own = unsafe { at.cast::<AtomicU8>().add(OP_OWN).as_ref() };
+        let op_own = op_own.load(Ordering::Relaxed);
+        (op_own & 1 == self.lap).then_some((at.cast(), op_own))
+    }
+
+    /// Goes on to the next entry, which may be the ring's first again.
+    #[inline(always)]
+    pub(super) fn advance(&mut self) {
+        let next = self.at.as_ptr().wrapping_add(self.stride);
+        if next == self.end {
+            self.at = self.first;
+            self.lap ^= 1;
+        } else {
+            // SAFETY: the entry behind one that is not the last lies in the ring, not at address 0.
+            self.at = unsafe { NonNull::new_unchecked(next) };
+        }
+    }
+}
+
 impl View {
+    /// The place of an index.
+    pub(super) fn place(self, index: u32) -> Place {
+        let stride = 1 << self.log_size;
+        // Of entries of 128 bytes this is beyond the memory's end by a half, and only compared with.
+        let end = self
+            .first
+            .as_ptr()
+            .wrapping_add(stride * self.count as usize);
+        Place {
+            at: self.entry(index).cast(),
+            first: self.first,
+            end,
+            stride,
+            lap: self.lap(index),
+        }
+    }
+
     /// How many entries there are.
     #[inline(always)]
     pub(super) fn count(self) -> u32 {
-        1 << self.log_count
+        self.count
     }
 
     /// The entry at this index, which counts on round the ring.
@@ -107,13 +166,18 @@ impl View {
         unsafe { self.entry(index).cast::<AtomicU8>().add(OP_OWN).as_ref() }
     }
 
-    /// What the entry is (the upper half of `op_own` counts) if the device has written it. The caller orders what it reads next behind
-    /// this with [`super::barrier::owner_before_entry`].
+    /// The owner bit of entries that the device has written, in the lap that an index is of.
+    #[inline(always)]
+    pub(super) fn lap(self, index: u32) -> u8 {
+        u8::from(index & self.count() != 0)
+    }
+
+    /// What the entry is (the upper half of `op_own` counts) if the device has written it. The caller orders what it
+    /// reads next behind this with [`super::barrier::owner_before_entry`].
     #[inline(always)]
     pub(super) fn poll(self, index: u32) -> Option<u8> {
         let op_own = self.op_own(index).load(Ordering::Relaxed);
-        let lap = (index >> self.log_count) as u8 & 1;
-        (op_own & 1 == lap && op_own >> 4 != cqe::INVALID).then_some(op_own)
+        (op_own & 1 == self.lap(index)).then_some(op_own)
     }
 
     /// Copies a valid entry to a place of another ring, where it counts as written in that lap.
@@ -122,8 +186,7 @@ impl View {
         // leaves the places alone that are for such copies.
         unsafe {
             let mut entry = self.entry(index).as_ptr().read();
-            let lap = (to >> other.log_count) as u8 & 1;
-            entry.op_own = entry.op_own & !1 | lap;
+            entry.op_own = entry.op_own & !1 | other.lap(to);
             other.entry(to).as_ptr().write(entry);
         }
     }

@@ -26,7 +26,7 @@ pub(super) mod opcode {
     pub(in super::super) const UMR: u8 = 0x25;
 }
 
-/// Bits of [`Control::fm_ce_se`].
+/// Flags in the low byte of [`Control::fm_ce_se`].
 pub(super) mod control {
     /// The peer is told by an event.
     pub(in super::super) const SOLICITED: u8 = 0x02;
@@ -46,14 +46,13 @@ pub(super) struct Control {
     pub(super) opmod_idx_opcode: Be32,
     /// Queue pair (24 bits), units (8).
     pub(super) qpn_ds: Be32,
-    pub(super) signature: u8,
-    pub(super) reserved: [u8; 2],
-    pub(super) fm_ce_se: u8,
+    /// Signature (8 bits), 0 (16), flags of [`control`] (8).
+    pub(super) fm_ce_se: Be32,
     /// Immediate data or a key.
     pub(super) imm: Be32,
 }
 
-/// Where [`Control::fm_ce_se`] lies.
+/// Where the flags of [`Control::fm_ce_se`] lie.
 pub(super) const FM_CE_SE: usize = 11;
 
 /// The peer's memory (`struct mlx5_wqe_raddr_seg`).
@@ -256,7 +255,7 @@ mod tests {
     #[test]
     fn segments_have_the_sizes_and_places_that_the_device_expects() {
         assert_eq!(size_of::<Control>(), UNIT);
-        assert_eq!(offset_of!(Control, fm_ce_se), FM_CE_SE);
+        assert_eq!(offset_of!(Control, fm_ce_se) + 3, FM_CE_SE);
         assert_eq!(size_of::<RemoteAddress>(), UNIT);
         assert_eq!(size_of::<AtomicOperands>(), UNIT);
         assert_eq!(size_of::<Data>(), UNIT);

@@ -11,16 +11,15 @@
 //!
 //! Everything is an atomic, so that a device that reports nonsense spoils ids and not memory.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What is noted of a send request.
 #[derive(Debug, Default)]
 pub(super) struct SendNote {
     id: AtomicU64,
-    /// Requests posted when this one is included.
-    count: AtomicU32,
-    /// What a change to a memory key was for; written for such requests only.
-    change: AtomicU32,
+    /// In the low half, requests posted when this one is included; in the high half, what a change to a memory key was for.
+    count_change: AtomicU64,
 }
 
 impl SendNote {
@@ -28,7 +27,7 @@ impl SendNote {
     #[inline(always)]
     pub(super) fn write(&self, id: u64, count: u32) {
         self.id.store(id, Ordering::Relaxed);
-        self.count.store(count, Ordering::Relaxed);
+        self.count_change.store(count.into(), Ordering::Relaxed);
     }
 
     /// Notes another id.
@@ -39,7 +38,9 @@ impl SendNote {
 
     /// Notes what the request changes a memory key for.
     pub(super) fn set_change(&self, change: u32) {
-        self.change.store(change, Ordering::Relaxed);
+        let count = self.count_change.load(Ordering::Relaxed) & u64::from(u32::MAX);
+        let both = u64::from(change) << 32 | count;
+        self.count_change.store(both, Ordering::Relaxed);
     }
 }
 
@@ -54,7 +55,7 @@ pub(super) struct SendLedger {
 impl SendLedger {
     /// A ledger for a ring of `blocks` basic blocks, a power of two or 0.
     pub(super) fn new(blocks: u32) -> Self {
-        debug_assert!(blocks == 0 || blocks.is_power_of_two());
+        assert!(blocks == 0 || blocks.is_power_of_two());
         Self {
             notes: (0..blocks.max(1)).map(|_| SendNote::default()).collect(),
             done: AtomicU32::new(0),
@@ -65,7 +66,13 @@ impl SendLedger {
     #[inline(always)]
     pub(super) fn note(&self, block: u32) -> &SendNote {
         let mask = self.notes.len() - 1;
-        &self.notes[block as usize & mask]
+        // SAFETY: the length is a power of two, which `new` sees to, so the masked index is below it.
+        unsafe { self.notes.get_unchecked(block as usize & mask) }
+    }
+
+    /// The first note, for the poster, which counts the blocks of the ring itself; the ledger keeps it.
+    pub(super) fn first(&self) -> NonNull<SendNote> {
+        NonNull::from(&*self.notes).cast()
     }
 
     /// Requests that are finished.
@@ -81,11 +88,10 @@ impl SendLedger {
     pub(super) fn finish(&self, block: u16) -> (u64, u32) {
         let note = self.note(block.into());
         let id = note.id.load(Ordering::Relaxed);
-        let change = note.change.load(Ordering::Relaxed);
-        let count = note.count.load(Ordering::Relaxed);
+        let count_change = note.count_change.load(Ordering::Relaxed);
         // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
-        self.done.store(count, Ordering::Release);
-        (id, change)
+        self.done.store(count_change as u32, Ordering::Release);
+        (id, (count_change >> 32) as u32)
     }
 }
 
@@ -100,20 +106,25 @@ pub(super) struct RecvLedger {
 impl RecvLedger {
     /// A ledger for a ring of `elements`, a power of two or 0.
     pub(super) fn new(elements: u32) -> Self {
-        debug_assert!(elements == 0 || elements.is_power_of_two());
+        assert!(elements == 0 || elements.is_power_of_two());
         Self {
-            ids: (0..elements).map(|_| AtomicU64::new(0)).collect(),
+            ids: (0..elements.max(1)).map(|_| AtomicU64::new(0)).collect(),
             done: AtomicU32::new(0),
         }
+    }
+
+    /// The id of the request at this index, which is taken modulo the ring.
+    #[inline(always)]
+    fn id(&self, index: u32) -> &AtomicU64 {
+        let mask = self.ids.len() - 1;
+        // SAFETY: the length is a power of two, which `new` sees to, so the masked index is below it.
+        unsafe { self.ids.get_unchecked(index as usize & mask) }
     }
 
     /// Notes the id of a request.
     #[inline(always)]
     pub(super) fn write(&self, index: u32, id: u64) {
-        let mask = self.ids.len().wrapping_sub(1);
-        if let Some(place) = self.ids.get(index as usize & mask) {
-            place.store(id, Ordering::Relaxed);
-        }
+        self.id(index).store(id, Ordering::Relaxed);
     }
 
     /// Requests that are finished.
@@ -123,17 +134,16 @@ impl RecvLedger {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Takes the next request as finished and gives its id; `None` if the queue has no elements. Requests of a
-    /// receive queue finish in the order in which they were posted.
+    /// Takes the next request as finished and gives its id. Requests of a receive queue finish in the order in which
+    /// they were posted.
     #[inline(always)]
-    pub(super) fn finish(&self) -> Option<u64> {
+    pub(super) fn finish(&self) -> u64 {
         // Relaxed: only the one poller of the completion queue stores it.
         let index = self.done.load(Ordering::Relaxed);
-        let mask = self.ids.len().wrapping_sub(1);
-        let id = self.ids.get(index as usize & mask)?.load(Ordering::Relaxed);
+        let id = self.id(index).load(Ordering::Relaxed);
         // Release: as for sends.
         self.done.store(index.wrapping_add(1), Ordering::Release);
-        Some(id)
+        id
     }
 }
 
@@ -261,9 +271,9 @@ mod tests {
         for index in 0..4 {
             ledger.write(index, 100 + u64::from(index));
         }
-        assert_eq!([ledger.finish(), ledger.finish()], [Some(100), Some(101)]);
+        assert_eq!([ledger.finish(), ledger.finish()], [100, 101]);
         assert_eq!(ledger.done(), 2);
-        assert_eq!(RecvLedger::new(0).finish(), None);
+        assert_eq!(RecvLedger::new(0).finish(), 0);
     }
 
     #[test]

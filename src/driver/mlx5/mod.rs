@@ -23,6 +23,8 @@ mod qp;
 mod recv;
 mod send;
 mod srq;
+#[cfg(test)]
+mod tests;
 mod uar;
 mod umr;
 
@@ -267,7 +269,7 @@ pub(crate) fn create_cq(
     })?;
     // Not before: the kernel has refused sizes that are too large before it touched all that memory. The device writes
     // nothing until a queue pair reports here.
-    entries.invalidate();
+    entries.invalidate(0);
     let core = Arc::new(CqCore::new(entries, record));
     let cq = Cq::new(core, cqn, Arc::clone(&device.uar));
     Ok((handle, cq))
@@ -290,6 +292,10 @@ pub(crate) fn resize_cq(
         cqe => entries(cqe),
     };
     let count = count.ok_or_else(refuse)?;
+    // The kernel does nothing then, and says that it has (`mlx5_ib_resize_cq`): the device would stay with the old ring.
+    if count == cq.count() {
+        return Ok(());
+    }
     let new = ring(device, count, buffers)?;
     command.cqe = count - 1;
     cq.resize(new, |new| {

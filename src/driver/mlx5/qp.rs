@@ -16,7 +16,7 @@ use super::format::{
     AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, RemoteAddress, UNIT,
 };
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
-use super::memory::{Memory, Record};
+use super::memory::{Memory, Record, Records};
 use super::recv::{RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
@@ -68,49 +68,11 @@ pub(crate) fn create_qp(
     mut command: CreateQp,
     parts: &Parts<'_>,
 ) -> Result<NewQp> {
-    let refuse = |command: &CreateQp| Error::os(Verb::CreateQp, command.subject(), Errno::INVAL);
-    let send = send_layout(command.qp_type, &command.cap, &device.limits)
-        .ok_or_else(|| refuse(&command))?;
-    let recv = match parts.srq {
-        Some(_) => NO_RECEIVES,
-        None => recv_layout(&command.cap, &device.limits).ok_or_else(|| refuse(&command))?,
-    };
-    let recv_bytes = recv.count as usize * recv.stride as usize;
-    let bytes = recv_bytes + send.blocks as usize * BLOCK;
-    let memory = Memory::new(
-        bytes,
-        alignment(bytes, recv.stride),
-        ResourceType::MLX5_QP,
-        parts.buffers,
-    )?;
-    let record = Record::new(&device.records, parts.buffers)?;
-    let (lease, shared_register) = device.lease(fd, parts.thread_domain);
-    let send_ledger = Arc::new(SendLedger::new(send.blocks));
-    let recv_ledger = Arc::new(RecvLedger::new(recv.count));
-    let srq = parts.srq.map(SharedRecvQueue::ledger).cloned();
-    let reporter = reporter(&send_ledger, &recv_ledger, srq.as_ref());
-    let (send_cq, recv_cq) = (&parts.send_cq.directory, &parts.recv_cq.directory);
-    let registration = Registration::new(send_cq, recv_cq, reporter).ok_or_else(|| {
-        let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
-        Error::unsupported(Verb::CreateQp, command.subject(), missing)
-    })?;
-    let driver = abi::CreateQp {
-        buf_addr: memory.address(),
-        db_addr: record.address(),
-        sq_wqe_count: send.blocks,
-        rq_wqe_count: recv.count,
-        // The kernel has 0 where there is no receive queue, and compares.
-        rq_wqe_shift: match recv.count {
-            0 => 0,
-            _ => recv.stride.ilog2(),
-        },
-        flags: QpFlags::UAR_PAGE_INDEX.bits(),
-        uidx: registration.number(),
-        bfreg_index: lease.register().page_id(),
-        ..Default::default()
-    };
+    let register = device.lease(fd, parts.thread_domain);
+    let draft = Draft::new(&command, &device.limits, &device.records, register, parts)?;
+    let driver = draft.driver_data();
     command.driver = DriverData::exchange::<_, abi::CreateQpResp>(&driver);
-    // From here on, whatever fails gives everything back in the order of its making, backwards.
+    // Whatever fails from here on gives everything back in the order of its making, backwards.
     let CreateQpReply { handle, qpn, .. } = fd.execute(&command)?;
     if qpn > 0xff_ffff {
         // The first error is the one to tell; a QP that stays behind goes with the context.
@@ -118,29 +80,7 @@ pub(crate) fn create_qp(
         let what = format!("a queue pair's number of {qpn:#x}");
         return Err(Error::malformed(Verb::CreateQp, command.subject(), what));
     }
-    let base = memory.base();
-    let rings = Arc::new(Rings {
-        _memory: memory,
-        record,
-    });
-    // SAFETY: the send ring begins behind the receive ring, in the same memory.
-    let send_ring = unsafe { base.add(recv_bytes) };
-    let send = SendQueue::new(
-        Arc::clone(&rings),
-        send_ring,
-        send,
-        send_ledger,
-        (Arc::clone(&lease), shared_register),
-        (qpn, command.sq_sig_all),
-    );
-    let own = parts.srq.is_none();
-    let recv = own.then(|| RecvQueue::new(Arc::clone(&rings), base, recv, recv_ledger));
-    let core = Arc::new(QpCore {
-        rings,
-        registration,
-        _lease: lease,
-        srq,
-    });
+    let (send, recv, core) = draft.finish(qpn, command.sq_sig_all);
     Ok(NewQp {
         handle,
         qpn,
@@ -148,6 +88,126 @@ pub(crate) fn create_qp(
         recv,
         core,
     })
+}
+
+/// A queue pair that the kernel does not know yet.
+pub(super) struct Draft {
+    memory: Memory,
+    record: Record,
+    send: SendLayout,
+    recv: RecvLayout,
+    send_ledger: Arc<SendLedger>,
+    recv_ledger: Arc<RecvLedger>,
+    srq: Option<Arc<SrqLedger>>,
+    registration: Registration,
+    lease: Arc<Lease>,
+    /// Others ring in the same register.
+    shared_register: bool,
+}
+
+impl Draft {
+    /// Cuts the rings, and finds memory and a number.
+    pub(super) fn new(
+        command: &CreateQp,
+        limits: &Limits,
+        records: &Records,
+        (lease, shared_register): (Arc<Lease>, bool),
+        parts: &Parts<'_>,
+    ) -> Result<Self> {
+        let refuse = || Error::os(Verb::CreateQp, command.subject(), Errno::INVAL);
+        let send = send_layout(command.qp_type, &command.cap, limits).ok_or_else(refuse)?;
+        let recv = match parts.srq {
+            Some(_) => NO_RECEIVES,
+            None => recv_layout(&command.cap, limits).ok_or_else(refuse)?,
+        };
+        let bytes = recv.bytes() + send.blocks as usize * BLOCK;
+        let memory = Memory::new(
+            bytes,
+            alignment(bytes, recv.stride),
+            ResourceType::MLX5_QP,
+            parts.buffers,
+        )?;
+        let record = Record::new(records, parts.buffers)?;
+        let send_ledger = Arc::new(SendLedger::new(send.blocks));
+        let recv_ledger = Arc::new(RecvLedger::new(recv.count));
+        let srq = parts.srq.map(SharedRecvQueue::ledger).cloned();
+        let reporter = reporter(&send_ledger, &recv_ledger, srq.as_ref());
+        let (send_cq, recv_cq) = (&parts.send_cq.directory, &parts.recv_cq.directory);
+        let registration = Registration::new(send_cq, recv_cq, reporter).ok_or_else(|| {
+            let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
+            Error::unsupported(Verb::CreateQp, command.subject(), missing)
+        })?;
+        Ok(Self {
+            memory,
+            record,
+            send,
+            recv,
+            send_ledger,
+            recv_ledger,
+            srq,
+            registration,
+            lease,
+            shared_register,
+        })
+    }
+
+    /// What the kernel's driver is told.
+    pub(super) fn driver_data(&self) -> abi::CreateQp {
+        abi::CreateQp {
+            buf_addr: self.memory.address(),
+            db_addr: self.record.address(),
+            sq_wqe_count: self.send.blocks,
+            rq_wqe_count: self.recv.count,
+            // The kernel has 0 where there is no receive queue, and compares.
+            rq_wqe_shift: match self.recv.count {
+                0 => 0,
+                _ => self.recv.stride.ilog2(),
+            },
+            flags: QpFlags::UAR_PAGE_INDEX.bits(),
+            uidx: self.registration.number(),
+            bfreg_index: self.lease.register().page_id(),
+            ..Default::default()
+        }
+    }
+
+    /// The queues, now that the queue pair has its number on the wire.
+    pub(super) fn finish(
+        self,
+        qpn: u32,
+        signal_all: bool,
+    ) -> (SendQueue, Option<RecvQueue>, Arc<QpCore>) {
+        let base = self.memory.base();
+        let rings = Arc::new(Rings {
+            _memory: self.memory,
+            record: self.record,
+        });
+        // SAFETY: the send ring begins behind the receive ring, in the same memory.
+        let send_ring = unsafe { base.add(self.recv.bytes()) };
+        let send = SendQueue::new(
+            Arc::clone(&rings),
+            send_ring,
+            self.send,
+            self.send_ledger,
+            (Arc::clone(&self.lease), self.shared_register),
+            (qpn, signal_all),
+        );
+        let recv = match self.srq {
+            Some(_) => None,
+            None => Some(RecvQueue::new(
+                Arc::clone(&rings),
+                base,
+                self.recv,
+                self.recv_ledger,
+            )),
+        };
+        let core = Arc::new(QpCore {
+            rings,
+            registration: self.registration,
+            _lease: self.lease,
+            srq: self.srq,
+        });
+        (send, recv, core)
+    }
 }
 
 fn reporter(

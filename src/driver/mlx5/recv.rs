@@ -25,6 +25,13 @@ pub(super) struct RecvLayout {
     pub(super) max_sge: u32,
 }
 
+impl RecvLayout {
+    /// Bytes of the ring.
+    pub(super) fn bytes(&self) -> usize {
+        self.count as usize * self.stride as usize
+    }
+}
+
 /// A queue pair's own receive queue.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
@@ -33,6 +40,8 @@ pub(crate) struct RecvQueue {
     /// Requests written, and of those the ones that the device was told of; both count on round the ring.
     count: u32,
     published: u32,
+    /// Requests that were finished when this was last looked at.
+    done: u32,
     ledger: Arc<RecvLedger>,
     rings: Arc<Rings>,
 }
@@ -42,7 +51,7 @@ unsafe impl Send for RecvQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for RecvQueue {}
 
-/// Refuses a request with too many slices, or one that is too long for the device's 31 bits.
+/// Refuses a request with too many slices.
 #[inline(always)]
 fn check(slices: &[LocalSlice], max: u32) -> Result<(), PostError> {
     if slices.len() > max as usize {
@@ -51,35 +60,41 @@ fn check(slices: &[LocalSlice], max: u32) -> Result<(), PostError> {
             max,
         });
     }
-    if let Some(slice) = slices.iter().find(|slice| slice.length > LONGEST_SLICE) {
-        return Err(PostError::MessageTooLong {
-            given: slice.length.into(),
-            max: LONGEST_SLICE.into(),
-        });
-    }
     Ok(())
 }
 
-/// Writes slices, and if there is room for more what ends them.
+/// Writes slices, and if there is room for more what ends them. Refuses slices that are too long for the device's 31
+/// bits.
 ///
 /// # Safety
 ///
 /// There is room for `max` slices, and there are at most so many.
 #[inline(always)]
-unsafe fn put_slices(mut at: NonNull<u8>, slices: &[LocalSlice], max: u32) {
-    let mut written = 0;
+unsafe fn put_slices(
+    mut at: NonNull<u8>,
+    slices: &[LocalSlice],
+    max: u32,
+) -> Result<(), PostError> {
+    let mut room = max;
     // SAFETY: by this function's contract.
     unsafe {
         for slice in slices {
+            if slice.length > LONGEST_SLICE {
+                return Err(PostError::MessageTooLong {
+                    given: slice.length.into(),
+                    max: LONGEST_SLICE.into(),
+                });
+            }
             if slice.length > 0 {
                 at = put(at, data(slice));
-                written += 1;
+                room -= 1;
             }
         }
-        if written < max {
+        if room > 0 {
             put(at, TERMINATOR);
         }
     }
+    Ok(())
 }
 
 /// Tells the device how many requests there are.
@@ -105,6 +120,7 @@ impl RecvQueue {
             layout,
             count: 0,
             published: 0,
+            done: 0,
             ledger,
             rings,
         }
@@ -112,7 +128,7 @@ impl RecvQueue {
 
     /// Starts anew, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
-        (self.count, self.published) = (0, 0);
+        (self.count, self.published, self.done) = (0, 0, 0);
         self.ledger = ledger;
     }
 
@@ -149,20 +165,28 @@ impl RecvQueue {
             stride,
             max_sge,
         } = self.layout;
-        if self.count.wrapping_sub(self.ledger.done()) >= count {
+        let posted = self.count;
+        if posted.wrapping_sub(self.done) >= count && !self.look() {
             return Err(PostError::QueueFull { capacity: count });
         }
         check(slices, max_sge)?;
-        let index = self.count & (count - 1);
+        let index = posted & (count - 1);
         // SAFETY: the masked index is below the count of elements, each of which has room for `max_sge` slices; the
         // device has finished with this one.
         unsafe {
             let element = self.ring.add(index as usize * stride as usize);
-            put_slices(element, slices, max_sge);
+            put_slices(element, slices, max_sge)?;
         }
-        self.ledger.write(self.count, wr_id);
-        self.count = self.count.wrapping_add(1);
+        self.ledger.write(posted, wr_id);
+        self.count = posted.wrapping_add(1);
         Ok(())
+    }
+
+    /// Looks how far the device has come; true if there is room.
+    #[cold]
+    fn look(&mut self) -> bool {
+        self.done = self.ledger.done();
+        self.count.wrapping_sub(self.done) < self.layout.count
     }
 
     /// Hands the batch to the device.
@@ -248,7 +272,7 @@ impl SharedRecvQueue {
         // `max_sge` slices.
         unsafe {
             let slices_at = put(self.ring.element(self.head), link);
-            put_slices(slices_at, slices, self.ring.max_sge());
+            put_slices(slices_at, slices, self.ring.max_sge())?;
         }
         self.ledger.post(self.head, wr_id);
         self.head = next;

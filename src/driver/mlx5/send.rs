@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::flags::{DeviceCapFlags, SendFlags};
 
@@ -18,7 +18,7 @@ use super::format::{
 };
 use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
-use super::uar::Lease;
+use super::uar::{Lease, Own, Register};
 use super::umr;
 use crate::key::LocalSlice;
 use crate::wr::{Destination, Operation, Payload, PostError, Remote};
@@ -38,8 +38,15 @@ pub(super) struct SendLayout {
 /// The send queue.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// The ring's first byte.
+    /// The ring's first byte, and the ledger's first note: one for each block.
     ring: NonNull<u8>,
+    notes: NonNull<SendNote>,
+    /// The word of the record that says how far the ring is filled.
+    word: NonNull<AtomicU32>,
+    /// The register, if it is this queue's alone; else the lease's is shared.
+    own: Option<Own>,
+    /// Blocks of the ring less one, 0 if there are none.
+    mask: u32,
     layout: SendLayout,
     /// Blocks and requests written, and of those the ones that the device was told of; all count on round the ring.
     post: u32,
@@ -56,16 +63,15 @@ pub(crate) struct SendQueue {
     always: u8,
     /// The queue pair's number where the control segment has it.
     qpn: u32,
-    /// Others ring in the same register.
-    shared_register: bool,
     ledger: Arc<SendLedger>,
     lease: Arc<Lease>,
-    rings: Arc<Rings>,
+    _rings: Arc<Rings>,
     /// Where a request is put together that goes on at the ring's start.
     scratch: Box<[Block]>,
 }
 
-// SAFETY: the ring is memory that `rings` keeps, and only this value touches it.
+// SAFETY: ring and record are memory that `_rings` keeps, the notes the ledger's; of the ring and the word only this
+// value writes.
 unsafe impl Send for SendQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for SendQueue {}
@@ -101,8 +107,15 @@ impl SendQueue {
         (lease, shared_register): (Arc<Lease>, bool),
         (qpn, signal_all): (u32, bool),
     ) -> Self {
+        let register = lease.register();
+        // SAFETY: it is not shared, and the lease is kept beside it.
+        let own = (!shared_register).then(|| unsafe { Own::new(register) });
         Self {
             ring,
+            notes: ledger.first(),
+            word: NonNull::from(rings.record.word(RECORD_SEND)),
+            own,
+            mask: layout.blocks.saturating_sub(1),
             layout,
             post: 0,
             count: 0,
@@ -113,10 +126,9 @@ impl SendQueue {
             next_fence: 0,
             always: if signal_all { control::CQ_UPDATE } else { 0 },
             qpn: qpn << 8,
-            shared_register,
             ledger,
             lease,
-            rings,
+            _rings: rings,
             scratch: vec![Block([0; BLOCK]); layout.request_blocks as usize].into(),
         }
     }
@@ -125,6 +137,7 @@ impl SendQueue {
     pub(super) fn reset(&mut self, ledger: Arc<SendLedger>) {
         (self.post, self.count, self.published, self.published_count) = (0, 0, 0, 0);
         (self.last, self.done, self.next_fence) = (0, 0, 0);
+        self.notes = ledger.first();
         self.ledger = ledger;
     }
 
@@ -166,73 +179,79 @@ impl SendQueue {
         to: Option<Destination<'_>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        if self.count.wrapping_sub(self.done) >= self.layout.capacity && !self.look() {
+        // Copies, so that they need not be read again after every write to the ring.
+        let (post, count, mask, layout) = (self.post, self.count, self.mask, self.layout);
+        if count.wrapping_sub(self.done) >= layout.capacity && !self.look() {
             return Err(PostError::QueueFull {
-                capacity: self.layout.capacity,
+                capacity: layout.capacity,
             });
         }
         match payload {
-            Payload::Gather(slices) if slices.len() > self.layout.max_sge as usize => {
+            Payload::Gather(slices) if slices.len() > layout.max_sge as usize => {
                 return Err(PostError::TooManySges {
                     given: slices.len(),
-                    max: self.layout.max_sge,
+                    max: layout.max_sge,
                 });
             }
-            Payload::Inline(bytes) if bytes.len() > self.layout.max_inline as usize => {
+            Payload::Inline(bytes) if bytes.len() > layout.max_inline as usize => {
                 return Err(PostError::InlineTooLong {
                     given: bytes.len(),
-                    max: self.layout.max_inline,
+                    max: layout.max_inline,
                 });
             }
             _ => {}
         }
-        let block = self.post & (self.layout.blocks - 1);
-        // SAFETY: the masked index is below the count of blocks, so the block lies in the ring.
-        let first = unsafe { self.ring.add(block as usize * BLOCK) };
-        let whole = self.layout.blocks - block >= self.layout.request_blocks;
+        let block = post & mask;
+        // SAFETY: the masked index is below the count of blocks, so the block lies in the ring, and has a note. There are
+        // blocks, for there is room for a request.
+        let (first, note) = unsafe {
+            (
+                self.ring.add(block as usize * BLOCK),
+                self.notes.add(block as usize).as_ref(),
+            )
+        };
+        let whole = layout.blocks - block >= layout.request_blocks;
         let request = if whole {
             first
         } else {
             NonNull::from(&mut *self.scratch).cast()
         };
+        let (qpn, flags) = (self.qpn, self.always | self.next_fence);
         // SAFETY: behind `request` there are `request_blocks` blocks that are this value's to write, which is room for
         // every request within the limits checked above; `qp::send_layout` made sure of it.
-        let head = unsafe { write_request(request, self.qpn >> 8, operation, to, payload)? };
-        let units = head.bytes.div_ceil(UNIT) as u32;
-        let flags = self.always | self.next_fence;
+        let head = unsafe { write_request(request, qpn >> 8, operation, to, payload)? };
+        // Rounded up; shifts, since the counts are positive.
+        let units = ((head.bytes + (UNIT - 1)) >> UNIT.ilog2()) as u32;
+        let blocks = (units + 3) >> 2;
         let control = Control {
-            opmod_idx_opcode: Be32::new((self.post & 0xffff) << 8 | u32::from(head.opcode)),
-            qpn_ds: Be32::new(self.qpn | units),
-            signature: 0,
-            reserved: [0; 2],
-            fm_ce_se: flags,
+            opmod_idx_opcode: Be32::new((post & 0xffff) << 8 | u32::from(head.opcode)),
+            qpn_ds: Be32::new(qpn | units),
+            fm_ce_se: Be32::new(flags.into()),
             imm: head.imm,
         };
         // SAFETY: as above.
         unsafe { request.cast::<Control>().write(control) };
-        let blocks = units.div_ceil(4);
         if !whole {
             self.copy_round(block, blocks);
         }
-        let note = self.ledger.note(self.post);
-        note.write(0, self.count.wrapping_add(1));
-        self.next_fence = 0;
+        self.last = post;
+        self.post = post.wrapping_add(blocks);
+        self.count = count.wrapping_add(1);
+        note.write(0, count.wrapping_add(1));
         if head.opcode == opcode::UMR {
             note.set_change(match operation {
                 Operation::BindMw(_) => BIND,
                 _ => INVALIDATE,
             });
             self.next_fence = control::SMALL_FENCE;
+        } else {
+            self.next_fence = 0;
         }
-        let slot = SendSlot {
+        Ok(SendSlot {
             // SAFETY: the control segment lies in the first block.
             flags: unsafe { first.add(FM_CE_SE) },
             note: NonNull::from(note),
-        };
-        self.last = self.post;
-        self.post = self.post.wrapping_add(blocks);
-        self.count = self.count.wrapping_add(1);
-        Ok(slot)
+        })
     }
 
     /// Looks how far the device has come; true if there is room.
@@ -246,7 +265,7 @@ impl SendQueue {
     #[cold]
     fn copy_round(&mut self, block: u32, blocks: u32) {
         for (index, from) in (0..blocks).zip(&self.scratch) {
-            let to = (block + index) & (self.layout.blocks - 1);
+            let to = (block + index) & self.mask;
             // SAFETY: the masked index is below the count of blocks.
             unsafe { self.ring.add(to as usize * BLOCK).cast().write(*from) };
         }
@@ -255,34 +274,28 @@ impl SendQueue {
     /// Hands the batch to the device: the record says how far, the register that there is something.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
-        let blocks = self.post.wrapping_sub(self.published);
-        let single = self.pending() == 1;
-        self.published = self.post;
-        self.published_count = self.count;
+        let (post, count, last) = (self.post, self.count, self.last & self.mask);
+        let blocks = post.wrapping_sub(self.published);
+        let single = count.wrapping_sub(self.published_count) == 1;
+        // A request that goes on at the ring's start is not in one piece.
+        let whole = single && last + blocks <= self.layout.blocks;
+        // SAFETY: the masked index is below the count of blocks; the word is the record's, which `_rings` keeps.
+        let (request, word) = unsafe { (self.ring.add(last as usize * BLOCK), self.word.as_ref()) };
+        (self.published, self.published_count) = (post, count);
         barrier::ring_before_record();
         // Relaxed: ordered by the barriers around it.
-        self.rings
-            .record
-            .word(RECORD_SEND)
-            .store((self.post & 0xffff).to_be(), Ordering::Relaxed);
-        let last = self.last & (self.layout.blocks - 1);
-        // SAFETY: the masked index is below the count of blocks.
-        let request = unsafe { self.ring.add(last as usize * BLOCK) };
-        let register = self.lease.register();
-        let fits = blocks as usize * BLOCK <= register.half();
-        if single && fits && last + blocks <= self.layout.blocks {
-            // SAFETY: the request's blocks lie in the ring, one behind the other, and fit into a half. A register
-            // that is not shared is this queue's own.
-            unsafe {
-                if self.shared_register {
-                    register.copy_shared(request, blocks as usize);
-                } else {
-                    register.copy(request, blocks as usize);
+        word.store((post & 0xffff).to_be(), Ordering::Relaxed);
+        let (bytes, blocks) = (blocks as usize * BLOCK, blocks as usize);
+        // SAFETY: a request has a first block, which is aligned. What is copied lies in the ring, its blocks one behind
+        // the other, and fits into a half.
+        unsafe {
+            match &mut self.own {
+                Some(register) if whole && bytes <= register.half() => {
+                    register.copy(request, blocks);
                 }
+                Some(register) => register.ring(request.cast::<u64>().read()),
+                None => ring_shared(self.lease.register(), request, blocks, whole),
             }
-        } else {
-            // SAFETY: a request has a first block, which is aligned.
-            register.ring(unsafe { request.cast::<u64>().read() });
         }
     }
 
@@ -325,6 +338,23 @@ impl SendSlot {
                 now = now & !control::SMALL_FENCE | control::FENCE;
             }
             self.flags.write(now | bits);
+        }
+    }
+}
+
+/// Rings in a register that others ring in as well.
+///
+/// # Safety
+///
+/// `request` is the start of a request of so many blocks, aligned and, if it is `whole`, all one behind the other.
+#[inline(never)]
+unsafe fn ring_shared(register: &Register, request: NonNull<u8>, blocks: usize, whole: bool) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if whole && blocks * BLOCK <= register.half() {
+            register.copy_shared(request, blocks);
+        } else {
+            register.ring(request.cast::<u64>().read());
         }
     }
 }

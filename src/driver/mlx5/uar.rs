@@ -78,6 +78,28 @@ impl UarPage {
         })
     }
 
+    /// A page of memory in a device's place.
+    #[cfg(test)]
+    pub(super) fn of_memory() -> Self {
+        use rustix::mm::mmap_anonymous;
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), UAR, flags, MapFlags::PRIVATE) };
+        Self {
+            base: NonNull::new(base.unwrap().cast()).unwrap(),
+            length: UAR,
+            page_id: 5,
+        }
+    }
+
+    /// What was stored at an offset.
+    #[cfg(test)]
+    pub(super) fn stored<const BYTES: usize>(&self, at: usize) -> [u8; BYTES] {
+        assert!(at + BYTES <= self.length);
+        // SAFETY: the bytes lie in the page.
+        unsafe { self.base.add(at).cast::<[u8; BYTES]>().read_volatile() }
+    }
+
     /// The number that objects name it by.
     pub(super) fn page_id(&self) -> u32 {
         self.page_id
@@ -160,34 +182,12 @@ impl Register {
         barrier::flush_write_combining();
     }
 
-    /// Rings by copying a whole request of some blocks.
+    /// Rings by copying a whole request of some blocks, or if another thread is copying by its first 8 bytes.
     ///
     /// # Safety
     ///
-    /// `request` is the start of so many blocks, all readable, which are at most [`Self::half`] bytes, and no other
-    /// thread copies to this register at the same time.
-    #[inline(always)]
-    pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: usize) {
-        let at = self.next.load(Ordering::Relaxed);
-        barrier::record_before_register();
-        for block in 0..blocks {
-            // SAFETY: the block is readable by this function's contract and lies in the half. The store is volatile,
-            // so it happens once; in what pieces does not matter to a write-combining buffer.
-            unsafe {
-                let from = request.add(block * BLOCK).cast::<[u64; BLOCK / 8]>();
-                let to = self.at.add(at + block * BLOCK).cast::<[u64; BLOCK / 8]>();
-                to.write_volatile(from.read());
-            }
-        }
-        self.next.store(at ^ self.half, Ordering::Relaxed);
-        barrier::flush_write_combining();
-    }
-
-    /// As [`Self::copy`], but if another thread is copying the first 8 bytes have to do.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::copy`], except for the other thread.
+    /// `request` is the start of so many blocks, all readable and aligned to a block, which are at most [`Self::half`]
+    /// bytes.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(&self, request: NonNull<u8>, blocks: usize) {
         // Acquire: what the last holder stored to `next` is seen, by its release below.
@@ -195,9 +195,37 @@ impl Register {
             // SAFETY: a request has a first block.
             return self.ring(unsafe { request.cast::<u64>().read() });
         }
-        // SAFETY: by this function's contract; nobody else copies while `busy` is ours.
-        unsafe { self.copy(request, blocks) };
+        let at = self.next.load(Ordering::Relaxed);
+        barrier::record_before_register();
+        // SAFETY: by this function's contract, and `at` is where a half begins; nobody else copies while `busy` is ours.
+        unsafe { copy_blocks(request, self.at.add(at), blocks) };
+        self.next.store(at ^ self.half, Ordering::Relaxed);
+        barrier::flush_write_combining();
         self.busy.store(false, Ordering::Release);
+    }
+}
+
+/// What is copied at a time: the pieces do not matter to a write-combining buffer, as long as there are few.
+#[cfg(target_arch = "x86_64")]
+type Piece = core::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Piece = u64;
+
+/// Copies blocks to a register.
+///
+/// # Safety
+///
+/// So many blocks can be read and written; both are aligned to a block.
+#[inline(always)]
+unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize) {
+    const PIECES: usize = BLOCK / size_of::<Piece>();
+    let (from, to) = (from.cast::<Piece>(), to.cast::<Piece>());
+    for block in 0..blocks {
+        for piece in 0..PIECES {
+            let at = block * PIECES + piece;
+            // SAFETY: by this function's contract. Volatile, so that each piece is stored, once and in order.
+            unsafe { to.add(at).write_volatile(from.add(at).read()) };
+        }
     }
 }
 
@@ -216,6 +244,63 @@ struct Pool {
     held: usize,
 }
 
+/// A register that is one queue's alone: which half is next is that queue's to know.
+#[derive(Debug)]
+pub(super) struct Own {
+    at: NonNull<u8>,
+    half: usize,
+    next: usize,
+}
+
+// SAFETY: the address leads into a page that the holder's lease keeps, and only the holder stores there.
+unsafe impl Send for Own {}
+// SAFETY: shared references store nothing.
+unsafe impl Sync for Own {}
+
+impl Own {
+    /// # Safety
+    ///
+    /// Nobody else uses the register, and its lease outlives this.
+    pub(super) unsafe fn new(register: &Register) -> Self {
+        Self {
+            at: register.at,
+            half: register.half,
+            next: 0,
+        }
+    }
+
+    /// The largest request that can be copied here, in bytes.
+    #[inline(always)]
+    pub(super) fn half(&self) -> usize {
+        self.half
+    }
+
+    /// Rings by the first 8 bytes of the last request.
+    #[inline(always)]
+    pub(super) fn ring(&mut self, first: u64) {
+        barrier::record_before_register();
+        // SAFETY: `next` is where a half begins, so the 8 bytes lie in the register.
+        unsafe { self.at.add(self.next).cast::<u64>().write_volatile(first) };
+        self.next ^= self.half;
+        barrier::flush_write_combining();
+    }
+
+    /// Rings by copying a whole request of some blocks.
+    ///
+    /// # Safety
+    ///
+    /// `request` is the start of so many blocks, all readable and aligned to a block, which are at most [`Self::half`]
+    /// bytes.
+    #[inline(always)]
+    pub(super) unsafe fn copy(&mut self, request: NonNull<u8>, blocks: usize) {
+        barrier::record_before_register();
+        // SAFETY: by this function's contract, and `next` is where a half begins.
+        unsafe { copy_blocks(request, self.at.add(self.next), blocks) };
+        self.next ^= self.half;
+        barrier::flush_write_combining();
+    }
+}
+
 /// The use of a register, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -231,6 +316,16 @@ impl Lease {
     pub(super) fn common(page: &Arc<UarPage>) -> Self {
         Self {
             register: Some(Register::new(page, 0, 0)),
+            registers: None,
+            counted: false,
+        }
+    }
+
+    /// The use of a register that nobody else has.
+    #[cfg(test)]
+    pub(super) fn alone(page: &Arc<UarPage>, size: usize) -> Self {
+        Self {
+            register: Some(Register::new(page, 0, size)),
             registers: None,
             counted: false,
         }

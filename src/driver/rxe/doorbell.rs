@@ -29,7 +29,8 @@ impl Doorbell {
             wqe_size: size_of::<SendWr>() as u32,
             ..Default::default()
         };
-        let request = Request::write_command::<_, abi::PostSendResp>(cmd::POST_SEND, &core);
+        let mut request = Request::new();
+        request.write_command::<_, abi::PostSendResp>(cmd::POST_SEND, &core);
         let command = fd.prepare(request);
         Self { fd, command }
     }

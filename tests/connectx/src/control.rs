@@ -12,9 +12,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::device::Device;
+use crate::engine;
+use crate::fault;
+use crate::function::Function;
 use crate::tap::Tap;
 
-/// What can be asked for.
+/// What can be asked for. `function` counts from 0.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
@@ -22,6 +25,26 @@ enum Request {
     TapStart,
     /// Give the records that were kept, and keep no more.
     TapTake,
+    /// Let violations be whose text has this in it.
+    Expect { text: String },
+    /// Take the port down or up.
+    Port { function: usize, up: bool },
+    /// Do not look at send queues, or do so again.
+    Stall { function: usize, on: bool },
+    /// Lose messages that arrive, or do so no more.
+    Lose { function: usize, on: bool },
+    /// Have no receive requests for messages, or have them again.
+    NotReady { function: usize, on: bool },
+    /// Let the completion queue for the sends of a queue pair overflow.
+    Overflow { function: usize, qpn: u32 },
+    /// Let a command fail so many times, for want of resources.
+    FailCommand {
+        function: usize,
+        command: String,
+        count: u32,
+    },
+    /// Fail as a whole, until the driver brings the function up anew.
+    InternalError { function: usize },
 }
 
 /// Serves the channel, from a thread of its own that ends with the stream or the device.
@@ -56,10 +79,51 @@ fn answer(line: &str, device: &Weak<Device>, tap: &Tap) -> Value {
     }
 }
 
-fn execute(request: Request, _device: &Weak<Device>, tap: &Tap) -> Result<Value, String> {
+fn execute(request: Request, device: &Weak<Device>, tap: &Tap) -> Result<Value, String> {
+    let device = device.upgrade().ok_or("the device is gone")?;
+    let mut functions = device.lock();
+    let mut change = |index: usize, change: &dyn Fn(&mut Function) -> Result<(), String>| {
+        let function = functions.get_mut(index);
+        change(function.ok_or(format!("there is no function {index}"))?)
+    };
     match request {
         Request::TapStart => tap.start(),
         Request::TapTake => return Ok(Value::Array(tap.take())),
+        Request::Expect { text } => change(0, &|function| {
+            function.report.expect(text.clone());
+            Ok(())
+        })?,
+        Request::Port { function, up } => change(function, &|function| {
+            fault::set_port(function, up);
+            Ok(())
+        })?,
+        Request::Stall { function, on } => {
+            change(function, &|function| {
+                function.faults.stalled = on;
+                Ok(())
+            })?;
+            engine::resume(&mut functions, function);
+        }
+        Request::Lose { function, on } => change(function, &|function| {
+            function.faults.lossy = on;
+            Ok(())
+        })?,
+        Request::NotReady { function, on } => change(function, &|function| {
+            function.faults.not_ready = on;
+            Ok(())
+        })?,
+        Request::Overflow { function, qpn } => {
+            change(function, &|function| fault::overflow(function, qpn))?;
+        }
+        Request::FailCommand {
+            function,
+            command,
+            count,
+        } => change(function, &|function| function.faults.fail(&command, count))?,
+        Request::InternalError { function } => change(function, &|function| {
+            function.faults.internal_error = true;
+            Ok(())
+        })?,
     }
     Ok(Value::Null)
 }

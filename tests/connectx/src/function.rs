@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::capability::Capabilities;
 use crate::command::Status;
+use crate::fault::Faults;
 use crate::interrupt::Vectors;
 use crate::memory::GuestMemory;
 use crate::object::cq::CompletionQueue;
@@ -33,6 +34,7 @@ pub(crate) struct Function {
     pub(crate) vectors: Vectors,
     pub(crate) report: Report,
     pub(crate) tap: Tap,
+    pub(crate) faults: Faults,
     pub(crate) started: Instant,
     pub(crate) objects: Objects,
     /// Queue pairs that a command has set going, for the engine to look at.
@@ -112,6 +114,7 @@ impl Function {
             vectors: Vectors::default(),
             report,
             tap,
+            faults: Faults::default(),
             started: Instant::now(),
             objects,
             kicked: Vec::new(),

@@ -11,6 +11,7 @@ mod command;
 mod control;
 mod device;
 mod engine;
+mod fault;
 mod function;
 mod interrupt;
 mod layout;

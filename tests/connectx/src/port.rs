@@ -16,6 +16,8 @@ pub(crate) struct Port {
     pub(crate) lid: u16,
     pub(crate) mac: u64,
     pub(crate) guid: u64,
+    /// Whether there is a link.
+    pub(crate) is_up: bool,
     /// What managers on the host offer at the port (`IB_PORT_*_SUP`), for others to see.
     pub(crate) capabilities: u32,
 }
@@ -28,6 +30,7 @@ impl Port {
             lid: index + 1,
             mac: 0x0200_0000_0000 | (u64::from(index) + 1),
             guid: 0x0200_00ff_fe00_0000 | (u64::from(index) + 1),
+            is_up: true,
             capabilities: 0,
         }
     }

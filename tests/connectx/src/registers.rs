@@ -37,6 +37,11 @@ const COMMAND_INTERFACE: u32 = 5;
 const FIRMWARE: u32 = 20;
 const FIRMWARE_SUB: u32 = 1000;
 
+/// The state of the interface, beside the command queue's address.
+const NIC_STATE: u32 = 0x700;
+/// The state of a function that has failed.
+const NIC_DISABLED: u32 = 0x100;
+
 /// What an access to a register sets going.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Action {
@@ -109,7 +114,14 @@ impl Registers {
             segment::FW_REV => FIRMWARE,
             segment::CMDIF_REV_FW_SUB => COMMAND_INTERFACE << 16 | FIRMWARE_SUB,
             segment::CMDQ_ADDR_H => self.queue_high,
-            segment::CMDQ_ADDR_L_SZ => self.queue_low & !0xff | LOG_ENTRIES << 4 | LOG_STRIDE,
+            segment::CMDQ_ADDR_L_SZ => {
+                let state = if function.faults.internal_error {
+                    NIC_DISABLED
+                } else {
+                    0
+                };
+                self.queue_low & !0xff | state | LOG_ENTRIES << 4 | LOG_STRIDE
+            }
             segment::INTERNAL_TIMER_H => (clock >> 32) as u32,
             segment::INTERNAL_TIMER_L => clock as u32,
             // It must only move on.
@@ -121,7 +133,7 @@ impl Registers {
     /// Takes a write of 4 or 8 bytes.
     pub(crate) fn write(&mut self, function: &mut Function, offset: u64, data: &[u8]) -> Action {
         if offset < u64::from(FIRST_UAR) << 12 {
-            return self.write_segment(offset, data);
+            return self.write_segment(function, offset, data);
         }
         let page = (offset >> 12) as u32;
         if !function.objects.uars.contains(page) {
@@ -153,14 +165,21 @@ impl Registers {
         }
     }
 
-    fn write_segment(&mut self, offset: u64, data: &[u8]) -> Action {
+    fn write_segment(&mut self, function: &mut Function, offset: u64, data: &[u8]) -> Action {
         let Some(word) = data.first_chunk::<4>() else {
             return Action::None;
         };
         let value = u32::from_be_bytes(*word);
         match offset {
             segment::CMDQ_ADDR_H => self.queue_high = value,
-            segment::CMDQ_ADDR_L_SZ => self.queue_low = value,
+            segment::CMDQ_ADDR_L_SZ => {
+                self.queue_low = value;
+                // With this the driver brings a function up that has failed, which has forgotten all.
+                if function.faults.internal_error && value & NIC_STATE == 0 {
+                    function.faults.internal_error = false;
+                    function.reset();
+                }
+            }
             segment::CMD_DBELL => {
                 let low = u64::from(self.queue_low & !0xfff);
                 return Action::Commands {

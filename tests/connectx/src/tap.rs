@@ -130,7 +130,7 @@ fn vector(vector: &AddressVector) -> Value {
         "lid": vector.lid,
         "mac": vector.mac,
         "source_index": vector.source_index,
-        "gid": vector.gid.map(|gid| hex(&gid)),
+        "gid": vector.has_grh.then(|| hex(&vector.gid)),
     })
 }
 

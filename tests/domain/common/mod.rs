@@ -62,6 +62,7 @@ pub(crate) struct Resources {
     pub(crate) cq: usize,
     pub(crate) qp: usize,
     pub(crate) mr: usize,
+    pub(crate) srq: usize,
     pub(crate) ctx: usize,
 }
 
@@ -83,6 +84,7 @@ impl Resources {
             cq: count("cq")?,
             qp: count("qp")?,
             mr: count("mr")?,
+            srq: count("srq")?,
             ctx: count("ctx")?,
         })
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use uverbs::{Access, Caps, ConnectOptions, Cq, Mr, ParentDomain, Pd, Qp, Rc, Ud};
 
 use super::Result;
+use crate::device::device;
 
 /// How long a completion may take. Under emulation everything is slow; only a hang takes this long.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -126,6 +127,41 @@ pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Resul
         batch.ring()?;
         complete(&mut cq, 2)?;
         same(&to, GRH, seed)?;
+    }
+    Ok(())
+}
+
+/// Messages that are received from a shared queue, with the shared queue and the completion queue made larger and smaller
+/// while requests wait.
+pub(crate) fn shared_receives(domain: &ParentDomain) -> Result {
+    let mut cq = cq_on(domain)?;
+    let mut srq = domain.srq(7).create()?;
+    let mut a = domain.create_qp::<Rc>(&cq, CAPS)?;
+    let mut b = domain.qp(&cq).srq(&srq).caps(CAPS).create::<Rc>()?;
+    let (at_a, at_b) = (a.endpoint()?, b.endpoint()?);
+    a.connect(&at_b)?;
+    b.connect(&at_a)?;
+    let mut from = domain.register(vec![0u8; SIZE], Access::empty())?;
+    let to = domain.register(vec![0u8; SIZE], Access::LOCAL_WRITE)?;
+    for round in 0..ROUNDS {
+        from.write_at(0, &pattern(round))?;
+        let mut batch = srq.recv();
+        // SAFETY: both regions live, and nobody touches them until the completions are here.
+        unsafe { batch.post(1, to.slice(..)?)? };
+        batch.ring()?;
+        match round {
+            3 if device().resizes_srqs() => srq.resize(100)?,
+            4 => cq.resize(200)?,
+            6 if device().resizes_srqs() => srq.resize(7)?,
+            7 => cq.resize(31)?,
+            _ => {}
+        }
+        let mut batch = a.send();
+        // SAFETY: as above.
+        unsafe { batch.send(from.slice(..)?)? }.signaled(2);
+        batch.ring()?;
+        complete(&mut cq, 2)?;
+        same(&to, 0, round)?;
     }
     Ok(())
 }

@@ -21,6 +21,8 @@ pub(crate) struct Hca {
     port: PortKind,
     trace: bool,
     tap: Option<PathBuf>,
+    /// How many guests share it, each with so many functions.
+    guests: u16,
 }
 
 impl FromStr for Hca {
@@ -46,6 +48,7 @@ impl FromStr for Hca {
             port,
             trace: false,
             tap: None,
+            guests: 1,
         })
     }
 }
@@ -69,6 +72,7 @@ impl Hca {
             port,
             trace: false,
             tap: None,
+            guests: 1,
         }
     }
 
@@ -80,9 +84,24 @@ impl Hca {
         }
     }
 
-    /// How many functions it has.
+    /// The same adapter, shared by so many guests.
+    pub(crate) fn shared_by(self, guests: u16) -> Self {
+        Self { guests, ..self }
+    }
+
+    /// How many guests share it.
+    pub(crate) fn guests(&self) -> u16 {
+        self.guests
+    }
+
+    /// How many functions each guest has.
     pub(crate) fn functions(&self) -> u16 {
         self.functions.unwrap_or(1)
+    }
+
+    /// Whether its guests cannot reach each other by the adapter's own netdevs.
+    pub(crate) fn needs_wire(&self) -> bool {
+        self.guests > 1 && self.port == PortKind::InfiniBand
     }
 
     /// Its ports in a word.
@@ -104,7 +123,7 @@ impl Hca {
     /// If a socket cannot be made.
     pub(crate) fn start(&self, directory: &Path) -> Result<Model> {
         let config = Config {
-            functions: self.functions(),
+            functions: self.functions() * self.guests,
             port: self.port,
             trace: self.trace,
             tap: self.tap.clone(),
@@ -113,8 +132,8 @@ impl Hca {
     }
 }
 
-/// The arguments to QEMU's `-device`, one for each function of the adapter.
-pub(crate) fn devices(model: &Model) -> Vec<String> {
+/// The arguments to QEMU's `-device`, one for each function of the adapter that the guest of that number has.
+pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16) -> Vec<String> {
     let device = |socket: &std::path::PathBuf| {
         serde_json::json!({
             "driver": "vfio-user-pci",
@@ -124,7 +143,9 @@ pub(crate) fn devices(model: &Model) -> Vec<String> {
         })
         .to_string()
     };
-    model.sockets().iter().map(device).collect()
+    let (first, count) = (guest * hca.functions(), hca.functions());
+    let sockets = model.sockets().iter().skip(first.into());
+    sockets.take(count.into()).map(device).collect()
 }
 
 #[cfg(test)]

@@ -57,7 +57,12 @@ pub(crate) const WANTED: [Wanted; 16] = [
 ];
 
 /// What the guest loads besides if it has an adapter for it.
-pub(crate) const FOR_MLX5: [Wanted; 2] = [required("mlx5_core"), required("mlx5_ib")];
+pub(crate) const FOR_MLX5: [Wanted; 3] = [
+    // The wire between two guests with InfiniBand ports.
+    required("virtio_net"),
+    required("mlx5_core"),
+    required("mlx5_ib"),
+];
 
 /// A module, ready to be loaded.
 #[derive(Debug)]

@@ -129,13 +129,23 @@ const COMMANDS: [(u16, &str, Handler); 94] = [
     (0xa06, "DESTROY_UCTX", simple::destroy_context),
 ];
 
+/// The number of the command with that name.
+pub(crate) fn opcode(name: &str) -> Option<u16> {
+    let mut commands = COMMANDS.iter();
+    let found = commands.find(|(_, known, _)| *known == name);
+    found.map(|(opcode, ..)| *opcode)
+}
+
 /// Executes one command and gives its output.
 pub(crate) fn execute(function: &mut Function, input: &[u8], output_length: usize) -> Vec<u8> {
     let mut output = vec![0; output_length];
     let opcode = cmd::OPCODE.get(input) as u16;
     let known = COMMANDS.iter().find(|(number, ..)| *number == opcode);
     let result = match known {
-        Some((_, _, handler)) => handler(function, input, &mut output),
+        Some((_, _, handler)) => match function.faults.of_command(opcode) {
+            Some(status) => Err(status),
+            None => handler(function, input, &mut output),
+        },
         None => {
             function
                 .report

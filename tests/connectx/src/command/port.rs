@@ -10,7 +10,10 @@ const ALL: u64 = 0xffff;
 /// The default partition, with full membership.
 const DEFAULT_PKEY: [u8; 4] = [0, 0, 0xff, 0xff];
 
+const PORT_DOWN: u64 = 1;
 const PORT_ACTIVE: u64 = 4;
+/// The physical state in which the other end is looked for.
+const POLLING: u64 = 2;
 const LINK_UP: u64 = 5;
 /// Follow the physical state.
 const POLICY_FOLLOW: u64 = 2;
@@ -30,12 +33,17 @@ pub(super) fn query_context(
 ) -> Result<(), Status> {
     let port = &function.port;
     let context = output.get_mut(cmd::CONTEXT..).ok_or(Status::BadParameter)?;
+    let (state, physical) = if port.is_up {
+        (PORT_ACTIVE, LINK_UP)
+    } else {
+        (PORT_DOWN, POLLING)
+    };
     for (field, value) in [
         (vport::HAS_SMI, 0),
-        (vport::PORT_PHYSICAL_STATE, LINK_UP),
+        (vport::PORT_PHYSICAL_STATE, physical),
         (vport::VPORT_STATE_POLICY, POLICY_FOLLOW),
-        (vport::PORT_STATE, PORT_ACTIVE),
-        (vport::VPORT_STATE, PORT_ACTIVE),
+        (vport::PORT_STATE, state),
+        (vport::VPORT_STATE, state),
         (vport::SYSTEM_IMAGE_GUID, port.guid),
         (vport::PORT_GUID, port.guid),
         (vport::NODE_GUID, port.guid),
@@ -100,13 +108,18 @@ pub(super) fn query_pkey(_: &mut Function, input: &[u8], output: &mut [u8]) -> R
     Ok(())
 }
 
-/// Answers QUERY_VPORT_STATE: up.
+/// Answers QUERY_VPORT_STATE.
 ///
 /// # Errors
 /// None.
-pub(super) fn query_state(_: &mut Function, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
+pub(super) fn query_state(
+    function: &mut Function,
+    _: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     if let Some(byte) = output.get_mut(0xf) {
-        *byte = 0x11;
+        // Wanted to be up, and the state.
+        *byte = 0x10 | u8::from(function.port.is_up);
     }
     Ok(())
 }

@@ -106,9 +106,10 @@ pub(super) fn carry(
     target: Target,
     message: &Message,
 ) -> Answer {
-    let Some(source) = functions.get(from).map(|from| Address::of(&from.port)) else {
+    let Some(sender) = functions.get(from).map(|from| &from.port) else {
         return Answer::Silence;
     };
+    let (source, has_link) = (Address::of(sender), sender.is_up);
     match target {
         Target::Unicast {
             address,
@@ -124,6 +125,9 @@ pub(super) fn carry(
             let Some(qpn) = addressed(function, qpn) else {
                 return Answer::Silence;
             };
+            if !has_link || !function.port.is_up || function.faults.lossy {
+                return Answer::Silence;
+            }
             let accepted = if connected {
                 is_peer(function, qpn, source, from_qpn)
             } else {
@@ -136,7 +140,10 @@ pub(super) fn carry(
             }
         }
         Target::Multicast { gid } => {
-            for function in functions {
+            let reached = |function: &&mut Function| {
+                has_link && function.port.is_up && !function.faults.lossy
+            };
+            for function in functions.iter_mut().filter(reached) {
                 let members: Vec<u32> = function
                     .objects
                     .multicast

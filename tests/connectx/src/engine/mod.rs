@@ -185,6 +185,17 @@ fn look_at(functions: &mut [Function], index: usize, qpn: u32) {
     }
 }
 
+/// Looks at all queue pairs of a function, after nobody did for a while.
+pub(crate) fn resume(functions: &mut [Function], index: usize) {
+    let queue_pairs: Vec<u32> = functions
+        .get(index)
+        .map(|function| function.objects.qps.iter().map(|(qpn, _)| qpn).collect())
+        .unwrap_or_default();
+    for qpn in queue_pairs {
+        advance(functions, index, qpn);
+    }
+}
+
 /// Looks again at requests that wait, and at queue pairs in the error state, to which requests may have been posted
 /// without a doorbell.
 pub(crate) fn tick(functions: &mut [Function]) {

@@ -29,6 +29,17 @@ pub(crate) enum Operation {
     FetchAdd { address: u64, key: u32, add: u64 },
 }
 
+impl Operation {
+    /// Whether it takes a receive request.
+    pub(crate) fn takes_receive(&self) -> bool {
+        match self {
+            Self::Send { .. } => true,
+            Self::Write { immediate, .. } => immediate.is_some(),
+            Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. } => false,
+        }
+    }
+}
+
 /// What comes with a message that was sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Tail {

@@ -39,6 +39,9 @@ pub(super) fn deliver(function: &mut Function, qpn: u32, message: &Message) -> A
         pd: queue_pair.pd(),
         transport: queue_pair.transport(),
     };
+    if function.faults.not_ready && message.operation.takes_receive() {
+        return Answer::NotReady;
+    }
     match &message.operation {
         Operation::Send { data, tail } => send(function, context, message, data, *tail),
         Operation::Write {

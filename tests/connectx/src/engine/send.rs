@@ -49,7 +49,9 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
     };
     let state = queue_pair.state();
     let flushing = matches!(state, State::Error | State::SendQueueError);
-    if !flushing && state != State::ReadyToSend {
+    // The driver's own queue goes on, or it could not even register memory.
+    let stalled = function.faults.stalled && queue_pair.transport() != Transport::RegUmr;
+    if stalled || !flushing && state != State::ReadyToSend {
         return false;
     }
     let Some(fetched) = fetch(function, qpn) else {

@@ -11,9 +11,13 @@ const GROUP: u64 = 1 << 40;
 /// Carries a frame to whom it is for: one function, or for a group's address all others.
 pub(crate) fn carry(functions: &mut [Function], from: usize, frame: &Frame) {
     let to = frame.destination();
+    if functions.get(from).is_none_or(|from| !from.port.is_up) {
+        return;
+    }
     for (index, function) in functions.iter_mut().enumerate() {
         let is_meant = to & GROUP != 0 || function.port.mac == to;
-        if index != from && is_meant && function.port.kind == PortKind::Roce {
+        if index != from && is_meant && function.port.is_up && function.port.kind == PortKind::Roce
+        {
             rq::deliver(function, frame);
         }
     }

@@ -319,3 +319,11 @@ pub(crate) fn doorbell(function: &mut Function, uar: u32, word: u32, cqn: u32) {
     }
     announce(function, cqn);
 }
+
+/// Lets a queue fail as if it had overflowed.
+pub(crate) fn fail(function: &mut Function, cqn: u32) {
+    if let Ok(queue) = function.objects.cqs.get_mut(cqn) {
+        queue.failed = true;
+        overflowed(function, cqn);
+    }
+}

@@ -15,6 +15,8 @@ pub(crate) enum Event {
     Completion = 0x0,
     /// A completion queue has failed.
     CqError = 0x4,
+    /// The port went up or down.
+    PortChange = 0x9,
     /// A command is done.
     Command = 0xa,
     /// A request was invalid, where no completion can tell.
@@ -112,6 +114,10 @@ pub(crate) fn query(
 
 /// Writes an event to one queue.
 pub(crate) fn post(function: &mut Function, eqn: u32, event: Event, data: [u8; 28]) {
+    post_subtype(function, eqn, event, 0, data);
+}
+
+fn post_subtype(function: &mut Function, eqn: u32, event: Event, subtype: u8, data: [u8; 28]) {
     let memory = &function.memory;
     let Ok(queue) = function.objects.eqs.get_mut(eqn) else {
         return;
@@ -125,6 +131,7 @@ pub(crate) fn post(function: &mut Function, eqn: u32, event: Event, data: [u8; 2
     }
     let mut entry = [0; EQE as usize];
     entry[1] = event as u8;
+    entry[3] = subtype;
     entry[32..60].copy_from_slice(&data);
     // The owner bit changes with each turn through the queue.
     let owner = u8::from(queue.producer & size != 0);
@@ -149,13 +156,18 @@ pub(crate) fn post(function: &mut Function, eqn: u32, event: Event, data: [u8; 2
 
 /// Writes an event to the queue that asked for its kind, if there is one.
 pub(crate) fn notify(function: &mut Function, event: Event, data: [u8; 28]) {
+    notify_subtype(function, event, 0, data);
+}
+
+/// As [`notify`], for a kind of event that has subtypes.
+pub(crate) fn notify_subtype(function: &mut Function, event: Event, subtype: u8, data: [u8; 28]) {
     let wanting = function
         .objects
         .eqs
         .iter()
         .find(|(_, queue)| queue.wants(event));
     if let Some((eqn, _)) = wanting {
-        post(function, eqn, event, data);
+        post_subtype(function, eqn, event, subtype, data);
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn lay_out(network: Network) -> Result<()> {
                 run_all(WIRE_IN_INITIAL_NAMESPACE)?;
             }
         }
-        Network::Adapter(functions) => return lay_out_adapter(functions),
+        Network::Adapter { functions, guest } => return lay_out_adapter(functions, guest),
     }
     devices().try_for_each(|device| wait_for_gid(&device))
 }
@@ -116,8 +116,12 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
 /// Waits for the adapter's devices, and gives their netdevs the addresses 10.9.0.1/24 and on, in the devices' order. Each
 /// netdev but the first is in a namespace of its own, `h2` and on, since Linux keeps what goes from one of its own
 /// addresses to another off the wire.
-fn lay_out_adapter(functions: u16) -> Result<()> {
+fn lay_out_adapter(functions: u16, guest: u16) -> Result<()> {
     run("ip link set lo up")?;
+    if let Some(wire) = wire() {
+        run(&format!("ip addr add 10.8.0.{}/24 dev {wire}", guest + 1))?;
+        run(&format!("ip link set {wire} up"))?;
+    }
     let wanted = usize::from(functions);
     wait_for("the adapter's devices", || devices().count() == wanted)?;
     for number in 0..functions {
@@ -125,7 +129,7 @@ fn lay_out_adapter(functions: u16) -> Result<()> {
         let netdevs = fs::read_dir(format!("{DEVICES}/{device}/device/net"));
         for netdev in netdevs.into_iter().flatten().flatten() {
             let netdev = netdev.file_name().to_string_lossy().into_owned();
-            let host = number + 1;
+            let host = guest * functions + number + 1;
             let ip = if number == 0 {
                 "ip".to_owned()
             } else {
@@ -140,6 +144,16 @@ fn lay_out_adapter(functions: u16) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The netdev of the wire to another guest.
+fn wire() -> Option<String> {
+    let netdevs = fs::read_dir("/sys/class/net").ok()?.flatten();
+    let mut names = netdevs.map(|netdev| netdev.file_name().to_string_lossy().into_owned());
+    names.find(|name| {
+        let driver = fs::read_link(format!("/sys/class/net/{name}/device/driver"));
+        driver.is_ok_and(|driver| driver.ends_with("virtio_net"))
+    })
 }
 
 /// Removes all RDMA devices: only then does a driver look whether anything was left behind, and log it.

@@ -5,7 +5,7 @@ use super::{Measured, table};
 const INTRODUCTION: &str = "\
 # Measurements
 
-uverbs next to rdma-core, in one guest, in one run, on soft-RoCE. The programs are in `benches/`: the same work by this library, by
+uverbs next to rdma-core, in one guest, in one run, on {device}. The programs are in `benches/`: the same work by this library, by
 a C program on libibverbs, and by a C program that makes the bare system calls. They take turns, and who goes first
 changes.
 
@@ -14,18 +14,23 @@ are exact and the same on any machine with these compilers and libraries. Times 
 what it does natively: only ratios of paired runs mean anything, and a few percent mean nothing.
 ";
 
+/// Names of devices for the page.
+pub(crate) const SOFT_ROCE: &str = "soft-RoCE";
+pub(crate) const MLX5: &str = "the ConnectX made of software (mlx5)";
+
 /// The text under each table's name.
 fn about(group: &str) -> &'static str {
     match group {
         "instructions" => {
             "User-space instructions for each call, including that of the wrapper around it, which is alike on all sides. \
              A poll reads the status and the id of every completion. libibverbs is given work requests that are \
-             made already; ours makes them in the call. The kernel's part is not counted: a system call is one instruction."
+             made already; ours makes them in the call. The kernel's part is not counted: a system call is one instruction. In the column `uverbs, arena` all rings \
+             lie in an arena, by the allocator of a parent domain: that costs nothing on this path."
         }
         "start-up" => "From exec on; the program ends at that very point.",
         "control" => {
             "Each object is made and destroyed. The bare calls send the same attributes from the same process, turn about, and map \
-             and unmap rings where there are such."
+             and unmap rings where there are such. The instructions are those of user space."
         }
         "latency" => {
             "From posting to the completion, between two queue pairs of a process; the median of all, and the ratio of what the \
@@ -40,8 +45,8 @@ fn about(group: &str) -> &'static str {
 }
 
 /// The page.
-pub(crate) fn page(measured: &Measured) -> String {
-    let mut page = INTRODUCTION.to_owned();
+pub(crate) fn page(measured: &Measured, device: &str) -> String {
+    let mut page = INTRODUCTION.replace("{device}", device);
     page += &format!(
         "\nMade by `cargo vm {}`, on Linux {}, QEMU with {}.\n",
         measured.command.join(" "),

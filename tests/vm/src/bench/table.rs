@@ -6,8 +6,9 @@ use comfy_table::{CellAlignment, Table};
 use super::{Measured, Record};
 
 /// The order of columns; a table has those that one of its rows has.
-const COLUMNS: [&str; 5] = [
+const COLUMNS: [&str; 6] = [
     "uverbs",
+    "uverbs, arena",
     "uverbs, static",
     "rdma-core",
     "rdma-core, ibv_wr_*",

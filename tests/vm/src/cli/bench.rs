@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::EXIT_RUNNER_FAILED;
-use super::options::{self, Kernel, Machine};
+use super::options::{self, Adapter, Kernel, Machine};
 use crate::bench::{Measured, Programs, docs, table};
 use crate::guest::protocol::{Ending, Network, Spec};
 use crate::guest::{self, Guest, Outcome, Stream};
@@ -32,19 +32,22 @@ const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; \
 #[command(after_help = "Examples:\n  \
     cargo vm bench\n  \
     cargo vm bench instructions start-up --json target/bench.json\n  \
+    cargo vm bench instructions --hca connectx --write-docs\n  \
     cargo vm bench --kernel 6.1 --quick")]
 pub(crate) struct Bench {
     #[command(flatten)]
     kernel: Kernel,
     #[command(flatten)]
     machine: Machine,
+    #[command(flatten)]
+    adapter: Adapter,
     /// Fewer rounds: counts stay exact, times get rougher
     #[arg(long)]
     quick: bool,
     /// Write the records to this file, as a JSON list
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write docs/benchmarks.md
+    /// Write docs/benchmarks.md, or with an adapter docs/benchmarks-mlx5.md
     #[arg(long)]
     write_docs: bool,
     /// instructions, start-up, control, transfer; everything if nothing is named
@@ -59,15 +62,20 @@ impl Bench {
     /// If a program does not build or fails, or the guest does.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
-        let (parts, options) =
-            self.machine
-                .prepare(&store, &self.kernel.kernel, Network::OneHost)?;
+        let kernel = &self.kernel.kernel;
+        let (parts, options) = match self.adapter.wanted() {
+            Some(hca) => self.machine.prepare_with_adapter(&store, kernel, hca)?,
+            None => self.machine.prepare(&store, kernel, Network::OneHost)?,
+        };
         let programs = Programs::build(&store, &parts.tools.root)?;
         let mut words = vec!["sh".to_owned(), "-c".into(), PREPARE.into(), "sh".into()];
         words.extend(programs.measure());
         words.extend(self.quick.then(|| "--quick".to_owned()));
+        if options.hca.is_some() {
+            words.extend(["--device".to_owned(), "mlx5_0".to_owned()]);
+        }
         words.extend(self.groups.iter().cloned());
-        let mut environment = guest::environment(&parts.kernel.release, None, &[]);
+        let mut environment = guest::environment(&parts.kernel.release, options.hca.as_ref(), &[]);
         // A backtrace reads symbols, which takes long under valgrind.
         environment.remove("RUST_BACKTRACE");
         let spec = Spec {
@@ -91,8 +99,12 @@ impl Bench {
             fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
         }
         if self.write_docs {
-            let path = store.workspace().join("docs/benchmarks.md");
-            fs::write(&path, docs::page(&measured))
+            let (page, device) = match options.hca {
+                Some(_) => ("docs/benchmarks-mlx5.md", docs::MLX5),
+                None => ("docs/benchmarks.md", docs::SOFT_ROCE),
+            };
+            let path = store.workspace().join(page);
+            fs::write(&path, docs::page(&measured, device))
                 .with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(if clean {

@@ -113,8 +113,11 @@ impl Machine {
         kernel: &str,
         hca: Hca,
     ) -> Result<(Parts, Options)> {
-        let (parts, mut options) =
-            self.prepare(store, kernel, Network::Adapter(hca.functions()))?;
+        let network = Network::Adapter {
+            functions: hca.functions(),
+            guest: 0,
+        };
+        let (parts, mut options) = self.prepare(store, kernel, network)?;
         options.hca = Some(hca);
         Ok((parts, options))
     }

@@ -2,15 +2,17 @@
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::Args;
 
 use super::options::{self, Adapter, Environment, Kernel, Machine};
 use super::{EXIT_RUNNER_FAILED, EXIT_TIMED_OUT};
-use crate::guest::protocol::{Network, Spec};
-use crate::guest::{self, Guest, Input, Outcome, Stream};
+use crate::fetch::Parts;
+use crate::guest::protocol::{Ending, Network, Spec};
+use crate::guest::{self, Guest, Input, Options, Outcome, Stream};
 use crate::store::Store;
 
 /// Run a command of the host in a guest, and end with its status
@@ -36,6 +38,9 @@ pub(crate) struct Run {
     /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the command runs in h1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2), conflicts_with = "hca")]
     hosts: u8,
+    /// 2: two guests share the adapter, each with N functions; the command runs in both, with VM_GUEST=1 or 2
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=2), requires = "hca")]
+    guests: u16,
     /// Kill the command after so many seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
@@ -61,7 +66,10 @@ impl Run {
         };
         let kernel = &self.kernel.kernel;
         let (parts, options) = match self.adapter.wanted() {
-            Some(hca) => self.machine.prepare_with_adapter(&store, kernel, hca)?,
+            Some(hca) => {
+                let hca = hca.shared_by(self.guests);
+                self.machine.prepare_with_adapter(&store, kernel, hca)?
+            }
             None => self.machine.prepare(&store, kernel, network)?,
         };
         let spec = Spec {
@@ -83,7 +91,21 @@ impl Run {
         let deadline = self
             .timeout
             .map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        let second = match self.guests {
+            1 => None,
+            _ => Some(self.in_second(&store, &parts, &options, &guest, &spec, deadline)?),
+        };
         let outcome = guest::to_end(&mut guest, process, deadline, pass_on)?;
+        let (outcome, second_clean) = match second {
+            None => (outcome, true),
+            Some(second) => {
+                let (of_second, clean) = second
+                    .join()
+                    .map_err(|_| anyhow!("watching the second guest panicked"))??;
+                let failed = outcome != Outcome::Ended(Ending::Exited(0));
+                (if failed { outcome } else { of_second }, clean)
+            }
+        };
         if outcome == Outcome::TimedOut {
             eprintln!(
                 "vm: killed at the time limit of {} s; {}",
@@ -91,7 +113,7 @@ impl Run {
                 guest.console()
             );
         }
-        let clean = options::shut_down(guest)?;
+        let clean = options::shut_down(guest)? && second_clean;
         Ok(if clean {
             status(&outcome)
         } else {
@@ -100,10 +122,36 @@ impl Run {
     }
 }
 
+/// How a second guest's command ended, and whether the guest was clean.
+type Second = JoinHandle<Result<(Outcome, bool)>>;
+
+impl Run {
+    /// Boots a second guest and runs the command there, watched by a thread of its own.
+    fn in_second(
+        &self,
+        store: &Store,
+        parts: &Parts,
+        options: &Options,
+        first: &Guest,
+        spec: &Spec,
+        deadline: Option<Instant>,
+    ) -> Result<Second> {
+        let mut second = Guest::boot_second(store, parts, options, first)?;
+        let mut spec = spec.clone();
+        spec.environment
+            .insert("VM_GUEST".to_owned(), "2".to_owned());
+        let process = second.start(&spec)?;
+        Ok(std::thread::spawn(move || {
+            let outcome = guest::to_end(&mut second, process, deadline, pass_on)?;
+            Ok((outcome, options::shut_down(second)?))
+        }))
+    }
+}
+
 /// The command, moved into the first of two hosts.
 pub(super) fn in_first_host(command: &[String], network: Network) -> Vec<String> {
     let prefix: &[&str] = match network {
-        Network::OneHost | Network::Adapter(_) => &[],
+        Network::OneHost | Network::Adapter { .. } => &[],
         Network::TwoHosts => &["ip", "netns", "exec", "h1"],
     };
     prefix

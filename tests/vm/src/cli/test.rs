@@ -101,8 +101,14 @@ impl Test {
                 .to_vec(),
         };
         let programs = build(Ground::Adapter)?;
+        for hca in &adapters {
+            let place = Place::Adapter(hca.clone());
+            self.on_kernels(&store, &place, &programs, &mut groups);
+        }
+        let pairs = build(Ground::Pair)?;
         for hca in adapters {
-            self.on_kernels(&store, &Place::Adapter(hca), &programs, &mut groups);
+            let place = Place::Adapter(hca.shared_by(2));
+            self.on_kernels(&store, &place, &pairs, &mut groups);
         }
         if let Some(path) = &self.support {
             fs::write(path, support::page(&groups[of_host..soft], &groups[soft..]))

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -84,11 +85,21 @@ impl Drop for Files {
 pub(super) struct Emulator {
     process: Child,
     files: Files,
-    adapter: Option<connectx::Model>,
+    adapter: Option<Adapter>,
+}
+
+/// The adapter as one of its guests has it.
+#[derive(Clone, Debug)]
+struct Adapter {
+    model: Arc<connectx::Model>,
+    /// The guest's number, counted from 0.
+    guest: u16,
+    /// The socket of the wire between the guests.
+    wire: PathBuf,
 }
 
 impl Emulator {
-    /// Starts a guest that serves the agent's port on this socket.
+    /// Starts a guest that serves the agent's port on this socket. With another guest given, it has the adapter of that one.
     ///
     /// # Errors
     /// If the initramfs cannot be made or QEMU cannot be started.
@@ -97,6 +108,7 @@ impl Emulator {
         parts: &Parts,
         options: &Options,
         socket: OwnedFd,
+        other: Option<&Self>,
     ) -> Result<Self> {
         let agent = std::env::current_exe().context("finding this program's executable")?;
         let keep = kept_directories(store, &agent)?;
@@ -104,7 +116,12 @@ impl Emulator {
             agent: Some(agent),
             keep,
         };
-        Self::launch(store, parts, options, &boot, Some(socket))
+        let shared = other.and_then(|other| other.adapter.clone());
+        let shared = shared.map(|adapter| Adapter {
+            guest: adapter.guest + 1,
+            ..adapter
+        });
+        Self::launch(store, parts, options, &boot, Some(socket), shared)
     }
 
     /// Starts a guest that powers off as soon as it is up.
@@ -112,7 +129,7 @@ impl Emulator {
     /// # Errors
     /// As [`Emulator::start`].
     pub(super) fn start_trial(store: &Store, parts: &Parts, options: &Options) -> Result<Self> {
-        Self::launch(store, parts, options, &Boot::default(), None)
+        Self::launch(store, parts, options, &Boot::default(), None, None)
     }
 
     fn launch(
@@ -121,6 +138,7 @@ impl Emulator {
         options: &Options,
         boot: &Boot,
         socket: Option<OwnedFd>,
+        shared: Option<Adapter>,
     ) -> Result<Self> {
         let files = Files::new(store)?;
         initramfs::write(
@@ -143,8 +161,19 @@ impl Emulator {
         let mut adapter = None;
         let mut control = None;
         if let Some(hca) = &options.hca {
-            let model = hca.start(&files.directory)?;
-            machine.devices = hca::devices(&model);
+            let shared = match shared {
+                Some(shared) => shared,
+                None => Adapter {
+                    model: Arc::new(hca.start(&files.directory)?),
+                    guest: 0,
+                    wire: files.directory.join("wire"),
+                },
+            };
+            let model = &shared.model;
+            machine.devices = hca::devices(model, hca, shared.guest);
+            if hca.needs_wire() {
+                machine.wire = Some((shared.wire.clone(), shared.guest == 0));
+            }
             let (ours, theirs) = UnixStream::pair().context("making a socket for the adapter")?;
             model
                 .serve_control(ours)
@@ -152,7 +181,7 @@ impl Emulator {
             fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))
                 .context("passing a socket to QEMU")?;
             machine.hca_control = Some(theirs.as_raw_fd());
-            adapter = Some(model);
+            adapter = Some(shared);
             // Kept open until QEMU has it.
             control = Some(theirs);
         }
@@ -192,7 +221,7 @@ impl Emulator {
     pub(super) fn take_adapter_violations(&self) -> Vec<String> {
         let adapter = self.adapter.as_ref();
         adapter
-            .map(connectx::Model::take_violations)
+            .map(|adapter| adapter.model.take_violations())
             .unwrap_or_default()
     }
 
@@ -254,6 +283,7 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         ],
         agent,
         hca_control: None,
+        wire: None,
         devices: Vec::new(),
     }
 }

@@ -70,8 +70,13 @@ pub(crate) enum Network {
     OneHost,
     /// Network namespaces `h1` and `h2`, joined by a veth pair, with `rxe1` in one and `rxe2` in the other.
     TwoHosts,
-    /// So many functions of an adapter, with addresses on those netdevs that they have; no soft-RoCE.
-    Adapter(u16),
+    /// Functions of an adapter, with addresses on those netdevs that they have; no soft-RoCE.
+    Adapter {
+        /// How many functions.
+        functions: u16,
+        /// The guest's number, counted from 0.
+        guest: u16,
+    },
 }
 
 /// From the host to the agent.

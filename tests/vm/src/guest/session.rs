@@ -69,8 +69,34 @@ impl Guest {
     /// # Errors
     /// If QEMU cannot be started, or the guest does not come up in time; the error shows its console.
     pub(crate) fn boot(store: &Store, parts: &Parts, options: &Options) -> Result<Self> {
+        Self::boot_beside(store, parts, options, None)
+    }
+
+    /// Boots a guest that has other functions of the adapter that this one has.
+    ///
+    /// # Errors
+    /// As of [`Guest::boot`].
+    pub(crate) fn boot_second(
+        store: &Store,
+        parts: &Parts,
+        options: &Options,
+        first: &Self,
+    ) -> Result<Self> {
+        let mut options = options.clone();
+        if let Network::Adapter { guest, .. } = &mut options.network {
+            *guest += 1;
+        }
+        Self::boot_beside(store, parts, &options, Some(&first.emulator))
+    }
+
+    fn boot_beside(
+        store: &Store,
+        parts: &Parts,
+        options: &Options,
+        other: Option<&Emulator>,
+    ) -> Result<Self> {
         let (ours, theirs) = UnixStream::pair().context("making a socket for the guest's agent")?;
-        let emulator = Emulator::start(store, parts, options, theirs.into())?;
+        let emulator = Emulator::start(store, parts, options, theirs.into(), other)?;
         let reader = ours.try_clone().context("reading from the guest")?;
         let (sender, frames) = channel();
         std::thread::spawn(move || {

@@ -41,6 +41,8 @@ pub(crate) enum Ground {
     TwoHosts,
     /// An adapter with the driver mlx5.
     Adapter,
+    /// An adapter that two guests share.
+    Pair,
 }
 
 /// Builds all programs of these suites for guests of that kind.
@@ -144,7 +146,8 @@ fn names(suite: &Suite, kind: Kind, ground: Ground) -> &[String] {
         (Ground::SoftRoce, Kind::Example) => &suite.examples,
         (Ground::TwoHosts, Kind::Tests) => &suite.two_hosts_tests,
         (Ground::Adapter, Kind::Tests) => &suite.hca_tests,
-        (Ground::TwoHosts | Ground::Adapter, Kind::Example) => &[],
+        (Ground::Pair, Kind::Tests) => &suite.pair_tests,
+        (Ground::TwoHosts | Ground::Adapter | Ground::Pair, Kind::Example) => &[],
     }
 }
 

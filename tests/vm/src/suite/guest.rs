@@ -48,6 +48,7 @@ pub(crate) fn run(
         options,
         limits,
         guest: None,
+        second: None,
         deaths: 0,
         group,
     };
@@ -55,7 +56,7 @@ pub(crate) fn run(
         "\n{}{} ({:?})",
         name(&parts.kernel.release, options.hca.as_ref()),
         match options.network {
-            Network::OneHost | Network::Adapter(_) => "",
+            Network::OneHost | Network::Adapter { .. } => "",
             Network::TwoHosts => ", two hosts",
         },
         options.accelerator
@@ -70,6 +71,9 @@ pub(crate) fn run(
 /// What a guest with that kernel and adapter is called.
 pub(crate) fn name(kernel: &str, hca: Option<&Hca>) -> String {
     match hca {
+        Some(hca) if hca.guests() > 1 => {
+            format!("Linux {kernel}, {}, two guests", hca.port_name())
+        }
         Some(hca) => format!("Linux {kernel}, {}", hca.port_name()),
         None => format!("Linux {kernel}"),
     }
@@ -81,6 +85,8 @@ struct Run<'a> {
     options: &'a Options,
     limits: &'a Limits,
     guest: Option<Guest>,
+    /// The one that shares the adapter of the other.
+    second: Option<Guest>,
     deaths: u32,
     group: Group,
 }
@@ -164,6 +170,8 @@ impl Run<'_> {
         let result = self.try_execute(program, arguments, limit);
         result.map_err(|error| {
             self.deaths += 1;
+            // The two have one adapter.
+            self.second = None;
             let complaints = self
                 .guest
                 .take()
@@ -183,6 +191,16 @@ impl Run<'_> {
             Some(guest) => guest,
             none => none.insert(Guest::boot(self.store, self.parts, self.options)?),
         };
+        if self.second.is_none()
+            && self
+                .options
+                .hca
+                .as_ref()
+                .is_some_and(|hca| hca.guests() > 1)
+        {
+            let second = Guest::boot_second(self.store, self.parts, self.options, guest)?;
+            self.second = Some(second);
+        }
         let path = program.path.display().to_string();
         let directory = program.directory.display().to_string();
         let extra = [("CARGO_MANIFEST_DIR".to_owned(), directory.clone())];
@@ -199,11 +217,32 @@ impl Run<'_> {
             ..Spec::default()
         };
         let started = Instant::now();
+        let deadline = Some(started + limit);
         let process = guest.start(&spec)?;
+        let in_second = match &mut self.second {
+            Some(second) => {
+                let mut spec = spec.clone();
+                spec.environment
+                    .insert("VM_GUEST".to_owned(), "2".to_owned());
+                Some((second.start(&spec)?, second))
+            }
+            None => None,
+        };
         let mut output = Vec::new();
-        let outcome = guest::to_end(guest, process, Some(started + limit), |_, bytes| {
+        let mut outcome = guest::to_end(guest, process, deadline, |_, bytes| {
             output.extend_from_slice(bytes)
         })?;
+        if let Some((process, second)) = in_second {
+            let mut further = Vec::new();
+            let of_second = guest::to_end(second, process, deadline, |_, bytes| {
+                further.extend_from_slice(bytes)
+            })?;
+            // What the report shows is the one that failed.
+            if outcome == Outcome::Ended(Ending::Exited(0)) {
+                outcome = of_second;
+                output = further;
+            }
+        }
         let output = String::from_utf8_lossy(&output).into_owned();
         Ok(Done {
             outcome,
@@ -224,22 +263,24 @@ impl Run<'_> {
         self.group.add(name, verdict);
     }
 
-    /// Ends the guest. What its kernel has to complain about is one more failure.
+    /// Ends the guests. What their kernels have to complain about is one more failure.
     fn end(&mut self) {
-        let Some(guest) = self.guest.take() else {
-            return;
-        };
-        let why = match guest.shut_down() {
-            Ok((log, violations)) => {
-                if !violations.is_empty() {
-                    self.fail("the adapter", violations.join("\n"));
+        for guest in [self.second.take(), self.guest.take()]
+            .into_iter()
+            .flatten()
+        {
+            let why = match guest.shut_down() {
+                Ok((log, violations)) => {
+                    if !violations.is_empty() {
+                        self.fail("the adapter", violations.join("\n"));
+                    }
+                    complaints(&log)
                 }
-                complaints(&log)
+                Err(error) => format!("{error:#}"),
+            };
+            if !why.is_empty() {
+                self.fail("the kernel's log", why);
             }
-            Err(error) => format!("{error:#}"),
-        };
-        if !why.is_empty() {
-            self.fail("the kernel's log", why);
         }
     }
 

@@ -125,6 +125,7 @@ mod tests {
             tests: vec!["verbs".to_owned()],
             two_hosts_tests: Vec::new(),
             hca_tests: vec!["adapter".to_owned()],
+            pair_tests: Vec::new(),
             examples: Vec::new(),
         };
         let suites = [suite];

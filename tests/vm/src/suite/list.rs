@@ -16,6 +16,8 @@ pub(crate) struct Suite {
     pub(crate) two_hosts_tests: Vec<String>,
     /// Integration tests for a guest that has the adapter instead of soft-RoCE.
     pub(crate) hca_tests: Vec<String>,
+    /// Integration tests that run in two guests at a time, which share an adapter.
+    pub(crate) pair_tests: Vec<String>,
     /// Examples, which pass if they end with status 0.
     pub(crate) examples: Vec<String>,
 }
@@ -23,7 +25,12 @@ pub(crate) struct Suite {
 impl Suite {
     /// Whether there is an integration test of that name that runs in a guest.
     pub(crate) fn is_for_guest(&self, name: &str) -> bool {
-        let lists = [&self.tests, &self.two_hosts_tests, &self.hca_tests];
+        let lists = [
+            &self.tests,
+            &self.two_hosts_tests,
+            &self.hca_tests,
+            &self.pair_tests,
+        ];
         lists.into_iter().flatten().any(|test| test == name)
     }
 }
@@ -35,6 +42,7 @@ struct Table {
     guest_tests: Vec<String>,
     guest_tests_on_two_hosts: Vec<String>,
     hca_tests: Vec<String>,
+    pair_tests: Vec<String>,
     guest_examples: Vec<String>,
 }
 
@@ -66,6 +74,7 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
             tests: table.guest_tests,
             two_hosts_tests: table.guest_tests_on_two_hosts,
             hca_tests: table.hca_tests,
+            pair_tests: table.pair_tests,
             examples: table.guest_examples,
         });
     }

@@ -1,0 +1,211 @@
+//! Taking completions: laps, ids, statuses, and what makes no sense.
+
+use proptest::prelude::*;
+use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
+use zerocopy::FromBytes;
+
+use super::super::format::{Be32, Cqe, cqe};
+use super::device::{Pair, cap, completion, cq};
+use crate::cq::PollError;
+use crate::wr::{Operation, Payload};
+
+fn send(pair: &mut Pair, id: u64) {
+    let mut slot = pair
+        .send
+        .push(Operation::Send, None, Payload::Gather(&[]))
+        .unwrap();
+    slot.set_id(id);
+    pair.send.ring();
+}
+
+/// Would catch an owner bit that is looked at wrongly in some lap, for any size of ring and entry.
+#[test]
+fn the_owner_bit_turns_with_every_lap() {
+    for size in [64, 128] {
+        for log in 1..9 {
+            let (mut cq, mut producer) = cq((1 << log) - 1, size);
+            let mut pair = Pair::new(QpType::RC, cap(4, 1, 0), &cq, &cq);
+            for turn in 0..5_u64 << log {
+                assert!(
+                    cq.take().is_none() && cq.is_empty(),
+                    "before it was written"
+                );
+                send(&mut pair, turn);
+                producer.write(completion(cqe::REQ, pair.number, turn as u16));
+                let taken = cq.take().unwrap();
+                assert_eq!((taken.wr_id(), taken.status()), (turn, WcStatus::SUCCESS));
+                cq.release();
+            }
+        }
+    }
+}
+
+/// Would catch a full ring that is read as an empty one, or one entry of which is lost.
+#[test]
+fn a_full_ring_is_taken_whole() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut pair = Pair::new(QpType::RC, cap(64, 1, 0), &cq, &cq);
+    for lap in 0..3_u64 {
+        for at in 0..16 {
+            send(&mut pair, lap * 16 + at);
+            producer.write(completion(cqe::REQ, pair.number, (lap * 16 + at) as u16));
+        }
+        let taken: Vec<u64> = std::iter::from_fn(|| cq.take())
+            .map(|c| c.wr_id())
+            .collect();
+        assert_eq!(taken, (lap * 16..lap * 16 + 16).collect::<Vec<_>>());
+        cq.release();
+    }
+}
+
+/// Would catch requests that stay in the queue's count though a later one has completed.
+#[test]
+fn unsignaled_requests_finish_with_the_next_completion() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut pair = Pair::new(QpType::RC, cap(8, 1, 0), &cq, &cq);
+    for id in 0..5 {
+        send(&mut pair, id);
+    }
+    assert_eq!(pair.send.in_flight(), 5);
+    producer.write(completion(cqe::REQ, pair.number, 3));
+    assert_eq!(cq.take().unwrap().wr_id(), 3);
+    assert_eq!(pair.send.in_flight(), 1);
+}
+
+/// Would catch ids that are mixed up between the queue pairs of a completion queue, or between sends and receives.
+#[test]
+fn one_queue_serves_many_queue_pairs() {
+    let (mut cq, mut producer) = cq(255, 64);
+    let mut pairs: Vec<Pair> = (0..20)
+        .map(|_| Pair::new(QpType::RC, cap(4, 1, 0), &cq, &cq))
+        .collect();
+    for (index, pair) in pairs.iter_mut().enumerate() {
+        send(pair, index as u64);
+        let recv = pair.recv.as_mut().unwrap();
+        recv.push(1000 + index as u64, &[]).unwrap();
+        recv.ring();
+    }
+    for pair in pairs.iter().rev() {
+        producer.write(completion(cqe::RESP_SEND, pair.number, 0));
+        producer.write(completion(cqe::REQ, pair.number, 0));
+    }
+    for index in (0..20).rev() {
+        assert_eq!(cq.take().unwrap().wr_id(), 1000 + index);
+        assert_eq!(cq.take().unwrap().wr_id(), index);
+    }
+    assert!(cq.take().is_none());
+}
+
+/// Would catch a field that is read from a wrong place.
+#[test]
+fn fields_are_where_the_device_puts_them() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut pair = Pair::new(QpType::UD, cap(4, 1, 0), &cq, &cq);
+    for id in 0..3 {
+        let recv = pair.recv.as_mut().unwrap();
+        recv.push(id, &[]).unwrap();
+        recv.ring();
+    }
+    let mut entry = completion(cqe::RESP_SEND_IMM, pair.number, 0);
+    entry.imm_inval_pkey = [1, 2, 3, 4];
+    entry.byte_cnt = Be32::new(99);
+    entry.flags_rqpn = Be32::new(1 << 28 | 0x5 << 24 | 0x0a_0b0c);
+    entry.slid = 0x1234.into();
+    entry.ml_path = 0x83;
+    producer.write(entry);
+    let taken = cq.take().unwrap();
+    assert_eq!(u32::from_be(taken.ex()), 0x0102_0304);
+    assert_eq!(
+        (taken.byte_len(), taken.src_qp(), taken.sl()),
+        (99, 0x0a_0b0c, 5)
+    );
+    assert_eq!((taken.slid(), taken.dlid_path_bits()), (0x1234, 3));
+    assert_eq!(taken.opcode(), WcOpcode::RECV);
+    assert!(taken.flags().contains(uverbs_uapi::flags::WcFlags::GRH));
+
+    let mut entry = completion(cqe::RESP_SEND_INV, pair.number, 0);
+    entry.imm_inval_pkey = 0x99_u32.to_be_bytes();
+    producer.write(entry);
+    assert_eq!(cq.take().unwrap().ex(), 0x99);
+
+    let mut entry = completion(cqe::RESP_ERR, pair.number, 0);
+    (entry.syndrome, entry.vendor_err_synd) = (0x05, 0x7b);
+    producer.write(entry);
+    let taken = cq.take().unwrap();
+    assert_eq!(
+        (taken.status(), taken.vendor_err()),
+        (WcStatus::WR_FLUSH_ERR, 0x7b)
+    );
+    assert_eq!(taken.wr_id(), 2);
+}
+
+/// Would catch nonsense that is taken for a completion, that is not told, or that stops the queue.
+#[test]
+fn nonsense_is_told_once_and_passed_over() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut pair = Pair::new(QpType::RC, cap(4, 1, 0), &cq, &cq);
+    send(&mut pair, 9);
+    let strays = [
+        (completion(cqe::REQ, 77, 0), PollError::Stray { number: 77 }),
+        (
+            completion(0x7, pair.number, 0),
+            PollError::Unknown { code: 7 },
+        ),
+    ];
+    for (entry, error) in strays {
+        producer.write(entry);
+        assert!(cq.take().is_none());
+        assert_eq!(cq.filled(), Err(error));
+        assert_eq!(cq.filled(), Ok(0));
+    }
+    producer.write(completion(cqe::REQ, pair.number, 0));
+    assert_eq!(cq.take().unwrap().wr_id(), 9);
+}
+
+/// Would catch a doorbell that arms for the wrong place, or twice with the same number after an event.
+#[test]
+fn arming_names_the_place_and_counts_the_events() {
+    use std::sync::atomic::Ordering;
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut pair = Pair::new(QpType::RC, cap(4, 1, 0), &cq, &cq);
+    send(&mut pair, 1);
+    producer.write(completion(cqe::REQ, pair.number, 0));
+    cq.take().unwrap();
+    cq.release();
+    for (events, solicited, word) in [
+        (0, false, 1),
+        (1, true, 0x1100_0001),
+        (5, false, 0x1000_0001),
+    ] {
+        cq.core().events().store(events, Ordering::Relaxed);
+        cq.arm(solicited);
+        let doorbell = cq.uar().stored::<8>(0x20);
+        assert_eq!(
+            u64::from_be_bytes(doorbell),
+            u64::from(word as u32) << 32 | 0x77
+        );
+    }
+}
+
+proptest! {
+    /// Would catch a panic, or memory touched elsewhere, whatever a device writes.
+    #[test]
+    fn whatever_a_device_writes_is_an_error_or_a_completion(
+        entries in prop::collection::vec(prop::array::uniform32(any::<u16>()), 1..40)
+    ) {
+        let (mut cq, mut producer) = cq(63, 64);
+        let mut pair = Pair::new(QpType::RC, cap(4, 1, 0), &cq, &cq);
+        send(&mut pair, 1);
+        for words in entries {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let mut entry = Cqe::read_from_bytes(&bytes).unwrap();
+            entry.srqn_uidx = Be32::new(entry.srqn_uidx.get() % 3);
+            producer.write(entry);
+            let _ = cq.filled();
+            if let Some(taken) = cq.take() {
+                let _ = (taken.status(), taken.opcode(), taken.flags(), taken.ex(), taken.byte_len());
+            }
+            cq.release();
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The device's side: completion queues that it writes to, queue pairs whose rings it reads.
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::{CqHandle, PdHandle};
+use uverbs_uapi::types::QpCap;
+use zerocopy::FromZeros;
+
+use super::super::cq::{Cq, CqCore};
+use super::super::entries::{Entries, View};
+use super::super::format::{Be16, Be32, Cqe, OP_OWN};
+use super::super::memory::{Memory, Record, Records};
+use super::super::qp::{Draft, Parts, QpCore};
+use super::super::recv::{RecvQueue, SharedRecvQueue};
+use super::super::send::SendQueue;
+use super::super::uar::{Lease, UarPage};
+use super::super::{Limits, entries};
+use crate::alloc::ResourceType;
+use crate::command::{CreateQp, DriverData};
+
+/// What a ConnectX says.
+pub(super) const LIMITS: Limits = Limits {
+    max_sq_desc_sz: 1024,
+    max_rq_desc_sz: 512,
+    max_send_wqebb: 1 << 15,
+    max_recv_wr: 1 << 15,
+    max_srq_recv_wr: (1 << 15) - 1,
+};
+
+/// The number on the wire of all queue pairs here.
+pub(super) const QPN: u32 = 0x12_3456;
+/// Bytes of a register, of which half is written at a time.
+pub(super) const REGISTER: usize = 512;
+
+/// A completion queue for at least so many completions.
+pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
+    let count = entries(cqe).unwrap();
+    let bytes = Entries::bytes(count, size);
+    let memory = Memory::new(bytes, 4096, ResourceType::MLX5_CQ, None).unwrap();
+    let ring = Entries::new(memory, count, size);
+    ring.invalidate(0);
+    let view = ring.view();
+    let record = Record::new(&Records::default(), None).unwrap();
+    let core = Arc::new(CqCore::new(ring, record));
+    let cq = Cq::new(Arc::clone(&core), 0x77, Arc::new(UarPage::of_memory()));
+    (
+        cq,
+        Producer {
+            view,
+            next: 0,
+            _core: core,
+        },
+    )
+}
+
+/// The device's end of a completion queue.
+pub(super) struct Producer {
+    pub(super) view: View,
+    pub(super) next: u32,
+    _core: Arc<CqCore>,
+}
+
+// SAFETY: the view is of memory that the core keeps.
+unsafe impl Send for Producer {}
+
+impl Producer {
+    /// Writes a completion whose owner bit is set here, last.
+    pub(super) fn write(&mut self, entry: Cqe) {
+        let lap = u8::from(self.next & self.view.count() != 0);
+        let op_own = entry.op_own & !1 | lap;
+        let at = self.view.entry(self.next);
+        // SAFETY: the entry lies in the ring; the poller does not read it before its owner bit has turned.
+        unsafe {
+            let bytes = (&raw const entry).cast::<u8>();
+            at.as_ptr().cast::<u8>().copy_from(bytes, OP_OWN);
+            at.cast::<AtomicU8>()
+                .add(OP_OWN)
+                .as_ref()
+                .store(op_own, Ordering::Release);
+        }
+        self.next = self.next.wrapping_add(1);
+    }
+}
+
+/// A completion of a kind, of the queue with that number, of the request with that index.
+pub(super) fn completion(kind: u8, number: u32, counter: u16) -> Cqe {
+    let mut entry = Cqe::new_zeroed();
+    entry.op_own = kind << 4;
+    entry.srqn_uidx = Be32::new(number);
+    entry.wqe_counter = Be16::new(counter);
+    entry.sop_drop_qpn = Be32::new(QPN);
+    entry
+}
+
+/// A queue pair, and where its rings lie.
+pub(super) struct Pair {
+    pub(super) send: SendQueue,
+    pub(super) recv: Option<RecvQueue>,
+    pub(super) core: Arc<QpCore>,
+    pub(super) number: u32,
+    pub(super) page: Arc<UarPage>,
+    pub(super) blocks: u32,
+    send_ring: u64,
+    recv_ring: u64,
+    record: u64,
+    stride: u32,
+}
+
+/// Capacities.
+pub(super) fn cap(wr: u32, sge: u32, inline: u32) -> QpCap {
+    QpCap {
+        max_send_wr: wr,
+        max_recv_wr: wr,
+        max_send_sge: sge,
+        max_recv_sge: sge,
+        max_inline_data: inline,
+    }
+}
+
+impl Pair {
+    /// A queue pair that reports to these.
+    pub(super) fn new(qp_type: QpType, cap: QpCap, send: &Cq, recv: &Cq) -> Self {
+        Self::with(qp_type, cap, send, recv, None)
+    }
+
+    pub(super) fn with(
+        qp_type: QpType,
+        cap: QpCap,
+        send: &Cq,
+        recv: &Cq,
+        srq: Option<&SharedRecvQueue>,
+    ) -> Self {
+        let command = CreateQp {
+            pd: PdHandle(1),
+            send_cq: CqHandle(2),
+            recv_cq: CqHandle(3),
+            srq: None,
+            qp_type,
+            cap,
+            sq_sig_all: false,
+            user_handle: 0,
+            event_fd: None,
+            driver: DriverData::default(),
+        };
+        let parts = Parts {
+            send_cq: send.core(),
+            recv_cq: recv.core(),
+            srq,
+            buffers: None,
+            thread_domain: None,
+        };
+        let page = Arc::new(UarPage::of_memory());
+        let lease = Arc::new(Lease::alone(&page, REGISTER));
+        let draft = Draft::new(
+            &command,
+            &LIMITS,
+            &Records::default(),
+            (lease, false),
+            &parts,
+        );
+        let draft = draft.unwrap();
+        let told = draft.driver_data();
+        let (send, recv, core) = draft.finish(QPN, false);
+        let recv_bytes = u64::from(told.rq_wqe_count) << told.rq_wqe_shift;
+        Self {
+            send,
+            recv,
+            core,
+            number: told.uidx,
+            page,
+            blocks: told.sq_wqe_count,
+            send_ring: told.buf_addr + recv_bytes,
+            recv_ring: told.buf_addr,
+            record: told.db_addr,
+            stride: 1 << told.rq_wqe_shift,
+        }
+    }
+
+    /// The bytes of a send request: so many from the start of a block, going round the ring.
+    pub(super) fn sent(&self, block: u32, bytes: usize) -> Vec<u8> {
+        let size = self.blocks as usize * 64;
+        let first = (block & (self.blocks - 1)) as usize * 64;
+        (0..bytes)
+            .map(|at| byte_at(self.send_ring + ((first + at) % size) as u64))
+            .collect()
+    }
+
+    /// The bytes of an element of the receive ring.
+    pub(super) fn element(&self, index: u32) -> Vec<u8> {
+        let first = self.recv_ring + u64::from(index * self.stride);
+        (0..u64::from(self.stride))
+            .map(|at| byte_at(first + at))
+            .collect()
+    }
+
+    /// What the doorbell record says of receives and sends.
+    pub(super) fn record(&self) -> (u32, u32) {
+        let word = |index: u64| {
+            let at = ptr::with_exposed_provenance::<AtomicU32>((self.record + 4 * index) as usize);
+            // SAFETY: the record is alive as long as the core.
+            u32::from_be(unsafe { &*at }.load(Ordering::Acquire))
+        };
+        (word(0), word(1))
+    }
+}
+
+fn byte_at(address: u64) -> u8 {
+    let at = ptr::with_exposed_provenance::<u8>(address as usize);
+    // SAFETY: addresses are of rings that the queue pair keeps, and nobody writes them meanwhile.
+    unsafe { at.read_volatile() }
+}

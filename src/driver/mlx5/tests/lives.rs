@@ -1,0 +1,173 @@
+//! Queue pairs that start anew or go while completions of theirs wait, and rings that change their size.
+
+use uverbs_uapi::enums::QpType;
+
+use super::super::cq::Cq;
+use super::super::entries::Entries;
+use super::super::format::cqe;
+use super::super::memory::Memory;
+use super::device::{Pair, Producer, cap, completion, cq};
+use crate::alloc::ResourceType;
+use crate::wr::{Operation, Payload};
+
+fn send(pair: &mut Pair, id: u64) {
+    let mut slot = pair
+        .send
+        .push(Operation::Send, None, Payload::Gather(&[]))
+        .unwrap();
+    slot.set_id(id);
+    pair.send.ring();
+}
+
+fn pair(cq: &Cq) -> Pair {
+    Pair::new(QpType::RC, cap(8, 1, 0), cq, cq)
+}
+
+fn finish(producer: &mut Producer, pair: &Pair, index: u16) {
+    producer.write(completion(cqe::REQ, pair.number, index));
+}
+
+fn ids(cq: &mut Cq) -> Vec<u64> {
+    let ids = std::iter::from_fn(|| cq.take())
+        .map(|taken| taken.wr_id())
+        .collect();
+    cq.release();
+    ids
+}
+
+/// Would catch a completion of before a reset that is given as one of after, or that spoils the count of requests.
+#[test]
+fn what_was_reported_before_a_reset_is_forgotten() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let (mut first, mut other) = (pair(&cq), pair(&cq));
+    for id in 0..3 {
+        send(&mut first, id);
+        finish(&mut producer, &first, id as u16);
+    }
+    send(&mut other, 50);
+    finish(&mut producer, &other, 0);
+    assert_eq!(cq.take().map(|taken| taken.wr_id()), Some(0));
+    first.core.reset(&mut first.send, first.recv.as_mut());
+    assert_eq!((first.record(), first.send.in_flight()), ((0, 0), 0));
+    send(&mut first, 100);
+    finish(&mut producer, &first, 0);
+    assert_eq!(ids(&mut cq), [50, 100]);
+    assert_eq!(first.send.in_flight(), 0);
+    cq.filled().unwrap();
+    send(&mut first, 101);
+    finish(&mut producer, &first, 1);
+    assert_eq!(ids(&mut cq), [101]);
+}
+
+/// Would catch a completion that is lost with its queue pair, or one that the next with its number gets.
+#[test]
+fn what_a_queue_pair_reported_outlives_it() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut first = pair(&cq);
+    let number = first.number;
+    send(&mut first, 1);
+    finish(&mut producer, &first, 0);
+    drop(first);
+    let mut second = pair(&cq);
+    assert_ne!(second.number, number, "its completion is still there");
+    send(&mut second, 2);
+    finish(&mut producer, &second, 0);
+    assert_eq!(ids(&mut cq), [1, 2]);
+    cq.filled().unwrap();
+    assert_eq!(pair(&cq).number, number, "now it is free");
+}
+
+/// Would catch numbers, or memory, that run out because nobody polls.
+#[test]
+fn queue_pairs_that_nobody_polls_for_leave_nothing() {
+    let (cq, _producer) = cq(15, 64);
+    for _ in 0..1000 {
+        assert_eq!(pair(&cq).number, 0);
+    }
+    let survivor = pair(&cq);
+    drop(cq);
+    drop(survivor);
+}
+
+/// Would catch a number that is free in one completion queue and taken in the other.
+#[test]
+fn a_number_is_good_in_both_completion_queues() {
+    let (mut sends, mut sent) = cq(15, 64);
+    let (mut recvs, mut received) = cq(15, 64);
+    let _one = pair(&sends);
+    let _two = [pair(&recvs), pair(&recvs)];
+    let mut both = Pair::new(QpType::RC, cap(4, 1, 0), &sends, &recvs);
+    assert_eq!(both.number, 2);
+    send(&mut both, 7);
+    let recv = both.recv.as_mut().unwrap();
+    recv.push(8, &[]).unwrap();
+    recv.ring();
+    finish(&mut sent, &both, 0);
+    received.write(completion(cqe::RESP_SEND, both.number, 0));
+    assert_eq!((ids(&mut sends), ids(&mut recvs)), (vec![7], vec![8]));
+    // A completion of a receive where only sends are reported is none.
+    sent.write(completion(cqe::RESP_SEND, both.number, 0));
+    assert!(sends.take().is_none() && sends.filled().is_err());
+}
+
+/// Would catch completions that a resize loses, doubles or puts out of order, growing and shrinking, in any lap.
+#[test]
+fn what_waits_moves_with_the_ring() {
+    for size in [64, 128] {
+        for before in 0..40 {
+            let (mut cq, mut producer) = cq(15, size);
+            let mut one = pair(&cq);
+            let mut id = 0_u16;
+            let mut next = |one: &mut Pair, producer: &mut Producer| {
+                send(one, id.into());
+                finish(producer, one, id);
+                id += 1;
+            };
+            for _ in 0..before {
+                next(&mut one, &mut producer);
+                ids(&mut cq);
+            }
+            for _ in 0..5 {
+                next(&mut one, &mut producer);
+            }
+            assert_eq!(cq.take().map(|taken| taken.wr_id()), Some(before));
+            cq.release();
+            for count in [64, 8] {
+                let bytes = Entries::bytes(count, size);
+                let memory = Memory::new(bytes, 4096, ResourceType::MLX5_CQ, None).unwrap();
+                cq.resize(Entries::new(memory, count, size), |new| {
+                    // The last entry of the old ring says that the device goes on in the new one.
+                    producer.write(completion(cqe::RESIZE, 0, 0));
+                    producer.view = new.view();
+                    Ok::<_, ()>(())
+                })
+                .unwrap();
+                assert_eq!(cq.capacity(), count - 1);
+            }
+            next(&mut one, &mut producer);
+            assert_eq!(ids(&mut cq), (before + 1..before + 6).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// Would catch a place of before a resize that is compared with one of after.
+#[test]
+fn a_reset_before_a_resize_is_remembered() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let (mut one, mut other) = (pair(&cq), pair(&cq));
+    send(&mut one, 1);
+    finish(&mut producer, &one, 0);
+    send(&mut other, 2);
+    finish(&mut producer, &other, 0);
+    one.core.reset(&mut one.send, one.recv.as_mut());
+    let memory = Memory::new(64 * 32, 4096, ResourceType::MLX5_CQ, None).unwrap();
+    cq.resize(Entries::new(memory, 32, 64), |new| {
+        producer.write(completion(cqe::RESIZE, 0, 0));
+        producer.view = new.view();
+        Ok::<_, ()>(())
+    })
+    .unwrap();
+    send(&mut one, 3);
+    finish(&mut producer, &one, 0);
+    assert_eq!(ids(&mut cq), [2, 3]);
+}

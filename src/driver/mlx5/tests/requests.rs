@@ -1,0 +1,424 @@
+//! What requests look like in the ring, byte for byte, and how the device is told.
+
+use proptest::prelude::*;
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::flags::{AccessFlags, SendFlags};
+
+use super::super::format::{FM_CE_SE, SEND_DOORBELL};
+use super::super::qp::{recv_layout, send_layout};
+use super::super::recv::RecvQueue;
+use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq};
+use crate::key::{LocalKey, LocalSlice, PdTag, RemoteKey};
+use crate::wr::{Bind, Operation, Payload, PostError, Remote};
+
+const REMOTE: Remote = Remote {
+    address: 0x1122_3344_5566_7788,
+    rkey: RemoteKey(0x99aa_bbcc),
+};
+
+fn slice(address: u64, length: u32) -> LocalSlice {
+    LocalSlice {
+        address,
+        length,
+        lkey: LocalKey(0x0102_0304),
+        pd: PdTag::new(3, 1),
+    }
+}
+
+/// A control segment, by hand.
+fn control(index: u16, opcode: u8, units: u8, flags: u8, imm: u32) -> Vec<u8> {
+    let [high, low] = index.to_be_bytes();
+    let [_, q2, q1, q0] = QPN.to_be_bytes();
+    let mut bytes = vec![0, high, low, opcode, q2, q1, q0, units, 0, 0, 0, flags];
+    bytes.extend(imm.to_be_bytes());
+    bytes
+}
+
+fn remote() -> Vec<u8> {
+    let mut bytes = REMOTE.address.to_be_bytes().to_vec();
+    bytes.extend(REMOTE.rkey.0.to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes
+}
+
+fn data(address: u64, length: u32) -> Vec<u8> {
+    let mut bytes = length.to_be_bytes().to_vec();
+    bytes.extend(0x0102_0304_u32.to_be_bytes());
+    bytes.extend(address.to_be_bytes());
+    bytes
+}
+
+fn rc() -> Pair {
+    let (cq, _) = cq(63, 64);
+    Pair::new(QpType::RC, cap(8, 2, 64), &cq, &cq)
+}
+
+/// Would catch a field in a wrong place, a wrong count of units, or rests of the request before.
+#[test]
+fn each_operation_has_its_segments() {
+    let slices = [slice(0xa000, 100), slice(0, 0), slice(0xb000, 8)];
+    let two = [data(0xa000, 100), data(0xb000, 8)].concat();
+    let gather = Payload::Gather(&slices[..2]);
+    let one = data(0xa000, 100);
+    let compare = Operation::CompareSwap {
+        remote: REMOTE,
+        compare: 5,
+        swap: 6,
+    };
+    let operands = |first: u64, second: u64| [first.to_be_bytes(), second.to_be_bytes()].concat();
+    let key = RemoteKey(0x0708_090a);
+    let imm = 0xdead_beef;
+    let cases: Vec<(Operation, Payload<'_>, u8, u32, Vec<u8>)> = vec![
+        (
+            Operation::Send,
+            Payload::Gather(&slices[1..]),
+            0x0a,
+            0,
+            data(0xb000, 8),
+        ),
+        (Operation::Send, Payload::Gather(&[]), 0x0a, 0, vec![]),
+        (Operation::SendImm { imm }, gather, 0x0b, imm, one.clone()),
+        (
+            Operation::SendInv { rkey: key },
+            gather,
+            0x01,
+            key.0,
+            one.clone(),
+        ),
+        (
+            Operation::Write { remote: REMOTE },
+            gather,
+            0x08,
+            0,
+            [remote(), one.clone()].concat(),
+        ),
+        (
+            Operation::WriteImm {
+                remote: REMOTE,
+                imm,
+            },
+            gather,
+            0x09,
+            imm,
+            [remote(), one.clone()].concat(),
+        ),
+        (
+            Operation::Read { remote: REMOTE },
+            gather,
+            0x10,
+            0,
+            [remote(), one.clone()].concat(),
+        ),
+        (
+            compare,
+            gather,
+            0x11,
+            0,
+            [remote(), operands(6, 5), one.clone()].concat(),
+        ),
+        (
+            Operation::FetchAdd {
+                remote: REMOTE,
+                add: 9,
+            },
+            gather,
+            0x12,
+            0,
+            [remote(), operands(9, 0), one].concat(),
+        ),
+    ];
+    let mut pair = rc();
+    let mut index = 0;
+    for (operation, payload, opcode, imm, rest) in cases {
+        let mut slot = pair.send.push(operation, None, payload).unwrap();
+        slot.add_flags(SendFlags::SIGNALED | SendFlags::SOLICITED);
+        pair.send.ring();
+        let units = 1 + rest.len().div_ceil(16);
+        let expected = [control(index, opcode, units as u8, 0x0a, imm), rest].concat();
+        assert_eq!(
+            pair.sent(index.into(), expected.len()),
+            expected,
+            "{operation:?}"
+        );
+        index += units.div_ceil(4) as u16;
+        assert_eq!(pair.record().1, u32::from(index));
+        if index > 8 {
+            // The queue holds no more without completions.
+            pair.core.reset(&mut pair.send, pair.recv.as_mut());
+            index = 0;
+        }
+    }
+    let mut pair = rc();
+    pair.send
+        .push(
+            Operation::Send,
+            None,
+            Payload::Gather(&[slices[0], slices[2]]),
+        )
+        .unwrap();
+    assert_eq!(pair.sent(0, 48), [control(0, 0x0a, 3, 0, 0), two].concat());
+}
+
+/// Would catch a wrong length, or bytes that are not where the device looks.
+#[test]
+fn inline_bytes_follow_their_length() {
+    let mut pair = rc();
+    let bytes: Vec<u8> = (1..=33).collect();
+    pair.send
+        .push(
+            Operation::Write { remote: REMOTE },
+            None,
+            Payload::Inline(&bytes),
+        )
+        .unwrap();
+    let head = (33_u32 | 1 << 31).to_be_bytes();
+    let expected = [control(0, 0x08, 5, 0, 0), remote(), head.to_vec(), bytes].concat();
+    assert_eq!(pair.sent(0, expected.len()), expected);
+    pair.send
+        .push(Operation::Send, None, Payload::Inline(&[]))
+        .unwrap();
+    assert_eq!(pair.sent(2, 16), control(2, 0x0a, 1, 0, 0));
+}
+
+/// Would catch a key change with rests of other requests in its reserved bytes, or without the check that it needs.
+#[test]
+fn key_changes_say_what_changes() {
+    let mut pair = rc();
+    let bind = Bind {
+        mw_rkey: RemoteKey(0x1201),
+        rkey: RemoteKey(0x1202),
+        mr_lkey: LocalKey(0x5566_7788),
+        address: 0x4000,
+        length: 0x1000,
+        access: AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE,
+        of_queue_pair: true,
+    };
+    pair.send
+        .push(Operation::BindMw(bind), None, Payload::Gather(&[]))
+        .unwrap();
+    let bytes = pair.sent(0, 192);
+    assert_eq!(bytes[..16], control(0, 0x25, 12, 0, 0x1201));
+    // Inline, offset, must be free; one unit; length, start, key, QP, rights, free.
+    assert_eq!(bytes[16..22], [0xb0, 0, 0, 0, 0, 1]);
+    assert_eq!(bytes[24..32], 0x203c_6041_u64.to_be_bytes());
+    assert_eq!(bytes[64..67], [0, 0, 0x30]);
+    assert_eq!(bytes[68..72], [QPN.to_be_bytes()[1], 0x34, 0x56, 0x02]);
+    assert_eq!(
+        bytes[80..96],
+        [0x4000_u64.to_be_bytes(), 0x1000_u64.to_be_bytes()].concat()
+    );
+    assert_eq!(bytes[128..144], {
+        let mut entry = 0x1000_u32.to_be_bytes().to_vec();
+        entry.extend(0x5566_7788_u32.to_be_bytes());
+        entry.extend(0x4000_u64.to_be_bytes());
+        entry
+    });
+    assert_eq!(bytes[144..], [0; 48]);
+
+    pair.send
+        .push(
+            Operation::LocalInv {
+                rkey: RemoteKey(0x1202),
+            },
+            None,
+            Payload::Gather(&[]),
+        )
+        .unwrap();
+    let bytes = pair.sent(3, 128);
+    // The fence is there because the request before changed a key.
+    assert_eq!(bytes[..16], control(3, 0x25, 8, 0x20, 0x1202));
+    assert_eq!(bytes[16..22], [0x98, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[24..32], 0x2000_6000_u64.to_be_bytes());
+    assert_eq!(
+        (bytes[64], &bytes[68..72]),
+        (0x40, &[0xff, 0xff, 0xff, 0x02][..])
+    );
+
+    let long = Bind {
+        length: (1 << 31) + 1,
+        ..bind
+    };
+    let refused = pair
+        .send
+        .push(Operation::BindMw(long), None, Payload::Gather(&[]));
+    assert!(matches!(refused, Err(PostError::Window(_))));
+}
+
+/// Would catch a doorbell that goes to the wrong half, or a copy of a request that does not fit into one.
+#[test]
+fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
+    let mut pair = rc();
+    let half = REGISTER / 2;
+    for (turn, at) in [SEND_DOORBELL, SEND_DOORBELL + half, SEND_DOORBELL]
+        .into_iter()
+        .enumerate()
+    {
+        let bytes = [turn as u8 + 1; 20];
+        pair.send
+            .push(Operation::Send, None, Payload::Inline(&bytes))
+            .unwrap();
+        pair.send.ring();
+        assert_eq!(
+            pair.page.stored::<64>(at),
+            *pair.sent(turn as u32, 64),
+            "turn {turn}"
+        );
+    }
+    for _ in 0..2 {
+        pair.send
+            .push(Operation::Send, None, Payload::Gather(&[slice(1, 1)]))
+            .unwrap();
+    }
+    pair.send.ring();
+    let at = SEND_DOORBELL + half;
+    assert_eq!(
+        pair.page.stored::<8>(at),
+        *pair.sent(4, 8),
+        "the last request rings"
+    );
+    assert_eq!(
+        pair.page.stored::<16>(at)[8..],
+        pair.sent(1, 16)[8..],
+        "and no more is written"
+    );
+}
+
+/// Would catch a fence that is taken away by the smaller one, or flags of the request before.
+#[test]
+fn flags_are_those_of_the_request() {
+    let mut pair = rc();
+    let key = RemoteKey(1);
+    pair.send
+        .push(
+            Operation::LocalInv { rkey: key },
+            None,
+            Payload::Gather(&[]),
+        )
+        .unwrap();
+    let mut slot = pair
+        .send
+        .push(Operation::Send, None, Payload::Gather(&[]))
+        .unwrap();
+    slot.add_flags(SendFlags::FENCE);
+    pair.send
+        .push(Operation::Send, None, Payload::Gather(&[]))
+        .unwrap();
+    assert_eq!(
+        [0, 2, 3].map(|block| pair.sent(block, 16)[FM_CE_SE]),
+        [0, 0x80, 0]
+    );
+}
+
+#[test]
+fn a_full_queue_and_what_does_not_fit_are_refused() {
+    let mut pair = rc();
+    let (capacity, max_sge, max_inline) = (
+        pair.send.capacity(),
+        pair.send.max_sge(),
+        pair.send.max_inline(),
+    );
+    assert!(capacity >= 8 && max_sge >= 2 && max_inline >= 64);
+    let slices = vec![slice(1, 1); max_sge as usize + 1];
+    let refused = pair
+        .send
+        .push(Operation::Send, None, Payload::Gather(&slices));
+    assert!(matches!(refused, Err(PostError::TooManySges { .. })));
+    let bytes = vec![0; max_inline as usize + 1];
+    let refused = pair
+        .send
+        .push(Operation::Send, None, Payload::Inline(&bytes));
+    assert!(matches!(refused, Err(PostError::InlineTooLong { .. })));
+    for _ in 0..capacity {
+        pair.send
+            .push(Operation::Send, None, Payload::Gather(&[]))
+            .unwrap();
+    }
+    let refused = pair.send.push(Operation::Send, None, Payload::Gather(&[]));
+    assert!(matches!(refused, Err(PostError::QueueFull { .. })));
+    pair.send.abandon();
+    assert_eq!(pair.send.pending(), 0);
+    assert!(
+        pair.send
+            .push(Operation::Send, None, Payload::Gather(&[]))
+            .is_ok()
+    );
+}
+
+/// Would catch a missing end of the list, or one behind a list that is full.
+#[test]
+fn receives_end_where_their_slices_do() {
+    let (cq, _) = cq(15, 64);
+    let mut pair = Pair::new(QpType::RC, cap(8, 2, 0), &cq, &cq);
+    let recv: &mut RecvQueue = pair.recv.as_mut().unwrap();
+    recv.push(1, &[slice(0xa000, 100)]).unwrap();
+    recv.push(2, &[slice(0xa000, 100), slice(0xb000, 8)])
+        .unwrap();
+    recv.push(3, &[]).unwrap();
+    recv.ring();
+    let end = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(pair.element(0), [data(0xa000, 100), end.to_vec()].concat());
+    assert_eq!(
+        pair.element(1),
+        [data(0xa000, 100), data(0xb000, 8)].concat()
+    );
+    assert_eq!(pair.element(2)[..16], end);
+    assert_eq!(pair.record().0, 3);
+    let recv = pair.recv.as_mut().unwrap();
+    let longest = recv.push(4, &[slice(0, 1 << 31)]);
+    assert!(longest.is_ok());
+    assert!(matches!(
+        recv.push(5, &[slice(0, (1 << 31) + 1)]),
+        Err(PostError::MessageTooLong { .. })
+    ));
+}
+
+proptest! {
+    /// Would catch a request that is torn at the ring's end, whatever its size and the ring's.
+    #[test]
+    fn requests_of_every_size_go_round_rings_of_every_size(
+        wr in 1_u32..40,
+        sges in 1_u32..30,
+        lengths in prop::collection::vec(0_usize..30, 1..200),
+    ) {
+        let (mut cq, mut producer) = cq(255, 64);
+        let mut pair = Pair::new(QpType::RC, cap(wr, sges, 0), &cq, &cq);
+        let max = pair.send.max_sge() as usize;
+        let mut block = 0_u32;
+        for (turn, length) in lengths.into_iter().enumerate() {
+            let count = length.min(max);
+            let slices: Vec<LocalSlice> =
+                (0..count).map(|at| slice((turn * 100 + at) as u64, 1)).collect();
+            pair.send.push(Operation::Send, None, Payload::Gather(&slices)).unwrap();
+            pair.send.ring();
+            let rest: Vec<u8> = (0..count).flat_map(|at| data((turn * 100 + at) as u64, 1)).collect();
+            let units = 1 + count;
+            let expected = [control(block as u16, 0x0a, units as u8, 0, 0), rest].concat();
+            prop_assert_eq!(pair.sent(block, expected.len()), expected);
+            producer.write(super::device::completion(0, pair.number, block as u16));
+            prop_assert!(cq.take().is_some());
+            cq.release();
+            block += units.div_ceil(4) as u32;
+        }
+    }
+
+    /// Would catch sizes that overflow, or capacities that the ring has no room for.
+    #[test]
+    fn layouts_hold_what_they_promise(
+        wr in any::<u32>(), sge in any::<u32>(), inline in any::<u32>(), small in any::<bool>(),
+    ) {
+        let (wr, sge, inline) = if small { (wr % 9000, sge % 70, inline % 1100) } else { (wr, sge, inline) };
+        for qp_type in [QpType::RC, QpType::UC, QpType::UD] {
+            if let Some(layout) = send_layout(qp_type, &cap(wr, sge, inline), &LIMITS) {
+                prop_assert!(layout.capacity >= wr && (wr == 0 || layout.max_sge >= sge && layout.max_inline >= inline));
+                prop_assert!(layout.capacity * layout.request_blocks <= layout.blocks);
+                let before = if qp_type == QpType::UD { 64 } else { 32 };
+                let room = layout.request_blocks * 64 - before;
+                prop_assert!(wr == 0 || layout.max_sge * 16 <= room && layout.max_inline + 4 <= room);
+            }
+        }
+        if let Some(layout) = recv_layout(&cap(wr, sge, inline), &LIMITS) {
+            prop_assert!(layout.count >= wr && (wr == 0 || layout.max_sge >= sge));
+            prop_assert_eq!(layout.bytes() % 64, 0);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Faults on demand: what a test has asked to go wrong with a function, by the control channel.
+//!
+//! A fault is kept here and looked at where it bites; nothing else of the model knows that it was asked for.
+
+use crate::command::{self, Status};
+use crate::function::Function;
+use crate::object::cq;
+use crate::object::eq::{self, Event};
+
+/// What is wrong with a function.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// Send queues are not looked at; they go on when this ends.
+    pub(crate) stalled: bool,
+    /// Messages that arrive are lost, as if the wire had eaten them or their answers.
+    pub(crate) lossy: bool,
+    /// Messages that need a receive request find none.
+    pub(crate) not_ready: bool,
+    /// The function has failed, and says so in its registers until the driver brings it up anew.
+    pub(crate) internal_error: bool,
+    /// Commands that fail: which, and how many times more.
+    failing: Vec<(u16, u32)>,
+}
+
+impl Faults {
+    /// Lets a command fail so many times.
+    ///
+    /// # Errors
+    /// If the model does not know the command.
+    pub(crate) fn fail(&mut self, name: &str, count: u32) -> Result<(), String> {
+        let opcode = command::opcode(name).ok_or(format!("there is no command {name}"))?;
+        self.failing.retain(|(failing, _)| *failing != opcode);
+        self.failing.push((opcode, count));
+        Ok(())
+    }
+
+    /// Why a command is to fail, if it is; that is one time less then.
+    pub(crate) fn of_command(&mut self, opcode: u16) -> Option<Status> {
+        let mut failing = self.failing.iter_mut();
+        let (_, left) = failing.find(|(failing, left)| *failing == opcode && *left > 0)?;
+        *left -= 1;
+        Some(Status::NoResources)
+    }
+}
+
+/// Takes the port down or up, and tells the driver.
+pub(crate) fn set_port(function: &mut Function, up: bool) {
+    /// The subtypes of the event.
+    const DOWN: u8 = 1;
+    const ACTIVE: u8 = 4;
+    function.port.is_up = up;
+    let mut data = [0; 28];
+    // Port 1, in the upper half of the byte.
+    data[8] = 1 << 4;
+    let subtype = if up { ACTIVE } else { DOWN };
+    eq::notify_subtype(function, Event::PortChange, subtype, data);
+}
+
+/// Lets the queue on which a queue pair completes its sends fail as if it had overflowed.
+///
+/// # Errors
+/// If there is no such queue pair.
+pub(crate) fn overflow(function: &mut Function, qpn: u32) -> Result<(), String> {
+    let queue_pair = function.objects.qps.get(qpn);
+    let cqn = queue_pair
+        .map_err(|_| format!("there is no queue pair {qpn:#x}"))?
+        .send_cqn();
+    cq::fail(function, cqn);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_fails_as_often_as_asked() -> Result<(), String> {
+        let mut faults = Faults::default();
+        faults.fail("CREATE_CQ", 2)?;
+        let opcode = command::opcode("CREATE_CQ").ok_or("known")?;
+        let failed = [(); 3].map(|()| faults.of_command(opcode).is_some());
+        assert_eq!(failed, [true, true, false]);
+        assert!(faults.fail("CREATE_WORLD", 1).is_err());
+        Ok(())
+    }
+}

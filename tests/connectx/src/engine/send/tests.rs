@@ -205,6 +205,6 @@ fn a_signal_in_the_copy_of_a_nop_counts() -> Result<(), Status> {
     assert!(!entries(&functions), "unsignaled in the ring");
     engine::blue_flame(&mut functions[0], doorbell, 8, &[0, 0, 0, 8, 0, 0, 0, 0]);
     assert!(entries(&functions), "signaled in the copy");
-    assert_eq!(functions[0].report.take(), [String::new(); 0]);
+    assert!(functions[0].report.take().is_empty());
     Ok(())
 }

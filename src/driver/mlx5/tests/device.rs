@@ -141,6 +141,7 @@ impl Pair {
             qp_type,
             cap,
             sq_sig_all: false,
+            flags: Default::default(),
             user_handle: 0,
             event_fd: None,
             driver: DriverData::default(),

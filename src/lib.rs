@@ -42,6 +42,9 @@ mod error;
 mod event;
 mod event_file;
 mod flow;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod gid;
 mod grh;
 mod guid;

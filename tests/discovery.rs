@@ -39,6 +39,8 @@ impl Told {
                 netdev,
                 ..
             } = port;
+            // Of one in another network namespace sysfs tells the name, and netlink nothing.
+            let netdev = netdev.filter(|netdev| netdev.index.is_some());
             format!("{number} {state:?} {physical_state:?} {netdev:?}")
         };
         Self {

@@ -27,6 +27,8 @@ mod device;
 mod dm;
 mod fd;
 mod flow;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod info;
 mod mcast;
 mod mr;
@@ -35,6 +37,8 @@ mod pd;
 mod qp;
 mod request;
 mod routes;
+#[cfg(any(test, feature = "fuzz"))]
+mod samples;
 mod srq;
 #[cfg(test)]
 mod tests;

@@ -540,7 +540,7 @@ impl Request {
     }
 
     /// Fills every output with bytes from `source`, as a kernel that answers nonsense would.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn scramble(&mut self, mut source: impl FnMut() -> u64) {
         for (attribute, kind) in self.frame.iter_mut().skip(HEAD).zip(&self.kinds) {
             match kind {

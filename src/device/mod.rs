@@ -9,7 +9,7 @@ mod discovery;
 mod driver;
 mod failure;
 mod info;
-mod netlink;
+pub(crate) mod netlink;
 mod node_type;
 mod port;
 mod resource;

@@ -21,7 +21,7 @@ mod generic;
 #[cfg(feature = "mlx5")]
 mod mlx5;
 #[cfg(feature = "rxe")]
-mod rxe;
+pub(crate) mod rxe;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

@@ -23,6 +23,8 @@
 mod address;
 mod broker;
 mod counters;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod join;
 mod key;
 mod listener;

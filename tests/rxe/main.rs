@@ -3,6 +3,7 @@
 //!
 //! The programs that some tests start are this one again, in a [role](common::role).
 
+mod beside;
 mod common;
 mod data;
 #[path = "../device/mod.rs"]
@@ -12,6 +13,8 @@ mod events;
 mod interop;
 mod limits;
 mod load;
+#[path = "../peers/mod.rs"]
+mod peers;
 mod removal;
 mod resources;
 mod routes;
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         routes::tests(),
         syscalls::tests(),
         interop::tests(),
+        beside::tests(),
     ]
     .into_iter()
     .flatten()

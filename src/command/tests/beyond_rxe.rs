@@ -5,7 +5,7 @@ use uverbs_uapi::flags::{QpCreateFlags, ReadCountersFlags};
 use uverbs_uapi::handle::{CountersHandle, DmHandle, PdHandle, WqHandle, XrcdHandle};
 
 use super::encoding::*;
-use super::samples::*;
+use crate::command::samples::*;
 use crate::command::{
     AllocDm, CloseXrcd, CreateCounters, DestroyWq, OpenQp, OpenXrcd, ReadCounters, RegDmMr,
     Spelling,

@@ -6,7 +6,7 @@ use uverbs_uapi::ioctl::{IoctlAttr, IoctlHdr};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::request;
-use super::samples::*;
+use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
     AllocPd, Command, DeallocPd, DestroyCq, DriverData, QueryDevice, QueryGidTable, QueryPort,

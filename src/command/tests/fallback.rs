@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use uverbs_uapi::write::CmdHdr;
 use zerocopy::FromBytes;
 
-use super::samples::*;
+use crate::command::samples::*;
 use crate::command::{AllocAsyncFd, AllocPd, Command, CommandFd, QueryQp, Route};
 use crate::error::{Errno, Verb};
 

@@ -1,22 +1,12 @@
 //! Random answers to every command in both spellings, and random records of events: values or errors, never
 //! a panic.
 
-use std::fmt::Debug;
 use std::hint::black_box;
-use std::mem;
 
 use proptest::prelude::*;
 use uverbs_uapi::event::{AsyncEventDesc, CompEventDesc};
-use uverbs_uapi::flags::{QpCreateFlags, ReadCountersFlags};
-use uverbs_uapi::handle::{
-    AhHandle, CountersHandle, CqHandle, DmHandle, FlowHandle, MrHandle, PdHandle, RwqIndTblHandle,
-    WqHandle, XrcdHandle,
-};
-use uverbs_uapi::types::AhAttr;
 
-use super::request;
-use super::samples::*;
-use crate::command::*;
+use crate::command::fuzz::answer_all;
 use crate::error::{Subject, Verb};
 use crate::event::AsyncEvent;
 use crate::event_file::EventFile;
@@ -48,117 +38,6 @@ impl Source {
     }
 }
 
-/// Answers a command nonsense in each of its spellings, reads the answers, and prints them.
-///
-/// `keep` takes the reply: descriptors in it belong to nobody or to others, and must not be closed.
-fn abuse<C: Command>(command: &C, source: &mut Source, keep: impl Fn(C::Reply))
-where
-    C::Reply: Debug,
-{
-    assert_eq!(request(command, Spelling::Native).is_some(), C::NATIVE);
-    for spelling in [Spelling::Native, Spelling::Write] {
-        let Some(mut answer) = request(command, spelling) else {
-            continue;
-        };
-        answer.scramble(|| source.next());
-        black_box(answer.to_string());
-        match command.decode(spelling, &answer) {
-            Ok(reply) => {
-                black_box(format!("{reply:?}"));
-                keep(reply);
-            }
-            Err(malformed) => drop(black_box(malformed.to_string())),
-        }
-    }
-}
-
-/// Every command there is.
-fn abuse_all(source: &mut Source) {
-    abuse(&GetContext::default(), source, mem::forget);
-    abuse(&AllocAsyncFd, source, mem::forget);
-    abuse(&CreateCompChannel, source, mem::forget);
-    abuse(&QueryDevice, source, drop);
-    abuse(&QueryPort { port: 1 }, source, drop);
-    abuse(&QueryGidTable { room: 3 }, source, drop);
-    abuse(&QueryGid { port: 1, index: 0 }, source, drop);
-    abuse(&AllocPd::default(), source, drop);
-    abuse(&DeallocPd(PdHandle(1)), source, drop);
-    abuse(&reg_mr(), source, drop);
-    abuse(&DeregMr(MrHandle(1)), source, drop);
-    let mut cq = create_cq();
-    abuse(&cq, source, drop);
-    cq.flags = 1;
-    abuse(&cq, source, drop);
-    let cq = CqHandle(1);
-    let solicited_only = false;
-    abuse(&ReqNotifyCq { cq, solicited_only }, source, drop);
-    abuse(&DestroyCq(cq), source, drop);
-    let mut create = create_qp();
-    abuse(&create, source, drop);
-    create.flags = QpCreateFlags::SCATTER_FCS;
-    abuse(&create, source, drop);
-    let mut modify = modify_qp();
-    abuse(&modify, source, drop);
-    modify.rate_limit = Some(1);
-    abuse(&modify, source, drop);
-    let (qp, attr_mask) = (QP, u32::MAX);
-    abuse(&QueryQp { qp, attr_mask }, source, drop);
-    abuse(&DestroyQp(qp), source, drop);
-    let (pd, attributes) = (PdHandle(1), AhAttr::default());
-    let driver = DriverData::output::<u64>();
-    let ah = CreateAh {
-        pd,
-        attributes,
-        driver,
-    };
-    abuse(&ah, source, drop);
-    abuse(&DestroyAh(AhHandle(1)), source, drop);
-    abuse_what_rxe_lacks(source);
-}
-
-/// The commands that no test on soft-RoCE gets an answer to.
-fn abuse_what_rxe_lacks(source: &mut Source) {
-    for kind in [SrqKind::Basic, XRC, TAG_MATCHING] {
-        abuse(&create_srq(kind), source, drop);
-    }
-    let (xrcd, qpn) = (XrcdHandle(1), 0);
-    let (file, oflags, user_handle) = (Some(3), 0, 1);
-    abuse(&OpenXrcd { file, oflags }, source, drop);
-    let open = OpenQp {
-        xrcd,
-        qpn,
-        user_handle,
-    };
-    abuse(&open, source, drop);
-    abuse(&create_xrc_target(), source, drop);
-    abuse(&CloseXrcd(xrcd), source, drop);
-    abuse(&create_wq(), source, drop);
-    abuse(&DestroyWq(WqHandle(1)), source, drop);
-    abuse(&create_table(), source, drop);
-    abuse(&DestroyRwqIndTable(RwqIndTblHandle(1)), source, drop);
-    abuse(&create_flow(), source, drop);
-    abuse(&DestroyFlow(FlowHandle(1)), source, drop);
-    abuse(&CreateCounters, source, drop);
-    let read = ReadCounters {
-        counters: CountersHandle(1),
-        count: 3,
-        flags: ReadCountersFlags::empty(),
-    };
-    abuse(&read, source, drop);
-    abuse(&DestroyCounters(CountersHandle(1)), source, drop);
-    let (length, log_align) = (64, 3);
-    abuse(&AllocDm { length, log_align }, source, drop);
-    let register = RegDmMr {
-        pd: PdHandle(1),
-        dm: DmHandle(1),
-        offset: 0,
-        length,
-        access: 0,
-    };
-    abuse(&register, source, drop);
-    abuse(&FreeDm(DmHandle(1)), source, drop);
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: CASES,
@@ -168,7 +47,8 @@ proptest! {
 
     #[test]
     fn random_answers_never_panic(state: u64, tame: bool) {
-        abuse_all(&mut Source { state, tame });
+        let mut source = Source { state, tame };
+        answer_all(&mut || source.next());
     }
 
     #[test]

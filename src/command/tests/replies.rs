@@ -10,7 +10,7 @@ use uverbs_uapi::{attr, write as abi};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::request;
-use super::samples::*;
+use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
     AllocAsyncFd, AllocPd, Command, CreateCompChannel, CreateCqReply, CreateQpReply, GetContext,

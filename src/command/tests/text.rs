@@ -3,7 +3,7 @@
 use uverbs_uapi::handle::PdHandle;
 
 use super::request;
-use super::samples::*;
+use crate::command::samples::*;
 use crate::command::{AllocPd, Command, DeallocPd, Request, Spelling};
 
 fn text(command: &impl Command, spelling: Spelling) -> String {

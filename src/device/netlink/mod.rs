@@ -3,6 +3,8 @@
 
 mod answers;
 mod conversation;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod message;
 mod resources;
 

@@ -6,6 +6,8 @@
 
 mod cq;
 mod doorbell;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod map;
 mod recv;
 mod ring;

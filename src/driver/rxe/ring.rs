@@ -243,6 +243,12 @@ impl Producer {
         // Acquire: pairs with the kernel's release of its consumer index after its last access to the
         // slots before it, which are about to be written again.
         let consumed = self.ring.consumer_index().load(Ordering::Acquire) & self.ring.index_mask;
+        // What was not published cannot have been consumed. Such an index frees nothing: it would let slots be filled
+        // twice.
+        let distance = |to: u32| to.wrapping_sub(self.consumed) & self.ring.index_mask;
+        if distance(consumed) > distance(self.published) {
+            return false;
+        }
         self.consumed = consumed;
         (self.next + 1) & self.ring.index_mask != consumed
     }

@@ -129,8 +129,12 @@ fn vector(vector: &AddressVector) -> Value {
         "service_level": vector.service_level,
         "lid": vector.lid,
         "mac": vector.mac,
+        "traffic_class": vector.traffic_class,
+        "hop_limit": vector.hop_limit,
         "source_index": vector.source_index,
-        "gid": vector.has_grh.then(|| hex(&vector.gid)),
+        "flow_label": vector.flow_label,
+        "has_grh": vector.has_grh,
+        "gid": hex(&vector.gid),
     })
 }
 

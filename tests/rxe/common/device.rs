@@ -29,7 +29,7 @@ pub(crate) fn run(command: &str) -> Result<String> {
 }
 
 /// A device that nobody else uses. Soft-RoCE's is made for one test, with the network interface under it, and both are
-/// removed when it is dropped. The adapter has a second function, which stays.
+/// removed when it is dropped. An adapter cannot be made: there it is the guest's, for a test at a time.
 pub(crate) struct OwnDevice {
     /// The RDMA device's name.
     pub(crate) name: String,
@@ -42,9 +42,10 @@ impl OwnDevice {
     /// Makes the two and waits for the address to appear in the GID table.
     pub(crate) fn new() -> Result<Self> {
         if device().is_mlx5() {
-            settle("mlx5_1")?;
+            let name = device().name();
+            settle(name)?;
             return Ok(Self {
-                name: "mlx5_1".to_owned(),
+                name: name.to_owned(),
                 netdev: String::new(),
                 made: false,
             });

@@ -141,7 +141,7 @@ impl Pair {
             qp_type,
             cap,
             sq_sig_all: false,
-            flags: Default::default(),
+            flags: uverbs_uapi::flags::QpCreateFlags::empty(),
             user_handle: 0,
             event_fd: None,
             driver: DriverData::default(),

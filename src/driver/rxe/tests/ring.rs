@@ -203,6 +203,23 @@ fn a_published_index_is_never_taken_back() {
     }
 }
 
+/// The fuzzer found that slots of a batch were filled twice.
+#[test]
+fn a_consumer_index_ahead_of_what_was_published_frees_nothing() {
+    let memory = Memory::ring(8, 3);
+    let mut ring = producer(&memory, 8).unwrap();
+    for ahead in [1, 3, 7] {
+        memory.set(CONSUMER_INDEX, 0);
+        while let Some((_, behind)) = ring.free_slot() {
+            ring.advance(behind);
+            assert!(ring.pending() <= ring.capacity());
+            memory.set(CONSUMER_INDEX, ahead);
+        }
+        assert_eq!(ring.pending(), ring.capacity());
+        ring.abandon();
+    }
+}
+
 #[test]
 fn a_consumer_index_gone_mad_gives_no_slot_outside_the_ring() {
     let memory = Memory::ring(4, 3);

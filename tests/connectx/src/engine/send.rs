@@ -252,6 +252,10 @@ fn fetch(function: &mut Function, qpn: u32) -> Option<Fetched> {
         return None;
     }
     if u64::from(posted) > blocks {
+        // Told once: in the error state there is nothing that could be flushed.
+        if queue_pair.state() == State::Error {
+            return None;
+        }
         let text = format!(
             "queue pair {qpn:#x}: the doorbell record says {counter}, but {blocks} blocks from {index} are all there are"
         );
@@ -545,3 +549,6 @@ fn finish(function: &mut Function, qpn: u32, control: Control, result: Result<u6
         receive::set_error(function, qpn);
     }
 }
+
+#[cfg(test)]
+mod tests;

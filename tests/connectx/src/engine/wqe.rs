@@ -111,6 +111,8 @@ pub(crate) struct Control {
     /// The request's size in units.
     pub(crate) units: u8,
     signature: u8,
+    /// Zero for all that the model knows.
+    reserved: [u8; 2],
     flags: u8,
     /// Immediate data or the key to invalidate, as it stands there.
     pub(crate) immediate: [u8; 4],
@@ -129,8 +131,8 @@ impl Control {
             q0,
             units,
             signature,
-            _,
-            _,
+            r1,
+            r0,
             flags,
             immediate @ ..,
         ] = *bytes;
@@ -141,6 +143,7 @@ impl Control {
             qpn: u32::from_be_bytes([0, q2, q1, q0]),
             units,
             signature,
+            reserved: [r1, r0],
             flags,
             immediate,
         }
@@ -325,6 +328,9 @@ pub(crate) fn check_control(control: &Control, expected: Expected) -> Result<Opc
     }
     if control.signature != 0 {
         return malformed(bad, "signatures are off");
+    }
+    if control.reserved != [0; 2] {
+        return malformed(bad, "the reserved bytes behind the signature are not zero");
     }
     if control.flags & flag::RESERVED != 0 {
         return malformed(bad, "reserved flags are set");

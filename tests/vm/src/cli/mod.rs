@@ -7,6 +7,7 @@ mod fetch;
 mod options;
 mod run;
 mod shell;
+mod soak;
 mod test;
 
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ enum Command {
     Fetch(fetch::Fetch),
     Run(run::Run),
     Shell(shell::Shell),
+    Soak(soak::Soak),
     Clean(clean::Clean),
 }
 
@@ -63,6 +65,7 @@ pub(crate) fn main() -> Result<ExitCode> {
         Command::Fetch(fetch) => fetch.run(),
         Command::Run(run) => run.run(),
         Command::Shell(shell) => shell.run(),
+        Command::Soak(soak) => soak.run(),
         Command::Clean(clean) => clean.run(),
     }
 }

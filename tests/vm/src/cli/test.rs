@@ -50,6 +50,23 @@ pub(crate) struct Test {
     names: Vec<String>,
 }
 
+/// Where programs run: one host or two with soft-RoCE, or one with an adapter.
+#[derive(Clone, Debug)]
+enum Place {
+    One,
+    Two,
+    Adapter(Hca),
+}
+
+impl Place {
+    fn hca(&self) -> Option<&Hca> {
+        match self {
+            Place::One | Place::Two => None,
+            Place::Adapter(hca) => Some(hca),
+        }
+    }
+}
+
 impl Test {
     /// Runs them.
     ///
@@ -67,7 +84,14 @@ impl Test {
         let of_host = groups.len();
         let build = |ground| suite::programs(store.workspace(), &suites, ground);
         if hca.is_none() {
-            self.on_kernels(&store, None, &build(Ground::SoftRoce)?, &mut groups);
+            let [one, two] = [Ground::SoftRoce, Ground::TwoHosts].map(build);
+            self.on_kernels(&store, &Place::One, &one?, &mut groups);
+            let mut wired = Vec::new();
+            self.on_kernels(&store, &Place::Two, &two?, &mut wired);
+            // In the tables a kernel is one column.
+            for (group, more) in groups[of_host..].iter_mut().zip(wired) {
+                group.cases.extend(more.cases);
+            }
         }
         let soft = groups.len();
         let adapters = match hca {
@@ -78,12 +102,13 @@ impl Test {
         };
         let programs = build(Ground::Adapter)?;
         for hca in &adapters {
-            self.on_kernels(&store, Some(hca), &programs, &mut groups);
+            let place = Place::Adapter(hca.clone());
+            self.on_kernels(&store, &place, &programs, &mut groups);
         }
         let pairs = build(Ground::Pair)?;
         for hca in adapters {
-            let hca = hca.shared_by(2);
-            self.on_kernels(&store, Some(&hca), &pairs, &mut groups);
+            let place = Place::Adapter(hca.shared_by(2));
+            self.on_kernels(&store, &place, &pairs, &mut groups);
         }
         if let Some(path) = &self.support {
             fs::write(path, support::page(&groups[of_host..soft], &groups[soft..]))
@@ -102,7 +127,7 @@ impl Test {
     fn on_kernels(
         &self,
         store: &Store,
-        hca: Option<&Hca>,
+        place: &Place,
         programs: &[Program],
         groups: &mut Vec<Group>,
     ) {
@@ -113,33 +138,28 @@ impl Test {
         groups.extend(
             kernels
                 .into_iter()
-                .map(|kernel| self.on_kernel(store, kernel, hca, programs)),
+                .map(|kernel| self.on_kernel(store, kernel, place, programs)),
         );
     }
 
     /// The guest's tests on one kernel. A kernel that cannot be had or booted is a failure, and the others go on.
-    fn on_kernel(
-        &self,
-        store: &Store,
-        kernel: &str,
-        hca: Option<&Hca>,
-        programs: &[Program],
-    ) -> Group {
+    fn on_kernel(&self, store: &Store, kernel: &str, place: &Place, programs: &[Program]) -> Group {
         let limits = Limits {
             filters: self.names.clone(),
             test: Duration::from_secs(self.test_timeout),
         };
-        let prepared = match hca {
-            Some(hca) => self
+        let prepared = match place {
+            Place::One => self.machine.prepare(store, kernel, Network::OneHost),
+            Place::Two => self.machine.prepare(store, kernel, Network::TwoHosts),
+            Place::Adapter(hca) => self
                 .machine
                 .prepare_with_adapter(store, kernel, hca.clone()),
-            None => self.machine.prepare(store, kernel, Network::OneHost),
         };
         let run = prepared.and_then(|(parts, options)| {
             suite::run_in_guest(store, &parts, &options, programs, &limits)
         });
         run.unwrap_or_else(|error| {
-            let name = suite::name_of_guest(kernel, hca);
+            let name = suite::name_of_guest(kernel, place.hca());
             println!("\n{name}\nFAILED   {error:#}");
             let mut group = Group::new(name);
             group.add("boot", Verdict::Failed(format!("{error:#}")));

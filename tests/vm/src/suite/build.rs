@@ -35,8 +35,10 @@ pub(crate) struct Program {
 /// What a guest's devices are made of, by which the programs for it are chosen.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ground {
-    /// Soft-RoCE.
+    /// Soft-RoCE, on one host.
     SoftRoce,
+    /// Soft-RoCE, on two hosts with a wire between them.
+    TwoHosts,
     /// An adapter with the driver mlx5.
     Adapter,
     /// An adapter that two guests share.
@@ -142,9 +144,10 @@ fn names(suite: &Suite, kind: Kind, ground: Ground) -> &[String] {
     match (ground, kind) {
         (Ground::SoftRoce, Kind::Tests) => &suite.tests,
         (Ground::SoftRoce, Kind::Example) => &suite.examples,
+        (Ground::TwoHosts, Kind::Tests) => &suite.two_hosts_tests,
         (Ground::Adapter, Kind::Tests) => &suite.hca_tests,
         (Ground::Pair, Kind::Tests) => &suite.pair_tests,
-        (Ground::Adapter | Ground::Pair, Kind::Example) => &[],
+        (Ground::TwoHosts | Ground::Adapter | Ground::Pair, Kind::Example) => &[],
     }
 }
 

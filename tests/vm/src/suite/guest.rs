@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::{Kind, Program};
 use crate::fetch::Parts;
-use crate::guest::protocol::{Ending, Spec};
+use crate::guest::protocol::{Ending, Network, Spec};
 use crate::guest::{self, Guest, Options, Outcome};
 use crate::hca::Hca;
 use crate::klog;
@@ -53,8 +53,12 @@ pub(crate) fn run(
         group,
     };
     println!(
-        "\n{} ({:?})",
+        "\n{}{} ({:?})",
         name(&parts.kernel.release, options.hca.as_ref()),
+        match options.network {
+            Network::OneHost | Network::Adapter { .. } => "",
+            Network::TwoHosts => ", two hosts",
+        },
         options.accelerator
     );
     for program in programs {

@@ -123,6 +123,7 @@ mod tests {
         let suite = Suite {
             directory: "/w".into(),
             tests: vec!["verbs".to_owned()],
+            two_hosts_tests: Vec::new(),
             hca_tests: vec!["adapter".to_owned()],
             pair_tests: Vec::new(),
             examples: Vec::new(),

@@ -12,6 +12,8 @@ pub(crate) struct Suite {
     pub(crate) directory: PathBuf,
     /// Integration tests, which print and take what libtest does.
     pub(crate) tests: Vec<String>,
+    /// Integration tests for a guest that is laid out as two hosts.
+    pub(crate) two_hosts_tests: Vec<String>,
     /// Integration tests for a guest that has the adapter instead of soft-RoCE.
     pub(crate) hca_tests: Vec<String>,
     /// Integration tests that run in two guests at a time, which share an adapter.
@@ -23,9 +25,13 @@ pub(crate) struct Suite {
 impl Suite {
     /// Whether there is an integration test of that name that runs in a guest.
     pub(crate) fn is_for_guest(&self, name: &str) -> bool {
-        let tests = self.tests.iter().chain(&self.hca_tests);
-        let mut tests = tests.chain(&self.pair_tests);
-        tests.any(|test| test == name)
+        let lists = [
+            &self.tests,
+            &self.two_hosts_tests,
+            &self.hca_tests,
+            &self.pair_tests,
+        ];
+        lists.into_iter().flatten().any(|test| test == name)
     }
 }
 
@@ -34,6 +40,7 @@ impl Suite {
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 struct Table {
     guest_tests: Vec<String>,
+    guest_tests_on_two_hosts: Vec<String>,
     hca_tests: Vec<String>,
     pair_tests: Vec<String>,
     guest_examples: Vec<String>,
@@ -65,6 +72,7 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
                 .map(Into::into)
                 .unwrap_or_default(),
             tests: table.guest_tests,
+            two_hosts_tests: table.guest_tests_on_two_hosts,
             hca_tests: table.hca_tests,
             pair_tests: table.pair_tests,
             examples: table.guest_examples,

@@ -87,7 +87,7 @@ fn what_is_broken_is_refused() {
     bad_remote[15] = 1;
     let mut old_vector = vector();
     old_vector[8] = 0;
-    let table: [(&str, Transport, Vec<u8>, Syndrome); 17] = [
+    let table: [(&str, Transport, Vec<u8>, Syndrome); 18] = [
         ("opcode", Rc, changed(3, 0x77), LocalQpOperation),
         ("variant", Rc, changed(0, 1), LocalQpOperation),
         ("index", Rc, changed(2, 8), LocalQpOperation),
@@ -96,6 +96,7 @@ fn what_is_broken_is_refused() {
         ("many units", Rc, changed(7, 64), LocalQpOperation),
         ("doorbell", Rc, changed(7, 17), LocalQpOperation),
         ("signature", Rc, changed(8, 1), LocalQpOperation),
+        ("reserved bytes", Rc, changed(10, 1), LocalQpOperation),
         ("flags", Rc, changed(11, 0x10), LocalQpOperation),
         ("zero length", Rc, changed(19, 0), LocalLength),
         (

@@ -8,11 +8,11 @@ use uverbs_uapi::types::QpCap;
 use uverbs_uapi::write as abi;
 
 use crate::command::{
-    CreateCq, CreateFlow, CreateQp, CreateRwqIndTable, CreateSrq, CreateWq, CreateXrcTarget,
-    DriverData, ModifyQp, RegMr, SrqKind,
+    Command, CreateCq, CreateFlow, CreateQp, CreateRwqIndTable, CreateSrq, CreateWq,
+    CreateXrcTarget, DriverData, ModifyQp, RegMr, Request, Spelling, SrqKind,
 };
 
-pub(super) fn create_cq() -> CreateCq {
+pub(in crate::command) fn create_cq() -> CreateCq {
     CreateCq {
         cqe: 0x40,
         user_handle: 0x1_0000_0005,
@@ -24,7 +24,7 @@ pub(super) fn create_cq() -> CreateCq {
     }
 }
 
-pub(super) const CAP: QpCap = QpCap {
+pub(in crate::command) const CAP: QpCap = QpCap {
     max_send_wr: 0x11,
     max_recv_wr: 0x22,
     max_send_sge: 0x33,
@@ -32,7 +32,7 @@ pub(super) const CAP: QpCap = QpCap {
     max_inline_data: 0x55,
 };
 
-pub(super) fn create_qp() -> CreateQp {
+pub(in crate::command) fn create_qp() -> CreateQp {
     CreateQp {
         pd: PdHandle(0xd0),
         send_cq: CqHandle(0xc1),
@@ -48,7 +48,7 @@ pub(super) fn create_qp() -> CreateQp {
     }
 }
 
-pub(super) fn modify_qp() -> ModifyQp {
+pub(in crate::command) fn modify_qp() -> ModifyQp {
     let mut base = abi::ModifyQp {
         qp_handle: 0x77,
         attr_mask: 0x1_0001,
@@ -63,7 +63,7 @@ pub(super) fn modify_qp() -> ModifyQp {
     }
 }
 
-pub(super) fn reg_mr() -> RegMr {
+pub(in crate::command) fn reg_mr() -> RegMr {
     RegMr {
         pd: PdHandle(0xd0),
         address: 0x7f00_0000_1000,
@@ -73,7 +73,7 @@ pub(super) fn reg_mr() -> RegMr {
     }
 }
 
-pub(super) fn create_srq(kind: SrqKind) -> CreateSrq {
+pub(in crate::command) fn create_srq(kind: SrqKind) -> CreateSrq {
     CreateSrq {
         kind,
         pd: PdHandle(0xd0),
@@ -86,17 +86,17 @@ pub(super) fn create_srq(kind: SrqKind) -> CreateSrq {
     }
 }
 
-pub(super) const XRC: SrqKind = SrqKind::Xrc {
+pub(in crate::command) const XRC: SrqKind = SrqKind::Xrc {
     xrcd: XrcdHandle(0xdd),
     cq: CqHandle(0xc1),
 };
 
-pub(super) const TAG_MATCHING: SrqKind = SrqKind::TagMatching {
+pub(in crate::command) const TAG_MATCHING: SrqKind = SrqKind::TagMatching {
     cq: CqHandle(0xc1),
     max_num_tags: 0x44,
 };
 
-pub(super) fn create_xrc_target() -> CreateXrcTarget {
+pub(in crate::command) fn create_xrc_target() -> CreateXrcTarget {
     CreateXrcTarget {
         xrcd: XrcdHandle(0xdd),
         user_handle: 0x3_0000_0008,
@@ -105,7 +105,7 @@ pub(super) fn create_xrc_target() -> CreateXrcTarget {
     }
 }
 
-pub(super) fn create_wq() -> CreateWq {
+pub(in crate::command) fn create_wq() -> CreateWq {
     CreateWq {
         pd: PdHandle(0xd0),
         cq: CqHandle(0xc1),
@@ -118,7 +118,7 @@ pub(super) fn create_wq() -> CreateWq {
     }
 }
 
-pub(super) fn create_table() -> CreateRwqIndTable {
+pub(in crate::command) fn create_table() -> CreateRwqIndTable {
     CreateRwqIndTable {
         log_size: 0,
         wqs: vec![WqHandle(0x33)],
@@ -126,7 +126,7 @@ pub(super) fn create_table() -> CreateRwqIndTable {
 }
 
 /// A rule with one specification of eight bytes, which is a header alone.
-pub(super) fn create_flow() -> CreateFlow {
+pub(in crate::command) fn create_flow() -> CreateFlow {
     CreateFlow {
         qp: QP,
         rule: abi::FlowAttr {
@@ -142,4 +142,11 @@ pub(super) fn create_flow() -> CreateFlow {
 }
 
 /// The handle of a QP for commands that need no more.
-pub(super) const QP: QpHandle = QpHandle(0x77);
+pub(in crate::command) const QP: QpHandle = QpHandle(0x77);
+
+/// The command in one spelling, if it has that.
+pub(in crate::command) fn request(command: &impl Command, spelling: Spelling) -> Option<Request> {
+    let mut request = Request::new();
+    command.encode(spelling, &mut request);
+    (!request.is_empty()).then_some(request)
+}

@@ -1,0 +1,153 @@
+//! Answers that make no sense, to every command in both spellings: values or errors must come of them, never a panic.
+
+use std::fmt::Debug;
+use std::hint::black_box;
+use std::mem;
+
+use uverbs_uapi::enums::MwType;
+use uverbs_uapi::flags::{QpCreateFlags, ReadCountersFlags};
+use uverbs_uapi::handle::{
+    AhHandle, CountersHandle, CqHandle, DmHandle, FlowHandle, MrHandle, MwHandle, PdHandle,
+    RwqIndTblHandle, SrqHandle, WqHandle, XrcdHandle,
+};
+use uverbs_uapi::types::AhAttr;
+
+use super::samples::*;
+use super::*;
+
+/// Answers a command nonsense in each of its spellings, reads the answers, and prints them.
+///
+/// `keep` takes the reply: descriptors in it belong to nobody or to others, and must not be closed.
+fn abuse<C: Command>(command: &C, source: &mut dyn FnMut() -> u64, keep: impl Fn(C::Reply))
+where
+    C::Reply: Debug,
+{
+    assert_eq!(request(command, Spelling::Native).is_some(), C::NATIVE);
+    for spelling in [Spelling::Native, Spelling::Write] {
+        let Some(mut answer) = request(command, spelling) else {
+            continue;
+        };
+        answer.scramble(&mut *source);
+        black_box(answer.to_string());
+        match command.decode(spelling, &answer) {
+            Ok(reply) => {
+                black_box(format!("{reply:?}"));
+                keep(reply);
+            }
+            Err(malformed) => drop(black_box(malformed.to_string())),
+        }
+    }
+}
+
+/// Answers every command with numbers from the source.
+pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
+    abuse(&GetContext::default(), source, mem::forget);
+    abuse(&AllocAsyncFd, source, mem::forget);
+    abuse(&CreateCompChannel, source, mem::forget);
+    abuse(&QueryDevice, source, drop);
+    abuse(&QueryPort { port: 1 }, source, drop);
+    abuse(&QueryGidTable { room: 3 }, source, drop);
+    abuse(&QueryGid { port: 1, index: 0 }, source, drop);
+    abuse(&AllocPd::default(), source, drop);
+    abuse(&DeallocPd(PdHandle(1)), source, drop);
+    abuse(&reg_mr(), source, drop);
+    abuse(&DeregMr(MrHandle(1)), source, drop);
+    let mut cq = create_cq();
+    abuse(&cq, source, drop);
+    cq.flags = 1;
+    abuse(&cq, source, drop);
+    let cq = CqHandle(1);
+    let solicited_only = false;
+    abuse(&ReqNotifyCq { cq, solicited_only }, source, drop);
+    abuse(&DestroyCq(cq), source, drop);
+    let mut create = create_qp();
+    abuse(&create, source, drop);
+    create.flags = QpCreateFlags::SCATTER_FCS;
+    abuse(&create, source, drop);
+    let mut modify = modify_qp();
+    abuse(&modify, source, drop);
+    modify.rate_limit = Some(1);
+    abuse(&modify, source, drop);
+    let (qp, attr_mask) = (QP, u32::MAX);
+    abuse(&QueryQp { qp, attr_mask }, source, drop);
+    abuse(&DestroyQp(qp), source, drop);
+    let (pd, attributes) = (PdHandle(1), AhAttr::default());
+    let driver = DriverData::output::<u64>();
+    let ah = CreateAh {
+        pd,
+        attributes,
+        driver,
+    };
+    abuse(&ah, source, drop);
+    abuse(&DestroyAh(AhHandle(1)), source, drop);
+    abuse_later(source);
+    abuse_what_rxe_lacks(source);
+}
+
+/// The commands of what is more than the classic verbs.
+fn abuse_later(source: &mut dyn FnMut() -> u64) {
+    let (pd, mr, srq) = (PdHandle(1), MrHandle(1), SrqHandle(1));
+    let kind = MwType::TYPE_2;
+    abuse(&AllocMw { pd, kind }, source, drop);
+    abuse(&DeallocMw(MwHandle(1)), source, drop);
+    abuse(&QueryMr(mr), source, drop);
+    abuse(&ReregMr(Default::default()), source, drop);
+    abuse(&QuerySrq(srq), source, drop);
+    abuse(&DestroySrq(srq), source, drop);
+    let driver = || DriverData::output::<[u8; 24]>();
+    let resize = ResizeCq {
+        cq: CqHandle(1),
+        cqe: 1,
+        driver: driver(),
+    };
+    abuse(&resize, source, drop);
+    let query = QueryContext {
+        driver_answer: Some((0x1000, 16)),
+    };
+    abuse(&query, source, drop);
+    let handles = InfoHandles { object: 1, room: 4 };
+    abuse(&handles, source, drop);
+}
+
+/// The commands that no test on soft-RoCE gets an answer to.
+fn abuse_what_rxe_lacks(source: &mut dyn FnMut() -> u64) {
+    for kind in [SrqKind::Basic, XRC, TAG_MATCHING] {
+        abuse(&create_srq(kind), source, drop);
+    }
+    let (xrcd, qpn) = (XrcdHandle(1), 0);
+    let (file, oflags, user_handle) = (Some(3), 0, 1);
+    abuse(&OpenXrcd { file, oflags }, source, drop);
+    let open = OpenQp {
+        xrcd,
+        qpn,
+        user_handle,
+    };
+    abuse(&open, source, drop);
+    abuse(&create_xrc_target(), source, drop);
+    abuse(&CloseXrcd(xrcd), source, drop);
+    abuse(&create_wq(), source, drop);
+    abuse(&DestroyWq(WqHandle(1)), source, drop);
+    abuse(&create_table(), source, drop);
+    abuse(&DestroyRwqIndTable(RwqIndTblHandle(1)), source, drop);
+    abuse(&create_flow(), source, drop);
+    abuse(&DestroyFlow(FlowHandle(1)), source, drop);
+    abuse(&CreateCounters, source, drop);
+    let read = ReadCounters {
+        counters: CountersHandle(1),
+        count: 3,
+        flags: ReadCountersFlags::empty(),
+    };
+    abuse(&read, source, drop);
+    abuse(&DestroyCounters(CountersHandle(1)), source, drop);
+    let (length, log_align) = (64, 3);
+    abuse(&AllocDm { length, log_align }, source, drop);
+    let register = RegDmMr {
+        pd: PdHandle(1),
+        dm: DmHandle(1),
+        offset: 0,
+        length,
+        access: 0,
+    };
+    abuse(&register, source, drop);
+    abuse(&FreeDm(DmHandle(1)), source, drop);
+}

@@ -1,0 +1,210 @@
+//! The rules about rings and doorbells: what is right passes, and each way to break one is told.
+
+use super::*;
+use crate::command::Status;
+use crate::engine;
+use crate::layout::{cmd, cqc, eqc};
+use crate::object::{eq, qp};
+use crate::port::{Port, PortKind};
+use crate::report::Report;
+use crate::tap::Tap;
+
+/// Where things lie in the memory.
+const EVENTS: u64 = 0x1000;
+const COMPLETIONS: u64 = 0x2000;
+const RING: u64 = 0x3000;
+const CQ_RECORD: u64 = 0x4000;
+const QP_RECORD: u64 = 0x4040;
+
+/// The send register on its UAR.
+const REGISTER: u64 = 0x800;
+
+/// A function with one queue pair that can send, with a ring of four blocks; its UAR and its number.
+fn function() -> Result<(Vec<Function>, u32, u32), Status> {
+    let port = Port::new(PortKind::InfiniBand, 0);
+    let mut function = Function::new(port, Report::new(false), Tap::default());
+    function.memory = GuestMemory::anonymous(0, 0x8000);
+    let uar = function.objects.uars.insert(())?;
+    let pd = function.objects.pds.insert(())?;
+    let command = |context_at: usize, fields: &[(crate::layout::Field, u64)], page: u64| {
+        let mut input = vec![0; cmd::PAS];
+        for (field, value) in fields {
+            field.set(&mut input[context_at..], *value);
+        }
+        input.extend(page.to_be_bytes());
+        input
+    };
+    let mut output = [0; 16];
+    let fields = [(eqc::LOG_EQ_SIZE, 4), (eqc::UAR_PAGE, uar.into())];
+    eq::create(
+        &mut function,
+        &command(cmd::CONTEXT, &fields, EVENTS),
+        &mut output,
+    )?;
+    let eqn = cmd::OBJECT_8.get(&output);
+    let fields = [
+        (cqc::LOG_CQ_SIZE, 4),
+        (cqc::C_EQN, eqn),
+        (cqc::UAR_PAGE, uar.into()),
+        (cqc::DBR_ADDR, CQ_RECORD),
+    ];
+    cq::create(
+        &mut function,
+        &command(cmd::CONTEXT, &fields, COMPLETIONS),
+        &mut output,
+    )?;
+    let cqn = cmd::OBJECT.get(&output);
+    let fields = [
+        (qpc::PD, pd.into()),
+        (qpc::UAR_PAGE, uar.into()),
+        (qpc::LOG_SQ_SIZE, 2),
+        (qpc::CQN_SND, cqn),
+        (qpc::DBR_ADDR, QP_RECORD),
+        // No receive queue.
+        (qpc::RQ_TYPE, 3),
+    ];
+    qp::create(
+        &mut function,
+        &command(cmd::QP_CONTEXT, &fields, RING),
+        &mut output,
+    )?;
+    let qpn = cmd::OBJECT.get32(&output);
+    function
+        .objects
+        .qps
+        .get_mut(qpn)?
+        .set_state(State::ReadyToSend);
+    Ok((vec![function], uar, qpn))
+}
+
+/// A signaled request that does nothing, of so many units.
+fn nop(qpn: u32, index: u16, units: u8) -> Vec<u8> {
+    let [high, low] = index.to_be_bytes();
+    let [_, q2, q1, q0] = qpn.to_be_bytes();
+    let mut bytes = vec![0, high, low, 0, q2, q1, q0, units, 0, 0, 0, 8, 0, 0, 0, 0];
+    bytes.resize(usize::from(units) * UNIT, 0x5a);
+    bytes
+}
+
+/// One way to ring.
+struct Way {
+    name: &'static str,
+    /// What the doorbell record says.
+    record: u32,
+    /// What is done to the doorbell's bytes, its UAR, and the bytes that follow it.
+    change: fn(&mut [u8; 8], &mut u32, &mut Vec<u8>),
+    /// What must be told; nothing if it is right.
+    told: Option<&'static str>,
+}
+
+#[test]
+fn each_rule_about_doorbells_bites() -> Result<(), Status> {
+    let right = |_: &mut [u8; 8], _: &mut u32, _: &mut Vec<u8>| {};
+    let table = [
+        Way {
+            name: "right",
+            record: 2,
+            change: right,
+            told: None,
+        },
+        Way {
+            name: "a doorbell that is not the request's beginning",
+            record: 2,
+            change: |doorbell, _, _| doorbell[7] ^= 1,
+            told: Some("the request of that index begins with"),
+        },
+        Way {
+            name: "another's register",
+            record: 2,
+            change: |_, uar, _| *uar += 1,
+            told: Some("its doorbell came on"),
+        },
+        Way {
+            name: "a copy that differs",
+            record: 2,
+            change: |_, _, copy| copy[60] ^= 1,
+            told: Some("the BlueFlame copy has"),
+        },
+        Way {
+            name: "a copy that goes on",
+            record: 2,
+            change: |_, _, copy| copy.extend([0; 8]),
+            told: Some("beyond the request"),
+        },
+        Way {
+            name: "more than the ring holds",
+            record: 5,
+            change: right,
+            told: Some("are all there are"),
+        },
+        Way {
+            name: "less than the request has",
+            record: 1,
+            change: right,
+            told: Some("blocks are posted, the request has"),
+        },
+    ];
+    for way in table {
+        let (mut functions, uar, qpn) = function()?;
+        let request = nop(qpn, 0, 8);
+        let memory = &functions[0].memory;
+        let written = memory
+            .write(RING, &request)
+            .and_then(|()| memory.write(QP_RECORD + 4, &way.record.to_be_bytes()));
+        assert_eq!(written, Ok(()));
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&request[..8]);
+        let mut doorbell = SendDoorbell {
+            uar,
+            within: REGISTER,
+            bytes,
+        };
+        let mut copy = request[8..].to_vec();
+        (way.change)(&mut doorbell.bytes, &mut doorbell.uar, &mut copy);
+        engine::doorbell(&mut functions, 0, doorbell);
+        for (number, piece) in copy.chunks(8).enumerate() {
+            engine::blue_flame(&mut functions[0], doorbell, 8 + 8 * number, piece);
+        }
+        let told = functions[0].report.take();
+        let as_wanted = match way.told {
+            None => told.is_empty(),
+            Some(part) => told.len() == 1 && told[0].contains(part),
+        };
+        assert!(as_wanted, "{}: {told:?}", way.name);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_signal_in_the_copy_of_a_nop_counts() -> Result<(), Status> {
+    let (mut functions, uar, qpn) = function()?;
+    let mut request = nop(qpn, 0, 1);
+    request[wqe::FLAGS_AT] = 0;
+    let memory = &functions[0].memory;
+    let written = memory
+        .write(RING, &request)
+        .and_then(|()| memory.write(QP_RECORD + 4, &1_u32.to_be_bytes()));
+    assert_eq!(written, Ok(()));
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&request[..8]);
+    let doorbell = SendDoorbell {
+        uar,
+        within: REGISTER,
+        bytes,
+    };
+    let entries = |functions: &[Function]| {
+        let mut owner = [0; 1];
+        let read = functions[0].memory.read(COMPLETIONS + 60, &mut [0; 2]);
+        assert_eq!(read, Ok(()));
+        let read = functions[0].memory.read(COMPLETIONS + 59, &mut owner);
+        assert_eq!(read, Ok(()));
+        // The queue pair's number is in an entry that was written.
+        owner[0] != 0
+    };
+    engine::doorbell(&mut functions, 0, doorbell);
+    assert!(!entries(&functions), "unsignaled in the ring");
+    engine::blue_flame(&mut functions[0], doorbell, 8, &[0, 0, 0, 8, 0, 0, 0, 0]);
+    assert!(entries(&functions), "signaled in the copy");
+    assert_eq!(functions[0].report.take(), [String::new(); 0]);
+    Ok(())
+}

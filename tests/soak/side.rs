@@ -1,0 +1,456 @@
+//! One queue pair with the memory that it works on.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use uverbs::{
+    Access, Ah, Any, AsyncEventType, AsyncEvents, Caps, CompletionChannel, ConnectOptions, Context,
+    Cq, Endpoint, LocalSlice, Mr, Mw, Notify, Pd, Qp, QpAttr, QpState, QpType, RemoteKey,
+    RemoteSlice, Type2, UdPeer,
+};
+
+use super::Result;
+use super::figures::Figures;
+use super::message::Key;
+use super::net::Host;
+use super::pair::Wc;
+use super::plan::{BURST, INLINE, Op, Request, SLOT, Setup};
+
+/// Receives that a queue pair has room for.
+pub(crate) const RECEIVES: usize = 2 * BURST;
+
+/// Bytes of a receive: a datagram has a route header before its message.
+const INBOX: usize = SLOT as usize + 64;
+
+/// The key of datagrams.
+const QKEY: u32 = 0x0050_414b;
+
+const SLOTS: usize = BURST * SLOT as usize;
+
+/// What all queue pairs of a host share.
+pub(crate) struct Hub {
+    pub(crate) context: Context,
+    pub(crate) pd: Pd,
+    pub(crate) cqs: Vec<Cq>,
+    channel: CompletionChannel,
+    events: AsyncEvents,
+}
+
+/// Pairs to a completion queue.
+const PAIRS_PER_CQ: usize = 8;
+
+/// Entries of a completion queue: for each pair that may use it all that a side can post, twice.
+const ENTRIES: u32 = (4 * PAIRS_PER_CQ * (2 * BURST + RECEIVES)) as u32;
+
+impl Hub {
+    /// What this many pairs need on a host.
+    pub(crate) fn new(host: &Host, pairs: usize) -> Result<Self> {
+        let context = uverbs::open(host.device)?;
+        let channel = context.create_channel()?;
+        let cq = |_| context.cq(ENTRIES).channel(&channel).create();
+        let cqs: uverbs::Result<Vec<Cq>> = (0..pairs.div_ceil(PAIRS_PER_CQ)).map(cq).collect();
+        Ok(Self {
+            pd: context.alloc_pd()?,
+            cqs: cqs?,
+            channel,
+            events: context.async_events()?,
+            context,
+        })
+    }
+
+    /// Takes all completions that are there.
+    pub(crate) fn take(&mut self, into: &mut Vec<Wc>) -> Result {
+        for cq in &mut self.cqs {
+            into.extend(cq.poll()?.iter().map(Wc::from));
+        }
+        Ok(())
+    }
+
+    /// Asks for an event with the next completion. Gives whether there is none yet.
+    pub(crate) fn arm(&mut self) -> Result<bool> {
+        let mut empty = true;
+        for cq in &mut self.cqs {
+            empty &= cq.poll_or_arm(Notify::Next)?.is_none();
+        }
+        Ok(empty)
+    }
+
+    /// Takes the events that are there, and counts those that are no completions.
+    pub(crate) fn take_events(&mut self, figures: &mut Figures) -> Result {
+        while self.channel.try_next()?.is_some() {
+            figures.add("events of completion queues", 1);
+        }
+        while let Some(event) = self.events.try_next()? {
+            if event.kind == AsyncEventType::CQ_ERR {
+                return Err(format!("a completion queue has overflowed: {event:?}").into());
+            }
+            figures.add(format!("asynchronous events: {:?}", event.kind), 1);
+        }
+        Ok(())
+    }
+
+    /// What becomes readable when a completion comes.
+    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// A queue pair, if there is one, and its memory.
+///
+/// What is declared first goes first: the window, for the reason that [`Side::destroy`] has, then the queue pair, then what
+/// it works on.
+pub(crate) struct Side {
+    pub(crate) window: Option<Mw<Type2>>,
+    pub(crate) qp: Option<Qp<Any>>,
+    ah: Option<Ah>,
+    /// What is sent, what READs and atomics bring, what is received.
+    private: Mr<Vec<u8>>,
+    /// What the peer writes, what it reads, the word of its atomics.
+    public: Mr<Vec<u8>>,
+}
+
+/// What the peer must know of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    qpn: u32,
+    public: RemoteSlice,
+    window: Option<RemoteKey>,
+}
+
+/// Bytes that the peer reads.
+pub(crate) fn shelf(pair: u16, side: usize) -> Vec<u8> {
+    let key = Key {
+        pair,
+        side: side as u8 | 0x80,
+        serial: 0,
+    };
+    key.message(SLOT)
+}
+
+impl Side {
+    /// Memory without a queue pair.
+    pub(crate) fn new(hub: &Hub, pair: u16, side: usize) -> Result<Self> {
+        let [private, public] = Self::memory(hub, pair, side)?;
+        Ok(Self {
+            qp: None,
+            ah: None,
+            window: None,
+            private,
+            public,
+        })
+    }
+
+    fn memory(hub: &Hub, pair: u16, side: usize) -> Result<[Mr<Vec<u8>>; 2]> {
+        let private = vec![0; 2 * SLOTS + RECEIVES * INBOX];
+        let mut public = vec![0; SLOTS + SLOT as usize + 8];
+        public[SLOTS..][..SLOT as usize].copy_from_slice(&shelf(pair, side));
+        let access = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::MW_BIND;
+        Ok([
+            hub.pd.register(private, Access::LOCAL_WRITE)?,
+            hub.pd.register(public, access)?,
+        ])
+    }
+
+    /// Other memory, in another place, with zeros where the peer writes.
+    pub(crate) fn renew_memory(&mut self, hub: &Hub, pair: u16, side: usize) -> Result {
+        let [private, public] = Self::memory(hub, pair, side)?;
+        std::mem::replace(&mut self.private, private).deregister()?;
+        std::mem::replace(&mut self.public, public).deregister()?;
+        Ok(())
+    }
+
+    /// Creates the queue pair.
+    pub(crate) fn create(&mut self, hub: &Hub, pair: u16, transport: QpType) -> Result {
+        let caps = Caps {
+            // A burst and what a step adds to it, twice.
+            max_send_wr: 2 * BURST as u32,
+            max_recv_wr: RECEIVES as u32,
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: INLINE,
+        };
+        let cq = |number: usize| &hub.cqs[number % hub.cqs.len()];
+        let number = usize::from(pair);
+        let builder = hub.pd.qp(cq(number)).recv_cq(cq(number / 2)).caps(caps);
+        self.qp = Some(builder.create_any(transport)?);
+        Ok(())
+    }
+
+    /// Destroys the queue pair and what belongs to it.
+    ///
+    /// The window goes first: on rxe a bound one of type 2 holds on to its queue pair (`rxe_do_bind_mw` in `rxe_mw.c`), and
+    /// to destroy that before hangs for a minute and ends with a warning in the kernel's log.
+    pub(crate) fn destroy(&mut self) -> Result {
+        if let Some(window) = self.window.take() {
+            window.dealloc()?;
+        }
+        if let Some(qp) = self.qp.take() {
+            qp.destroy()?;
+        }
+        self.forget()
+    }
+
+    /// Destroys what belongs to the connection.
+    pub(crate) fn forget(&mut self) -> Result {
+        if let Some(ah) = self.ah.take() {
+            ah.destroy()?;
+        }
+        if let Some(window) = self.window.take() {
+            window.dealloc()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn qp(&mut self) -> Result<&mut Qp<Any>> {
+        self.qp.as_mut().ok_or_else(|| "no queue pair".into())
+    }
+
+    /// What the peer must know.
+    pub(crate) fn address(&self) -> Result<Address> {
+        Ok(Address {
+            qpn: self.qp.as_ref().ok_or("no queue pair")?.qpn(),
+            public: self.public.remote(),
+            window: self.window.as_ref().map(Mw::rkey),
+        })
+    }
+
+    /// Takes the queue pair from RESET to RTS. This thread must be on the queue pair's host.
+    pub(crate) fn connect(
+        &mut self,
+        hub: &Hub,
+        peer: &Hub,
+        to: Address,
+        setup: &Setup,
+        side: usize,
+    ) -> Result {
+        let (_, gid) = peer.context.best_gid(1)?.ok_or("no GID")?;
+        let there = Endpoint {
+            lid: 0,
+            qpn: to.qpn,
+            psn: setup.psn[1 - side],
+            gid: Some(gid),
+        };
+        let path = hub.context.path_to(&there, &ConnectOptions::default())?;
+        let qp = self.qp()?;
+        let transport = qp.transport();
+        let datagrams = transport == QpType::UD;
+        let reliable = transport == QpType::RC;
+        qp.modify(&QpAttr {
+            state: Some(QpState::INIT),
+            port: Some(1),
+            pkey_index: Some(0),
+            qkey: datagrams.then_some(QKEY),
+            access: (!datagrams)
+                .then_some(Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC),
+            ..QpAttr::default()
+        })?;
+        qp.modify(&QpAttr {
+            state: Some(QpState::RTR),
+            path: (!datagrams).then(|| path.clone()),
+            path_mtu: (!datagrams).then_some(setup.path_mtu),
+            dest_qpn: (!datagrams).then_some(to.qpn),
+            rq_psn: (!datagrams).then_some(setup.psn[1 - side]),
+            max_dest_rd_atomic: reliable.then_some(4),
+            min_rnr_timer: reliable.then_some(12),
+            ..QpAttr::default()
+        })?;
+        qp.modify(&QpAttr {
+            state: Some(QpState::RTS),
+            sq_psn: Some(setup.psn[side]),
+            timeout: reliable.then_some(15),
+            // For rxe 7 means for ever (`rxe_comp.c`), and a dead peer would go unnoticed.
+            retry_cnt: reliable.then_some(6),
+            rnr_retry: reliable.then_some(7),
+            max_rd_atomic: reliable.then_some(4),
+            ..QpAttr::default()
+        })?;
+        if datagrams {
+            self.ah = Some(hub.pd.create_ah(&path)?);
+        }
+        if reliable {
+            self.window = Some(hub.pd.alloc_mw()?);
+        }
+        Ok(())
+    }
+
+    /// Posts receives with these ids, each into the memory of its number.
+    pub(crate) fn post_receives(&mut self, receives: impl Iterator<Item = (u64, u32)>) -> Result {
+        let qp = self.qp.as_mut().ok_or("no queue pair")?;
+        let mut batch = qp.recv();
+        for (id, serial) in receives {
+            let start = inbox(serial) as u64;
+            // SAFETY: the region outlives the queue pair, and is looked at by copying only.
+            unsafe { batch.post(id, self.private.slice(start..start + INBOX as u64)?)? };
+        }
+        batch.ring()?;
+        Ok(())
+    }
+
+    /// Posts requests with these ids, and rings once for each `per_bell` of them. Each message lies in the memory of its
+    /// place in the burst.
+    pub(crate) fn post(&mut self, requests: &[Posting], to: Address, per_bell: usize) -> Result {
+        for posting in requests {
+            if !posting.message.is_empty() && !posting.request.op.is_inline() {
+                self.private
+                    .write_at(posting.slot * SLOT as usize, &posting.message)?;
+            }
+        }
+        let Self {
+            qp,
+            ah,
+            window,
+            private,
+            public,
+        } = self;
+        let qp = qp.as_mut().ok_or("no queue pair")?;
+        for requests in requests.chunks(per_bell.max(1)) {
+            let mut batch = qp.send();
+            for posting in requests {
+                let memory = Memory { private, public };
+                posting.add(&mut batch, &memory, to, ah.as_ref(), window.as_mut())?;
+            }
+            batch.ring()?;
+        }
+        Ok(())
+    }
+
+    /// A copy of the memory of a receive.
+    pub(crate) fn received(&self, serial: u32, length: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.private.read_at(inbox(serial), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A copy of what a READ or an atomic has brought.
+    pub(crate) fn brought(&self, slot: usize, length: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.private
+            .read_at(SLOTS + slot * SLOT as usize, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A copy of the memory that the peer's requests in this slot write to.
+    pub(crate) fn written(&self, slot: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; SLOT as usize];
+        self.public.read_at(slot * SLOT as usize, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The word of the peer's atomics.
+    pub(crate) fn word(&self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.public.read_at(SLOTS + SLOT as usize, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+}
+
+/// Where a receive's memory starts.
+fn inbox(serial: u32) -> usize {
+    2 * SLOTS + serial as usize % RECEIVES * INBOX
+}
+
+struct Memory<'a> {
+    private: &'a Mr<Vec<u8>>,
+    public: &'a Mr<Vec<u8>>,
+}
+
+/// A request, ready to be posted.
+pub(crate) struct Posting {
+    pub(crate) id: u64,
+    pub(crate) request: Request,
+    pub(crate) slot: usize,
+    pub(crate) serial: u32,
+    pub(crate) message: Vec<u8>,
+    /// What a compare-and-swap expects.
+    pub(crate) compare: u64,
+    /// What it writes, or what a fetch-and-add adds.
+    pub(crate) operand: u64,
+}
+
+impl Posting {
+    fn add(
+        &self,
+        batch: &mut uverbs::Batch<'_, Any>,
+        memory: &Memory<'_>,
+        to: Address,
+        ah: Option<&Ah>,
+        window: Option<&mut Mw<Type2>>,
+    ) -> Result {
+        let length = u64::from(self.request.length);
+        let start = (self.slot * SLOT as usize) as u64;
+        let whole = memory.private.slice(start..start + length)?;
+        let pieces = cut(whole, u64::from(self.request.cut))?;
+        let pieces = &pieces[..];
+        let sink = memory
+            .private
+            .slice(SLOTS as u64 + start..SLOTS as u64 + start + length)?;
+        let sinks = cut(sink, u64::from(self.request.cut))?;
+        let target = to.public.slice(start..start + length)?;
+        let word = to.public.slice(SLOTS as u64 + u64::from(SLOT)..)?;
+        let offset = u64::from(self.request.number) % (u64::from(SLOT) - length + 1);
+        let shelf = to
+            .public
+            .slice(SLOTS as u64 + offset..SLOTS as u64 + offset + length)?;
+        let through = |rkey| RemoteSlice { rkey, ..target };
+        let peer: Option<UdPeer<'_>> = ah.map(|ah| ah.to(to.qpn, QKEY));
+        let imm = self.serial;
+        let bytes = &self.message[..];
+        // SAFETY: the regions outlive the queue pair, a slot is used by one request at a time, and memory that
+        // requests write to is looked at by copying only.
+        let posted = unsafe {
+            match (self.request.op, peer) {
+                (Op::Send, None) => batch.send(pieces)?,
+                (Op::Send, Some(peer)) => batch.send_to(peer, pieces)?,
+                (Op::SendImm, None) => batch.send_imm(pieces, imm)?,
+                (Op::SendImm, Some(peer)) => batch.send_imm_to(peer, pieces, imm)?,
+                (Op::SendInline, None) => batch.send_inline(bytes)?,
+                (Op::SendInline, Some(peer)) => batch.send_inline_to(peer, bytes)?,
+                (Op::SendImmInline, None) => batch.send_imm_inline(bytes, imm)?,
+                (Op::SendImmInline, Some(peer)) => batch.send_imm_inline_to(peer, bytes, imm)?,
+                (Op::SendInv, _) => batch.send_inv(pieces, to.window.ok_or("no window")?)?,
+                (Op::Write, _) => batch.write(pieces, target)?,
+                (Op::WriteInline, _) => batch.write_inline(bytes, target)?,
+                (Op::WriteImm, _) => batch.write_imm(pieces, target, imm)?,
+                (Op::WriteWindow, _) => {
+                    batch.write(pieces, through(to.window.ok_or("no window")?))?
+                }
+                (Op::Read, _) => batch.read(sinks, shelf)?,
+                (Op::FetchAdd, _) => batch.fetch_add(sink, word, self.operand)?,
+                (Op::CompareSwap, _) => {
+                    batch.compare_swap(sink, word, self.compare, self.operand)?
+                }
+                (Op::Bind, _) => {
+                    let place = memory.public.window(..SLOTS as u64, Access::REMOTE_WRITE)?;
+                    let window = window.ok_or("no window")?;
+                    let tag = window.rkey().tag().wrapping_add(1);
+                    batch.bind_mw_as(window, tag, place)?
+                }
+                (Op::LocalInv, _) => batch.local_inv(window.ok_or("no window")?.rkey())?,
+            }
+        };
+        match self.request.signaled {
+            true => posted.signaled(self.id),
+            false => posted.id(self.id),
+        };
+        Ok(())
+    }
+
+    /// Where a READ starts on the peer's shelf.
+    pub(crate) fn read_offset(request: &Request) -> usize {
+        request.number as usize % (SLOT - request.length + 1) as usize
+    }
+}
+
+/// A slice in two, if the cut is within it.
+fn cut(whole: LocalSlice, at: u64) -> Result<Vec<LocalSlice>> {
+    let length = u64::from(whole.len());
+    Ok(match at {
+        _ if length == 0 => Vec::new(),
+        0 => vec![whole],
+        at if at >= length => vec![whole],
+        at => vec![whole.slice(..at)?, whole.slice(at..)?],
+    })
+}

@@ -51,9 +51,7 @@ impl Device {
         Error::unsupported(
             verb,
             Subject::the(what),
-            format!(
-                "the kernel has them, and this library's driver for the device lacks their rings"
-            ),
+            "the kernel has them, and this library's driver for the device lacks their rings",
         )
     }
 

@@ -17,7 +17,7 @@ use crate::error::{Error, Result, Verb};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResourceOwner {
-    /// A process, by its id in the caller's PID namespace.
+    /// A process, by the id of the thread that made it: the process's id, if that was its first thread.
     Process(u32),
     /// A part of the kernel, by its name.
     Kernel(String),

@@ -25,7 +25,9 @@ fn own_objects() -> Result {
     let b = pair.pd.qp(&pair.b_cq).srq(&srq).create::<Rc>()?;
     let device = pair.context.device().clone();
     let resources = device.resources()?;
-    let me = ResourceOwner::Process(std::process::id());
+    // The kernel names the thread that made an object.
+    let thread = rustix::thread::gettid().as_raw_nonzero().get();
+    let me = ResourceOwner::Process(thread as u32);
     let pds = resources.pds()?;
     let Some(pd) = pds.iter().find(|pd| pd.owner == me) else {
         return fail(format!("the PD is not among {pds:?}"));

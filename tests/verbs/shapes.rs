@@ -115,8 +115,9 @@ fn binds_around_the_end() -> Result {
         ..Caps::default()
     };
     let mut b = pair.pd.create_qp::<Rc>(&pair.b_cq, caps)?;
-    let (from, to) = (b.endpoint()?, pair.a.endpoint()?);
     pair.a.reset()?;
+    // After the reset, which draws another packet sequence number.
+    let (from, to) = (b.endpoint()?, pair.a.endpoint()?);
     pair.a.connect(&from)?;
     b.connect(&to)?;
     pair.b = b;

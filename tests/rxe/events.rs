@@ -205,6 +205,7 @@ fn solicited_only() -> Result {
 
 /// Catches a promise that rxe does not keep: the specification wants an event for a failed request as well.
 fn solicited_and_flushed() -> Result {
+    only_on_rxe("on the adapter a flushed receive gives an event, as a failed request does")?;
     let (mut pair, channel) = with_channel()?;
     for id in 0..3 {
         pair.b.post_recv(id, 0..64)?;
@@ -414,6 +415,7 @@ fn told_so_far(pair: &Pair<Rc>, events: &AsyncEvents) -> Result<Vec<AsyncEvent>>
 /// Catches an event of a failure that names another queue pair than the one that was harmed, or comes twice. The
 /// requester has the completion; it is the responder of whom rxe tells.
 fn failures_name_their_queue_pair() -> Result {
+    only_on_rxe("the states that this goes through are not all there on the adapter")?;
     let mut pair = Pair::<Rc>::connected(&Setup::default())?;
     let events = pair.context.async_events()?;
     let mut to = pair.b.mr.remote();
@@ -437,6 +439,7 @@ fn failures_name_their_queue_pair() -> Result {
 
 /// Catches a queue pair that goes on when its receives can no longer be told, and events that name another object.
 fn a_full_queue_fails_its_receiver() -> Result {
+    only_on_rxe("the adapter has a test of its own of an overflow")?;
     let setup = Setup {
         cqe: 3,
         ..Setup::default()
@@ -471,6 +474,7 @@ fn a_full_queue_fails_its_receiver() -> Result {
 
 /// Catches a change of the addresses that passes unnoticed, or is told of another port.
 fn the_gid_table_changes() -> Result {
+    only_on_rxe("here soft-RoCE's network interface gets another address")?;
     let device = OwnDevice::new()?;
     let context = device.open()?;
     let events = context.async_events()?;

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use uverbs::{GuardPages, OpenOptions, Rc, Route};
 
 use crate::common::trace::traced;
-use crate::common::{Pair, Result, Setup, completions, role, test};
+use crate::common::{Pair, Result, Setup, completions, only_on_rxe, role, test};
 use crate::device::device;
 use crate::talk::same;
 
@@ -135,6 +135,7 @@ fn connects() -> Result {
 /// Catches questions about the port that have been answered: one for its attributes and one for its GIDs will do, and
 /// connecting is three transitions.
 fn connecting() -> Result {
+    only_on_rxe("what is counted are the calls that soft-RoCE needs")?;
     let trace = traced("connects", "rxe0", "all")?;
     let sections = trace.sections("getppid(");
     let [telling, connecting] = sections.as_slice() else {

@@ -11,24 +11,32 @@ use uverbs::{
     Rc, Ud, WcOpcode, XrcdFile,
 };
 
-use crate::support::{Pair, Result, fail, open, same, test};
+use crate::device::device;
+use crate::support::{Pair, Result, fail, ignore, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![
-        test("lacking::xrc", xrc),
-        test("lacking::raw_packets", raw_packets),
-        test("lacking::device_memory", device_memory),
-        test("lacking::work_queues", work_queues),
-        test("lacking::tag_matching", tag_matching),
-        test("lacking::cq_flags", cq_flags),
-        test("lacking::clock", clock),
-        test("lacking::flow_steering", flow_steering),
-        test("lacking::counters", counters),
-        test("lacking::rate_limit", rate_limit),
-        test("lacking::null_mr", null_mr),
-        test("lacking::implicit_on_demand", implicit_on_demand),
-        test("lacking::ece", ece),
-    ]
+    let tests: [(&str, fn() -> Result); 13] = [
+        ("lacking::xrc", xrc),
+        ("lacking::raw_packets", raw_packets),
+        ("lacking::device_memory", device_memory),
+        ("lacking::work_queues", work_queues),
+        ("lacking::tag_matching", tag_matching),
+        ("lacking::cq_flags", cq_flags),
+        ("lacking::clock", clock),
+        ("lacking::flow_steering", flow_steering),
+        ("lacking::counters", counters),
+        ("lacking::rate_limit", rate_limit),
+        ("lacking::null_mr", null_mr),
+        ("lacking::implicit_on_demand", implicit_on_demand),
+        ("lacking::ece", ece),
+    ];
+    let on_rxe = |(name, run): (&str, fn() -> Result)| {
+        test(name, move || match device().is_rxe() {
+            true => run(),
+            false => ignore("the adapter has, or lacks, other things than soft-RoCE"),
+        })
+    };
+    tests.map(on_rxe).into()
 }
 
 /// Fails unless the kernel has refused because something is missing, by one of its errnos for that.

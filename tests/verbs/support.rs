@@ -48,7 +48,7 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(got: T, expected: T, what: &s
 }
 
 /// A test by its name.
-pub(crate) fn test(name: &str, run: fn() -> Result) -> Trial {
+pub(crate) fn test(name: &str, run: impl Fn() -> Result + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || {
         if std::env::var_os("VM_GUEST").is_none() {
             return Ok(Completion::ignored_with(

@@ -168,7 +168,7 @@ static void make_pair(struct pair *pair, const char *device, size_t length, int 
 #define BATCH 32
 #define MANY 16
 #define READY 128
-#define SETTLE_US 100000
+#define SETTLE_US 700000
 #define WRITE_LENGTH 64
 #define INLINE_LENGTH 32
 

@@ -114,18 +114,18 @@ fn overflow(hca: Hca) -> Result {
     control.ask("tap_start", json!({}))?;
     let before = run("dmesg")?.matches("CQ error").count();
     let played = pingpong(hca, || {
-        let mut found = None;
-        until("a queue pair", || {
+        until("a queue pair whose queue can overflow", || {
             let records = control.ask("tap_take", json!({}))?;
             control.ask("tap_start", json!({}))?;
-            let mut records = records.as_array().into_iter().flatten();
-            found = records
-                .find(|record| record["kind"] == "send" && record["transport"] == "Rc")
-                .map(|record| (record["function"].clone(), record["qpn"].clone()));
-            Ok(found.is_some())
+            let mut records = records.as_array().into_iter().flatten().rev();
+            let found =
+                records.find(|record| record["kind"] == "send" && record["transport"] == "Rc");
+            // The newest may have gone since it was seen.
+            Ok(found.is_some_and(|record| {
+                let named = json!({"function": record["function"], "qpn": record["qpn"]});
+                control.ask("overflow", named).is_ok()
+            }))
         })?;
-        let (function, qpn) = found.take().unwrap_or_default();
-        control.ask("overflow", json!({"function": function, "qpn": qpn}))?;
         until("the kernel to tell of it", || {
             Ok(run("dmesg")?.matches("CQ error").count() > before)
         })?;

@@ -171,7 +171,7 @@ fn as_iproute2_tells() -> Result {
     let counts = objects(Command::new("rdma").args(["-j", "resource", "show"]))?;
     let Some(counts) = counts
         .into_iter()
-        .find(|object| object["ifname"] == device().name())
+        .find(|object| object["ifname"] == pair.context.name())
     else {
         return fail("rdma does not show the device");
     };

@@ -14,8 +14,11 @@ use uverbs::{
 use crate::device::device;
 use crate::support::{Pair, Result, fail, ignore, open, same, test};
 
+/// A test, not yet held back from other devices.
+type Named = (&'static str, fn() -> Result);
+
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [(&str, fn() -> Result); 13] = [
+    let tests: [Named; 13] = [
         ("lacking::xrc", xrc),
         ("lacking::raw_packets", raw_packets),
         ("lacking::device_memory", device_memory),
@@ -30,7 +33,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("lacking::implicit_on_demand", implicit_on_demand),
         ("lacking::ece", ece),
     ];
-    let on_rxe = |(name, run): (&str, fn() -> Result)| {
+    let on_rxe = |(name, run): Named| {
         test(name, move || match device().is_rxe() {
             true => run(),
             false => ignore("the adapter has, or lacks, other things than soft-RoCE"),

@@ -4,8 +4,7 @@ use uverbs_uapi::{attr, method, object};
 
 use smallvec::SmallVec;
 
-use super::request::DriverReply;
-use super::{Command, Malformed, Request, Spelling};
+use super::{Command, GetContextReply, Malformed, Request, Spelling};
 use crate::error::{Subject, Verb};
 
 /// Asks for the properties of a context that somebody else has made.
@@ -15,18 +14,9 @@ pub(crate) struct QueryContext {
     pub(crate) driver_answer: Option<(u16, usize)>,
 }
 
-/// What the kernel says of a context.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct QueryContextReply {
-    /// Completion vectors that a CQ can choose from.
-    pub(crate) num_comp_vectors: u32,
-    /// Bits of `CoreSupport`.
-    pub(crate) core_support: u64,
-    pub(crate) driver: DriverReply,
-}
-
 impl Command for QueryContext {
-    type Reply = QueryContextReply;
+    /// As of a new context, without a descriptor.
+    type Reply = GetContextReply;
     const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryContext;
 
@@ -52,11 +42,12 @@ impl Command for QueryContext {
 
     #[inline]
     fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        Ok(QueryContextReply {
+        Ok(GetContextReply {
             num_comp_vectors: answer.answer(attr::query_context::NUM_COMP_VECTORS)?,
             core_support: answer
                 .answer(attr::query_context::CORE_SUPPORT)
                 .unwrap_or(0),
+            async_fd: None,
             driver: self
                 .driver_answer
                 .and_then(|(id, _)| answer.answer_bytes(id).ok())

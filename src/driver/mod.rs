@@ -29,17 +29,28 @@ use std::sync::atomic::AtomicU32;
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, PdHandle, QpHandle, SrqHandle};
+use zerocopy::FromBytes;
 
 use crate::alloc::Buffers;
 use crate::command::{
-    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, GetContextReply, ModifySrq, ReqNotifyCq,
-    ResizeCq,
+    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, DriverReply, GetContextReply, ModifySrq,
+    ReqNotifyCq, ResizeCq, driver_reply,
 };
 use crate::cq::PollError;
 use crate::device::DriverId;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::key::LocalSlice;
 use crate::wr::{Destination, Operation, Payload, PostError};
+
+/// Reads a driver's private part of the kernel's answer to a verb.
+fn answer<T: FromBytes>(
+    verb: Verb,
+    subject: impl FnOnce() -> Subject,
+    reply: &DriverReply,
+) -> Result<T> {
+    driver_reply(reply)
+        .map_err(|malformed| Error::malformed(verb, subject(), malformed.to_string()))
+}
 
 /// The drivers that are built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

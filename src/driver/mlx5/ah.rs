@@ -10,9 +10,10 @@ use uverbs_uapi::types::AhAttr;
 
 use super::format::{Be16, Be32, Datagram};
 use crate::command::{
-    CommandFd, CreateAh, CreateAhReply, DestroyAh, DriverData, QueryGid, QueryPort, driver_reply,
+    CommandFd, CreateAh, CreateAhReply, DestroyAh, DriverData, DriverReply, QueryGid, QueryPort,
 };
-use crate::error::{Error, Result, Subject, Verb};
+use crate::driver::answer;
+use crate::error::{Result, Subject, Verb};
 
 /// An address vector, whole but for the queue pair and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,11 +104,9 @@ fn over_ethernet(
     fd: &CommandFd,
     path: &AhAttr,
     handle: AhHandle,
-    reply: &crate::command::DriverReply,
+    reply: &DriverReply,
 ) -> Result<Datagram> {
-    let abi::CreateAhResp { dmac, .. } = driver_reply(reply).map_err(|malformed| {
-        Error::malformed(Verb::CreateAh, Subject::the("AH"), malformed.to_string())
-    })?;
+    let abi::CreateAhResp { dmac, .. } = answer(Verb::CreateAh, || Subject::the("AH"), reply)?;
     let gid = fd.execute(&QueryGid {
         port: path.port_num.into(),
         index: path.grh.sgid_index.into(),

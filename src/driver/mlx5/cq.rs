@@ -288,25 +288,17 @@ impl Cq {
         self.version = version;
         for change in changes {
             match change {
-                Change::Add { number, reporter } => self.set(
-                    number,
-                    Entry {
-                        reporter,
-                        forget_until: None,
-                        leave_at: None,
-                    },
-                ),
-                Change::Replace {
+                Change::Set {
                     number,
                     reporter,
-                    until,
+                    forget_until,
                 } => {
-                    self.attention = true;
+                    self.attention |= forget_until.is_some();
                     self.set(
                         number,
                         Entry {
                             reporter,
-                            forget_until: Some(until),
+                            forget_until,
                             leave_at: None,
                         },
                     );

@@ -38,13 +38,12 @@ pub(super) enum Receiver {
 /// News for the poller. `until` is an index of the ring: entries before it are of before the change.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// The number means this from now on.
-    Add { number: u32, reporter: Reporter },
-    /// The queue pair starts anew; what it reported before is to be passed over.
-    Replace {
+    /// The number means this from now on: a new queue pair, or one that starts anew, whose entries of before
+    /// `forget_until` are to be passed over.
+    Set {
         number: u32,
         reporter: Reporter,
-        until: u32,
+        forget_until: Option<u32>,
     },
     /// The queue pair is gone; what it reported before still counts.
     Remove { number: u32, until: u32 },
@@ -53,9 +52,7 @@ pub(super) enum Change {
 impl Change {
     fn number(&self) -> u32 {
         match self {
-            Self::Add { number, .. }
-            | Self::Replace { number, .. }
-            | Self::Remove { number, .. } => *number,
+            Self::Set { number, .. } | Self::Remove { number, .. } => *number,
         }
     }
 }
@@ -156,7 +153,12 @@ impl Directory {
             inner.taken[number as usize] = true;
         }
         if !inner.closed {
-            self.push(inner, Change::Add { number, reporter });
+            let change = Change::Set {
+                number,
+                reporter,
+                forget_until: None,
+            };
+            self.push(inner, change);
         }
     }
 
@@ -164,10 +166,10 @@ impl Directory {
         let mut inner = self.lock();
         if !inner.closed {
             let (until, _) = self.look(&inner, number);
-            let change = Change::Replace {
+            let change = Change::Set {
                 number,
                 reporter,
-                until,
+                forget_until: Some(until),
             };
             self.push(&mut inner, change);
         }
@@ -176,10 +178,17 @@ impl Directory {
     fn remove(&self, number: u32) {
         let mut inner = self.lock();
         let (until, reported) = self.look(&inner, number);
-        let unseen = inner
-            .changes
-            .iter()
-            .any(|change| matches!(change, Change::Add { number: added, .. } if *added == number));
+        // Made since the poller looked last; one that started anew it may know from before.
+        let unseen = inner.changes.iter().any(|change| {
+            change.number() == number
+                && matches!(
+                    change,
+                    Change::Set {
+                        forget_until: None,
+                        ..
+                    }
+                )
+        });
         if inner.closed || (unseen && !reported) {
             // The poller does not know of it and never needs to.
             inner.changes.retain(|change| change.number() != number);
@@ -213,10 +222,14 @@ impl Inner {
     pub(super) fn shift(&mut self) {
         for change in &mut self.changes {
             match change {
-                Change::Add { .. } => {}
-                Change::Replace { until, .. } | Change::Remove { until, .. } => {
-                    *until = until.wrapping_add(1);
+                Change::Set {
+                    forget_until: None, ..
+                } => {}
+                Change::Set {
+                    forget_until: Some(until),
+                    ..
                 }
+                | Change::Remove { until, .. } => *until = until.wrapping_add(1),
             }
         }
     }

@@ -48,10 +48,11 @@ use self::entries::Entries;
 use self::format::BLOCK;
 use self::memory::{Memory, Record, Records};
 use self::uar::{Registers, UarPage};
+use super::answer;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocPd, Command, CommandFd, CreateCq, CreateCqReply, DestroyCq, DriverData, GetContext,
-    GetContextReply, QueryContext, QueryDevice, ResizeCq, driver_reply,
+    GetContextReply, QueryContext, QueryDevice, ResizeCq,
 };
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
@@ -96,13 +97,7 @@ pub(crate) fn get_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
         }
         reply => reply,
     }?;
-    let answer = driver_reply(&reply.driver).map_err(|malformed| {
-        Error::malformed(
-            Verb::GetContext,
-            Subject::the("device"),
-            malformed.to_string(),
-        )
-    })?;
+    let answer = answer(Verb::GetContext, || Subject::the("device"), &reply.driver)?;
     Ok((Device::new(fd, Verb::GetContext, &answer)?, reply))
 }
 
@@ -126,20 +121,12 @@ pub(crate) fn query_context(fd: &CommandFd) -> Result<(Device, GetContextReply)>
     let reply = fd.execute(&QueryContext {
         driver_answer: Some((answer_id, size_of::<AllocUcontextResp>())),
     })?;
-    let answer = driver_reply(&reply.driver).map_err(|malformed| {
-        Error::malformed(
-            Verb::QueryContext,
-            Subject::the("context"),
-            malformed.to_string(),
-        )
-    })?;
+    let answer = answer(
+        Verb::QueryContext,
+        || Subject::the("context"),
+        &reply.driver,
+    )?;
     let device = Device::new(fd, Verb::ImportDevice, &answer)?;
-    let reply = GetContextReply {
-        num_comp_vectors: reply.num_comp_vectors,
-        core_support: reply.core_support,
-        async_fd: None,
-        driver: reply.driver,
-    };
     Ok((device, reply))
 }
 
@@ -209,9 +196,12 @@ pub(crate) fn import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()> {
     fd.execute(&command::QueryPd(handle)).map(drop)
 }
 
-/// Entries for so many completions: one stays free.
+/// Entries for so many completions: one stays free. None for none: the kernel would take a ring of one entry for that.
 fn entries(cqe: u32) -> Option<u32> {
-    cqe.checked_add(1)?.checked_next_power_of_two()
+    match cqe {
+        0 => None,
+        cqe => cqe.checked_add(1)?.checked_next_power_of_two(),
+    }
 }
 
 /// Memory for the entries of a completion queue.
@@ -230,12 +220,7 @@ pub(crate) fn create_cq(
     buffers: Option<&Buffers>,
 ) -> Result<(CqHandle, Cq)> {
     let refuse = || Error::os(Verb::CreateCq, command.subject(), Errno::INVAL);
-    // The kernel would take it, and take a ring for one entry for none.
-    let count = match command.cqe {
-        0 => None,
-        cqe => entries(cqe),
-    };
-    let count = count.ok_or_else(refuse)?;
+    let count = entries(command.cqe).ok_or_else(refuse)?;
     let entries = ring(device, count, buffers)?;
     let record = Record::new(&device.records, buffers)?;
     let driver = abi::CreateCq {
@@ -261,11 +246,10 @@ pub(crate) fn create_cq(
     };
     command.cqe = count - 1;
     let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
-    let answer: std::result::Result<abi::CreateCqResp, _> = driver_reply(&driver);
-    let abi::CreateCqResp { cqn, .. } = answer.map_err(|malformed| {
+    let answer = answer(Verb::CreateCq, || command.subject(), &driver);
+    let abi::CreateCqResp { cqn, .. } = answer.inspect_err(|_| {
         // The first error is the one to tell; a CQ that stays behind goes with the context.
         let _ = fd.execute(&DestroyCq(handle));
-        Error::malformed(Verb::CreateCq, command.subject(), malformed.to_string())
     })?;
     // Not before: the kernel has refused sizes that are too large before it touched all that memory. The device writes
     // nothing until a queue pair reports here.
@@ -287,7 +271,6 @@ pub(crate) fn resize_cq(
     // The ring is filled before the kernel sees its size, so its limit is asked for first.
     let most = fd.execute(&QueryDevice)?.base.max_cqe;
     let count = match command.cqe {
-        0 => None,
         cqe if cqe > most => None,
         cqe => entries(cqe),
     };

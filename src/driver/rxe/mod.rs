@@ -29,11 +29,12 @@ pub(crate) use send::{SendQueue, SendSlot};
 use self::doorbell::Doorbell;
 use self::map::{Kind, RingMap};
 use self::ring::{Consumer, Producer};
+use super::answer;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocPd, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
     CreateSrq, CreateSrqReply, DestroyCq, DestroyQp, DestroySrq, DriverData, DriverReply,
-    GetContext, GetContextReply, ModifySrq, QueryContext, ResizeCq, driver_reply,
+    GetContext, GetContextReply, ModifySrq, QueryContext, ResizeCq,
 };
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -52,34 +53,20 @@ pub(crate) fn query_context(fd: &CommandFd) -> Result<GetContextReply> {
     let reply = fd.execute(&QueryContext {
         driver_answer: None,
     });
-    let (num_comp_vectors, core_support) = match reply {
-        Err(error) if error.is_unsupported() => (1, 0),
-        reply => {
-            let reply = reply?;
-            (reply.num_comp_vectors, reply.core_support)
-        }
-    };
-    Ok(GetContextReply {
-        num_comp_vectors,
-        core_support,
-        async_fd: None,
-        driver: DriverReply::default(),
-    })
+    match reply {
+        Err(error) if error.is_unsupported() => Ok(GetContextReply {
+            num_comp_vectors: 1,
+            core_support: 0,
+            async_fd: None,
+            driver: DriverReply::default(),
+        }),
+        reply => reply,
+    }
 }
 
 /// Allocates a protection domain.
 pub(crate) fn alloc_pd(fd: &CommandFd) -> Result<PdHandle> {
     fd.execute(&AllocPd::default()).map(|(handle, _)| handle)
-}
-
-/// Reads rxe's private part of an answer.
-fn answer<T: zerocopy::FromBytes>(
-    verb: Verb,
-    what: &'static str,
-    reply: &DriverReply,
-) -> Result<T> {
-    driver_reply(reply)
-        .map_err(|malformed| Error::malformed(verb, Subject::the(what), malformed.to_string()))
 }
 
 /// The kinds of ring.
@@ -130,7 +117,7 @@ pub(crate) fn create_cq(
 }
 
 fn map_cq(fd: &CommandFd, reply: &DriverReply, buffers: Option<&Buffers>) -> Result<Cq> {
-    let abi::CreateCqResp { mi } = answer(Verb::CreateCq, COMPLETION.name, reply)?;
+    let abi::CreateCqResp { mi } = answer(Verb::CreateCq, || Subject::the(COMPLETION.name), reply)?;
     let (ring, map) = consumer(fd, mi, buffers)?;
     Ok(Cq::new(ring, Some(map)))
 }
@@ -157,7 +144,8 @@ pub(crate) fn resize_cq(
 ) -> Result<()> {
     command.driver = DriverData::output::<abi::ResizeCqResp>();
     let reply = fd.execute(&command)?;
-    let abi::ResizeCqResp { mi } = answer(Verb::ResizeCq, COMPLETION.name, &reply)?;
+    let abi::ResizeCqResp { mi } =
+        answer(Verb::ResizeCq, || Subject::the(COMPLETION.name), &reply)?;
     let (ring, map) = consumer(fd, mi, buffers)?;
     *cq = Cq::new(ring, Some(map));
     Ok(())
@@ -200,7 +188,8 @@ fn map_qp(
         cap,
         driver,
     } = reply;
-    let abi::CreateQpResp { rq_mi, sq_mi } = answer(Verb::CreateQp, SEND.name, &driver)?;
+    let abi::CreateQpResp { rq_mi, sq_mi } =
+        answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
     let (max_sge, max_inline) = granted_send(&cap);
     let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
@@ -234,7 +223,8 @@ pub(crate) fn create_srq(
         ..
     } = fd.execute(&command)?;
     let map = || {
-        let abi::CreateSrqResp { mi, .. } = answer(Verb::CreateSrq, SRQ.name, &driver)?;
+        let abi::CreateSrqResp { mi, .. } =
+            answer(Verb::CreateSrq, || Subject::the(SRQ.name), &driver)?;
         producer(fd, mi, size_of::<abi::RecvWqe>(), SRQ, buffers)
     };
     let (ring, map) = map().inspect_err(|_| {
@@ -312,7 +302,7 @@ pub(crate) fn create_ah(
 ) -> Result<(uverbs_uapi::handle::AhHandle, u32)> {
     command.driver = DriverData::output::<abi::CreateAhResp>();
     let CreateAhReply { handle, driver } = fd.execute(&command)?;
-    let abi::CreateAhResp { ah_num, .. } = answer(Verb::CreateAh, "AH", &driver)?;
+    let abi::CreateAhResp { ah_num, .. } = answer(Verb::CreateAh, || Subject::the("AH"), &driver)?;
     if ah_num == 0 {
         let _ = fd.execute(&crate::command::DestroyAh(handle));
         return Err(Error::unsupported(

@@ -3,7 +3,7 @@
 
 use uverbs_uapi::handle::{DmHandle, FlowHandle, QpHandle, SrqHandle, WqHandle};
 
-use super::{Device, RecvQueue, SrqBacking};
+use super::{Device, RecvQueue, SharedRecvQueue, SrqBacking};
 use crate::alloc::Buffers;
 use crate::command::{
     AllocDm, CommandFd, CreateFlow, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq, DestroyWq,
@@ -19,7 +19,7 @@ impl Device {
         fd: &CommandFd,
         mut command: CreateSrq,
         _buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, RecvQueue, SrqBacking, u32)> {
+    ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, u32)> {
         #[cfg(feature = "rxe")]
         if matches!(self, Device::Rxe) {
             command.driver = super::rxe::srq_data();

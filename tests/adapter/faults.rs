@@ -111,6 +111,14 @@ fn holds(hca: Hca, fault: &str, at: &[u16], first: &str, none: &str) -> Result {
 /// Catches an overflow that the driver does not notice.
 fn overflow(hca: Hca) -> Result {
     let mut control = Control::open()?;
+    // Senders that wait for receives, so that the game does not end before a queue pair of it has been found.
+    let not_ready = |control: &mut Control, on: bool| -> Result {
+        for function in 0..hca.functions.min(2) {
+            control.ask("not_ready", json!({"function": function, "on": on}))?;
+        }
+        Ok(())
+    };
+    not_ready(&mut control, true)?;
     control.ask("tap_start", json!({}))?;
     let before = run("dmesg")?.matches("CQ error").count();
     let played = pingpong(hca, || {
@@ -126,11 +134,14 @@ fn overflow(hca: Hca) -> Result {
                 control.ask("overflow", named).is_ok()
             }))
         })?;
-        until("the kernel to tell of it", || {
+        let told = until("the kernel to tell of it", || {
             Ok(run("dmesg")?.matches("CQ error").count() > before)
-        })?;
+        });
+        not_ready(&mut control, false)?;
+        told?;
         Err("enough".into())
     });
+    not_ready(&mut control, false)?;
     control.ask("tap_take", json!({}))?;
     match played {
         Err(error) if error.to_string() == "enough" => Ok(()),

@@ -209,8 +209,10 @@ pub(super) mod cqe {
     pub(in super::super) const RESP_ERR: u8 = 0xe;
     /// Never written by the device.
     pub(in super::super) const INVALID: u8 = 0xf;
-    /// Bits of the format: the data lies in the completion.
+    /// Bits of the format in `op_own`: the data lies in the completion.
     pub(in super::super) const SCATTERED: u8 = 0x0c;
+    /// The bit of `op_own` that those kinds have that tell of a failure.
+    pub(in super::super) const FAILED: u8 = 0x80;
 }
 
 /// How a request failed (`enum` of `MLX5_CQE_SYNDROME_*`).
@@ -243,6 +245,8 @@ pub(super) const ARM_DOORBELL: usize = 0x20;
 pub(super) const SEND_DOORBELL: usize = 0x800;
 /// Asks for an event for solicited completions only (`MLX5_CQ_DB_REQ_NOT_SOL`).
 pub(super) const ARM_SOLICITED: u32 = 1 << 24;
+/// Bits of the numbers of queues and queue pairs.
+pub(super) const NUMBER: u32 = 0xff_ffff;
 /// Bits of a completion index that the device knows.
 pub(super) const INDEX_MASK: u32 = 0xff_ffff;
 

@@ -15,11 +15,12 @@ use super::super::format::{Be16, Be32, Cqe, OP_OWN};
 use super::super::memory::{Memory, Record, Records};
 use super::super::qp::{Draft, Parts, QpCore};
 use super::super::recv::{RecvQueue, SharedRecvQueue};
-use super::super::send::SendQueue;
+use super::super::send::{SendQueue, SendSlot};
 use super::super::uar::{Lease, UarPage};
 use super::super::{Limits, entries};
 use crate::alloc::ResourceType;
 use crate::command::{CreateQp, DriverData};
+use crate::wr::{Operation, Payload, PostError};
 
 /// What a ConnectX says.
 pub(super) const LIMITS: Limits = Limits {
@@ -178,6 +179,26 @@ impl Pair {
             record: told.db_addr,
             stride: 1 << told.rq_wqe_shift,
         }
+    }
+
+    /// Posts a request alone.
+    pub(super) fn post(
+        &mut self,
+        operation: Operation,
+        payload: Payload<'_>,
+        dress: impl FnOnce(&mut SendSlot),
+    ) -> Result<(), PostError> {
+        let mut batch = self.send.batch();
+        dress(&mut batch.push(operation, None, payload)?);
+        batch.ring();
+        Ok(())
+    }
+
+    /// Posts a SEND of nothing with this id.
+    pub(super) fn send_nothing(&mut self, id: u64) -> Result<(), PostError> {
+        self.post(Operation::Send, Payload::Gather(&[]), |slot| {
+            slot.set_id(id)
+        })
     }
 
     /// The bytes of a send request: so many from the start of a block, going round the ring.

@@ -48,6 +48,8 @@ pub(crate) struct Cq {
     /// Index of the next entry to look at, and of the first that has not been given back; they count on round the ring.
     next: u32,
     released: u32,
+    /// The owner bit of the next entry once the device has written it.
+    lap: u8,
     /// The version of the directory with which a completion needs no more than `reporters`: the one that they are of, or
     /// [`NO_VERSION`] while there is something to attend to.
     simple_at: u64,
@@ -141,6 +143,7 @@ impl Cq {
             view,
             next: 0,
             released: 0,
+            lap: view.lap(0),
             simple_at: 0,
             version: 0,
             attention: false,
@@ -210,7 +213,11 @@ impl Cq {
     pub(crate) fn take(&mut self) -> Option<Completion> {
         let index = self.next;
         let entry = self.view.entry(index);
-        let op_own = self.view.poll_entry(index, entry)?;
+        // Without the lap its last bit is 0 in entries that are this side's.
+        let op_own = View::op_own(entry) ^ self.lap;
+        if op_own & 1 != 0 {
+            return None;
+        }
         barrier::owner_before_entry();
         if self.directory.version() == self.simple_at {
             // SAFETY: the device has written the entry and does not write it again before it is given back, which is
@@ -220,7 +227,7 @@ impl Cq {
             if let Some(reporter) = self.reporters.get(number as usize)
                 && let Some((wr_id, change)) = reporter.simple(op_own, fields.wqe_counter.get())
             {
-                self.next = index.wrapping_add(1);
+                self.advance();
                 return Some(Completion {
                     entry,
                     wr_id,
@@ -244,6 +251,15 @@ impl Cq {
         })
     }
 
+    /// Goes on to the next entry.
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        if self.view.is_first(self.next) {
+            self.lap ^= 1;
+        }
+    }
+
     /// The next completion, if there is more about it than its id, or if it is not known who reports.
     #[cold]
     #[inline(never)]
@@ -253,7 +269,7 @@ impl Cq {
             let op_own = self.view.poll(index)?;
             barrier::owner_before_entry();
             let entry = self.view.entry(index);
-            self.next = index.wrapping_add(1);
+            self.advance();
             if self.version != self.directory.version() {
                 self.catch_up();
             }
@@ -431,6 +447,7 @@ impl Cq {
         drop(inner);
         self.view = view;
         self.next = self.next.wrapping_add(1);
+        self.lap = view.lap(self.next);
         self.release();
         Ok(())
     }

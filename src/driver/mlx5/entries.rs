@@ -63,8 +63,7 @@ impl Entries {
             let index = first.wrapping_add(at);
             let before = self.view.lap(index) ^ 1;
             // Relaxed: what starts the device comes later and has its own barrier.
-            self.view
-                .op_own(index)
+            View::op_own_of(&self.view.entry(index))
                 .store(cqe::INVALID << 4 | before, Ordering::Relaxed);
         }
     }
@@ -108,10 +107,17 @@ impl View {
         unsafe { self.first.add(at).cast() }
     }
 
-    /// The byte of the entry at this index that says what it is and whose.
-    fn op_own(&self, index: u32) -> &AtomicU8 {
-        // SAFETY: the byte lies in the entry, and while the entry may be written only atomics touch it.
-        unsafe { self.entry(index).cast::<AtomicU8>().add(OP_OWN).as_ref() }
+    /// What an entry is, and whose. The caller orders what it reads next behind this with
+    /// [`super::barrier::owner_before_entry`].
+    #[inline(always)]
+    pub(super) fn op_own(entry: NonNull<Cqe>) -> u8 {
+        Self::op_own_of(&entry).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn op_own_of(entry: &NonNull<Cqe>) -> &AtomicU8 {
+        // SAFETY: entries are only given out by `entry`, and while one may be written only atomics touch this byte of it.
+        unsafe { entry.cast::<AtomicU8>().add(OP_OWN).as_ref() }
     }
 
     /// The owner bit of entries that the device has written, in the lap that an index is of.
@@ -120,18 +126,16 @@ impl View {
         u8::from(index & self.count() != 0)
     }
 
-    /// What the entry is (the upper half of `op_own` counts) if the device has written it. The caller orders what it
-    /// reads next behind this with [`super::barrier::owner_before_entry`].
-    pub(super) fn poll(self, index: u32) -> Option<u8> {
-        self.poll_entry(index, self.entry(index))
+    /// Whether the ring's first entry has this index.
+    #[inline(always)]
+    pub(super) fn is_first(self, index: u32) -> bool {
+        index & self.mask == 0
     }
 
-    /// As [`Self::poll`]; `entry` is the one at this index.
-    #[inline(always)]
-    pub(super) fn poll_entry(self, index: u32, entry: NonNull<Cqe>) -> Option<u8> {
-        // SAFETY: the byte lies in the entry, and while the entry may be written only atomics touch it.
-        let op_own = unsafe { entry.cast::<AtomicU8>().add(OP_OWN).as_ref() };
-        let op_own = op_own.load(Ordering::Relaxed);
+    /// What the entry at this index is (the upper half of `op_own` counts) if the device has written it; as for
+    /// [`Self::op_own`].
+    pub(super) fn poll(self, index: u32) -> Option<u8> {
+        let op_own = Self::op_own(self.entry(index));
         (op_own & 1 == self.lap(index)).then_some(op_own)
     }
 

@@ -15,6 +15,7 @@ pub(super) const UNIT: usize = 16;
 
 /// Operations of a send queue (`enum` of `MLX5_OPCODE_*`).
 pub(super) mod opcode {
+    pub(in super::super) const NOP: u8 = 0x00;
     pub(in super::super) const SEND_INVAL: u8 = 0x01;
     pub(in super::super) const RDMA_WRITE: u8 = 0x08;
     pub(in super::super) const RDMA_WRITE_IMM: u8 = 0x09;

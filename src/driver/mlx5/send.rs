@@ -216,9 +216,15 @@ impl SendQueue {
         }
     }
 
-    /// Refuses a payload that a request has no room for.
+    /// Refuses a request that the device does not have, or that there is no room for in the largest one.
     #[inline(always)]
-    fn check(&self, payload: Payload<'_>) -> Result<(), PostError> {
+    fn check(&self, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
+        match operation {
+            Operation::AtomicWrite { .. } => return Err(lacks(DeviceCapFlags::ATOMIC_WRITE)),
+            Operation::Flush { .. } => return Err(lacks(DeviceCapFlags::FLUSH_GLOBAL)),
+            Operation::BindMw(bind) => umr::check_bind(bind)?,
+            _ => {}
+        }
         let SendLayout {
             max_sge,
             max_inline,
@@ -242,8 +248,8 @@ impl SendQueue {
     }
 
     /// Looks how far the device has come, and tells until which count there is room, in one piece, from this place on:
-    /// until now, if the next request has to go on at the ring's start.
-    fn look(&self, post: u64, count: u64) -> Result<u64, PostError> {
+    /// until now, if the next request has to go on at the ring's start. None if there is no room.
+    fn look(&self, post: u64, count: u64) -> Option<u64> {
         let SendLayout {
             blocks,
             request_blocks,
@@ -253,22 +259,18 @@ impl SendQueue {
         let in_flight = (count as u32).wrapping_sub(self.ledger.done());
         let free = capacity.saturating_sub(in_flight);
         if free == 0 {
-            return Err(PostError::QueueFull { capacity });
+            return None;
         }
         // There are blocks, for there is room for a request.
         let before_end = (blocks - (post & self.mask) as u32) / request_blocks.max(1);
-        Ok(count + u64::from(free.min(before_end)))
+        Some(count + u64::from(free.min(before_end)))
     }
 
     /// Finds out about a request that may not be an ordinary one: until which count they are, and where it is to be
-    /// written, with which flags.
-    ///
-    /// # Errors
-    ///
-    /// The queue is full.
+    /// written, with which flags. None if the queue is full.
     #[cold]
     #[inline(never)]
-    fn prepare(&mut self, post: u64, count: u64) -> Result<Prepared, PostError> {
+    fn prepare(&mut self, post: u64, count: u64) -> Option<Prepared> {
         self.look_after_last(post);
         let room_until = self.look(post, count)?;
         let fenced = self.fenced == Some(post);
@@ -279,7 +281,7 @@ impl SendQueue {
             // SAFETY: there is room for a request, so there are blocks.
             unsafe { self.block(post).0 }
         };
-        Ok(Prepared {
+        Some(Prepared {
             place,
             flags: match fenced {
                 true => self.always | u32::from(control::SMALL_FENCE).to_be(),
@@ -343,7 +345,7 @@ impl SendBatch<'_> {
         to: Option<Destination<'_>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        self.queue.check(payload)?;
+        self.queue.check(operation, payload)?;
         let (post, count) = (self.post, self.count);
         let queue = &mut *self.queue;
         // SAFETY: if there is a request, there are blocks; if there is none, `prepare` says so. The note is the ledger's,
@@ -351,19 +353,24 @@ impl SendBatch<'_> {
         let (mut first, note) = unsafe { queue.block(post) };
         let (mut flags, mut ordinary_until) = (queue.always, self.ordinary_until);
         if count == ordinary_until {
-            let prepared = queue.prepare(post, count)?;
+            let Some(prepared) = queue.prepare(post, count) else {
+                return Err(PostError::QueueFull {
+                    capacity: queue.layout.capacity,
+                });
+            };
             (first, flags) = (prepared.place, prepared.flags);
             ordinary_until = prepared.ordinary_until;
         }
+        // From here on nothing fails.
+        self.ordinary_until = ordinary_until;
         // SAFETY: behind `first` there is room for the largest request within the limits checked above (`qp::send_layout`
         // made sure of it), in one piece.
         let head = unsafe {
-            let head = write_request(first, queue.qpn, operation, to, payload)?;
+            let head = write_request(first, queue.qpn, operation, to, payload);
             write_control(first, queue.qpn, post, flags, &head);
             head
         };
         queue.last = first;
-        self.ordinary_until = ordinary_until;
         self.post = post.wrapping_add(head.blocks());
         self.count = count.wrapping_add(1);
         // SAFETY: as above.
@@ -513,7 +520,7 @@ unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u32, h
 ///
 /// # Safety
 ///
-/// Behind `request` there is room for a request of this operation, with this payload.
+/// Behind `request` there is room for a request of this operation, which the device has, with this payload.
 #[inline(always)]
 unsafe fn write_request(
     request: NonNull<u8>,
@@ -521,7 +528,7 @@ unsafe fn write_request(
     operation: Operation,
     to: Option<Destination<'_>>,
     payload: Payload<'_>,
-) -> Result<Head, PostError> {
+) -> Head {
     // SAFETY: every write goes to the room that this function's contract speaks of, one behind the other.
     unsafe {
         let mut at = request.add(size_of::<Control>());
@@ -588,18 +595,18 @@ unsafe fn write_request(
             }
             Operation::BindMw(bind) => {
                 imm = Be32::new(bind.mw_rkey.0);
-                at = umr::put_bind(at, qpn >> 8, bind)?;
+                at = umr::put_bind(at, qpn >> 8, bind);
                 opcode::UMR
             }
-            Operation::AtomicWrite { .. } => return Err(lacks(DeviceCapFlags::ATOMIC_WRITE)),
-            Operation::Flush { .. } => return Err(lacks(DeviceCapFlags::FLUSH_GLOBAL)),
+            // The caller has refused these.
+            Operation::AtomicWrite { .. } | Operation::Flush { .. } => opcode::NOP,
         };
         let before = at.offset_from(request) as u32 / UNIT as u32;
-        Ok(Head {
+        Head {
             opcode,
             imm,
             units: before + put_payload(at, payload),
-        })
+        }
     }
 }
 

@@ -305,8 +305,7 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     let refused = batch.push(Operation::Send, None, nothing);
     assert!(matches!(refused, Err(PostError::QueueFull { .. })));
     assert_eq!(batch.len(), capacity);
-    // Given up: nothing of it is left.
-    drop(batch);
+    // It is given up here, and nothing of it is left.
     assert_eq!(pair.send.in_flight(), 0);
     for _ in 0..capacity {
         pair.send_nothing(0).unwrap();
@@ -333,7 +332,7 @@ fn a_batch_that_is_given_up_leaves_nothing() {
                 .push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
                 .unwrap();
         }
-        drop(batch);
+        // It is given up here.
         number = number.wrapping_add(1);
         let bytes = [number; 20];
         pair.post(Operation::Send, Payload::Inline(&bytes), |_| {})

@@ -910,42 +910,56 @@ impl Cq {
     /// The completions that have arrived.
     #[inline(always)]
     pub(crate) fn poll(&mut self) -> Result<Completions<'_>, PollError> {
-        match self {
+        let queue = match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(cq) => {
                 let filled = cq.filled()?;
-                Ok(Completions::Rxe(cq, filled))
+                Polled::Rxe(cq, filled)
             }
             #[cfg(feature = "mlx5")]
             Self::Mlx5(cq) => {
                 cq.check()?;
-                let next = cq.next();
-                Ok(Completions::Mlx5(cq, next))
+                Polled::Mlx5(cq)
             }
-        }
+        };
+        Ok(Completions {
+            queue,
+            moved: false,
+        })
     }
 }
 
 /// Completions that are being taken; the queue's entries go back to the device when this is dropped.
 #[derive(Debug)]
-pub(crate) enum Completions<'q> {
-    /// With the index of the ring up to which they can be taken.
+pub(crate) struct Completions<'q> {
+    queue: Polled<'q>,
+    /// Whether any was taken or passed over.
+    moved: bool,
+}
+
+#[derive(Debug)]
+enum Polled<'q> {
+    /// With the index of the ring up to which completions can be taken.
     #[cfg(feature = "rxe")]
     Rxe(&'q mut rxe::Cq, u32),
-    /// Each entry says itself whether it is there. With the index of the first that can be taken.
+    /// Each entry says itself whether it is there.
     #[cfg(feature = "mlx5")]
-    Mlx5(&'q mut mlx5::Cq, u32),
+    Mlx5(&'q mut mlx5::Cq),
 }
 
 impl Completions<'_> {
     /// The next completion. It is not to be used after this value is dropped.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Completion> {
-        match self {
+        match &mut self.queue {
             #[cfg(feature = "rxe")]
-            Self::Rxe(cq, filled) => cq.take(*filled).map(Completion::Rxe),
+            Polled::Rxe(cq, filled) => {
+                let taken = cq.take(*filled)?;
+                self.moved = true;
+                Some(Completion::Rxe(taken))
+            }
             #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq, _) => cq.take().map(Completion::Mlx5),
+            Polled::Mlx5(cq) => cq.take(&mut self.moved).map(Completion::Mlx5),
         }
     }
 }
@@ -953,15 +967,14 @@ impl Completions<'_> {
 impl Drop for Completions<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        match self {
+        if !self.moved {
+            return;
+        }
+        match &mut self.queue {
             #[cfg(feature = "rxe")]
-            Self::Rxe(cq, _) => cq.release(),
+            Polled::Rxe(cq, _) => cq.release(),
             #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq, first) => {
-                if cq.next() != *first {
-                    cq.release();
-                }
-            }
+            Polled::Mlx5(cq) => cq.release(),
         }
     }
 }

@@ -88,8 +88,7 @@ fn holds(hca: Hca, fault: &str, at: &[u16], first: &str, none: &str) -> Result {
     let played = pingpong(hca, || {
         let is = |record: &Value, kind: &str| record["kind"] == kind;
         until("the first request", || {
-            let records = control.ask("tap_take", json!({}))?;
-            control.ask("tap_start", json!({}))?;
+            let records = control.ask("tap_next", json!({}))?;
             seen.extend(records.as_array().into_iter().flatten().cloned());
             Ok(seen.iter().any(|record| is(record, first)))
         })?;
@@ -123,8 +122,7 @@ fn overflow(hca: Hca) -> Result {
     let before = run("dmesg")?.matches("CQ error").count();
     let played = pingpong(hca, || {
         until("a queue pair whose queue can overflow", || {
-            let records = control.ask("tap_take", json!({}))?;
-            control.ask("tap_start", json!({}))?;
+            let records = control.ask("tap_next", json!({}))?;
             let mut records = records.as_array().into_iter().flatten().rev();
             let found =
                 records.find(|record| record["kind"] == "send" && record["transport"] == "Rc");

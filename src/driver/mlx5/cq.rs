@@ -206,11 +206,11 @@ impl Cq {
         self.view.poll(self.next).is_none()
     }
 
-    /// The next completion.
+    /// The next completion; `moved` is set if there is one, or entries were passed over.
     ///
     /// It must not be used after [`Self::release`]; the caller's lifetimes see to that.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> Option<Completion> {
+    pub(crate) fn take(&mut self, moved: &mut bool) -> Option<Completion> {
         let index = self.next;
         let entry = self.view.entry(index);
         // Without the lap its last bit is 0 in entries that are this side's.
@@ -218,6 +218,7 @@ impl Cq {
         if op_own & 1 != 0 {
             return None;
         }
+        *moved = true;
         barrier::owner_before_entry();
         if self.directory.version() == self.simple_at {
             // SAFETY: the device has written the entry and does not write it again before it is given back, which is
@@ -307,12 +308,6 @@ impl Cq {
         self.attention = true;
         self.simplify();
         None
-    }
-
-    /// The index of the next entry.
-    #[inline(always)]
-    pub(crate) fn next(&self) -> u32 {
-        self.next
     }
 
     /// Gives all completions that have been taken back to the device.

@@ -27,7 +27,7 @@ pub(super) mod opcode {
     pub(in super::super) const UMR: u8 = 0x25;
 }
 
-/// Flags in the low byte of [`Control::fm_ce_se`].
+/// Flags in the low byte of the first field of [`Control::fm_ce_se_imm`].
 pub(super) mod control {
     /// The peer is told by an event.
     pub(in super::super) const SOLICITED: u8 = 0x02;
@@ -47,13 +47,11 @@ pub(super) struct Control {
     pub(super) opmod_idx_opcode: Be32,
     /// Queue pair (24 bits), units (8).
     pub(super) qpn_ds: Be32,
-    /// Signature (8 bits), 0 (16), flags of [`control`] (8).
-    pub(super) fm_ce_se: Be32,
-    /// Immediate data or a key.
-    pub(super) imm: Be32,
+    /// Two fields: signature (8 bits), 0 (16), flags of [`control`] (8); and immediate data or a key.
+    pub(super) fm_ce_se_imm: u64,
 }
 
-/// Where the flags of [`Control::fm_ce_se`] lie.
+/// Where the flags of [`Control::fm_ce_se_imm`] lie.
 pub(super) const FM_CE_SE: usize = 11;
 
 /// The peer's memory (`struct mlx5_wqe_raddr_seg`).
@@ -61,8 +59,8 @@ pub(super) const FM_CE_SE: usize = 11;
 #[repr(C)]
 pub(super) struct RemoteAddress {
     pub(super) raddr: Be64,
-    pub(super) rkey: Be32,
-    pub(super) reserved: Be32,
+    /// Two fields: the key, and 0.
+    pub(super) rkey_reserved: u64,
 }
 
 /// The operands of an atomic operation (`struct mlx5_wqe_atomic_seg`).
@@ -260,7 +258,7 @@ mod tests {
     #[test]
     fn segments_have_the_sizes_and_places_that_the_device_expects() {
         assert_eq!(size_of::<Control>(), UNIT);
-        assert_eq!(offset_of!(Control, fm_ce_se) + 3, FM_CE_SE);
+        assert_eq!(offset_of!(Control, fm_ce_se_imm) + 3, FM_CE_SE);
         assert_eq!(size_of::<RemoteAddress>(), UNIT);
         assert_eq!(size_of::<AtomicOperands>(), UNIT);
         assert_eq!(size_of::<Data>(), UNIT);

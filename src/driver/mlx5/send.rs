@@ -509,8 +509,7 @@ unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u32, h
     let control = Control {
         opmod_idx_opcode: Be32::new(u32::from(post as u16) << 8 | u32::from(head.opcode)),
         qpn_ds: Be32::new(qpn | head.units),
-        fm_ce_se: Be32::from_bytes(flags.to_ne_bytes()),
-        imm: head.imm,
+        fm_ce_se_imm: word(Be32::from_bytes(flags.to_ne_bytes()), head.imm),
     };
     // SAFETY: by this function's contract.
     unsafe { request.cast::<Control>().write(control) };
@@ -629,6 +628,12 @@ pub(super) unsafe fn put<T>(at: NonNull<u8>, segment: T) -> NonNull<u8> {
     }
 }
 
+/// Two fields that one store writes: one of them is 0 in most requests.
+#[inline(always)]
+fn word(first: Be32, second: Be32) -> u64 {
+    zerocopy::transmute!([first, second])
+}
+
 /// # Safety
 ///
 /// There is room for the segment.
@@ -636,8 +641,7 @@ pub(super) unsafe fn put<T>(at: NonNull<u8>, segment: T) -> NonNull<u8> {
 unsafe fn put_remote(at: NonNull<u8>, remote: Remote) -> NonNull<u8> {
     let segment = RemoteAddress {
         raddr: Be64::new(remote.address),
-        rkey: Be32::new(remote.rkey.0),
-        reserved: Be32::ZERO,
+        rkey_reserved: word(Be32::new(remote.rkey.0), Be32::ZERO),
     };
     // SAFETY: by this function's contract.
     unsafe { put(at, segment) }

@@ -9,7 +9,7 @@ use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::types::QpCap;
 use zerocopy::FromZeros;
 
-use super::super::cq::{Cq, CqCore};
+use super::super::cq::{Completion, Cq, CqCore};
 use super::super::entries::{Entries, View};
 use super::super::format::{Be16, Be32, Cqe, OP_OWN};
 use super::super::memory::{Memory, Record, Records};
@@ -55,6 +55,17 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
             _core: core,
         },
     )
+}
+
+/// The next completion.
+pub(super) fn take(cq: &mut Cq) -> Option<Completion> {
+    let mut moved = false;
+    let completion = cq.take(&mut moved);
+    assert!(
+        moved || completion.is_none(),
+        "a completion that is not given back"
+    );
+    completion
 }
 
 /// The device's end of a completion queue.

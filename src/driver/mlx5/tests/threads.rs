@@ -6,7 +6,7 @@ use std::thread;
 use uverbs_uapi::enums::QpType;
 
 use super::super::format::cqe;
-use super::device::{Pair, cap, completion, cq};
+use super::device::{Pair, cap, completion, cq, take};
 use crate::wr::PostError;
 
 /// Would catch ids that the poller sees before they are written or after they were overwritten, requests that are
@@ -53,7 +53,7 @@ fn posters_do_not_disturb_the_poller() {
         let mut next = [3_u64; POSTERS];
         loop {
             let last = done.load(Ordering::Acquire);
-            while let Some(taken) = cq.take() {
+            while let Some(taken) = take(&mut cq) {
                 let (poster, request) =
                     ((taken.wr_id() >> 32) as usize, taken.wr_id() & 0xffff_ffff);
                 assert_eq!(request, next[poster]);

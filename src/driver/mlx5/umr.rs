@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use uverbs_uapi::flags::AccessFlags;
 
-use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UmrControl};
+use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UNIT, UmrControl};
 use super::send::put;
 use crate::key::RemoteKey;
 use crate::wr::{Bind, PostError};
@@ -46,6 +46,9 @@ const RIGHTS: [(AccessFlags, u8); 4] = [
 const FREE: u8 = 1 << 6;
 /// In the queue pair's place: any.
 const ANY_QP: u32 = 0xff_ffff;
+
+/// Units of a translation of one entry: the device takes whole blocks of them (`MLX5_IB_UMR_XLT_ALIGNMENT`).
+const TRANSLATION_UNITS: u16 = (BLOCK / UNIT) as u16;
 
 /// The bytes of the largest such request without its control segment.
 pub(super) const MOST_BYTES: usize = size_of::<UmrControl>() + size_of::<MkeyContext>() + BLOCK;
@@ -123,8 +126,7 @@ pub(super) unsafe fn put_bind(at: NonNull<u8>, qpn: u32, bind: Bind) -> NonNull<
         | mask::ATOMIC;
     let control = UmrControl {
         flags,
-        // One entry: two of half the size would be one unit as well, so this is the count of units.
-        klm_octowords: Be16::new(1),
+        klm_octowords: Be16::new(TRANSLATION_UNITS),
         mkey_mask: Be64::new(fields),
         ..EMPTY_CONTROL
     };

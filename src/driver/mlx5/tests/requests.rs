@@ -186,8 +186,8 @@ fn key_changes_say_what_changes() {
         .unwrap();
     let bytes = pair.sent(0, 192);
     assert_eq!(bytes[..16], control(0, 0x25, 12, 0, 0x1201));
-    // Inline, offset, must be free; one unit; length, start, key, QP, rights, free.
-    assert_eq!(bytes[16..22], [0xb0, 0, 0, 0, 0, 1]);
+    // Inline, offset, must be free; the block of units; length, start, key, QP, rights, free.
+    assert_eq!(bytes[16..22], [0xb0, 0, 0, 0, 0, 4]);
     assert_eq!(bytes[24..32], 0x203c_6041_u64.to_be_bytes());
     assert_eq!(bytes[64..67], [0, 0, 0x30]);
     assert_eq!(bytes[68..72], [QPN.to_be_bytes()[1], 0x34, 0x56, 0x02]);

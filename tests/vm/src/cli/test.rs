@@ -15,7 +15,7 @@ use crate::guest::protocol::Network;
 use crate::hca::{self, Hca};
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
-use crate::suite::{self, Ground, Limits, Program};
+use crate::suite::{self, Ground, Limits, Program, Suite};
 use crate::support;
 
 /// Run all tests: those of the host, then those of the guest on each kernel, on soft-RoCE and on the adapter
@@ -85,9 +85,9 @@ impl Test {
         let build = |ground| suite::programs(store.workspace(), &suites, ground);
         if hca.is_none() {
             let [one, two] = [Ground::SoftRoce, Ground::TwoHosts].map(build);
-            self.on_kernels(&store, &Place::One, &one?, &mut groups);
+            self.on_kernels(&store, &suites, (&Place::One, &one?), &mut groups);
             let mut wired = Vec::new();
-            self.on_kernels(&store, &Place::Two, &two?, &mut wired);
+            self.on_kernels(&store, &suites, (&Place::Two, &two?), &mut wired);
             // In the tables a kernel is one column.
             for (group, more) in groups[of_host..].iter_mut().zip(wired) {
                 group.cases.extend(more.cases);
@@ -103,12 +103,12 @@ impl Test {
         let programs = build(Ground::Adapter)?;
         for hca in &adapters {
             let place = Place::Adapter(hca.clone());
-            self.on_kernels(&store, &place, &programs, &mut groups);
+            self.on_kernels(&store, &suites, (&place, &programs), &mut groups);
         }
         let pairs = build(Ground::Pair)?;
         for hca in adapters {
             let place = Place::Adapter(hca.shared_by(2));
-            self.on_kernels(&store, &place, &pairs, &mut groups);
+            self.on_kernels(&store, &suites, (&place, &pairs), &mut groups);
         }
         if let Some(path) = &self.support {
             fs::write(path, support::page(&groups[of_host..soft], &groups[soft..]))
@@ -127,8 +127,8 @@ impl Test {
     fn on_kernels(
         &self,
         store: &Store,
-        place: &Place,
-        programs: &[Program],
+        suites: &[Suite],
+        (place, programs): (&Place, &[Program]),
         groups: &mut Vec<Group>,
     ) {
         if programs.is_empty() {
@@ -138,12 +138,18 @@ impl Test {
         groups.extend(
             kernels
                 .into_iter()
-                .map(|kernel| self.on_kernel(store, kernel, place, programs)),
+                .map(|kernel| self.on_kernel(store, suites, kernel, (place, programs))),
         );
     }
 
     /// The guest's tests on one kernel. A kernel that cannot be had or booted is a failure, and the others go on.
-    fn on_kernel(&self, store: &Store, kernel: &str, place: &Place, programs: &[Program]) -> Group {
+    fn on_kernel(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        kernel: &str,
+        (place, programs): (&Place, &[Program]),
+    ) -> Group {
         let limits = Limits {
             filters: self.names.clone(),
             test: Duration::from_secs(self.test_timeout),
@@ -156,6 +162,7 @@ impl Test {
                 .prepare_with_adapter(store, kernel, hca.clone()),
         };
         let run = prepared.and_then(|(parts, options)| {
+            suite::compile_c_programs(store, suites, &parts.tools.root)?;
             suite::run_in_guest(store, &parts, &options, programs, &limits)
         });
         run.unwrap_or_else(|error| {

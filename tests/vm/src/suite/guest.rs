@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Kind, Program};
+use super::{Kind, Program, c};
 use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Network, Spec};
 use crate::guest::{self, Guest, Options, Outcome};
@@ -203,7 +203,11 @@ impl Run<'_> {
         }
         let path = program.path.display().to_string();
         let directory = program.directory.display().to_string();
-        let extra = [("CARGO_MANIFEST_DIR".to_owned(), directory.clone())];
+        let c_programs = c::directory(self.store).display().to_string();
+        let extra = [
+            ("CARGO_MANIFEST_DIR".to_owned(), directory.clone()),
+            (c::VARIABLE.to_owned(), c_programs),
+        ];
         let spec = Spec {
             words: std::iter::once(path)
                 .chain(arguments.iter().map(|&word| word.to_owned()))

@@ -17,13 +17,18 @@ impl Device {
     pub(crate) fn create_xsrq(
         &self,
         fd: &CommandFd,
-        mut command: CreateSrq,
+        command: CreateSrq,
         _buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, u32)> {
-        #[cfg(feature = "rxe")]
-        if matches!(self, Device::Rxe) {
-            command.driver = super::rxe::srq_data();
-        }
+        let command = match self {
+            #[cfg(feature = "rxe")]
+            Device::Rxe => CreateSrq {
+                driver: super::rxe::srq_data(),
+                ..command
+            },
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => command,
+        };
         let handle = fd.execute(&command)?.handle;
         // Whatever becomes of it, it is of no use here.
         let _ = fd.execute(&DestroySrq(handle));

@@ -409,7 +409,7 @@ impl<M: Memory> Mr<M> {
     /// # Errors
     ///
     /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back.
-    /// A device that has been removed is no error: the memory is free by then. Manual page: `ibv_dereg_mr(3)`.
+    /// A device that has been removed is no error: the kernel has let go of the memory by then. Manual page: `ibv_dereg_mr(3)`.
     pub fn deregister(self) -> Result<M, DestroyError<Mr<M>>> {
         self.held.release().map_err(|(held, error)| DestroyError {
             object: Self { held },

@@ -8,6 +8,9 @@ mod cq;
 #[path = "../device/mod.rs"]
 mod device;
 mod dmabuf;
+#[path = "../hca/mod.rs"]
+#[expect(dead_code, reason = "what adapter there is says `device`")]
+mod hca;
 mod lacking;
 mod many;
 mod mr;
@@ -15,6 +18,7 @@ mod mw;
 mod native_mr;
 mod opcodes;
 mod qp;
+mod refusal;
 mod resource;
 mod shapes;
 mod srq;
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
         native_mr::tests(),
         opcodes::tests(),
         qp::tests(),
+        refusal::tests(),
         resource::tests(),
         shapes::tests(),
         srq::tests(),

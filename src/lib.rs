@@ -52,6 +52,7 @@ mod import;
 mod key;
 mod mr;
 mod mw;
+mod owned;
 mod pd;
 mod qp;
 mod query;

@@ -14,7 +14,8 @@ use crate::command::{
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::RecvQueue;
-use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 
@@ -59,7 +60,7 @@ impl WqBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`] if the device has no work queues, as rxe; a number exceeds the device's limits; the CQ
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no work queues, as rxe; a number exceeds the device's limits; the CQ
     /// belongs to another context. Manual page: `ibv_create_wq(3)`.
     pub fn create(self) -> Result<Wq> {
         let Self {
@@ -93,10 +94,9 @@ impl WqBuilder<'_> {
                 .driver()
                 .create_wq(context.fd(), command, pd.buffers())?;
         let shared = WqShared {
-            handle,
+            object: Owned::new(context, DestroyWq(handle)),
             wqn,
             id,
-            alive: true,
             pd: pd.user(User::Wq),
             _cq: Arc::clone(cq.shared()),
         };
@@ -109,37 +109,11 @@ impl WqBuilder<'_> {
 
 /// What a work queue shares with the tables that it is in.
 pub(crate) struct WqShared {
-    handle: WqHandle,
+    object: Owned<DestroyWq>,
     wqn: u32,
     id: u64,
-    /// False once the kernel object is gone.
-    alive: bool,
     pd: PdUse,
     _cq: Arc<CqShared>,
-}
-
-impl WqShared {
-    fn subject(&self) -> Subject {
-        Subject::numbered("WQ", self.handle.0.into())
-    }
-
-    fn destroy(&mut self) -> Result<()> {
-        // The answer counts the events that were read; see `Cq` on why there is nothing to wait for.
-        self.pd.context().fd().execute(&DestroyWq(self.handle))?;
-        self.alive = false;
-        Ok(())
-    }
-}
-
-impl Drop for WqShared {
-    fn drop(&mut self) {
-        if self.alive
-            && let Err(error) = self.destroy()
-        {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "a WQ could not be destroyed when it was dropped");
-        }
-    }
 }
 
 /// A work queue of the receive kind.
@@ -152,12 +126,12 @@ pub struct Wq {
 impl Wq {
     /// The context that it was created in.
     pub fn context(&self) -> &Context {
-        self.shared.pd.context()
+        self.shared.object.context()
     }
 
     /// The kernel's handle.
     pub fn handle(&self) -> WqHandle {
-        self.shared.handle
+        self.shared.object.command().0
     }
 
     /// The device's number of it.
@@ -217,7 +191,7 @@ impl Wq {
     fn modify(&self, core: abi::ExModifyWq) -> Result<()> {
         let command = ModifyWq {
             core: abi::ExModifyWq {
-                wq_handle: self.shared.handle.0,
+                wq_handle: self.handle().0,
                 ..core
             },
             driver: DriverData::default(),
@@ -230,22 +204,17 @@ impl Wq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while tables lead to it. The error gives the queue back. Manual page: `ibv_destroy_wq(3)`.
-    pub fn destroy(self) -> Result<(), DestroyError<Wq>> {
-        let Wq { queue, shared } = self;
-        let (shared, error) = match Arc::try_unwrap(shared) {
-            Ok(mut shared) => match shared.destroy() {
-                Ok(()) => return Ok(()),
-                Err(error) => (Arc::new(shared), error),
-            },
-            Err(shared) => {
-                let by = "indirection tables lead to it";
-                let error = Error::new(Verb::DestroyWq, shared.subject(), Cause::Busy(by.into()));
-                (shared, error)
+    /// [`Cause::Busy`](crate::Cause::Busy) while tables lead to it. The error gives the queue back. Manual page: `ibv_destroy_wq(3)`.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Wq>> {
+        let result = match Arc::get_mut(&mut self.shared) {
+            Some(shared) => shared.object.destroy(),
+            None => {
+                let by = "indirection tables lead to it".into();
+                Err(self.shared.object.busy(by))
             }
         };
-        Err(DestroyError {
-            object: Wq { queue, shared },
+        result.map_err(|error| DestroyError {
+            object: self,
             error,
         })
     }
@@ -267,7 +236,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`] if the device has no tables; the number is not a power of two or more than the device's
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no tables; the number is not a power of two or more than the device's
     /// ([`RssCaps`](crate::uapi::types::RssCaps)); a queue belongs to another context. Manual page:
     /// `ibv_create_rwq_ind_table(3)`.
     pub fn create_indirection_table<'a>(
@@ -284,20 +253,18 @@ impl Context {
             let given = queues.len();
             return refuse(format!("{given} WQs: not a power of two up to {most}"));
         }
-        let foreign = |wq: &&Arc<WqShared>| wq.pd.context().raw_fd() != self.raw_fd();
+        let foreign = |wq: &&Arc<WqShared>| wq.object.context().raw_fd() != self.raw_fd();
         if queues.iter().any(foreign) {
             return refuse("a WQ belongs to another context".into());
         }
         let command = CreateRwqIndTable {
             log_size: queues.len().trailing_zeros(),
-            wqs: queues.iter().map(|wq| wq.handle).collect(),
+            wqs: queues.iter().map(|wq| wq.object.command().0).collect(),
         };
         let (handle, number) = self.fd().execute(&command)?;
         Ok(IndirectionTable {
-            handle,
+            object: Owned::new(self, DestroyRwqIndTable(handle)),
             number,
-            alive: true,
-            context: self.clone(),
             _queues: queues.into_iter().cloned().collect(),
         })
     }
@@ -305,18 +272,15 @@ impl Context {
 
 /// A table that spreads packets over work queues. It keeps them alive.
 pub struct IndirectionTable {
-    handle: RwqIndTblHandle,
+    object: Owned<DestroyRwqIndTable>,
     number: u32,
-    /// False once the kernel object is gone.
-    alive: bool,
-    context: Context,
     _queues: Vec<Arc<WqShared>>,
 }
 
 impl IndirectionTable {
     /// The kernel's handle.
     pub fn handle(&self) -> RwqIndTblHandle {
-        self.handle
+        self.object.command().0
     }
 
     /// The device's number of it.
@@ -331,36 +295,17 @@ impl IndirectionTable {
     /// The kernel refuses, such as while queue pairs use it; the error gives it back. Manual page:
     /// `ibv_destroy_rwq_ind_table(3)`.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.end().map_err(|error| DestroyError {
+        self.object.destroy().map_err(|error| DestroyError {
             object: self,
             error,
         })
-    }
-
-    fn end(&mut self) -> Result<()> {
-        if self.alive {
-            self.context
-                .fd()
-                .execute(&DestroyRwqIndTable(self.handle))?;
-            self.alive = false;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for IndirectionTable {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "an indirection table could not be destroyed when it was dropped");
-        }
     }
 }
 
 impl fmt::Debug for IndirectionTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IndirectionTable")
-            .field("handle", &self.handle.0)
+            .field("handle", &self.handle().0)
             .field("number", &self.number)
             .finish()
     }

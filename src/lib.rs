@@ -80,7 +80,7 @@ pub use device::{
     MrResource, Netdev, NodeType, PdResource, PhysicalState, Port, PortState, QpResource,
     ResourceCount, ResourceOwner, Resources, SrqResource, devices, find,
 };
-pub use dm::Dm;
+pub use dm::{Dm, ImportedDm};
 pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};
 pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 pub use event::{AsyncEvent, AsyncEvents, EventSource};

@@ -46,6 +46,11 @@ impl<D: Command> Owned<D> {
         Ok(())
     }
 
+    /// Leaves it to others.
+    pub(crate) fn leave(&mut self) {
+        self.alive = false;
+    }
+
     /// The error of destroying it while something of this process still needs it.
     pub(crate) fn busy(&self, by: String) -> Error {
         Error::new(D::VERB, self.destroy.subject(), Cause::Busy(by.into()))

@@ -74,6 +74,17 @@ impl Device {
         fd.execute(command)
     }
 
+    /// Checks with the driver what the kernel's list of handles has told, and asks for the length in bytes.
+    pub(crate) fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<u64> {
+        #[cfg(feature = "mlx5")]
+        if matches!(self, Device::Mlx5(_)) {
+            return super::mlx5::import_dm(fd, handle);
+        }
+        // No kernel lists device memory of these, so nobody comes here: the generic ABI could not tell the length.
+        let _ = (fd, handle);
+        Err(self.lacks(Verb::ImportDm, "import of device memory"))
+    }
+
     /// Creates a flow rule.
     pub(crate) fn create_flow(&self, fd: &CommandFd, command: &CreateFlow) -> Result<FlowHandle> {
         fd.execute(command)

@@ -7,6 +7,7 @@
 mod cq;
 #[path = "../device/mod.rs"]
 mod device;
+mod devinfo;
 mod dmabuf;
 #[path = "../hca/mod.rs"]
 #[expect(dead_code, reason = "what adapter there is says `device`")]
@@ -33,6 +34,7 @@ use libtest_mimic::Arguments;
 fn main() -> ExitCode {
     let tests = [
         cq::tests(),
+        devinfo::tests(),
         dmabuf::tests(),
         lacking::tests(),
         many::tests(),

@@ -37,6 +37,8 @@ pub trait MwKind: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
 pub enum Type1 {}
 
 /// Windows that belong to the queue pair that they were bound on.
+///
+/// Invalidate or [free](Mw::dealloc) them before that queue pair is destroyed or dropped, as [`Mw`] says.
 #[derive(Clone, Copy, Debug)]
 pub enum Type2 {}
 
@@ -75,6 +77,13 @@ impl Pd {
 /// A memory window.
 ///
 /// Dropping it frees it, and takes what it was bound to back from peers.
+///
+/// A bound window of [`Type2`] is to go, or to be invalidated, before the queue pair that it was bound on. soft-RoCE's window
+/// holds on to its queue pair, and whoever destroys or drops that waits for the window to let go: nearly a minute, seen on Linux 7.2
+/// (`rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in `rxe_pool.c`). In a struct that has both, the field of the window stands before
+/// that of the queue pair. This library does not refuse it, since it cannot know: a bind may have failed, and a window may have been
+/// invalidated by the peer ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
+/// ([`Batch::local_inv`](crate::Batch::local_inv)), after all of which the queue pair may go.
 pub struct Mw<K: MwKind> {
     object: Owned<DeallocMw>,
     rkey: RemoteKey,

@@ -36,6 +36,7 @@ mod counters;
 mod cq;
 mod device;
 mod dm;
+mod dmah;
 mod domain;
 mod driver;
 mod error;
@@ -81,6 +82,7 @@ pub use device::{
     ResourceCount, ResourceOwner, Resources, SrqResource, devices, find,
 };
 pub use dm::{Dm, ImportedDm};
+pub use dmah::{DmaHints, Dmah, HintedMemory};
 pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};
 pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 pub use event::{AsyncEvent, AsyncEvents, EventSource};
@@ -113,6 +115,6 @@ pub use uverbs_uapi::flags::{
     QpAttrMask, QpCreateFlags, QueryPortFlags, WcFlags, WqFlags,
 };
 pub use wc::{Completion, CompletionError};
-pub use wq::{IndirectionTable, Wq, WqBuilder};
+pub use wq::{IndirectionTable, RssQp, Wq, WqBuilder};
 pub use wr::{Placement, PostError};
 pub use xrcd::{XrcTarget, Xrcd, XrcdFile};

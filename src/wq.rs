@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use uverbs_uapi::enums::WqState;
 use uverbs_uapi::flags::{WqAttrMask, WqFlags};
-use uverbs_uapi::handle::{RwqIndTblHandle, WqHandle};
+use uverbs_uapi::handle::{QpHandle, RwqIndTblHandle, WqHandle};
 use uverbs_uapi::write as abi;
 
 use crate::command::{
-    CreateRwqIndTable, CreateWq, DestroyRwqIndTable, DestroyWq, DriverData, ModifyWq,
+    Command, CreateRssQp, CreateRwqIndTable, CreateWq, DestroyQp, DestroyRwqIndTable, DestroyWq,
+    DriverData, ModifyWq,
 };
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
@@ -262,40 +263,86 @@ impl Context {
             wqs: queues.iter().map(|wq| wq.object.command().0).collect(),
         };
         let (handle, number) = self.fd().execute(&command)?;
-        Ok(IndirectionTable {
+        Ok(IndirectionTable(Arc::new(TableShared {
             object: Owned::new(self, DestroyRwqIndTable(handle)),
             number,
             _queues: queues.into_iter().cloned().collect(),
-        })
+        })))
     }
 }
 
-/// A table that spreads packets over work queues. It keeps them alive.
-pub struct IndirectionTable {
+/// What an indirection table shares with the queue pairs that receive by it.
+struct TableShared {
     object: Owned<DestroyRwqIndTable>,
     number: u32,
     _queues: Vec<Arc<WqShared>>,
 }
 
+/// A table that spreads packets over work queues. It keeps them alive.
+pub struct IndirectionTable(Arc<TableShared>);
+
 impl IndirectionTable {
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        self.0.object.context()
+    }
+
     /// The kernel's handle.
     pub fn handle(&self) -> RwqIndTblHandle {
-        self.object.command().0
+        self.0.object.command().0
     }
 
     /// The device's number of it.
     pub fn number(&self) -> u32 {
-        self.number
+        self.0.number
+    }
+
+    /// Creates a queue pair for raw packets that has no queues itself: what it receives is spread over the table's.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported): how packets are spread (`rx_hash_conf` of
+    /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends so far; where the driver has
+    /// none, as on rxe, the kernel refuses. The PD belongs to another context. Manual page: `ibv_create_qp_ex(3)`.
+    pub fn create_qp(&self, pd: &Pd) -> Result<RssQp> {
+        let context = self.context();
+        let id = context.new_id();
+        let command = CreateRssQp {
+            pd: pd.handle(),
+            table: self.handle(),
+            user_handle: id,
+            event_fd: context.event_fd()?,
+            driver: DriverData::default(),
+        };
+        if pd.context().raw_fd() != context.raw_fd() {
+            let why = "the PD belongs to another context than the indirection table";
+            return Err(Error::invalid(Verb::CreateQp, command.subject(), why));
+        }
+        let (handle, qpn) = context.driver().create_rss_qp(context.fd(), &command)?;
+        Ok(RssQp {
+            object: Owned::new(context, DestroyQp(handle)),
+            qpn,
+            id,
+            _pd: pd.user(User::Qp),
+            _table: Arc::clone(&self.0),
+        })
     }
 
     /// Destroys the table.
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while queue pairs use it; the error gives it back. Manual page:
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error gives it back. Manual page:
     /// `ibv_destroy_rwq_ind_table(3)`.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
+        let result = match Arc::get_mut(&mut self.0) {
+            Some(shared) => shared.object.destroy(),
+            None => {
+                let users = Arc::strong_count(&self.0) - 1;
+                Err(self.0.object.busy(format!("{users} QPs receive by it")))
+            }
+        };
+        result.map_err(|error| DestroyError {
             object: self,
             error,
         })
@@ -306,7 +353,55 @@ impl fmt::Debug for IndirectionTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IndirectionTable")
             .field("handle", &self.handle().0)
-            .field("number", &self.number)
+            .field("number", &self.number())
+            .finish()
+    }
+}
+
+/// A queue pair that receives raw packets into the work queues of an [`IndirectionTable`], which it keeps alive.
+pub struct RssQp {
+    object: Owned<DestroyQp>,
+    qpn: u32,
+    id: u64,
+    _pd: PdUse,
+    _table: Arc<TableShared>,
+}
+
+impl RssQp {
+    /// The kernel's handle.
+    pub fn handle(&self) -> QpHandle {
+        self.object.command().0
+    }
+
+    /// The device's number of it.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The number by which events name it; unique in its context.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, such as while flow rules lead to it; the error gives it back. Manual page:
+    /// `ibv_destroy_qp(3)`.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        self.object.destroy().map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
+    }
+}
+
+impl fmt::Debug for RssQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RssQp")
+            .field("handle", &self.handle().0)
+            .field("qpn", &self.qpn)
             .finish()
     }
 }

@@ -6,8 +6,8 @@ use uverbs_uapi::handle::{DmHandle, FlowHandle, QpHandle, SrqHandle, WqHandle};
 use super::{Device, RecvQueue, SrqBacking};
 use crate::alloc::Buffers;
 use crate::command::{
-    AllocDm, CommandFd, CreateFlow, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq, DestroyWq,
-    ModifyWq,
+    AllocDm, CommandFd, CreateFlow, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq,
+    DestroyWq, ModifyWq,
 };
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -53,6 +53,21 @@ impl Device {
             Subject::the(what),
             "the kernel has them, and this library's driver for the device lacks their rings",
         )
+    }
+
+    /// Creates a queue pair over an indirection table.
+    pub(crate) fn create_rss_qp(
+        &self,
+        fd: &CommandFd,
+        command: &CreateRssQp,
+    ) -> Result<(QpHandle, u32)> {
+        #[cfg(feature = "mlx5")]
+        if matches!(self, Device::Mlx5(_)) {
+            // The kernel's driver would take what it finds in place of the hash for one of an ordinary queue pair.
+            let what = "queue pairs over indirection tables";
+            return Err(self.lacks(Verb::CreateQp, what));
+        }
+        fd.execute(command)
     }
 
     /// Changes a work queue.

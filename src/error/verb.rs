@@ -144,6 +144,10 @@ verbs! {
     AllocDm = "alloc_dm",
     /// Frees memory of the device's own.
     FreeDm = "free_dm",
+    /// Allocates a DMA handle.
+    AllocDmah = "alloc_dmah",
+    /// Frees a DMA handle.
+    FreeDmah = "dealloc_dmah",
     /// Imports device memory by its handle.
     ImportDm = "import_dm",
     /// Registers memory of the device's own.

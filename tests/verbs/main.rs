@@ -4,6 +4,7 @@
 //! Each module lists its tests; what a kernel or a device does not have is ignored with the reason, after the refusal has
 //! been looked at.
 
+mod beyond;
 mod cq;
 #[path = "../device/mod.rs"]
 mod device;
@@ -33,6 +34,7 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let tests = [
+        beyond::tests(),
         cq::tests(),
         devinfo::tests(),
         dmabuf::tests(),

@@ -572,8 +572,8 @@ const BREACHES: [Breach; 8] = [
         what: "a FETCH_ADD with an unknown key",
         post: |pair| {
             let at = unknown_key(pair.b.mr.remote()).slice(..8)?;
-            // SAFETY: as above.
             post(pair, |batch, own| {
+                // SAFETY: as above.
                 Ok(unsafe { batch.fetch_add(own, at, 1)? })
             })
         },

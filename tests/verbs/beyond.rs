@@ -44,7 +44,7 @@ fn dma_handles() -> Result {
 
     // A region cannot name one either: the kernel has no such kind of object for the driver, or no such method yet.
     let pd = context.alloc_pd()?;
-    let memory = vec![0u8; 64];
+    let memory = [0u8; 64];
     let (mut lkey, mut rkey) = (0u32, 0u32);
     use attr::reg_mr as id;
     let attributes = [

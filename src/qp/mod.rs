@@ -568,7 +568,8 @@ impl<T: Transport> Qp<T> {
         Ok(Self { send, recv, shared })
     }
 
-    /// Destroys the queue pair. Requests in flight are forgotten without completion.
+    /// Destroys the queue pair. Requests in flight are forgotten without completion. Memory windows of type 2 that are bound on
+    /// it should go first: soft-RoCE waits for them, see [`Mw`](crate::Mw).
     ///
     /// # Errors
     ///

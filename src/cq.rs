@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use uverbs_uapi::flags::CqCreateFlags;
@@ -200,7 +200,7 @@ impl Drop for CqShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "a CQ could not be destroyed when it was dropped");
-            mem::forget(self.backing.clone());
+            let _kept = ManuallyDrop::new(self.backing.clone());
         }
         if let Some(channel) = &self.channel {
             channel.forget_events(self.id);

@@ -4,7 +4,7 @@
 //! object alive; the ring goes with this handle.
 
 use std::fmt;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use uverbs_uapi::flags::SrqAttrMask;
@@ -221,7 +221,7 @@ impl Drop for SrqShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "an SRQ could not be destroyed when it was dropped");
-            mem::forget(self.backing.clone());
+            let _kept = ManuallyDrop::new(self.backing.clone());
         }
     }
 }

@@ -6,9 +6,9 @@
 
 use std::fmt;
 
+use uverbs_uapi::enums::FlushLevel;
 #[cfg(feature = "rxe")]
 use uverbs_uapi::enums::WrOpcode;
-use uverbs_uapi::enums::FlushLevel;
 use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags, FlushPlacement};
 
 use crate::driver::Ah;

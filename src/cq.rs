@@ -28,6 +28,7 @@ pub struct CqBuilder<'a> {
     channel: Option<&'a CompletionChannel>,
     comp_vector: u32,
     flags: CqCreateFlags,
+    entry_bytes: Option<u32>,
     domain: Option<&'a ParentDomain>,
 }
 
@@ -49,6 +50,7 @@ impl Context {
             channel: None,
             comp_vector: 0,
             flags: CqCreateFlags::empty(),
+            entry_bytes: None,
             domain: None,
         }
     }
@@ -80,6 +82,13 @@ impl<'a> CqBuilder<'a> {
         self
     }
 
+    /// Bytes of an entry, where the device has more than one size: 64 or 128 on mlx5, which otherwise takes that of the CPU's
+    /// cache line (`cqe_size` of `mlx5dv_create_cq(3)`).
+    pub fn entry_bytes(mut self, bytes: u32) -> Self {
+        self.entry_bytes = Some(bytes);
+        self
+    }
+
     /// Puts the queue on a parent domain: its ring lies where the domain's allocator says (`parent_domain` of
     /// `ibv_create_cq_ex(3)`).
     pub fn domain(mut self, domain: &'a ParentDomain) -> Self {
@@ -93,7 +102,7 @@ impl<'a> CqBuilder<'a> {
     ///
     /// As for [`Context::create_cq`]; besides, the vector does not exist, the channel is another context's, or the
     /// driver does not have what was asked for beyond ([`Cause::Unsupported`]): rxe has neither timestamps nor
-    /// queues that ignore overrun. Manual page: `ibv_create_cq_ex(3)`.
+    /// queues that ignore overrun, nor sizes of entries. Manual page: `ibv_create_cq_ex(3)`.
     pub fn create(self) -> Result<Cq> {
         let context = self.context;
         let subject = || Subject::named("CQ", format_args!("of {} entries", self.entries));
@@ -126,7 +135,8 @@ impl<'a> CqBuilder<'a> {
             driver: DriverData::default(),
         };
         let buffers = self.domain.and_then(|domain| domain.buffers());
-        let created = context.driver().create_cq(context.fd(), command, buffers);
+        let driver = context.driver();
+        let created = driver.create_cq(context.fd(), command, self.entry_bytes, buffers);
         let (handle, ring) = created.map_err(|error| {
             let error = with_flags(error, self.flags);
             context.with_limits(error, |device| {

@@ -122,8 +122,14 @@ impl Device {
     }
 
     /// The device's clock now, in its own ticks.
-    pub(crate) fn raw_clock(&self, _fd: &CommandFd) -> Result<u64> {
-        Err(self.lacks(Verb::QueryRtValues, "a clock that programs can read"))
+    pub(crate) fn raw_clock(&self, fd: &CommandFd) -> Result<u64> {
+        let clock = match self {
+            #[cfg(feature = "rxe")]
+            Device::Rxe => None,
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(device) => device.clock(fd)?,
+        };
+        clock.ok_or_else(|| self.lacks(Verb::QueryRtValues, "a clock that programs can read"))
     }
 
     /// The options for enhanced connection establishment that a queue pair has.
@@ -136,7 +142,7 @@ impl Device {
         Err(self.lacks(Verb::SetEce, "enhanced connection establishment"))
     }
 
-    fn lacks(&self, verb: Verb, what: &'static str) -> Error {
+    pub(super) fn lacks(&self, verb: Verb, what: &'static str) -> Error {
         Error::unsupported(
             verb,
             Subject::the("device"),

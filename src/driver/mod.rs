@@ -152,20 +152,26 @@ impl Device {
         }
     }
 
-    /// Creates a completion queue.
+    /// Creates a completion queue, with entries of so many bytes if they are told.
     pub(crate) fn create_cq(
         &self,
         fd: &CommandFd,
         command: CreateCq,
+        entry_bytes: Option<u32>,
         buffers: Option<&Buffers>,
     ) -> Result<(CqHandle, Cq)> {
         match self {
             #[cfg(feature = "rxe")]
-            Device::Rxe => {
-                rxe::create_cq(fd, command, buffers).map(|(handle, cq)| (handle, Cq::Rxe(cq)))
+            Device::Rxe => match entry_bytes {
+                None => rxe::create_cq(fd, command, buffers),
+                Some(_) => Err(self.lacks(
+                    Verb::CreateCq,
+                    "completion queues with entries of a chosen size",
+                )),
             }
+            .map(|(handle, cq)| (handle, Cq::Rxe(cq))),
             #[cfg(feature = "mlx5")]
-            Device::Mlx5(device) => mlx5::create_cq(device, fd, command, buffers)
+            Device::Mlx5(device) => mlx5::create_cq(device, fd, command, entry_bytes, buffers)
                 .map(|(handle, cq)| (handle, Cq::Mlx5(cq))),
         }
     }
@@ -182,9 +188,7 @@ impl Device {
             #[cfg(feature = "rxe")]
             (Device::Rxe, Cq::Rxe(cq)) => rxe::resize_cq(fd, command, cq, buffers),
             #[cfg(feature = "mlx5")]
-            (Device::Mlx5(device), Cq::Mlx5(cq)) => {
-                mlx5::resize_cq(device, fd, command, cq, buffers)
-            }
+            (Device::Mlx5(_), Cq::Mlx5(cq)) => mlx5::resize_cq(fd, command, cq, buffers),
             #[cfg(all(feature = "rxe", feature = "mlx5"))]
             _ => Err(foreign(Verb::ResizeCq)),
         }

@@ -12,7 +12,7 @@ use uverbs::{
 };
 
 use crate::device::device;
-use crate::support::{LIMIT, Pair, QUIET, Result, caps, fail, next, open, same, test};
+use crate::support::{LIMIT, Pair, QUIET, Result, caps, fail, ignore, next, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -24,6 +24,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("cq::too_small_is_refused", too_small_is_refused),
         test("cq::too_large_names_the_limit", too_large_names_the_limit),
         test("cq::resize_under_traffic", resize_under_traffic),
+        test("cq::entries_of_either_size", entries_of_either_size),
+        test(
+            "cq::timestamps_are_of_the_clock",
+            timestamps_are_of_the_clock,
+        ),
         test("cq::on_a_domain", on_a_domain),
         test(
             "cq::fields_are_read_when_asked_for",
@@ -161,6 +166,66 @@ fn resize_under_traffic() -> Result {
         taken += 5;
     }
     take(&mut pair.a_cq, taken..posted)
+}
+
+/// Catches a clock that is not that of the completions, or stands still.
+fn timestamps_are_of_the_clock() -> Result {
+    let context = open()?;
+    if device().is_rxe() {
+        return ignore("soft-RoCE has no clock, which lacking::clock holds it to");
+    }
+    same(
+        context.query_device()?.hca_core_clock > 0,
+        true,
+        "a frequency",
+    )?;
+    let cq = context.cq(8).timestamps(true).create()?;
+    let mut pair = Pair::<Rc>::reporting_to(cq, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+    let target = target(&pair)?;
+    let mut before = context.raw_clock()?;
+    for id in 0..3 {
+        complete(&mut pair, &target, id..id + 1)?;
+        let mut completions = pair.a_cq.poll()?;
+        let Some(completed) = completions.iter().next().and_then(|wc| wc.timestamp()) else {
+            return fail("no completion, or none with a timestamp");
+        };
+        drop(completions);
+        let after = context.raw_clock()?;
+        if !(before < completed && completed < after) {
+            return fail(format!("{before}, then {completed}, then {after}"));
+        }
+        before = after;
+    }
+    Ok(())
+}
+
+/// Catches entries that are looked for at the wrong distance, in rings of any size.
+fn entries_of_either_size() -> Result {
+    let context = open()?;
+    let refused = |bytes| context.cq(8).entry_bytes(bytes).create().err();
+    let Some(other) = refused(96) else {
+        return fail("entries of 96 bytes");
+    };
+    if device().is_rxe() {
+        return same(other.is_unsupported(), true, &other.to_string());
+    }
+    same(other.to_string().contains("96 bytes"), true, "what it says")?;
+    for bytes in [64, 128] {
+        let cq = context.cq(15).entry_bytes(bytes).create()?;
+        let mut pair = Pair::<Rc>::reporting_to(cq, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+        let target = target(&pair)?;
+        let mut id = 0;
+        // Three times round the ring, then in rings of other sizes.
+        for entries in [15, 63, 7] {
+            pair.a_cq.resize(entries)?;
+            for _ in 0..10 {
+                complete(&mut pair, &target, id..id + 5)?;
+                take(&mut pair.a_cq, id..id + 5)?;
+                id += 5;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Catches a ring that does not lie where the allocator said, and buffers that are not asked for anew or not given back

@@ -117,8 +117,14 @@ impl<T: StaticTransport + Connected> Pair<T> {
 
     /// A pair in this context, whose queue pairs give peers this access.
     pub(crate) fn on(context: &Context, access: Access) -> Result<Self> {
+        Self::reporting_to(context.create_cq(64)?, access)
+    }
+
+    /// A pair in the context of the first one's completion queue.
+    pub(crate) fn reporting_to(a_cq: Cq, access: Access) -> Result<Self> {
+        let context = a_cq.context().clone();
         let pd = context.alloc_pd()?;
-        let (a_cq, b_cq) = (context.create_cq(64)?, context.create_cq(64)?);
+        let b_cq = context.create_cq(64)?;
         let mut a = pd.create_qp::<T>(&a_cq, caps())?;
         let mut b = pd.create_qp::<T>(&b_cq, caps())?;
         let options = ConnectOptions {
@@ -134,7 +140,7 @@ impl<T: StaticTransport + Connected> Pair<T> {
             a_cq,
             b_cq,
             pd,
-            context: context.clone(),
+            context,
         })
     }
 

@@ -404,6 +404,11 @@ impl Cq {
         self.view.count()
     }
 
+    /// Bytes of an entry.
+    pub(super) fn entry_bytes(&self) -> usize {
+        self.view.entry_bytes()
+    }
+
     /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.
     ///
     /// # Errors

@@ -98,6 +98,11 @@ impl View {
         self.count
     }
 
+    /// Bytes of an entry.
+    pub(super) fn entry_bytes(self) -> usize {
+        self.size
+    }
+
     /// The entry at this index, which counts on round the ring.
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> NonNull<Cqe> {

@@ -12,6 +12,7 @@
 
 mod ah;
 mod barrier;
+mod clock;
 mod command;
 mod cq;
 mod directory;
@@ -28,11 +29,12 @@ mod tests;
 mod uar;
 mod umr;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
 use uverbs_uapi::mlx5::{
-    self as abi, AllocUcontextResp, AllocUctxFlags, CreateCqFlags, LibCaps, UarAllocType,
+    self as abi, AllocUcontextResp, AllocUcontextRespMask, AllocUctxFlags, CreateCqFlags, LibCaps,
+    UarAllocType,
 };
 
 pub(crate) use ah::{Ah, NOWHERE, create_ah};
@@ -44,6 +46,7 @@ pub(crate) use send::{SendBatch, SendQueue, SendSlot};
 pub(crate) use srq::{SrqRing, create_srq};
 pub(crate) use uar::Lease;
 
+use self::clock::Clock;
 use self::entries::Entries;
 use self::format::BLOCK;
 use self::memory::{Memory, Record, Records};
@@ -68,8 +71,11 @@ pub(crate) struct Device {
     common: Arc<Lease>,
     registers: Arc<Registers>,
     records: Records,
-    /// Bytes of a completion.
+    /// Bytes of a completion, if nothing else is asked for.
     cqe_size: usize,
+    /// Where in its page the clock lies, if there is one.
+    clock_offset: Option<u64>,
+    clock: OnceLock<Clock>,
 }
 
 /// What the device says of its rings.
@@ -156,6 +162,10 @@ impl Device {
             uar,
             registers: Arc::new(Registers::new(answer.bf_reg_size)),
             records: Records::default(),
+            clock_offset: AllocUcontextRespMask::from_bits_retain(answer.comp_mask)
+                .contains(AllocUcontextRespMask::CORE_CLOCK_OFFSET)
+                .then_some(answer.hca_core_clock_offset),
+            clock: OnceLock::new(),
             // One completion in a cache line: the device writes whole lines.
             cqe_size: if answer.cache_line_size == 128 {
                 2 * BLOCK
@@ -163,6 +173,19 @@ impl Device {
                 BLOCK
             },
         })
+    }
+
+    /// The device's clock now; None if it has none.
+    pub(crate) fn clock(&self, fd: &CommandFd) -> Result<Option<u64>> {
+        let Some(offset) = self.clock_offset else {
+            return Ok(None);
+        };
+        if let Some(clock) = self.clock.get() {
+            return Ok(Some(clock.read()));
+        }
+        let mapped = Clock::map(fd, offset)?;
+        // Two threads may come here at once: the first mapping stays.
+        Ok(Some(self.clock.get_or_init(|| mapped).read()))
     }
 
     /// The register for a queue pair, and whether others ring there as well.
@@ -209,12 +232,12 @@ fn entries(cqe: u32) -> Option<u32> {
     }
 }
 
-/// Memory for the entries of a completion queue.
-fn ring(device: &Device, count: u32, buffers: Option<&Buffers>) -> Result<Entries> {
+/// Memory for the entries of a completion queue, of so many bytes each.
+fn ring(count: u32, size: usize, buffers: Option<&Buffers>) -> Result<Entries> {
     let page = rustix::param::page_size();
-    let bytes = Entries::bytes(count, device.cqe_size).next_multiple_of(page);
+    let bytes = Entries::bytes(count, size).next_multiple_of(page);
     let memory = Memory::new(bytes, page, ResourceType::MLX5_CQ, buffers)?;
-    Ok(Entries::new(memory, count, device.cqe_size))
+    Ok(Entries::new(memory, count, size))
 }
 
 /// Creates a completion queue.
@@ -222,16 +245,26 @@ pub(crate) fn create_cq(
     device: &Device,
     fd: &CommandFd,
     mut command: CreateCq,
+    entry_bytes: Option<u32>,
     buffers: Option<&Buffers>,
 ) -> Result<(CqHandle, Cq)> {
     let refuse = || Error::os(Verb::CreateCq, command.subject(), Errno::INVAL);
+    let size = match entry_bytes {
+        None => device.cqe_size,
+        Some(64) => BLOCK,
+        Some(128) => 2 * BLOCK,
+        Some(other) => {
+            let what = format!("entries of {other} bytes: they have 64 or 128");
+            return Err(Error::invalid(Verb::CreateCq, command.subject(), what));
+        }
+    };
     let count = entries(command.cqe).ok_or_else(refuse)?;
-    let entries = ring(device, count, buffers)?;
+    let entries = ring(count, size, buffers)?;
     let record = Record::new(&device.records, buffers)?;
     let driver = abi::CreateCq {
         buf_addr: entries.address(),
         db_addr: record.address(),
-        cqe_size: device.cqe_size as u32,
+        cqe_size: size as u32,
         flags: CreateCqFlags::UAR_PAGE_INDEX.bits(),
         uar_page_index: device.uar.page_id() as u16,
         ..Default::default()
@@ -266,7 +299,6 @@ pub(crate) fn create_cq(
 
 /// Gives a completion queue a ring of another size.
 pub(crate) fn resize_cq(
-    device: &Device,
     fd: &CommandFd,
     mut command: ResizeCq,
     cq: &mut Cq,
@@ -284,12 +316,13 @@ pub(crate) fn resize_cq(
     if count == cq.count() {
         return Ok(());
     }
-    let new = ring(device, count, buffers)?;
+    let size = cq.entry_bytes();
+    let new = ring(count, size, buffers)?;
     command.cqe = count - 1;
     cq.resize(new, |new| {
         let driver = abi::ResizeCq {
             buf_addr: new.address(),
-            cqe_size: device.cqe_size as u16,
+            cqe_size: size as u16,
             ..Default::default()
         };
         command.driver = DriverData::input(&driver);

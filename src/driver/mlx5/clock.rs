@@ -1,0 +1,87 @@
+//! The device's clock: a counter of 64 bits in a page of its registers.
+
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use uverbs_uapi::mlx5::MmapCmd;
+
+use crate::command::CommandFd;
+use crate::error::{Error, Result, Subject, Verb};
+
+/// Bits of the index in a file offset that is counted in pages; above them is what it is an index of (`MLX5_IB_MMAP_CMD_SHIFT`).
+const INDEX_BITS: u32 = 8;
+/// Bytes of the mapping. The kernel offers the clock only where this is a page, so that no more registers are seen.
+const PAGE: usize = 4096;
+
+/// The mapped page.
+#[derive(Debug)]
+pub(super) struct Clock {
+    base: NonNull<u8>,
+    /// Where in the page the counter lies, a multiple of 4 that leaves it 8 bytes.
+    offset: usize,
+}
+
+// SAFETY: the mapping is owned, and what lies there is only read.
+unsafe impl Send for Clock {}
+// SAFETY: as above.
+unsafe impl Sync for Clock {}
+
+impl Clock {
+    /// Maps the clock, whose counter lies at this offset of its page.
+    pub(super) fn map(fd: &CommandFd, offset: u64) -> Result<Self> {
+        let subject = || Subject::the("device's clock");
+        let offset = usize::try_from(offset)
+            .ok()
+            .filter(|offset| offset.is_multiple_of(4) && *offset <= PAGE - size_of::<u64>())
+            .ok_or_else(|| {
+                let what = format!("a clock at offset {offset:#x} of its page");
+                Error::malformed(Verb::QueryRtValues, subject(), what)
+            })?;
+        let place = u64::from(MmapCmd::CORE_CLOCK.0) << INDEX_BITS;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                PAGE,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                fd.as_fd(),
+                place * PAGE as u64,
+            )
+        };
+        let base = base.map_err(|errno| Error::os(Verb::QueryRtValues, subject(), errno))?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| {
+            let what = "mapped at address 0".to_owned();
+            Error::malformed(Verb::QueryRtValues, subject(), what)
+        })?;
+        Ok(Self { base, offset })
+    }
+
+    /// The counter now.
+    pub(super) fn read(&self) -> u64 {
+        let half = |at: usize| {
+            // SAFETY: both halves lie in the page, aligned to 4, which `map` has seen to; the device allows reads of 4 bytes.
+            u32::from_be(unsafe {
+                self.base
+                    .add(self.offset + at)
+                    .cast::<u32>()
+                    .read_volatile()
+            })
+        };
+        loop {
+            let (high, low) = (half(0), half(4));
+            // Else the low half has run over in between.
+            if half(0) == high {
+                return u64::from(high) << 32 | u64::from(low);
+            }
+        }
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned. An error would mean that it was not mapped; there is nobody to tell.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), PAGE) };
+    }
+}

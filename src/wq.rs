@@ -158,7 +158,7 @@ impl Wq {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn recv(&mut self) -> RecvBatch<'_> {
-        RecvBatch::new(Some(&mut self.queue), self.shared.pd.tag(), None)
+        RecvBatch::new(Some(self.queue.batch()), self.shared.pd.tag(), None)
     }
 
     /// Takes the queue from one state to another.

@@ -3,7 +3,7 @@
 
 use uverbs_uapi::handle::{DmHandle, FlowHandle, QpHandle, SrqHandle, WqHandle};
 
-use super::{Device, RecvQueue, SrqBacking};
+use super::{Device, RecvQueue, SharedRecvQueue, SrqBacking};
 use crate::alloc::Buffers;
 use crate::command::{
     AllocDm, CommandFd, CreateFlow, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq,
@@ -17,13 +17,18 @@ impl Device {
     pub(crate) fn create_xsrq(
         &self,
         fd: &CommandFd,
-        mut command: CreateSrq,
+        command: CreateSrq,
         _buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, RecvQueue, SrqBacking, u32)> {
-        #[cfg(feature = "rxe")]
-        if matches!(self, Device::Rxe) {
-            command.driver = super::rxe::srq_data();
-        }
+    ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, u32)> {
+        let command = match self {
+            #[cfg(feature = "rxe")]
+            Device::Rxe => CreateSrq {
+                driver: super::rxe::srq_data(),
+                ..command
+            },
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => command,
+        };
         let handle = fd.execute(&command)?.handle;
         // Whatever becomes of it, it is of no use here.
         let _ = fd.execute(&DestroySrq(handle));

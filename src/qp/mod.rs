@@ -14,7 +14,7 @@ mod transport;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -395,7 +395,7 @@ impl Drop for QpShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "a QP could not be destroyed when it was dropped");
-            mem::forget(self.backing.clone());
+            let _kept = ManuallyDrop::new(self.backing.clone());
         }
     }
 }

@@ -8,15 +8,19 @@ mod hca;
 mod peers;
 
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use hca::Hca;
+use peers::pingpong::{NO_PROGRAM, Pingpong};
 
 /// The result of anything here.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// The device of each guest.
+const DEVICE: &str = "mlx5_0";
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -26,48 +30,87 @@ const PORT: u16 = 18515;
 const READY: u16 = 18600;
 
 fn main() -> ExitCode {
-    let tests = ["rc", "uc", "ud"]
-        .map(|transport| test(format!("pingpong::{transport}"), transport))
-        .into();
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    let games = [
+        ("pingpong", Whose::RdmaCore),
+        ("interop_with_our_server", Whose::OurServer),
+        ("interop_with_our_client", Whose::OurClient),
+    ];
+    let tests = games.into_iter().flat_map(|(name, whose)| {
+        ["rc", "uc", "ud"].map(|transport| test(format!("{name}::{transport}"), transport, whose))
+    });
+    libtest_mimic::run(&Arguments::from_args(), tests.collect()).exit_code()
 }
 
-fn test(name: String, transport: &'static str) -> Trial {
+/// Whose programs play.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// rdma-core's on both sides.
+    RdmaCore,
+    /// This project's as the server, rdma-core's as the client.
+    OurServer,
+    /// The other way round.
+    OurClient,
+}
+
+fn test(name: String, transport: &'static str, whose: Whose) -> Trial {
     Trial::ignorable_test(name, move || match Hca::of_guest() {
         None => Ok(Completion::ignored_with(
             "no adapter here: run `cargo vm test`",
         )),
-        Some(hca) => match pingpong(hca, transport) {
-            Ok(()) => Ok(Completion::Completed),
+        Some(_) => match pingpong(transport, whose) {
+            Ok(true) => Ok(Completion::Completed),
+            Ok(false) => Ok(Completion::ignored_with(NO_PROGRAM)),
             Err(error) => Err(error.into()),
         },
     })
 }
 
 /// Catches messages that do not find their way to a function of another guest, or do not arrive whole: by LID on InfiniBand, by
-/// IPv4 GID and through the switch on RoCE.
-fn pingpong(hca: Hca, transport: &str) -> Result {
-    let mut command = Command::new(format!("ibv_{transport}_pingpong"));
-    command.args(["-d", "mlx5_0", "-n", "50", "-c", "-s", "1000", "-p"]);
-    command.arg(PORT.to_string()).stdin(Stdio::null());
-    if hca.roce {
-        // That of the IPv4 address, of RoCE 2.
-        command.args(["-g", "3"]);
+/// IPv4 GID and through the switch on RoCE. Between programs of different stacks, whatever they understand differently. Gives
+/// whether there are programs.
+fn pingpong(transport: &str, whose: Whose) -> Result<bool> {
+    let context = uverbs::open(DEVICE)?;
+    let gid = context.best_gid(1)?;
+    drop(context);
+    let game = Pingpong {
+        transport,
+        device: DEVICE,
+        gid_index: gid.map(|(index, _)| index),
+        size: 1000,
+        count: 50,
+        events: false,
+        port: PORT,
+    };
+    let serves = std::env::var("VM_GUEST")? == "1";
+    let ours = match whose {
+        Whose::RdmaCore => false,
+        Whose::OurServer => serves,
+        Whose::OurClient => !serves,
+    };
+    let program = game.ours();
+    if whose != Whose::RdmaCore && program.is_none() {
+        // On both sides, so that none waits for the other.
+        return Ok(false);
     }
-    let first = if hca.roce { "10.9.0.1" } else { "10.8.0.1" };
-    match std::env::var("VM_GUEST")?.as_str() {
-        "1" => {
-            let mut server = command.spawn()?;
-            until(|| peers::listens(PORT))?;
-            // Closed when the second guest has seen it.
-            TcpListener::bind((first, READY))?.accept()?;
-            finish(&mut server)
-        }
-        _ => {
-            until(|| Ok(TcpStream::connect((first, READY)).is_ok()))?;
-            finish(&mut command.arg(first).spawn()?)
-        }
+    let program = program.filter(|_| ours);
+    let mut command = program.unwrap_or_else(|| game.of_rdma_core());
+    command.stdin(Stdio::null());
+    let first = if gid.is_some() {
+        "10.9.0.1"
+    } else {
+        "10.8.0.1"
+    };
+    if serves {
+        let mut server = command.spawn()?;
+        until(|| peers::listens(PORT))?;
+        // Closed when the second guest has seen it.
+        TcpListener::bind((first, READY))?.accept()?;
+        finish(&mut server)?;
+    } else {
+        until(|| Ok(TcpStream::connect((first, READY)).is_ok()))?;
+        finish(&mut command.arg(first).spawn()?)?;
     }
+    Ok(true)
 }
 
 fn finish(child: &mut Child) -> Result {

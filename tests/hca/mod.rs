@@ -85,12 +85,16 @@ impl Control {
     }
 
     fn line(&mut self) -> Result<Vec<u8>> {
+        // What has been looked at is not looked at again: a line with a tap's records is long.
+        let mut looked_at = 0;
         loop {
-            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-                let rest = self.rest.split_off(end + 1);
+            let new = &self.rest[looked_at..];
+            if let Some(end) = new.iter().position(|byte| *byte == b'\n') {
+                let rest = self.rest.split_off(looked_at + end + 1);
                 return Ok(std::mem::replace(&mut self.rest, rest));
             }
-            let mut bytes = [0; 4096];
+            looked_at = self.rest.len();
+            let mut bytes = [0; 32768];
             let length = self.port.read(&mut bytes)?;
             if length == 0 {
                 return Err("the adapter closed its channel".into());

@@ -1,5 +1,11 @@
 //! Two programs that talk to each other: a server, and a client that is started when the server is there.
 
+#[allow(
+    dead_code,
+    reason = "not every test that has this module plays ping-pong"
+)]
+pub(crate) mod pingpong;
+
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

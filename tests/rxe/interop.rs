@@ -1,10 +1,12 @@
-//! Our ping-pong against rdma-core's, with each as the server once: messages of all sizes, checked by both sides.
-
-use std::process::{Child, Command, Stdio};
+//! Our ping-pong against rdma-core's, with each as the server once: messages of all sizes, checked by both sides. On the
+//! adapter the two have a function each.
 
 use libtest_mimic::Trial;
 
-use crate::common::{Result, Skip, only_on_rxe, role, test, until};
+use crate::common::{Result, Skip, test};
+use crate::device::device;
+use crate::peers::pingpong::{NO_PROGRAM, Pingpong};
+use crate::peers::{free_port, listens, play};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -18,123 +20,51 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// Exchanges in each game.
-const ITERATIONS: &str = "20";
+const COUNT: u32 = 20;
 
-/// Lengths of messages: within a packet and of many. A datagram is one packet.
-fn sizes(transport: &str) -> &'static [&'static str] {
+/// Lengths of messages, within a packet and of many, and whether the sides sleep until they come. A datagram is one packet.
+fn games(transport: &str) -> &'static [(u32, bool)] {
     match transport {
-        "ud" => &["1", "64", "1024"],
-        _ => &["1", "64", "4096", "65536"],
+        "ud" => &[(1, true), (64, false), (1024, true)],
+        _ => &[(1, false), (4096, true), (65536, false)],
     }
 }
 
-/// Catches whatever the two stacks understand differently: the exchange of addresses, PSNs, the headers, immediate data,
-/// the order of completions, events.
+/// Catches whatever the two stacks understand differently: the exchange of addresses, PSNs, the headers, the order of
+/// completions, events.
 fn plays(transport: &str, ours_serves: bool) -> Result {
-    for size in sizes(transport) {
-        for events in [false, true] {
-            let what = format!("{transport}, {size} bytes, events: {events}");
-            play(transport, size, events, ours_serves).map_err(|error| {
-                match error.is::<Skip>() {
-                    true => error,
-                    false => format!("{what}: {error}").into(),
-                }
-            })?;
-        }
+    let here = device().name();
+    let there = if device().is_mlx5() { "mlx5_1" } else { here };
+    let gid_index = |name: &str| -> Result<Option<u8>> {
+        Ok(uverbs::open(name)?.best_gid(1)?.map(|(index, _)| index))
+    };
+    for &(size, events) in games(transport) {
+        let port = free_port()?;
+        let server = Pingpong {
+            transport,
+            device: here,
+            gid_index: gid_index(here)?,
+            size,
+            count: COUNT,
+            events,
+            port,
+        };
+        let client = Pingpong {
+            device: there,
+            gid_index: gid_index(there)?,
+            ..server.clone()
+        };
+        let (server, client) = if ours_serves {
+            (server.ours(), Some(client.of_rdma_core()))
+        } else {
+            (Some(server.of_rdma_core()), client.ours())
+        };
+        let (Some(server), Some(mut client)) = (server, client) else {
+            return Err(Skip(NO_PROGRAM.to_owned()).into());
+        };
+        client.arg("127.0.0.1");
+        play(server, client, || listens(port))
+            .map_err(|error| format!("{transport}, {size} bytes, events: {events}: {error}"))?;
     }
     Ok(())
-}
-
-/// One game.
-fn play(transport: &str, size: &str, events: bool, ours_serves: bool) -> Result {
-    only_on_rxe("the adapter has tests of its own with rdma-core's programs")?;
-    let port = free_port()?;
-    let mut arguments = vec![
-        "-d", "rxe0", "-g", "1", "-s", size, "-n", ITERATIONS, "-c", "-p", &port,
-    ];
-    if events {
-        arguments.push("-e");
-    }
-    let Some(program) = option_env!("CARGO_BIN_EXE_uverbs") else {
-        return Err(Skip("built without the command line (feature `cli`)".to_owned()).into());
-    };
-    let mut ours = Command::new(program);
-    ours.args(["pingpong", transport]).args(&arguments);
-    let mut theirs = Command::new(format!("ibv_{transport}_pingpong"));
-    theirs.args(&arguments);
-    let (mut server, mut client) = match ours_serves {
-        true => (ours, theirs),
-        false => (theirs, ours),
-    };
-    let mut serving = Guard(
-        server
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?,
-    );
-    until("the server to listen", || match serving.0.try_wait()? {
-        Some(status) => {
-            Err(format!("the server ended with {status}: {}", said(&mut serving.0)).into())
-        }
-        None => Ok(listens(&port)?.then_some(())),
-    })?;
-    let played = role::finish(client.arg("127.0.0.1"));
-    if played.is_ok() {
-        role::await_end(&mut serving.0)?;
-    } else {
-        serving.0.kill()?;
-    }
-    let status = serving.0.wait()?;
-    let server_said = said(&mut serving.0);
-    match played {
-        Ok(_) if status.success() => Ok(()),
-        Ok(_) => Err(format!("the server ended with {status}: {server_said}").into()),
-        Err(error) => Err(format!("{error}; the server said: {server_said}").into()),
-    }
-}
-
-/// A child that does not outlive its test.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // It has ended already, if all went well.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// What an ended child has printed.
-fn said(child: &mut Child) -> String {
-    use std::io::Read;
-    let mut text = String::new();
-    if let Some(mut out) = child.stdout.take() {
-        let _ = out.read_to_string(&mut text);
-    }
-    if let Some(mut err) = child.stderr.take() {
-        let _ = err.read_to_string(&mut text);
-    }
-    text
-}
-
-/// A TCP port that nobody uses at the moment.
-fn free_port() -> Result<String> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.port().to_string())
-}
-
-/// Whether somebody listens on a TCP port. Connecting to find out would be taken for the client.
-fn listens(port: &str) -> Result<bool> {
-    let port = format!(":{:04X}", port.parse::<u16>()?);
-    let mut found = false;
-    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        let sockets = std::fs::read_to_string(table).unwrap_or_default();
-        found |= sockets.lines().any(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            // The local address, and the state LISTEN.
-            words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some("0A")
-        });
-    }
-    Ok(found)
 }

@@ -40,7 +40,7 @@ pub(crate) use cq::{Completion, Cq, CqCore};
 pub(crate) use format::Datagram;
 pub(crate) use qp::{Parts, QpCore, create_qp};
 pub(crate) use recv::{RecvQueue, SharedRecvQueue};
-pub(crate) use send::{SendQueue, SendSlot};
+pub(crate) use send::{SendBatch, SendQueue, SendSlot};
 pub(crate) use srq::{SrqRing, create_srq};
 pub(crate) use uar::Lease;
 

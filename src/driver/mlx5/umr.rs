@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use uverbs_uapi::flags::AccessFlags;
 
-use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UmrControl};
+use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UNIT, UmrControl};
 use super::send::put;
 use crate::key::RemoteKey;
 use crate::wr::{Bind, PostError};
@@ -47,6 +47,9 @@ const FREE: u8 = 1 << 6;
 /// In the queue pair's place: any.
 const ANY_QP: u32 = 0xff_ffff;
 
+/// Units of a translation of one entry: the device takes whole blocks of them (`MLX5_IB_UMR_XLT_ALIGNMENT`).
+const TRANSLATION_UNITS: u16 = (BLOCK / UNIT) as u16;
+
 /// The bytes of the largest such request without its control segment.
 pub(super) const MOST_BYTES: usize = size_of::<UmrControl>() + size_of::<MkeyContext>() + BLOCK;
 
@@ -70,20 +73,22 @@ pub(super) unsafe fn put_invalidate(at: NonNull<u8>, rkey: RemoteKey) -> NonNull
     unsafe { put(put(at, control), context) }
 }
 
-/// Writes what binds a window to a part of a region, or to nothing.
-///
-/// # Errors
-///
-/// The part is longer than a window can be.
+/// Refuses to bind a window to more than it can be.
+pub(super) fn check_bind(bind: Bind) -> Result<(), PostError> {
+    if bind.length > u64::from(LONGEST_SLICE) {
+        return Err(PostError::Window(
+            "a window has at most 2 GiB on this device",
+        ));
+    }
+    Ok(())
+}
+
+/// Writes what binds a window to a part of a region, or to nothing. [`check_bind`] has found nothing wrong.
 ///
 /// # Safety
 ///
 /// There is room for [`MOST_BYTES`].
-pub(super) unsafe fn put_bind(
-    at: NonNull<u8>,
-    qpn: u32,
-    bind: Bind,
-) -> Result<NonNull<u8>, PostError> {
+pub(super) unsafe fn put_bind(at: NonNull<u8>, qpn: u32, bind: Bind) -> NonNull<u8> {
     let own = bind.of_queue_pair;
     let (mut flags, mut fields) = (
         flag::TRANSLATION_OFFSET | flag::INLINE,
@@ -108,12 +113,7 @@ pub(super) unsafe fn put_bind(
             ..EMPTY_CONTEXT
         };
         // SAFETY: by this function's contract.
-        return Ok(unsafe { put(put(at, control), context) });
-    }
-    if bind.length > u64::from(LONGEST_SLICE) {
-        return Err(PostError::Window(
-            "a window has at most 2 GiB on this device",
-        ));
+        return unsafe { put(put(at, control), context) };
     }
     if own {
         flags |= flag::CHECK_FREE;
@@ -126,8 +126,7 @@ pub(super) unsafe fn put_bind(
         | mask::ATOMIC;
     let control = UmrControl {
         flags,
-        // One entry: two of half the size would be one unit as well, so this is the count of units.
-        klm_octowords: Be16::new(1),
+        klm_octowords: Be16::new(TRANSLATION_UNITS),
         mkey_mask: Be64::new(fields),
         ..EMPTY_CONTROL
     };
@@ -152,7 +151,7 @@ pub(super) unsafe fn put_bind(
     unsafe {
         let at = put(put(put(at, control), context), entry);
         // The translation takes a whole block.
-        Ok(put(at, [0_u8; BLOCK - size_of::<Data>()]))
+        put(at, [0_u8; BLOCK - size_of::<Data>()])
     }
 }
 

@@ -8,6 +8,7 @@
 mod accel;
 mod agent;
 mod bench;
+mod c;
 mod cli;
 mod fetch;
 mod guest;

@@ -351,7 +351,7 @@ fn take_shared(function: &mut Function, srqn: u32) -> Result<Option<Taken>, Answ
                 index: entry.index,
                 segments: entry.segments,
             };
-            tapped(function, "shared_receive", srqn, &taken);
+            tapped(function, "shared_receive", srqn, &entry.link, &taken);
             taken
         })),
         Err(unmapped) => {
@@ -396,12 +396,12 @@ fn take_own(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> 
         queue_pair.receive_consumer = index.wrapping_add(1);
     }
     let taken = Taken { index, segments };
-    tapped(function, "receive", qpn, &taken);
+    tapped(function, "receive", qpn, &[], &taken);
     Ok(Some(taken))
 }
 
-/// Tells the tap of a request that was taken, from the queue of that number.
-fn tapped(function: &Function, kind: &str, queue: u32, taken: &Taken) {
+/// Tells the tap of a request that was taken, from the queue of that number, with what chains it to the next.
+fn tapped(function: &Function, kind: &str, queue: u32, link: &[u8], taken: &Taken) {
     function.tap.record(|| {
         let (segments, _) = taken.segments.as_chunks::<UNIT>();
         let segments: Vec<_> = segments
@@ -420,6 +420,7 @@ fn tapped(function: &Function, kind: &str, queue: u32, taken: &Taken) {
             "function": function.number(),
             "queue": queue,
             "index": taken.index,
+            "link": tap::hex(link),
             "bytes": tap::hex(&taken.segments),
             "segments": segments,
         })

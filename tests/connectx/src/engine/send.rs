@@ -107,6 +107,7 @@ fn tapped(
         "transport": format!("{:?}", expected.transport),
         "index": expected.index,
         "posted": expected.posted,
+        "blocks": function.objects.qps.get(expected.qpn).map_or(0, QueuePair::send_blocks),
         "flushed": flushing,
         "bytes": tap::hex(&fetched.bytes[..size]),
         name: content,

@@ -10,6 +10,8 @@ use crate::port::PortKind;
 
 /// Bytes of the unit in which requests and their segments are counted.
 pub(crate) const UNIT: usize = 16;
+/// Units of the blocks in which a key's translation is counted.
+const TRANSLATION_UNITS: usize = 4;
 /// Most bytes of inline data that a request may carry.
 const MOST_INLINE: usize = 1008;
 
@@ -501,6 +503,12 @@ fn key_change(rest: &mut Cursor<'_>) -> Result<KeyChange, Malformed> {
         );
     }
     let octowords = u16::from_be_bytes([head[4], head[5]]);
+    if !usize::from(octowords).is_multiple_of(TRANSLATION_UNITS) {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            format!("a translation of {octowords} units, which are no whole blocks of 64 bytes"),
+        );
+    }
     let context = rest.take()?;
     let window = if octowords == 0 {
         None

@@ -35,6 +35,8 @@ pub(crate) struct SharedReceiveQueue {
 pub(crate) struct Entry {
     /// Its index.
     pub(crate) index: u16,
+    /// What it starts with: which entry is the next.
+    pub(crate) link: Vec<u8>,
     /// Its data segments, and what else its stride holds.
     pub(crate) segments: Vec<u8>,
 }
@@ -59,9 +61,11 @@ impl SharedReceiveQueue {
             .read(memory, u64::from(index) << self.log_stride, &mut bytes)?;
         self.head = u16::from_be_bytes([bytes[2], bytes[3]]);
         self.taken = self.taken.wrapping_add(1);
+        let segments = bytes.split_off(16);
         Ok(Some(Entry {
             index,
-            segments: bytes.split_off(16),
+            link: bytes,
+            segments,
         }))
     }
 

@@ -2,17 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::store::Store;
-use crate::{process, suite};
+use crate::{c, suite};
 
 const PACKAGE: &str = "uverbs-bench";
-
-/// Options for both C programs: what a distribution builds rdma-core itself with.
-const C_OPTIONS: [&str; 3] = ["-O2", "-Wall", "-Wextra"];
 
 /// The programs: that of the measurements, and a directory with all others.
 #[derive(Debug)]
@@ -42,22 +38,13 @@ impl Programs {
                 .with_context(|| format!("copying {}", path.display()))?;
         }
         let sources = workspace.join("benches");
-        compile(&sources.join("bare.c"), &others.join("bare"), |command| {
+        c::compile(&sources.join("bare.c"), &others.join("bare"), |command| {
             command.arg("-static");
         })?;
-        compile(
+        c::compile_with_libibverbs(
             &sources.join("rdma_core.c"),
             &others.join("rdma_core"),
-            |command| {
-                // Headers and library of the guest; a machine that has them itself has nothing there.
-                let mut library = std::ffi::OsString::from("-L");
-                library.push(tools.join("usr/lib/x86_64-linux-gnu"));
-                command
-                    .arg("-isystem")
-                    .arg(tools.join("usr/include"))
-                    .arg(library)
-                    .args(["-Wl,--allow-shlib-undefined", "-libverbs"]);
-            },
+            tools,
         )?;
         Ok(Self { measure, others })
     }
@@ -72,19 +59,4 @@ impl Programs {
             path(&self.others),
         ]
     }
-}
-
-fn compile(source: &Path, program: &Path, options: impl FnOnce(&mut Command)) -> Result<()> {
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let mut command = Command::new(compiler);
-    command.args(C_OPTIONS).arg(source).arg("-o").arg(program);
-    options(&mut command);
-    let step = process::describe(&command);
-    let status = command
-        .status()
-        .with_context(|| format!("running `{step}`"))?;
-    if !status.success() {
-        bail!("`{step}` ended with {status}");
-    }
-    Ok(())
 }

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -24,6 +25,10 @@ use crate::store::Store;
 /// why. A panic ends QEMU at once. The watchdog is patient because an emulated processor may be slow.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off watchdog_thresh=60 tsc=reliable \
      no_timer_check rcupdate.rcu_expedited=1 random.trust_cpu=on i8042.noaux i8042.nokbd";
+
+/// The number of this process's next run. None is used twice: the adapter of a run that has ended removes its sockets by
+/// name when it notices, which may be after the next run has made its own.
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The files of one run; removed at its end.
 #[derive(Debug)]
@@ -51,9 +56,11 @@ impl Files {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
-        let directory = (0..)
-            .map(|number| runs.join(format!("{own}-{number}")))
-            .find(|path| !path.exists());
+        // Relaxed: the number alone is shared. One of a killed process with the same id may be there.
+        let directory =
+            std::iter::repeat_with(|| format!("{own}-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+                .map(|name| runs.join(name))
+                .find(|path| !path.exists());
         let directory = directory.context("no name left for a run's directory")?;
         fs::create_dir(&directory).with_context(|| format!("making {}", directory.display()))?;
         Ok(Self { directory })

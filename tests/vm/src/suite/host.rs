@@ -126,6 +126,7 @@ mod tests {
             two_hosts_tests: Vec::new(),
             hca_tests: vec!["adapter".to_owned()],
             pair_tests: Vec::new(),
+            c_programs: Vec::new(),
             examples: Vec::new(),
         };
         let suites = [suite];

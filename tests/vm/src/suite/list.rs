@@ -18,6 +18,8 @@ pub(crate) struct Suite {
     pub(crate) hca_tests: Vec<String>,
     /// Integration tests that run in two guests at a time, which share an adapter.
     pub(crate) pair_tests: Vec<String>,
+    /// C programs on libibverbs that tests run, as paths of their sources in the directory.
+    pub(crate) c_programs: Vec<String>,
     /// Examples, which pass if they end with status 0.
     pub(crate) examples: Vec<String>,
 }
@@ -43,6 +45,7 @@ struct Table {
     guest_tests_on_two_hosts: Vec<String>,
     hca_tests: Vec<String>,
     pair_tests: Vec<String>,
+    c_programs: Vec<String>,
     guest_examples: Vec<String>,
 }
 
@@ -75,6 +78,7 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
             two_hosts_tests: table.guest_tests_on_two_hosts,
             hca_tests: table.hca_tests,
             pair_tests: table.pair_tests,
+            c_programs: table.c_programs,
             examples: table.guest_examples,
         });
     }

@@ -73,8 +73,17 @@ fn inline_data_and_operands_are_decoded() {
 }
 
 #[test]
+fn a_bind_is_decoded() {
+    let mut head = [0; 48];
+    (head[0], head[5]) = (0x80, 4);
+    let bytes = request(Opcode::ChangeKey, &[&head, &[0; 64], &DATA, &[0; 48]]);
+    let bind = decode(&bytes, expected(Transport::Rc)).expect("well formed");
+    assert!(bind.change.is_some_and(|change| change.window.is_some()));
+}
+
+#[test]
 fn what_is_broken_is_refused() {
-    use Opcode::{CompareSwap, Read, Send, Write};
+    use Opcode::{ChangeKey, CompareSwap, Read, Send, Write};
     use Syndrome::{LocalLength, LocalQpOperation};
     use Transport::{Rc, Uc, Ud};
     let send = || request(Send, &[&DATA]);
@@ -87,7 +96,10 @@ fn what_is_broken_is_refused() {
     bad_remote[15] = 1;
     let mut old_vector = vector();
     old_vector[8] = 0;
-    let table: [(&str, Transport, Vec<u8>, Syndrome); 18] = [
+    // The translation is in the request, and has one unit.
+    let mut one_unit = [0; 48];
+    (one_unit[0], one_unit[5]) = (0x80, 1);
+    let table: [(&str, Transport, Vec<u8>, Syndrome); 19] = [
         ("opcode", Rc, changed(3, 0x77), LocalQpOperation),
         ("variant", Rc, changed(0, 1), LocalQpOperation),
         ("index", Rc, changed(2, 8), LocalQpOperation),
@@ -135,6 +147,12 @@ fn what_is_broken_is_refused() {
             Rc,
             request(CompareSwap, &[&REMOTE, &OPERANDS, &DATA]),
             LocalLength,
+        ),
+        (
+            "part of a block of a translation",
+            Rc,
+            request(ChangeKey, &[&one_unit, &[0; 64], &DATA, &[0; 48]]),
+            LocalQpOperation,
         ),
     ];
     for (name, transport, bytes, syndrome) in table {

@@ -1,0 +1,303 @@
+//! Our side: posts the requests of a list through the library.
+
+use std::time::{Duration, Instant};
+
+use uverbs::uapi::enums::WrOpcode;
+use uverbs::uapi::flags::{AccessFlags, SendFlags};
+use uverbs::{
+    AddressVector, Ah, Any, Batch, Caps, ConnectOptions, Context, Cq, Gid, LocalSlice, Mr, Mw, Pd,
+    Posted, Qp, QpType, Srq, Type1, Type2,
+};
+
+use crate::list::{self, Address, Kind, Request, Slice, Step};
+use crate::names::Names;
+use crate::{DEVICE, Result};
+
+const Q_KEY: u32 = 0x1122_3344;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What there is to post with.
+struct Side {
+    qps: [Qp<Any>; 2],
+    /// For sends and for receives.
+    cqs: [[Cq; 2]; 2],
+    srq: Option<Srq>,
+    addresses: Vec<Ah>,
+    window1: Mw<Type1>,
+    window2: Mw<Type2>,
+    memory: Mr<Vec<u8>>,
+    path: AddressVector,
+    pd: Pd,
+}
+
+/// Posts the list, and tells what the objects are called.
+pub(crate) fn run(kind: Kind, gid: (u8, Gid), roce: bool, steps: &[Step]) -> Result<Names> {
+    let context = uverbs::open(DEVICE)?;
+    let mut side = Side::new(&context, kind, gid, roce)?;
+    let names = Names {
+        queue_pairs: [side.qps[0].qpn(), side.qps[1].qpn()],
+        memory: side.memory.iova(),
+        keys: [side.memory.lkey().0, side.memory.rkey().0],
+        windows: [side.window1.rkey().0, side.window2.rkey().0],
+    };
+    for step in steps {
+        side.step(step)
+            .map_err(|error| format!("ours, at `{step}`: {error}"))?;
+    }
+    Ok(names)
+}
+
+impl Side {
+    fn new(context: &Context, kind: Kind, (index, gid): (u8, Gid), roce: bool) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let bytes = (0..list::MEMORY).map(|at| (at % 251) as u8).collect();
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC
+            | AccessFlags::MW_BIND;
+        let memory: Mr<Vec<u8>> = pd
+            .register(bytes, access)
+            .map_err(|refused| refused.error)?;
+        let (window1, window2) = (pd.alloc_mw::<Type1>()?, pd.alloc_mw::<Type2>()?);
+        let srq = match kind {
+            Kind::Shared => Some(pd.srq(list::RECV_WR).max_sge(list::RECV_SGE).create()?),
+            _ => None,
+        };
+        let transport = match kind {
+            Kind::Rc | Kind::Shared => QpType::RC,
+            Kind::Uc => QpType::UC,
+            Kind::Ud => QpType::UD,
+        };
+        let queues = || -> Result<[Cq; 2]> { Ok([context.create_cq(63)?, context.create_cq(63)?]) };
+        let cqs = [queues()?, queues()?];
+        let create = |[sends, receives]: &[Cq; 2]| {
+            let builder = pd.qp(sends).recv_cq(receives).caps(Caps {
+                max_send_wr: list::SEND_WR,
+                max_recv_wr: list::RECV_WR,
+                max_send_sge: list::SEND_SGE,
+                max_recv_sge: list::RECV_SGE,
+                max_inline_data: list::INLINE,
+            });
+            match &srq {
+                Some(srq) => builder.srq(srq).create_any(transport),
+                None => builder.create_any(transport),
+            }
+        };
+        let mut qps = [create(&cqs[0])?, create(&cqs[1])?];
+        let options = ConnectOptions {
+            gid_index: roce.then_some(index),
+            ..ConnectOptions::default()
+        };
+        if kind == Kind::Ud {
+            for qp in &mut qps {
+                qp.activate(Q_KEY, &options)?;
+            }
+        } else {
+            let ends = [
+                qps[0].endpoint_with(&options)?,
+                qps[1].endpoint_with(&options)?,
+            ];
+            qps[0].connect_with(&ends[1], &options)?;
+            qps[1].connect_with(&ends[0], &options)?;
+        }
+        let path = AddressVector {
+            dlid: context.query_port(1)?.lid,
+            ..AddressVector::global(1, index, gid)
+        };
+        Ok(Self {
+            qps,
+            cqs,
+            srq,
+            addresses: Vec::new(),
+            window1,
+            window2,
+            memory,
+            path,
+            pd,
+        })
+    }
+
+    fn step(&mut self, step: &Step) -> Result {
+        match step {
+            Step::Address(address) => self.address(*address),
+            Step::Receive { queue, slices } => self.receive(*queue, slices),
+            Step::Bind {
+                qp,
+                flags,
+                access,
+                window,
+            } => self.bind(*qp, *flags, *access, *window),
+            Step::Post {
+                qp,
+                requests,
+                receives,
+            } => self.post(*qp, requests, *receives),
+        }
+    }
+
+    fn address(&mut self, to: Address) -> Result {
+        let path = AddressVector {
+            dgid: self.path.dgid.filter(|_| to.global),
+            flow_label: to.flow_label,
+            hop_limit: to.hop_limit,
+            traffic_class: to.class,
+            sl: to.sl,
+            src_path_bits: to.path_bits,
+            static_rate: to.rate,
+            ..self.path.clone()
+        };
+        self.addresses.push(self.pd.create_ah(&path)?);
+        Ok(())
+    }
+
+    fn receive(&mut self, queue: usize, slices: &[Slice]) -> Result {
+        let slices = local(&self.memory, slices)?;
+        let mut batch = match &mut self.srq {
+            Some(srq) if queue == list::SHARED => srq.recv(),
+            _ => self.qps[queue].recv(),
+        };
+        // SAFETY: the memory is registered until everything has completed, and nobody looks at it.
+        unsafe { batch.post(0, slices)? };
+        batch.ring()?;
+        Ok(())
+    }
+
+    fn bind(
+        &mut self,
+        qp: usize,
+        flags: SendFlags,
+        access: AccessFlags,
+        (offset, length): Slice,
+    ) -> Result {
+        let mut batch = self.qps[qp].send();
+        let posted = if length == 0 {
+            batch.unbind_mw(&mut self.window1)?
+        } else {
+            let range = offset..offset + u64::from(length);
+            batch.bind_mw(&mut self.window1, self.memory.window(range, access)?)?
+        };
+        add_flags(posted, flags);
+        batch.ring()?;
+        wait(&mut self.cqs[qp][0], 1)
+    }
+
+    fn post(&mut self, qp: usize, requests: &[Request], receives: u32) -> Result {
+        let to = self.qps[1 - qp].qpn();
+        let mut batch = self.qps[qp].send();
+        for request in requests {
+            let posted = push(
+                &mut batch,
+                request,
+                &self.memory,
+                &mut self.window2,
+                (&self.addresses, to),
+            )?;
+            add_flags(posted, request.flags);
+        }
+        batch.ring()?;
+        wait(&mut self.cqs[qp][0], list::signaled(requests))?;
+        wait(&mut self.cqs[1 - qp][1], receives)
+    }
+}
+
+fn local(memory: &Mr<Vec<u8>>, slices: &[Slice]) -> Result<Vec<LocalSlice>> {
+    let slice = |&(offset, length): &Slice| memory.slice(offset..offset + u64::from(length));
+    Ok(slices
+        .iter()
+        .map(slice)
+        .collect::<std::result::Result<_, _>>()?)
+}
+
+fn add_flags(mut posted: Posted<'_>, flags: SendFlags) {
+    if flags.contains(SendFlags::SIGNALED) {
+        posted = posted.signaled(1);
+    }
+    if flags.contains(SendFlags::SOLICITED) {
+        posted = posted.solicited();
+    }
+    if flags.contains(SendFlags::FENCE) {
+        posted.fence();
+    }
+}
+
+/// Adds a request to the batch.
+fn push<'b>(
+    batch: &'b mut Batch<'_, Any>,
+    request: &Request,
+    memory: &Mr<Vec<u8>>,
+    window: &mut Mw<Type2>,
+    (addresses, peer): (&[Ah], u32),
+) -> Result<Posted<'b>> {
+    let slices = local(memory, &request.slices)?;
+    let mut bytes = Vec::new();
+    if request.is_inline() {
+        let (offset, length) = request.slices[0];
+        bytes.resize(length as usize, 0);
+        memory.read_at(offset as usize, &mut bytes)?;
+    }
+    let inline = request.is_inline();
+    let imm = request.immediate;
+    let (first, second) = request.operands;
+    let remote = memory.remote().slice(request.offset..)?;
+    let to = request
+        .address
+        .map(|address| addresses[address].to(peer, Q_KEY));
+    // SAFETY: the memory is registered until everything has completed, and nobody looks at it in the meantime.
+    let posted = unsafe {
+        match (request.opcode, to) {
+            (WrOpcode::SEND, Some(to)) if inline => batch.send_inline_to(to, &bytes)?,
+            (WrOpcode::SEND, Some(to)) => batch.send_to(to, slices)?,
+            (WrOpcode::SEND_WITH_IMM, Some(to)) if inline => {
+                batch.send_imm_inline_to(to, &bytes, imm)?
+            }
+            (WrOpcode::SEND_WITH_IMM, Some(to)) => batch.send_imm_to(to, slices, imm)?,
+            (WrOpcode::SEND, None) if inline => batch.send_inline(&bytes)?,
+            (WrOpcode::SEND, None) => batch.send(slices)?,
+            (WrOpcode::SEND_WITH_IMM, None) if inline => batch.send_imm_inline(&bytes, imm)?,
+            (WrOpcode::SEND_WITH_IMM, None) => batch.send_imm(slices, imm)?,
+            (WrOpcode::SEND_WITH_INV, None) if inline => {
+                batch.send_inv_inline(&bytes, window.rkey())?
+            }
+            (WrOpcode::SEND_WITH_INV, None) => batch.send_inv(slices, window.rkey())?,
+            (WrOpcode::RDMA_WRITE, None) if inline => batch.write_inline(&bytes, remote)?,
+            (WrOpcode::RDMA_WRITE, None) => batch.write(slices, remote)?,
+            (WrOpcode::RDMA_WRITE_WITH_IMM, None) if inline => {
+                batch.write_imm_inline(&bytes, remote, imm)?
+            }
+            (WrOpcode::RDMA_WRITE_WITH_IMM, None) => batch.write_imm(slices, remote, imm)?,
+            (WrOpcode::RDMA_READ, None) => batch.read(slices, remote)?,
+            (WrOpcode::ATOMIC_CMP_AND_SWP, None) => {
+                batch.compare_swap(slices[0], remote, first, second)?
+            }
+            (WrOpcode::ATOMIC_FETCH_AND_ADD, None) => batch.fetch_add(slices[0], remote, first)?,
+            (WrOpcode::LOCAL_INV, None) => batch.local_inv(window.rkey())?,
+            (WrOpcode::BIND_MW, None) => {
+                let (offset, length) = request.slices[0];
+                let access = AccessFlags::from_bits_retain(first as u32);
+                let part = memory.window(offset..offset + u64::from(length), access)?;
+                batch.bind_mw_as(window, second as u8, part)?
+            }
+            _ => return Err("no such request".into()),
+        }
+    };
+    Ok(posted)
+}
+
+/// Takes so many completions, all of which must be successes.
+fn wait(cq: &mut Cq, count: u32) -> Result {
+    let deadline = Instant::now() + LIMIT;
+    let mut left = count;
+    while left > 0 {
+        for completion in cq.poll()?.iter() {
+            completion.result()?;
+            left = left
+                .checked_sub(1)
+                .ok_or("more completions than were asked for")?;
+        }
+        if Instant::now() > deadline {
+            return Err(format!("{left} completions did not come").into());
+        }
+    }
+    Ok(())
+}

@@ -10,6 +10,7 @@ use crate::driver;
 use crate::error::{DestroyError, Result};
 use crate::gid::Gid;
 use crate::grh::{GRH_LENGTH, Grh};
+use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::wc::Completion;
 use crate::wr::Destination;
@@ -128,27 +129,25 @@ impl Pd {
         let context = self.context();
         let (handle, vector) = context.driver().create_ah(context.fd(), command)?;
         Ok(Ah {
-            handle,
+            object: Owned::new(context, DestroyAh(handle)),
             vector,
             pd: self.user(User::Ah),
-            alive: true,
         })
     }
 }
 
 /// An address handle.
 pub struct Ah {
-    handle: AhHandle,
+    object: Owned<DestroyAh>,
     /// As work requests name it.
     vector: driver::Ah,
     pd: PdUse,
-    alive: bool,
 }
 
 impl Ah {
     /// The kernel's handle.
     pub fn handle(&self) -> AhHandle {
-        self.handle
+        self.object.command().0
     }
 
     /// A queue pair behind this path, for datagrams to it.
@@ -169,37 +168,17 @@ impl Ah {
     ///
     /// The kernel refuses; the error gives the handle back. Manual page: `ibv_destroy_ah(3)`.
     pub fn destroy(mut self) -> Result<(), DestroyError<Ah>> {
-        match self.try_destroy() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(DestroyError {
-                object: self,
-                error,
-            }),
-        }
-    }
-
-    fn try_destroy(&mut self) -> Result<()> {
-        self.pd.context().fd().execute(&DestroyAh(self.handle))?;
-        self.alive = false;
-        Ok(())
-    }
-}
-
-impl Drop for Ah {
-    fn drop(&mut self) {
-        if self.alive
-            && let Err(error) = self.try_destroy()
-        {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "an AH could not be destroyed when it was dropped");
-        }
+        self.object.destroy().map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
     }
 }
 
 impl fmt::Debug for Ah {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ah")
-            .field("handle", &self.handle.0)
+            .field("handle", &self.handle().0)
             .field("vector", &self.vector)
             .finish()
     }

@@ -11,53 +11,29 @@ use uverbs_uapi::handle::CountersHandle;
 
 use crate::command::{CreateCounters, DestroyCounters, ReadCounters};
 use crate::context::Context;
-use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::owned::Owned;
 
 impl Context {
     /// Creates a set of counters that is bound to nothing yet.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`] if the device has none, as rxe. Manual page: `ibv_create_counters(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. Manual page: `ibv_create_counters(3)`.
     pub fn create_counters(&self) -> Result<Counters> {
         let handle = self.fd().execute(&CreateCounters)?;
-        Ok(Counters(Arc::new(CountersShared {
-            handle,
-            alive: true,
-            context: self.clone(),
-        })))
+        let object = Owned::new(self, DestroyCounters(handle));
+        Ok(Counters(Arc::new(CountersShared(object))))
     }
 }
 
 /// What a set of counters shares with what it is bound to.
 #[derive(Debug)]
-pub(crate) struct CountersShared {
-    handle: CountersHandle,
-    /// False once the kernel object is gone.
-    alive: bool,
-    context: Context,
-}
+pub(crate) struct CountersShared(Owned<DestroyCounters>);
 
 impl CountersShared {
     pub(crate) fn context(&self) -> &Context {
-        &self.context
-    }
-
-    fn destroy(&mut self) -> Result<()> {
-        self.context.fd().execute(&DestroyCounters(self.handle))?;
-        self.alive = false;
-        Ok(())
-    }
-}
-
-impl Drop for CountersShared {
-    fn drop(&mut self) {
-        if self.alive
-            && let Err(error) = self.destroy()
-        {
-            // They go with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "counters could not be destroyed when they were dropped");
-        }
+        self.0.context()
     }
 }
 
@@ -67,12 +43,12 @@ pub struct Counters(Arc<CountersShared>);
 impl Counters {
     /// The context that it was created in.
     pub fn context(&self) -> &Context {
-        &self.0.context
+        self.0.context()
     }
 
     /// The kernel's handle.
     pub fn handle(&self) -> CountersHandle {
-        self.0.handle
+        self.0.0.command().0
     }
 
     pub(crate) fn shared(&self) -> &Arc<CountersShared> {
@@ -105,24 +81,20 @@ impl Counters {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while it is bound to something. The error gives it back. Manual page:
+    /// [`Cause::Busy`](crate::Cause::Busy) while it is bound to something. The error gives it back. Manual page:
     /// `ibv_destroy_counters(3)`.
-    pub fn destroy(self) -> Result<(), DestroyError<Self>> {
-        match Arc::try_unwrap(self.0) {
-            Ok(mut shared) => shared.destroy().map_err(|error| DestroyError {
-                object: Self(Arc::new(shared)),
-                error,
-            }),
-            Err(shared) => {
-                let by = format!("bound to {} flow rules", Arc::strong_count(&shared) - 1);
-                let subject = Subject::numbered("counters", shared.handle.0.into());
-                let error = Error::new(Verb::DestroyCounters, subject, Cause::Busy(by.into()));
-                Err(DestroyError {
-                    object: Self(shared),
-                    error,
-                })
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        let result = match Arc::get_mut(&mut self.0) {
+            Some(shared) => shared.0.destroy(),
+            None => {
+                let rules = Arc::strong_count(&self.0) - 1;
+                Err(self.0.0.busy(format!("bound to {rules} flow rules")))
             }
-        }
+        };
+        result.map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use uverbs_uapi::flags::CqCreateFlags;
@@ -200,7 +200,7 @@ impl Drop for CqShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "a CQ could not be destroyed when it was dropped");
-            mem::forget(self.backing.clone());
+            let _kept = ManuallyDrop::new(self.backing.clone());
         }
         if let Some(channel) = &self.channel {
             channel.forget_events(self.id);
@@ -269,11 +269,8 @@ impl Cq {
     /// the device errs. Completions behind the one that is told of here can be taken by the next call. Manual page: `ibv_poll_cq(3)`.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_>, PollError> {
-        let filled = self.ring.filled()?;
-        Ok(Completions {
-            ring: &mut self.ring,
-            filled,
-        })
+        let raw = self.ring.poll()?;
+        Ok(Completions { raw })
     }
 
     /// Takes the completions that have arrived; if there are none, asks for an event and looks again.
@@ -285,18 +282,13 @@ impl Cq {
     ///
     /// As for [`Cq::poll`] and [`Cq::arm`].
     pub fn poll_or_arm(&mut self, notify: Notify) -> Result<Option<Completions<'_>>> {
-        if self.is_empty()? {
+        if self.ring.is_empty()? {
             self.arm(notify)?;
-            if self.is_empty()? {
+            if self.ring.is_empty()? {
                 return Ok(None);
             }
         }
         Ok(Some(self.poll()?))
-    }
-
-    fn is_empty(&mut self) -> Result<bool, PollError> {
-        let filled = self.ring.filled()?;
-        Ok(self.ring.is_at(filled))
     }
 
     /// Asks for one event on the queue's channel when the next completion arrives.
@@ -425,67 +417,53 @@ pub enum Notify {
 ///
 /// Iterate over a mutable reference; what is not come to stays in the queue.
 pub struct Completions<'cq> {
-    ring: &'cq mut driver::Cq,
-    filled: driver::Mark,
+    raw: driver::Completions<'cq>,
 }
 
-impl<'i> IntoIterator for &'i mut Completions<'_> {
+impl<'i, 'cq> IntoIterator for &'i mut Completions<'cq> {
     type Item = Completion<'i>;
-    type IntoIter = CompletionIter<'i>;
+    type IntoIter = CompletionIter<'i, 'cq>;
 
     #[inline(always)]
-    fn into_iter(self) -> CompletionIter<'i> {
-        CompletionIter {
-            ring: self.ring,
-            filled: self.filled,
-        }
+    fn into_iter(self) -> CompletionIter<'i, 'cq> {
+        CompletionIter { raw: &mut self.raw }
     }
 }
 
-impl Completions<'_> {
+impl<'cq> Completions<'cq> {
     /// The completions one after the other, as `for` over a mutable reference takes them.
     #[inline(always)]
-    pub fn iter(&mut self) -> CompletionIter<'_> {
+    pub fn iter(&mut self) -> CompletionIter<'_, 'cq> {
         self.into_iter()
-    }
-}
-
-impl Drop for Completions<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.ring.release();
     }
 }
 
 impl fmt::Debug for Completions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completions")
-            .field("ring", &self.ring)
+            .field("raw", &self.raw)
             .finish()
     }
 }
 
 /// The iterator over [`Completions`].
-pub struct CompletionIter<'i> {
-    ring: &'i mut driver::Cq,
-    filled: driver::Mark,
+pub struct CompletionIter<'i, 'cq> {
+    raw: &'i mut driver::Completions<'cq>,
 }
 
-impl<'i> Iterator for CompletionIter<'i> {
+impl<'i> Iterator for CompletionIter<'i, '_> {
     type Item = Completion<'i>;
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion<'i>> {
-        self.ring
-            .take(self.filled)
-            .map(|raw| Completion::new(raw, PhantomData))
+        self.raw.take().map(|raw| Completion::new(raw, PhantomData))
     }
 }
 
-impl fmt::Debug for CompletionIter<'_> {
+impl fmt::Debug for CompletionIter<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionIter")
-            .field("ring", &self.ring)
+            .field("raw", &self.raw)
             .finish()
     }
 }

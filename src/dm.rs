@@ -4,64 +4,65 @@
 //! processor needs a mapping that only drivers know; no driver of this library has one so far.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use uverbs_uapi::handle::DmHandle;
+use uverbs_uapi::object;
 
 use crate::command::{AllocDm, FreeDm};
 use crate::context::Context;
-use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Result, Verb};
+use crate::import;
+use crate::owned::Owned;
 
 impl Context {
     /// Allocates `length` bytes of the device's own memory, aligned to 2 to the power `log_align` bytes.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`] if the device has none, as rxe; `ENOMEM` if not so much is left
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe; `ENOMEM` if not so much is left
     /// ([`DeviceAttr::max_dm_size`](crate::DeviceAttr::max_dm_size)). Manual page: `ibv_alloc_dm(3)`.
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<Dm> {
         let command = AllocDm { length, log_align };
         let handle = self.driver().alloc_dm(self.fd(), &command)?;
         Ok(Dm(Arc::new(DmShared {
-            handle,
+            object: Owned::new(self, FreeDm(handle)),
             length,
-            allocated: true,
-            context: self.clone(),
         })))
+    }
+
+    /// Imports a piece of device memory of this context by its handle. The driver tells how long it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no such memory, as rxe;
+    /// [`Cause::NotFound`](crate::Cause::NotFound) if the handle names none, and the text says what it names. See
+    /// [`Context::import_pd`] on stale handles. Manual page: `ibv_import_dm(3)`.
+    pub fn import_dm(&self, handle: DmHandle) -> Result<ImportedDm> {
+        import::check(self, object::DM, handle.0, Verb::ImportDm)?;
+        let length = self.driver().import_dm(self.fd(), handle)?;
+        let mut object = Owned::new(self, FreeDm(handle));
+        object.leave();
+        Ok(ImportedDm(Dm(Arc::new(DmShared { object, length }))))
+    }
+
+    /// The handles of all device memory of the context, whoever allocated it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Context::pd_handles`]; besides, [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none.
+    pub fn dm_handles(&self) -> Result<Vec<DmHandle>> {
+        let handles = import::handles(self, object::DM, Verb::InfoHandles)?;
+        Ok(handles.into_iter().map(DmHandle).collect())
     }
 }
 
 /// What device memory shares with the regions in it.
 pub(crate) struct DmShared {
-    pub(crate) handle: DmHandle,
+    object: Owned<FreeDm>,
     /// Bytes.
-    pub(crate) length: u64,
-    /// False once the kernel object is gone.
-    allocated: bool,
-    context: Context,
-}
-
-impl DmShared {
-    fn subject(&self) -> Subject {
-        Subject::numbered("DM", self.handle.0.into())
-    }
-
-    fn free(&mut self) -> Result<()> {
-        self.context.fd().execute(&FreeDm(self.handle))?;
-        self.allocated = false;
-        Ok(())
-    }
-}
-
-impl Drop for DmShared {
-    fn drop(&mut self) {
-        if self.allocated
-            && let Err(error) = self.free()
-        {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "DM could not be freed when it was dropped");
-        }
-    }
+    length: u64,
 }
 
 /// A piece of device memory. Regions in it keep it allocated.
@@ -70,12 +71,12 @@ pub struct Dm(Arc<DmShared>);
 impl Dm {
     /// The context that it was allocated in.
     pub fn context(&self) -> &Context {
-        &self.0.context
+        self.0.object.context()
     }
 
     /// The kernel's handle.
     pub fn handle(&self) -> DmHandle {
-        self.0.handle
+        self.0.object.command().0
     }
 
     /// Bytes.
@@ -91,21 +92,43 @@ impl Dm {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while regions are registered in it. The error gives it back. Manual page: `ibv_free_dm(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while regions are registered in it. The error gives it back. Manual page:
+    /// `ibv_free_dm(3)`.
     pub fn free(self) -> Result<(), DestroyError<Self>> {
-        match Arc::try_unwrap(self.0) {
-            Ok(mut shared) => shared.free().map_err(|error| DestroyError {
-                object: Self(Arc::new(shared)),
+        self.end(Owned::destroy).map(drop)
+    }
+
+    /// Gives up the ownership: from now on this process is one user among others, and dropping frees nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Dm::free`].
+    pub fn disown(self) -> Result<ImportedDm, DestroyError<Self>> {
+        let leave = |object: &mut Owned<FreeDm>| {
+            object.leave();
+            Ok(())
+        };
+        self.end(leave).map(ImportedDm)
+    }
+
+    /// Ends the ownership in some way, if no region of this process is in it.
+    fn end(
+        mut self,
+        how: impl FnOnce(&mut Owned<FreeDm>) -> Result<()>,
+    ) -> Result<Self, DestroyError<Self>> {
+        let result = match Arc::get_mut(&mut self.0) {
+            Some(shared) => how(&mut shared.object),
+            None => {
+                let regions = Arc::strong_count(&self.0) - 1;
+                Err(self.0.object.busy(format!("{regions} MRs are in it")))
+            }
+        };
+        match result {
+            Ok(()) => Ok(self),
+            Err(error) => Err(DestroyError {
+                object: self,
                 error,
             }),
-            Err(shared) => {
-                let by = format!("{} MRs are in it", Arc::strong_count(&shared) - 1);
-                let error = Error::new(Verb::FreeDm, shared.subject(), Cause::Busy(by.into()));
-                Err(DestroyError {
-                    object: Self(shared),
-                    error,
-                })
-            }
         }
     }
 }
@@ -116,5 +139,46 @@ impl fmt::Debug for Dm {
             .field("handle", &self.handle().0)
             .field("length", &self.length())
             .finish()
+    }
+}
+
+/// Device memory that others use as well. It is a [`Dm`] in every verb that takes one.
+///
+/// Dropping it lets it go and never touches the kernel's object, and [`Dm::free`] cannot be called on it.
+pub struct ImportedDm(Dm);
+
+impl ImportedDm {
+    /// Lets the memory go, as drop does. The kernel is not called; regions that this process has in it live on. Manual page:
+    /// `ibv_unimport_dm(3)`.
+    pub fn unimport(self) {}
+
+    /// Frees the kernel's object under everybody who uses it. An owner must [`disown`](Dm::disown) its [`Dm`] first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Dm::free`]; `EBUSY` while others have regions in it, `ENOENT` if somebody else has freed it.
+    pub fn free_for_everyone(self) -> Result<(), DestroyError<Self>> {
+        let free = |object: &mut Owned<FreeDm>| object.context().fd().execute(object.command());
+        match self.0.end(free) {
+            Ok(_) => Ok(()),
+            Err(DestroyError { object, error }) => Err(DestroyError {
+                object: Self(object),
+                error,
+            }),
+        }
+    }
+}
+
+impl Deref for ImportedDm {
+    type Target = Dm;
+
+    fn deref(&self) -> &Dm {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ImportedDm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
     }
 }

@@ -15,6 +15,7 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::command::{CreateFlow, DestroyFlow, DriverData, Specs};
 use crate::counters::{Counters, CountersShared};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::owned::Owned;
 use crate::qp::{Qp, QpShared, Transport};
 
 /// What a header must have in the bits of a mask.
@@ -193,8 +194,7 @@ impl<T: Transport> Qp<T> {
         };
         let handle = context.driver().create_flow(context.fd(), &command)?;
         Ok(Flow {
-            handle,
-            alive: true,
+            object: Owned::new(context, DestroyFlow(handle)),
             qp: Arc::clone(self.shared()),
             _counters: rule.counters.clone(),
         })
@@ -203,9 +203,7 @@ impl<T: Transport> Qp<T> {
 
 /// A flow rule that is in force. Dropping it takes it back.
 pub struct Flow {
-    handle: FlowHandle,
-    /// False once the kernel object is gone.
-    alive: bool,
+    object: Owned<DestroyFlow>,
     qp: Arc<QpShared>,
     _counters: Vec<Arc<CountersShared>>,
 }
@@ -213,7 +211,7 @@ pub struct Flow {
 impl Flow {
     /// The kernel's handle.
     pub fn handle(&self) -> FlowHandle {
-        self.handle
+        self.object.command().0
     }
 
     /// Takes the rule back.
@@ -222,34 +220,17 @@ impl Flow {
     ///
     /// The kernel refuses; the error gives the rule back. Manual page: `ibv_destroy_flow(3)`.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.end().map_err(|error| DestroyError {
+        self.object.destroy().map_err(|error| DestroyError {
             object: self,
             error,
         })
-    }
-
-    fn end(&mut self) -> Result<()> {
-        if self.alive {
-            self.qp.context().fd().execute(&DestroyFlow(self.handle))?;
-            self.alive = false;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Flow {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "a flow rule could not be destroyed when it was dropped");
-        }
     }
 }
 
 impl fmt::Debug for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flow")
-            .field("handle", &self.handle.0)
+            .field("handle", &self.handle().0)
             .field("qp", &self.qp.handle().0)
             .finish()
     }

@@ -87,18 +87,7 @@ impl Context {
         handle: PdHandle,
         lease: Option<OwnedFd>,
     ) -> Result<ImportedPd> {
-        if !handles(self, object::PD)?.contains(&handle.0) {
-            let text = match kind_of(self, handle.0) {
-                Some(kind) => format!("the handle names {kind}, not a PD"),
-                None => "the context has no object with this handle".into(),
-            };
-            let subject = Subject::numbered("PD", handle.0.into());
-            return Err(Error::new(
-                Verb::ImportPd,
-                subject,
-                Cause::NotFound(text.into()),
-            ));
-        }
+        check(self, object::PD, handle.0, Verb::ImportPd)?;
         self.driver().import_pd(self.fd(), handle)?;
         Ok(ImportedPd(Pd::new(
             self.clone(),
@@ -113,7 +102,7 @@ impl Context {
     ///
     /// The kernel refuses, or there are more than the 16,383 that it can list.
     pub fn pd_handles(&self) -> Result<Vec<PdHandle>> {
-        Ok(handles(self, object::PD)?
+        Ok(handles(self, object::PD, Verb::InfoHandles)?
             .into_iter()
             .map(PdHandle)
             .collect())
@@ -125,47 +114,74 @@ impl Context {
     ///
     /// As for [`Context::pd_handles`].
     pub fn mr_handles(&self) -> Result<Vec<MrHandle>> {
-        Ok(handles(self, object::MR)?
+        Ok(handles(self, object::MR, Verb::InfoHandles)?
             .into_iter()
             .map(MrHandle)
             .collect())
     }
 }
 
-/// The handles of all objects of a kind.
-fn handles(context: &Context, object: u16) -> Result<Vec<u32>> {
+/// The handles of all objects of a kind; `verb` is what they are asked for.
+pub(crate) fn handles(context: &Context, object: u16, verb: Verb) -> Result<Vec<u32>> {
     let mut room = InfoHandles::USUAL;
     loop {
-        let handles = context.fd().execute(&InfoHandles { object, room })?;
+        let listed = context.fd().execute(&InfoHandles { object, room });
+        let handles = listed.map_err(|error| match error.errno() {
+            // The kernel has the kinds of object that the driver has verbs for.
+            Some(errno @ Errno::NOENT) => Error::unsupported_by_kernel(
+                verb,
+                Subject::the("context"),
+                errno,
+                format!("the driver has no {}s", name_of(object)),
+            ),
+            _ => error,
+        })?;
         if handles.len() < room {
             return Ok(handles);
         }
         if room == InfoHandles::MAX {
             let what = "the context has more objects of a kind than the kernel can list";
-            return Err(Error::unsupported(
-                Verb::InfoHandles,
-                Subject::the("context"),
-                what,
-            ));
+            return Err(Error::unsupported(verb, Subject::the("context"), what));
         }
         room = (room * 8).min(InfoHandles::MAX);
     }
 }
 
-/// What an object is that is no protection domain, for the text of an error.
-fn kind_of(context: &Context, handle: u32) -> Option<&'static str> {
-    const KINDS: [(u16, &str); 6] = [
-        (object::MR, "an MR"),
-        (object::CQ, "a CQ"),
-        (object::QP, "a QP"),
-        (object::SRQ, "an SRQ"),
-        (object::AH, "an AH"),
-        (object::MW, "an MW"),
-    ];
-    KINDS
-        .iter()
-        .find(|(object, _)| handles(context, *object).is_ok_and(|all| all.contains(&handle)))
-        .map(|(_, kind)| *kind)
+/// Fails unless an object of the context has this handle and is of this kind; the text says what the handle names.
+pub(crate) fn check(context: &Context, object: u16, handle: u32, verb: Verb) -> Result<()> {
+    if handles(context, object, verb)?.contains(&handle) {
+        return Ok(());
+    }
+    let has = |other: u16| {
+        let listed = handles(context, other, verb);
+        listed.is_ok_and(|all| all.contains(&handle))
+    };
+    let kind = name_of(object);
+    let text = match KINDS.iter().find(|(other, ..)| has(*other)) {
+        Some((_, article, other)) => {
+            format!("the handle names {article} {other}, which is no {kind}")
+        }
+        None => "the context has no object with this handle".into(),
+    };
+    let subject = Subject::numbered(kind, handle.into());
+    Err(Error::new(verb, subject, Cause::NotFound(text.into())))
+}
+
+/// The kinds of object that a handle may be taken for, for the text of an error.
+const KINDS: [(u16, &str, &str); 8] = [
+    (object::PD, "a", "PD"),
+    (object::MR, "an", "MR"),
+    (object::CQ, "a", "CQ"),
+    (object::QP, "a", "QP"),
+    (object::SRQ, "an", "SRQ"),
+    (object::AH, "an", "AH"),
+    (object::MW, "an", "MW"),
+    (object::DM, "a", "DM"),
+];
+
+fn name_of(object: u16) -> &'static str {
+    let known = KINDS.iter().find(|(kind, ..)| *kind == object);
+    known.map_or("object", |(.., name)| name)
 }
 
 /// A protection domain that others use as well. It is a [`Pd`] in every verb that takes one.

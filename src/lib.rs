@@ -36,6 +36,7 @@ mod counters;
 mod cq;
 mod device;
 mod dm;
+mod dmah;
 mod domain;
 mod driver;
 mod error;
@@ -52,6 +53,7 @@ mod import;
 mod key;
 mod mr;
 mod mw;
+mod owned;
 mod pd;
 mod qp;
 mod query;
@@ -79,7 +81,8 @@ pub use device::{
     MrResource, Netdev, NodeType, PdResource, PhysicalState, Port, PortState, QpResource,
     ResourceCount, ResourceOwner, Resources, SrqResource, devices, find,
 };
-pub use dm::Dm;
+pub use dm::{Dm, ImportedDm};
+pub use dmah::{DmaHints, Dmah, HintedMemory};
 pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};
 pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 pub use event::{AsyncEvent, AsyncEvents, EventSource};
@@ -112,6 +115,6 @@ pub use uverbs_uapi::flags::{
     QpAttrMask, QpCreateFlags, QueryPortFlags, WcFlags, WqFlags,
 };
 pub use wc::{Completion, CompletionError};
-pub use wq::{IndirectionTable, Wq, WqBuilder};
+pub use wq::{IndirectionTable, RssQp, Wq, WqBuilder};
 pub use wr::{Placement, PostError};
 pub use xrcd::{XrcTarget, Xrcd, XrcdFile};

@@ -18,6 +18,7 @@ use uverbs_uapi::handle::MwHandle;
 use crate::command::{AllocMw, DeallocMw};
 use crate::error::{DestroyError, Result};
 use crate::key::{LocalKey, OutOfBounds, PdTag, RemoteKey, RemoteSlice};
+use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::wr::{Bind, PostError};
 
@@ -36,6 +37,8 @@ pub trait MwKind: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
 pub enum Type1 {}
 
 /// Windows that belong to the queue pair that they were bound on.
+///
+/// Invalidate or [free](Mw::dealloc) them before that queue pair is destroyed or dropped, as [`Mw`] says.
 #[derive(Clone, Copy, Debug)]
 pub enum Type2 {}
 
@@ -63,9 +66,8 @@ impl Pd {
         };
         let (handle, rkey) = self.context().fd().execute(&command)?;
         Ok(Mw {
-            handle,
+            object: Owned::new(self.context(), DeallocMw(handle)),
             rkey: RemoteKey(rkey),
-            allocated: true,
             pd: self.user(User::Mw),
             kind: PhantomData,
         })
@@ -75,10 +77,16 @@ impl Pd {
 /// A memory window.
 ///
 /// Dropping it frees it, and takes what it was bound to back from peers.
+///
+/// A bound window of [`Type2`] is to go, or to be invalidated, before the queue pair that it was bound on. soft-RoCE's window
+/// holds on to its queue pair, and whoever destroys or drops that waits for the window to let go: nearly a minute, seen on Linux 7.2
+/// (`rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in `rxe_pool.c`). In a struct that has both, the field of the window stands before
+/// that of the queue pair. This library does not refuse it, since it cannot know: a bind may have failed, and a window may have been
+/// invalidated by the peer ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
+/// ([`Batch::local_inv`](crate::Batch::local_inv)), after all of which the queue pair may go.
 pub struct Mw<K: MwKind> {
-    handle: MwHandle,
+    object: Owned<DeallocMw>,
     rkey: RemoteKey,
-    allocated: bool,
     pd: PdUse,
     kind: PhantomData<fn() -> K>,
 }
@@ -92,7 +100,7 @@ impl<K: MwKind> Mw<K> {
 
     /// The kernel's handle.
     pub fn handle(&self) -> MwHandle {
-        self.handle
+        self.object.command().0
     }
 
     /// Says which low byte the window's key really has: that of before, if a bind failed or its batch was
@@ -111,30 +119,10 @@ impl<K: MwKind> Mw<K> {
     ///
     /// The kernel refuses; the error gives the window back. Manual page: `ibv_dealloc_mw(3)`.
     pub fn dealloc(mut self) -> Result<(), DestroyError<Self>> {
-        match self.free() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(DestroyError {
-                object: self,
-                error,
-            }),
-        }
-    }
-
-    fn free(&mut self) -> Result<()> {
-        if self.allocated {
-            self.pd.context().fd().execute(&DeallocMw(self.handle))?;
-            self.allocated = false;
-        }
-        Ok(())
-    }
-}
-
-impl<K: MwKind> Drop for Mw<K> {
-    fn drop(&mut self) {
-        if let Err(error) = self.free() {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "an MW could not be freed when it was dropped");
-        }
+        self.object.destroy().map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
     }
 }
 
@@ -142,7 +130,7 @@ impl<K: MwKind> fmt::Debug for Mw<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mw")
             .field("kind", &K::KIND)
-            .field("handle", &self.handle.0)
+            .field("handle", &self.handle().0)
             .field("rkey", &self.rkey)
             .finish()
     }

@@ -4,7 +4,7 @@
 //! object alive; the ring goes with this handle.
 
 use std::fmt;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use uverbs_uapi::flags::SrqAttrMask;
@@ -14,7 +14,7 @@ use uverbs_uapi::write as abi;
 use crate::command::{CreateSrq, DestroySrq, DriverData, ModifySrq, QuerySrq, SrqKind};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
-use crate::driver::{RecvQueue, SrqBacking};
+use crate::driver::{SharedRecvQueue, SrqBacking};
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
@@ -221,7 +221,7 @@ impl Drop for SrqShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "an SRQ could not be destroyed when it was dropped");
-            mem::forget(self.backing.clone());
+            let _kept = ManuallyDrop::new(self.backing.clone());
         }
     }
 }
@@ -240,7 +240,7 @@ pub struct SrqInfo {
 /// A shared receive queue.
 pub struct Srq {
     // Before `shared`: the ring is unmapped while the kernel object still is.
-    queue: RecvQueue,
+    queue: SharedRecvQueue,
     shared: Arc<SrqShared>,
 }
 
@@ -283,7 +283,7 @@ impl Srq {
         self.queue.in_flight()
     }
 
-    pub(crate) fn queue(&self) -> &RecvQueue {
+    pub(crate) fn queue(&self) -> &SharedRecvQueue {
         &self.queue
     }
 
@@ -294,7 +294,7 @@ impl Srq {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn recv(&mut self) -> RecvBatch<'_> {
-        RecvBatch::new(Some(&mut self.queue), self.shared.pd.tag(), None)
+        RecvBatch::new(Some(self.queue.batch()), self.shared.pd.tag(), None)
     }
 
     /// Asks for an event ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::AsyncEventType::SRQ_LIMIT_REACHED)) when

@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use uverbs_uapi::enums::WqState;
 use uverbs_uapi::flags::{WqAttrMask, WqFlags};
-use uverbs_uapi::handle::{RwqIndTblHandle, WqHandle};
+use uverbs_uapi::handle::{QpHandle, RwqIndTblHandle, WqHandle};
 use uverbs_uapi::write as abi;
 
 use crate::command::{
-    CreateRwqIndTable, CreateWq, DestroyRwqIndTable, DestroyWq, DriverData, ModifyWq,
+    Command, CreateRssQp, CreateRwqIndTable, CreateWq, DestroyQp, DestroyRwqIndTable, DestroyWq,
+    DriverData, ModifyWq,
 };
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::RecvQueue;
-use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 
@@ -59,7 +61,7 @@ impl WqBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`] if the device has no work queues, as rxe; a number exceeds the device's limits; the CQ
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no work queues, as rxe; a number exceeds the device's limits; the CQ
     /// belongs to another context. Manual page: `ibv_create_wq(3)`.
     pub fn create(self) -> Result<Wq> {
         let Self {
@@ -93,10 +95,9 @@ impl WqBuilder<'_> {
                 .driver()
                 .create_wq(context.fd(), command, pd.buffers())?;
         let shared = WqShared {
-            handle,
+            object: Owned::new(context, DestroyWq(handle)),
             wqn,
             id,
-            alive: true,
             pd: pd.user(User::Wq),
             _cq: Arc::clone(cq.shared()),
         };
@@ -109,37 +110,11 @@ impl WqBuilder<'_> {
 
 /// What a work queue shares with the tables that it is in.
 pub(crate) struct WqShared {
-    handle: WqHandle,
+    object: Owned<DestroyWq>,
     wqn: u32,
     id: u64,
-    /// False once the kernel object is gone.
-    alive: bool,
     pd: PdUse,
     _cq: Arc<CqShared>,
-}
-
-impl WqShared {
-    fn subject(&self) -> Subject {
-        Subject::numbered("WQ", self.handle.0.into())
-    }
-
-    fn destroy(&mut self) -> Result<()> {
-        // The answer counts the events that were read; see `Cq` on why there is nothing to wait for.
-        self.pd.context().fd().execute(&DestroyWq(self.handle))?;
-        self.alive = false;
-        Ok(())
-    }
-}
-
-impl Drop for WqShared {
-    fn drop(&mut self) {
-        if self.alive
-            && let Err(error) = self.destroy()
-        {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "a WQ could not be destroyed when it was dropped");
-        }
-    }
 }
 
 /// A work queue of the receive kind.
@@ -152,12 +127,12 @@ pub struct Wq {
 impl Wq {
     /// The context that it was created in.
     pub fn context(&self) -> &Context {
-        self.shared.pd.context()
+        self.shared.object.context()
     }
 
     /// The kernel's handle.
     pub fn handle(&self) -> WqHandle {
-        self.shared.handle
+        self.shared.object.command().0
     }
 
     /// The device's number of it.
@@ -183,7 +158,7 @@ impl Wq {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn recv(&mut self) -> RecvBatch<'_> {
-        RecvBatch::new(Some(&mut self.queue), self.shared.pd.tag(), None)
+        RecvBatch::new(Some(self.queue.batch()), self.shared.pd.tag(), None)
     }
 
     /// Takes the queue from one state to another.
@@ -217,7 +192,7 @@ impl Wq {
     fn modify(&self, core: abi::ExModifyWq) -> Result<()> {
         let command = ModifyWq {
             core: abi::ExModifyWq {
-                wq_handle: self.shared.handle.0,
+                wq_handle: self.handle().0,
                 ..core
             },
             driver: DriverData::default(),
@@ -230,22 +205,17 @@ impl Wq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while tables lead to it. The error gives the queue back. Manual page: `ibv_destroy_wq(3)`.
-    pub fn destroy(self) -> Result<(), DestroyError<Wq>> {
-        let Wq { queue, shared } = self;
-        let (shared, error) = match Arc::try_unwrap(shared) {
-            Ok(mut shared) => match shared.destroy() {
-                Ok(()) => return Ok(()),
-                Err(error) => (Arc::new(shared), error),
-            },
-            Err(shared) => {
-                let by = "indirection tables lead to it";
-                let error = Error::new(Verb::DestroyWq, shared.subject(), Cause::Busy(by.into()));
-                (shared, error)
+    /// [`Cause::Busy`](crate::Cause::Busy) while tables lead to it. The error gives the queue back. Manual page: `ibv_destroy_wq(3)`.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Wq>> {
+        let result = match Arc::get_mut(&mut self.shared) {
+            Some(shared) => shared.object.destroy(),
+            None => {
+                let by = "indirection tables lead to it".into();
+                Err(self.shared.object.busy(by))
             }
         };
-        Err(DestroyError {
-            object: Wq { queue, shared },
+        result.map_err(|error| DestroyError {
+            object: self,
             error,
         })
     }
@@ -267,7 +237,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`] if the device has no tables; the number is not a power of two or more than the device's
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no tables; the number is not a power of two or more than the device's
     /// ([`RssCaps`](crate::uapi::types::RssCaps)); a queue belongs to another context. Manual page:
     /// `ibv_create_rwq_ind_table(3)`.
     pub fn create_indirection_table<'a>(
@@ -284,84 +254,154 @@ impl Context {
             let given = queues.len();
             return refuse(format!("{given} WQs: not a power of two up to {most}"));
         }
-        let foreign = |wq: &&Arc<WqShared>| wq.pd.context().raw_fd() != self.raw_fd();
+        let foreign = |wq: &&Arc<WqShared>| wq.object.context().raw_fd() != self.raw_fd();
         if queues.iter().any(foreign) {
             return refuse("a WQ belongs to another context".into());
         }
         let command = CreateRwqIndTable {
             log_size: queues.len().trailing_zeros(),
-            wqs: queues.iter().map(|wq| wq.handle).collect(),
+            wqs: queues.iter().map(|wq| wq.object.command().0).collect(),
         };
         let (handle, number) = self.fd().execute(&command)?;
-        Ok(IndirectionTable {
-            handle,
+        Ok(IndirectionTable(Arc::new(TableShared {
+            object: Owned::new(self, DestroyRwqIndTable(handle)),
             number,
-            alive: true,
-            context: self.clone(),
             _queues: queues.into_iter().cloned().collect(),
-        })
+        })))
     }
 }
 
-/// A table that spreads packets over work queues. It keeps them alive.
-pub struct IndirectionTable {
-    handle: RwqIndTblHandle,
+/// What an indirection table shares with the queue pairs that receive by it.
+struct TableShared {
+    object: Owned<DestroyRwqIndTable>,
     number: u32,
-    /// False once the kernel object is gone.
-    alive: bool,
-    context: Context,
     _queues: Vec<Arc<WqShared>>,
 }
 
+/// A table that spreads packets over work queues. It keeps them alive.
+pub struct IndirectionTable(Arc<TableShared>);
+
 impl IndirectionTable {
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        self.0.object.context()
+    }
+
     /// The kernel's handle.
     pub fn handle(&self) -> RwqIndTblHandle {
-        self.handle
+        self.0.object.command().0
     }
 
     /// The device's number of it.
     pub fn number(&self) -> u32 {
-        self.number
+        self.0.number
+    }
+
+    /// Creates a queue pair for raw packets that has no queues itself: what it receives is spread over the table's.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported): how packets are spread (`rx_hash_conf` of
+    /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends so far; where the driver has
+    /// none, as on rxe, the kernel refuses. The PD belongs to another context. Manual page: `ibv_create_qp_ex(3)`.
+    pub fn create_qp(&self, pd: &Pd) -> Result<RssQp> {
+        let context = self.context();
+        let id = context.new_id();
+        let command = CreateRssQp {
+            pd: pd.handle(),
+            table: self.handle(),
+            user_handle: id,
+            event_fd: context.event_fd()?,
+            driver: DriverData::default(),
+        };
+        if pd.context().raw_fd() != context.raw_fd() {
+            let why = "the PD belongs to another context than the indirection table";
+            return Err(Error::invalid(Verb::CreateQp, command.subject(), why));
+        }
+        let (handle, qpn) = context.driver().create_rss_qp(context.fd(), &command)?;
+        Ok(RssQp {
+            object: Owned::new(context, DestroyQp(handle)),
+            qpn,
+            id,
+            _pd: pd.user(User::Qp),
+            _table: Arc::clone(&self.0),
+        })
     }
 
     /// Destroys the table.
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while queue pairs use it; the error gives it back. Manual page:
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error gives it back. Manual page:
     /// `ibv_destroy_rwq_ind_table(3)`.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.end().map_err(|error| DestroyError {
+        let result = match Arc::get_mut(&mut self.0) {
+            Some(shared) => shared.object.destroy(),
+            None => {
+                let users = Arc::strong_count(&self.0) - 1;
+                Err(self.0.object.busy(format!("{users} QPs receive by it")))
+            }
+        };
+        result.map_err(|error| DestroyError {
             object: self,
             error,
         })
-    }
-
-    fn end(&mut self) -> Result<()> {
-        if self.alive {
-            self.context
-                .fd()
-                .execute(&DestroyRwqIndTable(self.handle))?;
-            self.alive = false;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for IndirectionTable {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "an indirection table could not be destroyed when it was dropped");
-        }
     }
 }
 
 impl fmt::Debug for IndirectionTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IndirectionTable")
-            .field("handle", &self.handle.0)
-            .field("number", &self.number)
+            .field("handle", &self.handle().0)
+            .field("number", &self.number())
+            .finish()
+    }
+}
+
+/// A queue pair that receives raw packets into the work queues of an [`IndirectionTable`], which it keeps alive.
+pub struct RssQp {
+    object: Owned<DestroyQp>,
+    qpn: u32,
+    id: u64,
+    _pd: PdUse,
+    _table: Arc<TableShared>,
+}
+
+impl RssQp {
+    /// The kernel's handle.
+    pub fn handle(&self) -> QpHandle {
+        self.object.command().0
+    }
+
+    /// The device's number of it.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The number by which events name it; unique in its context.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, such as while flow rules lead to it; the error gives it back. Manual page:
+    /// `ibv_destroy_qp(3)`.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        self.object.destroy().map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
+    }
+}
+
+impl fmt::Debug for RssQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RssQp")
+            .field("handle", &self.handle().0)
+            .field("qpn", &self.qpn)
             .finish()
     }
 }

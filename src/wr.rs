@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use uverbs_uapi::enums::{FlushLevel, WrOpcode};
+use uverbs_uapi::enums::FlushLevel;
+#[cfg(feature = "rxe")]
+use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags, FlushPlacement};
 
 use crate::driver::Ah;
@@ -86,8 +88,9 @@ pub(crate) struct Remote {
     pub(crate) rkey: RemoteKey,
 }
 
+#[cfg(feature = "rxe")]
 impl Operation {
-    /// The kernel's number of the operation.
+    /// The kernel's number of the operation, which only soft-RoCE's rings have.
     #[inline(always)]
     pub(crate) const fn opcode(&self) -> WrOpcode {
         match self {

@@ -20,7 +20,8 @@ use crate::command::{
     CloseXrcd, CreateXrcTarget, DestroyQp, DriverData, ModifyQp, OpenQp, OpenXrcd, QueryQp,
 };
 use crate::context::Context;
-use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Result, Subject};
+use crate::owned::Owned;
 use crate::qp::{QpAttr, QpInfo};
 
 /// Whether the domain of a file is to be there already, as `O_CREAT` and `O_EXCL` say it to open(2).
@@ -50,7 +51,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`] if the device has no XRC, as rxe. Manual page: `ibv_open_xrcd(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no XRC, as rxe. Manual page: `ibv_open_xrcd(3)`.
     pub fn open_xrcd(&self) -> Result<Xrcd> {
         // The kernel insists on being told to make one where there is no file to look for it by.
         self.xrcd(None, XrcdFile::Create)
@@ -73,44 +74,13 @@ impl Context {
             oflags: how.oflags(),
         };
         let handle = self.fd().execute(&command)?;
-        Ok(Xrcd(Arc::new(XrcdShared {
-            handle,
-            open: true,
-            context: self.clone(),
-        })))
+        let object = Owned::new(self, CloseXrcd(handle));
+        Ok(Xrcd(Arc::new(XrcdShared(object))))
     }
 }
 
 /// What an XRC domain shares with the objects in it.
-pub(crate) struct XrcdShared {
-    handle: XrcdHandle,
-    /// False once the kernel object is gone.
-    open: bool,
-    context: Context,
-}
-
-impl XrcdShared {
-    fn subject(&self) -> Subject {
-        Subject::numbered("XRC domain", self.handle.0.into())
-    }
-
-    fn close(&mut self) -> Result<()> {
-        self.context.fd().execute(&CloseXrcd(self.handle))?;
-        self.open = false;
-        Ok(())
-    }
-}
-
-impl Drop for XrcdShared {
-    fn drop(&mut self) {
-        if self.open
-            && let Err(error) = self.close()
-        {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "an XRC domain could not be closed when it was dropped");
-        }
-    }
-}
+pub(crate) struct XrcdShared(Owned<CloseXrcd>);
 
 /// An XRC domain. The objects in it keep it open.
 pub struct Xrcd(Arc<XrcdShared>);
@@ -118,12 +88,12 @@ pub struct Xrcd(Arc<XrcdShared>);
 impl Xrcd {
     /// The context that it was opened in.
     pub fn context(&self) -> &Context {
-        &self.0.context
+        self.0.0.context()
     }
 
     /// The kernel's handle.
     pub fn handle(&self) -> XrcdHandle {
-        self.0.handle
+        self.0.0.command().0
     }
 
     pub(crate) fn shared(&self) -> &Arc<XrcdShared> {
@@ -169,12 +139,11 @@ impl Xrcd {
 
     fn target(&self, handle: QpHandle, qpn: u32, id: u64) -> XrcTarget {
         XrcTarget {
-            handle,
+            object: Owned::new(self.context(), DestroyQp(handle)),
             qpn,
             id,
-            alive: true,
             state: QpState::RESET,
-            xrcd: Arc::clone(&self.0),
+            _xrcd: Arc::clone(&self.0),
         }
     }
 
@@ -182,23 +151,20 @@ impl Xrcd {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while targets or shared receive queues of this process are in it. The error gives it back.
+    /// [`Cause::Busy`](crate::Cause::Busy) while targets or shared receive queues of this process are in it. The error gives it back.
     /// Manual page: `ibv_close_xrcd(3)`.
-    pub fn close(self) -> Result<(), DestroyError<Self>> {
-        match Arc::try_unwrap(self.0) {
-            Ok(mut shared) => shared.close().map_err(|error| DestroyError {
-                object: Self(Arc::new(shared)),
-                error,
-            }),
-            Err(shared) => {
-                let by = format!("{} QPs and SRQs are in it", Arc::strong_count(&shared) - 1);
-                let error = Error::new(Verb::CloseXrcd, shared.subject(), Cause::Busy(by.into()));
-                Err(DestroyError {
-                    object: Self(shared),
-                    error,
-                })
+    pub fn close(mut self) -> Result<(), DestroyError<Self>> {
+        let result = match Arc::get_mut(&mut self.0) {
+            Some(shared) => shared.0.destroy(),
+            None => {
+                let users = Arc::strong_count(&self.0) - 1;
+                Err(self.0.0.busy(format!("{users} QPs and SRQs are in it")))
             }
-        }
+        };
+        result.map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
     }
 }
 
@@ -214,19 +180,17 @@ impl fmt::Debug for Xrcd {
 ///
 /// What arrives goes to the shared receive queues of the domain.
 pub struct XrcTarget {
-    handle: QpHandle,
+    object: Owned<DestroyQp>,
     qpn: u32,
     id: u64,
-    /// False once the kernel object is gone.
-    alive: bool,
     state: QpState,
-    xrcd: Arc<XrcdShared>,
+    _xrcd: Arc<XrcdShared>,
 }
 
 impl XrcTarget {
     /// The kernel's handle.
     pub fn handle(&self) -> QpHandle {
-        self.handle
+        self.object.command().0
     }
 
     /// The number on the wire; 24 bits.
@@ -248,11 +212,11 @@ impl XrcTarget {
         let from = attr.cur_state.unwrap_or(self.state);
         attr.check(&self.subject(), QpType::XRC_RECV, from)?;
         let command = ModifyQp {
-            base: attr.to_abi(self.handle.0),
+            base: attr.to_abi(self.handle().0),
             rate_limit: attr.rate_limit,
             driver: DriverData::default(),
         };
-        self.xrcd.context.fd().execute(&command)?;
+        self.object.context().fd().execute(&command)?;
         self.state = attr.state.unwrap_or(self.state);
         Ok(())
     }
@@ -264,10 +228,10 @@ impl XrcTarget {
     /// The device has been removed. Manual page: `ibv_query_qp(3)`.
     pub fn query(&mut self) -> Result<QpInfo> {
         let command = QueryQp {
-            qp: self.handle,
+            qp: self.handle(),
             attr_mask: QpAttrMask::all().bits(),
         };
-        let info = QpInfo::from(self.xrcd.context.fd().execute(&command)?);
+        let info = QpInfo::from(self.object.context().fd().execute(&command)?);
         self.state = info.state;
         Ok(info)
     }
@@ -278,38 +242,21 @@ impl XrcTarget {
     ///
     /// The kernel refuses; the error gives it back. Manual page: `ibv_destroy_qp(3)`.
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.end().map_err(|error| DestroyError {
+        self.object.destroy().map_err(|error| DestroyError {
             object: self,
             error,
         })
     }
 
-    fn end(&mut self) -> Result<()> {
-        if self.alive {
-            self.xrcd.context.fd().execute(&DestroyQp(self.handle))?;
-            self.alive = false;
-        }
-        Ok(())
-    }
-
     fn subject(&self) -> Subject {
-        Subject::numbered("XRC target", self.handle.0.into())
-    }
-}
-
-impl Drop for XrcTarget {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "an XRC target could not be destroyed when it was dropped");
-        }
+        Subject::numbered("XRC target", self.handle().0.into())
     }
 }
 
 impl fmt::Debug for XrcTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XrcTarget")
-            .field("handle", &self.handle.0)
+            .field("handle", &self.handle().0)
             .field("qpn", &format_args!("{:#x}", self.qpn))
             .field("state", &self.state)
             .finish()

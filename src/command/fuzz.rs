@@ -7,8 +7,8 @@ use std::mem;
 use uverbs_uapi::enums::MwType;
 use uverbs_uapi::flags::{QpCreateFlags, ReadCountersFlags};
 use uverbs_uapi::handle::{
-    AhHandle, CountersHandle, CqHandle, DmHandle, FlowHandle, MrHandle, MwHandle, PdHandle,
-    RwqIndTblHandle, SrqHandle, WqHandle, XrcdHandle,
+    AhHandle, CountersHandle, CqHandle, DmHandle, DmahHandle, FlowHandle, MrHandle, MwHandle,
+    PdHandle, RwqIndTblHandle, SrqHandle, WqHandle, XrcdHandle,
 };
 use uverbs_uapi::types::AhAttr;
 
@@ -150,4 +150,10 @@ fn abuse_what_rxe_lacks(source: &mut dyn FnMut() -> u64) {
     };
     abuse(&register, source, drop);
     abuse(&FreeDm(DmHandle(1)), source, drop);
+    abuse(&create_rss_qp(), source, drop);
+    abuse(&AllocDmah::default(), source, drop);
+    let dmah = DmahHandle(1);
+    let region = reg_mr();
+    abuse(&RegMrDmah { region, dmah }, source, drop);
+    abuse(&FreeDmah(dmah), source, drop);
 }

@@ -25,6 +25,7 @@ mod cq;
 mod destroy;
 mod device;
 mod dm;
+mod dmah;
 mod fd;
 mod flow;
 #[cfg(any(test, feature = "fuzz"))]
@@ -54,6 +55,7 @@ pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
 pub(crate) use dm::{AllocDm, FreeDm, RegDmMr};
+pub(crate) use dmah::{AllocDmah, FreeDmah, RegMrDmah};
 pub(crate) use fd::{CommandFd, Prepared};
 pub(crate) use flow::{CreateFlow, DestroyFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
@@ -61,7 +63,7 @@ pub(crate) use mcast::{AttachMcast, DetachMcast};
 pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
 pub(crate) use mw::{AllocMw, DeallocMw};
 pub(crate) use pd::AllocPd;
-pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QueryQp};
+pub(crate) use qp::{CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
 pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq, SrqKind};

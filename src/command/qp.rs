@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::flags::QpCreateFlags;
-use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
+use uverbs_uapi::flags::{CreateQpMask, QpCreateFlags};
+use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, RwqIndTblHandle, SrqHandle};
 use uverbs_uapi::types::QpCap;
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
@@ -158,6 +158,84 @@ impl Command for CreateQp {
             cap,
             driver: answer.driver_reply(&self.driver),
         })
+    }
+}
+
+/// Creates a queue pair that receives raw packets into the work queues of an indirection table. How packets are spread is
+/// the driver's part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CreateRssQp {
+    pub(crate) pd: PdHandle,
+    pub(crate) table: RwqIndTblHandle,
+    /// What asynchronous events carry.
+    pub(crate) user_handle: u64,
+    /// Where asynchronous events go, if not to the context's first such file.
+    pub(crate) event_fd: Option<RawFd>,
+    pub(crate) driver: DriverData,
+}
+
+impl Command for CreateRssQp {
+    /// The queue pair, and its number.
+    type Reply = (QpHandle, u32);
+    const NATIVE: bool = true;
+    const VERB: Verb = Verb::CreateQp;
+
+    fn subject(&self) -> Subject {
+        Subject::named(
+            "QP",
+            format_args!(
+                "over indirection table {} in PD {}",
+                self.table.0, self.pd.0
+            ),
+        )
+    }
+
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        use attr::create_qp as id;
+        let qp_type = QpType::RAW_PACKET.0;
+        match spelling {
+            Spelling::Native => {
+                request
+                    .method(object::QP, method::qp::CREATE)
+                    .new_object(id::HANDLE)
+                    .handle(id::PD_HANDLE, self.pd.0)
+                    .handle(id::IND_TABLE_HANDLE, self.table.0)
+                    .u64(id::USER_HANDLE, self.user_handle)
+                    .input(id::CAP, &QpCap::default())
+                    .constant(id::TYPE, qp_type.into())
+                    .output(id::RESP_CAP, size_of::<QpCap>())
+                    .output(id::RESP_QP_NUM, size_of::<u32>());
+                if let Some(fd) = self.event_fd {
+                    request.fd(id::EVENT_FD, fd);
+                }
+            }
+            Spelling::Write => {
+                let core = abi::ExCreateQp {
+                    user_handle: self.user_handle,
+                    pd_handle: self.pd.0,
+                    qp_type: qp_type as u8,
+                    comp_mask: CreateQpMask::IND_TABLE.bits(),
+                    rwq_ind_tbl_handle: self.table.0,
+                    ..Default::default()
+                };
+                request.write_command::<_, abi::ExCreateQpResp>(cmd::EX_CREATE_QP, &core);
+            }
+        }
+        request.driver(&self.driver);
+    }
+
+    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
+        let (handle, qpn) = match spelling {
+            Spelling::Native => (
+                answer.new_handle(attr::create_qp::HANDLE)?,
+                answer.answer(attr::create_qp::RESP_QP_NUM)?,
+            ),
+            Spelling::Write => {
+                let response: abi::ExCreateQpResp = answer.response()?;
+                (response.base.qp_handle, response.base.qpn)
+            }
+        };
+        Ok((QpHandle(handle), qpn))
     }
 }
 

@@ -2,13 +2,15 @@
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{QpCreateFlags, WqFlags};
-use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle};
+use uverbs_uapi::handle::{
+    CqHandle, PdHandle, QpHandle, RwqIndTblHandle, SrqHandle, WqHandle, XrcdHandle,
+};
 use uverbs_uapi::rxe;
 use uverbs_uapi::types::QpCap;
 use uverbs_uapi::write as abi;
 
 use crate::command::{
-    Command, CreateCq, CreateFlow, CreateQp, CreateRwqIndTable, CreateSrq, CreateWq,
+    Command, CreateCq, CreateFlow, CreateQp, CreateRssQp, CreateRwqIndTable, CreateSrq, CreateWq,
     CreateXrcTarget, DriverData, ModifyQp, RegMr, Request, Spelling, SrqKind,
 };
 
@@ -113,6 +115,16 @@ pub(in crate::command) fn create_wq() -> CreateWq {
         max_sge: 0x22,
         flags: WqFlags::SCATTER_FCS,
         user_handle: 0x3_0000_0009,
+        event_fd: Some(8),
+        driver: DriverData::default(),
+    }
+}
+
+pub(in crate::command) fn create_rss_qp() -> CreateRssQp {
+    CreateRssQp {
+        pd: PdHandle(0xd0),
+        table: RwqIndTblHandle(0x7a),
+        user_handle: 0x2_0000_0006,
         event_fd: Some(8),
         driver: DriverData::default(),
     }

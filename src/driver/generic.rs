@@ -3,11 +3,11 @@
 
 use uverbs_uapi::handle::{DmHandle, FlowHandle, QpHandle, SrqHandle, WqHandle};
 
-use super::{Device, RecvQueue, SrqBacking};
+use super::{Device, RecvQueue, SharedRecvQueue, SrqBacking};
 use crate::alloc::Buffers;
 use crate::command::{
-    AllocDm, CommandFd, CreateFlow, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq, DestroyWq,
-    ModifyWq,
+    AllocDm, CommandFd, CreateFlow, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq,
+    DestroyWq, ModifyWq,
 };
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -17,13 +17,18 @@ impl Device {
     pub(crate) fn create_xsrq(
         &self,
         fd: &CommandFd,
-        mut command: CreateSrq,
+        command: CreateSrq,
         _buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, RecvQueue, SrqBacking, u32)> {
-        #[cfg(feature = "rxe")]
-        if matches!(self, Device::Rxe) {
-            command.driver = super::rxe::srq_data();
-        }
+    ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, u32)> {
+        let command = match self {
+            #[cfg(feature = "rxe")]
+            Device::Rxe => CreateSrq {
+                driver: super::rxe::srq_data(),
+                ..command
+            },
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => command,
+        };
         let handle = fd.execute(&command)?.handle;
         // Whatever becomes of it, it is of no use here.
         let _ = fd.execute(&DestroySrq(handle));
@@ -55,6 +60,21 @@ impl Device {
         )
     }
 
+    /// Creates a queue pair over an indirection table.
+    pub(crate) fn create_rss_qp(
+        &self,
+        fd: &CommandFd,
+        command: &CreateRssQp,
+    ) -> Result<(QpHandle, u32)> {
+        #[cfg(feature = "mlx5")]
+        if matches!(self, Device::Mlx5(_)) {
+            // The kernel's driver would take what it finds in place of the hash for one of an ordinary queue pair.
+            let what = "queue pairs over indirection tables";
+            return Err(self.lacks(Verb::CreateQp, what));
+        }
+        fd.execute(command)
+    }
+
     /// Changes a work queue.
     pub(crate) fn modify_wq(&self, fd: &CommandFd, command: &ModifyWq) -> Result<()> {
         fd.execute(command)
@@ -72,6 +92,17 @@ impl Device {
     /// Allocates memory of the device's own.
     pub(crate) fn alloc_dm(&self, fd: &CommandFd, command: &AllocDm) -> Result<DmHandle> {
         fd.execute(command)
+    }
+
+    /// Checks with the driver what the kernel's list of handles has told, and asks for the length in bytes.
+    pub(crate) fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<u64> {
+        #[cfg(feature = "mlx5")]
+        if matches!(self, Device::Mlx5(_)) {
+            return super::mlx5::import_dm(fd, handle);
+        }
+        // No kernel lists device memory of these, so nobody comes here: the generic ABI could not tell the length.
+        let _ = (fd, handle);
+        Err(self.lacks(Verb::ImportDm, "import of device memory"))
     }
 
     /// Creates a flow rule.

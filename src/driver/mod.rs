@@ -23,6 +23,7 @@ mod mlx5;
 #[cfg(feature = "rxe")]
 pub(crate) mod rxe;
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -245,7 +246,7 @@ impl Device {
                 let parts = mlx5::Parts {
                     send_cq,
                     recv_cq,
-                    srq: parts.srq.and_then(RecvQueue::mlx5_shared),
+                    srq: parts.srq.and_then(SharedRecvQueue::mlx5),
                     buffers: parts.buffers,
                     thread_domain: thread_domain.as_ref(),
                 };
@@ -266,15 +267,15 @@ impl Device {
         fd: &CommandFd,
         command: CreateSrq,
         buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, RecvQueue, SrqBacking)> {
+    ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking)> {
         match self {
             #[cfg(feature = "rxe")]
             Device::Rxe => rxe::create_srq(fd, command, buffers)
-                .map(|(handle, queue)| (handle, RecvQueue::Rxe(queue), SrqBacking::Rxe)),
+                .map(|(handle, queue)| (handle, SharedRecvQueue::Rxe(queue), SrqBacking::Rxe)),
             #[cfg(feature = "mlx5")]
             Device::Mlx5(device) => {
                 mlx5::create_srq(device, fd, command, buffers).map(|(handle, queue, ring)| {
-                    (handle, RecvQueue::Mlx5Shared(queue), SrqBacking::Mlx5(ring))
+                    (handle, SharedRecvQueue::Mlx5(queue), SrqBacking::Mlx5(ring))
                 })
             }
         }
@@ -295,12 +296,14 @@ impl Device {
         &self,
         fd: &CommandFd,
         command: ModifySrq,
-        queue: &mut RecvQueue,
+        queue: &mut SharedRecvQueue,
         buffers: Option<&Buffers>,
     ) -> Result<()> {
         match (self, queue) {
             #[cfg(feature = "rxe")]
-            (Device::Rxe, RecvQueue::Rxe(queue)) => rxe::resize_srq(fd, command, queue, buffers),
+            (Device::Rxe, SharedRecvQueue::Rxe(queue)) => {
+                rxe::resize_srq(fd, command, queue, buffers)
+            }
             #[cfg(feature = "mlx5")]
             (Device::Mlx5(_), _) => Err(Error::unsupported(
                 Verb::ModifySrq,
@@ -342,7 +345,7 @@ fn foreign(verb: Verb) -> Error {
 pub(crate) struct QpParts<'a> {
     pub(crate) send_cq: &'a Cq,
     pub(crate) recv_cq: &'a Cq,
-    pub(crate) srq: Option<&'a RecvQueue>,
+    pub(crate) srq: Option<&'a SharedRecvQueue>,
     pub(crate) buffers: Option<&'a Buffers>,
     pub(crate) thread_domain: Option<&'a ThreadDomain>,
 }
@@ -485,6 +488,7 @@ impl Ah {
 
 /// A send queue.
 #[derive(Debug)]
+#[repr(u8)]
 pub(crate) enum SendQueue {
     #[cfg(feature = "rxe")]
     Rxe(rxe::SendQueue),
@@ -532,6 +536,53 @@ impl SendQueue {
         }
     }
 
+    /// Requests that the device has not finished.
+    pub(crate) fn in_flight(&self) -> u32 {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.in_flight(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.in_flight(),
+        }
+    }
+
+    /// Starts a batch.
+    #[inline(always)]
+    pub(crate) fn batch(&mut self) -> SendBatch<'_> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => SendBatch::Rxe(queue),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => SendBatch::Mlx5(queue.batch()),
+        }
+    }
+}
+
+/// Requests that are being written into a send queue. Dropped without having been rung, it leaves nothing; forgotten
+/// (`mem::forget`), some drivers take what it has to be of the next batch.
+///
+/// Like [`RecvBatch`] and [`Completions`] it is made once for many operations, and held by value: the compiler then keeps
+/// the variant in a register, or knows it, where behind a reference to the queue it would look again each time.
+#[derive(Debug)]
+pub(crate) enum SendBatch<'q> {
+    #[cfg(feature = "rxe")]
+    Rxe(&'q mut rxe::SendQueue),
+    #[cfg(feature = "mlx5")]
+    Mlx5(mlx5::SendBatch<'q>),
+}
+
+impl SendBatch<'_> {
+    /// Requests in it.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.pending(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(batch) => batch.len(),
+        }
+    }
+
     /// Whether queue pairs of this transport can invalidate a key of their own side.
     #[inline(always)]
     pub(crate) fn invalidates(&self, transport: QpType) -> bool {
@@ -554,28 +605,7 @@ impl SendQueue {
         }
     }
 
-    /// Requests that the device has not finished.
-    pub(crate) fn in_flight(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.in_flight(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.in_flight(),
-        }
-    }
-
-    /// Requests in the batch that has not been rung yet.
-    #[inline(always)]
-    pub(crate) fn pending(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.pending(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.pending(),
-        }
-    }
-
-    /// Adds a request to the batch.
+    /// Adds a request.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -587,32 +617,34 @@ impl SendQueue {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.push(operation, to, payload).map(SendSlot::Rxe),
             #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.push(operation, to, payload).map(SendSlot::Mlx5),
+            Self::Mlx5(batch) => batch.push(operation, to, payload).map(SendSlot::Mlx5),
         }
     }
 
-    /// Hands the batch to the device with one doorbell.
+    /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is done.
     #[inline(always)]
-    pub(crate) fn ring(&mut self) -> Result<(), Errno> {
-        match self {
+    pub(crate) fn ring(self) -> Result<usize, Errno> {
+        match &mut *ManuallyDrop::new(self) {
             #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.ring(),
+            Self::Rxe(queue) => match queue.pending() {
+                0 => Ok(0),
+                count => queue.ring().map(|()| count as usize),
+            },
             #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => {
-                queue.ring();
-                Ok(())
-            }
+            Self::Mlx5(batch) => Ok(batch.ring() as usize),
         }
     }
+}
 
-    /// Forgets the batch.
+impl Drop for SendBatch<'_> {
     #[inline(always)]
-    pub(crate) fn abandon(&mut self) {
+    fn drop(&mut self) {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.abandon(),
+            // The queue knows nothing of it.
             #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.abandon(),
+            Self::Mlx5(_) => {}
         }
     }
 }
@@ -641,26 +673,17 @@ impl SendSlot {
     }
 }
 
-/// A receive queue.
+/// A receive queue of a queue pair or a work queue.
 #[derive(Debug)]
+#[repr(u8)]
 pub(crate) enum RecvQueue {
     #[cfg(feature = "rxe")]
     Rxe(rxe::RecvQueue),
     #[cfg(feature = "mlx5")]
     Mlx5(mlx5::RecvQueue),
-    #[cfg(feature = "mlx5")]
-    Mlx5Shared(mlx5::SharedRecvQueue),
 }
 
 impl RecvQueue {
-    #[cfg(feature = "mlx5")]
-    fn mlx5_shared(&self) -> Option<&mlx5::SharedRecvQueue> {
-        match self {
-            Self::Mlx5Shared(queue) => Some(queue),
-            _ => None,
-        }
-    }
-
     /// The most requests in flight.
     pub(crate) fn capacity(&self) -> u32 {
         match self {
@@ -668,8 +691,6 @@ impl RecvQueue {
             Self::Rxe(queue) => queue.capacity(),
             #[cfg(feature = "mlx5")]
             Self::Mlx5(queue) => queue.capacity(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5Shared(queue) => queue.capacity(),
         }
     }
 
@@ -680,8 +701,6 @@ impl RecvQueue {
             Self::Rxe(queue) => queue.max_sge(),
             #[cfg(feature = "mlx5")]
             Self::Mlx5(queue) => queue.max_sge(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5Shared(queue) => queue.max_sge(),
         }
     }
 
@@ -692,14 +711,98 @@ impl RecvQueue {
             Self::Rxe(queue) => queue.in_flight(),
             #[cfg(feature = "mlx5")]
             Self::Mlx5(queue) => queue.in_flight(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5Shared(queue) => queue.in_flight(),
         }
     }
 
-    /// Requests in the batch that has not been rung yet.
+    /// Starts a batch.
     #[inline(always)]
-    pub(crate) fn pending(&self) -> u32 {
+    pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => RecvBatch::Rxe(queue),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => RecvBatch::Mlx5(queue),
+        }
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+#[repr(u8)]
+pub(crate) enum SharedRecvQueue {
+    #[cfg(feature = "rxe")]
+    Rxe(rxe::RecvQueue),
+    #[cfg(feature = "mlx5")]
+    Mlx5(mlx5::SharedRecvQueue),
+}
+
+impl SharedRecvQueue {
+    #[cfg(feature = "mlx5")]
+    fn mlx5(&self) -> Option<&mlx5::SharedRecvQueue> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(_) => None,
+            Self::Mlx5(queue) => Some(queue),
+        }
+    }
+
+    /// The most requests in flight.
+    pub(crate) fn capacity(&self) -> u32 {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.capacity(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.capacity(),
+        }
+    }
+
+    /// The most slices of a request.
+    pub(crate) fn max_sge(&self) -> u32 {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.max_sge(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.max_sge(),
+        }
+    }
+
+    /// Requests that no message has been received into.
+    pub(crate) fn in_flight(&self) -> u32 {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => queue.in_flight(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => queue.in_flight(),
+        }
+    }
+
+    /// Starts a batch.
+    #[inline(always)]
+    pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe(queue) => RecvBatch::Rxe(queue),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(queue) => RecvBatch::Mlx5Shared(queue),
+        }
+    }
+}
+
+/// Requests that are being written into a receive queue.
+#[derive(Debug)]
+pub(crate) enum RecvBatch<'q> {
+    #[cfg(feature = "rxe")]
+    Rxe(&'q mut rxe::RecvQueue),
+    #[cfg(feature = "mlx5")]
+    Mlx5(&'q mut mlx5::RecvQueue),
+    #[cfg(feature = "mlx5")]
+    Mlx5Shared(&'q mut mlx5::SharedRecvQueue),
+}
+
+impl RecvBatch<'_> {
+    /// Requests in it.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.pending(),
@@ -710,7 +813,7 @@ impl RecvQueue {
         }
     }
 
-    /// Adds a request to the batch.
+    /// Adds a request.
     #[inline(always)]
     pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
         match self {
@@ -723,10 +826,10 @@ impl RecvQueue {
         }
     }
 
-    /// Hands the batch to the device.
+    /// Hands it to the device.
     #[inline(always)]
-    pub(crate) fn ring(&mut self) {
-        match self {
+    pub(crate) fn ring(self) {
+        match &mut *ManuallyDrop::new(self) {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.ring(),
             #[cfg(feature = "mlx5")]
@@ -735,10 +838,11 @@ impl RecvQueue {
             Self::Mlx5Shared(queue) => queue.ring(),
         }
     }
+}
 
-    /// Forgets the batch.
+impl Drop for RecvBatch<'_> {
     #[inline(always)]
-    pub(crate) fn abandon(&mut self) {
+    fn drop(&mut self) {
         match self {
             #[cfg(feature = "rxe")]
             Self::Rxe(queue) => queue.abandon(),
@@ -750,12 +854,9 @@ impl RecvQueue {
     }
 }
 
-/// How far the completions of a queue can be taken: an index of its ring. Where completions say themselves whether they
-/// are there it says nothing.
-pub(crate) type Mark = u32;
-
 /// A completion queue.
 #[derive(Debug)]
+#[repr(u8)]
 pub(crate) enum Cq {
     #[cfg(feature = "rxe")]
     Rxe(rxe::Cq),
@@ -793,49 +894,87 @@ impl Cq {
         }
     }
 
-    /// A mark of how far completions can be taken now.
-    #[inline(always)]
-    pub(crate) fn filled(&mut self) -> Result<Mark, PollError> {
+    /// True if no completion is there.
+    pub(crate) fn is_empty(&mut self) -> Result<bool, PollError> {
         match self {
             #[cfg(feature = "rxe")]
-            Self::Rxe(cq) => cq.filled(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq) => cq.filled(),
-        }
-    }
-
-    /// True if nothing is left to take before the mark.
-    pub(crate) fn is_at(&self, filled: Mark) -> bool {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(cq) => cq.is_at(filled),
+            Self::Rxe(cq) => Ok(cq.is_at(cq.filled()?)),
             #[cfg(feature = "mlx5")]
             Self::Mlx5(cq) => {
-                let _ = filled;
-                cq.is_empty()
+                cq.check()?;
+                Ok(cq.is_empty())
             }
         }
     }
 
-    /// The next completion before the mark. It is not to be used after [`Self::release`].
+    /// The completions that have arrived.
     #[inline(always)]
-    pub(crate) fn take(&mut self, filled: Mark) -> Option<Completion> {
-        match self {
+    pub(crate) fn poll(&mut self) -> Result<Completions<'_>, PollError> {
+        let queue = match self {
             #[cfg(feature = "rxe")]
-            Self::Rxe(cq) => cq.take(filled).map(Completion::Rxe),
+            Self::Rxe(cq) => {
+                let filled = cq.filled()?;
+                Polled::Rxe(cq, filled)
+            }
             #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq) => cq.take().map(Completion::Mlx5),
+            Self::Mlx5(cq) => {
+                cq.check()?;
+                Polled::Mlx5(cq)
+            }
+        };
+        Ok(Completions {
+            queue,
+            moved: false,
+        })
+    }
+}
+
+/// Completions that are being taken; the queue's entries go back to the device when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Completions<'q> {
+    queue: Polled<'q>,
+    /// Whether any was taken or passed over.
+    moved: bool,
+}
+
+#[derive(Debug)]
+enum Polled<'q> {
+    /// With the index of the ring up to which completions can be taken.
+    #[cfg(feature = "rxe")]
+    Rxe(&'q mut rxe::Cq, u32),
+    /// Each entry says itself whether it is there.
+    #[cfg(feature = "mlx5")]
+    Mlx5(&'q mut mlx5::Cq),
+}
+
+impl Completions<'_> {
+    /// The next completion. It is not to be used after this value is dropped.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<Completion> {
+        match &mut self.queue {
+            #[cfg(feature = "rxe")]
+            Polled::Rxe(cq, filled) => {
+                let taken = cq.take(*filled)?;
+                self.moved = true;
+                Some(Completion::Rxe(taken))
+            }
+            #[cfg(feature = "mlx5")]
+            Polled::Mlx5(cq) => cq.take(&mut self.moved).map(Completion::Mlx5),
         }
     }
+}
 
-    /// Gives all completions that have been taken back to the device.
+impl Drop for Completions<'_> {
     #[inline(always)]
-    pub(crate) fn release(&mut self) {
-        match self {
+    fn drop(&mut self) {
+        if !self.moved {
+            return;
+        }
+        match &mut self.queue {
             #[cfg(feature = "rxe")]
-            Self::Rxe(cq) => cq.release(),
+            Polled::Rxe(cq, _) => cq.release(),
             #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq) => cq.release(),
+            Polled::Mlx5(cq) => cq.release(),
         }
     }
 }

@@ -144,6 +144,12 @@ verbs! {
     AllocDm = "alloc_dm",
     /// Frees memory of the device's own.
     FreeDm = "free_dm",
+    /// Allocates a DMA handle.
+    AllocDmah = "alloc_dmah",
+    /// Frees a DMA handle.
+    FreeDmah = "dealloc_dmah",
+    /// Imports device memory by its handle.
+    ImportDm = "import_dm",
     /// Registers memory of the device's own.
     RegDmMr = "reg_dm_mr",
     /// Makes the memory region that swallows what is written to it.

@@ -20,7 +20,7 @@ use std::ops::RangeBounds;
 
 use rustix::process::{Resource, getrlimit};
 use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
-use uverbs_uapi::handle::MrHandle;
+use uverbs_uapi::handle::{DmahHandle, MrHandle};
 
 pub use dm::DmMr;
 pub use dmabuf::DmabufMr;
@@ -31,8 +31,9 @@ pub use query::MrInfo;
 pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
 
 use self::region::{Held, Region, Still};
-use crate::command::RegMr;
+use crate::command::{RegMr, RegMrDmah};
 use crate::context::Context;
+use crate::dmah::Dmah;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::mw::Window;
@@ -83,7 +84,7 @@ impl Pd {
         memory: M,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
-        self.register_memory(memory, None, access)
+        self.register_memory(memory, None, access, None)
     }
 
     /// Registers memory under an address of its own: work requests and peers name the first byte by `iova`.
@@ -98,7 +99,29 @@ impl Pd {
         iova: u64,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
-        self.register_memory(memory, Some(iova), access)
+        self.register_memory(memory, Some(iova), access, None)
+    }
+
+    /// Registers memory that the device reaches with the hints of a DMA handle.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pd::register`]; besides, the DMA handle belongs to another context, or the kernel (before Linux 6.17) cannot
+    /// register with one. Manual page: `ibv_reg_mr_ex(3)`.
+    pub fn register_dmah<M: Memory>(
+        &self,
+        memory: M,
+        access: AccessFlags,
+        dmah: &Dmah,
+    ) -> Result<Mr<M>, RegisterError<M>> {
+        if dmah.context().raw_fd() != self.context().raw_fd() {
+            let why = "the DMA handle belongs to another context than the PD";
+            return Err(RegisterError {
+                memory,
+                error: Error::invalid(Verb::RegMr, Subject::the("MR"), why),
+            });
+        }
+        self.register_memory(memory, None, access, Some(dmah.handle()))
     }
 
     /// Registers memory under `iova`, or under its own address.
@@ -107,11 +130,12 @@ impl Pd {
         memory: M,
         iova: Option<u64>,
         access: AccessFlags,
+        dmah: Option<DmahHandle>,
     ) -> Result<Mr<M>, RegisterError<M>> {
         let mut memory = Still::new(memory);
         let (address, length) = memory.range();
         let iova = iova.unwrap_or(address.addr() as u64);
-        match self.register_range(address, length, M::WRITABLE, iova, access) {
+        match self.register_range(address, length, M::WRITABLE, iova, access, dmah) {
             Ok(region) => Ok(Mr {
                 held: Held::new(memory, region),
             }),
@@ -129,6 +153,7 @@ impl Pd {
         writable: bool,
         iova: u64,
         access: AccessFlags,
+        dmah: Option<DmahHandle>,
     ) -> Result<Region> {
         let access = without_unknown_options(access, self.context());
         let command = RegMr {
@@ -141,11 +166,16 @@ impl Pd {
         };
         check_access(access, writable, length)
             .map_err(|why| Error::invalid(Verb::RegMr, Subject::the("MR"), why))?;
-        let reply = self
-            .context()
-            .fd()
-            .execute(&command)
-            .map_err(|error| with_access(with_memlock(error), access, self.context()))?;
+        let fd = self.context().fd();
+        let registered = match dmah {
+            None => fd.execute(&command),
+            Some(dmah) => fd.execute(&RegMrDmah {
+                region: command,
+                dmah,
+            }),
+        };
+        let reply =
+            registered.map_err(|error| with_access(with_memlock(error), access, self.context()))?;
         Ok(Region {
             handle: reply.handle,
             lkey: LocalKey(reply.lkey),
@@ -409,7 +439,7 @@ impl<M: Memory> Mr<M> {
     /// # Errors
     ///
     /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back.
-    /// A device that has been removed is no error: the memory is free by then. Manual page: `ibv_dereg_mr(3)`.
+    /// A device that has been removed is no error: the kernel has let go of the memory by then. Manual page: `ibv_dereg_mr(3)`.
     pub fn deregister(self) -> Result<M, DestroyError<Mr<M>>> {
         self.held.release().map_err(|(held, error)| DestroyError {
             object: Self { held },

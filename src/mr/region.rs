@@ -42,12 +42,10 @@ impl Region {
         if !self.registered {
             return Ok(());
         }
-        match self.pd.context().fd().execute(&DeregMr(self.handle)) {
-            Ok(()) => self.registered = false,
-            // The device went away, and the kernel let go of the memory by then.
-            Err(error) if error.is_device_gone() => self.registered = false,
-            Err(error) => return Err(error),
-        }
+        // When a device goes away the kernel lets go of all memory and still takes this command, successfully. So an error
+        // always means that the device may go on using the memory: EIO is what adapters fail with.
+        self.pd.context().fd().execute(&DeregMr(self.handle))?;
+        self.registered = false;
         Ok(())
     }
 

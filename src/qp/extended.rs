@@ -106,8 +106,8 @@ impl<T: BindWindow> Batch<'_, T> {
     /// only. Else see [`PostError`].
     #[inline(always)]
     pub fn local_inv(&mut self, rkey: RemoteKey) -> Result<Posted<'_>, PostError> {
-        let transport = self.half().transport();
-        if !self.half().queue().invalidates(transport) {
+        let transport = self.transport();
+        if !self.raw().invalidates(transport) {
             return Err(PostError::NotInTransport { transport });
         }
         self.push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
@@ -119,10 +119,10 @@ impl<T: BindWindow> Batch<'_, T> {
         rkey: RemoteKey,
         window: Window,
     ) -> Result<Posted<'_>, PostError> {
-        if window.pd != self.half().pd() {
+        if window.pd != self.pd() {
             return Err(PostError::ForeignPd);
         }
-        let zero_based = self.half().queue().binds_zero_based();
+        let zero_based = self.raw().binds_zero_based();
         let bind = window.bind(mw.rkey(), rkey, zero_based)?;
         self.push_bind(mw, bind)
     }
@@ -132,7 +132,7 @@ impl<T: BindWindow> Batch<'_, T> {
         mw: &mut Mw<K>,
         bind: Bind,
     ) -> Result<Posted<'_>, PostError> {
-        if mw.tag() != self.half().pd() {
+        if mw.tag() != self.pd() {
             return Err(PostError::ForeignPd);
         }
         let of_queue_pair = K::KIND == MwType::TYPE_2;
@@ -242,7 +242,6 @@ impl<T: Transport> Batch<'_, T> {
     /// Refuses an operation that the device lacks. The device is asked once in the life of the context.
     fn needs(&self, needed: DeviceCapFlags) -> Result<(), PostError> {
         let has = self
-            .half()
             .shared()
             .context()
             .capabilities()

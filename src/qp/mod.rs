@@ -14,7 +14,7 @@ mod transport;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -395,7 +395,7 @@ impl Drop for QpShared {
         {
             // It goes with the context at the latest.
             tracing::debug!(target: "uverbs", %error, "a QP could not be destroyed when it was dropped");
-            mem::forget(self.backing.clone());
+            let _kept = ManuallyDrop::new(self.backing.clone());
         }
     }
 }
@@ -568,7 +568,8 @@ impl<T: Transport> Qp<T> {
         Ok(Self { send, recv, shared })
     }
 
-    /// Destroys the queue pair. Requests in flight are forgotten without completion.
+    /// Destroys the queue pair. Requests in flight are forgotten without completion. Memory windows of type 2 that are bound on
+    /// it should go first: soft-RoCE waits for them, see [`Mw`](crate::Mw).
     ///
     /// # Errors
     ///

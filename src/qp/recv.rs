@@ -8,7 +8,7 @@ use uverbs_uapi::enums::QpState;
 
 use super::transport::Transport;
 use super::{Of, QpShared};
-use crate::driver::RecvQueue;
+use crate::driver::{self, RecvQueue};
 use crate::key::{LocalSlice, PdTag};
 use crate::wr::PostError;
 
@@ -66,7 +66,8 @@ impl<T: Transport> RecvHalf<T> {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn batch(&mut self) -> RecvBatch<'_> {
-        RecvBatch::new(self.queue.as_mut(), self.pd, Some(&self.shared))
+        let raw = self.queue.as_mut().map(RecvQueue::batch);
+        RecvBatch::new(raw, self.pd, Some(&self.shared))
     }
 }
 
@@ -81,36 +82,31 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
 
 /// Receive requests that are being written into the ring.
 ///
-/// The device sees none of them before [`RecvBatch::ring`]; a batch that is dropped posts nothing.
+/// The device sees none of them before [`RecvBatch::ring`]; a batch that is dropped posts nothing. One that is forgotten
+/// (`mem::forget`) leaves its requests to the next.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct RecvBatch<'q> {
-    queue: Option<&'q mut RecvQueue>,
+    raw: Option<driver::RecvBatch<'q>>,
     pd: PdTag,
     /// The queue pair that the queue belongs to; none for a shared one.
-    qp: Option<&'q QpShared>,
+    qp: Option<&'q Arc<QpShared>>,
 }
 
 impl<'q> RecvBatch<'q> {
     /// A batch for a queue pair's receive queue, or for a shared one.
     #[inline(always)]
     pub(crate) fn new(
-        mut queue: Option<&'q mut RecvQueue>,
+        raw: Option<driver::RecvBatch<'q>>,
         pd: PdTag,
-        qp: Option<&'q QpShared>,
+        qp: Option<&'q Arc<QpShared>>,
     ) -> Self {
-        if let Some(queue) = &mut queue {
-            // What a batch left behind that was not rung.
-            queue.abandon();
-        }
-        Self { queue, pd, qp }
+        Self { raw, pd, qp }
     }
 
     /// Requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.queue
-            .as_ref()
-            .map_or(0, |queue| queue.pending() as usize)
+        self.raw.as_ref().map_or(0, |raw| raw.len() as usize)
     }
 
     /// True if there are none.
@@ -137,13 +133,13 @@ impl<'q> RecvBatch<'q> {
         into: impl AsRef<[LocalSlice]>,
     ) -> Result<(), PostError> {
         let slices = into.as_ref();
-        let Some(queue) = &mut self.queue else {
+        let Some(raw) = &mut self.raw else {
             return Err(PostError::SharedReceive);
         };
         if slices.iter().any(|slice| slice.pd != self.pd) {
             return Err(PostError::ForeignPd);
         }
-        queue.push(wr_id, slices)
+        raw.push(wr_id, slices)
     }
 
     /// Hands the batch to the device, and returns how many requests it had. No system call is made.
@@ -161,8 +157,8 @@ impl<'q> RecvBatch<'q> {
                 state: QpState::RESET,
             });
         }
-        if let Some(queue) = self.queue {
-            queue.ring();
+        if let Some(raw) = self.raw {
+            raw.ring();
         }
         Ok(count)
     }

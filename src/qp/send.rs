@@ -10,7 +10,7 @@ use uverbs_uapi::flags::SendFlags;
 use super::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
-use crate::driver::{SendQueue, SendSlot};
+use crate::driver::{self, SendQueue, SendSlot};
 use crate::key::{LocalSlice, PdTag, RemoteSlice};
 use crate::wr::{Destination, Operation, Payload, PostError, Remote};
 
@@ -51,14 +51,6 @@ impl<T: Transport> SendHalf<T> {
         self.queue
     }
 
-    pub(super) fn transport(&self) -> QpType {
-        self.transport
-    }
-
-    pub(super) fn pd(&self) -> PdTag {
-        self.pd
-    }
-
     pub(super) fn shared(&self) -> &Arc<QpShared> {
         &self.shared
     }
@@ -81,9 +73,13 @@ impl<T: Transport> SendHalf<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T> {
-        // What a batch left behind that was not rung.
-        self.queue.abandon();
-        Batch { half: self }
+        Batch {
+            raw: self.queue.batch(),
+            pd: &self.pd,
+            transport: &self.transport,
+            shared: &self.shared,
+            of: PhantomData,
+        }
     }
 }
 
@@ -98,7 +94,8 @@ impl<T: Transport> fmt::Debug for SendHalf<T> {
 
 /// Send requests that are being written into the ring.
 ///
-/// The device sees none of them before [`Batch::ring`]; a batch that is dropped posts nothing. A method that
+/// The device sees none of them before [`Batch::ring`]; a batch that is dropped posts nothing, and one that is forgotten
+/// (`mem::forget`) may leave its requests to the next. A method that
 /// fails adds nothing, and what was added before stays in the batch: [`Batch::len`] says how much.
 ///
 /// # Safety of the methods
@@ -110,18 +107,35 @@ impl<T: Transport> fmt::Debug for SendHalf<T> {
 /// references above all, if the request writes it (READ, atomics).
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
-    half: &'q mut SendHalf<T>,
+    raw: driver::SendBatch<'q>,
+    // Of the queue pair's half, each behind a reference: they are looked at where they lie and take up no registers.
+    pd: &'q PdTag,
+    transport: &'q QpType,
+    shared: &'q Arc<QpShared>,
+    of: Of<T>,
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
-    pub(super) fn half(&self) -> &SendHalf<T> {
-        self.half
+    pub(super) fn raw(&self) -> &driver::SendBatch<'q> {
+        &self.raw
+    }
+
+    pub(super) fn transport(&self) -> QpType {
+        *self.transport
+    }
+
+    pub(super) fn pd(&self) -> PdTag {
+        *self.pd
+    }
+
+    pub(super) fn shared(&self) -> &QpShared {
+        self.shared
     }
 
     /// Requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.half.queue.pending() as usize
+        self.raw.len() as usize
     }
 
     /// True if there are none.
@@ -139,15 +153,11 @@ impl<'q, T: Transport> Batch<'q, T> {
     /// [`PostError::Doorbell`] if the kernel refuses the doorbell, such as after the device's removal.
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
-        let count = self.len();
-        let state = self.half.shared.state();
+        let state = self.shared.state();
         if matches!(state, QpState::RESET | QpState::INIT | QpState::RTR) {
             return Err(PostError::WrongState { state });
         }
-        if count > 0 {
-            self.half.queue.ring().map_err(PostError::Doorbell)?;
-        }
-        Ok(count)
+        self.raw.ring().map_err(PostError::Doorbell)
     }
 
     /// Checks what can be checked of every request and writes it into the ring.
@@ -159,23 +169,20 @@ impl<'q, T: Transport> Batch<'q, T> {
         payload: Payload<'_>,
     ) -> Result<Posted<'_>, PostError> {
         if T::TYPE.is_none() {
-            check_transport(self.half.transport, operation, to.is_some())?;
+            check_transport(*self.transport, operation, to.is_some())?;
         }
         if let Payload::Gather(slices) = payload
-            && slices.iter().any(|slice| slice.pd != self.half.pd)
+            && slices.iter().any(|slice| slice.pd != *self.pd)
         {
             return Err(PostError::ForeignPd);
         }
-        if to.is_some_and(|to| to.pd != self.half.pd) {
+        if to.is_some_and(|to| to.pd != *self.pd) {
             return Err(PostError::ForeignPd);
         }
-        self.half
-            .queue
-            .push(operation, to, payload)
-            .map(|slot| Posted {
-                slot,
-                batch: PhantomData,
-            })
+        self.raw.push(operation, to, payload).map(|slot| Posted {
+            slot,
+            batch: PhantomData,
+        })
     }
 
     /// As `push`, for a payload that goes to or comes from `remote`.

@@ -88,8 +88,7 @@ fn holds(hca: Hca, fault: &str, at: &[u16], first: &str, none: &str) -> Result {
     let played = pingpong(hca, || {
         let is = |record: &Value, kind: &str| record["kind"] == kind;
         until("the first request", || {
-            let records = control.ask("tap_take", json!({}))?;
-            control.ask("tap_start", json!({}))?;
+            let records = control.ask("tap_next", json!({}))?;
             seen.extend(records.as_array().into_iter().flatten().cloned());
             Ok(seen.iter().any(|record| is(record, first)))
         })?;
@@ -111,12 +110,19 @@ fn holds(hca: Hca, fault: &str, at: &[u16], first: &str, none: &str) -> Result {
 /// Catches an overflow that the driver does not notice.
 fn overflow(hca: Hca) -> Result {
     let mut control = Control::open()?;
+    // Senders that wait for receives, so that the game does not end before a queue pair of it has been found.
+    let not_ready = |control: &mut Control, on: bool| -> Result {
+        for function in 0..hca.functions.min(2) {
+            control.ask("not_ready", json!({"function": function, "on": on}))?;
+        }
+        Ok(())
+    };
+    not_ready(&mut control, true)?;
     control.ask("tap_start", json!({}))?;
     let before = run("dmesg")?.matches("CQ error").count();
     let played = pingpong(hca, || {
         until("a queue pair whose queue can overflow", || {
-            let records = control.ask("tap_take", json!({}))?;
-            control.ask("tap_start", json!({}))?;
+            let records = control.ask("tap_next", json!({}))?;
             let mut records = records.as_array().into_iter().flatten().rev();
             let found =
                 records.find(|record| record["kind"] == "send" && record["transport"] == "Rc");
@@ -126,11 +132,14 @@ fn overflow(hca: Hca) -> Result {
                 control.ask("overflow", named).is_ok()
             }))
         })?;
-        until("the kernel to tell of it", || {
+        let told = until("the kernel to tell of it", || {
             Ok(run("dmesg")?.matches("CQ error").count() > before)
-        })?;
+        });
+        not_ready(&mut control, false)?;
+        told?;
         Err("enough".into())
     });
+    not_ready(&mut control, false)?;
     control.ask("tap_take", json!({}))?;
     match played {
         Err(error) if error.to_string() == "enough" => Ok(()),

@@ -12,7 +12,7 @@ use uverbs::{
     HugePages, NumaNode, ResourceType, SharedMemfd,
 };
 
-use crate::common::traffic::{RcPair, cq_on, datagrams, shared_receives};
+use crate::common::traffic::{RcPair, cq_on, datagrams, shared_datagrams, shared_receives};
 use crate::common::{Resources, Result, open, test};
 use crate::device::{Device, device};
 
@@ -40,6 +40,9 @@ pub(crate) fn tests() -> Vec<Trial> {
             }),
             test(&format!("kinds::srq_{name}"), move || {
                 over(kind()?, one_of_them_shares(), shared_receives)
+            }),
+            test(&format!("kinds::ud_srq_{name}"), move || {
+                over(kind()?, two_of_them_share(), shared_datagrams)
             }),
         ]
     });
@@ -113,6 +116,19 @@ fn one_of_them_shares() -> Vec<ResourceType> {
         buffers.extend([device.srq_ring(); 2]);
     }
     buffers
+}
+
+/// The buffers if two of three receive from a shared queue.
+fn two_of_them_share() -> Vec<ResourceType> {
+    let device = device();
+    [
+        device.cq_buffers(),
+        device.srq_buffers(),
+        device.qp_buffers(),
+        device.qp_buffers_with_srq(),
+        device.qp_buffers_with_srq(),
+    ]
+    .concat()
 }
 
 /// Runs traffic over a domain with an allocator, and compares what the allocator saw with the buffers that there were.

@@ -1,5 +1,6 @@
 //! Completion channels and asynchronous events.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,16 +8,18 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, poll};
 use uverbs::{
-    AsyncEvent, AsyncEventType, AsyncEvents, CompletionChannel, ConnectOptions, Connected, Cq,
-    CqEvent, EventSource, Notify, QpAttr, QpState, Rc, WcStatus,
+    Access, AsyncEvent, AsyncEventType, AsyncEvents, Batch, Caps, CompletionChannel,
+    ConnectOptions, Connected, Cq, CqEvent, EventSource, LocalSlice, Notify, Posted, QpAttr,
+    QpState, Rc, RemoteKey, RemoteSlice, Ud, WcStatus,
 };
 
 use crate::common::device::{OwnDevice, open, run};
-use crate::common::pair::{ALL, Side};
+use crate::common::pair::{ALL, QKEY, Side};
 use crate::common::{
     LIMIT, Pair, Result, Setup, Skip, completion, completions, kernel, only_on_rxe, test, until,
 };
-use crate::device::device;
+use crate::device::{device, own_path};
+use crate::random::{Random, seed_and_steps};
 use crate::talk::same;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -59,12 +62,20 @@ pub(crate) fn tests() -> Vec<Trial> {
             queue_pairs_and_queues_are_named,
         ),
         test(
-            "events::failures_name_their_queue_pair",
-            failures_name_their_queue_pair,
-        ),
-        test(
             "events::a_full_queue_fails_its_receiver",
             a_full_queue_fails_its_receiver,
+        ),
+        test(
+            "events::what_is_told_of_broken_queue_pairs",
+            what_is_told_of_broken_queue_pairs,
+        ),
+        test(
+            "events::an_early_message_is_not_told",
+            an_early_message_is_not_told,
+        ),
+        test(
+            "events::many_queues_on_one_channel",
+            many_queues_on_one_channel,
         ),
         test("events::the_gid_table_changes", the_gid_table_changes),
         test("events::solicited_and_flushed", solicited_and_flushed),
@@ -255,6 +266,81 @@ fn several_queues_on_one_channel() -> Result {
     Ok(())
 }
 
+/// Catches events that go to another queue where there are many, that come for queues which were not armed, or come twice;
+/// and queues that wait for events to be acknowledged when they go.
+fn many_queues_on_one_channel() -> Result {
+    let context = open()?;
+    let channel = context.create_channel()?;
+    let pd = context.alloc_pd()?;
+    let mut queues = Vec::new();
+    for _ in 0..200 {
+        let cq = context.cq(1).channel(&channel).create()?;
+        // Datagrams to nobody: they are sent, and that is all.
+        let mut qp = pd.qp(&cq).caps(FEW).create::<Ud>()?;
+        qp.activate(QKEY, &ConnectOptions::default())?;
+        queues.push((qp, cq, false));
+    }
+    let path = own_path(&context).map_err(|error| error.to_string())?;
+    let ah = pd.create_ah(&path)?;
+    let (seed, _) = seed_and_steps(0).map_err(|error| error.to_string())?;
+    let mut random = Random::new(seed);
+    for round in 0..4 {
+        let mut expected = BTreeSet::new();
+        let mut used = Vec::new();
+        for (index, (qp, cq, armed)) in queues.iter_mut().enumerate() {
+            if random.below(2) == 0 {
+                cq.arm(Notify::Next)?;
+                *armed = true;
+            }
+            if random.below(3) == 0 {
+                let mut batch = qp.send();
+                batch.send_inline_to(ah.to(NOBODY, QKEY), b"x")?.signaled(1);
+                batch.ring()?;
+                used.push(index);
+                // Once for each time that it was armed, however long ago.
+                if std::mem::take(armed) {
+                    expected.insert(cq.id());
+                }
+            }
+        }
+        if round == 3 {
+            // These go with their queues.
+            break;
+        }
+        while !expected.is_empty() {
+            let event = channel.wait_for(LIMIT)?;
+            if !event.is_some_and(|event| expected.remove(&event.cq)) {
+                return Err(format!("{event:?}, and still to come {expected:?}").into());
+            }
+        }
+        for index in used {
+            completion(&mut queues[index].1)?.ok()?;
+        }
+        same("another event", channel.try_next()?, None)?;
+    }
+    for (qp, cq, _) in queues {
+        drop(qp);
+        cq.destroy()?;
+    }
+    same(
+        "an event of a queue that is gone",
+        channel.try_next()?,
+        None,
+    )
+}
+
+/// Capacities of a queue pair that sends one datagram at a time.
+const FEW: Caps = Caps {
+    max_send_wr: 1,
+    max_recv_wr: 1,
+    max_send_sge: 1,
+    max_recv_sge: 1,
+    max_inline_data: 8,
+};
+
+/// The number of a queue pair that there is not.
+const NOBODY: u32 = 0x00ff_fff0;
+
 /// Catches a destruction that waits for events to be acknowledged, and a late event that is taken for another's.
 fn a_queue_goes_with_unread_events() -> Result {
     let (mut pair, channel) = with_channel()?;
@@ -391,15 +477,30 @@ fn queue_pairs_and_queues_are_named() -> Result {
 /// Everything that has been told of a context, up to an event that is provoked here: it comes behind what has happened
 /// before.
 fn told_so_far(pair: &Pair<Rc>, events: &AsyncEvents) -> Result<Vec<AsyncEvent>> {
-    let mut sentinel = pair.pd.qp(&pair.a.cq).create::<Rc>()?;
+    let mut cq = pair.context.create_cq(1)?;
+    let mut sentinel = pair.pd.qp(&cq).create::<Rc>()?;
     sentinel.connect(&sentinel.endpoint()?)?;
-    sentinel.modify(&QpAttr {
-        state: Some(QpState::SQD),
-        sqd_async_notify: Some(true),
-        ..QpAttr::default()
-    })?;
+    let kind = match device().is_rxe() {
+        true => {
+            sentinel.modify(&QpAttr {
+                state: Some(QpState::SQD),
+                sqd_async_notify: Some(true),
+                ..QpAttr::default()
+            })?;
+            AsyncEventType::SQ_DRAINED
+        }
+        // The adapter has no such state, and tells of a wrong key.
+        false => {
+            let mut batch = sentinel.send();
+            let to = unknown_key(pair.b.mr.remote());
+            batch.write_inline(b"x", to)?.signaled(1);
+            batch.ring()?;
+            completion(&mut cq)?;
+            AsyncEventType::QP_ACCESS_ERR
+        }
+    };
     let end = AsyncEvent {
-        kind: AsyncEventType::SQ_DRAINED,
+        kind,
         source: EventSource::Qp(sentinel.id()),
     };
     let mut told = Vec::new();
@@ -412,29 +513,201 @@ fn told_so_far(pair: &Pair<Rc>, events: &AsyncEvents) -> Result<Vec<AsyncEvent>>
     }
 }
 
-/// Catches an event of a failure that names another queue pair than the one that was harmed, or comes twice. The
-/// requester has the completion; it is the responder of whom rxe tells.
-fn failures_name_their_queue_pair() -> Result {
-    only_on_rxe("the states that this goes through are not all there on the adapter")?;
-    let mut pair = Pair::<Rc>::connected(&Setup::default())?;
-    let events = pair.context.async_events()?;
-    let mut to = pair.b.mr.remote();
-    to.rkey = uverbs::RemoteKey(!to.rkey.0);
-    let mut batch = pair.a.qp.send();
-    batch.write_inline(b"x", to)?.signaled(1);
-    batch.ring()?;
-    let status = completion(&mut pair.a.cq)?.status;
-    same("the status", status, WcStatus::REM_ACCESS_ERR)?;
-    let told = told_so_far(&pair, &events)?;
-    if told.is_empty() && kernel() < (7, 2) {
-        let why = "this kernel's rxe tells no failures of queue pairs (Linux 7.2 does)";
-        return Err(Skip(why.into()).into());
+/// The same memory by a key that nobody has.
+fn unknown_key(memory: RemoteSlice) -> RemoteSlice {
+    RemoteSlice {
+        rkey: RemoteKey(!memory.rkey.0),
+        ..memory
     }
-    let expected = AsyncEvent {
-        kind: AsyncEventType::QP_ACCESS_ERR,
-        source: EventSource::Qp(pair.b.qp.id()),
-    };
-    same("what was told", told, vec![expected])
+}
+
+/// A request that breaks the queue pairs, and what is told of the responder's.
+struct Breach {
+    what: &'static str,
+    /// Posts the request; the requester may be given its memory.
+    post: fn(&mut Pair<Rc>) -> Result,
+    /// What soft-RoCE tells since Linux 7.2; before, it tells nothing of this kind.
+    rxe: Option<AsyncEventType>,
+    adapter: Option<AsyncEventType>,
+}
+
+const ACCESS: Option<AsyncEventType> = Some(AsyncEventType::QP_ACCESS_ERR);
+
+/// Everything for which the specification has an event of a queue pair's responder, or soft-RoCE could have one.
+///
+/// soft-RoCE has `QP_ACCESS_ERR` alone, of RC, for keys and ranges that are wrong, unless a receive request can tell it
+/// (`get_rkey_violation_state` and `do_qp_event` in `rxe_resp.c`). It never raises `QP_FATAL`, `QP_REQ_ERR`, `PATH_MIG` or
+/// `PATH_MIG_ERR`: whatever else fails is answered and completed (`do_class_ac_error`), and no event is made.
+const BREACHES: [Breach; 8] = [
+    Breach {
+        what: "a WRITE with an unknown key",
+        post: |pair| {
+            let to = unknown_key(pair.b.mr.remote());
+            post(pair, |batch, _| Ok(batch.write_inline(b"x", to)?))
+        },
+        rxe: ACCESS,
+        adapter: ACCESS,
+    },
+    Breach {
+        what: "a WRITE beyond the end",
+        post: |pair| {
+            let mut to = pair.b.mr.remote();
+            to.address += to.length - 4;
+            post(pair, |batch, _| Ok(batch.write_inline(b"8 bytes.", to)?))
+        },
+        rxe: ACCESS,
+        adapter: ACCESS,
+    },
+    Breach {
+        what: "a READ with an unknown key",
+        post: |pair| {
+            let from = unknown_key(pair.b.mr.remote()).slice(..8)?;
+            // SAFETY: the memory outlives the queue pair.
+            post(pair, |batch, own| Ok(unsafe { batch.read(own, from)? }))
+        },
+        rxe: ACCESS,
+        adapter: ACCESS,
+    },
+    Breach {
+        what: "a FETCH_ADD with an unknown key",
+        post: |pair| {
+            let at = unknown_key(pair.b.mr.remote()).slice(..8)?;
+            post(pair, |batch, own| {
+                // SAFETY: as above.
+                Ok(unsafe { batch.fetch_add(own, at, 1)? })
+            })
+        },
+        rxe: ACCESS,
+        adapter: ACCESS,
+    },
+    Breach {
+        what: "a WRITE with immediate data and an unknown key",
+        post: |pair| {
+            pair.b.post_recv(2, 0..64)?;
+            let to = unknown_key(pair.b.mr.remote());
+            post(pair, |batch, _| Ok(batch.write_imm_inline(b"x", to, 7)?))
+        },
+        rxe: None,
+        adapter: ACCESS,
+    },
+    Breach {
+        what: "a READ that the queue pair does not allow",
+        post: |pair| {
+            let from = pair.b.mr.remote().slice(..8)?;
+            pair.b.qp.modify(&QpAttr {
+                access: Some(Access::REMOTE_WRITE),
+                ..QpAttr::default()
+            })?;
+            // SAFETY: as above.
+            post(pair, |batch, own| Ok(unsafe { batch.read(own, from)? }))
+        },
+        rxe: None,
+        adapter: ACCESS,
+    },
+    Breach {
+        what: "a message longer than its receive",
+        post: |pair| {
+            pair.b.post_recv(2, 0..4)?;
+            post(pair, |batch, _| Ok(batch.send_inline(b"8 bytes.")?))
+        },
+        rxe: None,
+        adapter: None,
+    },
+    Breach {
+        what: "a receive into memory that is gone",
+        post: |pair| {
+            let gone = pair.pd.register(vec![0_u8; 64], ALL)?;
+            let mut batch = pair.b.qp.recv();
+            // SAFETY: the memory is deregistered before anybody could write to it.
+            unsafe { batch.post(2, gone.slice(..)?)? };
+            batch.ring()?;
+            drop(gone);
+            post(pair, |batch, _| Ok(batch.send_inline(b"8 bytes.")?))
+        },
+        rxe: None,
+        adapter: None,
+    },
+];
+
+/// Posts one request that can name 8 bytes of the requester's own.
+fn post(
+    pair: &mut Pair<Rc>,
+    add: impl for<'b> FnOnce(&'b mut Batch<'_, Rc>, LocalSlice) -> Result<Posted<'b>>,
+) -> Result {
+    let own = pair.a.mr.slice(..8)?;
+    let mut batch = pair.a.qp.send();
+    add(&mut batch, own)?.signaled(1);
+    batch.ring()?;
+    Ok(())
+}
+
+/// Catches events that are lost, come twice, name another object or are of another kind than the driver's; and an event that
+/// a driver has learnt to tell.
+fn what_is_told_of_broken_queue_pairs() -> Result {
+    let setup = Setup::default();
+    let mut pair = Pair::<Rc>::connected(&setup)?;
+    let events = pair.context.async_events()?;
+    for breach in BREACHES {
+        let what = breach.what;
+        (breach.post)(&mut pair)?;
+        let status = completion(&mut pair.a.cq)?.status;
+        same(
+            &format!("{what}: a success"),
+            status == WcStatus::SUCCESS,
+            false,
+        )?;
+        let kind = match device().is_rxe() {
+            true => breach.rxe.filter(|_| kernel() >= (7, 2)),
+            false => breach.adapter,
+        };
+        let source = EventSource::Qp(pair.b.qp.id());
+        let expected = kind.map(|kind| AsyncEvent { kind, source });
+        let told = told_so_far(&pair, &events)?;
+        same(&format!("told of {what}"), told, Vec::from_iter(expected))?;
+        for side in [&mut pair.a, &mut pair.b] {
+            side.qp.reset()?;
+            for _ in &mut side.cq.poll()? {}
+        }
+        pair.connect(&setup.options)?;
+    }
+    Ok(())
+}
+
+/// Catches a message that is lost when it comes before its queue pair is ready to send, for which the specification has
+/// `COMM_EST`. Neither device tells: soft-RoCE takes the message and raises nothing (`check_qp_state` and the handlers behind
+/// it in `rxe_recv.c`, `rxe_resp.c`). So a server that waits with its last step for the event would wait for ever.
+fn an_early_message_is_not_told() -> Result {
+    let setup = Setup::default();
+    let mut pair = Pair::<Rc>::create(&open()?, &setup, |qp| qp.create())?;
+    let events = pair.context.async_events()?;
+    let options = &setup.options;
+    let (a, b) = (
+        pair.a.qp.endpoint_with(options)?,
+        pair.b.qp.endpoint_with(options)?,
+    );
+    pair.b.qp.modify(&QpAttr {
+        state: Some(QpState::INIT),
+        port: Some(options.port),
+        pkey_index: Some(options.pkey_index),
+        access: Some(options.access),
+        ..QpAttr::default()
+    })?;
+    pair.b.qp.modify(&QpAttr {
+        state: Some(QpState::RTR),
+        path: Some(pair.context.path_to(&a, options)?),
+        path_mtu: Some(pair.context.query_port(1)?.active_mtu),
+        dest_qpn: Some(a.qpn),
+        rq_psn: Some(a.psn),
+        max_dest_rd_atomic: Some(options.max_dest_rd_atomic),
+        min_rnr_timer: Some(options.min_rnr_timer),
+        ..QpAttr::default()
+    })?;
+    pair.b.post_recv(2, 0..64)?;
+    pair.a.qp.connect_with(&b, options)?;
+    send(&mut pair, false)?;
+    same("the receive", completion(&mut pair.b.cq)?.ok()?.wr_id, 2)?;
+    same("the state", pair.b.qp.query()?.state, QpState::RTR)?;
+    same("what was told", told_so_far(&pair, &events)?, Vec::new())
 }
 
 /// Catches a queue pair that goes on when its receives can no longer be told, and events that name another object.

@@ -15,6 +15,8 @@ mod limits;
 mod load;
 #[path = "../peers/mod.rs"]
 mod peers;
+#[path = "../random/mod.rs"]
+mod random;
 mod removal;
 mod resources;
 mod routes;

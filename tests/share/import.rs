@@ -8,7 +8,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
-use uverbs::uapi::handle::{MrHandle, PdHandle};
+use uverbs::uapi::handle::{DmHandle, MrHandle, PdHandle};
 use uverbs::{Cause, Context, Errno, Mr, Pd, Route};
 
 use crate::device::own_path;
@@ -30,6 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("import::handles_that_are_no_pd", handles_that_are_no_pd),
     ("import::handles_that_are_no_mr", handles_that_are_no_mr),
+    ("import::device_memory", device_memory),
     ("import::many_pds", many_pds),
     ("import::own_events", own_events),
     ("import::in_every_verb", in_every_verb),
@@ -236,6 +237,29 @@ fn handles_that_are_no_mr() -> Outcome {
     assert_eq!(wrong.errno(), Some(Errno::INVAL), "{wrong}");
     assert!(wrong.to_string().contains("another kind"), "{wrong}");
     Ok(())
+}
+
+/// Catches a handle that is taken for device memory where there is none: neither of the devices has any, and the kernel does
+/// not know the kind of object then. Where a device has learnt it, this is to be made a real import.
+fn device_memory() -> Outcome {
+    let original = open()?;
+    assert_eq!(original.query_device()?.max_dm_size, 0);
+    let pd = original.alloc_pd()?;
+    let imported = import(&original)?;
+    for refused in [
+        imported.import_dm(DmHandle(pd.handle().0)).map(drop),
+        imported.import_dm(DmHandle(u32::MAX)).map(drop),
+        imported.dm_handles().map(drop),
+    ] {
+        let error = refused.unwrap_err();
+        println!("{error}");
+        assert!(matches!(error.cause(), Cause::Unsupported(_)), "{error}");
+        assert_eq!(error.errno(), Some(Errno::NOENT), "{error}");
+        assert!(error.to_string().contains("no DMs"), "{error}");
+    }
+    // The handle's owner still has it.
+    imported.import_pd(pd.handle())?;
+    Ok(pd.dealloc()?)
 }
 
 /// Catches a list of handles that is cut at the first room that is offered.

@@ -141,6 +141,8 @@ pub(crate) struct Pair {
     succeeded: [Option<u32>; 2],
     /// The number of each side's queue pair, or of its last one.
     qpn: [u32; 2],
+    /// Where each side began to count packets last; 24 bits.
+    psn: [u32; 2],
     /// All numbers that each side's queue pairs have had; datagrams of earlier ones may come late.
     qpns: [BTreeSet<u32>; 2],
     state: State,
@@ -172,6 +174,7 @@ impl Pair {
             receives: [0; 2],
             succeeded: [None; 2],
             qpn: [0; 2],
+            psn: [0; 2],
             qpns: Default::default(),
             state: State::New,
             bursts: VecDeque::new(),
@@ -247,11 +250,15 @@ impl Pair {
     }
 
     fn connect(&mut self, place: &Place<'_>) -> Result {
+        for (psn, ahead) in self.psn.iter_mut().zip(self.next.ahead) {
+            *psn = (*psn + ahead) % (1 << 24);
+        }
         for side in [0, 1] {
             let to = self.sides[1 - side].address()?;
             place.hosts[side].enter()?;
             let [hub, peer] = [&place.hubs[side], &place.hubs[1 - side]];
-            self.sides[side].connect(hub, peer, to, &self.next, side)?;
+            let psn = [self.psn[side], self.psn[1 - side]];
+            self.sides[side].connect(hub, peer, to, self.next.path_mtu, psn)?;
         }
         self.count("connected", 1);
         (self.broken, self.change, self.succeeded) = (None, None, [None; 2]);

@@ -133,8 +133,13 @@ pub(crate) enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) path_mtu: Mtu,
-    /// Where each side starts to count packets. Fresh ones keep late packets of an earlier connection out.
-    pub(crate) psn: [u32; 2],
+    /// How far ahead of where it began last each side begins to count packets: further than an earlier connection can have come,
+    /// and not so far that what is late of one of the last thirty seems to be ahead.
+    ///
+    /// A late acknowledgement of an earlier connection of the same queue pairs that is ahead counts for whatever is under way
+    /// (`check_psn` in `rxe_comp.c`), which completes well and may never arrive; one that is behind is passed over. And the
+    /// packets are late by as much as a processor of the guest has to wait for one of the host.
+    pub(crate) ahead: [u32; 2],
 }
 
 /// A step of a plan.
@@ -179,7 +184,7 @@ impl Plan {
         let mtus = [Mtu::MTU_256, Mtu::MTU_512, Mtu::MTU_1024];
         Setup {
             path_mtu: mtus[self.random.random_range(0..mtus.len())],
-            psn: [(); 2].map(|()| self.random.random_range(0..1 << 24)),
+            ahead: [(); 2].map(|()| self.random.random_range(1 << 16..1 << 18)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use uverbs::{
     Access, Ah, Any, AsyncEventType, AsyncEvents, Caps, CompletionChannel, ConnectOptions, Context,
-    Cq, Endpoint, LocalSlice, Mr, Mw, Notify, Pd, Qp, QpAttr, QpState, QpType, RemoteKey,
+    Cq, Endpoint, LocalSlice, Mr, Mtu, Mw, Notify, Pd, Qp, QpAttr, QpState, QpType, RemoteKey,
     RemoteSlice, Type2, UdPeer,
 };
 
@@ -13,7 +13,7 @@ use super::figures::Figures;
 use super::message::Key;
 use super::net::Host;
 use super::pair::Wc;
-use super::plan::{BURST, INLINE, Op, Request, SLOT, Setup};
+use super::plan::{BURST, INLINE, Op, Request, SLOT};
 
 /// Receives that a queue pair has room for.
 pub(crate) const RECEIVES: usize = 2 * BURST;
@@ -217,20 +217,21 @@ impl Side {
         })
     }
 
-    /// Takes the queue pair from RESET to RTS. This thread must be on the queue pair's host.
+    /// Takes the queue pair from RESET to RTS, where it counts packets from its own and from its peer's number. This thread must
+    /// be on the queue pair's host.
     pub(crate) fn connect(
         &mut self,
         hub: &Hub,
         peer: &Hub,
         to: Address,
-        setup: &Setup,
-        side: usize,
+        path_mtu: Mtu,
+        [own, peers]: [u32; 2],
     ) -> Result {
         let (_, gid) = peer.context.best_gid(1)?.ok_or("no GID")?;
         let there = Endpoint {
             lid: 0,
             qpn: to.qpn,
-            psn: setup.psn[1 - side],
+            psn: peers,
             gid: Some(gid),
         };
         let path = hub.context.path_to(&there, &ConnectOptions::default())?;
@@ -250,16 +251,16 @@ impl Side {
         qp.modify(&QpAttr {
             state: Some(QpState::RTR),
             path: (!datagrams).then(|| path.clone()),
-            path_mtu: (!datagrams).then_some(setup.path_mtu),
+            path_mtu: (!datagrams).then_some(path_mtu),
             dest_qpn: (!datagrams).then_some(to.qpn),
-            rq_psn: (!datagrams).then_some(setup.psn[1 - side]),
+            rq_psn: (!datagrams).then_some(peers),
             max_dest_rd_atomic: reliable.then_some(4),
             min_rnr_timer: reliable.then_some(12),
             ..QpAttr::default()
         })?;
         qp.modify(&QpAttr {
             state: Some(QpState::RTS),
-            sq_psn: Some(setup.psn[side]),
+            sq_psn: Some(own),
             timeout: reliable.then_some(15),
             // For rxe 7 means for ever (`rxe_comp.c`), and a dead peer would go unnoticed.
             retry_cnt: reliable.then_some(6),

@@ -1,12 +1,14 @@
 //! Completion queues of other sizes, moderation, and what is left of a queue that overflows.
 
-use std::sync::Arc;
+use std::ptr::NonNull;
+use std::result::Result as Either;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use libtest_mimic::Trial;
 use uverbs::{
-    Access, AsyncEvent, AsyncEventType, Counting, Cq, Errno, EventSource, GuardPages, Mr, QpState,
-    Rc, WcOpcode,
+    Access, AllocError, Allocation, Allocator, AsyncEvent, AsyncEventType, BufferRequest, Counting,
+    Cq, Errno, EventSource, GuardPages, Mr, QpState, Rc, ResourceType, WcOpcode, WcStatus,
 };
 
 use crate::device::device;
@@ -23,6 +25,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("cq::too_large_names_the_limit", too_large_names_the_limit),
         test("cq::resize_under_traffic", resize_under_traffic),
         test("cq::on_a_domain", on_a_domain),
+        test(
+            "cq::fields_are_read_when_asked_for",
+            fields_are_read_when_asked_for,
+        ),
         test("cq::moderated_or_told", moderated_or_told),
         test(
             "cq::overflow_keeps_what_was_there",
@@ -191,6 +197,101 @@ fn on_a_domain() -> Result {
     drop(pair);
     cq.destroy()?;
     same(counts(), Some((all, all, all)), "at the end")
+}
+
+/// An allocator that tells where the last buffer of a type is.
+struct Telling {
+    pages: GuardPages,
+    resource: ResourceType,
+    last: Mutex<Option<usize>>,
+}
+
+// SAFETY: memory comes from the allocator in it and goes back there.
+unsafe impl Allocator for Telling {
+    fn allocate(&self, request: &BufferRequest) -> Either<Allocation, AllocError> {
+        let answer = self.pages.allocate(request);
+        if let Ok(Allocation::Memory(memory)) = &answer
+            && request.resource == self.resource
+        {
+            let address = memory.cast::<u8>().as_ptr().expose_provenance();
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+        }
+        answer
+    }
+
+    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        self.pages.free(memory, request);
+    }
+}
+
+/// Catches completions that are copied out of the ring as they are found, whole or in part, which nobody may have asked for:
+/// a field that is changed in the ring after the completion was taken is read as it is then.
+fn fields_are_read_when_asked_for() -> Result {
+    const LENGTH: u32 = 1234;
+    const CHANGED: u32 = 4321;
+    let mut pair = Pair::<Rc>::new()?;
+    let telling = Arc::new(Telling {
+        pages: GuardPages::new(),
+        resource: device().cq_ring(),
+        last: Mutex::default(),
+    });
+    let domain = pair.pd.parent_domain();
+    let domain = domain.allocator(Arc::clone(&telling)).build()?;
+    let mut cq = pair.context.cq(3).domain(&domain).create()?;
+    let ring = *telling.last.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(ring) = ring else {
+        return fail("the ring is not where the allocator said");
+    };
+    pair.b = pair.pd.create_qp::<Rc>(&cq, caps())?;
+    pair.a.reset()?;
+    let (from, to) = (pair.a.endpoint()?, pair.b.endpoint()?);
+    pair.a.connect(&to)?;
+    pair.b.connect(&from)?;
+    let mut mr = pair.pd.register(vec![0u8; 4096], Access::LOCAL_WRITE)?;
+    mr.write_at(0, &[1; LENGTH as usize])?;
+    let mut batch = pair.b.recv();
+    // SAFETY: the region is deregistered before its memory goes, and nobody looks at it.
+    unsafe { batch.post(7, mr.slice(2048..)?)? };
+    batch.ring()?;
+    let slice = mr.slice(..u64::from(LENGTH))?;
+    // SAFETY: as above.
+    pair.post(|batch| unsafe { batch.send(slice) })?
+        .is(WcOpcode::SEND)?;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let mut completions = cq.poll()?;
+        if let Some(completion) = completions.iter().next() {
+            same(completion.wr_id(), 7, "the id")?;
+            same(completion.status(), WcStatus::SUCCESS, "the status")?;
+            same(exchange(ring, LENGTH, CHANGED), 1, "fields with the length")?;
+            return same(completion.byte_len(), CHANGED, "the length");
+        }
+        if Instant::now() > deadline {
+            return fail("no completion");
+        }
+    }
+}
+
+/// Replaces a number in the first page of a ring, in the device's order of bytes, wherever it is.
+fn exchange(ring: usize, from: u32, to: u32) -> usize {
+    let bytes = |number: u32| match device().is_rxe() {
+        true => number.to_ne_bytes(),
+        false => number.to_be_bytes(),
+    };
+    let words = std::ptr::with_exposed_provenance_mut::<[u8; 4]>(ring);
+    let mut found = 0;
+    for index in 0..1024 {
+        // SAFETY: a ring has whole pages, which stay mapped while its queue is there; nobody has a reference to an entry
+        // between two looks at a completion, and the device has no reason to write.
+        unsafe {
+            let word = words.add(index);
+            if word.read_volatile() == bytes(from) {
+                word.write_volatile(bytes(to));
+                found += 1;
+            }
+        }
+    }
+    found
 }
 
 /// Catches a refusal that looks like a wrong argument, and one that harms the queue; and moderation that does.

@@ -4,10 +4,15 @@
 //! Each module lists its tests; what a kernel or a device does not have is ignored with the reason, after the refusal has
 //! been looked at.
 
+mod beyond;
 mod cq;
 #[path = "../device/mod.rs"]
 mod device;
+mod devinfo;
 mod dmabuf;
+#[path = "../hca/mod.rs"]
+#[expect(dead_code, reason = "what adapter there is says `device`")]
+mod hca;
 mod lacking;
 mod many;
 mod mr;
@@ -15,6 +20,7 @@ mod mw;
 mod native_mr;
 mod opcodes;
 mod qp;
+mod refusal;
 mod resource;
 mod shapes;
 mod srq;
@@ -28,7 +34,9 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let tests = [
+        beyond::tests(),
         cq::tests(),
+        devinfo::tests(),
         dmabuf::tests(),
         lacking::tests(),
         many::tests(),
@@ -37,6 +45,7 @@ fn main() -> ExitCode {
         native_mr::tests(),
         opcodes::tests(),
         qp::tests(),
+        refusal::tests(),
         resource::tests(),
         shapes::tests(),
         srq::tests(),

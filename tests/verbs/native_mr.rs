@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     )]
 }
 
-fn number(id: u16, len: u16, data: u64) -> IoctlAttr {
+pub(crate) fn number(id: u16, len: u16, data: u64) -> IoctlAttr {
     IoctlAttr {
         attr_id: id,
         len,
@@ -28,23 +28,23 @@ fn number(id: u16, len: u16, data: u64) -> IoctlAttr {
     }
 }
 
-fn output<T>(id: u16, place: &mut T) -> IoctlAttr {
+pub(crate) fn output<T>(id: u16, place: &mut T) -> IoctlAttr {
     number(id, size_of::<T>() as u16, (&raw mut *place) as u64)
 }
 
-/// Sends a method of the MR object and gives its attributes back with the kernel's answers in them.
+/// Sends a method of an object and gives its attributes back with the kernel's answers in them.
 ///
 /// # Safety
 ///
 /// Attributes that are addresses must lead to room of the length that they tell.
-unsafe fn send(
+pub(crate) unsafe fn send(
     context: &Context,
-    method: u16,
+    (object, method): (u16, u16),
     attributes: &[IoctlAttr],
 ) -> std::io::Result<Vec<u64>> {
     let header = IoctlHdr {
         length: (size_of::<IoctlHdr>() + size_of_val(attributes)) as u16,
-        object_id: object::MR,
+        object_id: object,
         method_id: method,
         num_attrs: attributes.len() as u16,
         driver_id: context.driver_id().0,
@@ -84,7 +84,7 @@ fn leaves_the_range_unset() -> Result {
     ];
     // SAFETY: the outputs are as long as told; the memory outlives its registration, which ends below or with the
     // context, both of which come first.
-    let answer = match unsafe { send(&context, method::mr::REG, &attributes) } {
+    let answer = match unsafe { send(&context, (object::MR, method::mr::REG), &attributes) } {
         Ok(answer) => answer,
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {
             return ignore("this kernel has no method MR.REG (since Linux 6.17)");
@@ -103,10 +103,10 @@ fn leaves_the_range_unset() -> Result {
         output(query::RESP_IOVA, &mut iova),
     ];
     // SAFETY: the outputs are as long as told.
-    unsafe { send(&context, method::mr::QUERY, &attributes)? };
+    unsafe { send(&context, (object::MR, method::mr::QUERY), &attributes)? };
     let attributes = [number(attr::destroy_mr::HANDLE, 0, handle)];
     // SAFETY: there are no addresses.
-    unsafe { send(&context, method::mr::DESTROY, &attributes)? };
+    unsafe { send(&context, (object::MR, method::mr::DESTROY), &attributes)? };
     drop(memory);
     match (length, iova) {
         (8192, 0x7000_0000) => ignore(

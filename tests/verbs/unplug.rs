@@ -3,21 +3,30 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use uverbs::{
-    Access, AsyncEvent, AsyncEventType, AsyncEvents, Caps, Context, Cq, Error, EventSource, Mr,
-    Notify, Pd, PortState, Qp, Rc, WcOpcode,
+    Access, Ah, AsyncEvent, AsyncEventType, AsyncEvents, BufferCounts, Caps, Context, Counting, Cq,
+    Error, EventSource, GuardPages, Memory, Mr, Mw, Notify, ParentDomain, Pd, PortState, Qp, Rc,
+    Srq, ThreadDomain, Type1, Type2, WcOpcode,
 };
 
 use crate::device::{device, own_path};
 use crate::support::{LIMIT, Result, fail, ignore, next, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test("unplug::users_get_errors", users_get_errors)]
+    vec![
+        test("unplug::users_get_errors", users_get_errors),
+        test("unplug::everything_can_be_freed", everything_can_be_freed),
+        test(
+            "unplug::everything_can_be_dropped",
+            everything_can_be_dropped,
+        ),
+    ]
 }
 
 const NAME: &str = "mlx5_1";
@@ -208,4 +217,208 @@ fn users_get_errors() -> Result {
     drop((busy, armed, channel, events, context));
     function.bind()?;
     Rig::new(&uverbs::open(NAME)?)?.write()
+}
+
+/// Memory that tells when it is freed: then the last clone of the mark is the test's.
+struct Marked {
+    bytes: Vec<u8>,
+    _mark: Arc<()>,
+}
+
+// SAFETY: as of the vector in it, which stays where it is when this is moved.
+unsafe impl Memory for Marked {
+    fn address(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// One of each kind of object, with the rings where an allocator said.
+struct Everything {
+    context: Context,
+    pd: Pd,
+    td: ThreadDomain,
+    domain: ParentDomain,
+    cq: Cq,
+    srq: Srq,
+    qp: Qp<Rc>,
+    drawing: Qp<Rc>,
+    mr: Mr<Marked>,
+    first: Mw<Type1>,
+    second: Mw<Type2>,
+    ah: Ah,
+}
+
+/// What is to be left in the end: an allocator that has got everything back, and memory that has been freed.
+struct Traces {
+    counting: Arc<Counting<GuardPages>>,
+    mark: Arc<()>,
+}
+
+impl Everything {
+    fn new() -> Result<(Self, Traces)> {
+        let context = uverbs::open(NAME)?;
+        let counting = Arc::new(Counting::new(GuardPages::new()));
+        let mark = Arc::new(());
+        let pd = context.alloc_pd()?;
+        let td = context.alloc_td();
+        let domain = pd.parent_domain().thread_domain(&td);
+        let domain = domain.allocator(Arc::clone(&counting)).build()?;
+        let cq = context.cq(15).domain(&domain).create()?;
+        let srq = domain.srq(15).create()?;
+        let mut qp = domain.create_qp::<Rc>(&cq, Caps::default())?;
+        let own = qp.endpoint()?;
+        qp.connect(&own)?;
+        let drawing = domain.qp(&cq).srq(&srq).create::<Rc>()?;
+        let memory = Marked {
+            bytes: vec![0; 4096],
+            _mark: Arc::clone(&mark),
+        };
+        let access = Access::LOCAL_WRITE | Access::MW_BIND;
+        let mr = match domain.register(memory, access) {
+            Ok(mr) => mr,
+            Err(refused) => return Err(refused.error.into()),
+        };
+        let (first, second) = (domain.alloc_mw::<Type1>()?, domain.alloc_mw::<Type2>()?);
+        let ah = match own_path(&context) {
+            Ok(path) => domain.create_ah(&path)?,
+            Err(error) => return fail(error.to_string()),
+        };
+        let all = Self {
+            context,
+            pd,
+            td,
+            domain,
+            cq,
+            srq,
+            qp,
+            drawing,
+            mr,
+            first,
+            second,
+            ah,
+        };
+        let traces = Traces { counting, mark };
+        let buffers: u64 = traces.totals().map(|count| count.granted).sum();
+        // A ring and a doorbell record of the completion queue, the shared queue and each queue pair.
+        same(buffers, 8, "buffers that the allocator granted")?;
+        Ok((all, traces))
+    }
+}
+
+impl Traces {
+    fn totals(&self) -> impl Iterator<Item = BufferCounts> + use<> {
+        self.counting.counts().into_values()
+    }
+
+    /// Buffers that have come back so far.
+    fn freed(&self) -> u64 {
+        self.totals().map(|count| count.freed).sum()
+    }
+
+    /// Fails unless each buffer has come back once, and the memory has been freed.
+    fn are_gone(&self) -> Result {
+        for count in self.totals() {
+            same(
+                (count.freed, count.live_bytes),
+                (count.granted, 0),
+                "what came back to the allocator",
+            )?;
+        }
+        same(
+            self.counting.inner().live(),
+            0,
+            "what the allocator has out",
+        )?;
+        same(Arc::strong_count(&self.mark), 1, "who has the memory")
+    }
+}
+
+/// Runs a test with everything there is, the device gone, and looks at what is left.
+fn without_device(free: impl FnOnce(Everything, &Traces) -> Result) -> Result {
+    if device().is_rxe() {
+        return ignore("rxe never takes its device away from those who have it open");
+    }
+    let function = Function::of(NAME)?;
+    let (all, traces) = Everything::new()?;
+    let events = all.context.async_events()?;
+    function.unbind()?;
+    ends(&events)?;
+    drop(events);
+    let result = free(all, &traces).and_then(|()| traces.are_gone());
+    function.bind()?;
+    result?;
+    // The function that came back is as good as new.
+    Rig::new(&uverbs::open(NAME)?)?.write()
+}
+
+/// Catches an object that cannot be freed without its device, and buffers that come back to their allocator early, late or
+/// never. The kernel has destroyed the objects by then and kept their handles, so that each can be freed by its owner.
+fn everything_can_be_freed() -> Result {
+    without_device(|all, traces| {
+        let Everything {
+            context,
+            pd,
+            td,
+            domain,
+            cq,
+            srq,
+            qp,
+            drawing,
+            mr,
+            first,
+            second,
+            ah,
+        } = all;
+        // What still stands on a domain is told as ever, without the kernel.
+        let Err(busy) = domain.dealloc() else {
+            return fail("a domain with objects on it was freed");
+        };
+        let said = busy.to_string();
+        same(said.contains("2 QPs, 1 CQ, 1 SRQ, 2 MWs"), true, &said)?;
+        let domain = busy.object;
+        first.dealloc()?;
+        second.dealloc()?;
+        ah.destroy()?;
+        mr.deregister()?;
+        same(traces.freed(), 0, "buffers that came back so far")?;
+        qp.destroy()?;
+        drawing.destroy()?;
+        same(traces.freed(), 4, "buffers of the queue pairs")?;
+        srq.destroy()?;
+        cq.destroy()?;
+        same(traces.freed(), 8, "all buffers")?;
+        domain.dealloc()?;
+        td.dealloc()?;
+        pd.dealloc()?;
+        gone("a query", context.query_device())
+    })
+}
+
+/// Catches the same where nobody asks for an answer, and parents go first.
+fn everything_can_be_dropped() -> Result {
+    without_device(|all, _| {
+        let Everything {
+            context,
+            pd,
+            td,
+            domain,
+            cq,
+            srq,
+            qp,
+            drawing,
+            mr,
+            first,
+            second,
+            ah,
+        } = all;
+        drop((context, pd, td, domain));
+        drop((cq, srq, mr));
+        drop((qp, drawing));
+        drop((first, second, ah));
+        Ok(())
+    })
 }

@@ -2,13 +2,14 @@
 //! whether it would have understood them.
 
 use uverbs_uapi::flags::{QpCreateFlags, ReadCountersFlags};
-use uverbs_uapi::handle::{CountersHandle, DmHandle, PdHandle, WqHandle, XrcdHandle};
+use uverbs_uapi::handle::{CountersHandle, DmHandle, DmahHandle, PdHandle, WqHandle, XrcdHandle};
 
 use super::encoding::*;
+use super::request;
 use crate::command::samples::*;
 use crate::command::{
-    AllocDm, CloseXrcd, CreateCounters, DestroyWq, OpenQp, OpenXrcd, ReadCounters, RegDmMr,
-    Spelling,
+    AllocDm, AllocDmah, CloseXrcd, CreateCounters, DestroyWq, FreeDmah, OpenQp, OpenXrcd,
+    ReadCounters, RegDmMr, RegMr, RegMrDmah, Spelling,
 };
 
 #[test]
@@ -190,6 +191,103 @@ fn a_table_of_one_queue_is_padded() {
     expected.extend_from_slice(&[0; 8]);
     expected.extend(words(&[0, 0, 0x33, 0]));
     assert_eq!(bytes, expected);
+}
+
+#[test]
+fn a_queue_pair_over_a_table_has_neither_queues_nor_capacities() {
+    let (found, attributes) = frame(&create_rss_qp(), Spelling::Native);
+    assert_eq!(found, header(4, 0, 9));
+    let expected = [
+        (0, 0, MANDATORY, NEW),
+        (2, 0, MANDATORY, 0xd0),
+        (6, 0, MANDATORY, 0x7a),
+        (7, 8, MANDATORY, 0x2_0000_0006),
+        (8, 20, MANDATORY, POINTER),
+        (9, 8, MANDATORY, 8),
+        (13, 20, MANDATORY, POINTER),
+        (14, 4, MANDATORY, POINTER),
+        (12, 0, MANDATORY, 8),
+    ];
+    assert_eq!(attributes, expected);
+    let (bytes, _) = buffer(&create_rss_qp());
+    let mut expected = words(&[0x8000_0018]);
+    expected.extend_from_slice([8u16, 5].map(u16::to_ne_bytes).as_flattened());
+    expected.extend(words(&[0, 0]));
+    expected.extend_from_slice(&[0; 8]);
+    expected.extend(words(&wide(0x2_0000_0006)));
+    expected.extend(words(&[0xd0, 0, 0, 0]));
+    expected.extend(words(&[0; 5]));
+    expected.extend_from_slice(&[0, 8, 0, 0]);
+    // The mask says that there is a table.
+    expected.extend(words(&[1, 0, 0x7a, 0]));
+    assert_eq!(bytes, expected);
+}
+
+#[test]
+fn dma_handles_and_regions_with_them() {
+    let none = AllocDmah::default();
+    let (found, attributes) = frame(&none, Spelling::Native);
+    assert_eq!(found, header(17, 0, 1));
+    assert_eq!(attributes, [(0, 0, MANDATORY, NEW)]);
+    let some = AllocDmah {
+        cpu: Some(5),
+        hint: Some(2),
+        ..none
+    };
+    let (_, attributes) = frame(&some, Spelling::Native);
+    let expected = [
+        (0, 0, MANDATORY, NEW),
+        (1, 4, MANDATORY, 5),
+        (3, 1, MANDATORY, 2),
+    ];
+    assert_eq!(attributes, expected);
+    // The kind of memory is a choice: its number stands beside the value, of which there is none.
+    let memory = AllocDmah {
+        memory: Some(1),
+        ..none
+    };
+    let mut request = request(&memory, Spelling::Native).unwrap();
+    request.arm(14);
+    let last: [u8; 16] = request.frame_bytes().last_chunk().copied().unwrap();
+    let expected = [2u16, 0, MANDATORY, u16::from_ne_bytes([1, 0]), 0, 0, 0, 0];
+    assert_eq!(last, expected.map(u16::to_ne_bytes).as_flattened());
+    let command = RegMrDmah {
+        region: reg_mr(),
+        dmah: DmahHandle(0xda),
+    };
+    let RegMr {
+        address,
+        length,
+        iova,
+        access,
+        ..
+    } = command.region;
+    let (found, attributes) = frame(&command, Spelling::Native);
+    assert_eq!(found, header(7, 5, 9));
+    let values = attributes
+        .into_iter()
+        .map(|(id, len, _, value)| (id, len, value));
+    let mut expected = vec![
+        (0, 0, NEW),
+        (1, 0, command.region.pd.0.into()),
+        (2, 0, 0xda),
+        (3, 8, iova),
+        (4, 8, address),
+        (5, 8, length),
+        (6, 4, access.into()),
+        (9, 4, POINTER),
+        (10, 4, POINTER),
+    ];
+    // As `frame` replaces what looks like an address.
+    for (_, len, value) in &mut expected {
+        if *len > 0 && *value > 0x10_0000_0000 && *value < 0x1_0000_0000_0000 {
+            *value = POINTER;
+        }
+    }
+    assert_eq!(values.collect::<Vec<_>>(), expected);
+    let (found, attributes) = frame(&FreeDmah(DmahHandle(0xda)), Spelling::Native);
+    assert_eq!(found, header(17, 1, 1));
+    assert_eq!(attributes, [(0, 0, MANDATORY, 0xda)]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Commands that only mlx5 has.
 
-use uverbs_uapi::handle::PdHandle;
+use uverbs_uapi::handle::{DmHandle, PdHandle};
 use uverbs_uapi::mlx5::{UarAllocType, attr, method, object};
 use uverbs_uapi::object as core_object;
 
@@ -85,5 +85,39 @@ impl Command for QueryPd {
 
     fn decode(&self, _: Spelling, answer: &Request) -> Result<u32, Malformed> {
         answer.answer(attr::query_pd::RESP_PDN)
+    }
+}
+
+/// Asks how long a piece of device memory is. The kernel tells as well where it lies, which only a mapping needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryDm(pub(super) DmHandle);
+
+impl Command for QueryDm {
+    /// Bytes.
+    type Reply = u64;
+    const NATIVE: bool = true;
+    const VERB: Verb = Verb::ImportDm;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("DM", self.0.0.into())
+    }
+
+    fn encode(&self, spelling: Spelling, request: &mut Request) {
+        use attr::query_dm as id;
+        match spelling {
+            Spelling::Native => {
+                request
+                    .method(core_object::DM, method::dm::QUERY)
+                    .handle(id::REQ_HANDLE, self.0.0)
+                    .output(id::RESP_START_OFFSET, size_of::<u64>())
+                    .output(id::RESP_PAGE_INDEX, size_of::<u16>())
+                    .output(id::RESP_LENGTH, size_of::<u64>());
+            }
+            Spelling::Write => {}
+        }
+    }
+
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<u64, Malformed> {
+        answer.answer(attr::query_dm::RESP_LENGTH)
     }
 }

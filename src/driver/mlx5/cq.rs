@@ -9,9 +9,9 @@ use uverbs_uapi::flags::WcFlags;
 
 use super::barrier;
 use super::directory::{Change, Directory, Receiver, Reporter};
-use super::entries::{Entries, Place, View};
+use super::entries::{Entries, View};
 use super::format::{
-    ARM_SOLICITED, Cqe, INDEX_MASK, RECORD_ARM, RECORD_CONSUMER, cqe, opcode, syndrome,
+    ARM_SOLICITED, Cqe, INDEX_MASK, NUMBER, RECORD_ARM, RECORD_CONSUMER, cqe, opcode, syndrome,
 };
 use super::memory::Record;
 use super::uar::UarPage;
@@ -45,13 +45,16 @@ impl CqCore {
 #[derive(Debug)]
 pub(crate) struct Cq {
     view: View,
-    place: Place,
-    /// Index of the next entry to look at, which `place` is of, and of the first that has not been given back; they count
-    /// on round the ring.
+    /// Index of the next entry to look at, and of the first that has not been given back; they count on round the ring.
     next: u32,
     released: u32,
-    /// Version of the directory that `reporters` is of.
-    version: u32,
+    /// The owner bit of the next entry once the device has written it.
+    lap: u8,
+    /// The version of the directory with which a completion needs no more than `reporters`: the one that they are of, or
+    /// [`NO_VERSION`] while there is something to attend to.
+    simple_at: u64,
+    /// The version of the directory that `reporters` is of.
+    version: u64,
     /// There is something wrong to tell, or entries of `reporters` wait for the poller to pass something.
     attention: bool,
     /// By their numbers; vacant ones report nothing.
@@ -69,8 +72,9 @@ unsafe impl Send for Cq {}
 // SAFETY: shared references only look whether an entry is valid.
 unsafe impl Sync for Cq {}
 
-/// A queue pair that reports here, or the place of one.
+/// A queue pair that reports here, or the place of one. Aligned so that a shift finds it, and a single line holds it.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Entry {
     reporter: Reporter,
     /// Entries before this index are passed over.
@@ -86,57 +90,61 @@ impl Entry {
     }
 
     /// Whether what was reported at that index is of before a reset.
-    #[cold]
-    #[inline(never)]
     fn has_forgotten(&self, index: u32) -> bool {
         self.forget_until
             .is_some_and(|until| is_before(index, until))
     }
 
-    /// A send request that is done, with what it changed a memory key for.
+    /// What the completion of a request that went well is of, if nothing but its id is to be found out: of a send, or of a
+    /// receive from a queue of the queue pair's own.
     #[inline(always)]
-    fn sent(&self, counter: u16) -> Option<(u64, u32)> {
-        let ledger = self.reporter.send.as_ref()?;
-        Some(ledger.finish(counter))
-    }
-
-    /// A receive request that is done.
-    #[inline(always)]
-    fn received(&self, counter: u16) -> Option<(u64, u32)> {
-        match &self.reporter.recv {
-            Receiver::Own(ledger) => Some((ledger.finish(), 0)),
-            _ => self.received_shared(counter),
+    fn simple(&self, op_own: u8, counter: u16) -> Option<(u64, u32)> {
+        if op_own & (0xf0 | cqe::SCATTERED) == cqe::REQ << 4 {
+            Some(self.reporter.send.as_ref()?.finish(counter))
+        } else if is_plain_receive(op_own)
+            && let Receiver::Own(ledger) = &self.reporter.recv
+        {
+            Some((ledger.finish(), 0))
+        } else {
+            None
         }
     }
 
-    #[inline(never)]
-    fn received_shared(&self, counter: u16) -> Option<(u64, u32)> {
-        match &self.reporter.recv {
-            Receiver::Shared(ledger) => ledger.finish(counter).map(|id| (id, 0)),
-            _ => None,
-        }
-    }
-
-    /// A request that has failed.
-    #[cold]
-    #[inline(never)]
-    fn failed(&self, code: u8, counter: u16) -> Option<(u64, u32)> {
-        match code {
-            cqe::REQ_ERR => self.sent(counter),
-            cqe::RESP_ERR => self.received(counter),
+    /// The id of the request that any completion is of, with what it changed a memory key for.
+    fn any(&self, op_own: u8, counter: u16) -> Option<(u64, u32)> {
+        let send = || Some(self.reporter.send.as_ref()?.finish(counter));
+        let recv = || match &self.reporter.recv {
+            Receiver::Own(ledger) => Some(ledger.finish()),
+            Receiver::Shared(ledger) => ledger.finish(counter),
+            Receiver::None => None,
+        };
+        match op_own >> 4 {
+            cqe::REQ | cqe::REQ_ERR => send(),
+            cqe::RESP_ERR => recv().map(|id| (id, 0)),
+            _ if is_plain_receive(op_own) => recv().map(|id| (id, 0)),
             _ => None,
         }
     }
 }
+
+/// Whether it is a receive that went well, with nothing in the entry that belongs elsewhere.
+#[inline(always)]
+fn is_plain_receive(op_own: u8) -> bool {
+    matches!(op_own >> 4, cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV) && op_own & cqe::SCATTERED == 0
+}
+
+/// A version that no directory comes to.
+const NO_VERSION: u64 = u64::MAX;
 
 impl Cq {
     pub(super) fn new(core: Arc<CqCore>, cqn: u32, uar: Arc<UarPage>) -> Self {
         let view = core.directory.lock().entries.view();
         Self {
             view,
-            place: view.place(0),
             next: 0,
             released: 0,
+            lap: view.lap(0),
+            simple_at: 0,
             version: 0,
             attention: false,
             reporters: Vec::new(),
@@ -165,9 +173,9 @@ impl Cq {
     /// Whether the queue is sound. Completions are taken as long as there are any: each entry says itself whether it is
     /// there.
     #[inline(always)]
-    pub(crate) fn filled(&mut self) -> Result<u32, PollError> {
+    pub(crate) fn check(&mut self) -> Result<(), PollError> {
         match self.attention {
-            false => Ok(0),
+            false => Ok(()),
             true => self.attend(),
         }
     }
@@ -175,94 +183,146 @@ impl Cq {
     /// Tells what was found wrong, once, and looks which of the entries that wait for something have it.
     #[cold]
     #[inline(never)]
-    fn attend(&mut self) -> Result<u32, PollError> {
+    fn attend(&mut self) -> Result<(), PollError> {
         self.release();
         self.attention = self.settle();
+        self.simplify();
         match self.wrong.take() {
-            None => Ok(0),
+            None => Ok(()),
             Some(error) => Err(error),
         }
     }
 
-    /// True if no completion is there.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.place.poll().is_none()
+    /// Notes whether completions are simple now.
+    fn simplify(&mut self) {
+        self.simple_at = match self.attention {
+            false => self.version,
+            true => NO_VERSION,
+        };
     }
 
-    /// The next completion.
+    /// True if no completion is there.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.view.poll(self.next).is_none()
+    }
+
+    /// The next completion; `moved` is set if there is one, or entries were passed over.
     ///
     /// It must not be used after [`Self::release`]; the caller's lifetimes see to that.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> Option<Completion> {
-        loop {
-            let (entry, op_own) = self.place.poll()?;
-            barrier::owner_before_entry();
-            let index = self.next;
-            self.next = index.wrapping_add(1);
-            self.place.advance();
+    pub(crate) fn take(&mut self, moved: &mut bool) -> Option<Completion> {
+        let index = self.next;
+        let entry = self.view.entry(index);
+        // Without the lap its last bit is 0 in entries that are this side's.
+        let op_own = View::op_own(entry) ^ self.lap;
+        if op_own & 1 != 0 {
+            return None;
+        }
+        *moved = true;
+        barrier::owner_before_entry();
+        if self.directory.version() == self.simple_at {
             // SAFETY: the device has written the entry and does not write it again before it is given back, which is
             // after the loan of the completion; every bit pattern is a `Cqe`.
             let fields = unsafe { entry.as_ref() };
+            let number = fields.srqn_uidx.get() & NUMBER;
+            if let Some(reporter) = self.reporters.get(number as usize)
+                && let Some((wr_id, change)) = reporter.simple(op_own, fields.wqe_counter.get())
+            {
+                self.advance();
+                return Some(Completion {
+                    entry,
+                    wr_id,
+                    status: WcStatus::SUCCESS,
+                    change,
+                });
+            }
+        }
+        let Completion {
+            entry,
+            wr_id,
+            status,
+            change,
+        } = self.take_slowly()?;
+        // Field by field, so that this one's memory is not where all are put.
+        Some(Completion {
+            entry,
+            wr_id,
+            status,
+            change,
+        })
+    }
+
+    /// Goes on to the next entry.
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        if self.view.is_first(self.next) {
+            self.lap ^= 1;
+        }
+    }
+
+    /// The next completion, if there is more about it than its id, or if it is not known who reports.
+    #[cold]
+    #[inline(never)]
+    fn take_slowly(&mut self) -> Option<Completion> {
+        loop {
+            let index = self.next;
+            let op_own = self.view.poll(index)?;
+            barrier::owner_before_entry();
+            let entry = self.view.entry(index);
+            self.advance();
             if self.version != self.directory.version() {
                 self.catch_up();
             }
-            let number = fields.srqn_uidx.get() & 0xff_ffff;
+            // SAFETY: as in `take`.
+            let fields = unsafe { entry.as_ref() };
+            let number = fields.srqn_uidx.get() & NUMBER;
+            let stray = PollError::Stray { number };
             let Some(reporter) = self.reporters.get(number as usize) else {
-                return self.stray(PollError::Stray { number });
+                return self.refuse(stray);
             };
-            if self.attention && reporter.has_forgotten(index) {
+            if reporter.has_forgotten(index) {
                 continue;
             }
-            let code = op_own >> 4;
-            let counter = fields.wqe_counter.get();
-            let looked_up = if code == cqe::REQ {
-                reporter.sent(counter)
-            } else if matches!(code, cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV)
-                && op_own & cqe::SCATTERED == 0
-            {
-                reporter.received(counter)
-            } else {
-                reporter.failed(code, counter)
-            };
-            let Some((wr_id, change)) = looked_up else {
+            let Some((wr_id, change)) = reporter.any(op_own, fields.wqe_counter.get()) else {
+                let code = op_own >> 4;
                 let known = reporter.is_known();
-                return self.stray(if known {
+                return self.refuse(if known {
                     PollError::Unknown { code }
                 } else {
-                    PollError::Stray { number }
+                    stray
                 });
             };
             return Some(Completion {
                 entry,
                 wr_id,
+                status: status(op_own, fields),
                 change,
             });
         }
     }
 
     /// Notes that the entry before this place makes no sense; the next poll tells.
-    #[cold]
-    #[inline(never)]
-    fn stray(&mut self, error: PollError) -> Option<Completion> {
+    fn refuse(&mut self, error: PollError) -> Option<Completion> {
         self.wrong = Some(error);
         self.attention = true;
+        self.simplify();
         None
     }
 
     /// Gives all completions that have been taken back to the device.
     #[inline(always)]
     pub(crate) fn release(&mut self) {
-        if self.next != self.released {
-            self.released = self.next;
-            self.directory.consumed(self.next);
-            let word = (self.next & INDEX_MASK).to_be();
-            // Release: the entries have been read before the device may write them again; its counterpart is the
-            // device's look at the record before it writes.
-            self.core
-                .record
-                .word(RECORD_CONSUMER)
-                .store(word, Ordering::Release);
-        }
+        let next = self.next;
+        self.released = next;
+        self.directory.consumed(next);
+        let word = (next & INDEX_MASK).to_be();
+        // Release: the entries have been read before the device may write them again; its counterpart is the
+        // device's look at the record before it writes.
+        self.core
+            .record
+            .word(RECORD_CONSUMER)
+            .store(word, Ordering::Release);
     }
 
     /// Asks for an event for the next completion.
@@ -281,8 +341,6 @@ impl Cq {
     }
 
     /// Takes over what has changed among the queue pairs.
-    #[cold]
-    #[inline(never)]
     fn catch_up(&mut self) {
         let (version, changes) = self.core.directory.changes();
         self.version = version;
@@ -311,6 +369,7 @@ impl Cq {
                 }
             }
         }
+        self.simplify();
     }
 
     fn set(&mut self, number: u32, entry: Entry) {
@@ -383,7 +442,7 @@ impl Cq {
         drop(inner);
         self.view = view;
         self.next = self.next.wrapping_add(1);
-        self.place = view.place(self.next);
+        self.lap = view.lap(self.next);
         self.release();
         Ok(())
     }
@@ -410,7 +469,31 @@ pub(super) const INVALIDATE: u32 = 2;
 pub(crate) struct Completion {
     entry: NonNull<Cqe>,
     wr_id: u64,
+    status: WcStatus,
     change: u32,
+}
+
+/// How the request went that a completion is of.
+fn status(op_own: u8, fields: &Cqe) -> WcStatus {
+    if op_own & cqe::FAILED == 0 {
+        return WcStatus::SUCCESS;
+    }
+    match fields.syndrome {
+        syndrome::LOCAL_LENGTH => WcStatus::LOC_LEN_ERR,
+        syndrome::LOCAL_QP_OP => WcStatus::LOC_QP_OP_ERR,
+        syndrome::LOCAL_PROT => WcStatus::LOC_PROT_ERR,
+        syndrome::WR_FLUSH => WcStatus::WR_FLUSH_ERR,
+        syndrome::MW_BIND => WcStatus::MW_BIND_ERR,
+        syndrome::BAD_RESP => WcStatus::BAD_RESP_ERR,
+        syndrome::LOCAL_ACCESS => WcStatus::LOC_ACCESS_ERR,
+        syndrome::REMOTE_INVAL_REQ => WcStatus::REM_INV_REQ_ERR,
+        syndrome::REMOTE_ACCESS => WcStatus::REM_ACCESS_ERR,
+        syndrome::REMOTE_OP => WcStatus::REM_OP_ERR,
+        syndrome::TRANSPORT_RETRY => WcStatus::RETRY_EXC_ERR,
+        syndrome::RNR_RETRY => WcStatus::RNR_RETRY_EXC_ERR,
+        syndrome::REMOTE_ABORTED => WcStatus::REM_ABORT_ERR,
+        _ => WcStatus::GENERAL_ERR,
+    }
 }
 
 impl Completion {
@@ -433,31 +516,7 @@ impl Completion {
 
     #[inline(always)]
     pub(crate) fn status(&self) -> WcStatus {
-        if self.code() & 0x8 == 0 {
-            WcStatus::SUCCESS
-        } else {
-            self.failure()
-        }
-    }
-
-    #[cold]
-    fn failure(&self) -> WcStatus {
-        match self.fields().syndrome {
-            syndrome::LOCAL_LENGTH => WcStatus::LOC_LEN_ERR,
-            syndrome::LOCAL_QP_OP => WcStatus::LOC_QP_OP_ERR,
-            syndrome::LOCAL_PROT => WcStatus::LOC_PROT_ERR,
-            syndrome::WR_FLUSH => WcStatus::WR_FLUSH_ERR,
-            syndrome::MW_BIND => WcStatus::MW_BIND_ERR,
-            syndrome::BAD_RESP => WcStatus::BAD_RESP_ERR,
-            syndrome::LOCAL_ACCESS => WcStatus::LOC_ACCESS_ERR,
-            syndrome::REMOTE_INVAL_REQ => WcStatus::REM_INV_REQ_ERR,
-            syndrome::REMOTE_ACCESS => WcStatus::REM_ACCESS_ERR,
-            syndrome::REMOTE_OP => WcStatus::REM_OP_ERR,
-            syndrome::TRANSPORT_RETRY => WcStatus::RETRY_EXC_ERR,
-            syndrome::RNR_RETRY => WcStatus::RNR_RETRY_EXC_ERR,
-            syndrome::REMOTE_ABORTED => WcStatus::REM_ABORT_ERR,
-            _ => WcStatus::GENERAL_ERR,
-        }
+        self.status
     }
 
     #[inline(always)]
@@ -494,12 +553,12 @@ impl Completion {
 
     #[inline(always)]
     pub(crate) fn qp_num(&self) -> u32 {
-        self.fields().sop_drop_qpn.get() & 0xff_ffff
+        self.fields().sop_drop_qpn.get() & NUMBER
     }
 
     #[inline(always)]
     pub(crate) fn src_qp(&self) -> u32 {
-        self.fields().flags_rqpn.get() & 0xff_ffff
+        self.fields().flags_rqpn.get() & NUMBER
     }
 
     /// The immediate data in network byte order, or the rkey in the host's.

@@ -10,7 +10,7 @@
 //! Completions outlive what they are of. A number is given to another queue pair only when the poller has passed
 //! everything that the last one reported, and what a queue pair reported before a reset is passed over.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::entries::Entries;
@@ -60,7 +60,7 @@ impl Change {
 /// The side of a completion queue that its queue pairs share with its poller.
 #[derive(Debug)]
 pub(super) struct Directory {
-    version: AtomicU32,
+    version: AtomicU64,
     /// The first entry that the poller has not given back.
     consumer: AtomicU32,
     inner: Mutex<Inner>,
@@ -84,7 +84,7 @@ const MOST_NUMBERS: usize = 1 << 24;
 impl Directory {
     pub(super) fn new(entries: Entries) -> Self {
         Self {
-            version: AtomicU32::new(0),
+            version: AtomicU64::new(0),
             consumer: AtomicU32::new(0),
             inner: Mutex::new(Inner {
                 entries,
@@ -102,14 +102,14 @@ impl Directory {
 
     /// Changes when there are changes.
     #[inline(always)]
-    pub(super) fn version(&self) -> u32 {
+    pub(super) fn version(&self) -> u64 {
         // Relaxed: whoever made the change did so before the device could report anything of it, and the barrier
         // behind the owner bit keeps this load behind the look at the completion.
         self.version.load(Ordering::Relaxed)
     }
 
     /// Takes the changes over, and the version that they make.
-    pub(super) fn changes(&self) -> (u32, Vec<Change>) {
+    pub(super) fn changes(&self) -> (u64, Vec<Change>) {
         let mut inner = self.lock();
         (self.version(), std::mem::take(&mut inner.changes))
     }

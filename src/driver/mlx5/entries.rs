@@ -6,7 +6,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::format::{BLOCK, Cqe, OP_OWN, cqe};
+use super::format::{BLOCK, Cqe, NUMBER, OP_OWN, cqe};
 use super::memory::Memory;
 
 /// The entries, with their memory.
@@ -21,10 +21,11 @@ pub(super) struct Entries {
 pub(super) struct View {
     /// The half that counts of the first entry.
     first: NonNull<u8>,
-    /// How many there are, a power of two.
+    /// How many there are, a power of two, and one less.
     count: u32,
-    /// Binary logarithm of the bytes of one.
-    log_size: u32,
+    mask: u32,
+    /// Bytes of one.
+    size: usize,
 }
 
 // SAFETY: the memory is owned, and it is as good in one thread as in another.
@@ -46,7 +47,8 @@ impl Entries {
         let view = View {
             first,
             count,
-            log_size: size.ilog2(),
+            mask: count - 1,
+            size,
         };
         Self {
             view,
@@ -61,8 +63,7 @@ impl Entries {
             let index = first.wrapping_add(at);
             let before = self.view.lap(index) ^ 1;
             // Relaxed: what starts the device comes later and has its own barrier.
-            self.view
-                .op_own(index)
+            View::op_own_of(&self.view.entry(index))
                 .store(cqe::INVALID << 4 | before, Ordering::Relaxed);
         }
     }
@@ -86,66 +87,11 @@ impl Entries {
         // SAFETY: the entry lies in the memory that this value keeps. It is valid, or was a moment ago; if the device
         // has come round since, what is read is some number of its, and every bit pattern is one.
         let entry = unsafe { self.view.entry(index).as_ptr().read_volatile() };
-        entry.srqn_uidx.get() & 0xff_ffff
-    }
-}
-
-/// A consumer's place in the ring: kept beside its index, so that the next entry is found without arithmetic.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    at: NonNull<u8>,
-    first: NonNull<u8>,
-    /// Behind the last entry.
-    end: *mut u8,
-    stride: usize,
-    /// The owner bit of entries that are this side's.
-    lap: u8,
-}
-
-impl Place {
-    /// The entry, and what it is if the device has written it. The caller orders what it reads next behind this with
-    /// [`super::barrier::owner_before_entry`].
-    #[inline(always)]
-    pub(super) fn poll(&self) -> Option<(NonNull<Cqe>, u8)> {
-        let at = self.at;
-        // SAFETY: a place is always that of an entry, and while the entry may be written only atomics touch the byte.
-        let op_own = unsafe { at.cast::<AtomicU8>().add(OP_OWN).as_ref() };
-        let op_own = op_own.load(Ordering::Relaxed);
-        (op_own & 1 == self.lap).then_some((at.cast(), op_own))
-    }
-
-    /// Goes on to the next entry, which may be the ring's first again.
-    #[inline(always)]
-    pub(super) fn advance(&mut self) {
-        let next = self.at.as_ptr().wrapping_add(self.stride);
-        if next == self.end {
-            self.at = self.first;
-            self.lap ^= 1;
-        } else {
-            // SAFETY: the entry behind one that is not the last lies in the ring, not at address 0.
-            self.at = unsafe { NonNull::new_unchecked(next) };
-        }
+        entry.srqn_uidx.get() & NUMBER
     }
 }
 
 impl View {
-    /// The place of an index.
-    pub(super) fn place(self, index: u32) -> Place {
-        let stride = 1 << self.log_size;
-        // Of entries of 128 bytes this is beyond the memory's end by a half, and only compared with.
-        let end = self
-            .first
-            .as_ptr()
-            .wrapping_add(stride * self.count as usize);
-        Place {
-            at: self.entry(index).cast(),
-            first: self.first,
-            end,
-            stride,
-            lap: self.lap(index),
-        }
-    }
-
     /// How many entries there are.
     #[inline(always)]
     pub(super) fn count(self) -> u32 {
@@ -155,15 +101,23 @@ impl View {
     /// The entry at this index, which counts on round the ring.
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> NonNull<Cqe> {
-        let at = ((index & (self.count() - 1)) as usize) << self.log_size;
+        // A product: on x86 it is one instruction where a shift by what memory says is two.
+        let at = (index & self.mask) as usize * self.size;
         // SAFETY: the masked index is below the count, so the entry lies in the ring.
         unsafe { self.first.add(at).cast() }
     }
 
+    /// What an entry is, and whose. The caller orders what it reads next behind this with
+    /// [`super::barrier::owner_before_entry`].
     #[inline(always)]
-    fn op_own(&self, index: u32) -> &AtomicU8 {
-        // SAFETY: the byte lies in the entry, and while the entry may be written only atomics touch it.
-        unsafe { self.entry(index).cast::<AtomicU8>().add(OP_OWN).as_ref() }
+    pub(super) fn op_own(entry: NonNull<Cqe>) -> u8 {
+        Self::op_own_of(&entry).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn op_own_of(entry: &NonNull<Cqe>) -> &AtomicU8 {
+        // SAFETY: entries are only given out by `entry`, and while one may be written only atomics touch this byte of it.
+        unsafe { entry.cast::<AtomicU8>().add(OP_OWN).as_ref() }
     }
 
     /// The owner bit of entries that the device has written, in the lap that an index is of.
@@ -172,11 +126,16 @@ impl View {
         u8::from(index & self.count() != 0)
     }
 
-    /// What the entry is (the upper half of `op_own` counts) if the device has written it. The caller orders what it
-    /// reads next behind this with [`super::barrier::owner_before_entry`].
+    /// Whether the ring's first entry has this index.
     #[inline(always)]
+    pub(super) fn is_first(self, index: u32) -> bool {
+        index & self.mask == 0
+    }
+
+    /// What the entry at this index is (the upper half of `op_own` counts) if the device has written it; as for
+    /// [`Self::op_own`].
     pub(super) fn poll(self, index: u32) -> Option<u8> {
-        let op_own = self.op_own(index).load(Ordering::Relaxed);
+        let op_own = Self::op_own(self.entry(index));
         (op_own & 1 == self.lap(index)).then_some(op_own)
     }
 

@@ -15,6 +15,7 @@ pub(super) const UNIT: usize = 16;
 
 /// Operations of a send queue (`enum` of `MLX5_OPCODE_*`).
 pub(super) mod opcode {
+    pub(in super::super) const NOP: u8 = 0x00;
     pub(in super::super) const SEND_INVAL: u8 = 0x01;
     pub(in super::super) const RDMA_WRITE: u8 = 0x08;
     pub(in super::super) const RDMA_WRITE_IMM: u8 = 0x09;
@@ -26,7 +27,7 @@ pub(super) mod opcode {
     pub(in super::super) const UMR: u8 = 0x25;
 }
 
-/// Flags in the low byte of [`Control::fm_ce_se`].
+/// Flags in the low byte of the first field of [`Control::fm_ce_se_imm`].
 pub(super) mod control {
     /// The peer is told by an event.
     pub(in super::super) const SOLICITED: u8 = 0x02;
@@ -46,13 +47,11 @@ pub(super) struct Control {
     pub(super) opmod_idx_opcode: Be32,
     /// Queue pair (24 bits), units (8).
     pub(super) qpn_ds: Be32,
-    /// Signature (8 bits), 0 (16), flags of [`control`] (8).
-    pub(super) fm_ce_se: Be32,
-    /// Immediate data or a key.
-    pub(super) imm: Be32,
+    /// Two fields: signature (8 bits), 0 (16), flags of [`control`] (8); and immediate data or a key.
+    pub(super) fm_ce_se_imm: u64,
 }
 
-/// Where the flags of [`Control::fm_ce_se`] lie.
+/// Where the flags of [`Control::fm_ce_se_imm`] lie.
 pub(super) const FM_CE_SE: usize = 11;
 
 /// The peer's memory (`struct mlx5_wqe_raddr_seg`).
@@ -60,8 +59,8 @@ pub(super) const FM_CE_SE: usize = 11;
 #[repr(C)]
 pub(super) struct RemoteAddress {
     pub(super) raddr: Be64,
-    pub(super) rkey: Be32,
-    pub(super) reserved: Be32,
+    /// Two fields: the key, and 0.
+    pub(super) rkey_reserved: u64,
 }
 
 /// The operands of an atomic operation (`struct mlx5_wqe_atomic_seg`).
@@ -209,8 +208,10 @@ pub(super) mod cqe {
     pub(in super::super) const RESP_ERR: u8 = 0xe;
     /// Never written by the device.
     pub(in super::super) const INVALID: u8 = 0xf;
-    /// Bits of the format: the data lies in the completion.
+    /// Bits of the format in `op_own`: the data lies in the completion.
     pub(in super::super) const SCATTERED: u8 = 0x0c;
+    /// The bit of `op_own` that those kinds have that tell of a failure.
+    pub(in super::super) const FAILED: u8 = 0x80;
 }
 
 /// How a request failed (`enum` of `MLX5_CQE_SYNDROME_*`).
@@ -243,6 +244,8 @@ pub(super) const ARM_DOORBELL: usize = 0x20;
 pub(super) const SEND_DOORBELL: usize = 0x800;
 /// Asks for an event for solicited completions only (`MLX5_CQ_DB_REQ_NOT_SOL`).
 pub(super) const ARM_SOLICITED: u32 = 1 << 24;
+/// Bits of the numbers of queues and queue pairs.
+pub(super) const NUMBER: u32 = 0xff_ffff;
 /// Bits of a completion index that the device knows.
 pub(super) const INDEX_MASK: u32 = 0xff_ffff;
 
@@ -255,7 +258,7 @@ mod tests {
     #[test]
     fn segments_have_the_sizes_and_places_that_the_device_expects() {
         assert_eq!(size_of::<Control>(), UNIT);
-        assert_eq!(offset_of!(Control, fm_ce_se) + 3, FM_CE_SE);
+        assert_eq!(offset_of!(Control, fm_ce_se_imm) + 3, FM_CE_SE);
         assert_eq!(size_of::<RemoteAddress>(), UNIT);
         assert_eq!(size_of::<AtomicOperands>(), UNIT);
         assert_eq!(size_of::<Data>(), UNIT);

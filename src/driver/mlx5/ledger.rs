@@ -47,7 +47,9 @@ impl SendNote {
 /// The notes of a send queue, one for each basic block of its ring.
 #[derive(Debug)]
 pub(super) struct SendLedger {
+    /// As many as a power of two, and one less than that.
     notes: Box<[SendNote]>,
+    mask: u32,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
 }
@@ -58,6 +60,7 @@ impl SendLedger {
         assert!(blocks == 0 || blocks.is_power_of_two());
         Self {
             notes: (0..blocks.max(1)).map(|_| SendNote::default()).collect(),
+            mask: blocks.max(1) - 1,
             done: AtomicU32::new(0),
         }
     }
@@ -65,9 +68,8 @@ impl SendLedger {
     /// The note of the request that begins in this block; the index is taken modulo the ring.
     #[inline(always)]
     pub(super) fn note(&self, block: u32) -> &SendNote {
-        let mask = self.notes.len() - 1;
         // SAFETY: the length is a power of two, which `new` sees to, so the masked index is below it.
-        unsafe { self.notes.get_unchecked(block as usize & mask) }
+        unsafe { self.notes.get_unchecked((block & self.mask) as usize) }
     }
 
     /// The first note, for the poster, which counts the blocks of the ring itself; the ledger keeps it.
@@ -98,7 +100,9 @@ impl SendLedger {
 /// The notes of a receive queue, one for each of its elements.
 #[derive(Debug)]
 pub(super) struct RecvLedger {
+    /// As many as a power of two, and one less than that.
     ids: Box<[AtomicU64]>,
+    mask: u32,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
 }
@@ -109,6 +113,7 @@ impl RecvLedger {
         assert!(elements == 0 || elements.is_power_of_two());
         Self {
             ids: (0..elements.max(1)).map(|_| AtomicU64::new(0)).collect(),
+            mask: elements.max(1) - 1,
             done: AtomicU32::new(0),
         }
     }
@@ -116,15 +121,13 @@ impl RecvLedger {
     /// The id of the request at this index, which is taken modulo the ring.
     #[inline(always)]
     fn id(&self, index: u32) -> &AtomicU64 {
-        let mask = self.ids.len() - 1;
         // SAFETY: the length is a power of two, which `new` sees to, so the masked index is below it.
-        unsafe { self.ids.get_unchecked(index as usize & mask) }
+        unsafe { self.ids.get_unchecked((index & self.mask) as usize) }
     }
 
-    /// Notes the id of a request.
-    #[inline(always)]
-    pub(super) fn write(&self, index: u32, id: u64) {
-        self.id(index).store(id, Ordering::Relaxed);
+    /// The first place for an id, for the poster, which counts the elements of the ring itself; the ledger keeps it.
+    pub(super) fn first(&self) -> NonNull<AtomicU64> {
+        NonNull::from(&*self.ids).cast()
     }
 
     /// Requests that are finished.
@@ -269,7 +272,9 @@ mod tests {
     fn receives_finish_in_order() {
         let ledger = RecvLedger::new(4);
         for index in 0..4 {
-            ledger.write(index, 100 + u64::from(index));
+            ledger
+                .id(index)
+                .store(100 + u64::from(index), Ordering::Relaxed);
         }
         assert_eq!([ledger.finish(), ledger.finish()], [100, 101]);
         assert_eq!(ledger.done(), 2);

@@ -30,7 +30,7 @@ mod umr;
 
 use std::sync::Arc;
 
-use uverbs_uapi::handle::{CqHandle, PdHandle};
+use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
 use uverbs_uapi::mlx5::{
     self as abi, AllocUcontextResp, AllocUctxFlags, CreateCqFlags, LibCaps, UarAllocType,
 };
@@ -40,7 +40,7 @@ pub(crate) use cq::{Completion, Cq, CqCore};
 pub(crate) use format::Datagram;
 pub(crate) use qp::{Parts, QpCore, create_qp};
 pub(crate) use recv::{RecvQueue, SharedRecvQueue};
-pub(crate) use send::{SendQueue, SendSlot};
+pub(crate) use send::{SendBatch, SendQueue, SendSlot};
 pub(crate) use srq::{SrqRing, create_srq};
 pub(crate) use uar::Lease;
 
@@ -194,6 +194,11 @@ pub(crate) fn alloc_pd(fd: &CommandFd) -> Result<PdHandle> {
 /// Checks with the driver that a handle is that of a protection domain.
 pub(crate) fn import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()> {
     fd.execute(&command::QueryPd(handle)).map(drop)
+}
+
+/// Checks with the driver that a handle is that of device memory, and tells its length in bytes.
+pub(crate) fn import_dm(fd: &CommandFd, handle: DmHandle) -> Result<u64> {
+    fd.execute(&command::QueryDm(handle))
 }
 
 /// Entries for so many completions: one stays free. None for none: the kernel would take a ring of one entry for that.

@@ -13,7 +13,7 @@ use uverbs_uapi::types::QpCap;
 use super::cq::CqCore;
 use super::directory::{Receiver, Registration, Reporter};
 use super::format::{
-    AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, RemoteAddress, UNIT,
+    AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, NUMBER, RemoteAddress, UNIT,
 };
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
 use super::memory::{Memory, Record, Records};
@@ -74,7 +74,7 @@ pub(crate) fn create_qp(
     command.driver = DriverData::exchange::<_, abi::CreateQpResp>(&driver);
     // Whatever fails from here on gives everything back in the order of its making, backwards.
     let CreateQpReply { handle, qpn, .. } = fd.execute(&command)?;
-    if qpn > 0xff_ffff {
+    if qpn > NUMBER {
         // The first error is the one to tell; a QP that stays behind goes with the context.
         let _ = fd.execute(&DestroyQp(handle));
         let what = format!("a queue pair's number of {qpn:#x}");

@@ -3,12 +3,11 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::barrier;
 use super::format::{Be16, Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
 use super::ledger::{RecvLedger, SrqLedger};
-use super::memory::Record;
 use super::qp::Rings;
 use super::send::{data, put};
 use super::srq::SrqRing;
@@ -35,23 +34,32 @@ impl RecvLayout {
 /// A queue pair's own receive queue.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
+    /// The ring's first byte, and the ledger's first id: one for each element.
     ring: NonNull<u8>,
-    layout: RecvLayout,
+    ids: NonNull<AtomicU64>,
+    /// The word of the record that says how far the ring is filled.
+    word: NonNull<AtomicU32>,
+    /// Elements less one, 0 if there are none, and bytes of one.
+    mask: u32,
+    stride: usize,
+    max_sge: u32,
     /// Requests written, and of those the ones that the device was told of; both count on round the ring.
     count: u32,
     published: u32,
-    /// Requests that were finished when this was last looked at.
-    done: u32,
+    /// There is room until so many have been written, without looking how far the device has come.
+    room_until: u32,
+    layout: RecvLayout,
     ledger: Arc<RecvLedger>,
-    rings: Arc<Rings>,
+    _rings: Arc<Rings>,
 }
 
-// SAFETY: the ring is memory that `rings` keeps, and only this value touches it.
+// SAFETY: ring and record are memory that `_rings` keeps, the ids the ledger's; of the ring and the word only this value
+// writes.
 unsafe impl Send for RecvQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for RecvQueue {}
 
-/// Refuses a request with too many slices.
+/// Refuses a request with too many slices, or slices that are too long for the device's 31 bits.
 #[inline(always)]
 fn check(slices: &[LocalSlice], max: u32) -> Result<(), PostError> {
     if slices.len() > max as usize {
@@ -60,31 +68,26 @@ fn check(slices: &[LocalSlice], max: u32) -> Result<(), PostError> {
             max,
         });
     }
-    Ok(())
+    match slices.iter().find(|slice| slice.length > LONGEST_SLICE) {
+        None => Ok(()),
+        Some(slice) => Err(PostError::MessageTooLong {
+            given: slice.length.into(),
+            max: LONGEST_SLICE.into(),
+        }),
+    }
 }
 
-/// Writes slices, and if there is room for more what ends them. Refuses slices that are too long for the device's 31
-/// bits.
+/// Writes slices, and if there is room for more what ends them.
 ///
 /// # Safety
 ///
 /// There is room for `max` slices, and there are at most so many.
 #[inline(always)]
-unsafe fn put_slices(
-    mut at: NonNull<u8>,
-    slices: &[LocalSlice],
-    max: u32,
-) -> Result<(), PostError> {
+unsafe fn put_slices(mut at: NonNull<u8>, slices: &[LocalSlice], max: u32) {
     let mut room = max;
     // SAFETY: by this function's contract.
     unsafe {
         for slice in slices {
-            if slice.length > LONGEST_SLICE {
-                return Err(PostError::MessageTooLong {
-                    given: slice.length.into(),
-                    max: LONGEST_SLICE.into(),
-                });
-            }
             if slice.length > 0 {
                 at = put(at, data(slice));
                 room -= 1;
@@ -94,17 +97,14 @@ unsafe fn put_slices(
             put(at, TERMINATOR);
         }
     }
-    Ok(())
 }
 
 /// Tells the device how many requests there are.
 #[inline(always)]
-fn tell(record: &Record, count: u32) {
+fn tell(word: &AtomicU32, count: u32) {
     barrier::ring_before_record();
     // Relaxed: ordered by the barrier.
-    record
-        .word(RECORD_RECEIVE)
-        .store((count & 0xffff).to_be(), Ordering::Relaxed);
+    word.store((count & 0xffff).to_be(), Ordering::Relaxed);
 }
 
 impl RecvQueue {
@@ -117,18 +117,24 @@ impl RecvQueue {
     ) -> Self {
         Self {
             ring,
-            layout,
+            ids: ledger.first(),
+            word: NonNull::from(rings.record.word(RECORD_RECEIVE)),
+            mask: layout.count.saturating_sub(1),
+            stride: layout.stride as usize,
+            max_sge: layout.max_sge,
             count: 0,
             published: 0,
-            done: 0,
+            room_until: layout.count,
+            layout,
             ledger,
-            rings,
+            _rings: rings,
         }
     }
 
     /// Starts anew, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
-        (self.count, self.published, self.done) = (0, 0, 0);
+        (self.count, self.published, self.room_until) = (0, 0, self.layout.count);
+        self.ids = ledger.first();
         self.ledger = ledger;
     }
 
@@ -160,40 +166,42 @@ impl RecvQueue {
     /// Writes a request into the next element.
     #[inline(always)]
     pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
-        let RecvLayout {
-            count,
-            stride,
-            max_sge,
-        } = self.layout;
-        let posted = self.count;
-        if posted.wrapping_sub(self.done) >= count && !self.look() {
-            return Err(PostError::QueueFull { capacity: count });
+        // A copy, so that it need not be read again after every write to the ring.
+        let count = self.count;
+        if count == self.room_until && !self.look() {
+            return Err(PostError::QueueFull {
+                capacity: self.layout.count,
+            });
         }
-        check(slices, max_sge)?;
-        let index = posted & (count - 1);
-        // SAFETY: the masked index is below the count of elements, each of which has room for `max_sge` slices; the
-        // device has finished with this one.
+        check(slices, self.max_sge)?;
+        let index = (count & self.mask) as usize;
+        // SAFETY: the masked index is below the count of elements, of which there are some, for there is room. Each has room
+        // for `max_sge` slices, and an id in the ledger, which the queue keeps; the device has finished with this one.
         unsafe {
-            let element = self.ring.add(index as usize * stride as usize);
-            put_slices(element, slices, max_sge)?;
+            let element = self.ring.add(index * self.stride);
+            put_slices(element, slices, self.max_sge);
+            self.ids.add(index).as_ref().store(wr_id, Ordering::Relaxed);
         }
-        self.ledger.write(posted, wr_id);
-        self.count = posted.wrapping_add(1);
+        self.count = count.wrapping_add(1);
         Ok(())
     }
 
-    /// Looks how far the device has come; true if there is room.
-    #[cold]
+    /// Looks how far the device has come; true if there is room. In line, since a call, even one that is not made, costs
+    /// whoever might make it the registers that it would spoil.
+    #[inline(always)]
     fn look(&mut self) -> bool {
-        self.done = self.ledger.done();
-        self.count.wrapping_sub(self.done) < self.layout.count
+        let in_flight = self.count.wrapping_sub(self.ledger.done());
+        let free = self.layout.count.saturating_sub(in_flight);
+        self.room_until = self.count.wrapping_add(free);
+        free > 0
     }
 
     /// Hands the batch to the device.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
         self.published = self.count;
-        tell(&self.rings.record, self.count);
+        // SAFETY: the word is the record's, which `_rings` keeps.
+        tell(unsafe { self.word.as_ref() }, self.count);
     }
 
     /// Forgets the batch.
@@ -257,10 +265,20 @@ impl SharedRecvQueue {
     #[inline(always)]
     pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
         check(slices, self.ring.max_sge())?;
+        if self.write(wr_id, slices) {
+            return Ok(());
+        }
+        Err(PostError::QueueFull {
+            capacity: self.ledger.capacity(),
+        })
+    }
+
+    /// Writes a request if there is a free element. Out of line, with an answer that fits into a register: posting to a
+    /// queue pair's own queue shall not pay for this one.
+    #[inline(never)]
+    fn write(&mut self, wr_id: u64, slices: &[LocalSlice]) -> bool {
         let Some(next) = self.ledger.behind(self.head) else {
-            return Err(PostError::QueueFull {
-                capacity: self.ledger.capacity(),
-            });
+            return false;
         };
         let link = SrqNext {
             reserved0: [0; 2],
@@ -272,19 +290,19 @@ impl SharedRecvQueue {
         // `max_sge` slices.
         unsafe {
             let slices_at = put(self.ring.element(self.head), link);
-            put_slices(slices_at, slices, self.ring.max_sge())?;
+            put_slices(slices_at, slices, self.ring.max_sge());
         }
         self.ledger.post(self.head, wr_id);
         self.head = next;
         self.count = self.count.wrapping_add(1);
-        Ok(())
+        true
     }
 
     /// Hands the batch to the device.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
         (self.published, self.published_head) = (self.count, self.head);
-        tell(self.ring.record(), self.count);
+        tell(self.ring.record().word(RECORD_RECEIVE), self.count);
     }
 
     /// Forgets the batch.

@@ -3,6 +3,11 @@
 //! A request starts with a control segment and goes on with what its operation needs, in units of 16 bytes; it takes as
 //! many basic blocks of 64 bytes as it fills and may go on at the ring's start. The ring has room for as many requests
 //! of the largest size as the queue holds, so only requests are counted, not blocks.
+//!
+//! A batch counts for itself where it is and tells the queue when it is rung: the compiler keeps what it counts in
+//! registers, and a batch that is not rung leaves nothing to undo. For most requests all that has to be asked is whether they
+//! are ordinary: that there is room is known, in one piece, and nothing has to be waited for. Everything else is out of line
+//! ([`SendQueue::prepare`], [`ring_otherwise`]), and finds a place to write to for the same code.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -18,7 +23,7 @@ use super::format::{
 };
 use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
-use super::uar::{Lease, Own, Register};
+use super::uar::{Lease, Own};
 use super::umr;
 use crate::key::LocalSlice;
 use crate::wr::{Destination, Operation, Payload, PostError, Remote};
@@ -44,23 +49,20 @@ pub(crate) struct SendQueue {
     /// The word of the record that says how far the ring is filled.
     word: NonNull<AtomicU32>,
     /// The register, if it is this queue's alone; else the lease's is shared.
-    own: Option<Own>,
+    own: Own,
     /// Blocks of the ring less one, 0 if there are none.
-    mask: u32,
+    mask: u64,
     layout: SendLayout,
-    /// Blocks and requests written, and of those the ones that the device was told of; all count on round the ring.
-    post: u32,
-    count: u32,
-    published: u32,
-    published_count: u32,
-    /// Where the last request begins.
-    last: u32,
-    /// Requests that were finished when this was last looked at.
-    done: u32,
-    /// What the next request waits for, of `fm_ce_se`.
-    next_fence: u8,
-    /// What every request has in `fm_ce_se`.
-    always: u8,
+    /// How far the device was told of.
+    at: Cursor,
+    /// What every request has in `fm_ce_se`, as the device has it.
+    always: u32,
+    /// The place behind the last change to a memory key: the request that begins there waits for it.
+    fenced: Option<u64>,
+    /// Where the last request was written: in the ring, or in `scratch`.
+    last: NonNull<u8>,
+    /// The place in the ring of the request in `scratch`.
+    scratched: Option<u64>,
     /// The queue pair's number where the control segment has it.
     qpn: u32,
     ledger: Arc<SendLedger>,
@@ -68,6 +70,27 @@ pub(crate) struct SendQueue {
     _rings: Arc<Rings>,
     /// Where a request is put together that goes on at the ring's start.
     scratch: Box<[Block]>,
+}
+
+/// A place in the ring. All that is counted counts on round the ring. (Of 64 bits, since two that share a word are taken out
+/// of it and put back.)
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    /// Blocks and requests that have been written.
+    post: u64,
+    count: u64,
+    /// Before this many requests have been written, the next is an ordinary one: there is room, for all of it before the
+    /// ring's end, it waits for nothing, and the last one needs no more looking after.
+    ordinary_until: u64,
+}
+
+impl Cursor {
+    /// The start of an empty ring.
+    const START: Self = Self {
+        post: 0,
+        count: 0,
+        ordinary_until: 0,
+    };
 }
 
 // SAFETY: ring and record are memory that `_rings` keeps, the notes the ledger's; of the ring and the word only this
@@ -81,6 +104,15 @@ unsafe impl Sync for SendQueue {}
 #[repr(C, align(64))]
 struct Block([u8; BLOCK]);
 
+/// Requests that are being written, of which the device knows nothing yet.
+#[derive(Debug)]
+pub(crate) struct SendBatch<'q> {
+    queue: &'q mut SendQueue,
+    post: u64,
+    count: u64,
+    ordinary_until: u64,
+}
+
 /// A request that has been written: its id and flags may still change until the doorbell.
 #[derive(Debug)]
 pub(crate) struct SendSlot {
@@ -93,8 +125,8 @@ pub(crate) struct SendSlot {
 struct Head {
     opcode: u8,
     imm: Be32,
-    /// Bytes with the control segment.
-    bytes: usize,
+    /// Units with the control segment.
+    units: u32,
 }
 
 impl SendQueue {
@@ -107,24 +139,25 @@ impl SendQueue {
         (lease, shared_register): (Arc<Lease>, bool),
         (qpn, signal_all): (u32, bool),
     ) -> Self {
-        let register = lease.register();
-        // SAFETY: it is not shared, and the lease is kept beside it.
-        let own = (!shared_register).then(|| unsafe { Own::new(register) });
+        let own = match shared_register {
+            true => Own::NONE,
+            // SAFETY: it is not shared, and the lease is kept beside it.
+            false => unsafe { Own::new(lease.register()) },
+        };
+        let always = if signal_all { control::CQ_UPDATE } else { 0 };
+        let always = u32::from(always).to_be();
         Self {
             ring,
             notes: ledger.first(),
             word: NonNull::from(rings.record.word(RECORD_SEND)),
             own,
-            mask: layout.blocks.saturating_sub(1),
+            mask: layout.blocks.saturating_sub(1).into(),
             layout,
-            post: 0,
-            count: 0,
-            published: 0,
-            published_count: 0,
-            last: 0,
-            done: 0,
-            next_fence: 0,
-            always: if signal_all { control::CQ_UPDATE } else { 0 },
+            at: Cursor::START,
+            always,
+            fenced: None,
+            last: ring,
+            scratched: None,
             qpn: qpn << 8,
             ledger,
             lease,
@@ -135,8 +168,7 @@ impl SendQueue {
 
     /// Starts anew, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<SendLedger>) {
-        (self.post, self.count, self.published, self.published_count) = (0, 0, 0, 0);
-        (self.last, self.done, self.next_fence) = (0, 0, 0);
+        (self.at, self.fenced, self.scratched) = (Cursor::START, None, None);
         self.notes = ledger.first();
         self.ledger = ledger;
     }
@@ -162,13 +194,147 @@ impl SendQueue {
 
     /// Requests that have been posted and that no completion has been taken of, nor of a later one.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.published_count.wrapping_sub(self.ledger.done())
+        (self.at.count as u32).wrapping_sub(self.ledger.done())
     }
 
-    /// Requests in the batch that has not been rung yet.
+    /// Starts a batch.
     #[inline(always)]
-    pub(crate) fn pending(&self) -> u32 {
-        self.count.wrapping_sub(self.published_count)
+    pub(crate) fn batch(&mut self) -> SendBatch<'_> {
+        // A batch that was given up may have left one.
+        self.scratched = None;
+        // Each field is a value of its own, which a copy of the whole would not be.
+        let Cursor {
+            post,
+            count,
+            ordinary_until,
+        } = self.at;
+        SendBatch {
+            post,
+            count,
+            ordinary_until,
+            queue: self,
+        }
+    }
+
+    /// Refuses a request that the device does not have, or that there is no room for in the largest one.
+    #[inline(always)]
+    fn check(&self, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
+        match operation {
+            Operation::AtomicWrite { .. } => return Err(lacks(DeviceCapFlags::ATOMIC_WRITE)),
+            Operation::Flush { .. } => return Err(lacks(DeviceCapFlags::FLUSH_GLOBAL)),
+            Operation::BindMw(bind) => umr::check_bind(bind)?,
+            _ => {}
+        }
+        let SendLayout {
+            max_sge,
+            max_inline,
+            ..
+        } = self.layout;
+        match payload {
+            Payload::Gather(slices) if slices.len() > max_sge as usize => {
+                Err(PostError::TooManySges {
+                    given: slices.len(),
+                    max: max_sge,
+                })
+            }
+            Payload::Inline(bytes) if bytes.len() > max_inline as usize => {
+                Err(PostError::InlineTooLong {
+                    given: bytes.len(),
+                    max: max_inline,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks how far the device has come, and tells until which count there is room, in one piece, from this place on:
+    /// until now, if the next request has to go on at the ring's start. None if there is no room.
+    fn look(&self, post: u64, count: u64) -> Option<u64> {
+        let SendLayout {
+            blocks,
+            request_blocks,
+            capacity,
+            ..
+        } = self.layout;
+        let in_flight = (count as u32).wrapping_sub(self.ledger.done());
+        let free = capacity.saturating_sub(in_flight);
+        if free == 0 {
+            return None;
+        }
+        // There are blocks, for there is room for a request.
+        let before_end = (blocks - (post & self.mask) as u32) / request_blocks.max(1);
+        Some(count + u64::from(free.min(before_end)))
+    }
+
+    /// Finds out about a request that may not be an ordinary one: until which count they are, and where it is to be
+    /// written, with which flags. None if the queue is full.
+    #[cold]
+    #[inline(never)]
+    fn prepare(&mut self, post: u64, count: u64) -> Option<Prepared> {
+        self.look_after_last(post);
+        let room_until = self.look(post, count)?;
+        let fenced = self.fenced == Some(post);
+        let place = if room_until == count {
+            self.scratched = Some(post);
+            NonNull::from(&mut *self.scratch).cast()
+        } else {
+            // SAFETY: there is room for a request, so there are blocks.
+            unsafe { self.block(post).0 }
+        };
+        Some(Prepared {
+            place,
+            flags: match fenced {
+                true => self.always | u32::from(control::SMALL_FENCE).to_be(),
+                false => self.always,
+            },
+            // The next one has to come here too if this one lies in the scratch space.
+            ordinary_until: match room_until == count {
+                true => count + 1,
+                false => room_until,
+            },
+        })
+    }
+
+    /// Copies the request in the scratch space, if there is one before this place, to the ring's end and on to its start.
+    fn look_after_last(&mut self, post: u64) {
+        let Some(first) = self.scratched.take() else {
+            return;
+        };
+        for (at, from) in (first..post).zip(&self.scratch) {
+            let to = at & self.mask;
+            // SAFETY: the masked index is below the count of blocks.
+            unsafe { self.ring.add(to as usize * BLOCK).cast().write(*from) };
+        }
+    }
+
+    /// Tells the device by the record how far the ring is filled.
+    #[inline(always)]
+    fn tell(&self, post: u64) {
+        barrier::ring_before_record();
+        // SAFETY: the word is the record's, which `_rings` keeps.
+        let word = unsafe { self.word.as_ref() };
+        // Relaxed: ordered by the barriers around it.
+        word.store(u32::from(post as u16).to_be(), Ordering::Relaxed);
+    }
+
+    /// The block at this place, and its note.
+    ///
+    /// # Safety
+    ///
+    /// The ring has blocks.
+    #[inline(always)]
+    unsafe fn block(&self, post: u64) -> (NonNull<u8>, NonNull<SendNote>) {
+        let block = (post & self.mask) as usize;
+        // SAFETY: the masked index is below the count of blocks, so the block lies in the ring, and has a note.
+        unsafe { (self.ring.add(block * BLOCK), self.notes.add(block)) }
+    }
+}
+
+impl SendBatch<'_> {
+    /// Requests in it.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        (self.count - self.queue.at.count) as u32
     }
 
     /// Writes a request into the next blocks. The caller has checked that the transport has the operation.
@@ -179,135 +345,99 @@ impl SendQueue {
         to: Option<Destination<'_>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        // Copies, so that they need not be read again after every write to the ring.
-        let (post, count, mask, layout) = (self.post, self.count, self.mask, self.layout);
-        if count.wrapping_sub(self.done) >= layout.capacity && !self.look() {
-            return Err(PostError::QueueFull {
-                capacity: layout.capacity,
-            });
-        }
-        match payload {
-            Payload::Gather(slices) if slices.len() > layout.max_sge as usize => {
-                return Err(PostError::TooManySges {
-                    given: slices.len(),
-                    max: layout.max_sge,
+        self.queue.check(operation, payload)?;
+        let (post, count) = (self.post, self.count);
+        let queue = &mut *self.queue;
+        // SAFETY: if there is a request, there are blocks; if there is none, `prepare` says so. The note is the ledger's,
+        // which the queue keeps.
+        let (mut first, note) = unsafe { queue.block(post) };
+        let (mut flags, mut ordinary_until) = (queue.always, self.ordinary_until);
+        if count == ordinary_until {
+            let Some(prepared) = queue.prepare(post, count) else {
+                return Err(PostError::QueueFull {
+                    capacity: queue.layout.capacity,
                 });
-            }
-            Payload::Inline(bytes) if bytes.len() > layout.max_inline as usize => {
-                return Err(PostError::InlineTooLong {
-                    given: bytes.len(),
-                    max: layout.max_inline,
-                });
-            }
-            _ => {}
+            };
+            (first, flags) = (prepared.place, prepared.flags);
+            ordinary_until = prepared.ordinary_until;
         }
-        let block = post & mask;
-        // SAFETY: the masked index is below the count of blocks, so the block lies in the ring, and has a note. There are
-        // blocks, for there is room for a request.
-        let (first, note) = unsafe {
-            (
-                self.ring.add(block as usize * BLOCK),
-                self.notes.add(block as usize).as_ref(),
-            )
+        // From here on nothing fails.
+        self.ordinary_until = ordinary_until;
+        // SAFETY: behind `first` there is room for the largest request within the limits checked above (`qp::send_layout`
+        // made sure of it), in one piece.
+        let head = unsafe {
+            let head = write_request(first, queue.qpn, operation, to, payload);
+            write_control(first, queue.qpn, post, flags, &head);
+            head
         };
-        let whole = layout.blocks - block >= layout.request_blocks;
-        let request = if whole {
-            first
-        } else {
-            NonNull::from(&mut *self.scratch).cast()
-        };
-        let (qpn, flags) = (self.qpn, self.always | self.next_fence);
-        // SAFETY: behind `request` there are `request_blocks` blocks that are this value's to write, which is room for
-        // every request within the limits checked above; `qp::send_layout` made sure of it.
-        let head = unsafe { write_request(request, qpn >> 8, operation, to, payload)? };
-        // Rounded up; shifts, since the counts are positive.
-        let units = ((head.bytes + (UNIT - 1)) >> UNIT.ilog2()) as u32;
-        let blocks = (units + 3) >> 2;
-        let control = Control {
-            opmod_idx_opcode: Be32::new((post & 0xffff) << 8 | u32::from(head.opcode)),
-            qpn_ds: Be32::new(qpn | units),
-            fm_ce_se: Be32::new(flags.into()),
-            imm: head.imm,
-        };
-        // SAFETY: as above.
-        unsafe { request.cast::<Control>().write(control) };
-        if !whole {
-            self.copy_round(block, blocks);
-        }
-        self.last = post;
-        self.post = post.wrapping_add(blocks);
+        queue.last = first;
+        self.post = post.wrapping_add(head.blocks());
         self.count = count.wrapping_add(1);
-        note.write(0, count.wrapping_add(1));
-        if head.opcode == opcode::UMR {
-            note.set_change(match operation {
+        // SAFETY: as above.
+        unsafe { note.as_ref() }.write(0, self.count as u32);
+        if changes_key(operation) {
+            // SAFETY: as above.
+            unsafe { note.as_ref() }.set_change(match operation {
                 Operation::BindMw(_) => BIND,
                 _ => INVALIDATE,
             });
-            self.next_fence = control::SMALL_FENCE;
-        } else {
-            self.next_fence = 0;
+            queue.fenced = Some(self.post);
+            self.ordinary_until = self.count;
         }
         Ok(SendSlot {
             // SAFETY: the control segment lies in the first block.
             flags: unsafe { first.add(FM_CE_SE) },
-            note: NonNull::from(note),
+            note,
         })
     }
 
-    /// Looks how far the device has come; true if there is room.
-    #[cold]
-    fn look(&mut self) -> bool {
-        self.done = self.ledger.done();
-        self.count.wrapping_sub(self.done) < self.layout.capacity
-    }
-
-    /// Copies the request in the scratch space to the ring's end and on to its start.
-    #[cold]
-    fn copy_round(&mut self, block: u32, blocks: u32) {
-        for (index, from) in (0..blocks).zip(&self.scratch) {
-            let to = (block + index) & self.mask;
-            // SAFETY: the masked index is below the count of blocks.
-            unsafe { self.ring.add(to as usize * BLOCK).cast().write(*from) };
-        }
-    }
-
-    /// Hands the batch to the device: the record says how far, the register that there is something.
+    /// Hands the batch to the device: the record says how far, the register that there is something. Gives how many
+    /// requests it had.
     #[inline(always)]
-    pub(crate) fn ring(&mut self) {
-        let (post, count, last) = (self.post, self.count, self.last & self.mask);
-        let blocks = post.wrapping_sub(self.published);
-        let single = count.wrapping_sub(self.published_count) == 1;
-        // A request that goes on at the ring's start is not in one piece.
-        let whole = single && last + blocks <= self.layout.blocks;
-        // SAFETY: the masked index is below the count of blocks; the word is the record's, which `_rings` keeps.
-        let (request, word) = unsafe { (self.ring.add(last as usize * BLOCK), self.word.as_ref()) };
-        (self.published, self.published_count) = (post, count);
-        barrier::ring_before_record();
-        // Relaxed: ordered by the barriers around it.
-        word.store((post & 0xffff).to_be(), Ordering::Relaxed);
-        let (bytes, blocks) = (blocks as usize * BLOCK, blocks as usize);
-        // SAFETY: a request has a first block, which is aligned. What is copied lies in the ring, its blocks one behind
-        // the other, and fits into a half.
-        unsafe {
-            match &mut self.own {
-                Some(register) if whole && bytes <= register.half() => {
-                    register.copy(request, blocks);
-                }
-                Some(register) => register.ring(request.cast::<u64>().read()),
-                None => ring_shared(self.lease.register(), request, blocks, whole),
-            }
+    pub(crate) fn ring(&mut self) -> u64 {
+        let &mut Self {
+            ref mut queue,
+            post,
+            count,
+            ordinary_until,
+        } = self;
+        let requests = count.wrapping_sub(queue.at.count);
+        let blocks = post.wrapping_sub(queue.at.post);
+        queue.at = Cursor {
+            post,
+            count,
+            ordinary_until,
+        };
+        // A batch of one request can be copied whole.
+        if requests == 1 && count != ordinary_until && blocks * BLOCK as u64 <= queue.own.half() {
+            queue.tell(post);
+            // SAFETY: the request's blocks lie in the ring one behind the other, aligned, and fit into a half.
+            unsafe { queue.own.copy(queue.last, blocks as usize) };
+        } else if requests > 0 {
+            ring_otherwise(queue, post, blocks, requests);
         }
+        requests
     }
+}
 
-    /// Forgets the batch.
+/// Where a request is to be written that is not an ordinary one.
+struct Prepared {
+    place: NonNull<u8>,
+    flags: u32,
+    ordinary_until: u64,
+}
+
+/// Whether it changes a memory key of this side, for which requests behind it have to wait.
+#[inline(always)]
+fn changes_key(operation: Operation) -> bool {
+    matches!(operation, Operation::BindMw(_) | Operation::LocalInv { .. })
+}
+
+impl Head {
+    /// Basic blocks of the request.
     #[inline(always)]
-    pub(crate) fn abandon(&mut self) {
-        if self.post != self.published {
-            self.post = self.published;
-            self.count = self.published_count;
-            // What went before may have been a change to a key, and waiting for it in vain costs little.
-            self.next_fence = control::SMALL_FENCE;
-        }
+    fn blocks(&self) -> u64 {
+        self.units.div_ceil((BLOCK / UNIT) as u32).into()
     }
 }
 
@@ -342,28 +472,54 @@ impl SendSlot {
     }
 }
 
-/// Rings in a register that others ring in as well.
-///
-/// # Safety
-///
-/// `request` is the start of a request of so many blocks, aligned and, if it is `whole`, all one behind the other.
+/// Rings for a batch of some requests that is not one ordinary request for a register of the queue's own: by a copy after
+/// all if it is one request in one piece, else by the first 8 bytes of the last.
 #[inline(never)]
-unsafe fn ring_shared(register: &Register, request: NonNull<u8>, blocks: usize, whole: bool) {
-    // SAFETY: by this function's contract.
+fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64) {
+    let first = post.wrapping_sub(blocks) & queue.mask;
+    let whole = requests == 1 && first + blocks <= queue.layout.blocks.into();
+    queue.look_after_last(post);
+    queue.tell(post);
+    let bytes = blocks * BLOCK as u64;
+    let shared = queue.lease.register();
+    // SAFETY: a request has a first block, which is aligned, and what is copied lies in the ring, its blocks one behind the
+    // other.
     unsafe {
-        if whole && blocks * BLOCK <= register.half() {
-            register.copy_shared(request, blocks);
-        } else {
-            register.ring(request.cast::<u64>().read());
+        let request = match whole {
+            true => queue.ring.add(first as usize * BLOCK),
+            false => queue.last,
+        };
+        let word = request.cast::<u64>().read();
+        match queue.own.half() {
+            0 if whole && bytes <= shared.half() => shared.copy_shared(request, blocks as usize),
+            0 => shared.ring(word),
+            half if whole && bytes <= half => queue.own.copy(request, blocks as usize),
+            _ => queue.own.ring(word),
         }
     }
 }
 
-/// Writes everything of a request but its control segment, and tells what that says.
+/// Writes a request's control segment. `qpn` and `flags` are as they are there.
 ///
 /// # Safety
 ///
-/// Behind `request` there is room for a request of this operation, with this payload.
+/// `request` is where a request is written.
+#[inline(always)]
+unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u32, head: &Head) {
+    let control = Control {
+        opmod_idx_opcode: Be32::new(u32::from(post as u16) << 8 | u32::from(head.opcode)),
+        qpn_ds: Be32::new(qpn | head.units),
+        fm_ce_se_imm: word(Be32::from_bytes(flags.to_ne_bytes()), head.imm),
+    };
+    // SAFETY: by this function's contract.
+    unsafe { request.cast::<Control>().write(control) };
+}
+
+/// Writes everything of a request but its control segment, and tells what that says. `qpn` is as in the control segment.
+///
+/// # Safety
+///
+/// Behind `request` there is room for a request of this operation, which the device has, with this payload.
 #[inline(always)]
 unsafe fn write_request(
     request: NonNull<u8>,
@@ -371,7 +527,7 @@ unsafe fn write_request(
     operation: Operation,
     to: Option<Destination<'_>>,
     payload: Payload<'_>,
-) -> Result<Head, PostError> {
+) -> Head {
     // SAFETY: every write goes to the room that this function's contract speaks of, one behind the other.
     unsafe {
         let mut at = request.add(size_of::<Control>());
@@ -438,18 +594,18 @@ unsafe fn write_request(
             }
             Operation::BindMw(bind) => {
                 imm = Be32::new(bind.mw_rkey.0);
-                at = umr::put_bind(at, qpn, bind)?;
+                at = umr::put_bind(at, qpn >> 8, bind);
                 opcode::UMR
             }
-            Operation::AtomicWrite { .. } => return Err(lacks(DeviceCapFlags::ATOMIC_WRITE)),
-            Operation::Flush { .. } => return Err(lacks(DeviceCapFlags::FLUSH_GLOBAL)),
+            // The caller has refused these.
+            Operation::AtomicWrite { .. } | Operation::Flush { .. } => opcode::NOP,
         };
-        at = put_payload(at, payload);
-        Ok(Head {
+        let before = at.offset_from(request) as u32 / UNIT as u32;
+        Head {
             opcode,
             imm,
-            bytes: at.offset_from(request) as usize,
-        })
+            units: before + put_payload(at, payload),
+        }
     }
 }
 
@@ -472,6 +628,12 @@ pub(super) unsafe fn put<T>(at: NonNull<u8>, segment: T) -> NonNull<u8> {
     }
 }
 
+/// Two fields that one store writes: one of them is 0 in most requests.
+#[inline(always)]
+fn word(first: Be32, second: Be32) -> u64 {
+    zerocopy::transmute!([first, second])
+}
+
 /// # Safety
 ///
 /// There is room for the segment.
@@ -479,41 +641,42 @@ pub(super) unsafe fn put<T>(at: NonNull<u8>, segment: T) -> NonNull<u8> {
 unsafe fn put_remote(at: NonNull<u8>, remote: Remote) -> NonNull<u8> {
     let segment = RemoteAddress {
         raddr: Be64::new(remote.address),
-        rkey: Be32::new(remote.rkey.0),
-        reserved: Be32::ZERO,
+        rkey_reserved: word(Be32::new(remote.rkey.0), Be32::ZERO),
     };
     // SAFETY: by this function's contract.
     unsafe { put(at, segment) }
 }
 
-/// Writes slices, or the bytes themselves, and returns the place behind, which for bytes need not be a whole unit.
+/// Writes slices, or the bytes themselves, and returns how many units they take.
 ///
 /// # Safety
 ///
 /// There is room for the payload.
 #[inline(always)]
-unsafe fn put_payload(mut at: NonNull<u8>, payload: Payload<'_>) -> NonNull<u8> {
+unsafe fn put_payload(mut at: NonNull<u8>, payload: Payload<'_>) -> u32 {
     // SAFETY: by this function's contract.
     unsafe {
         match payload {
             Payload::Gather(slices) => {
+                let mut units = 0;
                 for slice in slices {
                     // A length of 0 would mean the longest slice.
                     if slice.length > 0 {
                         at = put(at, data(slice));
+                        units += 1;
                     }
                 }
+                units
             }
-            Payload::Inline([]) => {}
+            Payload::Inline([]) => 0,
             Payload::Inline(bytes) => {
                 let length = Be32::new(INLINE | bytes.len() as u32);
                 at = put(at, length);
                 debug_assert_eq!(size_of_val(&length), INLINE_HEAD);
                 at.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
-                at = at.add(bytes.len());
+                (INLINE_HEAD + bytes.len()).div_ceil(UNIT) as u32
             }
         }
-        at
     }
 }
 

@@ -166,8 +166,8 @@ impl Register {
 
     /// The largest request that can be copied here, in bytes.
     #[inline(always)]
-    pub(super) fn half(&self) -> usize {
-        self.half
+    pub(super) fn half(&self) -> u64 {
+        self.half as u64
     }
 
     /// Rings by the first 8 bytes of the last request. Any thread may.
@@ -186,8 +186,8 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// `request` is the start of so many blocks, all readable and aligned to a block, which are at most [`Self::half`]
-    /// bytes.
+    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which are at most
+    /// [`Self::half`] bytes.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(&self, request: NonNull<u8>, blocks: usize) {
         // Acquire: what the last holder stored to `next` is seen, by its release below.
@@ -215,11 +215,13 @@ type Piece = u64;
 ///
 /// # Safety
 ///
-/// So many blocks can be read and written; both are aligned to a block.
+/// So many blocks, at least one, can be read and written; both are aligned to a block.
 #[inline(always)]
 unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize) {
     const PIECES: usize = BLOCK / size_of::<Piece>();
     let (from, to) = (from.cast::<Piece>(), to.cast::<Piece>());
+    // SAFETY: by this function's contract. Without it the loop would look first.
+    unsafe { std::hint::assert_unchecked(blocks > 0) };
     for block in 0..blocks {
         for piece in 0..PIECES {
             let at = block * PIECES + piece;
@@ -247,9 +249,10 @@ struct Pool {
 /// A register that is one queue's alone: which half is next is that queue's to know.
 #[derive(Debug)]
 pub(super) struct Own {
-    at: NonNull<u8>,
-    half: usize,
-    next: usize,
+    /// Where the half begins that is next.
+    next: NonNull<u8>,
+    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if requests cannot be copied here.
+    half: u64,
 }
 
 // SAFETY: the address leads into a page that the holder's lease keeps, and only the holder stores there.
@@ -258,21 +261,36 @@ unsafe impl Send for Own {}
 unsafe impl Sync for Own {}
 
 impl Own {
+    /// No register.
+    pub(super) const NONE: Self = Self {
+        next: NonNull::dangling(),
+        half: 0,
+    };
+
     /// # Safety
     ///
     /// Nobody else uses the register, and its lease outlives this.
     pub(super) unsafe fn new(register: &Register) -> Self {
         Self {
-            at: register.at,
-            half: register.half,
-            next: 0,
+            next: register.at,
+            half: register.half as u64,
         }
     }
 
     /// The largest request that can be copied here, in bytes.
     #[inline(always)]
-    pub(super) fn half(&self) -> usize {
+    pub(super) fn half(&self) -> u64 {
         self.half
+    }
+
+    #[inline(always)]
+    fn turn(&mut self) {
+        let other = self
+            .next
+            .as_ptr()
+            .map_addr(|next| next ^ self.half as usize);
+        // SAFETY: neither half lies at address 0.
+        self.next = unsafe { NonNull::new_unchecked(other) };
     }
 
     /// Rings by the first 8 bytes of the last request.
@@ -280,8 +298,8 @@ impl Own {
     pub(super) fn ring(&mut self, first: u64) {
         barrier::record_before_register();
         // SAFETY: `next` is where a half begins, so the 8 bytes lie in the register.
-        unsafe { self.at.add(self.next).cast::<u64>().write_volatile(first) };
-        self.next ^= self.half;
+        unsafe { self.next.cast::<u64>().write_volatile(first) };
+        self.turn();
         barrier::flush_write_combining();
     }
 
@@ -289,14 +307,14 @@ impl Own {
     ///
     /// # Safety
     ///
-    /// `request` is the start of so many blocks, all readable and aligned to a block, which are at most [`Self::half`]
-    /// bytes.
+    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which are at most
+    /// [`Self::half`] bytes.
     #[inline(always)]
     pub(super) unsafe fn copy(&mut self, request: NonNull<u8>, blocks: usize) {
         barrier::record_before_register();
         // SAFETY: by this function's contract, and `next` is where a half begins.
-        unsafe { copy_blocks(request, self.at.add(self.next), blocks) };
-        self.next ^= self.half;
+        unsafe { copy_blocks(request, self.next, blocks) };
+        self.turn();
         barrier::flush_write_combining();
     }
 }
@@ -357,12 +375,11 @@ impl Drop for Lease {
 impl Registers {
     /// Registers of `size` bytes, made as they are needed; none if it is 0.
     pub(super) fn new(size: u32) -> Self {
-        let fits = SEND_DOORBELL + PER_UAR * size as usize <= UAR;
-        let size = if fits {
-            size as usize & !(2 * BLOCK - 1)
-        } else {
-            0
-        };
+        let size = size as usize;
+        let fits = SEND_DOORBELL + PER_UAR * size <= UAR;
+        // A power of two, so that the halves begin at addresses that differ in one bit, and blocks fill them.
+        let usable = fits && size.is_power_of_two() && size >= 2 * BLOCK;
+        let size = if usable { size } else { 0 };
         Self {
             size,
             pool: Mutex::default(),

@@ -73,20 +73,22 @@ pub(super) unsafe fn put_invalidate(at: NonNull<u8>, rkey: RemoteKey) -> NonNull
     unsafe { put(put(at, control), context) }
 }
 
-/// Writes what binds a window to a part of a region, or to nothing.
-///
-/// # Errors
-///
-/// The part is longer than a window can be.
+/// Refuses to bind a window to more than it can be.
+pub(super) fn check_bind(bind: Bind) -> Result<(), PostError> {
+    if bind.length > u64::from(LONGEST_SLICE) {
+        return Err(PostError::Window(
+            "a window has at most 2 GiB on this device",
+        ));
+    }
+    Ok(())
+}
+
+/// Writes what binds a window to a part of a region, or to nothing. [`check_bind`] has found nothing wrong.
 ///
 /// # Safety
 ///
 /// There is room for [`MOST_BYTES`].
-pub(super) unsafe fn put_bind(
-    at: NonNull<u8>,
-    qpn: u32,
-    bind: Bind,
-) -> Result<NonNull<u8>, PostError> {
+pub(super) unsafe fn put_bind(at: NonNull<u8>, qpn: u32, bind: Bind) -> NonNull<u8> {
     let own = bind.of_queue_pair;
     let (mut flags, mut fields) = (
         flag::TRANSLATION_OFFSET | flag::INLINE,
@@ -111,12 +113,7 @@ pub(super) unsafe fn put_bind(
             ..EMPTY_CONTEXT
         };
         // SAFETY: by this function's contract.
-        return Ok(unsafe { put(put(at, control), context) });
-    }
-    if bind.length > u64::from(LONGEST_SLICE) {
-        return Err(PostError::Window(
-            "a window has at most 2 GiB on this device",
-        ));
+        return unsafe { put(put(at, control), context) };
     }
     if own {
         flags |= flag::CHECK_FREE;
@@ -154,7 +151,7 @@ pub(super) unsafe fn put_bind(
     unsafe {
         let at = put(put(put(at, control), context), entry);
         // The translation takes a whole block.
-        Ok(put(at, [0_u8; BLOCK - size_of::<Data>()]))
+        put(at, [0_u8; BLOCK - size_of::<Data>()])
     }
 }
 

@@ -237,8 +237,9 @@ impl Producer {
         Some((self.ring.slot(next), Behind(behind)))
     }
 
-    /// Looks at the kernel's index again; true if a slot is free now.
-    #[cold]
+    /// Looks at the kernel's index again; true if a slot is free now. In line, since a call, even one that is not made, costs
+    /// whoever might make it the registers that it would spoil.
+    #[inline(always)]
     fn look(&mut self) -> bool {
         // Acquire: pairs with the kernel's release of its consumer index after its last access to the
         // slots before it, which are about to be written again.

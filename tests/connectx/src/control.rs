@@ -23,6 +23,8 @@ use crate::tap::Tap;
 enum Request {
     /// Keep the tap's records from now on.
     TapStart,
+    /// Give the tap's records of until now, and keep those that come.
+    TapNext,
     /// Give the records that were kept, and keep no more.
     TapTake,
     /// Let violations be whose text has this in it.
@@ -88,6 +90,7 @@ fn execute(request: Request, device: &Weak<Device>, tap: &Tap) -> Result<Value, 
     };
     match request {
         Request::TapStart => tap.start(),
+        Request::TapNext => return Ok(Value::Array(tap.next())),
         Request::TapTake => return Ok(Value::Array(tap.take())),
         Request::Expect { text } => change(0, &|function| {
             function.report.expect(text.clone());

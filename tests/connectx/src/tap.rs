@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::mem;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,6 +44,11 @@ impl Tap {
     /// Keeps records from now on, and forgets those that were kept.
     pub(crate) fn start(&self) {
         self.lock().kept = Some(Vec::new());
+    }
+
+    /// Gives the records that were kept, and goes on with none: what comes between two calls is not lost.
+    pub(crate) fn next(&self) -> Vec<Value> {
+        self.lock().kept.as_mut().map(mem::take).unwrap_or_default()
     }
 
     /// Gives the records that were kept, and keeps no more.

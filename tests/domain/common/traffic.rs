@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use uverbs::{Access, Caps, ConnectOptions, Cq, Mr, ParentDomain, Pd, Qp, Rc, Ud};
+use uverbs::{Access, Ah, Caps, ConnectOptions, Cq, Mr, ParentDomain, Pd, Qp, Rc, Ud, WcOpcode};
 
 use super::Result;
 use crate::device::device;
@@ -103,29 +103,83 @@ impl RcPair {
     }
 }
 
+/// Bytes of a datagram.
+const SHORT: usize = 512;
+
+/// A queue pair that sends datagrams along one path.
+struct Sender {
+    qp: Qp<Ud>,
+    ah: Ah,
+    from: Mr<Vec<u8>>,
+}
+
+impl Sender {
+    /// A queue pair on `pd` with its address handle on `address` and its memory in `memory`.
+    fn new(pd: &Pd, address: &Pd, memory: &Pd, cq: &Cq) -> Result<Self> {
+        let qp = active(pd.create_qp::<Ud>(cq, CAPS)?)?;
+        // All queue pairs are behind the same port.
+        let path = pd
+            .context()
+            .path_to(&qp.endpoint()?, &ConnectOptions::default())?;
+        Ok(Self {
+            ah: address.create_ah(&path)?,
+            from: memory.register(vec![0u8; SHORT], Access::empty())?,
+            qp,
+        })
+    }
+
+    fn send_to(&mut self, qpn: u32, seed: u8) -> Result {
+        self.from.write_at(0, &pattern(seed)[..SHORT])?;
+        let mut batch = self.qp.send();
+        // SAFETY: the region lives, and nobody touches it until the completion is here.
+        unsafe { batch.send_to(self.ah.to(qpn, QKEY), self.from.slice(..)?)? }.signaled(2);
+        batch.ring()?;
+        Ok(())
+    }
+}
+
+/// The queue pair, ready for datagrams.
+fn active(mut qp: Qp<Ud>) -> Result<Qp<Ud>> {
+    qp.activate(QKEY, &ConnectOptions::default())?;
+    Ok(qp)
+}
+
 /// Datagrams from one queue pair to another, the address handle on `address` and the memory in `memory`.
 pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Result {
-    const SHORT: usize = 512;
-    let mut a = pd.create_qp::<Ud>(&cq, CAPS)?;
-    let mut b = pd.create_qp::<Ud>(&cq, CAPS)?;
-    let options = ConnectOptions::default();
-    a.activate(QKEY, &options)?;
-    b.activate(QKEY, &options)?;
-    let path = pd.context().path_to(&b.endpoint()?, &options)?;
-    let ah = address.create_ah(&path)?;
-    let mut from = memory.register(vec![0u8; SHORT], Access::empty())?;
+    let mut a = Sender::new(pd, address, memory, &cq)?;
+    let mut b = active(pd.create_qp::<Ud>(&cq, CAPS)?)?;
     let to = memory.register(vec![0u8; GRH + SHORT], Access::LOCAL_WRITE)?;
     for seed in 0..ROUNDS {
-        from.write_at(0, &pattern(seed)[..SHORT])?;
         let mut batch = b.recv();
-        // SAFETY: both regions live, and nobody touches them until the completions are here.
+        // SAFETY: the region lives, and nobody touches it until the completions are here.
         unsafe { batch.post(1, to.slice(..)?)? };
         batch.ring()?;
-        let mut batch = a.send();
-        // SAFETY: as above.
-        unsafe { batch.send_to(ah.to(b.qpn(), QKEY), from.slice(..)?)? }.signaled(2);
-        batch.ring()?;
+        a.send_to(b.qpn(), seed)?;
         complete(&mut cq, 2)?;
+        same(&to, GRH, seed)?;
+    }
+    Ok(())
+}
+
+/// Datagrams to two queue pairs that receive from one shared queue, in turn.
+pub(crate) fn shared_datagrams(domain: &ParentDomain) -> Result {
+    let mut cq = cq_on(domain)?;
+    let mut srq = domain.srq(7).create()?;
+    let mut a = Sender::new(domain, domain, domain, &cq)?;
+    let sharing = || active(domain.qp(&cq).srq(&srq).caps(CAPS).create::<Ud>()?);
+    let receivers = [sharing()?, sharing()?];
+    let to = domain.register(vec![0u8; GRH + SHORT], Access::LOCAL_WRITE)?;
+    for (seed, receiver) in (0..ROUNDS).zip(receivers.iter().cycle()) {
+        let mut batch = srq.recv();
+        // SAFETY: the region lives, and nobody touches it until the completions are here.
+        unsafe { batch.post(1, to.slice(..)?)? };
+        batch.ring()?;
+        a.send_to(receiver.qpn(), seed)?;
+        // Of the shared queue's requests only the completion tells who took them.
+        let took = complete(&mut cq, 2)?;
+        if !took.contains(&(WcOpcode::RECV, receiver.qpn())) {
+            return Err(format!("{:#x} was to take it, not {took:x?}", receiver.qpn()).into());
+        }
         same(&to, GRH, seed)?;
     }
     Ok(())
@@ -172,19 +226,20 @@ fn pattern(seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Waits for `count` completions, all of them good.
-fn complete(cq: &mut Cq, mut count: usize) -> Result {
+/// Waits for `count` completions, all of them good: what they are of, and of which queue pair.
+fn complete(cq: &mut Cq, count: usize) -> Result<Vec<(WcOpcode, u32)>> {
     let until = Instant::now() + LIMIT;
-    while count > 0 {
+    let mut seen = Vec::new();
+    while seen.len() < count {
         for completion in &mut cq.poll()? {
             completion.result()?;
-            count -= 1;
+            seen.push((completion.opcode(), completion.qp_num()));
         }
         if Instant::now() > until {
-            return Err(format!("{count} completions are missing").into());
+            return Err(format!("{count} completions were to come: {seen:x?}").into());
         }
     }
-    Ok(())
+    Ok(seen)
 }
 
 fn same(region: &Mr<Vec<u8>>, offset: usize, seed: u8) -> Result {

@@ -5,17 +5,11 @@ use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use zerocopy::FromBytes;
 
 use super::super::format::{Be32, Cqe, cqe};
-use super::device::{Pair, cap, completion, cq};
+use super::device::{Pair, cap, completion, cq, take};
 use crate::cq::PollError;
-use crate::wr::{Operation, Payload};
 
 fn send(pair: &mut Pair, id: u64) {
-    let mut slot = pair
-        .send
-        .push(Operation::Send, None, Payload::Gather(&[]))
-        .unwrap();
-    slot.set_id(id);
-    pair.send.ring();
+    pair.send_nothing(id).unwrap();
 }
 
 /// Would catch an owner bit that is looked at wrongly in some lap, for any size of ring and entry.
@@ -27,12 +21,12 @@ fn the_owner_bit_turns_with_every_lap() {
             let mut pair = Pair::new(QpType::RC, cap(4, 1, 0), &cq, &cq);
             for turn in 0..5_u64 << log {
                 assert!(
-                    cq.take().is_none() && cq.is_empty(),
+                    take(&mut cq).is_none() && cq.is_empty(),
                     "before it was written"
                 );
                 send(&mut pair, turn);
                 producer.write(completion(cqe::REQ, pair.number, turn as u16));
-                let taken = cq.take().unwrap();
+                let taken = take(&mut cq).unwrap();
                 assert_eq!((taken.wr_id(), taken.status()), (turn, WcStatus::SUCCESS));
                 cq.release();
             }
@@ -50,7 +44,7 @@ fn a_full_ring_is_taken_whole() {
             send(&mut pair, lap * 16 + at);
             producer.write(completion(cqe::REQ, pair.number, (lap * 16 + at) as u16));
         }
-        let taken: Vec<u64> = std::iter::from_fn(|| cq.take())
+        let taken: Vec<u64> = std::iter::from_fn(|| take(&mut cq))
             .map(|c| c.wr_id())
             .collect();
         assert_eq!(taken, (lap * 16..lap * 16 + 16).collect::<Vec<_>>());
@@ -68,7 +62,7 @@ fn unsignaled_requests_finish_with_the_next_completion() {
     }
     assert_eq!(pair.send.in_flight(), 5);
     producer.write(completion(cqe::REQ, pair.number, 3));
-    assert_eq!(cq.take().unwrap().wr_id(), 3);
+    assert_eq!(take(&mut cq).unwrap().wr_id(), 3);
     assert_eq!(pair.send.in_flight(), 1);
 }
 
@@ -90,10 +84,10 @@ fn one_queue_serves_many_queue_pairs() {
         producer.write(completion(cqe::REQ, pair.number, 0));
     }
     for index in (0..20).rev() {
-        assert_eq!(cq.take().unwrap().wr_id(), 1000 + index);
-        assert_eq!(cq.take().unwrap().wr_id(), index);
+        assert_eq!(take(&mut cq).unwrap().wr_id(), 1000 + index);
+        assert_eq!(take(&mut cq).unwrap().wr_id(), index);
     }
-    assert!(cq.take().is_none());
+    assert!(take(&mut cq).is_none());
 }
 
 /// Would catch a field that is read from a wrong place.
@@ -113,7 +107,7 @@ fn fields_are_where_the_device_puts_them() {
     entry.slid = 0x1234.into();
     entry.ml_path = 0x83;
     producer.write(entry);
-    let taken = cq.take().unwrap();
+    let taken = take(&mut cq).unwrap();
     assert_eq!(u32::from_be(taken.ex()), 0x0102_0304);
     assert_eq!(
         (taken.byte_len(), taken.src_qp(), taken.sl()),
@@ -126,12 +120,12 @@ fn fields_are_where_the_device_puts_them() {
     let mut entry = completion(cqe::RESP_SEND_INV, pair.number, 0);
     entry.imm_inval_pkey = 0x99_u32.to_be_bytes();
     producer.write(entry);
-    assert_eq!(cq.take().unwrap().ex(), 0x99);
+    assert_eq!(take(&mut cq).unwrap().ex(), 0x99);
 
     let mut entry = completion(cqe::RESP_ERR, pair.number, 0);
     (entry.syndrome, entry.vendor_err_synd) = (0x05, 0x7b);
     producer.write(entry);
-    let taken = cq.take().unwrap();
+    let taken = take(&mut cq).unwrap();
     assert_eq!(
         (taken.status(), taken.vendor_err()),
         (WcStatus::WR_FLUSH_ERR, 0x7b)
@@ -154,12 +148,12 @@ fn nonsense_is_told_once_and_passed_over() {
     ];
     for (entry, error) in strays {
         producer.write(entry);
-        assert!(cq.take().is_none());
-        assert_eq!(cq.filled(), Err(error));
-        assert_eq!(cq.filled(), Ok(0));
+        assert!(take(&mut cq).is_none());
+        assert_eq!(cq.check(), Err(error));
+        assert_eq!(cq.check(), Ok(()));
     }
     producer.write(completion(cqe::REQ, pair.number, 0));
-    assert_eq!(cq.take().unwrap().wr_id(), 9);
+    assert_eq!(take(&mut cq).unwrap().wr_id(), 9);
 }
 
 /// Would catch a doorbell that arms for the wrong place, or twice with the same number after an event.
@@ -170,7 +164,7 @@ fn arming_names_the_place_and_counts_the_events() {
     let mut pair = Pair::new(QpType::RC, cap(4, 1, 0), &cq, &cq);
     send(&mut pair, 1);
     producer.write(completion(cqe::REQ, pair.number, 0));
-    cq.take().unwrap();
+    take(&mut cq).unwrap();
     cq.release();
     for (events, solicited, word) in [
         (0, false, 1),
@@ -201,8 +195,8 @@ proptest! {
             let mut entry = Cqe::read_from_bytes(&bytes).unwrap();
             entry.srqn_uidx = Be32::new(entry.srqn_uidx.get() % 3);
             producer.write(entry);
-            let _ = cq.filled();
-            if let Some(taken) = cq.take() {
+            let _ = cq.check();
+            if let Some(taken) = take(&mut cq) {
                 let _ = (taken.status(), taken.opcode(), taken.flags(), taken.ex(), taken.byte_len());
             }
             cq.release();

@@ -9,17 +9,18 @@ use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::types::QpCap;
 use zerocopy::FromZeros;
 
-use super::super::cq::{Cq, CqCore};
+use super::super::cq::{Completion, Cq, CqCore};
 use super::super::entries::{Entries, View};
 use super::super::format::{Be16, Be32, Cqe, OP_OWN};
 use super::super::memory::{Memory, Record, Records};
 use super::super::qp::{Draft, Parts, QpCore};
 use super::super::recv::{RecvQueue, SharedRecvQueue};
-use super::super::send::SendQueue;
+use super::super::send::{SendQueue, SendSlot};
 use super::super::uar::{Lease, UarPage};
 use super::super::{Limits, entries};
 use crate::alloc::ResourceType;
 use crate::command::{CreateQp, DriverData};
+use crate::wr::{Operation, Payload, PostError};
 
 /// What a ConnectX says.
 pub(super) const LIMITS: Limits = Limits {
@@ -54,6 +55,17 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
             _core: core,
         },
     )
+}
+
+/// The next completion.
+pub(super) fn take(cq: &mut Cq) -> Option<Completion> {
+    let mut moved = false;
+    let completion = cq.take(&mut moved);
+    assert!(
+        moved || completion.is_none(),
+        "a completion that is not given back"
+    );
+    completion
 }
 
 /// The device's end of a completion queue.
@@ -178,6 +190,26 @@ impl Pair {
             record: told.db_addr,
             stride: 1 << told.rq_wqe_shift,
         }
+    }
+
+    /// Posts a request alone.
+    pub(super) fn post(
+        &mut self,
+        operation: Operation,
+        payload: Payload<'_>,
+        dress: impl FnOnce(&mut SendSlot),
+    ) -> Result<(), PostError> {
+        let mut batch = self.send.batch();
+        dress(&mut batch.push(operation, None, payload)?);
+        batch.ring();
+        Ok(())
+    }
+
+    /// Posts a SEND of nothing with this id.
+    pub(super) fn send_nothing(&mut self, id: u64) -> Result<(), PostError> {
+        self.post(Operation::Send, Payload::Gather(&[]), |slot| {
+            slot.set_id(id)
+        })
     }
 
     /// The bytes of a send request: so many from the start of a block, going round the ring.

@@ -6,17 +6,11 @@ use super::super::cq::Cq;
 use super::super::entries::Entries;
 use super::super::format::cqe;
 use super::super::memory::Memory;
-use super::device::{Pair, Producer, cap, completion, cq};
+use super::device::{Pair, Producer, cap, completion, cq, take};
 use crate::alloc::ResourceType;
-use crate::wr::{Operation, Payload};
 
 fn send(pair: &mut Pair, id: u64) {
-    let mut slot = pair
-        .send
-        .push(Operation::Send, None, Payload::Gather(&[]))
-        .unwrap();
-    slot.set_id(id);
-    pair.send.ring();
+    pair.send_nothing(id).unwrap();
 }
 
 fn pair(cq: &Cq) -> Pair {
@@ -28,7 +22,7 @@ fn finish(producer: &mut Producer, pair: &Pair, index: u16) {
 }
 
 fn ids(cq: &mut Cq) -> Vec<u64> {
-    let ids = std::iter::from_fn(|| cq.take())
+    let ids = std::iter::from_fn(|| take(cq))
         .map(|taken| taken.wr_id())
         .collect();
     cq.release();
@@ -46,14 +40,14 @@ fn what_was_reported_before_a_reset_is_forgotten() {
     }
     send(&mut other, 50);
     finish(&mut producer, &other, 0);
-    assert_eq!(cq.take().map(|taken| taken.wr_id()), Some(0));
+    assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(0));
     first.core.reset(&mut first.send, first.recv.as_mut());
     assert_eq!((first.record(), first.send.in_flight()), ((0, 0), 0));
     send(&mut first, 100);
     finish(&mut producer, &first, 0);
     assert_eq!(ids(&mut cq), [50, 100]);
     assert_eq!(first.send.in_flight(), 0);
-    cq.filled().unwrap();
+    cq.check().unwrap();
     send(&mut first, 101);
     finish(&mut producer, &first, 1);
     assert_eq!(ids(&mut cq), [101]);
@@ -73,7 +67,7 @@ fn what_a_queue_pair_reported_outlives_it() {
     send(&mut second, 2);
     finish(&mut producer, &second, 0);
     assert_eq!(ids(&mut cq), [1, 2]);
-    cq.filled().unwrap();
+    cq.check().unwrap();
     assert_eq!(pair(&cq).number, number, "now it is free");
 }
 
@@ -107,7 +101,7 @@ fn a_number_is_good_in_both_completion_queues() {
     assert_eq!((ids(&mut sends), ids(&mut recvs)), (vec![7], vec![8]));
     // A completion of a receive where only sends are reported is none.
     sent.write(completion(cqe::RESP_SEND, both.number, 0));
-    assert!(sends.take().is_none() && sends.filled().is_err());
+    assert!(take(&mut sends).is_none() && sends.check().is_err());
 }
 
 /// Would catch completions that a resize loses, doubles or puts out of order, growing and shrinking, in any lap.
@@ -130,7 +124,7 @@ fn what_waits_moves_with_the_ring() {
             for _ in 0..5 {
                 next(&mut one, &mut producer);
             }
-            assert_eq!(cq.take().map(|taken| taken.wr_id()), Some(before));
+            assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(before));
             cq.release();
             for count in [64, 8] {
                 let bytes = Entries::bytes(count, size);

@@ -7,7 +7,7 @@ use uverbs_uapi::flags::{AccessFlags, SendFlags};
 use super::super::format::{FM_CE_SE, SEND_DOORBELL};
 use super::super::qp::{recv_layout, send_layout};
 use super::super::recv::RecvQueue;
-use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq};
+use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
 use crate::key::{LocalKey, LocalSlice, PdTag, RemoteKey};
 use crate::wr::{Bind, Operation, Payload, PostError, Remote};
 
@@ -130,9 +130,9 @@ fn each_operation_has_its_segments() {
     let mut pair = rc();
     let mut index = 0;
     for (operation, payload, opcode, imm, rest) in cases {
-        let mut slot = pair.send.push(operation, None, payload).unwrap();
-        slot.add_flags(SendFlags::SIGNALED | SendFlags::SOLICITED);
-        pair.send.ring();
+        let both = SendFlags::SIGNALED | SendFlags::SOLICITED;
+        pair.post(operation, payload, |slot| slot.add_flags(both))
+            .unwrap();
         let units = 1 + rest.len().div_ceil(16);
         let expected = [control(index, opcode, units as u8, 0x0a, imm), rest].concat();
         assert_eq!(
@@ -149,13 +149,8 @@ fn each_operation_has_its_segments() {
         }
     }
     let mut pair = rc();
-    pair.send
-        .push(
-            Operation::Send,
-            None,
-            Payload::Gather(&[slices[0], slices[2]]),
-        )
-        .unwrap();
+    let full = Payload::Gather(&[slices[0], slices[2]]);
+    pair.post(Operation::Send, full, |_| {}).unwrap();
     assert_eq!(pair.sent(0, 48), [control(0, 0x0a, 3, 0, 0), two].concat());
 }
 
@@ -164,18 +159,12 @@ fn each_operation_has_its_segments() {
 fn inline_bytes_follow_their_length() {
     let mut pair = rc();
     let bytes: Vec<u8> = (1..=33).collect();
-    pair.send
-        .push(
-            Operation::Write { remote: REMOTE },
-            None,
-            Payload::Inline(&bytes),
-        )
-        .unwrap();
+    let write = Operation::Write { remote: REMOTE };
+    pair.post(write, Payload::Inline(&bytes), |_| {}).unwrap();
     let head = (33_u32 | 1 << 31).to_be_bytes();
     let expected = [control(0, 0x08, 5, 0, 0), remote(), head.to_vec(), bytes].concat();
     assert_eq!(pair.sent(0, expected.len()), expected);
-    pair.send
-        .push(Operation::Send, None, Payload::Inline(&[]))
+    pair.post(Operation::Send, Payload::Inline(&[]), |_| {})
         .unwrap();
     assert_eq!(pair.sent(2, 16), control(2, 0x0a, 1, 0, 0));
 }
@@ -193,8 +182,7 @@ fn key_changes_say_what_changes() {
         access: AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE,
         of_queue_pair: true,
     };
-    pair.send
-        .push(Operation::BindMw(bind), None, Payload::Gather(&[]))
+    pair.post(Operation::BindMw(bind), Payload::Gather(&[]), |_| {})
         .unwrap();
     let bytes = pair.sent(0, 192);
     assert_eq!(bytes[..16], control(0, 0x25, 12, 0, 0x1201));
@@ -215,15 +203,9 @@ fn key_changes_say_what_changes() {
     });
     assert_eq!(bytes[144..], [0; 48]);
 
-    pair.send
-        .push(
-            Operation::LocalInv {
-                rkey: RemoteKey(0x1202),
-            },
-            None,
-            Payload::Gather(&[]),
-        )
-        .unwrap();
+    let rkey = RemoteKey(0x1202);
+    let invalidate = Operation::LocalInv { rkey };
+    pair.post(invalidate, Payload::Gather(&[]), |_| {}).unwrap();
     let bytes = pair.sent(3, 128);
     // The fence is there because the request before changed a key.
     assert_eq!(bytes[..16], control(3, 0x25, 8, 0x20, 0x1202));
@@ -238,9 +220,7 @@ fn key_changes_say_what_changes() {
         length: (1 << 31) + 1,
         ..bind
     };
-    let refused = pair
-        .send
-        .push(Operation::BindMw(long), None, Payload::Gather(&[]));
+    let refused = pair.post(Operation::BindMw(long), Payload::Gather(&[]), |_| {});
     assert!(matches!(refused, Err(PostError::Window(_))));
 }
 
@@ -254,22 +234,21 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
         .enumerate()
     {
         let bytes = [turn as u8 + 1; 20];
-        pair.send
-            .push(Operation::Send, None, Payload::Inline(&bytes))
+        pair.post(Operation::Send, Payload::Inline(&bytes), |_| {})
             .unwrap();
-        pair.send.ring();
         assert_eq!(
             pair.page.stored::<64>(at),
             *pair.sent(turn as u32, 64),
             "turn {turn}"
         );
     }
+    let mut batch = pair.send.batch();
     for _ in 0..2 {
-        pair.send
+        batch
             .push(Operation::Send, None, Payload::Gather(&[slice(1, 1)]))
             .unwrap();
     }
-    pair.send.ring();
+    batch.ring();
     let at = SEND_DOORBELL + half;
     assert_eq!(
         pair.page.stored::<8>(at),
@@ -287,22 +266,16 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
 #[test]
 fn flags_are_those_of_the_request() {
     let mut pair = rc();
-    let key = RemoteKey(1);
-    pair.send
-        .push(
-            Operation::LocalInv { rkey: key },
-            None,
-            Payload::Gather(&[]),
-        )
+    let mut batch = pair.send.batch();
+    let rkey = RemoteKey(1);
+    batch
+        .push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
         .unwrap();
-    let mut slot = pair
-        .send
-        .push(Operation::Send, None, Payload::Gather(&[]))
-        .unwrap();
+    let nothing = Payload::Gather(&[]);
+    let mut slot = batch.push(Operation::Send, None, nothing).unwrap();
     slot.add_flags(SendFlags::FENCE);
-    pair.send
-        .push(Operation::Send, None, Payload::Gather(&[]))
-        .unwrap();
+    batch.push(Operation::Send, None, nothing).unwrap();
+    batch.ring();
     assert_eq!(
         [0, 2, 3].map(|block| pair.sent(block, 16)[FM_CE_SE]),
         [0, 0x80, 0]
@@ -319,29 +292,63 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     );
     assert!(capacity >= 8 && max_sge >= 2 && max_inline >= 64);
     let slices = vec![slice(1, 1); max_sge as usize + 1];
-    let refused = pair
-        .send
-        .push(Operation::Send, None, Payload::Gather(&slices));
-    assert!(matches!(refused, Err(PostError::TooManySges { .. })));
     let bytes = vec![0; max_inline as usize + 1];
-    let refused = pair
-        .send
-        .push(Operation::Send, None, Payload::Inline(&bytes));
+    let nothing = Payload::Gather(&[]);
+    let mut batch = pair.send.batch();
+    let refused = batch.push(Operation::Send, None, Payload::Gather(&slices));
+    assert!(matches!(refused, Err(PostError::TooManySges { .. })));
+    let refused = batch.push(Operation::Send, None, Payload::Inline(&bytes));
     assert!(matches!(refused, Err(PostError::InlineTooLong { .. })));
     for _ in 0..capacity {
-        pair.send
-            .push(Operation::Send, None, Payload::Gather(&[]))
-            .unwrap();
+        batch.push(Operation::Send, None, nothing).unwrap();
     }
-    let refused = pair.send.push(Operation::Send, None, Payload::Gather(&[]));
+    let refused = batch.push(Operation::Send, None, nothing);
     assert!(matches!(refused, Err(PostError::QueueFull { .. })));
-    pair.send.abandon();
-    assert_eq!(pair.send.pending(), 0);
-    assert!(
-        pair.send
-            .push(Operation::Send, None, Payload::Gather(&[]))
-            .is_ok()
-    );
+    assert_eq!(batch.len(), capacity);
+    // It is given up here, and nothing of it is left.
+    assert_eq!(pair.send.in_flight(), 0);
+    for _ in 0..capacity {
+        pair.send_nothing(0).unwrap();
+    }
+    assert!(pair.send_nothing(0).is_err());
+}
+
+/// Would catch a request that a batch wrote which was given up, and that comes back later over one that was posted.
+#[test]
+fn a_batch_that_is_given_up_leaves_nothing() {
+    let (mut cq, mut producer) = cq(255, 64);
+    let mut pair = Pair::new(QpType::RC, cap(8, 12, 0), &cq, &cq);
+    let (blocks, mut block, mut number) = (pair.blocks, 0, 0_u8);
+    let long: Vec<LocalSlice> = (0..12).map(|at| slice(at, 1)).collect();
+    // Every distance from the ring's end, several times round it.
+    for _ in 0..4 * blocks {
+        let mut batch = pair.send.batch();
+        for _ in 0..3 {
+            let rkey = RemoteKey(0x77);
+            batch
+                .push(Operation::Send, None, Payload::Gather(&long))
+                .unwrap();
+            batch
+                .push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
+                .unwrap();
+        }
+        // It is given up here.
+        number = number.wrapping_add(1);
+        let bytes = [number; 20];
+        pair.post(Operation::Send, Payload::Inline(&bytes), |_| {})
+            .unwrap();
+        let head = (20_u32 | 1 << 31).to_be_bytes().to_vec();
+        let start = control(block as u16, 0x0a, 3, 0, 0);
+        let expected = [start, head, bytes.to_vec()].concat();
+        let sent = pair.sent(block, expected.len());
+        // A fence too many does no harm.
+        let same = |at: usize| sent[at] == expected[at] || at == FM_CE_SE;
+        assert!((0..expected.len()).all(same), "{sent:x?} at {block}");
+        producer.write(super::device::completion(0, pair.number, block as u16));
+        assert!(take(&mut cq).is_some());
+        cq.release();
+        block += 1;
+    }
 }
 
 /// Would catch a missing end of the list, or one behind a list that is full.
@@ -388,14 +395,13 @@ proptest! {
             let count = length.min(max);
             let slices: Vec<LocalSlice> =
                 (0..count).map(|at| slice((turn * 100 + at) as u64, 1)).collect();
-            pair.send.push(Operation::Send, None, Payload::Gather(&slices)).unwrap();
-            pair.send.ring();
+            pair.post(Operation::Send, Payload::Gather(&slices), |_| {}).unwrap();
             let rest: Vec<u8> = (0..count).flat_map(|at| data((turn * 100 + at) as u64, 1)).collect();
             let units = 1 + count;
             let expected = [control(block as u16, 0x0a, units as u8, 0, 0), rest].concat();
             prop_assert_eq!(pair.sent(block, expected.len()), expected);
             producer.write(super::device::completion(0, pair.number, block as u16));
-            prop_assert!(cq.take().is_some());
+            prop_assert!(take(&mut cq).is_some());
             cq.release();
             block += units.div_ceil(4) as u32;
         }

@@ -29,8 +29,8 @@ fn with_completion<R>(wc: Wc, look: impl FnOnce(&Completion<'_>) -> R) -> R {
     let memory = Memory::ring(4, LOG2);
     assert!(KernelProducer::new(&memory).put(wc));
     let mut cq = cq(&memory);
-    let filled = cq.filled().unwrap();
-    let raw = cq.take(filled).unwrap();
+    let mut completions = cq.poll().unwrap();
+    let raw = completions.take().unwrap();
     look(&Completion::new(raw, PhantomData))
 }
 
@@ -129,7 +129,7 @@ fn an_index_beyond_the_ring_is_an_error() {
         index: 4,
         highest: 3,
     };
-    assert_eq!(cq.filled(), Err(error));
+    assert_eq!(cq.poll().err(), Some(error));
 }
 
 /// Calls everything that a completion has.
@@ -181,16 +181,16 @@ proptest! {
             }
             prop_assert!(kernel.put(wc));
         }
-        let filled = cq.filled().unwrap();
+        let mut completions = cq.poll().unwrap();
         let mut taken = 0;
-        while let Some(raw) = cq.take(filled) {
+        while let Some(raw) = completions.take() {
             exercise(&Completion::new(raw, PhantomData));
             taken += 1;
         }
-        cq.release();
+        drop(completions);
         prop_assert_eq!(taken, 7);
 
         memory.set(PRODUCER_INDEX, index);
-        prop_assert_eq!(cq.filled().is_ok(), index < 8);
+        prop_assert_eq!(cq.poll().is_ok(), index < 8);
     }
 }

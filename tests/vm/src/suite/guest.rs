@@ -28,6 +28,8 @@ pub(crate) struct Limits {
     pub(crate) filters: Vec<String>,
     /// The time limit of one test.
     pub(crate) test: Duration,
+    /// Other guests run at the same time, so that each line says whose it is.
+    pub(crate) beside_others: bool,
 }
 
 /// Runs the programs on one kernel, showing each result as it comes.
@@ -42,7 +44,16 @@ pub(crate) fn run(
     limits: &Limits,
 ) -> Result<Group> {
     let group = Group::new(name(&parts.kernel.name, options.hca.as_ref()));
+    let wire = match options.network {
+        Network::OneHost | Network::Adapter { .. } => "",
+        Network::TwoHosts => ", two hosts",
+    };
+    let whose = match limits.beside_others {
+        true => format!("{}{wire}: ", group.name),
+        false => String::new(),
+    };
     let mut run = Run {
+        whose,
         store,
         parts,
         options,
@@ -53,12 +64,8 @@ pub(crate) fn run(
         group,
     };
     println!(
-        "\n{}{} ({:?})",
+        "\n{}{wire} ({:?})",
         name(&parts.kernel.release, options.hca.as_ref()),
-        match options.network {
-            Network::OneHost | Network::Adapter { .. } => "",
-            Network::TwoHosts => ", two hosts",
-        },
         options.accelerator
     );
     for program in programs {
@@ -80,6 +87,8 @@ pub(crate) fn name(kernel: &str, hca: Option<&Hca>) -> String {
 }
 
 struct Run<'a> {
+    /// What each line begins its name with.
+    whose: String,
     store: &'a Store,
     parts: &'a Parts,
     options: &'a Options,
@@ -259,10 +268,11 @@ impl Run<'_> {
     /// Shows and keeps a result.
     fn record(&mut self, name: String, result: Result<(Verdict, Duration), String>) {
         let (verdict, took) = result.unwrap_or_else(|why| (Verdict::Failed(why), Duration::ZERO));
+        let whose = &self.whose;
         match &verdict {
-            Verdict::Passed => println!("ok       {name} ({:.1} s)", took.as_secs_f64()),
-            Verdict::Skipped(reason) => println!("skipped  {name}: {reason}"),
-            Verdict::Failed(why) => println!("FAILED   {name}\n{}", indented(why)),
+            Verdict::Passed => println!("ok       {whose}{name} ({:.1} s)", took.as_secs_f64()),
+            Verdict::Skipped(reason) => println!("skipped  {whose}{name}: {reason}"),
+            Verdict::Failed(why) => println!("FAILED   {whose}{name}\n{}", indented(why)),
         }
         self.group.add(name, verdict);
     }

@@ -1,0 +1,100 @@
+//! DMA handles: hints that an adapter gives with its accesses to memory, so that data come to the cache of the processor that
+//! uses them (TPH of PCI Express). [`Pd::register_dmah`](crate::Pd::register_dmah) registers memory with them.
+//!
+//! The kernel has them since Linux 6.17, for adapters and platforms that have TPH. soft-RoCE has no bus to give hints on.
+
+use std::fmt;
+
+use uverbs_uapi::handle::DmahHandle;
+
+use crate::command::{AllocDmah, FreeDmah};
+use crate::context::Context;
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::owned::Owned;
+
+/// The kind of memory that data go to, as the bus tells it to the platform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum HintedMemory {
+    /// Memory that forgets without power.
+    Volatile = 0,
+    /// Memory that does not.
+    Persistent = 1,
+}
+
+/// What an adapter is to tell with its accesses; what is `None` is left to the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DmaHints {
+    /// The processor whose cache should get the data, by the number of the system; the process must be allowed to run on it.
+    pub cpu: Option<u32>,
+    /// The kind of memory.
+    pub memory: Option<HintedMemory>,
+    /// How the data are used, the PH field of PCI Express: 0 read and written by both sides, 1 by the device mostly, 2 by the
+    /// processor mostly, 3 by the processor soon.
+    pub processing: Option<u8>,
+}
+
+impl Context {
+    /// Allocates a DMA handle.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the kernel (before Linux 6.17) or the device has none, as rxe; the
+    /// process may not run on the processor (`EPERM`); there is no such processor or processing hint. Manual page:
+    /// `ibv_alloc_dmah(3)`.
+    pub fn alloc_dmah(&self, hints: DmaHints) -> Result<Dmah> {
+        let DmaHints {
+            cpu,
+            memory,
+            processing,
+        } = hints;
+        if let Some(hint @ 4..) = processing {
+            return Err(Error::invalid(
+                Verb::AllocDmah,
+                Subject::the("DMA handle"),
+                format!("the processing hint {hint}; there are 0 to 3"),
+            ));
+        }
+        let handle = self.fd().execute(&AllocDmah {
+            cpu,
+            memory: memory.map(|memory| memory as u8),
+            hint: processing,
+        })?;
+        Ok(Dmah(Owned::new(self, FreeDmah(handle))))
+    }
+}
+
+/// A DMA handle. Regions that were registered with it keep it busy in the kernel; dropped before them, it goes with the context.
+pub struct Dmah(Owned<FreeDmah>);
+
+impl Dmah {
+    /// The context that it was allocated in.
+    pub fn context(&self) -> &Context {
+        self.0.context()
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> DmahHandle {
+        self.0.command().0
+    }
+
+    /// Frees it.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while regions are registered with it; the error gives it back. Manual page: `ibv_dealloc_dmah(3)`.
+    pub fn free(mut self) -> Result<(), DestroyError<Self>> {
+        self.0.destroy().map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
+    }
+}
+
+impl fmt::Debug for Dmah {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dmah")
+            .field("handle", &self.handle().0)
+            .finish()
+    }
+}

@@ -10,7 +10,7 @@ use crate::peers::play;
 use crate::support::{Result, Skip, run, test_with};
 
 /// A run: the test's name, the server's command and the client's; `@` stands for the server's address.
-const RUNS: [(&str, &str, &str); 7] = [
+const RUNS: [(&str, &str, &str); 8] = [
     (
         "rping",
         "rping -s -C 5 -S 2000 -V -a @",
@@ -21,6 +21,7 @@ const RUNS: [(&str, &str, &str); 7] = [
         "ucmatose -C 2 -S 100 -b @",
         "ucmatose -C 2 -S 100 -s @",
     ),
+    ("udaddy", "udaddy -C 5 -b @", "udaddy -C 5 -s @"),
     ("rdma_client", "rdma_server -s @", "rdma_client -s @"),
     (
         "rstream",

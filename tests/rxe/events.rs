@@ -712,20 +712,20 @@ fn an_early_message_is_not_told() -> Result {
 
 /// Catches a queue pair that goes on when its receives can no longer be told, and events that name another object.
 fn a_full_queue_fails_its_receiver() -> Result {
-    only_on_rxe("the adapter has a test of its own of an overflow")?;
     let setup = Setup {
         cqe: 3,
         ..Setup::default()
     };
     let mut pair = Pair::<Rc>::connected(&setup)?;
     let events = pair.context.async_events()?;
-    let capacity = u64::from(pair.b.cq.capacity());
-    for id in 0..capacity + 1 {
+    let room = u64::from(pair.b.cq.capacity()) + device().spare_completions();
+    for id in 0..room + 1 {
         pair.b.post_recv(id, 0..64)?;
     }
+    // Without completions, or the sender's queue would overflow too.
     let mut batch = pair.a.qp.send();
-    for id in 0..capacity + 1 {
-        batch.send_inline(b"x")?.signaled(id);
+    for id in 0..room + 1 {
+        batch.send_inline(b"x")?.id(id);
     }
     batch.ring()?;
     let queue = AsyncEvent {
@@ -737,11 +737,14 @@ fn a_full_queue_fails_its_receiver() -> Result {
     until("the error state", || {
         Ok((pair.b.qp.query()?.state == QpState::ERR).then_some(()))
     })?;
-    let of_b = [EventSource::Qp(pair.b.qp.id()), queue.source];
-    for event in told_so_far(&pair, &events)? {
-        same("the object", of_b.contains(&event.source), true)?;
+    // The adapter does not have the state that tells when all events have come.
+    if device().is_rxe() {
+        let of_b = [EventSource::Qp(pair.b.qp.id()), queue.source];
+        for event in told_so_far(&pair, &events)? {
+            same("the object", of_b.contains(&event.source), true)?;
+        }
     }
-    completions(&mut pair.b.cq, capacity as usize)?;
+    completions(&mut pair.b.cq, room as usize)?;
     Ok(())
 }
 

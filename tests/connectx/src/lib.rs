@@ -12,6 +12,8 @@ mod control;
 mod device;
 mod engine;
 mod fault;
+#[cfg(test)]
+mod fixture;
 mod function;
 mod interrupt;
 mod layout;

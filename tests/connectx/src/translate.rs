@@ -191,12 +191,9 @@ pub(crate) fn update(
 mod tests {
     use super::*;
     use crate::command::Status;
+    use crate::fixture::{self, create};
     use crate::layout::{cmd, mkc};
-    use crate::memory::GuestMemory;
     use crate::object::mkey;
-    use crate::port::{Port, PortKind};
-    use crate::report::Report;
-    use crate::tap::Tap;
 
     const START: u64 = 0x7000_0100;
     const LENGTH: u64 = 0x1800;
@@ -204,16 +201,9 @@ mod tests {
 
     /// A function with a region of two pages, which lie in the wrong order; gives its key and its domain.
     fn function() -> Result<(Function, u32, u32), Status> {
-        let mut function = Function::new(
-            Port::new(PortKind::InfiniBand, 0),
-            Report::new(false),
-            Tap::default(),
-        );
-        function.memory = GuestMemory::anonymous(0, 0x4000);
+        let mut function = fixture::function();
         let pd = function.objects.pds.insert(())?;
-        let mut input = vec![0; cmd::PAS];
-        let mut context = [0; 0x40];
-        for (field, value) in [
+        let fields = [
             (mkc::PD, u64::from(pd)),
             (mkc::START_ADDR, START),
             (mkc::LEN, LENGTH),
@@ -224,14 +214,9 @@ mod tests {
             (mkc::LR, 1),
             (mkc::LW, 1),
             (mkc::RR, 1),
-        ] {
-            field.set(&mut context, value);
-        }
-        input[cmd::CONTEXT..][..0x40].copy_from_slice(&context);
-        input.extend(0x2000_u64.to_be_bytes());
-        input.extend(0x1000_u64.to_be_bytes());
-        let mut output = [0; 16];
-        mkey::create(&mut function, &input, &mut output)?;
+        ];
+        let pages = [0x2000, 0x1000];
+        let output = create(&mut function, mkey::create, cmd::CONTEXT, &fields, &pages)?;
         let key = cmd::OBJECT.get32(&output) << 8 | VARIANT;
         Ok((function, key, pd))
     }

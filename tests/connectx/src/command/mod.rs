@@ -18,7 +18,7 @@ use crate::layout::cmd;
 use crate::object::{cq, eq, mkey, multicast, page, qp, rq, sq, srq};
 
 /// What executes a command: input in, output out; the output is zero before.
-type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
+pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
 
 /// The number of the command that makes event queues; see [`crate::object::eq`].
 pub(crate) const CREATE_EQ: u16 = 0x301;

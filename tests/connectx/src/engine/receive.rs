@@ -240,10 +240,13 @@ fn atomic(
         address,
         length: 8,
     };
-    let allowed = may(function, context.qpn, qpc::RAE);
+    // Before anything is changed.
+    if !may(function, context.qpn, qpc::RAE) {
+        return refuse(function, context, Syndrome::RemoteAccess);
+    }
     match translate::update(function, context.user(), place, new) {
-        Ok(old) if allowed => Answer::Done(old.to_le_bytes().to_vec()),
-        _ => refuse(function, context, Syndrome::RemoteAccess),
+        Ok(old) => Answer::Done(old.to_le_bytes().to_vec()),
+        Err(_) => refuse(function, context, Syndrome::RemoteAccess),
     }
 }
 
@@ -529,3 +532,6 @@ pub(super) fn flush(function: &mut Function, qpn: u32) {
         post_error(function, qpn, taken.index, Syndrome::Flushed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,3 +118,6 @@ fn check_window(
         .map(drop)
         .map_err(|_| Syndrome::MwBind)
 }
+
+#[cfg(test)]
+mod tests;

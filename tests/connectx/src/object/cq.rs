@@ -327,3 +327,6 @@ pub(crate) fn fail(function: &mut Function, cqn: u32) {
         overflowed(function, cqn);
     }
 }
+
+#[cfg(test)]
+mod tests;

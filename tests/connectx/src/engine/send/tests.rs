@@ -3,11 +3,9 @@
 use super::*;
 use crate::command::Status;
 use crate::engine;
+use crate::fixture::{self, create};
 use crate::layout::{cmd, cqc, eqc};
 use crate::object::{eq, qp};
-use crate::port::{Port, PortKind};
-use crate::report::Report;
-use crate::tap::Tap;
 
 /// Where things lie in the memory.
 const EVENTS: u64 = 0x1000;
@@ -21,26 +19,11 @@ const REGISTER: u64 = 0x800;
 
 /// A function with one queue pair that can send, with a ring of four blocks; its UAR and its number.
 fn function() -> Result<(Vec<Function>, u32, u32), Status> {
-    let port = Port::new(PortKind::InfiniBand, 0);
-    let mut function = Function::new(port, Report::new(false), Tap::default());
-    function.memory = GuestMemory::anonymous(0, 0x8000);
+    let mut function = fixture::function();
     let uar = function.objects.uars.insert(())?;
     let pd = function.objects.pds.insert(())?;
-    let command = |context_at: usize, fields: &[(crate::layout::Field, u64)], page: u64| {
-        let mut input = vec![0; cmd::PAS];
-        for (field, value) in fields {
-            field.set(&mut input[context_at..], *value);
-        }
-        input.extend(page.to_be_bytes());
-        input
-    };
-    let mut output = [0; 16];
     let fields = [(eqc::LOG_EQ_SIZE, 4), (eqc::UAR_PAGE, uar.into())];
-    eq::create(
-        &mut function,
-        &command(cmd::CONTEXT, &fields, EVENTS),
-        &mut output,
-    )?;
+    let output = create(&mut function, eq::create, cmd::CONTEXT, &fields, &[EVENTS])?;
     let eqn = cmd::OBJECT_8.get(&output);
     let fields = [
         (cqc::LOG_CQ_SIZE, 4),
@@ -48,10 +31,12 @@ fn function() -> Result<(Vec<Function>, u32, u32), Status> {
         (cqc::UAR_PAGE, uar.into()),
         (cqc::DBR_ADDR, CQ_RECORD),
     ];
-    cq::create(
+    let output = create(
         &mut function,
-        &command(cmd::CONTEXT, &fields, COMPLETIONS),
-        &mut output,
+        cq::create,
+        cmd::CONTEXT,
+        &fields,
+        &[COMPLETIONS],
     )?;
     let cqn = cmd::OBJECT.get(&output);
     let fields = [
@@ -63,11 +48,7 @@ fn function() -> Result<(Vec<Function>, u32, u32), Status> {
         // No receive queue.
         (qpc::RQ_TYPE, 3),
     ];
-    qp::create(
-        &mut function,
-        &command(cmd::QP_CONTEXT, &fields, RING),
-        &mut output,
-    )?;
+    let output = create(&mut function, qp::create, cmd::QP_CONTEXT, &fields, &[RING])?;
     let qpn = cmd::OBJECT.get32(&output);
     function
         .objects

@@ -1,0 +1,369 @@
+//! What messages do at their queue pair: where data go, what is refused, and what stays untouched then.
+
+use super::*;
+use crate::command::Status;
+use crate::engine::cqe::{NetworkHeader, Source};
+use crate::fixture::{self, create};
+use crate::layout::{Field, cmd, cqc, eqc, mkc};
+use crate::object::{eq, mkey, qp};
+
+/// Where things lie in the memory.
+const EVENTS: u64 = 0x1000;
+const COMPLETIONS: u64 = 0x2000;
+const RING: u64 = 0x3000;
+const DATA: u64 = 0x4000;
+const CQ_RECORD: u64 = 0x5000;
+const QP_RECORD: u64 = 0x5040;
+
+/// The region's first address, and the low byte of its key.
+const START: u64 = 0x7000_0000;
+const VARIANT: u32 = 0x42;
+
+/// A function with one RC queue pair that can receive: four requests of two slices.
+struct World {
+    function: Function,
+    qpn: u32,
+    key: u32,
+    posted: u32,
+}
+
+fn world() -> Result<World, Status> {
+    world_with(&[qpc::RRE, qpc::RWE, qpc::RAE])
+}
+
+/// As [`world`], with a queue pair that gives its peer these rights.
+fn world_with(rights: &[Field]) -> Result<World, Status> {
+    let mut function = fixture::function();
+    let uar = function.objects.uars.insert(())?;
+    let pd = function.objects.pds.insert(())?;
+    let fields = [(eqc::LOG_EQ_SIZE, 4), (eqc::UAR_PAGE, uar.into())];
+    let output = create(&mut function, eq::create, cmd::CONTEXT, &fields, &[EVENTS])?;
+    let eqn = cmd::OBJECT_8.get(&output);
+    let fields = [
+        (cqc::LOG_CQ_SIZE, 4),
+        (cqc::C_EQN, eqn),
+        (cqc::UAR_PAGE, uar.into()),
+        (cqc::DBR_ADDR, CQ_RECORD),
+    ];
+    let output = create(
+        &mut function,
+        cq::create,
+        cmd::CONTEXT,
+        &fields,
+        &[COMPLETIONS],
+    )?;
+    let cqn = cmd::OBJECT.get(&output);
+    let fields = [
+        (qpc::PD, pd.into()),
+        (qpc::UAR_PAGE, uar.into()),
+        (qpc::NO_SQ, 1),
+        (qpc::LOG_RQ_SIZE, 2),
+        // 32 bytes.
+        (qpc::LOG_RQ_STRIDE, 1),
+        (qpc::CQN_RCV, cqn),
+        (qpc::DBR_ADDR, QP_RECORD),
+    ];
+    let rights = rights.iter().map(|right| (*right, 1));
+    let fields: Vec<_> = fields.into_iter().chain(rights).collect();
+    let output = create(&mut function, qp::create, cmd::QP_CONTEXT, &fields, &[RING])?;
+    let qpn = cmd::OBJECT.get32(&output);
+    function
+        .objects
+        .qps
+        .get_mut(qpn)?
+        .set_state(State::ReadyToReceive);
+    let fields = [
+        (mkc::PD, u64::from(pd)),
+        (mkc::START_ADDR, START),
+        (mkc::LEN, 0x1000),
+        (mkc::LOG_PAGE_SIZE, 12),
+        (mkc::ACCESS_MODE_1_0, 1),
+        (mkc::QPN, 0xff_ffff),
+        (mkc::MKEY_7_0, u64::from(VARIANT)),
+        (mkc::LR, 1),
+        (mkc::LW, 1),
+        (mkc::RR, 1),
+        (mkc::RW, 1),
+        (mkc::A, 1),
+    ];
+    let output = create(&mut function, mkey::create, cmd::CONTEXT, &fields, &[DATA])?;
+    let key = cmd::OBJECT.get32(&output) << 8 | VARIANT;
+    Ok(World {
+        function,
+        qpn,
+        key,
+        posted: 0,
+    })
+}
+
+impl World {
+    /// A slice of the region.
+    fn slice(&self, offset: u64, length: u32) -> [u8; UNIT] {
+        slice(length, self.key, START + offset)
+    }
+
+    /// Posts a receive request of two slices.
+    fn post(&mut self, slices: [[u8; UNIT]; 2]) {
+        let at = RING + u64::from(self.posted % 4) * 32;
+        self.posted += 1;
+        let memory = &self.function.memory;
+        let written = [
+            memory.write(at, slices.as_flattened()),
+            memory.write(QP_RECORD, &self.posted.to_be_bytes()),
+        ];
+        assert_eq!(written, [Ok(()), Ok(())]);
+    }
+
+    fn deliver(&mut self, operation: Operation) -> Answer {
+        let message = Message {
+            operation,
+            solicited: false,
+            source: Source {
+                qpn: 1,
+                lid: 1,
+                service_level: 0,
+                header: NetworkHeader::None,
+            },
+            header: None,
+            q_key: None,
+        };
+        deliver(&mut self.function, self.qpn, &message)
+    }
+
+    fn data(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        assert_eq!(self.function.memory.read(DATA + offset, &mut bytes), Ok(()));
+        bytes
+    }
+
+    /// How a completion went: the kind, the syndrome or 0, and the request's index.
+    fn completion(&self, index: u64) -> (u8, u8, u8) {
+        let mut entry = [0; 64];
+        let read = self
+            .function
+            .memory
+            .read(COMPLETIONS + index * 64, &mut entry);
+        assert_eq!(read, Ok(()));
+        let kind = entry[63] >> 4;
+        let failed = kind == Kind::ResponderError as u8;
+        (kind, if failed { entry[55] } else { 0 }, entry[61])
+    }
+
+    fn state(&self) -> Result<State, Status> {
+        Ok(self.function.objects.qps.get(self.qpn)?.state())
+    }
+}
+
+fn slice(length: u32, key: u32, address: u64) -> [u8; UNIT] {
+    let mut bytes = [0; UNIT];
+    bytes[..4].copy_from_slice(&length.to_be_bytes());
+    bytes[4..8].copy_from_slice(&key.to_be_bytes());
+    bytes[8..].copy_from_slice(&address.to_be_bytes());
+    bytes
+}
+
+fn send(data: &[u8]) -> Operation {
+    Operation::Send {
+        data: data.to_vec(),
+        tail: Tail::Plain,
+    }
+}
+
+#[test]
+fn data_go_to_the_slices_in_turn_and_round_the_ring() -> Result<(), Status> {
+    let mut world = world()?;
+    let end = slice(0, TERMINATOR, 0);
+    for turn in 0..6_u64 {
+        let first = world.slice(turn * 16, 3);
+        let second = if turn % 2 == 0 {
+            world.slice(turn * 16 + 8, 4)
+        } else {
+            end
+        };
+        world.post([first, second]);
+        let bytes: &[u8] = if turn % 2 == 0 { b"abcde" } else { b"xyz" };
+        assert!(matches!(world.deliver(send(bytes)), Answer::Done(none) if none.is_empty()));
+        assert_eq!(world.data(turn * 16, 3), bytes[..3]);
+        let rest = world.data(turn * 16 + 8, 4);
+        let expected: &[u8] = if turn % 2 == 0 { b"de\0\0" } else { &[0; 4] };
+        assert_eq!(rest, expected);
+        assert_eq!(world.completion(turn), (Kind::Send as u8, 0, turn as u8));
+    }
+    assert!(matches!(world.deliver(send(b"")), Answer::NotReady));
+    assert!(world.function.report.take().is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_message_that_does_not_fit_fails_both_sides() -> Result<(), Status> {
+    let mut world = world()?;
+    world.post([world.slice(0, 3), slice(0, TERMINATOR, 0)]);
+    let answer = world.deliver(send(b"abcd"));
+    assert!(matches!(
+        answer,
+        Answer::Refused(Syndrome::RemoteInvalidRequest)
+    ));
+    let length = Syndrome::LocalLength as u8;
+    assert_eq!(world.completion(0), (Kind::ResponderError as u8, length, 0));
+    assert_eq!(world.state()?, State::Error);
+    Ok(())
+}
+
+#[test]
+fn a_slice_with_a_wrong_key_fails_both_sides() -> Result<(), Status> {
+    let mut world = world()?;
+    let mut stranger = world.slice(0, 8);
+    stranger[7] ^= 1;
+    world.post([stranger, slice(0, TERMINATOR, 0)]);
+    let answer = world.deliver(send(b"abcd"));
+    assert!(matches!(answer, Answer::Refused(Syndrome::RemoteOperation)));
+    let protection = Syndrome::LocalProtection as u8;
+    assert_eq!(
+        world.completion(0),
+        (Kind::ResponderError as u8, protection, 0)
+    );
+    assert_eq!(world.data(0, 4), [0; 4]);
+    Ok(())
+}
+
+#[test]
+fn a_write_with_immediate_data_writes_nothing_before_there_is_a_receive_request()
+-> Result<(), Status> {
+    let mut world = world()?;
+    let write = Operation::Write {
+        address: START,
+        key: world.key,
+        data: b"once".to_vec(),
+        immediate: Some([1, 2, 3, 4]),
+    };
+    assert!(matches!(world.deliver(write.clone()), Answer::NotReady));
+    assert_eq!(world.data(0, 4), [0; 4]);
+    world.post([slice(0, TERMINATOR, 0); 2]);
+    assert!(matches!(world.deliver(write), Answer::Done(_)));
+    assert_eq!(world.data(0, 4), b"once");
+    assert_eq!(world.completion(0), (Kind::WriteImmediate as u8, 0, 0));
+    Ok(())
+}
+
+#[test]
+fn what_a_peer_may_not_do_changes_nothing_and_fails_the_queue_pair() -> Result<(), Status> {
+    let access = Syndrome::RemoteAccess;
+    let invalid = Syndrome::RemoteInvalidRequest;
+    let write = |address, key| Operation::Write {
+        address,
+        key,
+        data: b"data".to_vec(),
+        immediate: None,
+    };
+    let add = |address, key| Operation::FetchAdd {
+        address,
+        key,
+        add: 1,
+    };
+    let read = |address, key, length| Operation::Read {
+        address,
+        key,
+        length,
+    };
+    let key = world()?.key;
+    let all: &[Field] = &[qpc::RRE, qpc::RWE, qpc::RAE];
+    let (no_reads, no_writes, no_atomics) = (&all[1..], [qpc::RRE, qpc::RAE], &all[..2]);
+    for (name, rights, operation, syndrome) in [
+        ("behind", all, write(START + 0xffd, key), access),
+        ("key", all, write(START, key ^ 1), access),
+        ("no writes", &no_writes, write(START, key), access),
+        ("no reads", no_reads, read(START, key, 4), access),
+        ("too long", all, read(START, key, 0x1001), access),
+        ("no atomics", no_atomics, add(START, key), access),
+        ("odd address", all, add(START + 4, key), invalid),
+        ("atomic behind", all, add(START + 0x1000, key), access),
+    ] {
+        let mut world = world_with(rights)?;
+        let answer = world.deliver(operation);
+        assert!(
+            matches!(answer, Answer::Refused(told) if told == syndrome),
+            "{name}: {answer:?}"
+        );
+        assert_eq!(world.state()?, State::Error, "{name}");
+        let untouched = world.data(0, 0x1000).iter().all(|byte| *byte == 0);
+        assert!(untouched, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_atomic_gives_what_was_there() -> Result<(), Status> {
+    let mut world = world()?;
+    let at = (START + 8, world.key);
+    let numbers = [
+        (
+            Operation::FetchAdd {
+                address: at.0,
+                key: at.1,
+                add: 5,
+            },
+            0_u64,
+            5_u64,
+        ),
+        (
+            Operation::CompareSwap {
+                address: at.0,
+                key: at.1,
+                swap: 9,
+                compare: 4,
+            },
+            5,
+            5,
+        ),
+        (
+            Operation::CompareSwap {
+                address: at.0,
+                key: at.1,
+                swap: 9,
+                compare: 5,
+            },
+            5,
+            9,
+        ),
+    ];
+    for (operation, before, after) in numbers {
+        let answer = world.deliver(operation);
+        assert!(
+            matches!(&answer, Answer::Done(old) if *old == before.to_le_bytes()),
+            "{answer:?}"
+        );
+        assert_eq!(world.data(8, 8), after.to_le_bytes());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_record_that_says_more_than_the_queue_has_is_told() -> Result<(), Status> {
+    let mut world = world()?;
+    world.posted = 4;
+    world.post([slice(0, TERMINATOR, 0); 2]);
+    assert!(matches!(world.deliver(send(b"")), Answer::Silence));
+    let told = world.function.report.take();
+    assert!(
+        told.len() == 1 && told[0].contains("5 receive requests"),
+        "{told:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_queue_pair_that_fails_flushes_what_waits() -> Result<(), Status> {
+    let mut world = world()?;
+    for _ in 0..3 {
+        world.post([slice(0, TERMINATOR, 0); 2]);
+    }
+    set_error(&mut world.function, world.qpn);
+    flush(&mut world.function, world.qpn);
+    let flushed = Syndrome::Flushed as u8;
+    for index in 0..3 {
+        let expected = (Kind::ResponderError as u8, flushed, index as u8);
+        assert_eq!(world.completion(index), expected);
+    }
+    assert!(matches!(world.deliver(send(b"")), Answer::Silence));
+    Ok(())
+}

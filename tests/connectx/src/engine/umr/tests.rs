@@ -1,0 +1,188 @@
+//! Who may change which key, and what a window may cover.
+
+use super::*;
+use crate::command::Status;
+use crate::fixture::{self, create};
+use crate::layout::{cmd, qpc};
+use crate::object::{mkey, qp};
+
+const START: u64 = 0x7000_0000;
+const LENGTH: u64 = 0x1000;
+const REGION: u32 = 0x11;
+const WINDOW: u32 = 0x22;
+const ANY: u64 = 0xff_ffff;
+
+/// A function with a region, a window that is not bound, and two queue pairs; another region in another domain.
+struct World {
+    functions: Vec<Function>,
+    region: u32,
+    read_only: u32,
+    foreign: u32,
+    window: u32,
+    queue_pairs: [u32; 2],
+}
+
+fn key(function: &mut Function, fields: &[(Field, u64)], variant: u32) -> Result<u32, Status> {
+    let mut fields = fields.to_vec();
+    fields.push((mkc::MKEY_7_0, variant.into()));
+    let output = create(function, mkey::create, cmd::CONTEXT, &fields, &[0x1000])?;
+    Ok(cmd::OBJECT.get32(&output) << 8 | variant)
+}
+
+fn world() -> Result<World, Status> {
+    let mut function = fixture::function();
+    let own = u64::from(function.objects.pds.insert(())?);
+    let other = u64::from(function.objects.pds.insert(())?);
+    let region = |function: &mut Function, pd, writes| {
+        let fields = [
+            (mkc::PD, pd),
+            (mkc::START_ADDR, START),
+            (mkc::LEN, LENGTH),
+            (mkc::LOG_PAGE_SIZE, 12),
+            (mkc::ACCESS_MODE_1_0, 1),
+            (mkc::QPN, ANY),
+            (mkc::LR, 1),
+            (mkc::LW, writes),
+        ];
+        key(function, &fields, REGION)
+    };
+    let keys = (
+        region(&mut function, own, 1)?,
+        region(&mut function, own, 0)?,
+        region(&mut function, other, 1)?,
+    );
+    let window = key(
+        &mut function,
+        &[
+            (mkc::PD, own),
+            (mkc::ACCESS_MODE_1_0, 2),
+            (mkc::FREE, 1),
+            (mkc::UMR_EN, 1),
+            (mkc::QPN, ANY),
+        ],
+        WINDOW,
+    )?;
+    let mut queue_pair = || -> Result<u32, Status> {
+        let uar = function.objects.uars.insert(())?;
+        let fields = [
+            (qpc::PD, own),
+            (qpc::UAR_PAGE, uar.into()),
+            (qpc::NO_SQ, 1),
+            // No receive queue.
+            (qpc::RQ_TYPE, 3),
+        ];
+        let output = create(&mut function, qp::create, cmd::QP_CONTEXT, &fields, &[])?;
+        Ok(cmd::OBJECT.get32(&output))
+    };
+    let queue_pairs = [queue_pair()?, queue_pair()?];
+    Ok(World {
+        functions: vec![function],
+        region: keys.0,
+        read_only: keys.1,
+        foreign: keys.2,
+        window,
+        queue_pairs,
+    })
+}
+
+/// A bind of a window of type 2 to the region below, with this low byte from then on.
+fn bind(below: u32, address: u64, length: u64, writes: u64, qpn: u32, tag: u8) -> KeyChange {
+    let mut context = [0; 64];
+    for (field, value) in [
+        (mkc::START_ADDR, address),
+        (mkc::LEN, length),
+        (mkc::RW, writes),
+        (mkc::RR, 1),
+        (mkc::QPN, qpn.into()),
+        (mkc::MKEY_7_0, tag.into()),
+    ] {
+        field.set(&mut context, value);
+    }
+    KeyChange {
+        flags: flag::MUST_BE_FREE,
+        mask: 1 | 1 << 6 | 1 << 13 | 1 << 14 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29,
+        context,
+        window: Some((below, address)),
+    }
+}
+
+/// An invalidation by a queue pair, which keeps the key's low byte.
+fn invalidate(tag: u8) -> KeyChange {
+    let mut context = [0; 64];
+    for (field, value) in [(mkc::FREE, 1), (mkc::QPN, ANY), (mkc::MKEY_7_0, tag.into())] {
+        field.set(&mut context, value);
+    }
+    KeyChange {
+        flags: flag::CHECK_QPN,
+        mask: 1 << 13 | 1 << 14 | 1 << 29,
+        context,
+        window: None,
+    }
+}
+
+#[test]
+fn a_window_is_bound_and_taken_back_by_its_own_queue_pair() -> Result<(), Status> {
+    let mut world = world()?;
+    let [own, other] = world.queue_pairs;
+    let functions = &mut world.functions;
+    let bound = bind(world.region, START + 16, 64, 1, own, 0x33);
+    assert_eq!(apply(functions, 0, own, world.window, &bound), Ok(()));
+    let key = world.window & !0xff | 0x33;
+    let found = functions[0].objects.mkeys.get(key >> 8)?;
+    assert!(!found.is_free() && found.covers(START + 16, 64) && !found.covers(START, 17));
+    assert!(found.is_for(own) && !found.is_for(other));
+    let refused = Err(Syndrome::MwBind);
+    for (name, qpn, key, change) in [
+        ("bound already", own, key, bound.clone()),
+        ("its old key", own, world.window, invalidate(0x33)),
+        ("another queue pair", other, key, invalidate(0x33)),
+        ("no such key", own, key + 0x10_0000, invalidate(0x33)),
+        ("a region", own, world.region, invalidate(REGION as u8)),
+    ] {
+        assert_eq!(apply(functions, 0, qpn, key, &change), refused, "{name}");
+    }
+    assert_eq!(apply(functions, 0, own, key, &invalidate(0x33)), Ok(()));
+    assert!(functions[0].objects.mkeys.get(key >> 8)?.is_free());
+    assert_eq!(
+        apply(functions, 0, own, key, &bound),
+        Ok(()),
+        "bound once more, by the key that it has"
+    );
+    assert!(functions[0].report.take().is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_window_lies_in_its_region_and_gives_no_more_than_that() -> Result<(), Status> {
+    let mut world = world()?;
+    let [own, _] = world.queue_pairs;
+    let bind = |below, address, length, writes| bind(below, address, length, writes, own, 0x33);
+    let refused = Err(Syndrome::MwBind);
+    for (name, change, expected) in [
+        ("behind", bind(world.region, START + 1, LENGTH, 1), refused),
+        ("before", bind(world.region, START - 1, 2, 1), refused),
+        ("writes", bind(world.read_only, START, 8, 1), refused),
+        ("domain", bind(world.foreign, START, 8, 1), refused),
+        ("no region", bind(world.region + 1, START, 8, 1), refused),
+        ("reads", bind(world.read_only, START, 8, 0), Ok(())),
+    ] {
+        let result = apply(&mut world.functions, 0, own, world.window, &change);
+        assert_eq!(result, expected, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_field_that_is_not_modelled_is_told() -> Result<(), Status> {
+    let mut world = world()?;
+    let [own, _] = world.queue_pairs;
+    let mut change = bind(world.region, START, 8, 0, own, 0x33);
+    change.mask |= 1 << 1;
+    assert_eq!(
+        apply(&mut world.functions, 0, own, world.window, &change),
+        Err(Syndrome::MwBind)
+    );
+    let told = world.functions[0].report.take();
+    assert!(told.len() == 1 && told[0].contains("0x2"), "{told:?}");
+    Ok(())
+}

@@ -506,13 +506,17 @@ fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64) 
 /// `request` is where a request is written.
 #[inline(always)]
 unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u32, head: &Head) {
-    let control = Control {
-        opmod_idx_opcode: Be32::new(u32::from(post as u16) << 8 | u32::from(head.opcode)),
-        qpn_ds: Be32::new(qpn | head.units),
-        fm_ce_se_imm: word(Be32::from_bytes(flags.to_ne_bytes()), head.imm),
-    };
-    // SAFETY: by this function's contract.
-    unsafe { request.cast::<Control>().write(control) };
+    let control = request.cast::<Control>().as_ptr();
+    let opmod_idx_opcode = Be32::new(u32::from(post as u16) << 8 | u32::from(head.opcode));
+    let qpn_ds = Be32::new(qpn | head.units);
+    let fm_ce_se = Be32::from_bytes(flags.to_ne_bytes());
+    // SAFETY: by this function's contract. Field by field: as a whole the first two would be put together before they are
+    // written.
+    unsafe {
+        (&raw mut (*control).opmod_idx_opcode).write(opmod_idx_opcode);
+        (&raw mut (*control).qpn_ds).write(qpn_ds);
+        (&raw mut (*control).fm_ce_se_imm).write(word(fm_ce_se, head.imm));
+    }
 }
 
 /// Writes everything of a request but its control segment, and tells what that says. `qpn` is as in the control segment.

@@ -39,7 +39,7 @@ impl Pair {
         Self::on(&context.alloc_pd()?, context.cq(2 * DEPTH), length)
     }
 
-    /// As [`Self::new`], on a parent domain with a thread domain whose rings lie in an arena.
+    /// As [`Self::new`], on a parent domain whose rings lie in an arena.
     ///
     /// # Errors
     /// If the device refuses one of its objects.
@@ -47,7 +47,6 @@ impl Pair {
         let domain = context
             .alloc_pd()?
             .parent_domain()
-            .thread_domain(&context.alloc_td())
             .allocator(Arena::new(vec![0u8; ARENA])?)
             .build()?;
         Self::on(&domain, context.cq(2 * DEPTH).domain(&domain), length)

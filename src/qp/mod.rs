@@ -15,7 +15,7 @@ mod transport;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
@@ -274,6 +274,7 @@ impl<'a> QpBuilder<'a> {
             transport,
             state: AtomicU8::new(QpState::RESET.0 as u8),
             psn: AtomicU32::new(NO_PSN),
+            connected: AtomicBool::new(false),
             told: Mutex::new(None),
             alive: true,
             backing,
@@ -295,6 +296,10 @@ impl<'a> QpBuilder<'a> {
 /// Stands for a packet sequence number that has not been drawn yet; a real one has 24 bits.
 const NO_PSN: u32 = u32::MAX;
 
+/// How far ahead of a connection's the packet sequence numbers of the next one begin. Numbers are compared modulo 2^24, so that up
+/// to half of that is ahead; this is half of that half.
+const PSN_AHEAD: u32 = 1 << 22;
+
 /// What the two halves of a queue pair share.
 pub(crate) struct QpShared {
     handle: QpHandle,
@@ -310,6 +315,10 @@ pub(crate) struct QpShared {
     ///
     /// Relaxed throughout: only the number counts.
     psn: AtomicU32,
+    /// Packets may have been sent that count from there.
+    ///
+    /// Relaxed throughout: as for `psn`.
+    connected: AtomicBool,
     /// This side's end of the path as the peer was told it last.
     told: Mutex<Option<Local>>,
     /// False once the kernel object is gone.
@@ -340,6 +349,19 @@ impl QpShared {
 
     fn tag(&self) -> PdTag {
         self.pd.tag()
+    }
+
+    /// Has the next connection count its packets from further on than this one is likely to have come.
+    ///
+    /// Late packets of this connection are then behind, and passed over. One that were ahead could pass for an acknowledgement
+    /// of what is under way: soft-RoCE lets it complete that (`check_psn` in `drivers/infiniband/sw/rxe/rxe_comp.c`).
+    fn start_ahead(&self) {
+        let psn = self.psn.load(Ordering::Relaxed);
+        // One that was only told to a peer has no packets.
+        if psn != NO_PSN && self.connected.swap(false, Ordering::Relaxed) {
+            let ahead = psn.wrapping_add(PSN_AHEAD) & 0x00ff_ffff;
+            self.psn.store(ahead, Ordering::Relaxed);
+        }
     }
 
     fn remember(&self, told: Local) {
@@ -463,11 +485,13 @@ impl<T: Transport> Qp<T> {
     /// `ibv_modify_qp(3)`.
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         self.shared.modify(attr)?;
+        if attr.state == Some(QpState::RTS) {
+            self.shared.connected.store(true, Ordering::Relaxed);
+        }
         if attr.state == Some(QpState::RESET) {
             let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
             self.shared.backing.reset(send, recv);
-            // A new connection starts elsewhere, so that late packets of the old one are none of its own.
-            self.shared.psn.store(NO_PSN, Ordering::Relaxed);
+            self.shared.start_ahead();
         }
         Ok(())
     }

@@ -55,8 +55,8 @@ pub(crate) struct SendQueue {
     layout: SendLayout,
     /// How far the device was told of.
     at: Cursor,
-    /// What every request has in `fm_ce_se`, as the device has it.
-    always: u32,
+    /// What every request has in the word of its flags.
+    always: u64,
     /// The place behind the last change to a memory key: the request that begins there waits for it.
     fenced: Option<u64>,
     /// Where the last request was written: in the ring, or in `scratch`.
@@ -145,7 +145,7 @@ impl SendQueue {
             false => unsafe { Own::new(lease.register()) },
         };
         let always = if signal_all { control::CQ_UPDATE } else { 0 };
-        let always = u32::from(always).to_be();
+        let always = flags_word(always);
         Self {
             ring,
             notes: ledger.first(),
@@ -284,7 +284,7 @@ impl SendQueue {
         Some(Prepared {
             place,
             flags: match fenced {
-                true => self.always | u32::from(control::SMALL_FENCE).to_be(),
+                true => self.always | flags_word(control::SMALL_FENCE),
                 false => self.always,
             },
             // The next one has to come here too if this one lies in the scratch space.
@@ -423,7 +423,7 @@ impl SendBatch<'_> {
 /// Where a request is to be written that is not an ordinary one.
 struct Prepared {
     place: NonNull<u8>,
-    flags: u32,
+    flags: u64,
     ordinary_until: u64,
 }
 
@@ -505,17 +505,18 @@ fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64) 
 ///
 /// `request` is where a request is written.
 #[inline(always)]
-unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u32, head: &Head) {
+unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u64, head: &Head) {
     let control = request.cast::<Control>().as_ptr();
     let opmod_idx_opcode = Be32::new(u32::from(post as u16) << 8 | u32::from(head.opcode));
     let qpn_ds = Be32::new(qpn | head.units);
-    let fm_ce_se = Be32::from_bytes(flags.to_ne_bytes());
+    // The word of the flags has the immediate data or key in its other half.
+    let fm_ce_se_imm = flags | word(Be32::ZERO, head.imm);
     // SAFETY: by this function's contract. Field by field: as a whole the first two would be put together before they are
     // written.
     unsafe {
         (&raw mut (*control).opmod_idx_opcode).write(opmod_idx_opcode);
         (&raw mut (*control).qpn_ds).write(qpn_ds);
-        (&raw mut (*control).fm_ce_se_imm).write(word(fm_ce_se, head.imm));
+        (&raw mut (*control).fm_ce_se_imm).write(fm_ce_se_imm);
     }
 }
 
@@ -630,6 +631,11 @@ pub(super) unsafe fn put<T>(at: NonNull<u8>, segment: T) -> NonNull<u8> {
         at.cast::<T>().write_unaligned(segment);
         at.add(size_of::<T>())
     }
+}
+
+/// The word of a request's flags.
+fn flags_word(flags: u8) -> u64 {
+    word(Be32::new(flags.into()), Be32::ZERO)
 }
 
 /// Two fields that one store writes: one of them is 0 in most requests.

@@ -551,9 +551,13 @@ impl Completion {
         self.fields().vendor_err_synd.into()
     }
 
+    /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the entry either.
     #[inline(always)]
     pub(crate) fn byte_len(&self) -> u32 {
-        self.fields().byte_cnt.get()
+        match self.opcode() {
+            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => size_of::<u64>() as u32,
+            _ => self.fields().byte_cnt.get(),
+        }
     }
 
     #[inline(always)]

@@ -133,6 +133,21 @@ fn fields_are_where_the_device_puts_them() {
     assert_eq!(taken.wr_id(), 2);
 }
 
+/// Would catch an atomic operation whose length is what the device left in the entry.
+#[test]
+fn an_atomic_operation_reads_eight_bytes() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut pair = Pair::new(QpType::RC, cap(4, 1, 0), &cq, &cq);
+    for (index, (opcode, bytes)) in [(0x11, 8), (0x12, 8), (0x10, 99)].into_iter().enumerate() {
+        send(&mut pair, 0);
+        let mut entry = completion(cqe::REQ, pair.number, index as u16);
+        entry.sop_drop_qpn = Be32::new(opcode << 24);
+        entry.byte_cnt = Be32::new(99);
+        producer.write(entry);
+        assert_eq!(take(&mut cq).unwrap().byte_len(), bytes);
+    }
+}
+
 /// Would catch nonsense that is taken for a completion, that is not told, or that stops the queue.
 #[test]
 fn nonsense_is_told_once_and_passed_over() {

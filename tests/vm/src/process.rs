@@ -1,10 +1,12 @@
 //! Running a program of the host to its end, with an error that names the command and shows its last words.
 
 use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
@@ -41,6 +43,36 @@ pub(crate) fn end_with_parent(command: &mut Command) {
     // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
+    }
+}
+
+/// Lets the command's process have this file under the number that it has here, and no other process that is started meanwhile.
+pub(crate) fn inherit(command: &mut Command, file: BorrowedFd<'_>) {
+    let number = file.as_raw_fd();
+    // SAFETY: between fork and exec only one system call is made, which is async-signal-safe. In the child the number is that
+    // of the file, which the caller keeps open until the process is started.
+    unsafe {
+        command.pre_exec(move || {
+            let file = BorrowedFd::borrow_raw(number);
+            fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            Ok(())
+        });
+    }
+}
+
+/// How far the command's process steps back behind this one's threads.
+const STEP_BACK: i32 = 5;
+
+/// Has the command's process wait when one of this process's threads wants its CPU. An emulated CPU is always busy, and the
+/// software adapter is asked by a driver that waits for 100 ms at most (`TEST_WC_POLLING_MAX_TIME`).
+pub(crate) fn step_back(command: &mut Command) {
+    // SAFETY: as in `end_with_parent`.
+    unsafe {
+        command.pre_exec(|| {
+            // The answer may be -1 without an error, and that it fails does no harm.
+            nix::libc::nice(STEP_BACK);
+            Ok(())
+        });
     }
 }
 

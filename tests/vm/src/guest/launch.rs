@@ -1,7 +1,7 @@
 //! Starting QEMU for one run: the run's files, the machine's description, the child process.
 
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::Options;
 use crate::fetch::Parts;
@@ -155,10 +154,6 @@ impl Emulator {
             boot,
             &files.initramfs(),
         )?;
-        if let Some(socket) = &socket {
-            fcntl(socket, FcntlArg::F_SETFD(FdFlag::empty()))
-                .context("passing a socket to QEMU")?;
-        }
         let mut machine = machine(
             parts,
             options,
@@ -185,8 +180,6 @@ impl Emulator {
             model
                 .serve_control(ours)
                 .context("serving the adapter's control channel")?;
-            fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))
-                .context("passing a socket to QEMU")?;
             machine.hca_control = Some(theirs.as_raw_fd());
             adapter = Some(shared);
             // Kept open until QEMU has it.
@@ -202,6 +195,14 @@ impl Emulator {
         // An interrupt from the terminal is for this process, with which the guest ends.
         command.process_group(0);
         process::end_with_parent(&mut command);
+        process::step_back(&mut command);
+        let passed = [
+            socket.as_ref().map(AsFd::as_fd),
+            control.as_ref().map(AsFd::as_fd),
+        ];
+        for file in passed.into_iter().flatten() {
+            process::inherit(&mut command, file);
+        }
         let process = command
             .spawn()
             .with_context(|| format!("starting QEMU: `{}`", process::describe(&command)))?;

@@ -297,9 +297,15 @@ impl SendQueue {
 
     /// Copies the request in the scratch space, if there is one before this place, to the ring's end and on to its start.
     fn look_after_last(&mut self, post: u64) {
-        let Some(first) = self.scratched.take() else {
-            return;
-        };
+        if let Some(first) = self.scratched.take() {
+            self.copy_round(first, post);
+        }
+    }
+
+    /// Copies the blocks of the scratch space to these places.
+    #[cold]
+    #[inline(never)]
+    fn copy_round(&mut self, first: u64, post: u64) {
         for (at, from) in (first..post).zip(&self.scratch) {
             let to = at & self.mask;
             // SAFETY: the masked index is below the count of blocks.

@@ -94,7 +94,7 @@ impl Shadow {
 }
 
 /// The word that the peer's atomics work on: what it surely was, and operations that may have changed it since, in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Word {
     sure: u64,
     maybe: VecDeque<(u32, Atomic)>,

@@ -33,7 +33,7 @@ use crate::support;
     after_help = "Examples:\n  cargo vm test\n  cargo vm test --kernel 6.1 mr::\n  cargo vm test --no-host --kernel latest\n  cargo vm test --hca connectx,roce --kernel 7.2"
 )]
 pub(crate) struct Test {
-    /// A kernel series (6.1, 6.12, 7.2, latest), the path of a system kernel, or all series
+    /// A kernel series (6.1, 6.12, 7.2, latest for the last of these, or another that Debian has), the path of a system kernel, or all series
     #[arg(long, value_name = "K", default_value = "all")]
     kernel: String,
     #[command(flatten)]

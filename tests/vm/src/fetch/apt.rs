@@ -111,6 +111,18 @@ impl Apt {
         Ok(parse_show(&text))
     }
 
+    /// The names of all packages that begin so.
+    ///
+    /// # Errors
+    /// If apt-cache fails.
+    pub(crate) fn names(&self, prefix: &str) -> Result<Vec<String>> {
+        let names = process::output(
+            &format!("looking for {prefix}*"),
+            self.command("apt-cache").args(["pkgnames", prefix]),
+        )?;
+        Ok(names.lines().map(str::to_owned).collect())
+    }
+
     /// Downloads packages into a directory, and gives the files. Those that are there already and whole are not
     /// downloaded again, half ones are continued, and all are checked against the lists.
     ///

@@ -1,4 +1,7 @@
-//! Stock kernels by series: which suite has which, and what to do when the suite has moved on.
+//! Stock kernels by series: which suite has which, and what to do when none has it any more.
+//!
+//! The meta package of a backports suite goes from series to series; the kernels of the series before stay in the suite
+//! for a long time. So a kernel is looked for by its own name, and the meta package is asked only if there is none.
 
 use std::fs;
 
@@ -12,13 +15,14 @@ use crate::kernel::Kernel;
 use crate::store::Store;
 
 /// A kernel series and the suites that are asked for it, in this order.
-struct Series {
-    name: &'static str,
+#[derive(Clone, Copy)]
+struct Series<'a> {
+    name: &'a str,
     suites: &'static [&'static str],
 }
 
 /// The series that the project is tested on, oldest first.
-const SERIES: [Series; 3] = [
+const SERIES: [Series<'static>; 3] = [
     Series {
         name: "6.1",
         suites: &["bookworm"],
@@ -31,6 +35,14 @@ const SERIES: [Series; 3] = [
         name: "7.2",
         suites: &["trixie-backports"],
     },
+];
+
+/// The suites that are asked for any other series.
+const SUITES: [&str; 4] = [
+    "trixie-backports",
+    "trixie",
+    "bookworm-backports",
+    "bookworm",
 ];
 
 /// The package that depends on the newest kernel of a suite.
@@ -65,10 +77,11 @@ pub(crate) fn asked_for(word: &str) -> Vec<&str> {
     }
 }
 
-/// Fetches the kernel of a series, or `latest`; returns at once if it is there.
+/// Fetches the kernel of a series, or `latest`, the last one that the project is tested on; returns at once if it is
+/// there.
 ///
 /// # Errors
-/// If there is no such series, or it cannot be fetched.
+/// If this is no series, or no suite has it, or it cannot be fetched.
 pub(crate) fn ensure(store: &Store, name: &str, progress: &Progress) -> Result<Kernel> {
     let series = find(name)?;
     let stamp = format!("kernels/{}", series.name);
@@ -92,22 +105,32 @@ pub(crate) fn ensure(store: &Store, name: &str, progress: &Progress) -> Result<K
     Ok(fetched.kernel)
 }
 
-fn find(name: &str) -> Result<&'static Series> {
-    let found = if name == "latest" {
+fn find(name: &str) -> Result<Series<'_>> {
+    let known = if name == "latest" {
         SERIES.last()
     } else {
         SERIES.iter().find(|series| series.name == name)
     };
-    found.with_context(|| {
-        let names = asked_for("all");
-        format!(
-            "no kernel series `{name}`: there are {}, latest, and the path of a system kernel",
-            names.join(", ")
-        )
-    })
+    if let Some(series) = known {
+        return Ok(*series);
+    }
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    match name.split_once('.') {
+        Some((major, minor)) if is_number(major) && is_number(minor) => Ok(Series {
+            name,
+            suites: &SUITES,
+        }),
+        _ => {
+            let names = asked_for("all").join(", ");
+            bail!(
+                "no kernel series `{name}`: there are {names}, latest, others that Debian has, such as 7.1, and the path \
+                 of a system kernel"
+            )
+        }
+    }
 }
 
-fn fetch(store: &Store, series: &Series, progress: &Progress) -> Result<Fetched> {
+fn fetch(store: &Store, series: Series<'_>, progress: &Progress) -> Result<Fetched> {
     let choice = choose(store, series, progress)?;
     let wanted = Wanted {
         packages: parts(&choice.apt, &choice.package)?,
@@ -119,10 +142,17 @@ fn fetch(store: &Store, series: &Series, progress: &Progress) -> Result<Fetched>
     let root = store.path(format!("kernels/{}", series.name));
     unpack::all(&files, &root, progress)?;
     fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))?;
-    let kernel = Kernel::in_tree(series.name, &root)?;
-    let moved_on = (!is_of_series(&choice.package, series.name)).then(|| {
+    let of_series = is_of_series(&choice.package, series.name);
+    // Reports say what was tested, not what was asked for.
+    let name = if of_series {
+        series.name
+    } else {
+        series_of(&choice.package).unwrap_or(&choice.package)
+    };
+    let kernel = Kernel::in_tree(name, &root)?;
+    let moved_on = (!of_series).then(|| {
         format!(
-            "suite {} has moved on: asked for Linux {}, taking {}",
+            "suite {} has no Linux {} any more: taking {}",
             choice.suite, series.name, kernel.release
         )
     });
@@ -134,26 +164,31 @@ fn fetch(store: &Store, series: &Series, progress: &Progress) -> Result<Fetched>
     })
 }
 
-/// The first suite that has the series; if none has, the first that has any kernel.
-fn choose(store: &Store, series: &Series, progress: &Progress) -> Result<Choice> {
-    let mut other = None;
+/// The newest kernel of the series in the first suite that has any of it. If none has, what the meta package of the
+/// first suite means, for the series that the project is tested on: it is tested on what Debian has come to then.
+fn choose(store: &Store, series: Series<'_>, progress: &Progress) -> Result<Choice> {
+    let mut suites = Vec::new();
     let mut failures = Vec::new();
     for suite in series.suites {
-        match newest(store, suite, progress) {
-            Ok(choice) if is_of_series(&choice.package, series.name) => return Ok(choice),
-            Ok(choice) => other = other.or(Some(choice)),
+        let found = Apt::open(store, &[suite], progress).and_then(|apt| {
+            let names = apt.names(&format!("linux-image-{}", series.name))?;
+            Ok((apt, newest(&names, series.name).map(str::to_owned)))
+        });
+        match found {
+            Ok((apt, Some(package))) => return choice(apt, suite, &package),
+            Ok((apt, None)) => suites.push((apt, suite)),
             Err(error) => failures.push(format!("{error:#}")),
         }
     }
-    match other {
-        Some(choice) => Ok(choice),
-        None => bail!("no kernel for {}: {}", series.name, failures.join("\n")),
-    }
-}
-
-/// The newest kernel of a suite, by its meta package.
-fn newest(store: &Store, suite: &'static str, progress: &Progress) -> Result<Choice> {
-    let apt = Apt::open(store, &[suite], progress)?;
+    let is_tested = SERIES.iter().any(|known| known.name == series.name);
+    let Some((apt, suite)) = suites.into_iter().next().filter(|_| is_tested) else {
+        let asked = series.suites.join(", ");
+        failures.insert(
+            0,
+            format!("no kernel of series {}: asked {asked}", series.name),
+        );
+        bail!("{}", failures.join("\n"));
+    };
     let meta = apt
         .offered(META_PACKAGE)?
         .with_context(|| format!("suite {suite} has no {META_PACKAGE}"))?;
@@ -163,12 +198,38 @@ fn newest(store: &Store, suite: &'static str, progress: &Progress) -> Result<Cho
         .find(|name| name.starts_with("linux-image-"));
     let package = package
         .with_context(|| format!("{META_PACKAGE} of suite {suite} names no kernel package"))?;
+    choice(apt, suite, &package)
+}
+
+fn choice(apt: Apt, suite: &'static str, package: &str) -> Result<Choice> {
+    let offered = apt
+        .offered(package)?
+        .with_context(|| format!("suite {suite} names {package} but does not have it"))?;
     Ok(Choice {
         apt,
         suite,
-        package,
-        version: meta.version,
+        package: package.to_owned(),
+        version: offered.version,
     })
+}
+
+/// The newest of these packages that is an ordinary kernel of the series: not a cloud or real-time one, not unsigned.
+fn newest<'a>(names: &'a [String], series: &str) -> Option<&'a str> {
+    let version = |name: &str| -> Option<Vec<u64>> {
+        let version = name
+            .strip_prefix("linux-image-")?
+            .strip_suffix("-amd64")?
+            .replace("deb", "")
+            .replace("bpo", "");
+        let parts = version.split(['.', '-', '+', '~']);
+        parts.map(|part| part.parse().ok()).collect()
+    };
+    names
+        .iter()
+        .filter(|name| is_of_series(name, series))
+        .filter_map(|name| Some((version(name)?, name.as_str())))
+        .max()
+        .map(|(_, name)| name)
 }
 
 /// The packages that hold the kernel: newer ones split it into an image, its modules, and the list of built-in ones.
@@ -191,10 +252,16 @@ fn parts(apt: &Apt, package: &str) -> Result<Vec<String>> {
 
 /// Whether a package such as `linux-image-6.12.95+deb12-amd64` is of the series `6.12`.
 fn is_of_series(package: &str, series: &str) -> bool {
-    let rest = package
-        .strip_prefix("linux-image-")
-        .and_then(|version| version.strip_prefix(series));
-    rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
+    series_of(package) == Some(series)
+}
+
+/// The series of a kernel's package: `6.12` for `linux-image-6.12.95+deb12-amd64`.
+fn series_of(package: &str) -> Option<&str> {
+    let version = package.strip_prefix("linux-image-")?;
+    let minor = version.find('.')? + 1;
+    let digits = version[minor..].bytes().take_while(u8::is_ascii_digit);
+    let end = minor + digits.count();
+    version.get(..end).filter(|_| end > minor)
 }
 
 #[cfg(test)]
@@ -210,9 +277,34 @@ mod tests {
     }
 
     #[test]
-    fn latest_is_the_last_series_and_others_are_refused() {
+    fn the_newest_ordinary_kernel_of_a_series_is_taken() {
+        let names = [
+            "linux-image-7.2.9+deb13-amd64",
+            "linux-image-7.2.12+deb13-cloud-amd64",
+            "linux-image-7.2.12+deb13-rt-amd64",
+            "linux-image-7.2.12+deb13-amd64-unsigned",
+            "linux-image-7.2.11+deb13-amd64",
+            "linux-image-7.20.1+deb13-amd64",
+            "linux-image-7.3.4+deb13-amd64",
+        ]
+        .map(str::to_owned);
+        assert_eq!(
+            newest(&names, "7.2"),
+            Some("linux-image-7.2.11+deb13-amd64")
+        );
+        assert_eq!(newest(&names, "7.1"), None);
+        let old = [
+            "linux-image-6.1.0-9-amd64".to_owned(),
+            "linux-image-6.1.0-50-amd64".to_owned(),
+        ];
+        assert_eq!(newest(&old, "6.1"), Some("linux-image-6.1.0-50-amd64"));
+    }
+
+    #[test]
+    fn latest_is_the_last_series_and_what_is_none_is_refused() {
         assert_eq!(find("latest").map(|series| series.name).ok(), Some("7.2"));
-        let error = find("5.10")
+        assert_eq!(find("5.10").map(|series| series.name).ok(), Some("5.10"));
+        let error = find("newest")
             .err()
             .map(|error| error.to_string())
             .unwrap_or_default();

@@ -64,6 +64,10 @@ pub(crate) const FOR_MLX5: [Wanted; 3] = [
     required("mlx5_ib"),
 ];
 
+/// What the guest loads besides if its adapter has InfiniBand ports: their netdevs. It comes last, so that they are there
+/// when it is loaded.
+pub(crate) const FOR_INFINIBAND: [Wanted; 1] = [required("ib_ipoib")];
+
 /// A module, ready to be loaded.
 #[derive(Debug)]
 pub(crate) struct Module {

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use super::Options;
 use crate::fetch::Parts;
-use crate::hca;
+use crate::hca::{self, Hca};
 use crate::initramfs::{self, Boot};
 use crate::process;
 use crate::qemu::{Machine, Share};
@@ -150,7 +150,7 @@ impl Emulator {
         initramfs::write(
             store,
             parts,
-            options.hca.is_some(),
+            &options.hca.as_ref().map(Hca::modules).unwrap_or_default(),
             boot,
             &files.initramfs(),
         )?;

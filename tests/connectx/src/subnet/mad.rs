@@ -174,11 +174,6 @@ impl<'a> Request<'a> {
         packet
     }
 
-    /// The packet with the one record that was asked for, or the answer to a change.
-    pub(super) fn answered(&self, method: Method, record: &[u8]) -> [u8; mad::LENGTH] {
-        self.with_records(method, record)
-    }
-
     /// The packet with all records that were found, each of so many bytes, as the only one of its transfer.
     ///
     /// # Errors
@@ -197,7 +192,7 @@ impl<'a> Request<'a> {
         if content.len() > mad::LENGTH - mad::DATA {
             return Err(Status::NoResources);
         }
-        let mut packet = self.with_records(Method::GetTable, &content);
+        let mut packet = self.answered(Method::GetTable, &content);
         let carried = content.len() + mad::DATA - mad::SA_HEADER;
         for (field, value) in [
             (mad::RMPP_VERSION, 1),
@@ -213,7 +208,8 @@ impl<'a> Request<'a> {
         Ok(packet)
     }
 
-    fn with_records(&self, method: Method, content: &[u8]) -> [u8; mad::LENGTH] {
+    /// The packet with what was asked for, or what a change has come to.
+    pub(super) fn answered(&self, method: Method, content: &[u8]) -> [u8; mad::LENGTH] {
         let mut packet = *self.packet;
         mad::METHOD.set(&mut packet, method.of_answer());
         mad::STATUS.set(&mut packet, 0);
@@ -227,7 +223,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Values of selectors.
+/// What selectors say: more than the value, less, or just that.
 pub(super) const GREATER: u64 = 0;
 pub(super) const LESS: u64 = 1;
 pub(super) const EXACTLY: u64 = 2;

@@ -6,6 +6,7 @@
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use cpio::newc::{Builder, trailer};
@@ -78,6 +79,9 @@ fn kept_modules(store: &Store, parts: &Parts, wanted: &[Wanted]) -> Result<PathB
         key.finish()
     );
     let path = store.path(name);
+    // Guests that boot at the same time want the same one.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if !path.is_file() {
         store.directory("initramfs")?;
         let modules = Modules::read(&parts.kernel.modules)?.in_order(wanted)?;

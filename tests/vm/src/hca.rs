@@ -101,11 +101,6 @@ impl Hca {
         self.functions.unwrap_or(1)
     }
 
-    /// Whether its guests cannot reach each other by the adapter's own netdevs.
-    pub(crate) fn needs_wire(&self) -> bool {
-        self.guests > 1 && self.port == PortKind::InfiniBand
-    }
-
     /// The modules that a guest needs for it.
     pub(crate) fn modules(&self) -> Vec<Wanted> {
         let further: &[Wanted] = match self.port {

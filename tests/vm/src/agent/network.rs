@@ -118,10 +118,6 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
 /// addresses to another off the wire.
 fn lay_out_adapter(functions: u16, guest: u16) -> Result<()> {
     run("ip link set lo up")?;
-    if let Some(wire) = wire() {
-        run(&format!("ip addr add 10.8.0.{}/24 dev {wire}", guest + 1))?;
-        run(&format!("ip link set {wire} up"))?;
-    }
     let wanted = usize::from(functions);
     wait_for("the adapter's devices", || devices().count() == wanted)?;
     for number in 0..functions {
@@ -173,16 +169,6 @@ fn is_infiniband(device: &str) -> bool {
 fn wait_for_link(ip: &str, netdev: &str) -> Result<()> {
     wait_for(&format!("{netdev}'s link"), || {
         run(&format!("{ip} link show {netdev}")).is_ok_and(|link| link.contains("LOWER_UP"))
-    })
-}
-
-/// The netdev of the wire to another guest.
-fn wire() -> Option<String> {
-    let netdevs = fs::read_dir("/sys/class/net").ok()?.flatten();
-    let mut names = netdevs.map(|netdev| netdev.file_name().to_string_lossy().into_owned());
-    names.find(|name| {
-        let driver = fs::read_link(format!("/sys/class/net/{name}/device/driver"));
-        driver.is_ok_and(|driver| driver.ends_with("virtio_net"))
     })
 }
 

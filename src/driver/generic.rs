@@ -20,22 +20,26 @@ impl Device {
         command: CreateSrq,
         _buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, u32)> {
+        let lacks = || {
+            self.without_rings(
+                Verb::CreateSrq,
+                "shared receive queues for XRC or tag matching",
+            )
+        };
         let command = match self {
             #[cfg(feature = "rxe")]
             Device::Rxe => CreateSrq {
                 driver: super::rxe::srq_data(),
                 ..command
             },
+            // The kernel's driver asks for the ring before it says whether the device has them.
             #[cfg(feature = "mlx5")]
-            Device::Mlx5(_) => command,
+            Device::Mlx5(_) => return Err(lacks()),
         };
         let handle = fd.execute(&command)?.handle;
         // Whatever becomes of it, it is of no use here.
         let _ = fd.execute(&DestroySrq(handle));
-        Err(self.without_rings(
-            Verb::CreateSrq,
-            "shared receive queues for XRC or tag matching",
-        ))
+        Err(lacks())
     }
 
     /// Creates a work queue; its number comes second.
@@ -45,6 +49,10 @@ impl Device {
         command: CreateWq,
         _buffers: Option<&Buffers>,
     ) -> Result<(WqHandle, u32, RecvQueue)> {
+        #[cfg(feature = "mlx5")]
+        if matches!(self, Device::Mlx5(_)) {
+            return Err(self.without_rings(Verb::CreateWq, "work queues"));
+        }
         let handle = fd.execute(&command)?.handle;
         // As above.
         let _ = fd.execute(&DestroyWq(handle));
@@ -86,6 +94,11 @@ impl Device {
         fd: &CommandFd,
         command: &CreateXrcTarget,
     ) -> Result<(QpHandle, u32)> {
+        // The kernel's driver asks for rings even of a target, which has none.
+        #[cfg(feature = "mlx5")]
+        if matches!(self, Device::Mlx5(_)) {
+            return Err(self.lacks(Verb::CreateQp, "targets of XRC domains"));
+        }
         fd.execute(command)
     }
 

@@ -1,16 +1,19 @@
 //! The device or its network goes away while it is in use.
 //!
-//! rxe has no way to take a device from its users (`disassociate_ucontext`): the kernel makes whoever removes it wait
-//! until the last user has closed it, and it works until then. So what is tested is that users can go on and go away,
-//! and that the removal comes to its end.
+//! Up to Linux 7.2, rxe has no way to take a device from its users (`disassociate_ucontext`): the kernel makes whoever
+//! removes it wait until the last user has closed it, and it works until then. So what is tested is that users can go on
+//! and go away, and that the removal comes to its end. From 7.3 on the device goes at once, and users get errors.
 
 use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
-use uverbs::{ConnectOptions, QpState, Rc, WcStatus};
+use uverbs::{
+    AsyncEventType, AsyncEvents, CompletionChannel, ConnectOptions, Context, Errno, PostError,
+    QpState, Rc, WcStatus,
+};
 
 use crate::common::device::{OwnDevice, run};
-use crate::common::{Pair, Result, Setup, completion, only_on_rxe, role, test, until};
+use crate::common::{Pair, Result, Setup, completion, kernel, only_on_rxe, role, test, until};
 use crate::talk::{self, same};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -35,14 +38,54 @@ fn start_removal(device: &OwnDevice) -> Result<Child> {
         .spawn()?)
 }
 
+/// Whether the kernel takes soft-RoCE's devices from their users.
+fn takes_devices() -> bool {
+    kernel() >= (7, 3)
+}
+
+/// A device in use and all that is open on it.
+struct InUse {
+    device: OwnDevice,
+    context: Context,
+    channel: CompletionChannel,
+    pair: Pair<Rc>,
+    events: AsyncEvents,
+}
+
+impl InUse {
+    fn new() -> Result<Self> {
+        let device = OwnDevice::new()?;
+        let context = device.open()?;
+        Ok(Self {
+            channel: context.create_channel()?,
+            pair: Pair::connected_on(&context, &Setup::default())?,
+            events: context.async_events()?,
+            context,
+            device,
+        })
+    }
+}
+
+/// Waits until a removal is done, which must be well.
+fn ends_well(mut removal: Child) -> Result {
+    role::await_end(&mut removal)?;
+    same(
+        "whether the removal succeeded",
+        removal.wait()?.success(),
+        true,
+    )
+}
+
 /// Catches a call or a drop that hangs while the device is going, and a descriptor that stays open and blocks the removal.
 fn the_device_is_removed_in_use() -> Result {
     only_on_rxe("here soft-RoCE's device or its network interface goes")?;
-    let device = OwnDevice::new()?;
-    let context = device.open()?;
-    let channel = context.create_channel()?;
-    let mut pair = Pair::<Rc>::connected_on(&context, &Setup::default())?;
-    let events = context.async_events()?;
+    let InUse {
+        device,
+        context,
+        channel,
+        mut pair,
+        events,
+    } = InUse::new()?;
     let mut removal = start_removal(&device)?;
     // Removal has begun when the device cannot be opened any more.
     let open = || uverbs::open(&device.name).map(drop).err();
@@ -52,28 +95,69 @@ fn the_device_is_removed_in_use() -> Result {
         // Nothing is missing in this library or the kernel.
         crate::limits::says(&error, &["it is being removed"])?;
     }
-    // What is open goes on, or fails with an error that says so. Nothing waits.
-    match talk::writes(&mut pair) {
-        Ok(()) => {}
-        Err(error) => println!("while the device goes: {error}"),
+    if takes_devices() {
+        ends_well(removal)?;
+        is_gone(&context, &channel, &mut pair, &events)?;
+        drop((pair, events, channel, context));
+    } else {
+        // What is open goes on, or fails with an error that says so. Nothing waits.
+        match talk::writes(&mut pair) {
+            Ok(()) => {}
+            Err(error) => println!("while the device goes: {error}"),
+        }
+        while events.try_next()?.is_some() {}
+        same("an event", channel.try_next()?, None)?;
+        drop((pair, events, channel));
+        same(
+            "the removal's end, with a context open",
+            removal.try_wait()?,
+            None,
+        )?;
+        drop(context);
+        ends_well(removal)?;
     }
-    while events.try_next()?.is_some() {}
-    same("an event", channel.try_next()?, None)?;
-    drop((pair, events, channel));
-    same(
-        "the removal's end, with a context open",
-        removal.try_wait()?,
-        None,
-    )?;
-    drop(context);
-    role::await_end(&mut removal)?;
-    same(
-        "whether the removal succeeded",
-        removal.wait()?.success(),
-        true,
-    )?;
-    let gone = open().ok_or("the device is still there")?;
-    same("the kind", gone.io_kind(), std::io::ErrorKind::NotFound)
+    let error = open().ok_or("the device is still there")?;
+    same("the kind", error.io_kind(), std::io::ErrorKind::NotFound)
+}
+
+/// Fails unless whatever needs the device says that it is gone, and the event of it has come.
+fn is_gone(
+    context: &Context,
+    channel: &CompletionChannel,
+    pair: &mut Pair<Rc>,
+    events: &AsyncEvents,
+) -> Result {
+    let mut fatal = false;
+    let last = loop {
+        match events.try_next() {
+            Ok(Some(event)) => fatal |= event.kind == AsyncEventType::DEVICE_FATAL,
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    same("whether the event came", fatal, true)?;
+    let mut batch = pair.a.qp.send();
+    batch.write_inline(b"to nobody", pair.b.mr.remote())?;
+    match batch.ring() {
+        Err(PostError::Doorbell(Errno::IO)) => {}
+        other => return Err(format!("a doorbell without a device: {other:?}").into()),
+    }
+    let errors = [
+        ("events", last),
+        ("a channel", channel.try_next().err()),
+        ("a query", context.query_device().err()),
+        ("a PD", context.alloc_pd().err()),
+        ("a state", pair.a.qp.query().err()),
+    ];
+    for (what, error) in errors {
+        match error {
+            Some(error) if error.is_device_gone() => {}
+            // Events that are all read may also just stop.
+            None if what == "events" => {}
+            other => return Err(format!("{what} without a device: {other:?}").into()),
+        }
+    }
+    Ok(())
 }
 
 /// Catches a request that never completes while the network is down, and a queue pair that is of no use afterwards.

@@ -1,5 +1,6 @@
 //! What soft-RoCE does not have: the command reaches the kernel, its refusal says what is missing, and nothing is left
-//! behind or broken. Where a kernel's rxe has learnt it, the test fails and is to be made a real one.
+//! behind or broken. Where a kernel's rxe has learnt it, the test fails and is to be made a real one. And what the adapter
+//! has, or may have, and this library's mlx5 driver not yet: it is refused by name.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -18,28 +19,43 @@ use crate::support::{Pair, Result, fail, ignore, open, same, test};
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 13] = [
+    let everywhere: [Named; 4] = [
+        ("lacking::device_memory", device_memory),
+        ("lacking::rate_limit", rate_limit),
+        ("lacking::null_mr", null_mr),
+        ("lacking::implicit_on_demand", implicit_on_demand),
+    ];
+    let on_mlx5: [Named; 4] = [
+        ("lacking::xrc_on_mlx5", xrc_on_mlx5),
+        ("lacking::raw_packets_on_mlx5", raw_packets_on_mlx5),
+        ("lacking::work_queues_on_mlx5", work_queues_on_mlx5),
+        ("lacking::tag_matching_on_mlx5", tag_matching_on_mlx5),
+    ];
+    let on_rxe: [Named; 9] = [
         ("lacking::xrc", xrc),
         ("lacking::raw_packets", raw_packets),
-        ("lacking::device_memory", device_memory),
         ("lacking::work_queues", work_queues),
         ("lacking::tag_matching", tag_matching),
         ("lacking::cq_flags", cq_flags),
         ("lacking::clock", clock),
         ("lacking::flow_steering", flow_steering),
         ("lacking::counters", counters),
-        ("lacking::rate_limit", rate_limit),
-        ("lacking::null_mr", null_mr),
-        ("lacking::implicit_on_demand", implicit_on_demand),
         ("lacking::ece", ece),
     ];
-    let on_rxe = |(name, run): Named| {
+    let mut trials: Vec<Trial> = everywhere.map(|(name, run)| test(name, run)).into();
+    trials.extend(on_rxe.map(|(name, run)| {
         test(name, move || match device().is_rxe() {
             true => run(),
             false => ignore("the adapter has, or lacks, other things than soft-RoCE"),
         })
-    };
-    tests.map(on_rxe).into()
+    }));
+    trials.extend(on_mlx5.map(|(name, run)| {
+        test(name, move || match device().is_mlx5() {
+            true => run(),
+            false => ignore("soft-RoCE lacks other things than the adapter's driver"),
+        })
+    }));
+    trials
 }
 
 /// Fails unless the kernel has refused because something is missing, by one of its errnos for that.
@@ -57,7 +73,7 @@ fn refused<T>(result: uverbs::Result<T>, what: &str) -> Result {
 #[track_caller]
 fn missing<T>(result: uverbs::Result<T>, what: &str) -> Result<Error> {
     let Err(error) = result else {
-        return fail(format!("rxe has {what} here"));
+        return fail(format!("the device has {what} here"));
     };
     println!("{what}: {error}");
     match error.cause() {
@@ -260,4 +276,74 @@ fn ece() -> Result {
     missing(pair.a.query_ece(), "ECE")?;
     missing(pair.a.set_ece(Ece::default()), "ECE")?;
     Ok(())
+}
+
+/// Fails unless it was refused by this library, because its driver lacks something, and leaves its parents free.
+fn lacks_rings<T>(result: uverbs::Result<T>, what: &str) -> Result {
+    let error = missing(result, what)?;
+    same(error.errno(), None, "the kernel's errno")?;
+    let said = error.to_string();
+    same(said.contains("lacks their rings"), true, &said)
+}
+
+/// Catches a domain that cannot be had although it has no rings, and an initiator or a receive queue without rings.
+fn xrc_on_mlx5() -> Result {
+    let context = open()?;
+    let has = context
+        .query_device()?
+        .capabilities
+        .contains(DeviceCapFlags::XRC);
+    same(has, true, "the capability")?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    lacks_rings(
+        pd.qp(&cq).create_any(QpType::XRC_SEND),
+        "the initiator of XRC",
+    )?;
+    let domain = context.open_xrcd()?;
+    lacks_rings(
+        pd.srq(16).xrc(&domain, &cq).create(),
+        "queues of the domain",
+    )?;
+    let error = missing(domain.create_target(), "a target of the domain")?;
+    same(error.errno(), None, "the kernel's errno")?;
+    domain.close()?;
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches a queue pair whose receives would lie where nobody looks.
+fn raw_packets_on_mlx5() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    lacks_rings(
+        pd.qp(&cq).create_any(QpType::RAW_PACKET),
+        "raw packet queue pairs",
+    )?;
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches a work queue that leaves a count on its PD or CQ, and one that is refused as if an argument were wrong.
+fn work_queues_on_mlx5() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    lacks_rings(pd.wq(&cq, 16).create(), "work queues")?;
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
+}
+
+/// Catches a tag-matching queue that is made as an ordinary one, and one that is refused as if an argument were wrong.
+fn tag_matching_on_mlx5() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    lacks_rings(
+        pd.srq(16).tag_matching(&cq, 8).create(),
+        "queues with tag matching",
+    )?;
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
 }

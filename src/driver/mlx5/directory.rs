@@ -10,11 +10,11 @@
 //! Completions outlive what they are of. A number is given to another queue pair only when the poller has passed
 //! everything that the last one reported, and what a queue pair reported before a reset is passed over.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::entries::Entries;
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
+use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// What a queue pair reports to a completion queue.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,8 @@
 //! Everything is an atomic, so that a device that reports nonsense spoils ids and not memory.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// What is noted of a send request.
 #[derive(Debug, Default)]

@@ -24,6 +24,7 @@ mod qp;
 mod recv;
 mod send;
 mod srq;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod uar;

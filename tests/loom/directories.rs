@@ -1,0 +1,185 @@
+//! Completion queues: one thread creates, resets and destroys queue pairs, another polls.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use loom::thread;
+
+use crate::directory::{Change, Directory, Receiver, Registration, Reporter};
+use crate::entries::Entries;
+use crate::ledger::SendLedger;
+use crate::test;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("queue_pairs::the_poller_knows_who_reports", created),
+        test("queue_pairs::a_reset_divides_the_completions", reset),
+        test("queue_pairs::completions_outlive_them", destroyed),
+    ]
+}
+
+/// A poller that does with the directory what the driver's does (`src/driver/mlx5/cq.rs`).
+struct Poller {
+    directory: Arc<Directory>,
+    entries: Entries,
+    next: u32,
+    version: u64,
+    /// By their numbers.
+    reporters: Vec<Option<Known>>,
+}
+
+struct Known {
+    ledger: Arc<SendLedger>,
+    forget_until: u32,
+    leave_at: Option<u32>,
+}
+
+/// What became of an entry.
+#[derive(Debug, PartialEq)]
+enum Taken {
+    /// It is of the request with this id.
+    Completion(u64),
+    /// It is of before a reset.
+    Forgotten,
+}
+
+impl Poller {
+    fn new(directory: &Arc<Directory>, entries: &Entries) -> Self {
+        Self {
+            directory: Arc::clone(directory),
+            entries: entries.clone(),
+            next: 0,
+            version: 0,
+            reporters: Vec::new(),
+        }
+    }
+
+    /// Waits for the next entry and takes it.
+    fn take(&mut self) -> Taken {
+        let index = self.next;
+        while !self.entries.is_valid(index) {
+            thread::yield_now();
+        }
+        self.next += 1;
+        if self.version != self.directory.version() {
+            self.catch_up();
+        }
+        let number = self.entries.number(index) as usize;
+        let known = self.reporters.get(number).and_then(Option::as_ref);
+        let known = known.unwrap_or_else(|| panic!("entry {index}: nobody has number {number}"));
+        let taken = if index < known.forget_until {
+            Taken::Forgotten
+        } else {
+            Taken::Completion(known.ledger.finish(0).0)
+        };
+        self.directory.consumed(self.next);
+        self.settle();
+        taken
+    }
+
+    fn catch_up(&mut self) {
+        let (version, changes) = self.directory.changes();
+        self.version = version;
+        for change in changes {
+            match change {
+                Change::Set {
+                    number,
+                    reporter,
+                    forget_until,
+                } => {
+                    let number = number as usize;
+                    if number >= self.reporters.len() {
+                        self.reporters.resize_with(number + 1, || None);
+                    }
+                    self.reporters[number] = reporter.send.map(|ledger| Known {
+                        ledger,
+                        forget_until: forget_until.unwrap_or(0),
+                        leave_at: None,
+                    });
+                }
+                Change::Remove { number, until } => {
+                    if let Some(Some(known)) = self.reporters.get_mut(number as usize) {
+                        known.leave_at = Some(until);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the numbers back that nothing in the ring is of any more.
+    fn settle(&mut self) {
+        let next = self.next;
+        for (number, known) in self.reporters.iter_mut().enumerate() {
+            let leaves = |known: &mut Known| known.leave_at.is_some_and(|at| at <= next);
+            if known.take_if(leaves).is_some() {
+                self.directory.lock().free(number as u32);
+            }
+        }
+    }
+}
+
+/// A reporter whose requests all have this id.
+fn reporter(id: u64) -> Reporter {
+    let ledger = SendLedger::new(1);
+    ledger.note(0).write(id, 1);
+    Reporter {
+        send: Some(Arc::new(ledger)),
+        recv: Receiver::None,
+    }
+}
+
+fn register(directory: &Arc<Directory>, id: u64) -> Registration {
+    Registration::new(directory, directory, reporter(id)).unwrap()
+}
+
+/// Would catch a completion that the poller sees before it can see whose it is.
+fn created() {
+    let entries = Entries::new();
+    let directory = Arc::new(Directory::new(entries.clone()));
+    let mut poller = Poller::new(&directory, &entries);
+    let poller = thread::spawn(move || {
+        let taken = [poller.take(), poller.take()];
+        assert_eq!(taken, [Taken::Completion(7), Taken::Completion(8)]);
+    });
+    let first = register(&directory, 7);
+    entries.write(0, first.number());
+    let second = register(&directory, 8);
+    assert_ne!(first.number(), second.number());
+    entries.write(1, second.number());
+    poller.join().unwrap();
+}
+
+/// Would catch a completion of before a reset that is taken for one of a new request, and a new one that is passed over.
+fn reset() {
+    let entries = Entries::new();
+    let directory = Arc::new(Directory::new(entries.clone()));
+    let queue_pair = register(&directory, 7);
+    entries.write(0, queue_pair.number());
+    let mut poller = Poller::new(&directory, &entries);
+    let poller = thread::spawn(move || {
+        let taken = poller.take();
+        let is_right = matches!(taken, Taken::Completion(7) | Taken::Forgotten);
+        assert!(is_right, "of before the reset: {taken:?}");
+        assert_eq!(poller.take(), Taken::Completion(8), "of after it");
+    });
+    queue_pair.replace(reporter(8));
+    entries.write(1, queue_pair.number());
+    poller.join().unwrap();
+}
+
+/// Would catch a number that another queue pair has while a completion of the one before is in the ring.
+fn destroyed() {
+    let entries = Entries::new();
+    let directory = Arc::new(Directory::new(entries.clone()));
+    let mut poller = Poller::new(&directory, &entries);
+    let poller = thread::spawn(move || {
+        let taken = [poller.take(), poller.take()];
+        assert_eq!(taken, [Taken::Completion(7), Taken::Completion(8)]);
+    });
+    let first = register(&directory, 7);
+    entries.write(0, first.number());
+    drop(first);
+    let second = register(&directory, 8);
+    entries.write(1, second.number());
+    poller.join().unwrap();
+}

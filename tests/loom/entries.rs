@@ -1,0 +1,42 @@
+//! The entries of a completion queue, as the directory looks at them: whether the device has written one, and the number
+//! in it. The ring is so long that it does not wrap.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU32, Ordering};
+
+/// How many entries there are.
+const COUNT: usize = 4;
+
+/// No entry yet.
+const NONE: u32 = u32::MAX;
+
+/// The entries; its clones are of the same ring.
+#[derive(Clone, Debug)]
+pub(crate) struct Entries(Arc<[AtomicU32; COUNT]>);
+
+impl Entries {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(std::array::from_fn(|_| AtomicU32::new(NONE))))
+    }
+
+    /// What the device does.
+    pub(crate) fn write(&self, index: u32, number: u32) {
+        self.0[index as usize].store(number, Ordering::Release);
+    }
+
+    fn load(&self, index: u32) -> u32 {
+        match self.0.get(index as usize) {
+            Some(entry) => entry.load(Ordering::Acquire),
+            None => NONE,
+        }
+    }
+
+    pub(crate) fn is_valid(&self, index: u32) -> bool {
+        self.load(index) != NONE
+    }
+
+    pub(crate) fn number(&self, index: u32) -> u32 {
+        self.load(index)
+    }
+}

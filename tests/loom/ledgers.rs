@@ -1,0 +1,158 @@
+//! Queues: one thread posts, others poll.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use loom::thread;
+
+use crate::device::{Device, Places};
+use crate::ledger::{RecvLedger, SendLedger, SrqLedger};
+use crate::sync::Ordering;
+use crate::test;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("sends::each_completion_has_its_own_id", sends),
+        test("sends::unsignaled_requests_are_finished_too", unsignaled),
+        test("receives::each_completion_has_its_own_id", receives),
+        test("shared_receives::no_element_is_lost_or_doubled", shared),
+    ]
+}
+
+/// Requests that are posted over a ring of [`RING`].
+const REQUESTS: u32 = 3;
+const RING: u32 = 2;
+
+fn id(index: u32) -> u64 {
+    100 + u64::from(index)
+}
+
+/// A ledger as its poster and its poller use it.
+struct Queue<L> {
+    ledger: L,
+    done: fn(&L) -> u32,
+    note: fn(&L, u32),
+    finish: fn(&L, u32) -> u64,
+    /// Of so many requests one completion tells.
+    signaled: u32,
+}
+
+impl<L: Send + Sync + 'static> Queue<L> {
+    /// How many requests are posted, or finished, when there have been so many doorbells or completions.
+    fn requests(&self, doorbells: u32) -> u32 {
+        REQUESTS.min(doorbells * self.signaled)
+    }
+
+    /// Has one thread post and another poll.
+    fn run(self) {
+        let shared = Arc::new((self, Device::default(), Places::<{ RING as usize }>::new()));
+        let poller = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (queue, device, places) = &*shared;
+                for seen in 0..REQUESTS.div_ceil(queue.signaled) {
+                    device.wait(seen);
+                    let end = queue.requests(seen + 1);
+                    for index in queue.requests(seen)..end {
+                        assert_eq!(places.read(index), id(index));
+                    }
+                    assert_eq!((queue.finish)(&queue.ledger, end - 1), id(end - 1));
+                }
+            })
+        };
+        let (queue, device, places) = &*shared;
+        for index in 0..REQUESTS {
+            while index.wrapping_sub((queue.done)(&queue.ledger)) == RING {
+                thread::yield_now();
+            }
+            places.write(index, id(index));
+            (queue.note)(&queue.ledger, index);
+            let posted = index + 1;
+            if posted % queue.signaled == 0 || posted == REQUESTS {
+                device.ring(posted.div_ceil(queue.signaled));
+            }
+        }
+        poller.join().unwrap();
+        assert_eq!((queue.done)(&queue.ledger), REQUESTS);
+    }
+}
+
+fn send_queue(signaled: u32) -> Queue<SendLedger> {
+    Queue {
+        ledger: SendLedger::new(RING),
+        done: SendLedger::done,
+        note: |ledger, index| ledger.note(index).write(id(index), index + 1),
+        finish: |ledger, index| ledger.finish(index as u16).0,
+        signaled,
+    }
+}
+
+/// Would catch a place of the ring that is used again while the poller still reads its note, and an id of the request that
+/// comes after.
+fn sends() {
+    send_queue(1).run();
+}
+
+/// Would catch the same where only the last of several requests is reported.
+fn unsignaled() {
+    send_queue(2).run();
+}
+
+/// Would catch what `sends` catches, of a receive queue, whose requests finish one by one.
+fn receives() {
+    let queue = Queue {
+        ledger: RecvLedger::new(RING),
+        done: RecvLedger::done,
+        note: |ledger, index| {
+            // SAFETY: the ledger has `RING` places for ids; the driver's poster relies on as many as its ring has.
+            let place = unsafe { ledger.first().add((index % RING) as usize).as_ref() };
+            place.store(id(index), Ordering::Relaxed);
+        },
+        finish: |ledger, _| ledger.finish(),
+        signaled: 1,
+    };
+    queue.run();
+}
+
+/// Would catch an element of a shared receive queue that is lost or comes twice when two pollers give elements back at once,
+/// and one that is posted again while a poller still reads its note.
+fn shared() {
+    // One element is always the list's end, so two can be posted at a time.
+    let ledger = Arc::new(SrqLedger::new(3));
+    let places = Arc::new(Places::<3>::new());
+    let mut head = 0;
+    let mut post = |value: u32| {
+        let next = loop {
+            match ledger.behind(head) {
+                Some(next) => break next,
+                None => thread::yield_now(),
+            }
+        };
+        let element = head;
+        places.write(element, id(value));
+        ledger.post(element, id(value));
+        head = next;
+        element
+    };
+    assert_eq!([post(0), post(1)], [0, 1]);
+    // The device has finished both, each for a completion queue of its own.
+    let pollers = [0, 1].map(|element| {
+        let (ledger, places) = (Arc::clone(&ledger), Arc::clone(&places));
+        thread::spawn(move || {
+            assert_eq!(places.read(element), id(element));
+            assert_eq!(ledger.finish(element as u16), Some(id(element)));
+        })
+    });
+    // Whichever comes back first is posted behind the element that was the end.
+    assert_eq!(post(2), 2);
+    let again = post(3);
+    assert!(again < 2, "element {again}");
+    for poller in pollers {
+        poller.join().unwrap();
+    }
+    assert_eq!(ledger.done(), 2);
+    // What is free now is the end of the list, and what is posted comes back with its own id.
+    assert_eq!(ledger.behind(1 - again), None);
+    assert_eq!(ledger.finish(2), Some(id(2)));
+    assert_eq!(ledger.finish(again as u16), Some(id(3)));
+}

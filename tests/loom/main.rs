@@ -1,0 +1,48 @@
+//! Posters against pollers, in every order in which threads can see each other's stores.
+//!
+//! What the two share is in two files of the mlx5 driver: the ledgers of the queues, and the directory of a completion
+//! queue. They are compiled here once more, with loom's types where the driver has those of the standard library. loom
+//! runs each model again and again until it has seen all orders, and fails where one of them breaks an assertion or lets
+//! two threads at a place at once that one of them writes.
+//!
+//! A device is played by an atomic: what the poster stores with release at its doorbell, the poller loads with acquire from
+//! the completion. That is what the barriers of the driver make of a real one (`src/driver/mlx5/barrier.rs`).
+
+mod device;
+mod directories;
+#[path = "../../src/driver/mlx5/directory.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod directory;
+mod entries;
+#[path = "../../src/driver/mlx5/ledger.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod ledger;
+mod ledgers;
+mod sync;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() {
+    let mut tests = ledgers::tests();
+    tests.extend(directories::tests());
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
+}
+
+/// A model as a test. It ends by a panic if an order breaks it, which the test runner reports.
+fn test(name: &str, model: fn()) -> Trial {
+    Trial::test(name, move || {
+        let mut builder = loom::model::Builder::new();
+        // Threads are stopped where they need not stop at most this often in one run. More finds little and takes hours.
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+        Ok(())
+    })
+}

@@ -5,10 +5,10 @@
 
 mod cm;
 mod devices;
-mod ethernet;
 mod faults;
 #[path = "../hca/mod.rs"]
 mod hca;
+mod netdev;
 #[path = "../peers/mod.rs"]
 mod peers;
 mod perftest;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         pingpong::tests(),
         perftest::tests(),
         cm::tests(),
-        ethernet::tests(),
+        netdev::tests(),
         faults::tests(),
         tap::tests(),
     ]

@@ -8,7 +8,7 @@ mod hca;
 mod peers;
 
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -36,10 +36,18 @@ fn main() -> ExitCode {
         ("interop_with_our_client", Whose::OurClient),
     ];
     let tests = games.into_iter().flat_map(|(name, whose)| {
-        ["rc", "uc", "ud"].map(|transport| test(format!("{name}::{transport}"), transport, whose))
+        ["rc", "uc", "ud"].map(|transport| {
+            test(format!("{name}::{transport}"), move || {
+                pingpong(transport, whose)
+            })
+        })
     });
-    libtest_mimic::run(&Arguments::from_args(), tests.collect()).exit_code()
+    let tests = tests.chain([test("rping".to_owned(), rping)]).collect();
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
+
+/// The address of the first guest.
+const FIRST: &str = "10.9.0.1";
 
 /// Whose programs play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +60,13 @@ enum Whose {
     OurClient,
 }
 
-fn test(name: String, transport: &'static str, whose: Whose) -> Trial {
+/// A test that says whether there were programs for it.
+fn test(name: String, run: impl Fn() -> Result<bool> + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || match Hca::of_guest() {
         None => Ok(Completion::ignored_with(
             "no adapter here: run `cargo vm test`",
         )),
-        Some(_) => match pingpong(transport, whose) {
+        Some(_) => match run() {
             Ok(true) => Ok(Completion::Completed),
             Ok(false) => Ok(Completion::ignored_with(NO_PROGRAM)),
             Err(error) => Err(error.into()),
@@ -81,7 +90,7 @@ fn pingpong(transport: &str, whose: Whose) -> Result<bool> {
         events: false,
         port: PORT,
     };
-    let serves = std::env::var("VM_GUEST")? == "1";
+    let serves = serves()?;
     let ours = match whose {
         Whose::RdmaCore => false,
         Whose::OurServer => serves,
@@ -94,23 +103,46 @@ fn pingpong(transport: &str, whose: Whose) -> Result<bool> {
     }
     let program = program.filter(|_| ours);
     let mut command = program.unwrap_or_else(|| game.of_rdma_core());
-    command.stdin(Stdio::null());
-    let first = if gid.is_some() {
-        "10.9.0.1"
-    } else {
-        "10.8.0.1"
-    };
-    if serves {
-        let mut server = command.spawn()?;
-        until(|| peers::listens(PORT))?;
-        // Closed when the second guest has seen it.
-        TcpListener::bind((first, READY))?.accept()?;
-        finish(&mut server)?;
-    } else {
-        until(|| Ok(TcpStream::connect((first, READY)).is_ok()))?;
-        finish(&mut command.arg(first).spawn()?)?;
+    if !serves {
+        command.arg(FIRST);
     }
+    play(command, || peers::listens(PORT))?;
     Ok(true)
+}
+
+/// Catches connections that rdma_cm does not make between guests: the paths to the other's port, and messages to its queue
+/// pair 1.
+fn rping() -> Result<bool> {
+    let side = if serves()? { "-s" } else { "-c" };
+    let mut command = Command::new("rping");
+    command.args([side, "-C", "5", "-S", "2000", "-V", "-a", FIRST]);
+    play(command, || {
+        let found = Command::new("rdma")
+            .args(["resource", "show", "cm_id"])
+            .output()?;
+        Ok(String::from_utf8_lossy(&found.stdout).contains("LISTEN"))
+    })?;
+    Ok(true)
+}
+
+/// Whether this is the first guest.
+fn serves() -> Result<bool> {
+    Ok(std::env::var("VM_GUEST")? == "1")
+}
+
+/// Runs this guest's program to its end, that of the second guest when the first guest's is ready.
+fn play(mut command: Command, is_ready: impl FnMut() -> Result<bool>) -> Result {
+    command.stdin(Stdio::null());
+    if serves()? {
+        let mut server = command.spawn()?;
+        until(is_ready)?;
+        // Closed when the second guest has seen it.
+        TcpListener::bind((FIRST, READY))?.accept()?;
+        finish(&mut server)
+    } else {
+        until(|| Ok(TcpStream::connect((FIRST, READY)).is_ok()))?;
+        finish(&mut command.spawn()?)
+    }
 }
 
 fn finish(child: &mut Child) -> Result {

@@ -14,6 +14,7 @@ use crate::object::eq::{self, Event};
 use crate::port::Port;
 use crate::registers::Action;
 use crate::report::Report;
+use crate::subnet::Subnet;
 use crate::tap::Tap;
 
 /// How often requests that wait for something are looked at.
@@ -28,9 +29,12 @@ pub(crate) struct Device {
 impl Device {
     /// A device after power-on.
     pub(crate) fn new(config: &Config, report: &Report, tap: &Tap) -> Self {
-        let functions = (0..config.functions)
-            .map(|index| Function::new(Port::new(config.port, index), report.clone(), tap.clone()))
-            .collect();
+        let subnet = Subnet::default();
+        let function = |index| {
+            let port = Port::new(config.port, index);
+            Function::new(port, subnet.clone(), report.clone(), tap.clone())
+        };
+        let functions = (0..config.functions).map(function).collect();
         Self {
             functions: Mutex::new(functions),
         }

@@ -49,6 +49,9 @@ pub(crate) fn set_port(function: &mut Function, up: bool) {
     const DOWN: u8 = 1;
     const ACTIVE: u8 = 4;
     function.port.is_up = up;
+    if !up {
+        function.subnet.leave_all(&function.port);
+    }
     let mut data = [0; 28];
     // Port 1, in the upper half of the byte.
     data[8] = 1 << 4;

@@ -6,6 +6,7 @@ use crate::layout::{Field, cmd};
 use crate::memory::GuestMemory;
 use crate::port::{Port, PortKind};
 use crate::report::Report;
+use crate::subnet::Subnet;
 use crate::tap::Tap;
 
 /// Bytes of the memory, which begins at address 0.
@@ -14,7 +15,7 @@ const MEMORY: usize = 0x8000;
 /// A function with an InfiniBand port, and no objects.
 pub(crate) fn function() -> Function {
     let port = Port::new(PortKind::InfiniBand, 0);
-    let mut function = Function::new(port, Report::new(false), Tap::default());
+    let mut function = Function::new(port, Subnet::default(), Report::new(false), Tap::default());
     function.memory = GuestMemory::anonymous(0, MEMORY);
     function
 }

@@ -18,6 +18,7 @@ use crate::object::sq::SendQueue;
 use crate::object::srq::SharedReceiveQueue;
 use crate::port::Port;
 use crate::report::Report;
+use crate::subnet::Subnet;
 use crate::table::Table;
 use crate::tap::Tap;
 
@@ -34,6 +35,8 @@ pub(crate) struct Function {
     pub(crate) vectors: Vectors,
     pub(crate) report: Report,
     pub(crate) tap: Tap,
+    /// The subnet of an InfiniBand port.
+    pub(crate) subnet: Subnet,
     pub(crate) faults: Faults,
     pub(crate) started: Instant,
     pub(crate) objects: Objects,
@@ -106,7 +109,7 @@ impl Objects {
 
 impl Function {
     /// A function after power-on.
-    pub(crate) fn new(port: Port, report: Report, tap: Tap) -> Self {
+    pub(crate) fn new(port: Port, subnet: Subnet, report: Report, tap: Tap) -> Self {
         let objects = Objects::new(&port);
         Self {
             port,
@@ -114,6 +117,7 @@ impl Function {
             vectors: Vectors::default(),
             report,
             tap,
+            subnet,
             faults: Faults::default(),
             started: Instant::now(),
             objects,
@@ -125,6 +129,7 @@ impl Function {
     pub(crate) fn reset(&mut self) {
         self.objects = Objects::new(&self.port);
         self.kicked.clear();
+        self.subnet.leave_all(&self.port);
     }
 
     /// Nanoseconds since power-on, the device's clock.

@@ -25,6 +25,7 @@ mod port;
 mod registers;
 mod report;
 mod server;
+mod subnet;
 mod table;
 mod tap;
 mod translate;

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use connectx::{Config, Model, PortKind};
 
+use crate::modules::{FOR_INFINIBAND, FOR_MLX5, Wanted};
+
 /// No guest has room for more.
 const MOST: u16 = 8;
 
@@ -99,9 +101,13 @@ impl Hca {
         self.functions.unwrap_or(1)
     }
 
-    /// Whether its guests cannot reach each other by the adapter's own netdevs.
-    pub(crate) fn needs_wire(&self) -> bool {
-        self.guests > 1 && self.port == PortKind::InfiniBand
+    /// The modules that a guest needs for it.
+    pub(crate) fn modules(&self) -> Vec<Wanted> {
+        let further: &[Wanted] = match self.port {
+            PortKind::InfiniBand => &FOR_INFINIBAND,
+            PortKind::Roce => &[],
+        };
+        FOR_MLX5.iter().chain(further).copied().collect()
     }
 
     /// Its ports in a word.

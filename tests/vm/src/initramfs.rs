@@ -6,13 +6,14 @@
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use cpio::newc::{Builder, trailer};
 use nix::libc::{S_IFDIR, S_IFREG};
 
 use crate::fetch::Parts;
-use crate::modules::{FOR_MLX5, Module, Modules, WANTED, Wanted};
+use crate::modules::{Module, Modules, WANTED, Wanted};
 use crate::store::Store;
 
 /// Changed when the layout of the archive of modules changes, so that kept ones are made anew.
@@ -29,18 +30,17 @@ pub(crate) struct Boot {
     pub(crate) keep: Vec<PathBuf>,
 }
 
-/// Writes the initramfs of one boot, with the modules of mlx5 if these are wanted.
+/// Writes the initramfs of one boot, with these modules besides those that every guest has.
 ///
 /// # Errors
 /// If modules are missing, or a file cannot be read or written.
 pub(crate) fn write(
     store: &Store,
     parts: &Parts,
-    mlx5: bool,
+    further: &[Wanted],
     boot: &Boot,
     to: &Path,
 ) -> Result<()> {
-    let further: &[Wanted] = if mlx5 { &FOR_MLX5 } else { &[] };
     let wanted: Vec<Wanted> = WANTED.iter().chain(further).copied().collect();
     let kept = kept_modules(store, parts, &wanted)?;
     fs::copy(&kept, to)
@@ -79,6 +79,9 @@ fn kept_modules(store: &Store, parts: &Parts, wanted: &[Wanted]) -> Result<PathB
         key.finish()
     );
     let path = store.path(name);
+    // Guests that boot at the same time want the same one.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if !path.is_file() {
         store.directory("initramfs")?;
         let modules = Modules::read(&parts.kernel.modules)?.in_order(wanted)?;

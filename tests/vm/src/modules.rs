@@ -57,12 +57,11 @@ pub(crate) const WANTED: [Wanted; 16] = [
 ];
 
 /// What the guest loads besides if it has an adapter for it.
-pub(crate) const FOR_MLX5: [Wanted; 3] = [
-    // The wire between two guests with InfiniBand ports.
-    required("virtio_net"),
-    required("mlx5_core"),
-    required("mlx5_ib"),
-];
+pub(crate) const FOR_MLX5: [Wanted; 2] = [required("mlx5_core"), required("mlx5_ib")];
+
+/// What the guest loads besides if its adapter has InfiniBand ports: their netdevs. It comes last, so that they are there
+/// when it is loaded.
+pub(crate) const FOR_INFINIBAND: [Wanted; 1] = [required("ib_ipoib")];
 
 /// A module, ready to be loaded.
 #[derive(Debug)]

@@ -60,8 +60,6 @@ pub(crate) struct Machine {
     pub(crate) agent: Option<RawFd>,
     /// The same for the port to the adapter.
     pub(crate) hca_control: Option<RawFd>,
-    /// A wire to another machine: its socket, and whether the other one is to connect there.
-    pub(crate) wire: Option<(PathBuf, bool)>,
     /// Further arguments to `-device`, one for each device.
     pub(crate) devices: Vec<String>,
 }
@@ -127,9 +125,6 @@ impl Machine {
                 arguments.extend(serial_port(id, name, socket));
             }
         }
-        if let Some((socket, serves)) = &self.wire {
-            arguments.extend(network_card(socket, *serves));
-        }
         for device in &self.devices {
             arguments.extend(["-device".to_owned(), device.clone()]);
         }
@@ -191,18 +186,6 @@ impl Share {
     }
 }
 
-/// A network card, with a MAC that tells the two ends apart.
-fn network_card(socket: &Path, serves: bool) -> Vec<String> {
-    let (server, last) = if serves { ("on", 1) } else { ("off", 2) };
-    let path = escaped(socket);
-    words(&[
-        "-netdev",
-        &format!("stream,id=wire,server={server},addr.type=unix,addr.path={path}"),
-        "-device",
-        &format!("virtio-net-pci,netdev=wire,romfile=,mac=02:00:00:00:01:0{last}"),
-    ])
-}
-
 fn serial_port(id: &str, name: &str, socket: RawFd) -> Vec<String> {
     words(&[
         "-chardev",
@@ -240,7 +223,6 @@ mod tests {
             }],
             agent: Some(7),
             hca_control: None,
-            wire: None,
             devices: vec!["edu".to_owned()],
         }
     }

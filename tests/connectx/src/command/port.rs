@@ -4,6 +4,7 @@ use super::Status;
 use crate::function::Function;
 use crate::layout::cmd;
 use crate::layout::port::{pmtu, ptys, pvlc, vport};
+use crate::subnet::MANAGER_LID;
 
 /// "All entries" in place of an index.
 const ALL: u64 = 0xffff;
@@ -51,7 +52,7 @@ pub(super) fn query_context(
         (vport::CAP_MASK1_FIELD_SELECT, CHANGEABLE.into()),
         (vport::LID, port.lid.into()),
         (vport::SUBNET_TIMEOUT, 18),
-        (vport::SM_LID, 1),
+        (vport::SM_LID, MANAGER_LID.into()),
     ] {
         field.set(context, value);
     }
@@ -124,7 +125,7 @@ pub(super) fn query_state(
     Ok(())
 }
 
-/// Answers MAD_IFC with an empty packet: there is no subnet manager and no agent.
+/// Answers MAD_IFC with an empty packet: the port has no agents.
 ///
 /// # Errors
 /// None.

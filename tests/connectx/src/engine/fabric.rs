@@ -1,12 +1,20 @@
 //! The network between the functions: who is meant by an address, and the way there.
 
-use crate::engine::packet::{Answer, Message};
+use crate::engine::cqe::{NetworkHeader, Source};
+use crate::engine::header::{self, Header};
+use crate::engine::packet::{Answer, Message, Operation, Tail};
 use crate::engine::receive;
 use crate::engine::wqe::{AddressVector, Request};
 use crate::function::Function;
 use crate::layout::qpc::{self, path};
 use crate::object::qp::{QueuePair, Transport};
 use crate::port::{Port, PortKind};
+use crate::subnet::{Host, MANAGER_LID};
+
+/// The queue pair of the general services, to which the administrator of a subnet answers too.
+const GENERAL_SERVICES: u32 = 1;
+/// The key of datagrams to it.
+const WELL_KNOWN_Q_KEY: u32 = 0x8001_0000;
 
 /// The first LID of multicast groups.
 const MULTICAST_LID: u16 = 0xc000;
@@ -65,7 +73,7 @@ pub(super) enum Target {
         connected: bool,
     },
     /// To all that are attached to a group.
-    Multicast { gid: [u8; 16] },
+    Multicast { address: Address, gid: [u8; 16] },
 }
 
 /// Whom a request is for: the peer of a connection, or whom a datagram names.
@@ -80,7 +88,7 @@ pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Requ
     };
     let address = Address::of_vector(port, vector);
     match vector.gid_on(port.kind) {
-        Some(gid) if address.is_multicast() => Target::Multicast { gid },
+        Some(gid) if address.is_multicast() => Target::Multicast { address, gid },
         _ => Target::Unicast {
             address,
             qpn: vector.qpn,
@@ -90,10 +98,15 @@ pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Requ
 }
 
 /// The number under which peers know a queue pair: the special ones are 0 and 1.
-pub(super) fn visible_qpn(transport: Transport, qpn: u32) -> u32 {
-    match transport {
+pub(super) fn visible_qpn(queue_pair: &QueuePair, qpn: u32) -> u32 {
+    match queue_pair.transport() {
         Transport::Smi => 0,
-        Transport::Gsi => 1,
+        Transport::Gsi => GENERAL_SERVICES,
+        // The driver has queue pairs that send in the name of the special one.
+        Transport::Ud => match queue_pair.field32(qpc::DETH_SQPN) {
+            0 => qpn,
+            other => other,
+        },
         _ => qpn,
     }
 }
@@ -116,6 +129,12 @@ pub(super) fn carry(
             qpn,
             connected,
         } => {
+            if address == Address::Lid(MANAGER_LID) {
+                if !connected && qpn == GENERAL_SERVICES && has_link {
+                    administrate(functions, from, message);
+                }
+                return Answer::Silence;
+            }
             let Some(function) = functions
                 .iter_mut()
                 .find(|function| Address::of(&function.port) == address)
@@ -139,9 +158,13 @@ pub(super) fn carry(
                 Answer::Silence
             }
         }
-        Target::Multicast { gid } => {
+        Target::Multicast { address, gid } => {
             let reached = |function: &&mut Function| {
-                has_link && function.port.is_up && !function.faults.lossy
+                let is_routed = match address {
+                    Address::Lid(lid) => function.subnet.reaches(lid, gid, &function.port),
+                    Address::Mac(_) => true,
+                };
+                has_link && is_routed && function.port.is_up && !function.faults.lossy
             };
             for function in functions.iter_mut().filter(reached) {
                 let members: Vec<u32> = function
@@ -162,11 +185,57 @@ pub(super) fn carry(
     }
 }
 
+/// Hands a datagram to the administrator of the subnet, and its answer to where it came from.
+fn administrate(functions: &mut [Function], from: usize, message: &Message) {
+    let Operation::Send { data, .. } = &message.operation else {
+        return;
+    };
+    if message.q_key != Some(WELL_KNOWN_Q_KEY) {
+        return;
+    }
+    let hosts: Vec<Host> = functions
+        .iter()
+        .map(|function| &function.port)
+        .filter(|port| port.is_up)
+        .map(Host::of)
+        .collect();
+    let Some(function) = functions.get_mut(from) else {
+        return;
+    };
+    let answer = function.subnet.answer(&hosts, message.source.lid, data);
+    let (Some(answer), false) = (answer, function.faults.lossy) else {
+        return;
+    };
+    let answer = Message {
+        operation: Operation::Send {
+            data: answer.to_vec(),
+            tail: Tail::Plain,
+        },
+        solicited: false,
+        source: Source {
+            qpn: GENERAL_SERVICES,
+            lid: MANAGER_LID,
+            service_level: message.source.service_level,
+            header: NetworkHeader::None,
+        },
+        header: Some(Header {
+            bytes: [0; header::LENGTH],
+            kind: NetworkHeader::None,
+        }),
+        q_key: Some(WELL_KNOWN_Q_KEY),
+    };
+    if let Some(qpn) = addressed(function, message.source.qpn)
+        && takes_datagram(function, qpn, &answer)
+    {
+        receive::deliver(function, qpn, &answer);
+    }
+}
+
 /// The real number of a queue pair that peers name.
 fn addressed(function: &Function, qpn: u32) -> Option<u32> {
     let special = match qpn {
         0 => Transport::Smi,
-        1 => Transport::Gsi,
+        GENERAL_SERVICES => Transport::Gsi,
         _ => return Some(qpn),
     };
     let mut queue_pairs = function.objects.qps.iter();

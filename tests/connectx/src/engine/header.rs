@@ -6,7 +6,7 @@ use crate::function::Function;
 use crate::port::PortKind;
 
 /// Bytes of the header.
-pub(super) const LENGTH: usize = 40;
+pub(crate) const LENGTH: usize = 40;
 
 /// The version of the table's entries that is carried in UDP.
 const ROCE_V2: u8 = 2;

@@ -430,7 +430,7 @@ fn message(
         operation,
         solicited: request.control.is_solicited(),
         source: Source {
-            qpn: fabric::visible_qpn(queue_pair.transport(), qpn),
+            qpn: fabric::visible_qpn(queue_pair, qpn),
             lid: function.port.lid,
             service_level,
             header: header.map_or(NetworkHeader::None, |header| header.kind),

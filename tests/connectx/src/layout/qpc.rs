@@ -24,6 +24,7 @@ pub(crate) const RETRY_COUNT: Field = Field::new(0x38d, 3);
 pub(crate) const RNR_RETRY: Field = Field::new(0x390, 3);
 pub(crate) const NEXT_SEND_PSN: Field = Field::new(0x3c8, 24);
 pub(crate) const CQN_SND: Field = Field::new(0x3e8, 24);
+pub(crate) const DETH_SQPN: Field = Field::new(0x408, 24);
 pub(crate) const LOG_RRA_MAX: Field = Field::new(0x488, 3);
 pub(crate) const ATOMIC_MODE: Field = Field::new(0x48c, 4);
 pub(crate) const RRE: Field = Field::new(0x490, 1);

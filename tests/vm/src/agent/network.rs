@@ -104,7 +104,7 @@ fn wait_for_gid(device: &str) -> Result<()> {
 }
 
 /// Asks until it is so, for at most 10 s.
-fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !is_so() {
         ensure!(Instant::now() < deadline, "not there after 10 s: {what}");
@@ -118,41 +118,57 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
 /// addresses to another off the wire.
 fn lay_out_adapter(functions: u16, guest: u16) -> Result<()> {
     run("ip link set lo up")?;
-    if let Some(wire) = wire() {
-        run(&format!("ip addr add 10.8.0.{}/24 dev {wire}", guest + 1))?;
-        run(&format!("ip link set {wire} up"))?;
-    }
     let wanted = usize::from(functions);
     wait_for("the adapter's devices", || devices().count() == wanted)?;
     for number in 0..functions {
         let device = format!("mlx5_{number}");
-        let netdevs = fs::read_dir(format!("{DEVICES}/{device}/device/net"));
-        for netdev in netdevs.into_iter().flatten().flatten() {
-            let netdev = netdev.file_name().to_string_lossy().into_owned();
-            let host = guest * functions + number + 1;
-            let ip = if number == 0 {
-                "ip".to_owned()
-            } else {
-                run(&format!("ip netns add h{host}"))?;
-                run(&format!("ip -n h{host} link set lo up"))?;
-                run(&format!("ip link set {netdev} netns h{host}"))?;
-                format!("ip -n h{host}")
-            };
-            run(&format!("{ip} addr add 10.9.0.{host}/24 dev {netdev}"))?;
-            run(&format!("{ip} link set {netdev} up"))?;
+        let netdev = netdev_of(&device)?;
+        let host = guest * functions + number + 1;
+        let ip = if number == 0 {
+            "ip".to_owned()
+        } else {
+            run(&format!("ip netns add h{host}"))?;
+            run(&format!("ip -n h{host} link set lo up"))?;
+            run(&format!("ip link set {netdev} netns h{host}"))?;
+            format!("ip -n h{host}")
+        };
+        run(&format!("{ip} addr add 10.9.0.{host}/24 dev {netdev}"))?;
+        run(&format!("{ip} link set {netdev} up"))?;
+        if is_infiniband(&device) {
+            wait_for_link(&ip, &netdev)?;
+        } else {
             wait_for_gid(&device)?;
         }
     }
     Ok(())
 }
 
-/// The netdev of the wire to another guest.
-fn wire() -> Option<String> {
-    let netdevs = fs::read_dir("/sys/class/net").ok()?.flatten();
-    let mut names = netdevs.map(|netdev| netdev.file_name().to_string_lossy().into_owned());
-    names.find(|name| {
-        let driver = fs::read_link(format!("/sys/class/net/{name}/device/driver"));
-        driver.is_ok_and(|driver| driver.ends_with("virtio_net"))
+/// The netdev of an adapter's function: on InfiniBand that of ib_ipoib, which comes after the device.
+fn netdev_of(device: &str) -> Result<String> {
+    let find = || {
+        let netdevs = fs::read_dir(format!("{DEVICES}/{device}/device/net")).ok()?;
+        let netdev = netdevs.flatten().next()?;
+        Some(netdev.file_name().to_string_lossy().into_owned())
+    };
+    let mut netdev = None;
+    wait_for(&format!("{device}'s netdev"), || {
+        netdev = find();
+        netdev.is_some()
+    })?;
+    netdev.with_context(|| format!("{device} has no netdev"))
+}
+
+/// Whether a device's port is one of InfiniBand.
+fn is_infiniband(device: &str) -> bool {
+    let layer = fs::read_to_string(format!("{DEVICES}/{device}/ports/1/link_layer"));
+    layer.is_ok_and(|layer| layer.trim() == "InfiniBand")
+}
+
+/// Waits until a netdev has a link. One of ib_ipoib has it when its port has joined the broadcast group; what is sent before
+/// is dropped.
+fn wait_for_link(ip: &str, netdev: &str) -> Result<()> {
+    wait_for(&format!("{netdev}'s link"), || {
+        run(&format!("{ip} link show {netdev}")).is_ok_and(|link| link.contains("LOWER_UP"))
     })
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use super::Options;
 use crate::fetch::Parts;
-use crate::hca;
+use crate::hca::{self, Hca};
 use crate::initramfs::{self, Boot};
 use crate::process;
 use crate::qemu::{Machine, Share};
@@ -100,8 +100,6 @@ struct Adapter {
     model: Arc<connectx::Model>,
     /// The guest's number, counted from 0.
     guest: u16,
-    /// The socket of the wire between the guests.
-    wire: PathBuf,
 }
 
 impl Emulator {
@@ -150,7 +148,7 @@ impl Emulator {
         initramfs::write(
             store,
             parts,
-            options.hca.is_some(),
+            &options.hca.as_ref().map(Hca::modules).unwrap_or_default(),
             boot,
             &files.initramfs(),
         )?;
@@ -168,14 +166,10 @@ impl Emulator {
                 None => Adapter {
                     model: Arc::new(hca.start(&files.directory)?),
                     guest: 0,
-                    wire: files.directory.join("wire"),
                 },
             };
             let model = &shared.model;
             machine.devices = hca::devices(model, hca, shared.guest);
-            if hca.needs_wire() {
-                machine.wire = Some((shared.wire.clone(), shared.guest == 0));
-            }
             let (ours, theirs) = UnixStream::pair().context("making a socket for the adapter")?;
             model
                 .serve_control(ours)
@@ -291,7 +285,6 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         ],
         agent,
         hca_control: None,
-        wire: None,
         devices: Vec::new(),
     }
 }

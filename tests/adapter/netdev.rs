@@ -1,4 +1,6 @@
-//! The netdevs of RoCE ports: frames go from one to the other, with the check sums that the driver leaves to the device.
+//! The netdevs of the ports: packets go from one to the other. On InfiniBand they are datagrams of ib_ipoib, to groups of the
+//! subnet and to peers that its administrator knows the way to; of an Ethernet port they are frames, with the check sums that
+//! the driver leaves to the device.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,32 +18,40 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("ethernet::short_and_long_packets_are_answered", ping),
-        test("ethernet::a_long_stream_arrives_whole", stream),
+        test("netdev::short_and_long_packets_are_answered", ping),
+        test("netdev::a_long_stream_arrives_whole", stream),
     ]
 }
 
 fn needs_two(hca: Hca) -> Result {
-    if !hca.roce {
-        return Err(Skip("the ports are not Ethernet ones").into());
-    }
     if hca.functions < 2 {
         return Err(Skip("needs two functions").into());
     }
     Ok(())
 }
 
-/// Catches frames that are lost, cut or sent to the wrong port: over IPv4, for which ARP must work first, and over IPv6.
+/// Catches packets that are lost, cut or sent to the wrong port: over IPv4, for which ARP must work first, and over IPv6, whose
+/// neighbours are looked for in groups that the ports have made themselves.
 fn ping(hca: Hca) -> Result {
     needs_two(hca)?;
     run("ping -c 2 -i 0.2 -W 5 10.9.0.2")?;
     run("ping -c 1 -W 5 -s 1472 10.9.0.2")?;
-    run("ping -6 -c 1 -W 5 fe80::ff:fe00:2%eth0").map(drop)
+    let neighbour = if hca.roce {
+        "fe80::ff:fe00:2%eth0"
+    } else {
+        "fe80::200:ff:fe00:2%ib0"
+    };
+    run(&format!("ping -6 -c 1 -W 5 {neighbour}")).map(drop)
 }
 
 /// Catches check sums that are wrong, and long segments that are cut wrongly: a stream of so many bytes is sent in such.
 fn stream(hca: Hca) -> Result {
     needs_two(hca)?;
+    if !hca.roce {
+        return Err(
+            Skip("ib_ipoib leaves neither check sums nor long segments to the device").into(),
+        );
+    }
     let bytes: Vec<u8> = (0..1_000_000_u32)
         .map(|n| (n * 7 + n / 251) as u8)
         .collect();

@@ -163,7 +163,7 @@ const LIMITS: [(Field, u64); 37] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 18] = [
+const FEATURES: [Field; 20] = [
     hca_cap::IB_VIRT,
     hca_cap::COMPACT_ADDRESS_VECTOR,
     // Memory regions are then made by CREATE_MKEY with all their pages, not by work requests.
@@ -174,6 +174,8 @@ const FEATURES: [Field; 18] = [
     hca_cap::CQ_RESIZE,
     hca_cap::CQ_MODERATION,
     hca_cap::IMAICL,
+    hca_cap::SCTR_DATA_CQE,
+    hca_cap::ECE_SUPPORT,
     hca_cap::QKV,
     hca_cap::PKV,
     hca_cap::SET_DETH_SQPN,

@@ -7,6 +7,7 @@ pub(crate) mod cqe;
 mod fabric;
 pub(crate) mod frame;
 mod header;
+pub(crate) mod inline;
 mod packet;
 pub(crate) mod receive;
 mod send;

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::engine::cqe::{Completion, Kind};
+use crate::engine::inline::{self, Entry, Room, Side};
 use crate::engine::packet::{Answer, Message, Operation, Tail};
 use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::UNIT;
@@ -13,7 +14,7 @@ use crate::object::mkey::{Access, TERMINATOR};
 use crate::object::qp::{QueuePair, State, Transport};
 use crate::object::{cq, eq};
 use crate::tap;
-use crate::translate::{self, KeyError, Place, User};
+use crate::translate::{self, Place, User};
 
 /// A receive request that was taken.
 #[derive(Debug)]
@@ -119,7 +120,18 @@ fn send(
         whole.extend_from_slice(&header.bytes);
     }
     whole.extend_from_slice(data);
-    let placed = scatter(function, context.user(), &taken.segments, &whole);
+    let room = inline::room(function, context.qpn, Side::Responder, &whole);
+    let placed = match room {
+        // Where they would go, and whether they may, is looked at all the same.
+        Some(_) => places(&taken.segments, &whole).and_then(|places| {
+            let mut places = places.iter();
+            places.try_for_each(|(place, _)| {
+                translate::check(function, context.user(), *place, Access::LocalWrite)?;
+                Ok(())
+            })
+        }),
+        None => scatter(function, context.user(), &taken.segments, &whole),
+    };
     let (kind, immediate) = match tail {
         Tail::Plain => (Kind::Send, [0, 0, 0xff, 0xff]),
         Tail::Immediate(immediate) => (Kind::SendImmediate, immediate),
@@ -138,6 +150,7 @@ fn send(
             index: taken.index,
             length: whole.len(),
             immediate,
+            inline: room.map(|room| (whole.as_slice(), room)),
         },
     );
     Answer::Done(Vec::new())
@@ -200,6 +213,7 @@ fn write(
             index: taken.index,
             length: data.len(),
             immediate,
+            inline: None,
         };
         complete(function, context.qpn, message, done);
     }
@@ -437,6 +451,29 @@ pub(crate) fn scatter(
     segments: &[u8],
     data: &[u8],
 ) -> Result<(), Syndrome> {
+    // What fits is written even if not all does.
+    let (places, rest) = split(segments, data);
+    for (place, now) in places {
+        translate::write(function, by, place, Access::LocalWrite, now)?;
+    }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(Syndrome::LocalLength)
+    }
+}
+
+/// Which part of the data belongs where, if there is a place for all.
+fn places<'d>(segments: &[u8], data: &'d [u8]) -> Result<Vec<(Place, &'d [u8])>, Syndrome> {
+    match split(segments, data) {
+        (places, []) => Ok(places),
+        _ => Err(Syndrome::LocalLength),
+    }
+}
+
+/// Which part of the data belongs where, and what finds no place.
+fn split<'d>(segments: &[u8], data: &'d [u8]) -> (Vec<(Place, &'d [u8])>, &'d [u8]) {
+    let mut places = Vec::new();
     let mut rest = data;
     let (segments, _) = segments.as_chunks::<UNIT>();
     for segment in segments {
@@ -455,27 +492,24 @@ pub(crate) fn scatter(
             address: u64::from_be_bytes(address),
             length: now.len() as u64,
         };
-        translate::write(function, by, place, Access::LocalWrite, now)
-            .map_err(|error: KeyError| Syndrome::from(error))?;
+        places.push((place, now));
         rest = later;
     }
-    if rest.is_empty() {
-        Ok(())
-    } else {
-        Err(Syndrome::LocalLength)
-    }
+    (places, rest)
 }
 
 /// What a completed receive request says.
 #[derive(Clone, Copy, Debug)]
-struct Done {
+struct Done<'d> {
     kind: Kind,
     index: u16,
     length: usize,
     immediate: [u8; 4],
+    /// The data, if they are in the entry.
+    inline: Option<(&'d [u8], Room)>,
 }
 
-fn complete(function: &mut Function, qpn: u32, message: &Message, done: Done) {
+fn complete(function: &mut Function, qpn: u32, message: &Message, done: Done<'_>) {
     let Ok(queue_pair) = function.objects.qps.get(qpn) else {
         return;
     };
@@ -492,7 +526,11 @@ fn complete(function: &mut Function, qpn: u32, message: &Message, done: Done) {
         timestamp: function.clock(),
     };
     let cqn = queue_pair.receive_cqn();
-    if !cq::complete(function, cqn, completion.encode(), message.solicited) {
+    let entry = match done.inline {
+        Some((data, room)) => Entry::with_data(completion.encode(), data, room),
+        None => Entry::from(completion.encode()),
+    };
+    if !cq::complete(function, cqn, entry, message.solicited) {
         set_error(function, qpn);
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::engine::cqe::{Completion, Kind, NetworkHeader, Source};
+use crate::engine::inline::{self, Entry, Room, Side};
 use crate::engine::packet::{Answer, Message, Operation, Tail};
 use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::{self, Control, Expected, Malformed, Opcode, Request, Segment, UNIT};
@@ -28,6 +29,8 @@ const LONGEST_MESSAGE: u64 = 1 << 30;
 enum Outcome {
     /// It is done, with so many bytes.
     Done(u64),
+    /// It is done, and these bytes go into its completion.
+    Inline(Vec<u8>, Room),
     /// It failed.
     Failed(Syndrome),
     /// The peer is not ready or silent; for how long that may go on, if not for ever, and what it is then.
@@ -214,6 +217,15 @@ fn conclude(
     };
     match outcome {
         Outcome::Done(length) => finish(function, qpn, control, Ok(length)),
+        Outcome::Inline(data, room) => {
+            finish_with(
+                function,
+                qpn,
+                control,
+                Ok(data.len() as u64),
+                Some((&data, room)),
+            );
+        }
         Outcome::Failed(syndrome) => finish(function, qpn, control, Err(syndrome)),
         Outcome::Wait(limit, syndrome) => {
             let Ok(queue_pair) = function.objects.qps.get_mut(qpn) else {
@@ -329,6 +341,12 @@ fn execute(functions: &mut [Function], index: usize, qpn: u32, request: &Request
             let Some(function) = functions.get(index) else {
                 return Outcome::Failed(Syndrome::LocalQpOperation);
             };
+            // Without a completion there is nothing that could take them.
+            if request.control.is_signaled()
+                && let Some(room) = inline::room(function, qpn, Side::Requester, &data)
+            {
+                return Outcome::Inline(data, room);
+            }
             match put(function, by, request, &data) {
                 Ok(()) => Outcome::Done(length),
                 Err(syndrome) => Outcome::Failed(syndrome),
@@ -505,6 +523,17 @@ fn place(segment: &Segment) -> Option<Place> {
 
 /// Moves on behind a request, and completes it if that is wanted or it failed.
 fn finish(function: &mut Function, qpn: u32, control: Control, result: Result<u64, Syndrome>) {
+    finish_with(function, qpn, control, result, None);
+}
+
+/// As [`finish`], with data that go into the completion.
+fn finish_with(
+    function: &mut Function,
+    qpn: u32,
+    control: Control,
+    result: Result<u64, Syndrome>,
+    inline: Option<(&[u8], Room)>,
+) {
     let timestamp = function.clock();
     let Ok(queue_pair) = function.objects.qps.get_mut(qpn) else {
         return;
@@ -545,7 +574,11 @@ fn finish(function: &mut Function, qpn: u32, control: Control, result: Result<u6
     if failed {
         function.kicked.push(qpn);
     }
-    let fits = cq::complete(function, cqn, completion.encode(), solicited);
+    let entry = match inline {
+        Some((data, room)) => Entry::with_data(completion.encode(), data, room),
+        None => Entry::from(completion.encode()),
+    };
+    let fits = cq::complete(function, cqn, entry, solicited);
     if !fits && result.is_ok() {
         receive::set_error(function, qpn);
     }

@@ -23,6 +23,10 @@ pub(crate) const IEEE_VENDOR_ID: Field = Field::new(0x148, 24);
 pub(crate) const EVENT_BITMASK: Field = Field::new(0x2c0, 64);
 pub(crate) const MODIFY_CQ_FIELD_SELECT: Field = Field::new(0x60, 32);
 pub(crate) const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
+/// The connection's options, in the input of commands that make and change queue pairs.
+pub(crate) const ECE_ASKED: Field = Field::new(0xa0, 32);
+/// The same in their output.
+pub(crate) const ECE_GRANTED: Field = Field::new(0x60, 32);
 pub(crate) const LWM: Field = Field::new(0x70, 16);
 pub(crate) const GID_INDEX: Field = Field::new(0x70, 16);
 pub(crate) const GIDS_NUM: Field = Field::new(0x60, 16);

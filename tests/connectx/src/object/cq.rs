@@ -1,6 +1,7 @@
 //! Completion queues: where entries go, when they overflow, and when an event tells of them.
 
 use crate::command::Status;
+use crate::engine::inline::Entry;
 use crate::function::Function;
 use crate::layout::{cmd, cqc};
 use crate::memory::{GuestMemory, Unmapped};
@@ -81,13 +82,22 @@ impl CompletionQueue {
         cqc::UAR_PAGE.get32(&self.context)
     }
 
-    /// Writes an entry of 64 bytes, whose owner bit is set here.
+    /// Bytes of an entry.
+    pub(crate) fn stride(&self) -> u64 {
+        self.stride
+    }
+
+    /// Writes an entry, whose owner bit is set here.
     fn push(
         &mut self,
         memory: &GuestMemory,
-        mut entry: [u8; 64],
+        entry: impl Into<Entry>,
         solicited: bool,
     ) -> Result<bool, Unmapped> {
+        let Entry {
+            last: mut entry,
+            first,
+        } = entry.into();
         let consumer = memory.read_be32(self.doorbell_record)?;
         let size = 1 << self.log_size;
         if self.producer.wrapping_sub(consumer) & 0xff_ffff >= size {
@@ -99,6 +109,11 @@ impl CompletionQueue {
         let at = u64::from(self.producer & (size - 1)) * self.stride + (self.stride - 64);
         let last = (entry[63] & !1) | owner;
         entry[63] = last ^ 1;
+        if let Some(first) = first
+            && self.stride > 64
+        {
+            self.pages.write(memory, at - 64, &first)?;
+        }
         self.pages.write(memory, at, &entry)?;
         // The owner bit comes last: the consumer polls it.
         self.pages.write(memory, at + 63, &[last])?;
@@ -236,7 +251,7 @@ fn context_of(input: &[u8]) -> Result<&[u8], Status> {
 pub(crate) fn complete(
     function: &mut Function,
     cqn: u32,
-    entry: [u8; 64],
+    entry: impl Into<Entry>,
     solicited: bool,
 ) -> bool {
     let Ok(queue) = function.objects.cqs.get_mut(cqn) else {

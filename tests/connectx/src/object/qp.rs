@@ -5,9 +5,11 @@
 use std::time::Instant;
 
 use crate::command::Status;
+use crate::engine::inline::{self, Room, Side};
 use crate::function::Function;
 use crate::layout::qpc::path;
 use crate::layout::{Field, cmd, qpc};
+use crate::object::ece;
 use crate::pages::Pages;
 
 /// Bytes of a basic block, the unit of the send queue.
@@ -92,6 +94,8 @@ pub(crate) struct QueuePair {
     state: State,
     pages: Pages,
     receive: ReceiveSource,
+    /// The connection's options that it has; 0 if none were asked for.
+    ece: u32,
     /// The next block of the send queue that the device looks at.
     pub(crate) send_consumer: u16,
     /// The next entry of the own receive queue that the device takes.
@@ -135,6 +139,7 @@ impl QueuePair {
                 qpc::PAGE_OFFSET.get(context),
             ),
             receive,
+            ece: 0,
             send_consumer: 0,
             receive_consumer: 0,
             waiting: None,
@@ -253,6 +258,7 @@ impl QueuePair {
             self.receive_consumer = 0;
             self.left_shared = false;
             self.rung = None;
+            self.ece = 0;
         }
         self.waiting = None;
     }
@@ -336,6 +342,20 @@ pub(crate) fn create(
     if let Some(srqn) = queue_pair.shared_queue() {
         objects.srqs.get(srqn)?;
     }
+    for (side, cqn) in [
+        (Side::Responder, queue_pair.receive_cqn()),
+        (Side::Requester, queue_pair.send_cqn()),
+    ] {
+        let room = inline::asked(&queue_pair, side).map_err(|()| Status::BadParameter)?;
+        // That much goes before the half that counts.
+        if room == Some(Room::Bytes64) && objects.cqs.get(cqn)?.stride() != 128 {
+            return Err(Status::BadParameter);
+        }
+    }
+    if cmd::ECE_ASKED.get(input) != 0 {
+        let supported = ece::supported(queue_pair.transport);
+        cmd::ECE_GRANTED.set(output, supported.into());
+    }
     cmd::OBJECT.set(output, objects.qps.insert(queue_pair)?.into());
     Ok(())
 }
@@ -376,8 +396,13 @@ pub(crate) fn query(
 /// Executes the commands that change a queue pair's state.
 ///
 /// # Errors
-/// If there is no such queue pair, or its state does not allow the change.
-pub(crate) fn modify(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+/// If there is no such queue pair, or its state does not allow the change, or a queue pair for datagrams is to have other
+/// options than it has.
+pub(crate) fn modify(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
     use State::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueError};
     let qpn = cmd::OBJECT.get32(input);
     let queue_pair = function.objects.qps.get_mut(qpn)?;
@@ -418,6 +443,16 @@ pub(crate) fn modify(function: &mut Function, input: &[u8], _: &mut [u8]) -> Res
     if !matches!(to, Error | Reset) {
         let context = context_of(input)?;
         let mask = cmd::OPT_PARAM_MASK.get(input);
+        let asked = cmd::ECE_ASKED.get32(input);
+        if asked != 0 {
+            let granted = ece::granted(queue_pair.transport, asked);
+            let other = queue_pair.ece != 0 && queue_pair.ece != granted;
+            if queue_pair.transport.is_datagram() && other {
+                return Err(Status::BadParameter);
+            }
+            queue_pair.ece = granted;
+        }
+        cmd::ECE_GRANTED.set(output, queue_pair.ece.into());
         take_parameters(queue_pair, to, context, mask);
     }
     queue_pair.set_state(to);

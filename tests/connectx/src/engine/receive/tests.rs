@@ -33,6 +33,12 @@ fn world() -> Result<World, Status> {
 
 /// As [`world`], with a queue pair that gives its peer these rights.
 fn world_with(rights: &[Field]) -> Result<World, Status> {
+    let rights: Vec<_> = rights.iter().map(|right| (*right, 1)).collect();
+    world_of(0, &rights)
+}
+
+/// As [`world`], with entries of that code for their size, and a queue pair with these fields besides.
+fn world_of(entries: u64, besides: &[(Field, u64)]) -> Result<World, Status> {
     let mut function = fixture::function();
     let uar = function.objects.uars.insert(())?;
     let pd = function.objects.pds.insert(())?;
@@ -41,6 +47,7 @@ fn world_with(rights: &[Field]) -> Result<World, Status> {
     let eqn = cmd::OBJECT_8.get(&output);
     let fields = [
         (cqc::LOG_CQ_SIZE, 4),
+        (cqc::CQE_SZ, entries),
         (cqc::C_EQN, eqn),
         (cqc::UAR_PAGE, uar.into()),
         (cqc::DBR_ADDR, CQ_RECORD),
@@ -63,8 +70,7 @@ fn world_with(rights: &[Field]) -> Result<World, Status> {
         (qpc::CQN_RCV, cqn),
         (qpc::DBR_ADDR, QP_RECORD),
     ];
-    let rights = rights.iter().map(|right| (*right, 1));
-    let fields: Vec<_> = fields.into_iter().chain(rights).collect();
+    let fields: Vec<_> = fields.into_iter().chain(besides.to_vec()).collect();
     let output = create(&mut function, qp::create, cmd::QP_CONTEXT, &fields, &[RING])?;
     let qpn = cmd::OBJECT.get32(&output);
     function
@@ -366,4 +372,73 @@ fn a_queue_pair_that_fails_flushes_what_waits() -> Result<(), Status> {
     }
     assert!(matches!(world.deliver(send(b"")), Answer::Silence));
     Ok(())
+}
+
+/// Bytes of the entry that came first, of that size.
+fn entry(world: &World, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    assert_eq!(world.function.memory.read(COMPLETIONS, &mut bytes), Ok(()));
+    bytes
+}
+
+#[test]
+fn small_messages_lie_in_the_entry_and_not_in_the_slices() -> Result<(), Status> {
+    for (entries, code, size, most, format) in [(0, 1, 64, 32, 0x4), (1, 2, 128, 64, 0x8)] {
+        for length in [1, 31, 32, 33, 63, 64, 65] {
+            let mut world = world_of(entries, &[(qpc::CS_RES, code)])?;
+            world.post([world.slice(0, 20), world.slice(100, 60)]);
+            let data: Vec<u8> = (1..=length as u8).collect();
+            assert!(matches!(world.deliver(send(&data)), Answer::Done(_)));
+            let entry = entry(&world, size);
+            let told = u32::from_be_bytes(*entry[size - 20..].first_chunk().unwrap());
+            assert_eq!(told as usize, length);
+            let head = length.min(20);
+            let placed = [world.data(0, head), world.data(100, length - head)].concat();
+            if length <= most {
+                assert_eq!(entry[..length], data);
+                assert_eq!(entry[size - 1] & 0xfe, 0x20 | format);
+                assert_eq!(placed, vec![0; length]);
+            } else {
+                assert_eq!(entry[size - 1] & 0xfe, 0x20);
+                assert_eq!(placed, data);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As without inline scatter: what has no room, or may not be written, fails.
+#[test]
+fn the_slices_count_for_data_in_the_entry_too() -> Result<(), Status> {
+    let mut world = world_of(0, &[(qpc::CS_RES, 1)])?;
+    world.post([world.slice(0, 3), slice(0, TERMINATOR, 0)]);
+    let answer = world.deliver(send(b"abcd"));
+    assert!(matches!(
+        answer,
+        Answer::Refused(Syndrome::RemoteInvalidRequest)
+    ));
+    let mut world = world_of(0, &[(qpc::CS_RES, 1)])?;
+    world.post([world.slice(0xfff, 4), slice(0, TERMINATOR, 0)]);
+    let answer = world.deliver(send(b"abcd"));
+    assert!(matches!(answer, Answer::Refused(Syndrome::RemoteOperation)));
+    Ok(())
+}
+
+#[test]
+fn inline_scatter_that_cannot_be_is_refused() {
+    for (entries, field, code) in [
+        (0, qpc::CS_RES, 2),
+        (0, qpc::CS_RES, 3),
+        (1, qpc::CS_RES, 0x11),
+        (0, qpc::CS_REQ, 0x22),
+        (1, qpc::CS_REQ, 2),
+    ] {
+        let refused = world_of(entries, &[(field, code)]);
+        assert!(
+            matches!(refused, Err(Status::BadParameter | Status::BadResource)),
+            "{code:#x}"
+        );
+    }
+    let datagrams = world_of(0, &[(qpc::CS_RES, 1), (qpc::ST, 2)]);
+    assert!(matches!(datagrams, Err(Status::BadParameter)));
 }

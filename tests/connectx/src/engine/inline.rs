@@ -1,0 +1,143 @@
+//! Inline scatter: data that lie in the completion entry instead of the buffers, from which the consumer copies them on.
+//!
+//! The driver asks for it with `cs_res` for received messages and `cs_req` for what reads and atomics bring back. The data
+//! are at the start of the entry, over fields that only datagrams need, or fill the first half of one of 128 bytes.
+
+use serde_json::json;
+
+use crate::function::Function;
+use crate::layout::qpc;
+use crate::object::qp::{QueuePair, Transport};
+use crate::tap;
+
+/// What is in the place for data behind those that are there: nothing that a consumer may rely on.
+const LEFT_OVER: u8 = 0xee;
+
+/// How much an entry takes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Room {
+    /// 32 bytes, at the start of the half that counts.
+    Bytes32,
+    /// 64 bytes, before the half that counts.
+    Bytes64,
+}
+
+impl Room {
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Bytes32 => 32,
+            Self::Bytes64 => 64,
+        }
+    }
+}
+
+/// Whose data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    /// Those of a received message.
+    Responder,
+    /// Those that a read or an atomic brings back.
+    Requester,
+}
+
+/// An entry to write, but for its owner bit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// The 64 bytes that count.
+    pub(crate) last: [u8; 64],
+    /// What is before them in an entry of 128 bytes, if it is of interest.
+    pub(crate) first: Option<[u8; 64]>,
+}
+
+impl From<[u8; 64]> for Entry {
+    fn from(last: [u8; 64]) -> Self {
+        Self { last, first: None }
+    }
+}
+
+impl Entry {
+    /// The entry with data in it, of which there are no more than there is room for.
+    pub(crate) fn with_data(mut last: [u8; 64], data: &[u8], room: Room) -> Self {
+        const FORMAT_32: u8 = 0x4;
+        const FORMAT_64: u8 = 0x8;
+        let mut place = [LEFT_OVER; 64];
+        for (to, from) in place.iter_mut().zip(data) {
+            *to = *from;
+        }
+        match room {
+            Room::Bytes32 => {
+                last[..32].copy_from_slice(&place[..32]);
+                last[63] |= FORMAT_32;
+                Self::from(last)
+            }
+            Room::Bytes64 => {
+                last[63] |= FORMAT_64;
+                Self {
+                    last,
+                    first: Some(place),
+                }
+            }
+        }
+    }
+}
+
+/// What a queue pair's context asks for on that side; an error if there is nothing of that code, or not for such queue
+/// pairs.
+pub(crate) fn asked(queue_pair: &QueuePair, side: Side) -> Result<Option<Room>, ()> {
+    let (code, serves) = match side {
+        Side::Responder => (
+            queue_pair.field(qpc::CS_RES),
+            matches!(queue_pair.transport(), Transport::Rc | Transport::Uc),
+        ),
+        Side::Requester => (
+            queue_pair.field(qpc::CS_REQ),
+            queue_pair.transport() == Transport::Rc,
+        ),
+    };
+    let room = match (side, code) {
+        (_, 0) => return Ok(None),
+        (Side::Responder, 0x1) | (Side::Requester, 0x11) => Room::Bytes32,
+        (Side::Responder, 0x2) | (Side::Requester, 0x22) => Room::Bytes64,
+        _ => return Err(()),
+    };
+    if serves { Ok(Some(room)) } else { Err(()) }
+}
+
+/// Whether these data go into the completion, and where there.
+pub(crate) fn room(function: &Function, qpn: u32, side: Side, data: &[u8]) -> Option<Room> {
+    let queue_pair = function.objects.qps.get(qpn).ok()?;
+    let room = asked(queue_pair, side).ok()??;
+    let fits = (1..=room.bytes()).contains(&data.len());
+    fits.then(|| {
+        function.tap.record(|| {
+            json!({
+                "kind": "inline",
+                "function": function.number(),
+                "qpn": qpn,
+                "side": format!("{side:?}"),
+                "room": room.bytes(),
+                "data": tap::hex(data),
+            })
+        });
+        room
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_lie_where_the_provider_looks_for_them() {
+        let mut last = [7; 64];
+        last[63] = 0x20;
+        let small = Entry::with_data(last, b"abc", Room::Bytes32);
+        assert_eq!(small.last[..4], [b'a', b'b', b'c', LEFT_OVER]);
+        assert_eq!(small.last[32..63], [7; 31], "fields behind stay");
+        assert_eq!((small.last[63], small.first), (0x24, None));
+
+        let large = Entry::with_data(last, &[9; 64], Room::Bytes64);
+        assert_eq!(large.last[..63], [7; 63]);
+        assert_eq!((large.last[63], large.first), (0x28, Some([9; 64])));
+    }
+}

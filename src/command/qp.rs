@@ -243,13 +243,13 @@ impl Command for CreateRssQp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModifyQp {
     pub(crate) base: abi::ModifyQp,
-    /// Kilobits per second, if the pace of a raw packet QP is to change; sent by the extended command.
+    /// Kilobits per second, if the pace of a raw packet QP is to change; sent by the extended command, as a driver's data are.
     pub(crate) rate_limit: Option<u32>,
     pub(crate) driver: DriverData,
 }
 
 impl Command for ModifyQp {
-    type Reply = ();
+    type Reply = DriverReply;
     const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifyQp;
 
@@ -259,24 +259,26 @@ impl Command for ModifyQp {
 
     #[inline]
     fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match (spelling, self.rate_limit) {
-            (Spelling::Native, _) => return,
-            (Spelling::Write, None) => request.write_command::<_, ()>(cmd::MODIFY_QP, &self.base),
-            (Spelling::Write, Some(rate_limit)) => {
-                let core = abi::ExModifyQp {
-                    base: self.base,
-                    rate_limit,
-                    reserved: 0,
-                };
-                request.write_command::<_, abi::ExModifyQpResp>(cmd::EX_MODIFY_QP, &core)
-            }
-        };
+        if spelling == Spelling::Native {
+            return;
+        }
+        // Only the extended command has a place for what a driver answers.
+        if self.rate_limit.is_none() && self.driver == DriverData::default() {
+            request.write_command::<_, ()>(cmd::MODIFY_QP, &self.base);
+        } else {
+            let core = abi::ExModifyQp {
+                base: self.base,
+                rate_limit: self.rate_limit.unwrap_or(0),
+                reserved: 0,
+            };
+            request.write_command::<_, abi::ExModifyQpResp>(cmd::EX_MODIFY_QP, &core);
+        }
         request.driver(&self.driver);
     }
 
     #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+    fn decode(&self, _: Spelling, answer: &Request) -> Result<DriverReply, Malformed> {
+        Ok(answer.driver_reply(&self.driver))
     }
 }
 

@@ -145,14 +145,19 @@ impl Device {
         clock.ok_or_else(|| self.lacks(Verb::QueryRtValues, "a clock that programs can read"))
     }
 
-    /// The options for enhanced connection establishment that a queue pair has.
-    pub(crate) fn query_ece(&self, _qp: QpHandle) -> Result<u32> {
-        Err(self.lacks(Verb::QueryEce, "enhanced connection establishment"))
-    }
-
-    /// Sets the options for enhanced connection establishment that a queue pair is to use.
-    pub(crate) fn set_ece(&self, _qp: QpHandle, _options: u32) -> Result<()> {
-        Err(self.lacks(Verb::SetEce, "enhanced connection establishment"))
+    /// The error for queue pairs that have no options for their connection.
+    pub(crate) fn without_ece(&self, verb: Verb) -> Error {
+        let what = "enhanced connection establishment (ECE)";
+        match self {
+            #[cfg(feature = "rxe")]
+            Device::Rxe => self.lacks(verb, what),
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => Error::unsupported(
+                verb,
+                Subject::the("device"),
+                format!("{what}, which Linux 5.8 and newer firmware brought"),
+            ),
+        }
     }
 
     pub(super) fn lacks(&self, verb: Verb, what: &'static str) -> Error {

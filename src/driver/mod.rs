@@ -34,13 +34,14 @@ use zerocopy::FromBytes;
 
 use crate::alloc::Buffers;
 use crate::command::{
-    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, DriverReply, GetContextReply, ModifySrq,
-    ReqNotifyCq, ResizeCq, driver_reply,
+    Command as _, CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, DriverData, DriverReply,
+    GetContextReply, ModifySrq, ReqNotifyCq, ResizeCq, driver_reply,
 };
 use crate::cq::PollError;
 use crate::device::DriverId;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::key::LocalSlice;
+use crate::qp::Ece;
 use crate::wr::{Destination, Operation, Payload, PostError};
 
 /// Reads a driver's private part of the kernel's answer to a verb.
@@ -226,6 +227,11 @@ impl Device {
     ) -> Result<NewQp> {
         match self {
             #[cfg(feature = "rxe")]
+            Device::Rxe if parts.inline_scatter => Err(self.lacks(
+                Verb::CreateQp,
+                "inline scatter: payloads that come in completions",
+            )),
+            #[cfg(feature = "rxe")]
             Device::Rxe => rxe::create_qp(fd, command, parts.buffers).map(|qp| NewQp {
                 handle: qp.handle,
                 qpn: qp.qpn,
@@ -247,12 +253,21 @@ impl Device {
                     Some(domain) => Some(domain.mlx5(device, fd)?),
                     None => None,
                 };
+                if parts.inline_scatter && command.qp_type == QpType::UD {
+                    let missing = "inline scatter for datagrams (`create_user_qp` of mlx5_ib)";
+                    return Err(Error::unsupported(
+                        Verb::CreateQp,
+                        command.subject(),
+                        missing,
+                    ));
+                }
                 let parts = mlx5::Parts {
                     send_cq,
                     recv_cq,
                     srq: parts.srq.and_then(SharedRecvQueue::mlx5),
                     buffers: parts.buffers,
                     thread_domain: thread_domain.as_ref(),
+                    inline_scatter: parts.inline_scatter,
                 };
                 mlx5::create_qp(device, fd, command, &parts).map(|qp| NewQp {
                     handle: qp.handle,
@@ -352,6 +367,7 @@ pub(crate) struct QpParts<'a> {
     pub(crate) srq: Option<&'a SharedRecvQueue>,
     pub(crate) buffers: Option<&'a Buffers>,
     pub(crate) thread_domain: Option<&'a ThreadDomain>,
+    pub(crate) inline_scatter: bool,
 }
 
 /// A queue pair that a driver has created.
@@ -403,6 +419,59 @@ impl QpBacking {
             Self::Rxe => true,
             #[cfg(feature = "mlx5")]
             Self::Mlx5(_) => false,
+        }
+    }
+
+    /// The options for its connection, with their vendor; none if it has no such.
+    pub(crate) fn query_ece(&self) -> Option<Ece> {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe => None,
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(core) => core.query_ece().map(|options| Ece {
+                vendor_id: mlx5::ECE_VENDOR,
+                options,
+            }),
+        }
+    }
+
+    /// Asks for options of its connection with the next change of its state, if it has such.
+    pub(crate) fn set_ece(&self, options: u32) {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe => {}
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(core) => core.set_ece(options),
+        }
+    }
+
+    /// What the kernel's driver is told with a change of the state.
+    pub(crate) fn modify_data(&self) -> DriverData {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe => DriverData::default(),
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(core) => core.modify_data(),
+        }
+    }
+
+    /// Takes over what the kernel's driver has answered to [`Self::modify_data`].
+    pub(crate) fn modified(&self, reply: &DriverReply) {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe => {}
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(core) => core.modified(reply),
+        }
+    }
+
+    /// Ends the loan of the memory that requests name, as far as this side would still write to it.
+    pub(crate) fn close(&self) {
+        match self {
+            #[cfg(feature = "rxe")]
+            Self::Rxe => {}
+            #[cfg(feature = "mlx5")]
+            Self::Mlx5(core) => core.close(),
         }
     }
 

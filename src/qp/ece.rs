@@ -2,42 +2,54 @@
 
 use super::Qp;
 use super::transport::Transport;
-use crate::error::Result;
+use crate::error::{Error, Result, Verb};
 
 /// A device's options for a connection. They are exchanged with the endpoint and mean something to devices of the same
 /// vendor only. Manual page: `ibv_query_ece(3)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ece {
-    /// The vendor, as in [`DeviceAttr::vendor_id`](crate::DeviceAttr::vendor_id).
+    /// The vendor whose devices understand the options, by its number on the PCI bus: 0x15b3 for mlx5.
     pub vendor_id: u32,
     /// The options; 0 is none.
     pub options: u32,
 }
 
 impl<T: Transport> Qp<T> {
-    /// The options that the queue pair has: before it is connected those that it offers, then those agreed on.
+    /// The options that the queue pair has: in the state RESET those that its device offers; after
+    /// [`set_ece`](Self::set_ece) none, until a change of the state has told the device; then those that it uses.
+    ///
+    /// The side that connects sends what it is offered. The other one sets that, connects, queries, and answers with what it
+    /// got, which the first one sets before it connects.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has none, as rxe. Manual page:
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has none, as rxe. Manual page:
     /// `ibv_query_ece(3)`.
     pub fn query_ece(&self) -> Result<Ece> {
-        let context = self.context();
-        let options = context.driver().query_ece(self.handle())?;
-        Ok(Ece {
-            vendor_id: context.query_device()?.vendor_id,
-            options,
-        })
+        let ece = self.shared.backing.query_ece();
+        ece.ok_or_else(|| self.context().driver().without_ece(Verb::QueryEce))
     }
 
-    /// Tells the queue pair which options to use, before it is connected.
+    /// Tells the queue pair which options to use. They go to the device with the next change of its state, so this comes before
+    /// it is connected. The device leaves out what it does not have; [`query_ece`](Self::query_ece) tells then. A
+    /// reset takes them back.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has none, as rxe. Manual page:
-    /// `ibv_set_ece(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has none, as rxe; the options are of
+    /// another vendor. Manual page: `ibv_set_ece(3)`.
     pub fn set_ece(&mut self, ece: Ece) -> Result<()> {
-        let context = self.context();
-        context.driver().set_ece(self.handle(), ece.options)
+        let Some(own) = self.shared.backing.query_ece() else {
+            return Err(self.context().driver().without_ece(Verb::SetEce));
+        };
+        if ece.vendor_id != own.vendor_id {
+            let what = format!(
+                "the options are of vendor {:#x}, and the device is of {:#x}",
+                ece.vendor_id, own.vendor_id
+            );
+            return Err(Error::invalid(Verb::SetEce, self.shared.subject(), what));
+        }
+        self.shared.backing.set_ece(ece.options);
+        Ok(())
     }
 }

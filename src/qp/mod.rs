@@ -94,6 +94,7 @@ pub struct QpBuilder<'a> {
     caps: Caps,
     signal_all: bool,
     flags: QpCreateFlags,
+    inline_scatter: bool,
 }
 
 impl Pd {
@@ -118,6 +119,7 @@ impl Pd {
             caps: Caps::default(),
             signal_all: false,
             flags: QpCreateFlags::empty(),
+            inline_scatter: false,
         }
     }
 }
@@ -172,6 +174,35 @@ impl<'a> QpBuilder<'a> {
     /// [`signal_all`](Self::signal_all).
     pub fn flags(mut self, flags: QpCreateFlags) -> Self {
         self.flags = flags;
+        self
+    }
+
+    /// Lets small payloads come in completions (inline scatter): the device then writes once and not twice, and whoever polls
+    /// copies what came to where it belongs. With completions of 64 bytes that is for up to 32 bytes, with those of 128 bytes
+    /// ([`CqBuilder::entry_bytes`](crate::CqBuilder::entry_bytes)) for up to 64. It is done for received messages, also into a
+    /// shared receive queue, and with [`signal_all`](Self::signal_all) for what a READ or an atomic operation brings back.
+    /// A device that cannot do it writes to memory as without it.
+    ///
+    /// A completion that is taken after the queue pair has been destroyed brings no data: its status is
+    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+    ///
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has none, as rxe, or none for the
+    /// transport: mlx5 has it for RC and UC.
+    ///
+    /// # Safety
+    ///
+    /// What the queue pair receives into, or reads into, is written to by this process under the addresses that the requests
+    /// name. So of each receive request, READ and atomic operation that is posted to it, and each receive request of
+    /// its shared receive queue, the slices must be of memory whose address in this process is the one that the device knows
+    /// it by ([`LocalSlice::address`](crate::LocalSlice::address)), and that may be written to there. That holds for
+    /// regions of [`Pd::register`] that are [`Mr::as_ptr`](crate::Mr::as_ptr) at [`Mr::iova`](crate::Mr::iova) and allow local writing. It does
+    /// not hold for regions with an address of their own ([`Pd::register_at`]), of device memory or a DMA-BUF, the null
+    /// MR, and imported ones.
+    ///
+    /// What the posting functions ask for lasts until the completion has been taken from its completion queue, or the
+    /// queue pair has been reset or destroyed: the memory stays as it is, and nobody else uses it.
+    pub unsafe fn inline_scatter(mut self) -> Self {
+        self.inline_scatter = true;
         self
     }
 
@@ -247,6 +278,7 @@ impl<'a> QpBuilder<'a> {
             srq: self.srq.map(Srq::queue),
             buffers: self.pd.buffers(),
             thread_domain: self.pd.domain().and_then(DomainState::thread_domain),
+            inline_scatter: self.inline_scatter,
         };
         let created = context.driver().create_qp(context.fd(), command, &parts);
         let NewQp {
@@ -380,12 +412,22 @@ impl QpShared {
         };
         attr.check(&self.subject(), self.transport, from)?;
         let base = attr.to_abi(self.handle.0);
+        let connects = matches!(
+            attr.state,
+            None | Some(QpState::INIT | QpState::RTR | QpState::RTS)
+        );
         let command = ModifyQp {
             base,
             rate_limit: attr.rate_limit,
-            driver: DriverData::default(),
+            driver: match connects {
+                true => self.backing.modify_data(),
+                false => DriverData::default(),
+            },
         };
-        self.context().fd().execute(&command)?;
+        let reply = self.context().fd().execute(&command)?;
+        if connects {
+            self.backing.modified(&reply);
+        }
         if let Some(state) = attr.state {
             self.state.store(state.0 as u8, Ordering::Relaxed);
         }
@@ -412,6 +454,8 @@ impl QpShared {
 
 impl Drop for QpShared {
     fn drop(&mut self) {
+        // Whatever becomes of it, its requests are forgotten.
+        self.backing.close();
         if self.alive
             && let Err(error) = self.destroy()
         {

@@ -125,6 +125,7 @@ fn reporter(id: u64) -> Reporter {
     Reporter {
         send: Some(Arc::new(ledger)),
         recv: Receiver::None,
+        landing: None,
     }
 }
 

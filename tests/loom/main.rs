@@ -18,6 +18,7 @@ mod directories;
 )]
 mod directory;
 mod entries;
+mod inline;
 #[path = "../../src/driver/mlx5/ledger.rs"]
 #[allow(
     dead_code,

@@ -247,6 +247,21 @@ fn modify_qp_with_a_rate_limit_is_extended() {
     assert_eq!(attributes[0], (2, 8, MANDATORY, 0x8000_001a));
 }
 
+/// Only the extended command has room for what a driver answers.
+#[test]
+fn modify_qp_with_a_drivers_data_is_extended() {
+    let mut command = modify_qp();
+    command.driver = DriverData::exchange::<_, u64>(&0x1122_3344_u32);
+    let (_, attributes) = frame(&command, Spelling::Write);
+    assert_eq!(attributes[0], (2, 8, MANDATORY, 0x8000_001a));
+    let drivers: Vec<_> = attributes
+        .iter()
+        .map(|(id, length, ..)| (*id, *length))
+        .filter(|(id, _)| *id >= 0x1000)
+        .collect();
+    assert_eq!(drivers, [(0x1000, 4), (0x1001, 8)]);
+}
+
 #[test]
 fn reg_mr_by_both_carriers() {
     let (found, attributes) = frame(&reg_mr(), Spelling::Write);

@@ -13,6 +13,7 @@ use super::entries::{Entries, View};
 use super::format::{
     ARM_SOLICITED, Cqe, INDEX_MASK, NUMBER, RECORD_ARM, RECORD_CONSUMER, cqe, opcode, syndrome,
 };
+use super::inline::Landed;
 use super::memory::Record;
 use super::uar::UarPage;
 use crate::cq::PollError;
@@ -121,9 +122,35 @@ impl Entry {
         match op_own >> 4 {
             cqe::REQ | cqe::REQ_ERR => send(),
             cqe::RESP_ERR => recv().map(|id| (id, 0)),
-            _ if is_plain_receive(op_own) => recv().map(|id| (id, 0)),
+            cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV => recv().map(|id| (id, 0)),
             _ => None,
         }
+    }
+
+    /// How the request went that the entry is of, once its data are where they belong. None if it makes no sense.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::inline::Landing::land`].
+    unsafe fn status(&self, view: View, entry: NonNull<Cqe>) -> Option<WcStatus> {
+        // SAFETY: by this function's contract.
+        let fields = unsafe { entry.as_ref() };
+        let op_own = fields.op_own;
+        if op_own & cqe::SCATTERED == 0 || op_own & cqe::FAILED != 0 {
+            return Some(status(op_own, fields));
+        }
+        let landing = self.reporter.landing.as_ref()?;
+        // SAFETY: by this function's contract.
+        let landed = unsafe { landing.land(&self.reporter, view, entry) }?;
+        let status = match landed {
+            Landed::Whole => return Some(WcStatus::SUCCESS),
+            Landed::TooLong => WcStatus::LOC_LEN_ERR,
+            Landed::Forgotten => WcStatus::WR_FLUSH_ERR,
+        };
+        // To the device it went well, so it has no code for this: the timestamp is in its place.
+        // SAFETY: the entry is this side's, and only the poller looks at that byte.
+        unsafe { (&raw mut (*entry.as_ptr()).vendor_err_synd).write(0) };
+        Some(status)
     }
 }
 
@@ -284,7 +311,12 @@ impl Cq {
             if reporter.has_forgotten(index) {
                 continue;
             }
-            let Some((wr_id, change)) = reporter.any(op_own, fields.wqe_counter.get()) else {
+            let counter = fields.wqe_counter.get();
+            // Data first: a request that is noted as finished is no longer the device's.
+            // SAFETY: as in `take`.
+            let status = unsafe { reporter.status(self.view, entry) };
+            let known = status.and_then(|status| Some((status, reporter.any(op_own, counter)?)));
+            let Some((status, (wr_id, change))) = known else {
                 let code = op_own >> 4;
                 let known = reporter.is_known();
                 return self.refuse(if known {
@@ -296,7 +328,7 @@ impl Cq {
             return Some(Completion {
                 entry,
                 wr_id,
-                status: status(op_own, fields),
+                status,
                 change,
             });
         }

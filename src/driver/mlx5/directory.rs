@@ -13,6 +13,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::entries::Entries;
+use super::inline::Landing;
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
 use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
@@ -21,6 +22,8 @@ use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 pub(super) struct Reporter {
     pub(super) send: Option<Arc<SendLedger>>,
     pub(super) recv: Receiver,
+    /// Where data go that come in completions; none unless it has asked for them.
+    pub(super) landing: Option<Arc<Landing>>,
 }
 
 /// What it receives from.
@@ -297,12 +300,22 @@ impl Registration {
 }
 
 fn halves(reporter: Reporter) -> (Reporter, Reporter) {
-    let Reporter { send, recv } = reporter;
+    let Reporter {
+        send,
+        recv,
+        landing,
+    } = reporter;
     let of_send = Reporter {
         send,
         recv: Receiver::None,
+        landing: landing.clone(),
     };
-    (of_send, Reporter { send: None, recv })
+    let of_recv = Reporter {
+        send: None,
+        recv,
+        landing,
+    };
+    (of_send, of_recv)
 }
 
 impl Drop for Registration {

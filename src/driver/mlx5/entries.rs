@@ -84,10 +84,12 @@ impl Entries {
 
     /// The number in a valid entry.
     pub(super) fn number(&self, index: u32) -> u32 {
+        let entry = self.view.entry(index).as_ptr();
         // SAFETY: the entry lies in the memory that this value keeps. It is valid, or was a moment ago; if the device
-        // has come round since, what is read is some number of its, and every bit pattern is one.
-        let entry = unsafe { self.view.entry(index).as_ptr().read_volatile() };
-        entry.srqn_uidx.get() & NUMBER
+        // has come round since, what is read is some number of its, and every bit pattern is one. Nothing else is read: the
+        // poller may be clearing what was data (`super::inline`).
+        let number = unsafe { (&raw const (*entry).srqn_uidx).read_volatile() };
+        number.get() & NUMBER
     }
 }
 
@@ -144,11 +146,17 @@ impl View {
         (op_own & 1 == self.lap(index)).then_some(op_own)
     }
 
-    /// Copies a valid entry to a place of another ring, where it counts as written in that lap.
+    /// Copies a valid entry to a place of another ring with entries as large, where it counts as written in that lap.
     pub(super) fn copy_to(self, index: u32, other: View, to: u32) {
-        // SAFETY: both entries lie in their rings. The device wrote this one and no longer does; of the other ring it
-        // leaves the places alone that are for such copies.
+        // SAFETY: both entries lie in their rings, with what is before the half that counts. The device wrote this one and
+        // no longer does; of the other ring it leaves the places alone that are for such copies.
         unsafe {
+            if self.size == other.size {
+                let before = self.size - BLOCK;
+                let (from, to) = (self.entry(index).cast::<u8>(), other.entry(to).cast::<u8>());
+                to.sub(before)
+                    .copy_from_nonoverlapping(from.sub(before), before);
+            }
             let mut entry = self.entry(index).as_ptr().read();
             entry.op_own = entry.op_own & !1 | other.lap(to);
             other.entry(to).as_ptr().write(entry);

@@ -210,6 +210,10 @@ pub(super) mod cqe {
     pub(in super::super) const INVALID: u8 = 0xf;
     /// Bits of the format in `op_own`: the data lies in the completion.
     pub(in super::super) const SCATTERED: u8 = 0x0c;
+    /// Of these the one for up to 32 bytes, at the start of the half that counts (`MLX5_INLINE_SCATTER_32`).
+    pub(in super::super) const SCATTERED_32: u8 = 0x04;
+    /// The one for up to 64 bytes, in the other half (`MLX5_INLINE_SCATTER_64`).
+    pub(in super::super) const SCATTERED_64: u8 = 0x08;
     /// The bit of `op_own` that those kinds have that tell of a failure.
     pub(in super::super) const FAILED: u8 = 0x80;
 }

@@ -85,6 +85,14 @@ impl SendLedger {
         self.done.load(Ordering::Acquire)
     }
 
+    /// Whether a request that is not finished begins in this block, for the poller.
+    pub(super) fn is_in_flight(&self, block: u16) -> bool {
+        // Relaxed: see the module on the note, and only the one poller stores `done`.
+        let count = self.note(block.into()).count_change.load(Ordering::Relaxed) as u32;
+        let done = self.done.load(Ordering::Relaxed);
+        count.wrapping_sub(done).cast_signed() > 0
+    }
+
     /// Takes the request that begins in this block, and all before it, as finished; gives its id, and what it changed
     /// a memory key for if it did.
     #[inline(always)]
@@ -138,12 +146,17 @@ impl RecvLedger {
         self.done.load(Ordering::Acquire)
     }
 
+    /// The index of the request that finishes next, for the poller.
+    pub(super) fn next(&self) -> u32 {
+        // Relaxed: only the one poller of the completion queue stores it.
+        self.done.load(Ordering::Relaxed)
+    }
+
     /// Takes the next request as finished and gives its id. Requests of a receive queue finish in the order in which
     /// they were posted.
     #[inline(always)]
     pub(super) fn finish(&self) -> u64 {
-        // Relaxed: only the one poller of the completion queue stores it.
-        let index = self.done.load(Ordering::Relaxed);
+        let index = self.next();
         let id = self.id(index).load(Ordering::Relaxed);
         // Release: as for sends.
         self.done.store(index.wrapping_add(1), Ordering::Release);
@@ -228,6 +241,13 @@ impl SrqLedger {
     #[inline(always)]
     pub(super) fn done(&self) -> u32 {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// Whether the device has this element.
+    pub(super) fn is_posted(&self, index: u16) -> bool {
+        let element = self.elements.get(usize::from(index));
+        // Relaxed: the barriers around doorbell and completion order it, as the ids.
+        element.is_some_and(|element| element.next.load(Ordering::Relaxed) == POSTED)
     }
 
     /// Takes a request as finished and gives its id; `None` if the device does not have this element.

@@ -7,7 +7,7 @@
 //! `include/linux/mlx5` of Linux 6.1 to 7.2.
 //!
 //! Not there yet, each with its place: queue pairs of type XRC (a layout in [`qp`], a segment in [`send`]) and raw packet
-//! (as well, and a ring of its own for receives), compressed completions and data in completions ([`entries`], [`cq`]),
+//! (as well, and a ring of its own for receives), compressed completions ([`entries`], [`cq`]),
 //! device memory and DEVX objects (commands in [`command`]).
 
 mod ah;
@@ -16,8 +16,10 @@ mod clock;
 mod command;
 mod cq;
 mod directory;
+mod ece;
 mod entries;
 mod format;
+mod inline;
 mod ledger;
 mod memory;
 mod qp;
@@ -40,6 +42,7 @@ use uverbs_uapi::mlx5::{
 
 pub(crate) use ah::{Ah, NOWHERE, create_ah};
 pub(crate) use cq::{Completion, Cq, CqCore};
+pub(crate) use ece::VENDOR as ECE_VENDOR;
 pub(crate) use format::Datagram;
 pub(crate) use qp::{Parts, QpCore, create_qp};
 pub(crate) use recv::{RecvQueue, SharedRecvQueue};
@@ -77,6 +80,8 @@ pub(crate) struct Device {
     /// Where in its page the clock lies, if there is one.
     clock_offset: Option<u64>,
     clock: OnceLock<Clock>,
+    /// Queue pairs have options for their connection.
+    ece: bool,
 }
 
 /// What the device says of its rings.
@@ -151,6 +156,7 @@ impl Device {
             return lacks("a context with dynamic UARs (Linux 5.8)");
         }
         let uar = Arc::new(UarPage::new(fd, UarAllocType::NC)?);
+        let has = AllocUcontextRespMask::from_bits_retain(answer.comp_mask);
         Ok(Self {
             limits: Limits {
                 max_sq_desc_sz: answer.max_sq_desc_sz,
@@ -163,9 +169,10 @@ impl Device {
             uar,
             registers: Arc::new(Registers::new(answer.bf_reg_size)),
             records: Records::default(),
-            clock_offset: AllocUcontextRespMask::from_bits_retain(answer.comp_mask)
+            clock_offset: has
                 .contains(AllocUcontextRespMask::CORE_CLOCK_OFFSET)
                 .then_some(answer.hca_core_clock_offset),
+            ece: has.contains(AllocUcontextRespMask::ECE),
             clock: OnceLock::new(),
             // One completion in a cache line: the device writes whole lines.
             cqe_size: if answer.cache_line_size == 128 {

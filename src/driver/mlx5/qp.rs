@@ -3,7 +3,8 @@
 //! A queue pair has one buffer: the receive ring first, then the send ring (`mlx5_ib_create_qp` in
 //! `drivers/infiniband/hw/mlx5/qp.c`).
 
-use std::sync::Arc;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::QpHandle;
@@ -12,24 +13,35 @@ use uverbs_uapi::types::QpCap;
 
 use super::cq::CqCore;
 use super::directory::{Receiver, Registration, Reporter};
+use super::ece::{self, Ece};
 use super::format::{
     AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, NUMBER, RemoteAddress, UNIT,
 };
+use super::inline::Landing;
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
 use super::memory::{Memory, Record, Records};
 use super::recv::{RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
-use super::{Device, Limits, umr};
+use super::{Device, Limits, answer, umr};
 use crate::alloc::{Buffers, ResourceType};
-use crate::command::{Command, CommandFd, CreateQp, CreateQpReply, DestroyQp, DriverData};
+use crate::command::{
+    Command, CommandFd, CreateQp, CreateQpReply, DestroyQp, DriverData, DriverReply,
+};
 use crate::error::{Errno, Error, Result, Verb};
 
 /// The rings and the doorbell record of a queue pair.
 #[derive(Debug)]
 pub(super) struct Rings {
-    _memory: Memory,
+    memory: Memory,
     pub(super) record: Record,
+}
+
+impl Rings {
+    /// The first byte.
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
 }
 
 /// What must stay until the kernel has let go of a queue pair.
@@ -39,6 +51,10 @@ pub(crate) struct QpCore {
     registration: Registration,
     _lease: Arc<Lease>,
     srq: Option<Arc<SrqLedger>>,
+    /// Where data go that come in completions, if it has asked for them.
+    landing: Option<Mutex<Arc<Landing>>>,
+    /// The options for its connection, if the device has such.
+    ece: Option<Ece>,
 }
 
 /// A queue pair that was created.
@@ -59,6 +75,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) srq: Option<&'a SharedRecvQueue>,
     pub(crate) buffers: Option<&'a Buffers>,
     pub(crate) thread_domain: Option<&'a Arc<Lease>>,
+    /// Small payloads may come in completions.
+    pub(crate) inline_scatter: bool,
 }
 
 /// Creates a queue pair.
@@ -70,17 +88,23 @@ pub(crate) fn create_qp(
 ) -> Result<NewQp> {
     let register = device.lease(fd, parts.thread_domain);
     let draft = Draft::new(&command, &device.limits, &device.records, register, parts)?;
-    let driver = draft.driver_data();
+    let driver = abi::CreateQp {
+        ece_options: if device.ece { ece::VERSION } else { 0 },
+        ..draft.driver_data()
+    };
     command.driver = DriverData::exchange::<_, abi::CreateQpResp>(&driver);
     // Whatever fails from here on gives everything back in the order of its making, backwards.
-    let CreateQpReply { handle, qpn, .. } = fd.execute(&command)?;
-    if qpn > NUMBER {
-        // The first error is the one to tell; a QP that stays behind goes with the context.
-        let _ = fd.execute(&DestroyQp(handle));
-        let what = format!("a queue pair's number of {qpn:#x}");
-        return Err(Error::malformed(Verb::CreateQp, command.subject(), what));
-    }
-    let (send, recv, core) = draft.finish(qpn, command.sq_sig_all);
+    let reply = fd.execute(&command)?;
+    let offered = match checked(&command, &reply) {
+        Ok(answer) => device.ece.then_some(answer.ece_options),
+        Err(error) => {
+            // The first error is the one to tell; a QP that stays behind goes with the context.
+            let _ = fd.execute(&DestroyQp(reply.handle));
+            return Err(error);
+        }
+    };
+    let CreateQpReply { handle, qpn, .. } = reply;
+    let (send, recv, core) = draft.finish(qpn, command.sq_sig_all, offered);
     Ok(NewQp {
         handle,
         qpn,
@@ -90,10 +114,19 @@ pub(crate) fn create_qp(
     })
 }
 
+/// The driver's part of the answer, if all of it makes sense.
+fn checked(command: &CreateQp, reply: &CreateQpReply) -> Result<abi::CreateQpResp> {
+    let qpn = reply.qpn;
+    if qpn > NUMBER {
+        let what = format!("a queue pair's number of {qpn:#x}");
+        return Err(Error::malformed(Verb::CreateQp, command.subject(), what));
+    }
+    answer(Verb::CreateQp, || command.subject(), &reply.driver)
+}
+
 /// A queue pair that the kernel does not know yet.
 pub(super) struct Draft {
-    memory: Memory,
-    record: Record,
+    rings: Arc<Rings>,
     send: SendLayout,
     recv: RecvLayout,
     send_ledger: Arc<SendLedger>,
@@ -103,6 +136,7 @@ pub(super) struct Draft {
     lease: Arc<Lease>,
     /// Others ring in the same register.
     shared_register: bool,
+    landing: Option<Arc<Landing>>,
 }
 
 impl Draft {
@@ -131,15 +165,23 @@ impl Draft {
         let send_ledger = Arc::new(SendLedger::new(send.blocks));
         let recv_ledger = Arc::new(RecvLedger::new(recv.count));
         let srq = parts.srq.map(SharedRecvQueue::ledger).cloned();
-        let reporter = reporter(&send_ledger, &recv_ledger, srq.as_ref());
+        let rings = Arc::new(Rings { memory, record });
+        let landing = parts.inline_scatter.then(|| {
+            let elements = parts.srq.map(SharedRecvQueue::elements).cloned();
+            let landing = Landing::new(Arc::clone(&rings), recv, send.blocks, elements);
+            Arc::new(landing)
+        });
+        let reporter = Reporter {
+            landing: landing.clone(),
+            ..reporter(&send_ledger, &recv_ledger, srq.as_ref())
+        };
         let (send_cq, recv_cq) = (&parts.send_cq.directory, &parts.recv_cq.directory);
         let registration = Registration::new(send_cq, recv_cq, reporter).ok_or_else(|| {
             let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
             Error::unsupported(Verb::CreateQp, command.subject(), missing)
         })?;
         Ok(Self {
-            memory,
-            record,
+            rings,
             send,
             recv,
             send_ledger,
@@ -148,14 +190,17 @@ impl Draft {
             registration,
             lease,
             shared_register,
+            landing,
         })
     }
 
     /// What the kernel's driver is told.
     pub(super) fn driver_data(&self) -> abi::CreateQp {
+        let mut flags = QpFlags::UAR_PAGE_INDEX;
+        flags.set(QpFlags::SCATTER_CQE, self.landing.is_some());
         abi::CreateQp {
-            buf_addr: self.memory.address(),
-            db_addr: self.record.address(),
+            buf_addr: self.rings.memory.address(),
+            db_addr: self.rings.record.address(),
             sq_wqe_count: self.send.blocks,
             rq_wqe_count: self.recv.count,
             // The kernel has 0 where there is no receive queue, and compares.
@@ -163,24 +208,22 @@ impl Draft {
                 0 => 0,
                 _ => self.recv.stride.ilog2(),
             },
-            flags: QpFlags::UAR_PAGE_INDEX.bits(),
+            flags: flags.bits(),
             uidx: self.registration.number(),
             bfreg_index: self.lease.register().page_id(),
             ..Default::default()
         }
     }
 
-    /// The queues, now that the queue pair has its number on the wire.
+    /// The queues, now that the queue pair has its number on the wire, and the device offers options for its connection.
     pub(super) fn finish(
         self,
         qpn: u32,
         signal_all: bool,
+        offered: Option<u32>,
     ) -> (SendQueue, Option<RecvQueue>, Arc<QpCore>) {
-        let base = self.memory.base();
-        let rings = Arc::new(Rings {
-            _memory: self.memory,
-            record: self.record,
-        });
+        let rings = self.rings;
+        let base = rings.base();
         // SAFETY: the send ring begins behind the receive ring, in the same memory.
         let send_ring = unsafe { base.add(self.recv.bytes()) };
         let send = SendQueue::new(
@@ -205,6 +248,8 @@ impl Draft {
             registration: self.registration,
             _lease: self.lease,
             srq: self.srq,
+            landing: self.landing.map(Mutex::new),
+            ece: offered.map(Ece::new),
         });
         (send, recv, core)
     }
@@ -221,6 +266,7 @@ fn reporter(
             Some(srq) => Receiver::Shared(Arc::clone(srq)),
             None => Receiver::Own(Arc::clone(recv)),
         },
+        landing: None,
     }
 }
 
@@ -231,12 +277,59 @@ impl QpCore {
         let send_ledger = Arc::new(SendLedger::new(send.layout().blocks));
         let count = recv.as_ref().map_or(0, |recv| recv.layout().count);
         let recv_ledger = Arc::new(RecvLedger::new(count));
-        let reporter = reporter(&send_ledger, &recv_ledger, self.srq.as_ref());
+        let reporter = Reporter {
+            landing: self.land_anew(),
+            ..reporter(&send_ledger, &recv_ledger, self.srq.as_ref())
+        };
         self.registration.replace(reporter);
         self.rings.record.clear();
+        if let Some(ece) = &self.ece {
+            ece.reset();
+        }
         send.reset(send_ledger);
         if let Some(recv) = recv {
             recv.reset(recv_ledger);
+        }
+    }
+
+    /// Forgets where data of the requests so far go, and tells of those to come.
+    fn land_anew(&self) -> Option<Arc<Landing>> {
+        let landing = self.landing.as_ref()?;
+        let mut landing = landing.lock().unwrap_or_else(PoisonError::into_inner);
+        landing.close();
+        *landing = Arc::new(landing.renewed());
+        Some(Arc::clone(&landing))
+    }
+
+    /// The options for its connection; none if the device has no such.
+    pub(crate) fn query_ece(&self) -> Option<u32> {
+        self.ece.as_ref().map(Ece::query)
+    }
+
+    /// Asks for options with the next change of its state, if the device has such.
+    pub(crate) fn set_ece(&self, options: u32) {
+        if let Some(ece) = &self.ece {
+            ece.set(options);
+        }
+    }
+
+    /// What the kernel's driver is told with a change of the state.
+    pub(crate) fn modify_data(&self) -> DriverData {
+        self.ece.as_ref().map(Ece::request).unwrap_or_default()
+    }
+
+    /// Takes over what the kernel's driver has answered.
+    pub(crate) fn modified(&self, reply: &DriverReply) {
+        if let Some(ece) = &self.ece {
+            ece.answered(reply);
+        }
+    }
+
+    /// Ends the loan of the memory that requests name: nothing is copied there from now on.
+    pub(crate) fn close(&self) {
+        if let Some(landing) = &self.landing {
+            let landing = landing.lock().unwrap_or_else(PoisonError::into_inner);
+            landing.close();
         }
     }
 }

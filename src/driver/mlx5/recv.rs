@@ -240,6 +240,10 @@ impl SharedRecvQueue {
         &self.ledger
     }
 
+    pub(super) fn elements(&self) -> &Arc<SrqRing> {
+        &self.ring
+    }
+
     /// The most requests in flight.
     pub(crate) fn capacity(&self) -> u32 {
         self.ledger.capacity()

@@ -79,6 +79,16 @@ pub(super) struct Producer {
 unsafe impl Send for Producer {}
 
 impl Producer {
+    /// Writes what is before the half that counts of the next entry, which has 128 bytes.
+    pub(super) fn write_before(&mut self, data: &[u8]) {
+        assert!(self.view.entry_bytes() == 128 && data.len() <= 64);
+        // SAFETY: the other half of an entry lies before, and the poller does not read it yet.
+        unsafe {
+            let at = self.view.entry(self.next).cast::<u8>().sub(64);
+            at.as_ptr().copy_from(data.as_ptr(), data.len());
+        }
+    }
+
     /// Writes a completion whose owner bit is set here, last.
     pub(super) fn write(&mut self, entry: Cqe) {
         let lap = u8::from(self.next & self.view.count() != 0);
@@ -145,6 +155,28 @@ impl Pair {
         recv: &Cq,
         srq: Option<&SharedRecvQueue>,
     ) -> Self {
+        Self::made(qp_type, cap, send, recv, srq, false)
+    }
+
+    /// As [`Self::with`], but payloads may come in completions.
+    pub(super) fn inline(
+        qp_type: QpType,
+        cap: QpCap,
+        send: &Cq,
+        recv: &Cq,
+        srq: Option<&SharedRecvQueue>,
+    ) -> Self {
+        Self::made(qp_type, cap, send, recv, srq, true)
+    }
+
+    fn made(
+        qp_type: QpType,
+        cap: QpCap,
+        send: &Cq,
+        recv: &Cq,
+        srq: Option<&SharedRecvQueue>,
+        inline_scatter: bool,
+    ) -> Self {
         let command = CreateQp {
             pd: PdHandle(1),
             send_cq: CqHandle(2),
@@ -164,6 +196,7 @@ impl Pair {
             srq,
             buffers: None,
             thread_domain: None,
+            inline_scatter,
         };
         let page = Arc::new(UarPage::of_memory());
         let lease = Arc::new(Lease::alone(&page, REGISTER));
@@ -176,7 +209,7 @@ impl Pair {
         );
         let draft = draft.unwrap();
         let told = draft.driver_data();
-        let (send, recv, core) = draft.finish(QPN, false);
+        let (send, recv, core) = draft.finish(QPN, false, None);
         let recv_bytes = u64::from(told.rq_wqe_count) << told.rq_wqe_shift;
         Self {
             send,

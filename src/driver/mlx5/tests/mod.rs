@@ -3,6 +3,7 @@
 
 mod completions;
 mod device;
+mod inline;
 mod lives;
 mod requests;
 mod threads;

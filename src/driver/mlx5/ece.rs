@@ -1,0 +1,107 @@
+//! Enhanced connection establishment: options that both devices of a connection have to use.
+//!
+//! The device says what it can do when a queue pair is created. What is to be used goes along with the next change of the
+//! queue pair's state, whose answer says what is used of it (`mlx5_ib_modify_qp` in `drivers/infiniband/hw/mlx5/qp.c`).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uverbs_uapi::mlx5::{ModifyQp, ModifyQpResp};
+
+use crate::command::{DriverData, DriverReply, driver_reply};
+
+/// The vendor of the devices that understand the options: NVIDIA, as on the PCI bus.
+pub(crate) const VENDOR: u32 = 0x15b3;
+/// What creation asks for, to be told of the options: version 1 of them.
+pub(super) const VERSION: u32 = 0x1000_0000;
+
+/// A queue pair's options.
+///
+/// Relaxed throughout: who changes the queue pair has it to itself, and only the numbers count.
+#[derive(Debug)]
+pub(super) struct Ece {
+    /// What the device can do.
+    offered: u32,
+    /// To be told to the device; 0 if there is nothing.
+    asked: AtomicU32,
+    /// What the device has said last.
+    granted: AtomicU32,
+}
+
+impl Ece {
+    pub(super) fn new(offered: u32) -> Self {
+        Self {
+            offered,
+            asked: AtomicU32::new(0),
+            granted: AtomicU32::new(offered),
+        }
+    }
+
+    /// The options that the device offers, or has granted.
+    pub(super) fn query(&self) -> u32 {
+        self.granted.load(Ordering::Relaxed)
+    }
+
+    /// Notes options to be told to the device.
+    pub(super) fn set(&self, options: u32) {
+        self.asked.store(options, Ordering::Relaxed);
+        self.granted.store(0, Ordering::Relaxed);
+    }
+
+    /// Starts anew.
+    pub(super) fn reset(&self) {
+        self.asked.store(0, Ordering::Relaxed);
+        self.granted.store(self.offered, Ordering::Relaxed);
+    }
+
+    /// What goes along with a change of the state.
+    pub(super) fn request(&self) -> DriverData {
+        match self.asked.load(Ordering::Relaxed) {
+            0 => DriverData::default(),
+            ece_options => DriverData::exchange::<_, ModifyQpResp>(&ModifyQp {
+                ece_options,
+                ..ModifyQp::default()
+            }),
+        }
+    }
+
+    /// Takes the answer to [`Self::request`] over.
+    pub(super) fn answered(&self, reply: &DriverReply) {
+        if self.asked.swap(0, Ordering::Relaxed) != 0 {
+            // The state has changed, whatever the kernel says of the options: without an answer there are none.
+            let answer = driver_reply::<ModifyQpResp>(reply);
+            let granted = answer.map_or(0, |answer| answer.ece_options);
+            self.granted.store(granted, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    #[test]
+    fn options_are_offered_asked_for_and_granted() {
+        let ece = Ece::new(0x1000_0003);
+        assert_eq!(ece.query(), 0x1000_0003);
+        assert_eq!(ece.request(), DriverData::default(), "nothing was asked");
+        ece.answered(&DriverReply::new());
+        assert_eq!(ece.query(), 0x1000_0003);
+
+        ece.set(0x1000_0002);
+        assert_eq!(ece.query(), 0, "not agreed on yet");
+        assert_ne!(ece.request(), DriverData::default());
+        let answer = ModifyQpResp {
+            response_length: 16,
+            ece_options: 0x1000_0002,
+            ..ModifyQpResp::default()
+        };
+        ece.answered(&DriverReply::from_slice(answer.as_bytes()));
+        assert_eq!(ece.query(), 0x1000_0002);
+        assert_eq!(ece.request(), DriverData::default(), "told once");
+
+        ece.reset();
+        assert_eq!(ece.query(), 0x1000_0003);
+    }
+}

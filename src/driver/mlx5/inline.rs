@@ -1,0 +1,282 @@
+//! Inline scatter: small payloads that the device puts into the completion, and not where the request wants them. Whoever
+//! takes the completion copies them there.
+//!
+//! The copy goes to addresses that were posted, so it is made for queue pairs only whose creator has promised that those are
+//! addresses of this process ([`QpBuilder::inline_scatter`](crate::QpBuilder::inline_scatter)). Whatever the device reports,
+//! nothing is written but the memory of a request that it has: a request counts as such if it was handed over and
+//! has not completed, and what it wants is read from its ring. (A device that reports an element of a shared queue to two
+//! pollers at once is beyond that.)
+
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::directory::{Receiver, Reporter};
+use super::entries::View;
+use super::format::{BLOCK, Control, Cqe, Data, LONGEST_SLICE, SrqNext, TERMINATOR, UNIT};
+use super::format::{RECORD_RECEIVE, RECORD_SEND, cqe, opcode};
+use super::ledger::{RecvLedger, SendLedger};
+use super::qp::Rings;
+use super::recv::RecvLayout;
+use super::srq::SrqRing;
+
+/// The most bytes in a completion.
+const MOST: usize = 64;
+
+/// Where the requests of a queue pair with inline scatter lie, for whoever polls.
+#[derive(Debug)]
+pub(super) struct Landing {
+    rings: Arc<Rings>,
+    /// The first byte of each ring in `rings`.
+    recv_ring: NonNull<u8>,
+    send_ring: NonNull<u8>,
+    recv: RecvLayout,
+    blocks: u32,
+    /// The ring that receives lie in, if it is a shared one.
+    srq: Option<Arc<SrqRing>>,
+    /// False once the requests are forgotten: their memory is the user's again. Held during a copy.
+    lent: Mutex<bool>,
+}
+
+// SAFETY: the rings are memory that `rings` keeps, and are only read.
+unsafe impl Send for Landing {}
+// SAFETY: as above; what is read of them nobody writes meanwhile, see `Landing::own` and `Landing::sent`.
+unsafe impl Sync for Landing {}
+
+/// How it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Landed {
+    /// The data are where they belong.
+    Whole,
+    /// They have no room in the request; nothing was copied.
+    TooLong,
+    /// The request was forgotten; nothing was copied.
+    Forgotten,
+}
+
+/// The slices that a request wants its data in: units of a ring, from one of them on, so many at most.
+#[derive(Clone, Copy, Debug)]
+struct Slices {
+    ring: NonNull<u8>,
+    /// Bytes of the ring, a multiple of a unit, round which the list may go.
+    bytes: usize,
+    first: usize,
+    count: usize,
+}
+
+impl Slices {
+    /// Address and length of each.
+    ///
+    /// # Safety
+    ///
+    /// The ring has those bytes, and nobody writes the units of the list.
+    unsafe fn iter(self) -> impl Iterator<Item = (u64, usize)> {
+        (0..self.count)
+            .map(move |index| {
+                let at = (self.first + index * UNIT) % self.bytes;
+                // SAFETY: the unit lies in the ring, for both are multiples of a unit, and nobody writes it; every bit
+                // pattern is a `Data`.
+                unsafe { self.ring.add(at).cast::<Data>().read() }
+            })
+            .take_while(|data| {
+                (data.byte_count, data.lkey) != (TERMINATOR.byte_count, TERMINATOR.lkey)
+            })
+            .map(|data| {
+                let length = match data.byte_count.get() {
+                    0 => LONGEST_SLICE,
+                    length => length,
+                };
+                (data.addr.get(), length as usize)
+            })
+    }
+}
+
+impl Landing {
+    /// For a queue pair whose receive ring is the first in `rings`, and whose send ring begins behind it.
+    pub(super) fn new(
+        rings: Arc<Rings>,
+        recv: RecvLayout,
+        blocks: u32,
+        srq: Option<Arc<SrqRing>>,
+    ) -> Self {
+        let recv_ring = rings.base();
+        Self {
+            // SAFETY: the send ring lies in the same memory.
+            send_ring: unsafe { recv_ring.add(recv.bytes()) },
+            recv_ring,
+            rings,
+            recv,
+            blocks,
+            srq,
+            lent: Mutex::new(true),
+        }
+    }
+
+    /// As this one, for a queue pair that starts anew.
+    pub(super) fn renewed(&self) -> Self {
+        let srq = self.srq.clone();
+        Self::new(Arc::clone(&self.rings), self.recv, self.blocks, srq)
+    }
+
+    /// Copies nothing from now on.
+    pub(super) fn close(&self) {
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// Copies the data of a completion to where its request wants them. None if the completion makes no sense.
+    ///
+    /// An entry that has lost fields to the data has zeros there afterwards.
+    ///
+    /// # Safety
+    ///
+    /// `entry` is one of `view` that the device has written and that is this side's.
+    pub(super) unsafe fn land(
+        &self,
+        reporter: &Reporter,
+        view: View,
+        entry: NonNull<Cqe>,
+    ) -> Option<Landed> {
+        // SAFETY: by this function's contract.
+        let fields = unsafe { entry.as_ref() };
+        let counter = fields.wqe_counter.get();
+        let (slices, length) = match fields.op_own >> 4 {
+            cqe::REQ => {
+                let (slices, atomic) = self.sent(reporter.send.as_ref()?, counter)?;
+                let length = if atomic { 8 } else { fields.byte_cnt.get() };
+                (slices, length as usize)
+            }
+            cqe::RESP_SEND | cqe::RESP_SEND_IMM | cqe::RESP_SEND_INV => {
+                let slices = match &reporter.recv {
+                    Receiver::Own(ledger) => self.own(ledger, counter)?,
+                    Receiver::Shared(ledger) if ledger.is_posted(counter) => {
+                        self.shared(counter)?
+                    }
+                    _ => return None,
+                };
+                (slices, fields.byte_cnt.get() as usize)
+            }
+            _ => return None,
+        };
+        let in_front = match fields.op_own & cqe::SCATTERED {
+            cqe::SCATTERED_32 => false,
+            cqe::SCATTERED_64 if view.entry_bytes() == 2 * BLOCK => true,
+            _ => return None,
+        };
+        let (mut data, room) = ([0; MOST], if in_front { MOST } else { MOST / 2 });
+        let bytes = entry.cast::<u8>();
+        // SAFETY: as above; in an entry of two halves the other one lies before. The data are taken out, and what had
+        // been in their place is not there, so zeros are as true as anything.
+        unsafe {
+            if in_front {
+                bytes
+                    .sub(BLOCK)
+                    .copy_to_nonoverlapping(NonNull::from(&mut data).cast(), room);
+            } else {
+                bytes.copy_to_nonoverlapping(NonNull::from(&mut data).cast(), room);
+                bytes.write_bytes(0, room);
+            }
+        }
+        let Some(data) = data[..room].get(..length) else {
+            return Some(Landed::TooLong);
+        };
+        let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*lent {
+            return Some(Landed::Forgotten);
+        }
+        // SAFETY: the list is of a request that is the device's, so it is not written until its completion is noted,
+        // which is after this. What it names is lent: its creator has promised that those are addresses of this
+        // process, of memory to write to that nobody else touches, as long as `lent` is true.
+        Some(unsafe { scatter(data, slices) })
+    }
+
+    /// The slices of the receive request that is next, if it is with the device and is the one of that index.
+    fn own(&self, ledger: &RecvLedger, counter: u16) -> Option<Slices> {
+        let next = ledger.next();
+        let waiting = self.posted(RECORD_RECEIVE).wrapping_sub(next as u16);
+        let is_posted = waiting != 0 && u32::from(waiting) <= self.recv.count;
+        if self.srq.is_some() || counter != next as u16 || !is_posted {
+            return None;
+        }
+        let (count, stride) = (self.recv.count as usize, self.recv.stride as usize);
+        Some(Slices {
+            ring: self.recv_ring,
+            bytes: count * stride,
+            first: (usize::from(counter) & (count - 1)) * stride,
+            count: self.recv.max_sge as usize,
+        })
+    }
+
+    /// The slices of an element of the shared queue.
+    fn shared(&self, counter: u16) -> Option<Slices> {
+        let ring = self.srq.as_ref()?;
+        let slices = ring.max_sge() as usize;
+        Some(Slices {
+            // SAFETY: an element has room for so many slices behind its link.
+            ring: unsafe { ring.element(counter.into()).add(size_of::<SrqNext>()) },
+            bytes: slices * UNIT,
+            first: 0,
+            count: slices,
+        })
+    }
+
+    /// The slices of a READ or an atomic operation that begins in that block and is with the device, and whether it is an
+    /// atomic one.
+    fn sent(&self, ledger: &SendLedger, counter: u16) -> Option<(Slices, bool)> {
+        let ahead = self.posted(RECORD_SEND).wrapping_sub(counter);
+        let is_posted = ahead != 0 && u32::from(ahead) <= self.blocks;
+        if !is_posted || !ledger.is_in_flight(counter) {
+            return None;
+        }
+        let bytes = self.blocks as usize * BLOCK;
+        let at = usize::from(counter) * BLOCK % bytes;
+        // SAFETY: a block lies in the ring; the request is with the device, so it is not written. Every bit pattern is a
+        // `Control`.
+        let control = unsafe { self.send_ring.add(at).cast::<Control>().read() };
+        // Control and address, and the operands.
+        let (head, atomic) = match control.opmod_idx_opcode.get() as u8 {
+            opcode::RDMA_READ => (2, false),
+            opcode::ATOMIC_CS | opcode::ATOMIC_FA => (3, true),
+            _ => return None,
+        };
+        let units = control.qpn_ds.get() as usize & 0x3f;
+        let slices = Slices {
+            ring: self.send_ring,
+            bytes,
+            first: at + head * UNIT,
+            count: units.checked_sub(head)?,
+        };
+        Some((slices, atomic))
+    }
+
+    /// How many requests or blocks the device was told of.
+    fn posted(&self, word: usize) -> u16 {
+        use std::sync::atomic::Ordering;
+        // Acquire: pairs with the barrier before the poster's store, so that what is handed over is there to be read.
+        u32::from_be(self.rings.record.word(word).load(Ordering::Acquire)) as u16
+    }
+}
+
+/// Copies data into slices, if they have room for all.
+///
+/// # Safety
+///
+/// The list is not written, and what it names may be written to under the addresses that it has.
+unsafe fn scatter(data: &[u8], slices: Slices) -> Landed {
+    // SAFETY: by this function's contract.
+    let room: usize = unsafe { slices.iter() }.map(|(_, length)| length).sum();
+    if data.len() > room {
+        return Landed::TooLong;
+    }
+    let mut rest = data;
+    // SAFETY: as above.
+    for (address, length) in unsafe { slices.iter() } {
+        let (now, later) = rest.split_at(length.min(rest.len()));
+        if now.is_empty() {
+            break;
+        }
+        let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);
+        // SAFETY: by this function's contract; `now` is a copy that lies elsewhere.
+        unsafe { to.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+        rest = later;
+    }
+    Landed::Whole
+}

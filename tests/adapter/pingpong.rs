@@ -9,7 +9,7 @@ use crate::peers::{free_port, listens, play};
 use crate::support::{Result, ends, gid_index, test_with};
 
 /// A ping-pong: the test's name, the program, and its arguments.
-const GAMES: [(&str, &str, &[&str]); 10] = [
+const GAMES: [(&str, &str, &[&str]); 13] = [
     ("rc", "ibv_rc_pingpong", &["-s", "4096"]),
     ("rc_events", "ibv_rc_pingpong", &["-s", "100", "-e"]),
     ("rc_large", "ibv_rc_pingpong", &["-s", "1000000", "-n", "4"]),
@@ -23,6 +23,10 @@ const GAMES: [(&str, &str, &[&str]); 10] = [
         "ibv_srq_pingpong",
         &["-s", "100", "-q", "4", "-e"],
     ),
+    // So small that libmlx5 has them put into completions.
+    ("rc_small", "ibv_rc_pingpong", &["-s", "32"]),
+    ("uc_small", "ibv_uc_pingpong", &["-s", "31"]),
+    ("srq_small", "ibv_srq_pingpong", &["-s", "20", "-q", "4"]),
     ("rc_by_gid", "ibv_rc_pingpong", &["-s", "100", "-g", "0"]),
 ];
 

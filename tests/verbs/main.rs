@@ -10,9 +10,11 @@ mod cq;
 mod device;
 mod devinfo;
 mod dmabuf;
+mod ece;
 #[path = "../hca/mod.rs"]
 #[expect(dead_code, reason = "what adapter there is says `device`")]
 mod hca;
+mod inline_scatter;
 mod lacking;
 mod many;
 mod mr;
@@ -38,6 +40,8 @@ fn main() -> ExitCode {
         cq::tests(),
         devinfo::tests(),
         dmabuf::tests(),
+        ece::tests(),
+        inline_scatter::tests(),
         lacking::tests(),
         many::tests(),
         mr::tests(),

@@ -26,15 +26,19 @@ impl Device {
                 "shared receive queues for XRC or tag matching",
             )
         };
+        // The kernel's driver asks for the ring before it says whether the device has them.
+        #[cfg(feature = "mlx5")]
+        if matches!(self, Device::Mlx5(_)) {
+            return Err(lacks());
+        }
         let command = match self {
             #[cfg(feature = "rxe")]
             Device::Rxe => CreateSrq {
                 driver: super::rxe::srq_data(),
                 ..command
             },
-            // The kernel's driver asks for the ring before it says whether the device has them.
             #[cfg(feature = "mlx5")]
-            Device::Mlx5(_) => return Err(lacks()),
+            Device::Mlx5(_) => command,
         };
         let handle = fd.execute(&command)?.handle;
         // Whatever becomes of it, it is of no use here.
@@ -143,6 +147,21 @@ impl Device {
             Device::Mlx5(device) => device.clock(fd)?,
         };
         clock.ok_or_else(|| self.lacks(Verb::QueryRtValues, "a clock that programs can read"))
+    }
+
+    /// Fails if the driver cannot set the pace of any queue pair that this library creates.
+    pub(crate) fn paces(&self) -> Result<()> {
+        match self {
+            // The kernel says so itself.
+            #[cfg(feature = "rxe")]
+            Device::Rxe => Ok(()),
+            // Linux 6.1 calls it an invalid argument.
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => {
+                let what = "a pace for queue pairs other than those of raw packets";
+                Err(self.lacks(Verb::ModifyQp, what))
+            }
+        }
     }
 
     /// The error for queue pairs that have no options for their connection.

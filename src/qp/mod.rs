@@ -411,6 +411,9 @@ impl QpShared {
             None => self.state(),
         };
         attr.check(&self.subject(), self.transport, from)?;
+        if attr.rate_limit.is_some() {
+            self.context().driver().paces()?;
+        }
         let base = attr.to_abi(self.handle.0);
         let connects = matches!(
             attr.state,

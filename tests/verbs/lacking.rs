@@ -247,7 +247,7 @@ fn counters() -> Result {
 /// Catches a pace that is promised and not kept.
 fn rate_limit() -> Result {
     let mut pair = Pair::<Rc>::new()?;
-    refused(pair.a.set_rate_limit(1000), "a rate limit")?;
+    missing(pair.a.set_rate_limit(1000), "a rate limit")?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0; 8], access)?;
     pair.post(|batch| batch.write_inline(b"just as ", target.remote()))?

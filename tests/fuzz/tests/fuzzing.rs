@@ -4,10 +4,12 @@
 //! is found are panics, overflows, failed assertions, hangs, and faults at guard pages.
 
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::thread;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -67,12 +69,25 @@ fn a_minute() -> Result<Completion, Failed> {
     let each = seconds()?.div_ceil(fuzz::TARGETS.len());
     let findings = package().join("../../target/fuzz/findings");
     fs::create_dir_all(&findings)?;
-    let mut wrong = String::new();
-    for (name, _) in fuzz::TARGETS {
-        if let Err(why) = fuzz_target(&program, name, each, &findings) {
-            writeln!(wrong, "{name}: {}", why.message().unwrap_or_default())?;
+    // libFuzzer has one thread, and the compiler before it has left no CPU idle.
+    let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let waiting = Mutex::new(fuzz::TARGETS.into_iter());
+    let next = || waiting.lock().ok()?.next();
+    let wrong = Mutex::new(String::new());
+    thread::scope(|scope| {
+        for _ in 0..cpus {
+            scope.spawn(|| {
+                while let Some((name, _)) = next() {
+                    if let Err(why) = fuzz_target(&program, name, each, &findings)
+                        && let Ok(mut wrong) = wrong.lock()
+                    {
+                        *wrong += &format!("{name}: {}\n", why.message().unwrap_or_default());
+                    }
+                }
+            });
         }
-    }
+    });
+    let wrong = wrong.into_inner()?;
     match wrong.is_empty() {
         true => Ok(Completion::Completed),
         false => Err(wrong.into()),

@@ -5,9 +5,9 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::hca::{Control, Hca};
+use crate::hca::{Control, Hca, NO_COPIES, takes_copies};
 use crate::peers::{free_port, listens, play};
-use crate::support::{Result, gid_index, test};
+use crate::support::{Result, Skip, gid_index, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test("tap::requests_and_doorbells_are_recorded", recorded)]
@@ -16,6 +16,9 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Catches requests, receives, doorbells and BlueFlame copies that the tap loses, and fields that it reads wrongly: of five
 /// inline sends each way, each is one of each.
 fn recorded(hca: Hca) -> Result {
+    if !takes_copies("mlx5_0")? {
+        return Err(Skip(NO_COPIES).into());
+    }
     let mut control = Control::open()?;
     control.ask("tap_start", json!({}))?;
     let port = free_port()?.to_string();

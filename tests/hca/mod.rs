@@ -32,6 +32,25 @@ impl Hca {
     }
 }
 
+/// Why a test of copies to registers cannot run.
+pub(crate) const NO_COPIES: &str = "the kernel has found that write combining does not work here";
+
+/// Whether programs may copy requests to the device's registers. The kernel's driver tries once whether writes are combined,
+/// for 100 ms; on a busy machine it may find that they are not, and gives out no such registers then.
+///
+/// # Errors
+/// If the device cannot be used.
+pub(crate) fn takes_copies(device: &str) -> Result<bool> {
+    let context = uverbs::open(device)?;
+    let (pd, cq) = (context.alloc_pd()?, context.create_cq(1)?);
+    let _qp = pd.create_qp::<uverbs::Rc>(&cq, uverbs::Caps::default())?;
+    let path = context.device().path();
+    let path = path.ok_or("a device without a path")?.display().to_string();
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    // The page of the context is one; the queue pair's register is on another.
+    Ok(maps.lines().filter(|line| line.ends_with(&path)).count() > 1)
+}
+
 /// The channel on which the model takes requests; one at a time may be open in the guest.
 #[derive(Debug)]
 pub(crate) struct Control {

@@ -20,30 +20,25 @@ impl Device {
         command: CreateSrq,
         _buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, u32)> {
-        let lacks = || {
-            self.without_rings(
-                Verb::CreateSrq,
-                "shared receive queues for XRC or tag matching",
-            )
-        };
-        // The kernel's driver asks for the ring before it says whether the device has them.
-        #[cfg(feature = "mlx5")]
-        if matches!(self, Device::Mlx5(_)) {
-            return Err(lacks());
+        // mlx5's kernel driver asks for the ring before it says whether the device has them.
+        if !self.is_mlx5() {
+            let command = match self {
+                #[cfg(feature = "rxe")]
+                Device::Rxe => CreateSrq {
+                    driver: super::rxe::srq_data(),
+                    ..command
+                },
+                #[cfg(feature = "mlx5")]
+                Device::Mlx5(_) => command,
+            };
+            let handle = fd.execute(&command)?.handle;
+            // Whatever becomes of it, it is of no use here.
+            let _ = fd.execute(&DestroySrq(handle));
         }
-        let command = match self {
-            #[cfg(feature = "rxe")]
-            Device::Rxe => CreateSrq {
-                driver: super::rxe::srq_data(),
-                ..command
-            },
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(_) => command,
-        };
-        let handle = fd.execute(&command)?.handle;
-        // Whatever becomes of it, it is of no use here.
-        let _ = fd.execute(&DestroySrq(handle));
-        Err(lacks())
+        Err(self.without_rings(
+            Verb::CreateSrq,
+            "shared receive queues for XRC or tag matching",
+        ))
     }
 
     /// Creates a work queue; its number comes second.
@@ -53,13 +48,11 @@ impl Device {
         command: CreateWq,
         _buffers: Option<&Buffers>,
     ) -> Result<(WqHandle, u32, RecvQueue)> {
-        #[cfg(feature = "mlx5")]
-        if matches!(self, Device::Mlx5(_)) {
-            return Err(self.without_rings(Verb::CreateWq, "work queues"));
-        }
-        let handle = fd.execute(&command)?.handle;
         // As above.
-        let _ = fd.execute(&DestroyWq(handle));
+        if !self.is_mlx5() {
+            let handle = fd.execute(&command)?.handle;
+            let _ = fd.execute(&DestroyWq(handle));
+        }
         Err(self.without_rings(Verb::CreateWq, "work queues"))
     }
 
@@ -78,8 +71,7 @@ impl Device {
         fd: &CommandFd,
         command: &CreateRssQp,
     ) -> Result<(QpHandle, u32)> {
-        #[cfg(feature = "mlx5")]
-        if matches!(self, Device::Mlx5(_)) {
+        if self.is_mlx5() {
             // The kernel's driver would take what it finds in place of the hash for one of an ordinary queue pair.
             let what = "queue pairs over indirection tables";
             return Err(self.lacks(Verb::CreateQp, what));
@@ -99,8 +91,7 @@ impl Device {
         command: &CreateXrcTarget,
     ) -> Result<(QpHandle, u32)> {
         // The kernel's driver asks for rings even of a target, which has none.
-        #[cfg(feature = "mlx5")]
-        if matches!(self, Device::Mlx5(_)) {
+        if self.is_mlx5() {
             return Err(self.lacks(Verb::CreateQp, "targets of XRC domains"));
         }
         fd.execute(command)
@@ -151,17 +142,13 @@ impl Device {
 
     /// Fails if the driver cannot set the pace of any queue pair that this library creates.
     pub(crate) fn paces(&self) -> Result<()> {
-        match self {
-            // The kernel says so itself.
-            #[cfg(feature = "rxe")]
-            Device::Rxe => Ok(()),
+        if self.is_mlx5() {
             // Linux 6.1 calls it an invalid argument.
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(_) => {
-                let what = "a pace for queue pairs other than those of raw packets";
-                Err(self.lacks(Verb::ModifyQp, what))
-            }
+            let what = "a pace for queue pairs other than those of raw packets";
+            return Err(self.lacks(Verb::ModifyQp, what));
         }
+        // The kernel says so itself.
+        Ok(())
     }
 
     /// The error for queue pairs that have no options for their connection.
@@ -176,6 +163,15 @@ impl Device {
                 Subject::the("device"),
                 format!("{what}, which Linux 5.8 and newer firmware brought"),
             ),
+        }
+    }
+
+    fn is_mlx5(&self) -> bool {
+        match self {
+            #[cfg(feature = "rxe")]
+            Device::Rxe => false,
+            #[cfg(feature = "mlx5")]
+            Device::Mlx5(_) => true,
         }
     }
 

@@ -34,8 +34,8 @@ use zerocopy::FromBytes;
 
 use crate::alloc::Buffers;
 use crate::command::{
-    Command as _, CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, DriverData, DriverReply,
-    GetContextReply, ModifySrq, ReqNotifyCq, ResizeCq, driver_reply,
+    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, DriverData, DriverReply, GetContextReply,
+    ModifySrq, ReqNotifyCq, ResizeCq, driver_reply,
 };
 use crate::cq::PollError;
 use crate::device::DriverId;
@@ -253,14 +253,6 @@ impl Device {
                     Some(domain) => Some(domain.mlx5(device, fd)?),
                     None => None,
                 };
-                if parts.inline_scatter && command.qp_type == QpType::UD {
-                    let missing = "inline scatter for datagrams (`create_user_qp` of mlx5_ib)";
-                    return Err(Error::unsupported(
-                        Verb::CreateQp,
-                        command.subject(),
-                        missing,
-                    ));
-                }
                 let parts = mlx5::Parts {
                     send_cq,
                     recv_cq,

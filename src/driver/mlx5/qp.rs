@@ -86,6 +86,14 @@ pub(crate) fn create_qp(
     mut command: CreateQp,
     parts: &Parts<'_>,
 ) -> Result<NewQp> {
+    if parts.inline_scatter && command.qp_type == QpType::UD {
+        let missing = "inline scatter for datagrams (`create_user_qp` of mlx5_ib)";
+        return Err(Error::unsupported(
+            Verb::CreateQp,
+            command.subject(),
+            missing,
+        ));
+    }
     let register = device.lease(fd, parts.thread_domain);
     let draft = Draft::new(&command, &device.limits, &device.records, register, parts)?;
     let driver = abi::CreateQp {

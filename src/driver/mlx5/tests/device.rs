@@ -158,15 +158,9 @@ impl Pair {
         Self::made(qp_type, cap, send, recv, srq, false)
     }
 
-    /// As [`Self::with`], but payloads may come in completions.
-    pub(super) fn inline(
-        qp_type: QpType,
-        cap: QpCap,
-        send: &Cq,
-        recv: &Cq,
-        srq: Option<&SharedRecvQueue>,
-    ) -> Self {
-        Self::made(qp_type, cap, send, recv, srq, true)
+    /// One that reports to this, whose payloads may come in completions.
+    pub(super) fn inline(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
+        Self::made(qp_type, cap, cq, cq, None, true)
     }
 
     fn made(

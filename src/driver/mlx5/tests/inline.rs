@@ -77,7 +77,7 @@ fn receive(pair: &mut Pair, id: u64, slices: &[LocalSlice]) {
 }
 
 fn pair(cq: &Cq) -> Pair {
-    Pair::inline(QpType::RC, cap(4, 3, 0), cq, cq, None)
+    Pair::inline(QpType::RC, cap(4, 3, 0), cq)
 }
 
 /// Catches bytes that are lost, in the wrong slice, or written behind their end, in either format and size of entry, on every
@@ -251,7 +251,7 @@ const REMOTE: Remote = Remote {
 #[test]
 fn what_comes_back_goes_where_the_request_wants_it() {
     let (mut cq, mut producer) = cq(15, 64);
-    let mut pair = Pair::inline(QpType::RC, cap(4, 5, 0), &cq, &cq, None);
+    let mut pair = Pair::inline(QpType::RC, cap(4, 5, 0), &cq);
     let mut block = 0_u16;
     for turn in 0..40_u64 {
         let mut buffer = Buffer::new();

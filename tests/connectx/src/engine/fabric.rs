@@ -9,15 +9,12 @@ use crate::function::Function;
 use crate::layout::qpc::{self, path};
 use crate::object::qp::{QueuePair, Transport};
 use crate::port::{Port, PortKind};
-use crate::subnet::{Host, MANAGER_LID};
+use crate::subnet::{FIRST_GROUP_LID, Host, MANAGER_LID};
 
 /// The queue pair of the general services, to which the administrator of a subnet answers too.
 const GENERAL_SERVICES: u32 = 1;
 /// The key of datagrams to it.
 const WELL_KNOWN_Q_KEY: u32 = 0x8001_0000;
-
-/// The first LID of multicast groups.
-const MULTICAST_LID: u16 = 0xc000;
 
 /// The address of a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,7 +54,7 @@ impl Address {
     /// Whether it is a group's.
     fn is_multicast(self) -> bool {
         match self {
-            Self::Lid(lid) => lid >= MULTICAST_LID,
+            Self::Lid(lid) => lid >= FIRST_GROUP_LID,
             Self::Mac(mac) => mac & (1 << 40) != 0,
         }
     }

@@ -56,10 +56,13 @@ impl From<[u8; 64]> for Entry {
 }
 
 impl Entry {
-    /// The entry with data in it, of which there are no more than there is room for.
-    pub(crate) fn with_data(mut last: [u8; 64], data: &[u8], room: Room) -> Self {
+    /// The entry with the data in it that are to lie there, of which there are no more than there is room for.
+    pub(crate) fn new(mut last: [u8; 64], inline: Option<(&[u8], Room)>) -> Self {
         const FORMAT_32: u8 = 0x4;
         const FORMAT_64: u8 = 0x8;
+        let Some((data, room)) = inline else {
+            return Self::from(last);
+        };
         let mut place = [LEFT_OVER; 64];
         for (to, from) in place.iter_mut().zip(data) {
             *to = *from;
@@ -131,12 +134,12 @@ mod tests {
     fn data_lie_where_the_provider_looks_for_them() {
         let mut last = [7; 64];
         last[63] = 0x20;
-        let small = Entry::with_data(last, b"abc", Room::Bytes32);
+        let small = Entry::new(last, Some((b"abc", Room::Bytes32)));
         assert_eq!(small.last[..4], [b'a', b'b', b'c', LEFT_OVER]);
         assert_eq!(small.last[32..63], [7; 31], "fields behind stay");
         assert_eq!((small.last[63], small.first), (0x24, None));
 
-        let large = Entry::with_data(last, &[9; 64], Room::Bytes64);
+        let large = Entry::new(last, Some((&[9; 64], Room::Bytes64)));
         assert_eq!(large.last[..63], [7; 63]);
         assert_eq!((large.last[63], large.first), (0x28, Some([9; 64])));
     }

@@ -526,10 +526,7 @@ fn complete(function: &mut Function, qpn: u32, message: &Message, done: Done<'_>
         timestamp: function.clock(),
     };
     let cqn = queue_pair.receive_cqn();
-    let entry = match done.inline {
-        Some((data, room)) => Entry::with_data(completion.encode(), data, room),
-        None => Entry::from(completion.encode()),
-    };
+    let entry = Entry::new(completion.encode(), done.inline);
     if !cq::complete(function, cqn, entry, message.solicited) {
         set_error(function, qpn);
     }

@@ -574,10 +574,7 @@ fn finish_with(
     if failed {
         function.kicked.push(qpn);
     }
-    let entry = match inline {
-        Some((data, room)) => Entry::with_data(completion.encode(), data, room),
-        None => Entry::from(completion.encode()),
-    };
+    let entry = Entry::new(completion.encode(), inline);
     let fits = cq::complete(function, cqn, entry, solicited);
     if !fits && result.is_ok() {
         receive::set_error(function, qpn);

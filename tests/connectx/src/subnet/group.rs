@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::mad::{self, Request, Status};
-use super::{Host, path};
+use super::path::{self, LIFE_TIME, MTU as LARGEST_MTU, RATE};
+use super::{FIRST_GROUP_LID, Host};
 use crate::layout::mad::{Component, mcmember_record as record};
 
-/// The first LID of groups, and the first that is none any more.
-const FIRST_LID: u16 = 0xc000;
+/// The first LID behind those of groups.
 const END_OF_LIDS: u16 = 0xffff;
 
 /// The group in which all ports with IP over InfiniBand are.
@@ -15,13 +15,8 @@ const BROADCAST: [u8; 16] = [
     0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff,
 ];
 const BROADCAST_KEY: u64 = 0x0b1b;
-/// 2048 bytes, 100 Gbit/s, and 4.096 us times 2 to this power.
+/// 2048 bytes; at most a group has what a path has, and for the rest it has that from the start.
 const MTU: u64 = 4;
-const RATE: u64 = 16;
-const LIFE_TIME: u64 = 14;
-/// What the largest MTU of a port and its speed are.
-const LARGEST_MTU: u64 = 5;
-const FASTEST: u64 = RATE;
 
 /// How a port can be in a group.
 mod join {
@@ -66,7 +61,7 @@ impl Default for Groups {
     /// The broadcast group, without members.
     fn default() -> Self {
         let broadcast = Group {
-            lid: FIRST_LID,
+            lid: FIRST_GROUP_LID,
             q_key: BROADCAST_KEY,
             p_key: path::PKEY,
             mtu: MTU,
@@ -174,7 +169,7 @@ impl Groups {
     }
 
     fn free_lid(&self) -> Result<u16, Status> {
-        let mut lids = FIRST_LID..END_OF_LIDS;
+        let mut lids = FIRST_GROUP_LID..END_OF_LIDS;
         let is_free = |lid: &u16| self.groups.values().all(|group| group.lid != *lid);
         lids.find(is_free).ok_or(Status::NoResources)
     }
@@ -228,7 +223,7 @@ impl Group {
             q_key,
             p_key,
             mtu: chosen(request, record::MTU_SELECTOR, record::MTU, MTU, LARGEST_MTU),
-            rate: chosen(request, record::RATE_SELECTOR, record::RATE, RATE, FASTEST),
+            rate: chosen(request, record::RATE_SELECTOR, record::RATE, RATE, RATE),
             life_time: LIFE_TIME,
             traffic_class,
             service_level,
@@ -239,7 +234,7 @@ impl Group {
         };
         let is_possible = group.p_key == path::PKEY
             && (1..=LARGEST_MTU).contains(&group.mtu)
-            && (1..=mad::speed(FASTEST)).contains(&mad::speed(group.rate));
+            && (1..=mad::speed(RATE)).contains(&mad::speed(group.rate));
         if state & join::KEEPS == 0 || !is_possible || !group.suits(request) {
             return Err(Status::RequestInvalid);
         }

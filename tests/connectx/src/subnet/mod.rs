@@ -14,8 +14,10 @@ use self::mad::{Method, Request, Status};
 use crate::layout::mad::{LENGTH, class_port_info, mcmember_record, path_record};
 use crate::port::Port;
 
+/// The first LID of multicast groups.
+pub(crate) const FIRST_GROUP_LID: u16 = 0xc000;
 /// The LID of the manager and administrator: the last that is not a group's.
-pub(crate) const MANAGER_LID: u16 = 0xbfff;
+pub(crate) const MANAGER_LID: u16 = FIRST_GROUP_LID - 1;
 
 /// A port in the subnet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

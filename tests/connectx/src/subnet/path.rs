@@ -5,9 +5,9 @@ use super::mad::{self, Method, Request, Status};
 use crate::layout::mad::path_record as record;
 
 /// 4096 bytes, 100 Gbit/s, and 4.096 us times 2 to this power.
-const MTU: u64 = 5;
-const RATE: u64 = 16;
-const LIFE_TIME: u64 = 14;
+pub(super) const MTU: u64 = 5;
+pub(super) const RATE: u64 = 16;
+pub(super) const LIFE_TIME: u64 = 14;
 /// The default partition, with full membership.
 pub(super) const PKEY: u64 = 0xffff;
 /// A partition key without the bit for full membership.

@@ -44,11 +44,19 @@ pub(crate) fn takes_copies(device: &str) -> Result<bool> {
     let context = uverbs::open(device)?;
     let (pd, cq) = (context.alloc_pd()?, context.create_cq(1)?);
     let _qp = pd.create_qp::<uverbs::Rc>(&cq, uverbs::Caps::default())?;
-    let path = context.device().path();
-    let path = path.ok_or("a device without a path")?.display().to_string();
-    let maps = fs::read_to_string("/proc/self/maps")?;
     // The page of the context is one; the queue pair's register is on another.
-    Ok(maps.lines().filter(|line| line.ends_with(&path)).count() > 1)
+    Ok(registers(&context)? > 1)
+}
+
+/// Mappings of the device's file, which are those of registers.
+///
+/// # Errors
+/// If the process cannot read its mappings.
+pub(crate) fn registers(context: &uverbs::Context) -> std::io::Result<usize> {
+    let path = context.device().path();
+    let path = path.map_or_else(String::new, |path| path.display().to_string());
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    Ok(maps.lines().filter(|line| line.ends_with(&path)).count())
 }
 
 /// The channel on which the model takes requests; one at a time may be open in the guest.

@@ -43,29 +43,6 @@ fn takes_devices() -> bool {
     kernel() >= (7, 3)
 }
 
-/// A device in use and all that is open on it.
-struct InUse {
-    device: OwnDevice,
-    context: Context,
-    channel: CompletionChannel,
-    pair: Pair<Rc>,
-    events: AsyncEvents,
-}
-
-impl InUse {
-    fn new() -> Result<Self> {
-        let device = OwnDevice::new()?;
-        let context = device.open()?;
-        Ok(Self {
-            channel: context.create_channel()?,
-            pair: Pair::connected_on(&context, &Setup::default())?,
-            events: context.async_events()?,
-            context,
-            device,
-        })
-    }
-}
-
 /// Waits until a removal is done, which must be well.
 fn ends_well(mut removal: Child) -> Result {
     role::await_end(&mut removal)?;
@@ -79,13 +56,11 @@ fn ends_well(mut removal: Child) -> Result {
 /// Catches a call or a drop that hangs while the device is going, and a descriptor that stays open and blocks the removal.
 fn the_device_is_removed_in_use() -> Result {
     only_on_rxe("here soft-RoCE's device or its network interface goes")?;
-    let InUse {
-        device,
-        context,
-        channel,
-        mut pair,
-        events,
-    } = InUse::new()?;
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let channel = context.create_channel()?;
+    let mut pair = Pair::<Rc>::connected_on(&context, &Setup::default())?;
+    let events = context.async_events()?;
     let mut removal = start_removal(&device)?;
     // Removal has begun when the device cannot be opened any more.
     let open = || uverbs::open(&device.name).map(drop).err();

@@ -196,6 +196,12 @@ fn arrived(region: &Mr<Vec<u8>>) -> Result {
     Ok(())
 }
 
+/// Whether into several slices, and how many bytes.
+fn shapes() -> impl Iterator<Item = (bool, usize)> {
+    let with_all = |several| SIZES.map(|size| (several, size));
+    [false, true].into_iter().flat_map(with_all)
+}
+
 /// Three slices with gaps between them, or one.
 fn slices(region: &Mr<Vec<u8>>, several: bool) -> Result<Vec<LocalSlice>> {
     Ok(match several {
@@ -246,10 +252,7 @@ fn every_size<T: StaticTransport + Connected>(shared: bool) -> Result {
     only_mlx5()?;
     for (entry_bytes, most) in [(64, 32), (128, 64)] {
         let mut ends = Ends::<T>::new(entry_bytes, shared)?;
-        for (several, size) in [false, true]
-            .into_iter()
-            .flat_map(|s| SIZES.map(|size| (s, size)))
-        {
+        for (several, size) in shapes() {
             let what = format!("{size} bytes, entries of {entry_bytes}, several slices: {several}");
             let region = region(&ends.pd)?;
             let data = data(size);
@@ -287,10 +290,7 @@ fn reads_and_atomics() -> Result {
         connect(&mut reader, &mut other)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let source = pd.register(data(200), access)?;
-        for (several, size) in [false, true]
-            .into_iter()
-            .flat_map(|s| SIZES.map(|size| (s, size)))
-        {
+        for (several, size) in shapes() {
             let what = format!("{size} bytes, entries of {entry_bytes}, several slices: {several}");
             let region = region(&pd)?;
             // What is read is as long as the slices are.

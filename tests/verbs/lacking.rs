@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 use libtest_mimic::Trial;
 use uverbs::uapi::write::FlowTcpUdpFilter;
 use uverbs::{
-    Access, Cause, DeviceCapFlags, Ece, Errno, Error, FlowMatch, FlowRule, QpCreateFlags, QpType,
-    Rc, Ud, WcOpcode, XrcdFile,
+    Access, Cause, Cq, DeviceCapFlags, Ece, Errno, Error, FlowMatch, FlowRule, Pd, QpCreateFlags,
+    QpType, Rc, Ud, WcOpcode, XrcdFile,
 };
 
 use crate::device::device;
@@ -278,7 +278,7 @@ fn ece() -> Result {
     Ok(())
 }
 
-/// Fails unless it was refused by this library, because its driver lacks something, and leaves its parents free.
+/// Fails unless it was refused by this library, because its driver lacks something.
 fn lacks_rings<T>(result: uverbs::Result<T>, what: &str) -> Result {
     let error = missing(result, what)?;
     same(error.errno(), None, "the kernel's errno")?;
@@ -312,38 +312,33 @@ fn xrc_on_mlx5() -> Result {
     Ok(pd.dealloc()?)
 }
 
-/// Catches a queue pair whose receives would lie where nobody looks.
-fn raw_packets_on_mlx5() -> Result {
+/// Fails unless it is refused like that on a PD and a CQ, which are free afterwards.
+fn leaves_free<T>(ask: impl FnOnce(&Pd, &Cq) -> uverbs::Result<T>, what: &str) -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(8)?;
-    lacks_rings(
-        pd.qp(&cq).create_any(QpType::RAW_PACKET),
-        "raw packet queue pairs",
-    )?;
+    lacks_rings(ask(&pd, &cq), what)?;
     cq.destroy()?;
     Ok(pd.dealloc()?)
+}
+
+/// Catches a queue pair whose receives would lie where nobody looks.
+fn raw_packets_on_mlx5() -> Result {
+    leaves_free(
+        |pd, cq| pd.qp(cq).create_any(QpType::RAW_PACKET),
+        "raw packet queue pairs",
+    )
 }
 
 /// Catches a work queue that leaves a count on its PD or CQ, and one that is refused as if an argument were wrong.
 fn work_queues_on_mlx5() -> Result {
-    let context = open()?;
-    let pd = context.alloc_pd()?;
-    let cq = context.create_cq(8)?;
-    lacks_rings(pd.wq(&cq, 16).create(), "work queues")?;
-    cq.destroy()?;
-    Ok(pd.dealloc()?)
+    leaves_free(|pd, cq| pd.wq(cq, 16).create(), "work queues")
 }
 
 /// Catches a tag-matching queue that is made as an ordinary one, and one that is refused as if an argument were wrong.
 fn tag_matching_on_mlx5() -> Result {
-    let context = open()?;
-    let pd = context.alloc_pd()?;
-    let cq = context.create_cq(8)?;
-    lacks_rings(
-        pd.srq(16).tag_matching(&cq, 8).create(),
+    leaves_free(
+        |pd, cq| pd.srq(16).tag_matching(cq, 8).create(),
         "queues with tag matching",
-    )?;
-    cq.destroy()?;
-    Ok(pd.dealloc()?)
+    )
 }

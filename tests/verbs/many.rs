@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use libtest_mimic::Trial;
-use uverbs::{Access, Caps, Context, Cq, Mr, Pd, PostError, Qp, Rc, WcOpcode};
+use uverbs::{Access, Caps, Cq, Mr, Pd, PostError, Qp, Rc, WcOpcode};
 
 use crate::device::device;
+use crate::hca::{NO_COPIES, registers};
 use crate::support::{LIMIT, Result, fail, ignore, next, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -280,14 +281,6 @@ fn completions_outlive_their_queue_pair() -> Result {
     Ok(())
 }
 
-/// Mappings of the device's file, which are those of registers.
-fn registers(context: &Context) -> Result<usize> {
-    let path = context.device().path();
-    let path = path.map_or_else(String::new, |path| path.display().to_string());
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
-    Ok(maps.lines().filter(|line| line.ends_with(&path)).count())
-}
-
 /// Catches a thread domain that picks no hardware of its own, and queue pairs without one that take more than their share.
 fn a_thread_domain_has_a_register() -> Result {
     if device().is_rxe() {
@@ -302,7 +295,7 @@ fn a_thread_domain_has_a_register() -> Result {
     // Two to a page, and the common one.
     let before = registers(&context)?;
     if before == 1 {
-        return ignore("the kernel has found that write combining does not work here");
+        return ignore(NO_COPIES);
     }
     same(before, 16 / 2 + 1, "pages of registers")?;
     let (one, two) = (context.alloc_td(), context.alloc_td());

@@ -13,7 +13,7 @@ use crate::grh::{GRH_LENGTH, Grh};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::wc::Completion;
-use crate::wr::Destination;
+use crate::work::Destination;
 
 /// A path to a peer.
 ///
@@ -194,7 +194,7 @@ pub struct UdPeer<'a> {
 
 impl UdPeer<'_> {
     #[inline(always)]
-    pub(crate) fn destination(&self) -> Destination<'_> {
+    pub(crate) fn destination(&self) -> Destination<'_, driver::Ah> {
         Destination {
             ah: &self.ah.vector,
             qpn: self.qpn,

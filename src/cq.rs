@@ -16,9 +16,7 @@ use crate::driver;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{PdUse, User};
 use crate::wc::Completion;
-
-/// Proof that a completion's queue is borrowed.
-pub(crate) type Loan<'a> = PhantomData<&'a mut Cq>;
+use crate::work::PollError;
 
 /// A completion queue to be: what it is to have.
 #[derive(Clone, Debug)]
@@ -475,62 +473,5 @@ impl fmt::Debug for CompletionIter<'_, '_> {
         f.debug_struct("CompletionIter")
             .field("raw", &self.raw)
             .finish()
-    }
-}
-
-/// A completion queue whose contents make no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PollError {
-    /// The producer's index lies beyond the ring.
-    Index {
-        /// The index.
-        index: u32,
-        /// The highest that there is.
-        highest: u32,
-    },
-    /// A completion names a queue that does not report here.
-    Stray {
-        /// The number that it names, as this side gives them out.
-        number: u32,
-    },
-    /// A completion is of a kind that this library does not know or has not asked for, or of a request that was not
-    /// posted.
-    Unknown {
-        /// The device's code of the kind.
-        code: u8,
-    },
-}
-
-impl fmt::Display for PollError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PollError::Index { index, highest } => {
-                write!(
-                    f,
-                    "the completion ring's producer index is {index}, and the highest is {highest}"
-                )
-            }
-            PollError::Stray { number } => {
-                write!(
-                    f,
-                    "a completion is of queue {number}, which does not report here"
-                )
-            }
-            PollError::Unknown { code } => {
-                write!(
-                    f,
-                    "a completion of kind {code:#x} is of no request that was posted"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for PollError {}
-
-impl From<PollError> for Error {
-    fn from(error: PollError) -> Self {
-        Error::malformed(Verb::PollCq, Subject::the("CQ"), error.to_string())
     }
 }

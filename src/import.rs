@@ -21,9 +21,10 @@ use crate::context::Context;
 use crate::device;
 use crate::driver::Driver;
 use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
-use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
-use crate::mr::{Memory, Mr};
+use crate::memory::Memory;
+use crate::mr::Mr;
 use crate::pd::{Pd, PdUse, Stand, User};
+use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Context {
     /// Makes a context of a duplicate of another context's command file descriptor.

@@ -50,7 +50,7 @@ mod gid;
 mod grh;
 mod guid;
 mod import;
-mod key;
+mod memory;
 mod mr;
 mod mw;
 mod owned;
@@ -60,22 +60,22 @@ mod query;
 pub mod share;
 mod srq;
 mod wc;
+mod work;
 mod wq;
-mod wr;
 mod xrcd;
 
 pub use uverbs_uapi as uapi;
 
 pub use ah::{AddressVector, Ah, UdPeer};
 pub use alloc::{
-    AllocError, Allocation, Allocator, Arena, BufferCounts, BufferRequest, Counting, GuardPages,
-    HugePageSize, HugePages, NumaNode, Purpose, ResourceType, SharedMemfd,
+    Allocation, Allocator, Arena, BufferCounts, BufferRequest, Counting, GuardPages, HugePageSize,
+    HugePages, NumaNode, Purpose, ResourceType, SharedMemfd,
 };
 pub use channel::{CompletionChannel, CqEvent};
 pub use command::Route;
 pub use context::{Context, OpenOptions, open};
 pub use counters::Counters;
-pub use cq::{CompletionIter, Completions, Cq, CqBuilder, Notify, PollError};
+pub use cq::{CompletionIter, Completions, Cq, CqBuilder, Notify};
 pub use device::{
     CmIdResource, ContextResource, CqResource, Device, Discovery, DriverId, GidTableEntry,
     MrResource, Netdev, NodeType, PdResource, PhysicalState, Port, PortState, QpResource,
@@ -84,37 +84,40 @@ pub use device::{
 pub use dm::{Dm, ImportedDm};
 pub use dmah::{DmaHints, Dmah, HintedMemory};
 pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};
-pub use error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
+pub use error::{AllocError, Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 pub use event::{AsyncEvent, AsyncEvents, EventSource};
 pub use flow::{Flow, FlowMatch, FlowRule};
 pub use gid::{Gid, GidType};
 pub use grh::{GRH_LENGTH, Grh, GrhNetwork};
 pub use guid::{Guid, ParseGuidError};
 pub use import::{ImportedMr, ImportedPd};
-pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+pub use memory::{Memory, RawMemory, WritableMemory};
 pub use mr::{
-    AfterRereg, DmMr, DmabufMr, ImplicitMr, Memory, Mr, MrInfo, NullMr, RawMemory, RegisterError,
-    Rereg, ReregError, ReregMemoryError, UnusableMr, WritableMemory,
+    AfterRereg, DmMr, DmabufMr, ImplicitMr, Mr, MrInfo, NullMr, RegisterError, Rereg, ReregError,
+    ReregMemoryError, UnusableMr,
 };
 pub use mw::{Mw, MwKind, Type1, Type2, Window};
 pub use pd::Pd;
 pub use qp::{
     AltPath, Any, Atomic, AtomicWrite, Batch, BindWindow, Caps, ConnectOptions, Connected,
-    Datagram, Ece, Endpoint, ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, QpState,
-    QpType, Rc, RdmaFlush, RdmaRead, RdmaWrite, RecvBatch, RecvHalf, RemoteInvalidate, SendHalf,
-    StaticTransport, Transport, Uc, Ud,
+    Datagram, Endpoint, ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, Rc, RdmaFlush,
+    RdmaRead, RdmaWrite, RecvBatch, RecvHalf, RemoteInvalidate, SendHalf, StaticTransport,
+    Transport, Uc, Ud,
 };
 pub use query::{DeviceAttr, GidEntry, PortAttr};
 pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use uverbs_uapi::enums::{
     AdviseMrAdvice as Advice, AsyncEventType, AtomicCap, FlowAttrType, LinkLayer, MigState, Mtu,
-    MwType, WcOpcode, WcStatus, WqState,
+    MwType, QpState, QpType, WcOpcode, WcStatus, WqState,
 };
 pub use uverbs_uapi::flags::{
     AccessFlags as Access, CoreSupport, DeviceCapFlags, FlowAttrFlags, PortCapFlags, PortCapFlags2,
     QpAttrMask, QpCreateFlags, QueryPortFlags, WcFlags, WqFlags,
 };
-pub use wc::{Completion, CompletionError};
+pub use wc::Completion;
+pub use work::{
+    CompletionError, Ece, LocalKey, LocalSlice, OutOfBounds, Placement, PollError, PostError,
+    RemoteKey, RemoteSlice,
+};
 pub use wq::{IndirectionTable, RssQp, Wq, WqBuilder};
-pub use wr::{Placement, PostError};
 pub use xrcd::{XrcTarget, Xrcd, XrcdFile};

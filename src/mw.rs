@@ -17,10 +17,9 @@ use uverbs_uapi::handle::MwHandle;
 
 use crate::command::{AllocMw, DeallocMw};
 use crate::error::{DestroyError, Result};
-use crate::key::{LocalKey, OutOfBounds, PdTag, RemoteKey, RemoteSlice};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
-use crate::wr::{Bind, PostError};
+use crate::work::{Bind, LocalKey, OutOfBounds, PdTag, PostError, RemoteKey, RemoteSlice};
 
 mod sealed {
     pub trait Sealed {}

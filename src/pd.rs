@@ -12,7 +12,7 @@ use crate::command::DeallocPd;
 use crate::context::Context;
 use crate::domain::DomainState;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
-use crate::key::PdTag;
+use crate::work::PdTag;
 
 impl Context {
     /// Allocates a protection domain.

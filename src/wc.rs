@@ -4,13 +4,16 @@
 //! cannot outlive the batch that it came with. What is to be kept is copied out field by field.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 
-use crate::cq::Loan;
 use crate::driver;
-use crate::key::RemoteKey;
+use crate::work::{CompletionError, RemoteKey};
+
+/// Proof that a completion's queue is borrowed.
+pub(crate) type Loan<'a> = PhantomData<&'a mut ()>;
 
 /// A completed work request.
 ///
@@ -177,74 +180,5 @@ impl fmt::Debug for Completion<'_> {
             false => fields.field("vendor_err", &self.vendor_err()),
         };
         fields.finish()
-    }
-}
-
-/// A work request that failed.
-///
-/// The queue pair is in the error state then, and the requests behind this one complete with
-/// [`WcStatus::WR_FLUSH_ERR`]. Unconnected queue pairs (UD, and UC) go on receiving after a failed send on devices that
-/// have the state [`SQE`](crate::QpState::SQE); rxe has not, and takes them to the error state like the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompletionError {
-    /// Why it failed.
-    pub status: WcStatus,
-    /// The device's own code for the error.
-    pub vendor_err: u32,
-    /// The id that the request was posted with.
-    pub wr_id: u64,
-    /// The number of the local QP.
-    pub qp_num: u32,
-}
-
-impl fmt::Display for CompletionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            status,
-            vendor_err,
-            wr_id,
-            qp_num,
-        } = self;
-        write!(
-            f,
-            "work request {wr_id} of QP {qp_num:#x} failed: {} ({status:?}",
-            meaning(*status)
-        )?;
-        if *vendor_err != 0 {
-            write!(f, ", vendor error {vendor_err:#x}")?;
-        }
-        f.write_str(")")
-    }
-}
-
-impl std::error::Error for CompletionError {}
-
-/// What a status tells the user to look at.
-fn meaning(status: WcStatus) -> &'static str {
-    match status {
-        WcStatus::SUCCESS => "success",
-        WcStatus::LOC_LEN_ERR => {
-            "a message was longer than the receive, or longer than a message can be"
-        }
-        WcStatus::LOC_QP_OP_ERR => "the QP cannot do what the request asks for",
-        WcStatus::LOC_EEC_OP_ERR => "the end-to-end context cannot do what the request asks for",
-        WcStatus::LOC_PROT_ERR => "a local slice is not registered, or not with the access needed",
-        WcStatus::WR_FLUSH_ERR => "flushed, because the QP is in the error state",
-        WcStatus::MW_BIND_ERR => "the memory window could not be bound",
-        WcStatus::BAD_RESP_ERR => "the peer's answer makes no sense",
-        WcStatus::LOC_ACCESS_ERR => {
-            "what the peer sent could not be written to the receive's memory"
-        }
-        WcStatus::REM_INV_REQ_ERR => "the peer found the request invalid",
-        WcStatus::REM_ACCESS_ERR => {
-            "the peer's memory is not registered under that key, range or access"
-        }
-        WcStatus::REM_OP_ERR => "the peer could not carry the request out",
-        WcStatus::RETRY_EXC_ERR => "the peer did not answer, retries are exhausted",
-        WcStatus::RNR_RETRY_EXC_ERR => "the peer had no receive posted, retries are exhausted",
-        WcStatus::REM_ABORT_ERR => "the peer aborted the request",
-        WcStatus::RESP_TIMEOUT_ERR => "the answer did not come in time",
-        WcStatus::FATAL_ERR => "the device failed",
-        _ => "for a reason that this library does not know",
     }
 }

@@ -9,7 +9,7 @@ use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
 use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
-use crate::mr::WritableMemory;
+use crate::memory::WritableMemory;
 
 /// An allocator that hands out the caller's memory from its beginning to its end.
 ///

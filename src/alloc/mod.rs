@@ -40,6 +40,7 @@ pub use memfd::SharedMemfd;
 pub use numa::NumaNode;
 
 use crate::device::DriverId;
+use crate::error::AllocError;
 
 /// What a buffer is for: the driver's number above, the driver's own code below.
 ///
@@ -172,49 +173,6 @@ pub enum Allocation {
     /// The driver's own memory (`IBV_ALLOCATOR_USE_DEFAULT`).
     Default,
 }
-
-/// An error of an allocator, kept as it is: [`Error`](crate::Error)'s `source` leads to it.
-#[derive(Clone)]
-pub struct AllocError(Arc<dyn std::error::Error + Send + Sync>);
-
-impl AllocError {
-    /// Wraps an error, or a text.
-    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self(Arc::from(error.into()))
-    }
-
-    /// The error as it was given.
-    pub fn get_ref(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
-        &*self.0
-    }
-}
-
-impl fmt::Debug for AllocError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Display for AllocError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl std::error::Error for AllocError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
-}
-
-/// The same error, not just an equal one.
-impl PartialEq for AllocError {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for AllocError {}
 
 /// Where the rings and doorbell records of a domain's objects lie.
 ///

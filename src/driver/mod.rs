@@ -37,12 +37,9 @@ use crate::command::{
     CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, DriverData, DriverReply, GetContextReply,
     ModifySrq, ReqNotifyCq, ResizeCq, driver_reply,
 };
-use crate::cq::PollError;
 use crate::device::DriverId;
 use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::key::LocalSlice;
-use crate::qp::Ece;
-use crate::wr::{Destination, Operation, Payload, PostError};
+use crate::work::{Destination, Ece, LocalSlice, Operation, Payload, PollError, PostError};
 
 /// Reads a driver's private part of the kernel's answer to a verb.
 fn answer<T: FromBytes>(
@@ -675,7 +672,7 @@ impl SendBatch<'_> {
     pub(crate) fn push(
         &mut self,
         operation: Operation,
-        to: Option<Destination<'_>>,
+        to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
         match self {

@@ -5,6 +5,7 @@
 //! found out, the limit that was hit. Posting and polling have small error types of their own
 //! ([`crate::PostError`], [`crate::CompletionError`]), because they must cost nothing when all is well.
 
+mod alloc;
 mod meaning;
 mod verb;
 
@@ -12,7 +13,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
-use crate::alloc::AllocError;
+pub use alloc::AllocError;
 pub use rustix::io::Errno;
 pub use verb::Verb;
 

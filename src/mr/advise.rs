@@ -6,8 +6,8 @@ use uverbs_uapi::types::Sge;
 
 use crate::command::AdviseMr;
 use crate::error::{Error, Result, Subject, Verb};
-use crate::key::{LocalSlice, PdTag};
 use crate::pd::Pd;
+use crate::work::{LocalSlice, PdTag};
 
 impl Pd {
     /// Advises the kernel to fetch pages of regions that were registered with

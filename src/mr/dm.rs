@@ -13,8 +13,8 @@ use super::region::{Held, Region, Still};
 use crate::command::RegDmMr;
 use crate::dm::{Dm, DmShared};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
-use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::pd::{Pd, User};
+use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Pd {
     /// Registers the bytes `range` of device memory. Work requests and peers name the first one by 0: the kernel knows

@@ -12,8 +12,8 @@ use super::region::{Held, Region, Still};
 use super::{RegisterError, check_access, without_unknown_options};
 use crate::command::RegDmabufMr;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
-use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::pd::{Pd, User};
+use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Pd {
     /// Registers the bytes `range` of a dma-buf. Work requests and peers name the first one by `iova`.

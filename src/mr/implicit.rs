@@ -10,8 +10,8 @@ use super::region::{Held, Region, Still};
 use super::{check_access, with_access, without_unknown_options};
 use crate::command::RegMr;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
-use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey};
 use crate::pd::{Pd, User};
+use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey};
 
 impl Pd {
     /// Registers the whole address space of the process for paging on demand: work requests name all memory that is

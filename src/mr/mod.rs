@@ -1,7 +1,7 @@
 //! Memory regions: memory that the device may reach, and the keys by which it is named.
 //!
 //! A region owns its memory (anything that is [`Memory`]) and gives it back when it is deregistered; memory
-//! that is owned elsewhere is registered through [`RawMemory`], whose constructor states the contract. While
+//! that is owned elsewhere is registered through [`RawMemory`](crate::RawMemory), whose constructor states the contract. While
 //! it is registered, peers that hold the remote key may change it at any time. So the region lends out no
 //! references to it without `unsafe`; it copies in and out.
 
@@ -9,7 +9,6 @@ mod advise;
 mod dm;
 mod dmabuf;
 mod implicit;
-mod memory;
 mod null;
 mod query;
 mod region;
@@ -25,7 +24,6 @@ use uverbs_uapi::handle::{DmahHandle, MrHandle};
 pub use dm::DmMr;
 pub use dmabuf::DmabufMr;
 pub use implicit::ImplicitMr;
-pub use memory::{Memory, RawMemory, WritableMemory};
 pub use null::NullMr;
 pub use query::MrInfo;
 pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
@@ -35,10 +33,11 @@ use crate::command::{RegMr, RegMrDmah};
 use crate::context::Context;
 use crate::dmah::Dmah;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
-use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+use crate::memory::{Memory, WritableMemory};
 use crate::mw::Window;
 use crate::pd::{Pd, PdUse, User};
 use crate::query::DeviceAttr;
+use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 /// A registration that failed, with the memory that was to be registered.
 pub struct RegisterError<M> {

@@ -1,8 +1,8 @@
 //! The region that stands for no memory.
 
 use crate::error::Result;
-use crate::key::{LocalKey, LocalSlice, PdTag};
 use crate::pd::{Pd, PdUse, User};
+use crate::work::{LocalKey, LocalSlice, PdTag};
 
 impl Pd {
     /// The memory region that swallows what is written to it and gives zeros: for the parts of a message that nobody

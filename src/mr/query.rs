@@ -3,7 +3,7 @@
 use super::{Memory, Mr};
 use crate::command::QueryMr;
 use crate::error::Result;
-use crate::key::{LocalKey, RemoteKey};
+use crate::work::{LocalKey, RemoteKey};
 
 /// What the kernel says of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use uverbs_uapi::handle::MrHandle;
 use super::Memory;
 use crate::command::DeregMr;
 use crate::error::{Error, Result};
-use crate::key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::pd::PdUse;
+use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 /// A registered range, without the memory itself.
 #[derive(Debug)]

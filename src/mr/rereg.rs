@@ -14,8 +14,8 @@ use super::region::{Held, Region, Still};
 use super::{Memory, Mr, check_access, pins_for_writing, without_unknown_options};
 use crate::command::ReregMr;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
-use crate::key::{LocalKey, RemoteKey};
 use crate::pd::{Pd, PdUse, User};
+use crate::work::{LocalKey, RemoteKey};
 
 /// What to change of a region beside its memory. What is `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default)]

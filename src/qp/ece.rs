@@ -3,16 +3,7 @@
 use super::Qp;
 use super::transport::Transport;
 use crate::error::{Error, Result, Verb};
-
-/// A device's options for a connection. They are exchanged with the endpoint and mean something to devices of the same
-/// vendor only. Manual page: `ibv_query_ece(3)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Ece {
-    /// The vendor whose devices understand the options, by its number on the PCI bus: 0x15b3 for mlx5.
-    pub vendor_id: u32,
-    /// The options; 0 is none.
-    pub options: u32,
-}
+use crate::work::Ece;
 
 impl<T: Transport> Qp<T> {
     /// The options that the queue pair has: in the state RESET those that its device offers; after

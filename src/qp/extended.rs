@@ -8,9 +8,11 @@ use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags};
 use super::send::{ATOMIC, Batch, Posted, gather};
 use super::transport::{AtomicWrite, BindWindow, RdmaFlush, RemoteInvalidate, Transport};
 use crate::error::Errno;
-use crate::key::{LocalKey, LocalSlice, RemoteKey, RemoteSlice};
 use crate::mw::{Mw, MwKind, Type1, Type2, Window};
-use crate::wr::{Bind, Operation, Payload, Placement, PostError, Remote};
+use crate::work::{
+    Bind, LocalKey, LocalSlice, Operation, Payload, Placement, PostError, Remote, RemoteKey,
+    RemoteSlice,
+};
 
 impl<T: RemoteInvalidate> Batch<'_, T> {
     /// Adds a SEND that, when it is received, invalidates a key of the peer: of a memory window of type 2. The peer

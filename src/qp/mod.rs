@@ -18,20 +18,19 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpCap;
 
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
-pub use ece::Ece;
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
     Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Rc, RdmaFlush, RdmaRead, RdmaWrite,
     RemoteInvalidate, Transport, Uc, Ud,
 };
-pub use uverbs_uapi::enums::{QpState, QpType};
 
 use self::connect::Local;
 use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};
@@ -40,9 +39,9 @@ use crate::cq::{Cq, CqShared};
 use crate::domain::DomainState;
 use crate::driver::{NewQp, QpBacking, QpParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
-use crate::key::PdTag;
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
+use crate::work::PdTag;
 
 /// How much a queue pair holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,8 +9,7 @@ use uverbs_uapi::enums::QpState;
 use super::transport::Transport;
 use super::{Of, QpShared};
 use crate::driver::{self, RecvQueue};
-use crate::key::{LocalSlice, PdTag};
-use crate::wr::PostError;
+use crate::work::{LocalSlice, PdTag, PostError};
 
 /// The receive half of a queue pair.
 pub struct RecvHalf<T: Transport> {

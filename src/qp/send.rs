@@ -11,8 +11,9 @@ use super::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transpo
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
 use crate::driver::{self, SendQueue, SendSlot};
-use crate::key::{LocalSlice, PdTag, RemoteSlice};
-use crate::wr::{Destination, Operation, Payload, PostError, Remote};
+use crate::work::{
+    Destination, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteSlice,
+};
 
 /// Bytes that an atomic operation works on.
 pub(super) const ATOMIC: u64 = 8;
@@ -165,7 +166,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     pub(super) fn push(
         &mut self,
         operation: Operation,
-        to: Option<Destination<'_>>,
+        to: Option<Destination<'_, driver::Ah>>,
         payload: Payload<'_>,
     ) -> Result<Posted<'_>, PostError> {
         if T::TYPE.is_none() {

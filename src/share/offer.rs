@@ -15,7 +15,8 @@ use super::listener::Listener;
 use super::message::{Grant, Region};
 use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::import::ImportedMr;
-use crate::mr::{Memory, Mr};
+use crate::memory::Memory;
+use crate::mr::Mr;
 use crate::pd::{Pd, PdUse, User};
 
 const VERB: Verb = Verb::AllocShpd;

@@ -16,7 +16,7 @@ use super::format::{
 use super::inline::Landed;
 use super::memory::Record;
 use super::uar::UarPage;
-use crate::cq::PollError;
+use crate::work::PollError;
 
 /// What a completion queue shares with its queue pairs, and what must stay until the kernel has let go of it.
 #[derive(Debug)]

@@ -11,8 +11,7 @@ use super::ledger::{RecvLedger, SrqLedger};
 use super::qp::Rings;
 use super::send::{data, put};
 use super::srq::SrqRing;
-use crate::key::LocalSlice;
-use crate::wr::PostError;
+use crate::work::{LocalSlice, PostError};
 
 /// How a receive queue is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

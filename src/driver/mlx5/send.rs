@@ -25,8 +25,8 @@ use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
 use super::uar::{Lease, Own};
 use super::umr;
-use crate::key::LocalSlice;
-use crate::wr::{Destination, Operation, Payload, PostError, Remote};
+use crate::driver::Ah;
+use crate::work::{Destination, LocalSlice, Operation, Payload, PostError, Remote};
 
 /// How a send queue is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,7 +348,7 @@ impl SendBatch<'_> {
     pub(crate) fn push(
         &mut self,
         operation: Operation,
-        to: Option<Destination<'_>>,
+        to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
         self.queue.check(operation, payload)?;
@@ -536,7 +536,7 @@ unsafe fn write_request(
     request: NonNull<u8>,
     qpn: u32,
     operation: Operation,
-    to: Option<Destination<'_>>,
+    to: Option<Destination<'_, Ah>>,
     payload: Payload<'_>,
 ) -> Head {
     // SAFETY: every write goes to the room that this function's contract speaks of, one behind the other.

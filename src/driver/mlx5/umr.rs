@@ -6,8 +6,7 @@ use uverbs_uapi::flags::AccessFlags;
 
 use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UNIT, UmrControl};
 use super::send::put;
-use crate::key::RemoteKey;
-use crate::wr::{Bind, PostError};
+use crate::work::{Bind, PostError, RemoteKey};
 
 /// Bits of [`UmrControl::flags`] (`MLX5_WQE_UMR_CTRL_FLAG_*`).
 mod flag {

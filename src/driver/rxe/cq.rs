@@ -8,7 +8,7 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{BadIndex, Consumer};
-use crate::cq::PollError;
+use crate::work::PollError;
 
 /// rxe reports an invalidated rkey with the kernel's internal flag `IB_WC_WITH_INVALIDATE`, whose bit
 /// means "IP checksum is good" in the userspace ABI (`drivers/infiniband/sw/rxe/rxe_resp.c`). rxe has no

@@ -7,8 +7,7 @@ use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 use super::map::RingMap;
 use super::ring::Producer;
 use super::send::{full, too_many, write_sges};
-use crate::key::LocalSlice;
-use crate::wr::PostError;
+use crate::work::{LocalSlice, PostError};
 
 /// The receive queue.
 #[derive(Debug)]

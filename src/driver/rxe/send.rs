@@ -12,9 +12,9 @@ use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, Wr
 use super::doorbell::Doorbell;
 use super::map::RingMap;
 use super::ring::Producer;
+use crate::driver::Ah;
 use crate::error::Errno;
-use crate::key::LocalSlice;
-use crate::wr::{Bind, Destination, Operation, Payload, PostError, Remote};
+use crate::work::{Bind, Destination, LocalSlice, Operation, Payload, PostError, Remote};
 
 /// Byte offsets in a slot: where the union of the request starts, and where the payload does.
 const UNION: usize = abi::SEND_WR_OFFSET;
@@ -103,7 +103,7 @@ impl SendQueue {
     pub(crate) fn push(
         &mut self,
         operation: Operation,
-        to: Option<Destination<'_>>,
+        to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
         let Some((slot, behind)) = self.ring.free_slot() else {
@@ -179,7 +179,11 @@ impl SendSlot {
 ///
 /// `wqe` must be a slot that is ours to write.
 #[inline(always)]
-unsafe fn write_request(wqe: NonNull<SendWqe>, operation: Operation, to: Option<Destination<'_>>) {
+unsafe fn write_request(
+    wqe: NonNull<SendWqe>,
+    operation: Operation,
+    to: Option<Destination<'_, Ah>>,
+) {
     let wqe = wqe.as_ptr();
     let ex = match operation {
         // Immediate data travels in network byte order, a key in the host's.
@@ -377,7 +381,7 @@ mod tests {
     use zerocopy::{FromBytes, Immutable, IntoBytes};
 
     use super::*;
-    use crate::key::{LocalKey, RemoteKey};
+    use crate::work::{LocalKey, RemoteKey};
 
     const REMOTE: Remote = Remote {
         address: 0x1122_3344_5566_7788,

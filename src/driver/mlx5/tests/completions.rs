@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 use super::super::format::{Be32, Cqe, cqe};
 use super::device::{Pair, cap, completion, cq, take};
-use crate::cq::PollError;
+use crate::work::PollError;
 
 fn send(pair: &mut Pair, id: u64) {
     pair.send_nothing(id).unwrap();

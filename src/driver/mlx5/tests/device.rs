@@ -20,7 +20,7 @@ use super::super::uar::{Lease, UarPage};
 use super::super::{Limits, entries};
 use crate::alloc::ResourceType;
 use crate::command::{CreateQp, DriverData};
-use crate::wr::{Operation, Payload, PostError};
+use crate::work::{Operation, Payload, PostError};
 
 /// What a ConnectX says.
 pub(super) const LIMITS: Limits = Limits {

@@ -6,9 +6,7 @@ use uverbs_uapi::enums::{QpType, WcStatus};
 use super::super::cq::Cq;
 use super::super::format::{Be32, Cqe, cqe, opcode};
 use super::device::{Pair, Producer, cap, completion, cq, take};
-use crate::cq::PollError;
-use crate::key::{LocalKey, LocalSlice, PdTag, RemoteKey};
-use crate::wr::{Operation, Payload, Remote};
+use crate::work::{LocalKey, LocalSlice, Operation, Payload, PdTag, PollError, Remote, RemoteKey};
 
 /// What no test writes.
 const UNTOUCHED: u8 = 0xa5;

@@ -8,8 +8,9 @@ use super::super::format::{FM_CE_SE, SEND_DOORBELL};
 use super::super::qp::{recv_layout, send_layout};
 use super::super::recv::RecvQueue;
 use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
-use crate::key::{LocalKey, LocalSlice, PdTag, RemoteKey};
-use crate::wr::{Bind, Operation, Payload, PostError, Remote};
+use crate::work::{
+    Bind, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
+};
 
 const REMOTE: Remote = Remote {
     address: 0x1122_3344_5566_7788,

@@ -7,7 +7,7 @@ use uverbs_uapi::enums::QpType;
 
 use super::super::format::cqe;
 use super::device::{Pair, cap, completion, cq, take};
-use crate::wr::PostError;
+use crate::work::PostError;
 
 /// Would catch ids that the poller sees before they are written or after they were overwritten, requests that are
 /// finished twice, and a queue that stays full. The device completes every fourth request, as if the others had not

@@ -11,11 +11,10 @@ use zerocopy::FromBytes;
 
 use super::memory::*;
 use super::ring::consumer;
-use crate::cq::PollError;
 use crate::driver;
 use crate::driver::rxe::Cq;
-use crate::key::RemoteKey;
-use crate::wc::{Completion, CompletionError};
+use crate::wc::Completion;
+use crate::work::{CompletionError, PollError, RemoteKey};
 
 /// x86's size of a completion slot.
 const LOG2: u32 = 7;

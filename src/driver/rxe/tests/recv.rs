@@ -8,8 +8,7 @@ use zerocopy::IntoBytes;
 use super::memory::*;
 use super::ring::producer;
 use crate::driver::rxe::RecvQueue;
-use crate::key::{LocalKey, LocalSlice, PdTag};
-use crate::wr::PostError;
+use crate::work::{LocalKey, LocalSlice, PdTag, PostError};
 
 /// Slots of 128 bytes: room for 5 slices.
 const LOG2: u32 = 7;

@@ -23,8 +23,9 @@ use crate::driver::Ah;
 use crate::driver::rxe::SendQueue;
 use crate::driver::rxe::doorbell::Doorbell;
 use crate::error::Errno;
-use crate::key::{LocalKey, LocalSlice, PdTag, RemoteKey};
-use crate::wr::{Destination, Operation, Payload, PostError, Remote};
+use crate::work::{
+    Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
+};
 
 /// Slots of 512 bytes: room for 19 slices or 304 inline bytes.
 const LOG2: u32 = 9;
@@ -61,7 +62,7 @@ const REMOTE: Remote = Remote {
     rkey: RemoteKey(0x99aa_bbcc),
 };
 
-fn to() -> Destination<'static> {
+fn to() -> Destination<'static, Ah> {
     Destination {
         ah: &Ah::Rxe(5),
         qpn: 0x0012_3456,
@@ -229,7 +230,7 @@ fn dirty(memory: &Memory, slot: u32) {
 #[track_caller]
 fn check(
     operation: Operation,
-    to: Option<Destination<'_>>,
+    to: Option<Destination<'_, Ah>>,
     payload: Payload<'_>,
     wqe: SendWqe,
     behind: &[u8],

@@ -1,167 +1,11 @@
-//! Work requests in the one form that all drivers take.
-//!
-//! The typed interface of a QP builds these values and passes them down inlined, so that a driver's match on
-//! the operation is decided at compile time. They borrow and are small: turning a foreign caller's struct
-//! into one allocates nothing.
+//! What can be wrong with posting, with polling, and with a request that was posted. These cost nothing when all is well.
 
 use std::fmt;
 
-use uverbs_uapi::enums::FlushLevel;
-#[cfg(feature = "rxe")]
-use uverbs_uapi::enums::WrOpcode;
-use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags, FlushPlacement};
+use uverbs_uapi::enums::{QpState, QpType, WcStatus};
+use uverbs_uapi::flags::DeviceCapFlags;
 
-use crate::driver::Ah;
 use crate::error::{Errno, Error, Subject, Verb};
-use crate::key::{LocalKey, LocalSlice, PdTag, RemoteKey};
-use crate::qp::{QpState, QpType};
-
-/// What a send work request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Send,
-    SendImm {
-        imm: u32,
-    },
-    SendInv {
-        rkey: RemoteKey,
-    },
-    Write {
-        remote: Remote,
-    },
-    WriteImm {
-        remote: Remote,
-        imm: u32,
-    },
-    Read {
-        remote: Remote,
-    },
-    CompareSwap {
-        remote: Remote,
-        compare: u64,
-        swap: u64,
-    },
-    FetchAdd {
-        remote: Remote,
-        add: u64,
-    },
-    /// The payload is the word to write.
-    AtomicWrite {
-        remote: Remote,
-    },
-    /// Has no payload.
-    Flush {
-        remote: Remote,
-        length: u32,
-        placement: FlushPlacement,
-        level: FlushLevel,
-    },
-    /// Has no payload.
-    LocalInv {
-        rkey: RemoteKey,
-    },
-    /// Has no payload.
-    BindMw(Bind),
-}
-
-/// What a memory window is bound to, and the keys that it has before and after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bind {
-    /// The window's key now.
-    pub(crate) mw_rkey: RemoteKey,
-    /// The window's key from then on.
-    pub(crate) rkey: RemoteKey,
-    /// The region under it.
-    pub(crate) mr_lkey: LocalKey,
-    pub(crate) address: u64,
-    /// 0 takes the window away.
-    pub(crate) length: u64,
-    pub(crate) access: AccessFlags,
-    /// The window is of type 2: it belongs to the queue pair.
-    pub(crate) of_queue_pair: bool,
-}
-
-/// The start of a piece of a peer's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Remote {
-    pub(crate) address: u64,
-    pub(crate) rkey: RemoteKey,
-}
-
-#[cfg(feature = "rxe")]
-impl Operation {
-    /// The kernel's number of the operation, which only soft-RoCE's rings have.
-    #[inline(always)]
-    pub(crate) const fn opcode(&self) -> WrOpcode {
-        match self {
-            Operation::Send => WrOpcode::SEND,
-            Operation::SendImm { .. } => WrOpcode::SEND_WITH_IMM,
-            Operation::Write { .. } => WrOpcode::RDMA_WRITE,
-            Operation::WriteImm { .. } => WrOpcode::RDMA_WRITE_WITH_IMM,
-            Operation::Read { .. } => WrOpcode::RDMA_READ,
-            Operation::CompareSwap { .. } => WrOpcode::ATOMIC_CMP_AND_SWP,
-            Operation::FetchAdd { .. } => WrOpcode::ATOMIC_FETCH_AND_ADD,
-            Operation::SendInv { .. } => WrOpcode::SEND_WITH_INV,
-            Operation::AtomicWrite { .. } => WrOpcode::ATOMIC_WRITE,
-            Operation::Flush { .. } => WrOpcode::FLUSH,
-            Operation::LocalInv { .. } => WrOpcode::LOCAL_INV,
-            Operation::BindMw(_) => WrOpcode::BIND_MW,
-        }
-    }
-}
-
-/// Where a flush takes what was written before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Placement {
-    /// To where everybody on the peer's side sees it.
-    Global,
-    /// To where it survives a loss of power.
-    Persistent,
-    /// To both.
-    GlobalAndPersistent,
-}
-
-impl Placement {
-    /// The placement as the wire has it.
-    #[inline(always)]
-    pub(crate) const fn bits(self) -> FlushPlacement {
-        match self {
-            Self::Global => FlushPlacement::GLOBAL,
-            Self::Persistent => FlushPlacement::PERSISTENT,
-            Self::GlobalAndPersistent => FlushPlacement::GLOBAL.union(FlushPlacement::PERSISTENT),
-        }
-    }
-
-    /// What a device must be capable of for it.
-    #[inline(always)]
-    pub(crate) const fn needs(self) -> DeviceCapFlags {
-        match self {
-            Self::Global => DeviceCapFlags::FLUSH_GLOBAL,
-            Self::Persistent => DeviceCapFlags::FLUSH_PERSISTENT,
-            Self::GlobalAndPersistent => {
-                DeviceCapFlags::FLUSH_GLOBAL.union(DeviceCapFlags::FLUSH_PERSISTENT)
-            }
-        }
-    }
-}
-
-/// What goes out, or where what comes in lands.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Payload<'a> {
-    /// Registered memory, read or written by the device after posting.
-    Gather(&'a [LocalSlice]),
-    /// Bytes that are copied into the work request.
-    Inline(&'a [u8]),
-}
-
-/// Where a datagram goes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Destination<'a> {
-    pub(crate) ah: &'a Ah,
-    pub(crate) qpn: u32,
-    pub(crate) qkey: u32,
-    pub(crate) pd: PdTag,
-}
 
 /// Why a work request was not accepted. Requests accepted before it stay accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,5 +152,131 @@ impl From<PostError> for Error {
             }
             other => Error::invalid(Verb::PostSend, subject, other.to_string()),
         }
+    }
+}
+
+/// A completion queue whose contents make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PollError {
+    /// The producer's index lies beyond the ring.
+    Index {
+        /// The index.
+        index: u32,
+        /// The highest that there is.
+        highest: u32,
+    },
+    /// A completion names a queue that does not report here.
+    Stray {
+        /// The number that it names, as this side gives them out.
+        number: u32,
+    },
+    /// A completion is of a kind that this library does not know or has not asked for, or of a request that was not
+    /// posted.
+    Unknown {
+        /// The device's code of the kind.
+        code: u8,
+    },
+}
+
+impl fmt::Display for PollError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PollError::Index { index, highest } => {
+                write!(
+                    f,
+                    "the completion ring's producer index is {index}, and the highest is {highest}"
+                )
+            }
+            PollError::Stray { number } => {
+                write!(
+                    f,
+                    "a completion is of queue {number}, which does not report here"
+                )
+            }
+            PollError::Unknown { code } => {
+                write!(
+                    f,
+                    "a completion of kind {code:#x} is of no request that was posted"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for PollError {}
+
+impl From<PollError> for Error {
+    fn from(error: PollError) -> Self {
+        Error::malformed(Verb::PollCq, Subject::the("CQ"), error.to_string())
+    }
+}
+
+/// A work request that failed.
+///
+/// The queue pair is in the error state then, and the requests behind this one complete with
+/// [`WcStatus::WR_FLUSH_ERR`]. Unconnected queue pairs (UD, and UC) go on receiving after a failed send on devices that
+/// have the state [`SQE`](crate::QpState::SQE); rxe has not, and takes them to the error state like the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletionError {
+    /// Why it failed.
+    pub status: WcStatus,
+    /// The device's own code for the error.
+    pub vendor_err: u32,
+    /// The id that the request was posted with.
+    pub wr_id: u64,
+    /// The number of the local QP.
+    pub qp_num: u32,
+}
+
+impl fmt::Display for CompletionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            status,
+            vendor_err,
+            wr_id,
+            qp_num,
+        } = self;
+        write!(
+            f,
+            "work request {wr_id} of QP {qp_num:#x} failed: {} ({status:?}",
+            meaning(*status)
+        )?;
+        if *vendor_err != 0 {
+            write!(f, ", vendor error {vendor_err:#x}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl std::error::Error for CompletionError {}
+
+/// What a status tells the user to look at.
+fn meaning(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::SUCCESS => "success",
+        WcStatus::LOC_LEN_ERR => {
+            "a message was longer than the receive, or longer than a message can be"
+        }
+        WcStatus::LOC_QP_OP_ERR => "the QP cannot do what the request asks for",
+        WcStatus::LOC_EEC_OP_ERR => "the end-to-end context cannot do what the request asks for",
+        WcStatus::LOC_PROT_ERR => "a local slice is not registered, or not with the access needed",
+        WcStatus::WR_FLUSH_ERR => "flushed, because the QP is in the error state",
+        WcStatus::MW_BIND_ERR => "the memory window could not be bound",
+        WcStatus::BAD_RESP_ERR => "the peer's answer makes no sense",
+        WcStatus::LOC_ACCESS_ERR => {
+            "what the peer sent could not be written to the receive's memory"
+        }
+        WcStatus::REM_INV_REQ_ERR => "the peer found the request invalid",
+        WcStatus::REM_ACCESS_ERR => {
+            "the peer's memory is not registered under that key, range or access"
+        }
+        WcStatus::REM_OP_ERR => "the peer could not carry the request out",
+        WcStatus::RETRY_EXC_ERR => "the peer did not answer, retries are exhausted",
+        WcStatus::RNR_RETRY_EXC_ERR => "the peer had no receive posted, retries are exhausted",
+        WcStatus::REM_ABORT_ERR => "the peer aborted the request",
+        WcStatus::RESP_TIMEOUT_ERR => "the answer did not come in time",
+        WcStatus::FATAL_ERR => "the device failed",
+        _ => "for a reason that this library does not know",
     }
 }

@@ -1,0 +1,15 @@
+//! The words of work requests: keys and slices, what a request does, how it can fail, options of a connection.
+//!
+//! Drivers and objects both speak in these, so they stand below both and know neither.
+
+mod ece;
+mod error;
+mod key;
+mod request;
+
+pub use ece::Ece;
+pub use error::{CompletionError, PollError, PostError};
+pub(crate) use key::PdTag;
+pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+pub use request::Placement;
+pub(crate) use request::{Bind, Destination, Operation, Payload, Remote};

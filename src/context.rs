@@ -75,6 +75,17 @@ pub fn open(name: &str) -> Result<Context> {
     OpenOptions::new().open(&crate::device::find(name)?)
 }
 
+impl Device {
+    /// Opens the device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`OpenOptions::open`]. Manual page: `ibv_open_device(3)`.
+    pub fn open(&self) -> Result<Context> {
+        OpenOptions::new().open(self)
+    }
+}
+
 /// An open device.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use uverbs_uapi::flags::CqCreateFlags;
 use uverbs_uapi::handle::CqHandle;
@@ -293,6 +294,50 @@ impl Cq {
         if self.ring.is_empty()? {
             self.arm(notify)?;
             if self.ring.is_empty()? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.poll()?))
+    }
+
+    /// Takes the completions that have arrived; if there are none, waits for one, at most so long. `None` if none came.
+    ///
+    /// It sleeps on the queue's [channel](CqBuilder::channel), which should be this queue's alone: events of other queues
+    /// that it reads are dropped.
+    ///
+    /// ```no_run
+    /// # fn wait(context: &uverbs::Context) -> uverbs::Result<()> {
+    /// let channel = context.create_channel()?;
+    /// let mut cq = context.cq(64).channel(&channel).create()?;
+    /// match cq.wait(std::time::Duration::from_secs(1))? {
+    ///     Some(mut completions) => for completion in &mut completions { println!("{completion:?}") },
+    ///     None => println!("nothing for a second"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The queue has no channel; besides, as for [`Cq::poll`], [`Cq::arm`] and [`CompletionChannel::wait_for`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<Option<Completions<'_>>> {
+        let Some(channel) = self.shared.channel.clone() else {
+            return Err(Error::invalid(
+                Verb::GetCqEvent,
+                self.shared.subject(),
+                "the queue has no completion channel to wait on: create it with one",
+            ));
+        };
+        // None: so far away that it never comes.
+        let deadline = Instant::now().checked_add(timeout);
+        while self.ring.is_empty()? {
+            self.arm(Notify::Next)?;
+            if !self.ring.is_empty()? {
+                break;
+            }
+            let left = deadline.map_or(Duration::MAX, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
+            if channel.wait_for(left)?.is_none() && left.is_zero() {
                 return Ok(None);
             }
         }

@@ -99,7 +99,7 @@ pub use mr::{
 pub use mw::{Mw, MwKind, Type1, Type2, Window};
 pub use pd::Pd;
 pub use qp::{
-    AltPath, Any, Atomic, AtomicWrite, Batch, BindWindow, Caps, ConnectOptions, Connected,
+    AltPath, Any, Atomic, AtomicWrite, Batch, BindWindow, Caps, ConnectOptions, Connected, Control,
     Datagram, Endpoint, ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, Rc, RdmaFlush,
     RdmaRead, RdmaWrite, RecvBatch, RecvHalf, RemoteInvalidate, SendHalf, StaticTransport,
     Transport, Uc, Ud,
@@ -116,8 +116,8 @@ pub use uverbs_uapi::flags::{
 };
 pub use wc::Completion;
 pub use work::{
-    CompletionError, Ece, LocalKey, LocalSlice, OutOfBounds, Placement, PollError, PostError,
-    RemoteKey, RemoteSlice,
+    CompletionError, Ece, LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, Placement,
+    PollError, PostError, RemoteKey, RemoteSlice,
 };
 pub use wq::{IndirectionTable, RssQp, Wq, WqBuilder};
 pub use xrcd::{XrcTarget, Xrcd, XrcdFile};

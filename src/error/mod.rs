@@ -252,8 +252,12 @@ impl fmt::Display for Error {
     }
 }
 
+/// `{:?}` prints the text, so that `fn main() -> Result<(), uverbs::Error>` shows it; `{:#?}` prints the fields.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
         f.debug_struct("Error")
             .field("verb", &self.0.verb)
             .field("subject", &self.0.subject)
@@ -332,6 +336,8 @@ mod tests {
                 meaning::of(Verb::DeallocPd, Errno::BUSY).unwrap()
             )
         );
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(format!("{error:#?}").contains("cause: Os("));
         assert_eq!(error.io_kind(), io::ErrorKind::ResourceBusy);
         assert_eq!(error.errno(), Some(Errno::BUSY));
     }

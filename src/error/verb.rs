@@ -30,6 +30,8 @@ macro_rules! verbs {
 verbs! {
     /// Lists the RDMA devices.
     ListDevices = "get_device_list",
+    /// Cuts a slice of registered memory.
+    Slice = "slice",
     /// Finds a device by its name.
     FindDevice = "find_device",
     /// Opens a device.

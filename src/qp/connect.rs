@@ -117,7 +117,7 @@ pub struct ConnectOptions {
     pub hop_limit: u8,
     /// See [`QpAttr::timeout`].
     pub timeout: u8,
-    /// See [`QpAttr::retry_cnt`].
+    /// See [`QpAttr::retry_cnt`]. Soft-RoCE takes 7 for "without end": a peer that has died is then never noticed.
     pub retry_cnt: u8,
     /// See [`QpAttr::rnr_retry`].
     pub rnr_retry: u8,
@@ -130,7 +130,8 @@ pub struct ConnectOptions {
 }
 
 /// Port 1, the best GID, the port's MTU; the peer may read, write and do atomics where the memory allows it;
-/// a timeout of 67 ms with 7 retries, without end while the peer has no receive posted.
+/// a timeout of 268 ms with 6 retries, so that a dead peer is noticed after about two seconds; retries without end while
+/// the peer has no receive posted.
 impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
@@ -144,8 +145,8 @@ impl Default for ConnectOptions {
             sl: 0,
             traffic_class: 0,
             hop_limit: 64,
-            timeout: 14,
-            retry_cnt: 7,
+            timeout: 16,
+            retry_cnt: 6,
             rnr_retry: 7,
             min_rnr_timer: 12,
             max_rd_atomic: 1,
@@ -414,6 +415,10 @@ impl<T: Transport> Qp<T> {
         T: Datagram,
     {
         let sq_psn = self.psn()?;
+        let mtu = match options.path_mtu {
+            Some(mtu) => mtu,
+            None => self.context().query_port(options.port)?.active_mtu,
+        };
         self.modify(&self.to_init(options, Some(qkey)))?;
         self.modify(&QpAttr {
             state: Some(QpState::RTR),
@@ -423,7 +428,9 @@ impl<T: Transport> Qp<T> {
             state: Some(QpState::RTS),
             sq_psn: Some(sq_psn),
             ..QpAttr::default()
-        })
+        })?;
+        self.shared().limit_datagrams(mtu);
+        Ok(())
     }
 }
 

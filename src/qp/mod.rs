@@ -5,6 +5,7 @@
 
 mod attr;
 mod connect;
+mod control;
 mod ece;
 mod extended;
 mod recv;
@@ -18,13 +19,14 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use uverbs_uapi::enums::{QpState, QpType};
+use uverbs_uapi::enums::{Mtu, QpState, QpType};
 use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpCap;
 
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
+pub use control::Control;
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
@@ -41,7 +43,7 @@ use crate::driver::{NewQp, QpBacking, QpParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
-use crate::work::PdTag;
+use crate::work::{PdTag, PostError};
 
 /// How much a queue pair holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -306,6 +308,7 @@ impl<'a> QpBuilder<'a> {
             state: AtomicU8::new(QpState::RESET.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),
+            max_datagram: AtomicU32::new(u32::MAX),
             told: Mutex::new(None),
             alive: true,
             backing,
@@ -350,6 +353,10 @@ pub(crate) struct QpShared {
     ///
     /// Relaxed throughout: as for `psn`.
     connected: AtomicBool,
+    /// The most bytes of a datagram, once the port's MTU is known.
+    ///
+    /// Relaxed throughout: it decides between an error and a post, and guards no memory.
+    max_datagram: AtomicU32,
     /// This side's end of the path as the peer was told it last.
     told: Mutex<Option<Local>>,
     /// False once the kernel object is gone.
@@ -393,6 +400,17 @@ impl QpShared {
             let ahead = psn.wrapping_add(PSN_AHEAD) & 0x00ff_ffff;
             self.psn.store(ahead, Ordering::Relaxed);
         }
+    }
+
+    /// Has longer datagrams refused: a device drops them in silence, or completes them as if it had sent them.
+    fn limit_datagrams(&self, mtu: Mtu) {
+        let bytes = mtu.bytes().unwrap_or(u32::MAX);
+        self.max_datagram.store(bytes, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn max_datagram(&self) -> u64 {
+        self.max_datagram.load(Ordering::Relaxed).into()
     }
 
     fn remember(&self, told: Local) {
@@ -623,6 +641,36 @@ impl<T: Transport> Qp<T> {
     /// Takes the queue pair apart, for two threads. It lives until both halves are gone.
     pub fn split(self) -> (SendHalf<T>, RecvHalf<T>) {
         (self.send, self.recv)
+    }
+
+    /// What stays of the queue pair's control when its halves go to two threads: clones of it tell its state and fail it.
+    pub fn control(&self) -> Control {
+        Control::new(&self.shared)
+    }
+
+    /// Posts send requests: `fill` adds them to a batch, which is rung behind it. Gives how many there were.
+    ///
+    /// If `fill` fails nothing is posted.
+    ///
+    /// ```no_run
+    /// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>) -> Result<(), uverbs::PostError> {
+    /// qp.post(|batch| {
+    ///     batch.send_inline(b"one")?;
+    ///     batch.send_inline(b"two")?.signaled(2);
+    ///     Ok(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What `fill` fails with, and as for [`Batch::ring`].
+    #[inline(always)]
+    pub fn post(
+        &mut self,
+        fill: impl FnOnce(&mut Batch<'_, T>) -> Result<(), PostError>,
+    ) -> Result<usize, PostError> {
+        self.send.post(fill)
     }
 
     /// Puts two halves together again.

@@ -84,6 +84,23 @@ impl<T: Transport> SendHalf<T> {
     }
 }
 
+impl<T: Transport> SendHalf<T> {
+    /// Posts send requests: see [`Qp::post`](super::Qp::post).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::post`](super::Qp::post).
+    #[inline(always)]
+    pub fn post(
+        &mut self,
+        fill: impl FnOnce(&mut Batch<'_, T>) -> Result<(), PostError>,
+    ) -> Result<usize, PostError> {
+        let mut batch = self.batch();
+        fill(&mut batch)?;
+        batch.ring()
+    }
+}
+
 impl<T: Transport> fmt::Debug for SendHalf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendHalf")
@@ -177,8 +194,14 @@ impl<'q, T: Transport> Batch<'q, T> {
         {
             return Err(PostError::ForeignPd);
         }
-        if to.is_some_and(|to| to.pd != *self.pd) {
-            return Err(PostError::ForeignPd);
+        if let Some(to) = to {
+            if to.pd != *self.pd {
+                return Err(PostError::ForeignPd);
+            }
+            let (given, max) = (length(payload), self.shared.max_datagram());
+            if given > max {
+                return Err(PostError::MessageTooLong { given, max });
+            }
         }
         self.raw.push(operation, to, payload).map(|slot| Posted {
             slot,

@@ -5,10 +5,11 @@ use std::fmt;
 use uverbs_uapi::enums::{QpState, QpType, WcStatus};
 use uverbs_uapi::flags::DeviceCapFlags;
 
+use super::key::OutOfBounds;
 use crate::error::{Errno, Error, Subject, Verb};
 
 /// Why a work request was not accepted. Requests accepted before it stay accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostError {
     /// The queue holds as many requests as it can; poll the CQ until some are completed.
@@ -30,7 +31,7 @@ pub enum PostError {
         /// Bytes that the queue takes.
         max: u32,
     },
-    /// The slices add up to more than a message can have.
+    /// The slices add up to more than a message can have: 2 GiB, and for a datagram the MTU of the port.
     MessageTooLong {
         /// Bytes given.
         given: u64,
@@ -76,6 +77,8 @@ pub enum PostError {
     Destination,
     /// The queue pair receives from a shared receive queue: post there.
     SharedReceive,
+    /// A slice was to be cut that does not lie within its memory.
+    OutOfBounds(OutOfBounds),
     /// The doorbell failed with this errno. The requests are in the ring all the same: the device works
     /// on them at the next doorbell that succeeds, or flushes them when the QP goes to the error state.
     Doorbell(Errno),
@@ -114,12 +117,12 @@ impl fmt::Display for PostError {
                 "the device could not be asked whether it has this operation ({errno})"
             ),
             Self::Window(why) => write!(f, "the memory window cannot be bound: {why}"),
-            Self::ForeignPd => {
-                f.write_str("memory, memory window or address handle of another protection domain than the QP's")
-            }
+            Self::ForeignPd => f.write_str(
+                "the memory, memory window or address handle is of another protection domain than the QP",
+            ),
             Self::WrongState { state } => write!(
                 f,
-                "the QP is in state {state:?}, which does not take this request"
+                "the QP is in state {state:?}, which does not take this request: connect it first"
             ),
             Self::NotInTransport { transport } => {
                 write!(f, "{transport:?} does not have this operation")
@@ -130,11 +133,19 @@ impl fmt::Display for PostError {
             Self::SharedReceive => {
                 f.write_str("the queue pair receives from a shared receive queue: post there")
             }
+            Self::OutOfBounds(error) => write!(f, "{error}"),
             Self::Doorbell(errno) => write!(
                 f,
                 "the doorbell failed ({errno}); the requests are in the ring"
             ),
         }
+    }
+}
+
+/// The text, as for [`Error`]: it has all the fields.
+impl fmt::Debug for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -152,6 +163,13 @@ impl From<PostError> for Error {
             }
             other => Error::invalid(Verb::PostSend, subject, other.to_string()),
         }
+    }
+}
+
+/// For functions that cut slices and post them.
+impl From<OutOfBounds> for PostError {
+    fn from(error: OutOfBounds) -> Self {
+        Self::OutOfBounds(error)
     }
 }
 
@@ -258,10 +276,14 @@ fn meaning(status: WcStatus) -> &'static str {
         WcStatus::LOC_LEN_ERR => {
             "a message was longer than the receive, or longer than a message can be"
         }
-        WcStatus::LOC_QP_OP_ERR => "the QP cannot do what the request asks for",
+        WcStatus::LOC_QP_OP_ERR => {
+            "the QP cannot do what the request asks for; soft-RoCE says this of a receive that is too short as well"
+        }
         WcStatus::LOC_EEC_OP_ERR => "the end-to-end context cannot do what the request asks for",
         WcStatus::LOC_PROT_ERR => "a local slice is not registered, or not with the access needed",
-        WcStatus::WR_FLUSH_ERR => "flushed, because the QP is in the error state",
+        WcStatus::WR_FLUSH_ERR => {
+            "flushed, because the QP is in the error state; if no request failed before it, look at its local keys"
+        }
         WcStatus::MW_BIND_ERR => "the memory window could not be bound",
         WcStatus::BAD_RESP_ERR => "the peer's answer makes no sense",
         WcStatus::LOC_ACCESS_ERR => {

@@ -5,6 +5,9 @@
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
+use std::str::FromStr;
+
+use crate::error::{Error, Subject, Verb};
 
 /// The key by which work requests name memory of this side (lkey).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,14 +84,27 @@ pub struct OutOfBounds {
 impl fmt::Display for OutOfBounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { start, end, length } = self;
-        write!(
-            f,
-            "bytes {start}..{end} do not lie within memory of {length} bytes or are more than 4 GiB"
-        )
+        match start <= end && end <= length {
+            true => write!(
+                f,
+                "bytes {start}..{end} are 4 GiB or more, and a slice has less"
+            ),
+            false => write!(
+                f,
+                "bytes {start}..{end} do not lie within memory of {length} bytes"
+            ),
+        }
     }
 }
 
 impl std::error::Error for OutOfBounds {}
+
+/// For callers that have one error type for slices and for the control path.
+impl From<OutOfBounds> for Error {
+    fn from(error: OutOfBounds) -> Self {
+        Error::invalid(Verb::Slice, Subject::the("MR"), error.to_string())
+    }
+}
 
 /// Resolves a range against memory of `length` bytes, as start and length.
 fn resolve(range: impl RangeBounds<u64>, length: u64) -> Result<(u64, u64), OutOfBounds> {
@@ -186,12 +202,66 @@ pub struct RemoteSlice {
 
 impl RemoteSlice {
     /// A part of it, in bytes from its start.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within it.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, OutOfBounds> {
         let (start, length) = resolve(range, self.length)?;
         Ok(Self {
             address: self.address.wrapping_add(start),
             length,
             rkey: self.rkey,
+        })
+    }
+}
+
+/// The address, the length and the key in hexadecimal, with colons between: what [`FromStr`] reads.
+impl fmt::Display for RemoteSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            address,
+            length,
+            rkey: RemoteKey(rkey),
+        } = self;
+        write!(f, "{address:x}:{length:x}:{rkey:x}")
+    }
+}
+
+/// A text that is no [`RemoteSlice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseRemoteSliceError(());
+
+impl fmt::Display for ParseRemoteSliceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "not a remote slice: address, length and key in hexadecimal, with colons between",
+        )
+    }
+}
+
+impl std::error::Error for ParseRemoteSliceError {}
+
+impl FromStr for RemoteSlice {
+    type Err = ParseRemoteSliceError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRemoteSliceError> {
+        let mut fields = text.split(':').map(|field| {
+            // The standard library also takes a sign.
+            let digits = field.bytes().all(|byte| byte.is_ascii_hexdigit());
+            digits
+                .then(|| u64::from_str_radix(field, 16).ok())
+                .flatten()
+        });
+        let read = (fields.next(), fields.next(), fields.next(), fields.next());
+        let (Some(Some(address)), Some(Some(length)), Some(Some(rkey)), None) = read else {
+            return Err(ParseRemoteSliceError(()));
+        };
+        let rkey = RemoteKey(u32::try_from(rkey).map_err(|_| ParseRemoteSliceError(()))?);
+        Ok(Self {
+            address,
+            length,
+            rkey,
         })
     }
 }
@@ -238,6 +308,30 @@ mod tests {
             );
         }
         assert!(MEMORY.slice(..=u64::MAX).is_err());
+    }
+
+    #[test]
+    fn the_text_form_goes_both_ways() {
+        assert_eq!(MEMORY.to_string(), "1000:64:7");
+        let largest = RemoteSlice {
+            address: u64::MAX,
+            length: u64::MAX,
+            rkey: RemoteKey(u32::MAX),
+        };
+        for slice in [MEMORY, largest] {
+            assert_eq!(slice.to_string().parse(), Ok(slice));
+        }
+        for bad in [
+            "",
+            "::",
+            "1:2",
+            "1:2:3:4",
+            "1:2:+3",
+            "1:2:100000000",
+            "g:1:1",
+        ] {
+            assert!(bad.parse::<RemoteSlice>().is_err(), "{bad}");
+        }
     }
 
     #[test]

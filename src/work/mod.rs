@@ -10,6 +10,6 @@ mod request;
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
 pub(crate) use key::PdTag;
-pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+pub use key::{LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice};
 pub use request::Placement;
 pub(crate) use request::{Bind, Destination, Operation, Payload, Remote};

@@ -1,0 +1,90 @@
+//! What can be done to a queue pair whose halves are on two threads.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use uverbs_uapi::enums::QpState;
+
+use super::{QpAttr, QpInfo, QpShared};
+use crate::error::{Cause, Error, Result, Subject, Verb};
+
+/// The control of a queue pair, apart from its halves. Clones control the same queue pair.
+///
+/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds beside it: what is asked for
+/// afterwards fails with [`Cause::NotFound`]. A call under way on another thread counts as a user for that moment.
+///
+/// ```no_run
+/// # fn split(qp: uverbs::Qp<uverbs::Rc>) -> uverbs::Result<()> {
+/// let control = qp.control();
+/// let (send, recv) = qp.split();
+/// // `send` and `recv` go to their threads. Later, from here:
+/// control.fail()?;                    // both see their requests flushed
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Control {
+    qp: Weak<QpShared>,
+    id: u64,
+    qpn: u32,
+}
+
+impl Control {
+    pub(super) fn new(qp: &Arc<QpShared>) -> Self {
+        Self {
+            qp: Arc::downgrade(qp),
+            id: qp.id,
+            qpn: qp.qpn,
+        }
+    }
+
+    /// The number by which events name the queue pair; unique in its context.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The queue pair's number on the wire; 24 bits.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Asks the kernel for all attributes.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair or the device has gone. Manual page: `ibv_query_qp(3)`.
+    pub fn query(&self) -> Result<QpInfo> {
+        self.qp(Verb::QueryQp)?.query()
+    }
+
+    /// Takes the queue pair to the state ERR: requests in flight complete as flushed.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair or the device has gone.
+    pub fn fail(&self) -> Result<()> {
+        self.qp(Verb::ModifyQp)?.modify(&QpAttr {
+            state: Some(QpState::ERR),
+            ..QpAttr::default()
+        })
+    }
+
+    fn qp(&self, verb: Verb) -> Result<Arc<QpShared>> {
+        self.qp.upgrade().ok_or_else(|| {
+            let subject = Subject::named("QP", format_args!("{:#x}", self.qpn));
+            Error::new(
+                verb,
+                subject,
+                Cause::NotFound("it has been destroyed".into()),
+            )
+        })
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control")
+            .field("id", &self.id)
+            .field("qpn", &format_args!("{:#x}", self.qpn))
+            .finish()
+    }
+}

@@ -26,6 +26,14 @@
 //! | cargo feature | devices |
 //! |---|---|
 //! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
+//! | `mlx5` | NVIDIA ConnectX adapters, with InfiniBand and Ethernet ports |
+//!
+//! Other devices are found and listed, and opening one says that it has no driver here.
+
+/// The guide's snippets, compiled as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+mod guide {}
 
 mod ah;
 mod alloc;

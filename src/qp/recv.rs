@@ -141,6 +141,17 @@ impl<'q> RecvBatch<'q> {
         raw.push(wr_id, slices)
     }
 
+    /// Adds a receive without memory: for a WRITE with immediate data, or an empty message.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`]; the batch stays as it was.
+    #[inline(always)]
+    pub fn post_empty(&mut self, wr_id: u64) -> Result<(), PostError> {
+        // SAFETY: there is no memory that could go, or that somebody could use.
+        unsafe { self.post(wr_id, []) }
+    }
+
     /// Hands the batch to the device, and returns how many requests it had. No system call is made.
     ///
     /// # Errors

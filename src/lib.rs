@@ -30,11 +30,6 @@
 //!
 //! Other devices are found and listed, and opening one says that it has no driver here.
 
-/// The guide's snippets, compiled as documentation tests.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/guide.md")]
-mod guide {}
-
 mod ah;
 mod alloc;
 mod channel;
@@ -129,3 +124,8 @@ pub use work::{
 };
 pub use wq::{IndirectionTable, RssQp, Wq, WqBuilder};
 pub use xrcd::{XrcTarget, Xrcd, XrcdFile};
+
+/// The guide's snippets, compiled as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+mod guide {}

@@ -4,10 +4,8 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-
-use crate::hca::Hca;
-use crate::peers::play;
-use crate::support::{Result, Skip, run, test_with};
+use support::peers::play;
+use support::{Hca, Result, run, test_on_adapter};
 
 /// A run: the test's name, the server's command and the client's; `@` stands for the server's address.
 const RUNS: [(&str, &str, &str); 8] = [
@@ -48,7 +46,7 @@ const RUNS: [(&str, &str, &str); 8] = [
 pub(crate) fn tests() -> Vec<Trial> {
     RUNS.iter()
         .map(|&(name, server, client)| {
-            test_with(format!("cm::{name}"), move |hca| {
+            test_on_adapter(format!("cm::{name}"), move |hca| {
                 connect(hca, server, client)
             })
         })
@@ -58,9 +56,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Catches messages of the connection manager that go astray, and connections between the wrong queue pairs. The server is in
 /// the namespace of the second function.
 fn connect(hca: Hca, server: &str, client: &str) -> Result {
-    if hca.functions < 2 {
-        return Err(Skip("needs two functions").into());
-    }
+    hca.needs_two()?;
     let command = |words: String| {
         let words = words.replace('@', "10.9.0.2");
         let mut words = words.split_whitespace();

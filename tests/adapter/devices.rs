@@ -1,12 +1,10 @@
 //! What rdma-core finds of the adapter.
 
 use libtest_mimic::Trial;
-
-use crate::hca::Hca;
-use crate::support::{Result, devices, run, test};
+use support::{Hca, Result, run, test_on_adapter};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test(
+    vec![test_on_adapter(
         "devices::each_function_is_an_mlx5_with_an_active_port",
         active_ports,
     )]
@@ -15,7 +13,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Catches a function that the kernel's driver or libmlx5 does not take for its own, and a port that is down or of the
 /// wrong kind.
 fn active_ports(hca: Hca) -> Result {
-    for device in devices(hca) {
+    for device in hca.devices() {
         let said = run(&format!("ibv_devinfo -d {device}"))?;
         let has = |name: &str, value: &str| {
             let mut lines = said.lines().filter_map(|line| line.split_once(':'));

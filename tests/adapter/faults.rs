@@ -3,31 +3,30 @@
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
-
-use crate::hca::{Control, Hca};
-use crate::peers::{free_port, listens, play};
-use crate::support::{Result, Skip, ends, gid_index, run, test};
+use support::peers::{free_port, listens, play};
+use support::wait::until_so;
+use support::{Control, Hca, Result, run, skip, test_on_adapter};
 
 /// How long anything that must happen may take: the driver looks at a function's health every few seconds.
 const LIMIT: Duration = Duration::from_secs(40);
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("faults::port_down_and_up", port_down_and_up),
-        test("faults::lost_messages_exhaust_retries", lost_messages),
-        test("faults::without_receives_a_sender_waits", without_receives),
-        test("faults::a_stalled_function_goes_on", stalled),
-        test("faults::a_completion_queue_overflows", overflow),
-        test("faults::a_command_fails", command_fails),
-        test(
+        test_on_adapter("faults::port_down_and_up", port_down_and_up),
+        test_on_adapter("faults::lost_messages_exhaust_retries", lost_messages),
+        test_on_adapter("faults::without_receives_a_sender_waits", without_receives),
+        test_on_adapter("faults::a_stalled_function_goes_on", stalled),
+        test_on_adapter("faults::a_completion_queue_overflows", overflow),
+        test_on_adapter("faults::a_command_fails", command_fails),
+        test_on_adapter(
             "faults::an_internal_error_is_recovered_from",
             internal_error,
         ),
-        test("faults::a_function_is_removed", removal),
+        test_on_adapter("faults::a_function_is_removed", removal),
     ]
 }
 
@@ -37,11 +36,11 @@ fn port_down_and_up(hca: Hca) -> Result {
     let watch = Watch::start("mlx5_0")?;
     let mut set = |up: bool| control.ask("port", json!({"function": 0, "up": up}));
     set(false)?;
-    until("the port to go down", || {
+    until_so(LIMIT, "the port to go down", || {
         Ok(port_state()?.contains("PORT_DOWN"))
     })?;
     set(true)?;
-    until("the port to come up", || {
+    until_so(LIMIT, "the port to come up", || {
         Ok(port_state()?.contains("PORT_ACTIVE"))
     })?;
     if hca.roce {
@@ -54,7 +53,7 @@ fn port_down_and_up(hca: Hca) -> Result {
         return Ok(());
     }
     // The port is in no group of the subnet any more, until it joins again.
-    until("an answer over IP", || {
+    until_so(LIMIT, "an answer over IP", || {
         Ok(run("ping -c 1 -W 1 10.9.0.2").is_ok())
     })
 }
@@ -94,7 +93,7 @@ fn holds(hca: Hca, fault: &str, at: &[u16], first: &str, none: &str) -> Result {
     let mut seen: Vec<Value> = Vec::new();
     let played = pingpong(hca, || {
         let is = |record: &Value, kind: &str| record["kind"] == kind;
-        until("the first request", || {
+        until_so(LIMIT, "the first request", || {
             let records = control.ask("tap_next", json!({}))?;
             seen.extend(records.as_array().into_iter().flatten().cloned());
             Ok(seen.iter().any(|record| is(record, first)))
@@ -128,7 +127,7 @@ fn overflow(hca: Hca) -> Result {
     control.ask("tap_start", json!({}))?;
     let before = run("dmesg")?.matches("CQ error").count();
     let played = pingpong(hca, || {
-        until("a queue pair whose queue can overflow", || {
+        until_so(LIMIT, "a queue pair whose queue can overflow", || {
             let records = control.ask("tap_next", json!({}))?;
             let mut records = records.as_array().into_iter().flatten().rev();
             let found =
@@ -139,7 +138,7 @@ fn overflow(hca: Hca) -> Result {
                 control.ask("overflow", named).is_ok()
             }))
         })?;
-        let told = until("the kernel to tell of it", || {
+        let told = until_so(LIMIT, "the kernel to tell of it", || {
             Ok(run("dmesg")?.matches("CQ error").count() > before)
         });
         not_ready(&mut control, false)?;
@@ -172,14 +171,14 @@ fn command_fails(hca: Hca) -> Result {
 /// Catches a failure that the driver does not see in the registers, does not tell to programs, or cannot recover from.
 fn internal_error(hca: Hca) -> Result {
     if hca.roce {
-        return Err(Skip("the netdev would lose its address, which later tests need").into());
+        return skip("the netdev would lose its address, which later tests need");
     }
     let mut control = Control::open()?;
     let watch = Watch::start("mlx5_0")?;
     control.ask("internal_error", json!({"function": 0}))?;
     watch.sees("IBV_EVENT_DEVICE_FATAL")?;
     drop(watch);
-    until("the function to come back", || {
+    until_so(LIMIT, "the function to come back", || {
         Ok(port_state().is_ok_and(|state| state.contains("PORT_ACTIVE")))
     })
 }
@@ -187,15 +186,15 @@ fn internal_error(hca: Hca) -> Result {
 /// Catches objects that keep a removed function, programs that are not told, and a function that does not come back.
 fn removal(hca: Hca) -> Result {
     if hca.roce {
-        return Err(Skip("the netdev would lose its address, which later tests need").into());
+        return skip("the netdev would lose its address, which later tests need");
     }
     let watch = Watch::start("mlx5_0")?;
     std::fs::write("/sys/class/infiniband/mlx5_0/device/remove", "1")?;
     watch.sees("IBV_EVENT_DEVICE_FATAL")?;
     drop(watch);
-    until("the device to go", || Ok(port_state().is_err()))?;
+    until_so(LIMIT, "the device to go", || Ok(port_state().is_err()))?;
     std::fs::write("/sys/bus/pci/rescan", "1")?;
-    until("the function to come back", || {
+    until_so(LIMIT, "the function to come back", || {
         Ok(port_state().is_ok_and(|state| state.contains("PORT_ACTIVE")))
     })
 }
@@ -210,12 +209,12 @@ fn pingpong(hca: Hca, meanwhile: impl FnOnce() -> Result) -> Result {
     let side = |device: &str| -> Result<Command> {
         let mut command = Command::new("ibv_rc_pingpong");
         command.args(["-d", device, "-p", &port.to_string(), "-n", "100"]);
-        if let Some(index) = gid_index(hca, device)? {
+        if let Some(index) = hca.gid_index(device)? {
             command.args(["-g", &index.to_string()]);
         }
         Ok(command)
     };
-    let (here, there) = ends(hca);
+    let (here, there) = hca.ends();
     let (server, mut client) = (side(&here)?, side(&there)?);
     client.arg("127.0.0.1");
     std::thread::scope(|scope| {
@@ -224,18 +223,6 @@ fn pingpong(hca: Hca, meanwhile: impl FnOnce() -> Result) -> Result {
         let played = played.join().map_err(|_| "the players panicked")?;
         done.and(played.map(drop))
     })
-}
-
-/// Asks until it is so, at most [`LIMIT`].
-fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so()? {
-        if Instant::now() > deadline {
-            return Err(format!("not within {LIMIT:?}: {what}").into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 /// rdma-core's program that prints a device's asynchronous events.
@@ -274,7 +261,7 @@ impl Watch {
             let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
             words.clone()
         };
-        until(text, || Ok(said().contains(text)))
+        until_so(LIMIT, text, || Ok(said().contains(text)))
             .map_err(|error| format!("{error}; events: {}", said()).into())
     }
 }

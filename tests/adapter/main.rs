@@ -6,22 +6,15 @@
 mod cm;
 mod devices;
 mod faults;
-#[path = "../hca/mod.rs"]
-mod hca;
 mod netdev;
-#[path = "../peers/mod.rs"]
-mod peers;
 mod perftest;
 mod pingpong;
-mod support;
 mod tap;
 
 use std::process::ExitCode;
 
-use libtest_mimic::Arguments;
-
 fn main() -> ExitCode {
-    let tests = [
+    support::run_all([
         devices::tests(),
         pingpong::tests(),
         perftest::tests(),
@@ -29,9 +22,5 @@ fn main() -> ExitCode {
         netdev::tests(),
         faults::tests(),
         tap::tests(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    ])
 }

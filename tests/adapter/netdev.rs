@@ -5,35 +5,22 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use crate::hca::Hca;
-use crate::support::{Result, Skip, run, test};
-
-/// How long a connection may take.
-const LIMIT: Duration = Duration::from_secs(20);
+use support::{Hca, LIMIT, Result, run, skip, test_on_adapter};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("netdev::short_and_long_packets_are_answered", ping),
-        test("netdev::a_long_stream_arrives_whole", stream),
+        test_on_adapter("netdev::short_and_long_packets_are_answered", ping),
+        test_on_adapter("netdev::a_long_stream_arrives_whole", stream),
     ]
-}
-
-fn needs_two(hca: Hca) -> Result {
-    if hca.functions < 2 {
-        return Err(Skip("needs two functions").into());
-    }
-    Ok(())
 }
 
 /// Catches packets that are lost, cut or sent to the wrong port: over IPv4, for which ARP must work first, and over IPv6, whose
 /// neighbours are looked for in groups that the ports have made themselves.
 fn ping(hca: Hca) -> Result {
-    needs_two(hca)?;
+    hca.needs_two()?;
     run("ping -c 2 -i 0.2 -W 5 10.9.0.2")?;
     run("ping -c 1 -W 5 -s 1472 10.9.0.2")?;
     let neighbour = if hca.roce {
@@ -46,11 +33,9 @@ fn ping(hca: Hca) -> Result {
 
 /// Catches check sums that are wrong, and long segments that are cut wrongly: a stream of so many bytes is sent in such.
 fn stream(hca: Hca) -> Result {
-    needs_two(hca)?;
+    hca.needs_two()?;
     if !hca.roce {
-        return Err(
-            Skip("ib_ipoib leaves neither check sums nor long segments to the device").into(),
-        );
+        return skip("ib_ipoib leaves neither check sums nor long segments to the device");
     }
     let bytes: Vec<u8> = (0..1_000_000_u32)
         .map(|n| (n * 7 + n / 251) as u8)

@@ -4,10 +4,8 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-
-use crate::hca::Hca;
-use crate::peers::{free_port, listens, play};
-use crate::support::{Result, ends, gid_index, test_with};
+use support::peers::{free_port, listens, play};
+use support::{Hca, Result, test_on_adapter};
 
 /// A run: the test's name, and the command without what all have.
 const RUNS: [(&str, &str); 27] = [
@@ -42,7 +40,9 @@ const RUNS: [(&str, &str); 27] = [
 
 pub(crate) fn tests() -> Vec<Trial> {
     RUNS.iter()
-        .map(|&(name, run)| test_with(format!("perftest::{name}"), move |hca| measure(hca, run)))
+        .map(|&(name, run)| {
+            test_on_adapter(format!("perftest::{name}"), move |hca| measure(hca, run))
+        })
         .collect()
 }
 
@@ -54,13 +54,13 @@ fn measure(hca: Hca, run: &str) -> Result {
         let mut command = Command::new(words.next().unwrap_or_default());
         // -F: the processor's frequency is no matter.
         command.args(["-F", "-d", device, "-p", &port.to_string(), "-n", "20"]);
-        if let Some(index) = gid_index(hca, device)? {
+        if let Some(index) = hca.gid_index(device)? {
             command.args(["-x", &index.to_string()]);
         }
         command.args(words);
         Ok(command)
     };
-    let (here, there) = ends(hca);
+    let (here, there) = hca.ends();
     let (server, mut client) = (side(&here)?, side(&there)?);
     client.arg("127.0.0.1");
     play(server, client, || listens(port)).map(drop)

@@ -3,10 +3,8 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-
-use crate::hca::Hca;
-use crate::peers::{free_port, listens, play};
-use crate::support::{Result, ends, gid_index, test_with};
+use support::peers::{free_port, listens, play};
+use support::{Hca, Result, test_on_adapter};
 
 /// A ping-pong: the test's name, the program, and its arguments.
 const GAMES: [(&str, &str, &[&str]); 13] = [
@@ -34,7 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     GAMES
         .iter()
         .map(|&(name, program, arguments)| {
-            test_with(format!("pingpong::{name}"), move |hca| {
+            test_on_adapter(format!("pingpong::{name}"), move |hca| {
                 exchange(hca, program, arguments)
             })
         })
@@ -48,13 +46,13 @@ fn exchange(hca: Hca, program: &str, arguments: &[&str]) -> Result {
     let side = |device: &str| -> Result<Command> {
         let mut command = Command::new(program);
         command.args(["-d", device, "-p", &port.to_string(), "-n", "20", "-c"]);
-        if let Some(index) = gid_index(hca, device)? {
+        if let Some(index) = hca.gid_index(device)? {
             command.args(["-g", &index.to_string()]);
         }
         command.args(arguments);
         Ok(command)
     };
-    let (here, there) = ends(hca);
+    let (here, there) = hca.ends();
     let (server, mut client) = (side(&here)?, side(&there)?);
     client.arg("127.0.0.1");
     play(server, client, || listens(port)).map(drop)

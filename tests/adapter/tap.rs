@@ -4,21 +4,21 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
-
-use crate::hca::{Control, Hca, NO_COPIES, takes_copies};
-use crate::peers::{free_port, listens, play};
-use crate::support::{Result, Skip, gid_index, test};
+use support::hca::needs_copies;
+use support::peers::{free_port, listens, play};
+use support::{Control, Hca, Result, test_on_adapter};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test("tap::requests_and_doorbells_are_recorded", recorded)]
+    vec![test_on_adapter(
+        "tap::requests_and_doorbells_are_recorded",
+        recorded,
+    )]
 }
 
 /// Catches requests, receives, doorbells and BlueFlame copies that the tap loses, and fields that it reads wrongly: of five
 /// inline sends each way, each is one of each.
 fn recorded(hca: Hca) -> Result {
-    if !takes_copies("mlx5_0")? {
-        return Err(Skip(NO_COPIES).into());
-    }
+    needs_copies("mlx5_0")?;
     let mut control = Control::open()?;
     control.ask("tap_start", json!({}))?;
     let port = free_port()?.to_string();
@@ -26,7 +26,7 @@ fn recorded(hca: Hca) -> Result {
         let mut command = Command::new("ib_send_lat");
         command.args(["-F", "-d", "mlx5_0", "-p", &port, "-n", "5"]);
         command.args(["-s", "40", "-I", "64"]);
-        if let Some(index) = gid_index(hca, "mlx5_0")? {
+        if let Some(index) = hca.gid_index("mlx5_0")? {
             command.args(["-x", &index.to_string()]);
         }
         Ok(command)

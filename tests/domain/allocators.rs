@@ -3,32 +3,32 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
+use support::exchange::CAPS;
+use support::{Exchange, Result, device, open, skip, test_without_leaks};
 use uverbs::{Allocation, BufferRequest, Purpose, Rc, ResourceType};
 
-use crate::common::script::{Script, expose, fresh, here, map_at, range};
-use crate::common::traffic::{CAPS, RcPair, cq_on};
-use crate::common::{Result, ignore, open, test};
-use crate::device::device;
+use crate::script::{Script, expose, fresh, here, map_at, range};
+use crate::traffic::{cq_on, on_domain};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test(
+        test_without_leaks(
             "allocators::requests_name_resource_size_and_domain",
             requests,
         ),
-        test(
+        test_without_leaks(
             "allocators::rings_lie_where_the_allocator_says",
             rings_lie_there,
         ),
-        test(
+        test_without_leaks(
             "allocators::each_buffer_comes_back_once_and_defaults_never",
             comes_back_once,
         ),
-        test(
+        test_without_leaks(
             "allocators::places_come_back_zeroed_and_private",
             comes_back_zeroed,
         ),
-        test(
+        test_without_leaks(
             "allocators::rings_stay_when_the_domain_is_dropped",
             rings_keep_the_allocator,
         ),
@@ -47,6 +47,8 @@ fn always_fresh() -> Arc<Script> {
     }))
 }
 
+/// Catches a request that names another resource, domain or size than the ring it is for, and one size for
+/// every ring.
 fn requests() -> Result {
     let context = open()?;
     // So that the domain's number and the PD's differ.
@@ -95,14 +97,14 @@ fn is_sensible(request: &BufferRequest) -> bool {
     }
 }
 
-/// The kernel's account: its file is mapped at the allocator's addresses, from the first byte to the last. Where the
-/// memory itself is used, it has been written to.
+/// Catches a ring that lies elsewhere. The kernel's account: its file is mapped at the allocator's addresses, from
+/// the first byte to the last. Where the memory itself is used, it has been written to.
 fn rings_lie_there() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let script = always_fresh();
     let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
-    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    let mut pair = on_domain(&domain)?;
     pair.exchange()?;
     let live = script.seen().live;
     assert_eq!(live.len(), all_buffers());
@@ -125,6 +127,8 @@ fn rings_lie_there() -> Result {
     Ok(())
 }
 
+/// Catches a buffer that never comes back, comes back twice, or before the kernel has let go of it, and a
+/// default buffer that does.
 fn comes_back_once() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -134,14 +138,14 @@ fn comes_back_once() -> Result {
         _ => Ok(Allocation::Memory(fresh(request.size))),
     }));
     let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
-    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    let mut pair = on_domain(&domain)?;
     pair.exchange()?;
     let seen = script.seen();
     assert_eq!(
         (seen.asked.len(), seen.live.len(), seen.freed),
         (all_buffers(), 3, 0)
     );
-    let RcPair { cq, a, b, .. } = pair;
+    let Exchange { cq, a, b, .. } = pair;
     // Of the CQ, of `a` and of `b`: one each has been granted.
     a.destroy()?;
     assert_eq!(script.seen().freed, 1);
@@ -157,9 +161,10 @@ fn comes_back_once() -> Result {
     Ok(())
 }
 
+/// Catches a place that comes back with the ring still mapped, with its bytes, or shared.
 fn comes_back_zeroed() -> Result {
     if device().purpose() == Purpose::Memory {
-        return ignore("the device uses memory as it is, and maps nothing over it");
+        return skip("the device uses memory as it is, and maps nothing over it");
     }
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -185,12 +190,13 @@ fn comes_back_zeroed() -> Result {
     Ok(())
 }
 
+/// Catches an allocator that goes with its domain while rings lie in its memory, or never goes.
 fn rings_keep_the_allocator() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let script = always_fresh();
     let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
-    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    let mut pair = on_domain(&domain)?;
     drop((domain, pd, context));
     pair.exchange()?;
     assert_eq!(script.seen().freed, 0);

@@ -8,36 +8,36 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libtest_mimic::Trial;
 use rustix::mm::MapFlags;
+use support::exchange::CAPS;
+use support::{Objects, Result, device, open, skip, test_without_leaks};
 use uverbs::{
     AllocError, Allocation, Allocator, BufferRequest, Cause, Context, Cq, Error, ParentDomain, Pd,
     Purpose, Rc, Verb,
 };
 
-use crate::common::script::{Script, expose, fresh, here, mapped, unmap};
-use crate::common::traffic::{CAPS, RcPair, cq_on};
-use crate::common::{Resources, Result, ignore, open, test};
-use crate::device::device;
 use crate::kinds::reserve_huge_pages;
+use crate::script::{Script, expose, fresh, here, mapped, unmap};
+use crate::traffic::{cq_on, on_domain};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test(
+        test_without_leaks(
             "errors::refusal_of_the_second_ring_undoes_the_first",
             second_ring_refused,
         ),
-        test("errors::refusal_of_a_cq_ring", cq_ring_refused),
-        test("errors::wrong_alignment", wrong_alignment),
-        test("errors::too_small", too_small),
-        test("errors::overlap_with_a_live_ring", overlap),
-        test("errors::place_in_a_huge_page", huge_place),
-        test("errors::panic_in_allocate", panic_in_allocate),
-        test("errors::panic_in_free", panic_in_free),
+        test_without_leaks("errors::refusal_of_a_cq_ring", cq_ring_refused),
+        test_without_leaks("errors::wrong_alignment", wrong_alignment),
+        test_without_leaks("errors::too_small", too_small),
+        test_without_leaks("errors::overlap_with_a_live_ring", overlap),
+        test_without_leaks("errors::place_in_a_huge_page", huge_place),
+        test_without_leaks("errors::panic_in_allocate", panic_in_allocate),
+        test_without_leaks("errors::panic_in_free", panic_in_free),
     ]
 }
 
 /// A domain with a scripted allocator, and a CQ that is not on it.
 struct Rig {
-    before: Resources,
+    before: Objects,
     script: Arc<Script>,
     domain: ParentDomain,
     cq: Cq,
@@ -57,7 +57,7 @@ fn rig(
     let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
     let cq = context.create_cq(32)?;
     Ok(Rig {
-        before: Resources::now()?,
+        before: Objects::now()?,
         script,
         domain,
         cq,
@@ -71,7 +71,7 @@ impl Rig {
     /// has granted and got back `freed` buffers.
     fn fails(&self, freed: usize) -> Result<Error> {
         let error = self.domain.create_qp::<Rc>(&self.cq, CAPS).unwrap_err();
-        assert_eq!(Resources::now()?, self.before, "{error}");
+        assert_eq!(Objects::now()?, self.before, "{error}");
         let seen = self.script.seen();
         assert_eq!((seen.freed, seen.live.len()), (freed, 0), "{error}");
         assert_eq!(seen.complaints, Vec::<String>::new());
@@ -98,6 +98,8 @@ impl std::fmt::Display for Mine {
 
 impl std::error::Error for Mine {}
 
+/// Catches a first ring that is left behind when the second is refused, and an error that is not the
+/// allocator's own.
 fn second_ring_refused() -> Result {
     let rig = rig(|number, request| match number {
         2 => Err(AllocError::new(Mine(7))),
@@ -118,6 +120,7 @@ fn second_ring_refused() -> Result {
     Ok(())
 }
 
+/// Catches a completion queue that is left behind, and an error that is not the allocator's own.
 fn cq_ring_refused() -> Result {
     let rig = rig(|_, _| Err(AllocError::new("never")))?;
     let error = rig
@@ -128,11 +131,12 @@ fn cq_ring_refused() -> Result {
         .create()
         .unwrap_err();
     assert!(error.to_string().ends_with("never"), "{error}");
-    assert_eq!(Resources::now()?, rig.before);
+    assert_eq!(Objects::now()?, rig.before);
     assert_eq!(rig.script.seen().freed, 0);
     Ok(())
 }
 
+/// Catches memory that is not aligned as asked and taken nevertheless.
 fn wrong_alignment() -> Result {
     let rig = rig(|_, request| {
         let memory = fresh(request.size + 4096).cast::<u8>();
@@ -150,6 +154,7 @@ fn wrong_alignment() -> Result {
     Ok(())
 }
 
+/// Catches memory that is too small and taken nevertheless.
 fn too_small() -> Result {
     let rig = rig(|number, request| {
         // The second ring, to have one to undo.
@@ -168,8 +173,8 @@ fn too_small() -> Result {
     Ok(())
 }
 
-/// The second ring over the first: without the check it would replace it, and the device would lose its doorbell's other
-/// end in silence.
+/// Catches a second ring over the first: without the check it would replace it, and the device would lose its
+/// doorbell's other end in silence.
 fn overlap() -> Result {
     let last = AtomicUsize::new(0);
     let rig = rig(move |number, request| {
@@ -185,7 +190,7 @@ fn overlap() -> Result {
         error.to_string().contains("overlaps one that is in use"),
         "{error}"
     );
-    assert_eq!(Resources::now()?, rig.before);
+    assert_eq!(Objects::now()?, rig.before);
     assert_eq!(rig.script.seen().freed, 2);
     // Other domains' rings are looked at as well.
     let first = rig.domain.create_qp::<Rc>(&rig.cq, CAPS)?;
@@ -197,10 +202,10 @@ fn overlap() -> Result {
     Ok(first.destroy()?)
 }
 
-/// The kernel does not map over a part of a huge page, and the error says what the matter may be.
+/// Catches a refusal without a reason: the kernel does not map over a part of a huge page.
 fn huge_place() -> Result {
     if device().purpose() == Purpose::Memory {
-        return ignore("the device uses memory as it is, and maps nothing over it");
+        return skip("the device uses memory as it is, and maps nothing over it");
     }
     reserve_huge_pages()?;
     let huge = mapped(
@@ -223,6 +228,7 @@ fn huge_place() -> Result {
     Ok(())
 }
 
+/// Catches a panic that goes through the library, and objects that it leaves behind.
 fn panic_in_allocate() -> Result {
     let rig = rig(|number, request| match number {
         2 => panic!("the allocator has lost its mind"),
@@ -251,8 +257,9 @@ unsafe impl Allocator for Ungrateful {
     }
 }
 
+/// Catches a panic in a drop that ends the process or leaves an object behind.
 fn panic_in_free() -> Result {
-    let before = Resources::now()?;
+    let before = Objects::now()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
     let ungrateful = Arc::new(Ungrateful(AtomicBool::new(false)));
@@ -260,12 +267,12 @@ fn panic_in_free() -> Result {
         .parent_domain()
         .allocator(Arc::clone(&ungrateful))
         .build()?;
-    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    let mut pair = on_domain(&domain)?;
     let other = domain.create_qp::<Rc>(&pair.cq, CAPS)?;
     ungrateful.0.store(true, Ordering::Relaxed);
     other.destroy()?;
     pair.exchange()?;
     drop((pair, domain, pd, context));
-    assert_eq!(Resources::now()?, before);
+    assert_eq!(Objects::now()?, before);
     Ok(())
 }

@@ -4,26 +4,25 @@ use std::io::{Read, Write};
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use support::{Device, Result, device, open, skip, test_without_leaks};
 use uverbs::{Allocator, Arena, GuardPages, SharedMemfd};
 
-use crate::common::traffic::{RcPair, cq_on};
-use crate::common::{Result, ignore, open, test};
-use crate::device::{Device, device};
 use crate::kinds::Aligned;
+use crate::traffic::on_domain;
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("fork::arena", || {
+        test_without_leaks("fork::arena", || {
             disturbs_nothing(Arena::new(vec![0u8; 4 << 20])?)
         }),
-        test("fork::guard_pages", || disturbs_nothing(GuardPages::new())),
-        test("fork::shared_memfd", || {
+        test_without_leaks("fork::guard_pages", || disturbs_nothing(GuardPages::new())),
+        test_without_leaks("fork::shared_memfd", || {
             disturbs_nothing(SharedMemfd::new(4 << 20)?)
         }),
-        test("fork::aligned", || match device() {
+        test_without_leaks("fork::aligned", || match device() {
             Device::Rxe => disturbs_nothing(Aligned),
             Device::Mlx5 { .. } => {
-                ignore("a fork copies the heap's pages, which rings of an adapter must not lie in")
+                skip("a fork copies the heap's pages, which rings of an adapter must not lie in")
             }
         }),
     ]
@@ -34,7 +33,7 @@ fn disturbs_nothing(allocator: impl Allocator) -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let domain = pd.parent_domain().allocator(allocator).build()?;
-    let mut pair = RcPair::new(&domain, &domain, cq_on(&domain)?)?;
+    let mut pair = on_domain(&domain)?;
     pair.exchange()?;
     let child = Child::fork()?;
     pair.exchange()?;

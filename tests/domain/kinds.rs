@@ -7,14 +7,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
+use support::{Device, Objects, Result, device, open, test_without_leaks};
 use uverbs::{
     AllocError, Allocation, Allocator, Arena, BufferRequest, Counting, GuardPages, HugePageSize,
     HugePages, NumaNode, ResourceType, SharedMemfd,
 };
 
-use crate::common::traffic::{RcPair, cq_on, datagrams, shared_datagrams, shared_receives};
-use crate::common::{Resources, Result, open, test};
-use crate::device::{Device, device};
+use crate::traffic::{cq_on, datagrams, on_domain, shared_datagrams, shared_receives};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let kinds: [(&'static str, MakeKind); 8] = [
@@ -32,16 +31,16 @@ pub(crate) fn tests() -> Vec<Trial> {
     ];
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
-            test(&format!("kinds::rc_{name}"), move || {
+            test_without_leaks(format!("kinds::rc_{name}"), move || {
                 over(kind()?, two_queue_pairs(), rc)
             }),
-            test(&format!("kinds::ud_{name}"), move || {
+            test_without_leaks(format!("kinds::ud_{name}"), move || {
                 over(kind()?, two_queue_pairs(), ud)
             }),
-            test(&format!("kinds::srq_{name}"), move || {
+            test_without_leaks(format!("kinds::srq_{name}"), move || {
                 over(kind()?, one_of_them_shares(), shared_receives)
             }),
-            test(&format!("kinds::ud_srq_{name}"), move || {
+            test_without_leaks(format!("kinds::ud_srq_{name}"), move || {
                 over(kind()?, two_of_them_share(), shared_datagrams)
             }),
         ]
@@ -137,7 +136,7 @@ fn over(
     rings: Vec<ResourceType>,
     traffic: fn(&uverbs::ParentDomain) -> Result,
 ) -> Result {
-    let before = Resources::now()?;
+    let before = Objects::now()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
     let td = context.alloc_td();
@@ -152,7 +151,7 @@ fn over(
     td.dealloc()?;
     pd.dealloc()?;
     drop(context);
-    assert_eq!(Resources::now()?, before);
+    assert_eq!(Objects::now()?, before);
 
     let Some(Kind { allocator, grants }) = kind else {
         return Ok(());
@@ -187,7 +186,7 @@ fn over(
 }
 
 fn rc(domain: &uverbs::ParentDomain) -> Result {
-    RcPair::new(domain, domain, cq_on(domain)?)?.exchange()
+    on_domain(domain)?.exchange()
 }
 
 fn ud(domain: &uverbs::ParentDomain) -> Result {

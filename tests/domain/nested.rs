@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
+use support::exchange::CAPS;
+use support::{Exchange, Objects, Result, device, open, own_path, test_without_leaks};
 use uverbs::{Access, Caps, Counting, GuardPages, Pd, QpType, Rc, Uc, Ud};
 
 use crate::busy::refused;
-use crate::common::traffic::{CAPS, RcPair, cq_on, datagrams};
-use crate::common::{Resources, Result, open, test};
-use crate::device::{device, own_path};
+use crate::traffic::{cq_on, datagrams, on_domain};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("nested::outer_inherits_allocator_and_td", inherits),
-        test("nested::outer_overrides_the_allocator", overrides),
-        test("nested::inner_is_busy_while_outer_lives", inner_is_busy),
-        test("nested::domain_is_a_pd_in_every_verb", every_verb),
-        test("nested::objects_of_pd_and_domains_work_together", mixed),
-        test("nested::deep", deep),
+        test_without_leaks("nested::outer_inherits_allocator_and_td", inherits),
+        test_without_leaks("nested::outer_overrides_the_allocator", overrides),
+        test_without_leaks("nested::inner_is_busy_while_outer_lives", inner_is_busy),
+        test_without_leaks("nested::domain_is_a_pd_in_every_verb", every_verb),
+        test_without_leaks("nested::objects_of_pd_and_domains_work_together", mixed),
+        test_without_leaks("nested::deep", deep),
     ]
 }
 
@@ -27,7 +27,7 @@ fn guarded() -> Guarded {
     Arc::new(Counting::new(GuardPages::new()))
 }
 
-/// Buffers of a completion queue, of two queue pairs, and of all that an [`RcPair`] makes.
+/// Buffers of a completion queue, of two queue pairs, and of all that an [`Exchange`] makes.
 fn buffers() -> (usize, usize, usize) {
     let (cq, qps) = (device().cq_buffers().len(), 2 * device().qp_buffers().len());
     (cq, qps, cq + qps)
@@ -41,6 +41,8 @@ fn asked(allocator: &Guarded) -> usize {
         .sum()
 }
 
+/// Catches an outer domain that does not ask the allocator of the inner one, or does not count with its
+/// thread domain.
 fn inherits() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -54,7 +56,7 @@ fn inherits() -> Result {
     let outer = inner.parent_domain().build()?;
     assert_ne!(inner.id(), outer.id());
     assert_eq!(inner.handle(), outer.handle());
-    RcPair::new(&outer, &outer, cq_on(&outer)?)?.exchange()?;
+    on_domain(&outer)?.exchange()?;
     let (_, _, all) = buffers();
     assert_eq!((asked(&allocator), allocator.inner().live()), (all, 0));
     // The thread domain is used by both.
@@ -67,6 +69,7 @@ fn inherits() -> Result {
     Ok(pd.dealloc()?)
 }
 
+/// Catches a ring that lies in the other domain's allocator.
 fn overrides() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -79,7 +82,7 @@ fn overrides() -> Result {
         .parent_domain()
         .allocator(Arc::clone(&of_outer))
         .build()?;
-    let mut pair = RcPair::new(&outer, &outer, cq_on(&inner)?)?;
+    let mut pair = Exchange::with(&outer, &outer, cq_on(&inner)?)?;
     pair.exchange()?;
     // The completion queue's are on the inner one, the queue pairs' on the outer.
     let (cq, qps, _) = buffers();
@@ -90,8 +93,9 @@ fn overrides() -> Result {
     Ok(())
 }
 
+/// Catches an inner domain that is freed under the outer one, or goes with its handle.
 fn inner_is_busy() -> Result {
-    let before = Resources::now()?;
+    let before = Objects::now()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
     let allocator = guarded();
@@ -104,16 +108,16 @@ fn inner_is_busy() -> Result {
     assert_eq!(said, "still stand on it: 1 parent domain");
     // Dropped instead of freed, it stays as long as the outer one needs it.
     drop((inner, pd));
-    let mut pair = RcPair::new(&outer, &outer, cq_on(&outer)?)?;
+    let mut pair = on_domain(&outer)?;
     pair.exchange()?;
     assert_eq!(allocator.inner().live(), buffers().2);
     drop((pair, outer, context));
-    assert_eq!(Resources::now()?, before);
+    assert_eq!(Objects::now()?, before);
     assert_eq!(Arc::strong_count(&allocator), 1);
     Ok(())
 }
 
-/// Everything that takes a PD takes a domain, and a domain over that, to the same effect.
+/// Catches a verb that takes no domain, or takes it for another object than its PD.
 fn every_verb() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -131,7 +135,7 @@ fn every_verb() -> Result {
 
 fn all_verbs(pd: &Pd) -> Result {
     let context = pd.context();
-    let before = Resources::now()?;
+    let before = Objects::now()?;
     let cq = context.create_cq(8)?;
     let mr = pd.register(vec![0u8; 64], Access::empty())?;
     let memory = vec![0u8; 64];
@@ -148,12 +152,20 @@ fn all_verbs(pd: &Pd) -> Result {
         .create::<Ud>()?;
     let any = pd.qp(&cq).create_any(QpType::RC)?;
     let domain = pd.parent_domain().build()?;
-    let now = Resources::now()?;
+    let now = Objects::now()?;
     assert_eq!(
-        (now.qp, now.mr, now.cq),
-        (before.qp + 4, before.mr + 2, before.cq + 1)
+        (now.count("qp")?, now.count("mr")?, now.count("cq")?),
+        (
+            before.count("qp")? + 4,
+            before.count("mr")? + 2,
+            before.count("cq")? + 1
+        )
     );
-    assert_eq!(now.pd, before.pd, "a domain is no PD of the kernel's");
+    assert_eq!(
+        now.count("pd")?,
+        before.count("pd")?,
+        "a domain is no PD of the kernel's"
+    );
     domain.dealloc()?;
     any.destroy()?;
     ud.destroy()?;
@@ -163,27 +175,27 @@ fn all_verbs(pd: &Pd) -> Result {
     at.deregister()?;
     mr.deregister()?;
     cq.destroy()?;
-    assert_eq!(Resources::now()?, before);
+    assert_eq!(Objects::now()?, before);
     Ok(())
 }
 
-/// One protection domain in the kernel: its queue pairs, memory and address handles work together whichever of the
+/// Catches more than one protection domain in the kernel: its queue pairs, memory and address handles work together whichever of the
 /// handles they were made with.
 fn mixed() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let inner = pd.parent_domain().allocator(GuardPages::new()).build()?;
     let outer = inner.parent_domain().build()?;
-    RcPair::new(&inner, &pd, cq_on(&outer)?)?.exchange()?;
-    RcPair::new(&pd, &outer, cq_on(&inner)?)?.exchange()?;
+    Exchange::with(&inner, &pd, cq_on(&outer)?)?.exchange()?;
+    Exchange::with(&pd, &outer, cq_on(&inner)?)?.exchange()?;
     datagrams(&outer, &pd, &inner, cq_on(&outer)?)?;
     datagrams(&pd, &inner, &outer, context.create_cq(32)?)
 }
 
-/// A long chain: the last domain alone keeps all others, and asks the first one's allocator.
+/// Catches a recursion that runs out of stack, and a chain that breaks: the last domain alone keeps all others, and asks the first one's allocator.
 fn deep() -> Result {
     const DEPTH: usize = 200;
-    let before = Resources::now()?;
+    let before = Objects::now()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
     let allocator = guarded();
@@ -198,9 +210,9 @@ fn deep() -> Result {
     }
     let last = domains.pop().ok_or("no domain")?;
     drop((domains, pd, context));
-    RcPair::new(&last, &last, cq_on(&last)?)?.exchange()?;
+    on_domain(&last)?.exchange()?;
     assert_eq!(asked(&allocator), buffers().2);
     drop(last);
-    assert_eq!(Resources::now()?, before);
+    assert_eq!(Objects::now()?, before);
     Ok(())
 }

@@ -1,23 +1,16 @@
 //! Two guests on one fabric: each test runs in both at a time, as the server in the first and as the client in the second.
 
-#[path = "../hca/mod.rs"]
-#[allow(dead_code, reason = "nothing is asked of the adapter here")]
-mod hca;
-#[path = "../peers/mod.rs"]
-#[allow(dead_code, reason = "each side has its partner in the other guest")]
-mod peers;
-
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use libtest_mimic::{Arguments, Completion, Trial};
+use support::peers::listens;
+use support::pingpong::{NO_PROGRAM, Pingpong};
+use support::wait::until_so;
+use support::{Result, fail, run_all, skip, test_on_adapter};
 
-use hca::Hca;
-use peers::pingpong::{NO_PROGRAM, Pingpong};
-
-/// The result of anything here.
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+/// This project's program, if it is built.
+const UVERBS: Option<&str> = option_env!("CARGO_BIN_EXE_uverbs");
 
 /// The device of each guest.
 const DEVICE: &str = "mlx5_0";
@@ -37,13 +30,13 @@ fn main() -> ExitCode {
     ];
     let tests = games.into_iter().flat_map(|(name, whose)| {
         ["rc", "uc", "ud"].map(|transport| {
-            test(format!("{name}::{transport}"), move || {
+            test_on_adapter(format!("{name}::{transport}"), move |_| {
                 pingpong(transport, whose)
             })
         })
     });
-    let tests = tests.chain([test("rping".to_owned(), rping)]).collect();
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    let tests = tests.chain([test_on_adapter("rping", |_| rping())]);
+    run_all([tests.collect()])
 }
 
 /// The address of the first guest.
@@ -60,24 +53,9 @@ enum Whose {
     OurClient,
 }
 
-/// A test that says whether there were programs for it.
-fn test(name: String, run: impl Fn() -> Result<bool> + Send + 'static) -> Trial {
-    Trial::ignorable_test(name, move || match Hca::of_guest() {
-        None => Ok(Completion::ignored_with(
-            "no adapter here: run `cargo vm test`",
-        )),
-        Some(_) => match run() {
-            Ok(true) => Ok(Completion::Completed),
-            Ok(false) => Ok(Completion::ignored_with(NO_PROGRAM)),
-            Err(error) => Err(error.into()),
-        },
-    })
-}
-
 /// Catches messages that do not find their way to a function of another guest, or do not arrive whole: by LID on InfiniBand, by
-/// IPv4 GID and through the switch on RoCE. Between programs of different stacks, whatever they understand differently. Gives
-/// whether there are programs.
-fn pingpong(transport: &str, whose: Whose) -> Result<bool> {
+/// IPv4 GID and through the switch on RoCE. Between programs of different stacks, whatever they understand differently.
+fn pingpong(transport: &str, whose: Whose) -> Result {
     let context = uverbs::open(DEVICE)?;
     let gid = context.best_gid(1)?;
     drop(context);
@@ -92,27 +70,22 @@ fn pingpong(transport: &str, whose: Whose) -> Result<bool> {
     };
     let serves = serves()?;
     let ours = match whose {
-        Whose::RdmaCore => false,
-        Whose::OurServer => serves,
-        Whose::OurClient => !serves,
-    };
-    let program = game.ours();
-    if whose != Whose::RdmaCore && program.is_none() {
+        Whose::RdmaCore => None,
         // On both sides, so that none waits for the other.
-        return Ok(false);
-    }
-    let program = program.filter(|_| ours);
-    let mut command = program.unwrap_or_else(|| game.of_rdma_core());
+        _ if UVERBS.is_none() => return skip(NO_PROGRAM),
+        Whose::OurServer => UVERBS.filter(|_| serves),
+        Whose::OurClient => UVERBS.filter(|_| !serves),
+    };
+    let mut command = ours.map_or_else(|| game.of_rdma_core(), |uverbs| game.ours(uverbs));
     if !serves {
         command.arg(FIRST);
     }
-    play(command, || peers::listens(PORT))?;
-    Ok(true)
+    play(command, || listens(PORT))
 }
 
 /// Catches connections that rdma_cm does not make between guests: the paths to the other's port, and messages to its queue
 /// pair 1.
-fn rping() -> Result<bool> {
+fn rping() -> Result {
     let side = if serves()? { "-s" } else { "-c" };
     let mut command = Command::new("rping");
     command.args([side, "-C", "5", "-S", "2000", "-V", "-a", FIRST]);
@@ -121,8 +94,7 @@ fn rping() -> Result<bool> {
             .args(["resource", "show", "cm_id"])
             .output()?;
         Ok(String::from_utf8_lossy(&found.stdout).contains("LISTEN"))
-    })?;
-    Ok(true)
+    })
 }
 
 /// Whether this is the first guest.
@@ -135,19 +107,21 @@ fn play(mut command: Command, is_ready: impl FnMut() -> Result<bool>) -> Result 
     command.stdin(Stdio::null());
     if serves()? {
         let mut server = command.spawn()?;
-        until(is_ready)?;
+        until_so(LIMIT, "the first guest's program", is_ready)?;
         // Closed when the second guest has seen it.
         TcpListener::bind((FIRST, READY))?.accept()?;
         finish(&mut server)
     } else {
-        until(|| Ok(TcpStream::connect((FIRST, READY)).is_ok()))?;
+        until_so(LIMIT, "the first guest", || {
+            Ok(TcpStream::connect((FIRST, READY)).is_ok())
+        })?;
         finish(&mut command.spawn()?)
     }
 }
 
 fn finish(child: &mut Child) -> Result {
     let mut status = None;
-    let ended = until(|| {
+    let ended = until_so(LIMIT, "the program's end", || {
         status = child.try_wait()?;
         Ok(status.is_some())
     });
@@ -157,18 +131,6 @@ fn finish(child: &mut Child) -> Result {
     ended?;
     match status {
         Some(status) if status.success() => Ok(()),
-        other => Err(format!("ended with {other:?}").into()),
+        other => fail(format!("ended with {other:?}")),
     }
-}
-
-/// Asks until it is so, at most [`LIMIT`].
-fn until(mut is_so: impl FnMut() -> Result<bool>) -> Result {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so()? {
-        if Instant::now() > deadline {
-            return Err(format!("not within {LIMIT:?}").into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }

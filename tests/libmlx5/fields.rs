@@ -2,7 +2,8 @@
 //!
 //! The fields have the names of the kernel's `include/linux/mlx5/qp.h`.
 
-use crate::Result;
+use support::Result;
+
 use crate::names::Names;
 
 /// A name and what is there, in the order of the bytes.

@@ -5,26 +5,19 @@
 
 mod differences;
 mod fields;
-#[path = "../hca/mod.rs"]
-#[allow(dead_code, reason = "one function is enough here")]
-mod hca;
 mod list;
 mod names;
 mod ours;
 mod tapped;
 mod theirs;
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Completion, Trial};
 use serde_json::json;
+use support::hca::needs_copies;
+use support::{Control, Hca, Result, fail, skip, test_on_adapter};
 
-use hca::{Control, Hca, NO_COPIES, takes_copies};
 use list::Kind;
-
-/// The result of anything here.
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// The device of both sides.
 const DEVICE: &str = "mlx5_0";
@@ -36,32 +29,20 @@ fn main() -> ExitCode {
         ("ud", Kind::Ud),
         ("srq", Kind::Shared),
     ];
-    let tests = tests.map(|(name, kind)| test(format!("requests::{name}"), kind));
-    libtest_mimic::run(&Arguments::from_args(), tests.into()).exit_code()
+    support::run_all([tests
+        .map(|(name, kind)| {
+            test_on_adapter(format!("requests::{name}"), move |hca| compare(hca, kind))
+        })
+        .into()])
 }
 
-fn test(name: String, kind: Kind) -> Trial {
-    Trial::ignorable_test(name, move || match (Hca::of_guest(), theirs::program()) {
-        (None, _) => Ok(Completion::ignored_with(
-            "no adapter here: run `cargo vm test --hca connectx`",
-        )),
-        (_, None) => Ok(Completion::ignored_with(
-            "libmlx5's program is not there: the host has no C compiler",
-        )),
-        (Some(hca), Some(program)) => match compare(hca, &program, kind) {
-            Ok(true) => Ok(Completion::Completed),
-            Ok(false) => Ok(Completion::ignored_with(NO_COPIES)),
-            Err(error) => Err(error.into()),
-        },
-    })
-}
-
-/// Catches whatever our driver writes otherwise than libmlx5 does, unless it is said why. False if the device takes no copies of
-/// requests, which are compared too.
-fn compare(hca: Hca, program: &Path, kind: Kind) -> Result<bool> {
-    if !takes_copies(DEVICE)? {
-        return Ok(false);
-    }
+/// Catches whatever our driver writes otherwise than libmlx5 does, unless it is said why. Requests that are
+/// copied to the doorbell are compared too.
+fn compare(hca: Hca, kind: Kind) -> Result {
+    let Some(program) = theirs::program() else {
+        return skip("libmlx5's program is not there: the host has no C compiler");
+    };
+    needs_copies(DEVICE)?;
     let context = uverbs::open(DEVICE)?;
     let (gid_index, gid) = match context.best_gid(1)? {
         Some(best) => best,
@@ -71,7 +52,7 @@ fn compare(hca: Hca, program: &Path, kind: Kind) -> Result<bool> {
     let steps = list::steps(kind, hca.roce);
     let mut control = Control::open()?;
     control.ask("tap_start", json!({}))?;
-    let names = theirs::run(program, kind, gid_index, &steps)?;
+    let names = theirs::run(&program, kind, gid_index, &steps)?;
     let theirs = tapped::read(&control.ask("tap_take", json!({}))?, kind, &steps, &names)
         .map_err(|error| format!("libmlx5: {error}"))?;
     control.ask("tap_start", json!({}))?;
@@ -88,11 +69,11 @@ fn compare(hca: Hca, program: &Path, kind: Kind) -> Result<bool> {
         ],
     );
     if !found.is_empty() {
-        return Err(found.join("\n").into());
+        return fail(found.join("\n"));
     }
     // Else the list would not try what it is there for.
     if kind != Kind::Shared && (ours.wrapped == 0 || theirs.wrapped == 0) {
-        return Err("no inline request went on at the start of its ring".into());
+        return fail("no inline request went on at the start of its ring");
     }
-    Ok(true)
+    Ok(())
 }

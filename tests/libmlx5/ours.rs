@@ -1,7 +1,6 @@
 //! Our side: posts the requests of a list through the library.
 
-use std::time::{Duration, Instant};
-
+use support::{QKEY, Result, completions, nothing};
 use uverbs::uapi::enums::WrOpcode;
 use uverbs::uapi::flags::{AccessFlags, SendFlags};
 use uverbs::{
@@ -9,12 +8,9 @@ use uverbs::{
     Posted, Qp, QpType, Srq, Type1, Type2,
 };
 
+use crate::DEVICE;
 use crate::list::{self, Address, Kind, Request, Slice, Step};
 use crate::names::Names;
-use crate::{DEVICE, Result};
-
-const Q_KEY: u32 = 0x1122_3344;
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// What there is to post with.
 struct Side {
@@ -91,7 +87,7 @@ impl Side {
         };
         if kind == Kind::Ud {
             for qp in &mut qps {
-                qp.activate(Q_KEY, &options)?;
+                qp.activate(QKEY, &options)?;
             }
         } else {
             let ends = [
@@ -242,7 +238,7 @@ fn push<'b>(
     let remote = memory.remote().slice(request.offset..)?;
     let to = request
         .address
-        .map(|address| addresses[address].to(peer, Q_KEY));
+        .map(|address| addresses[address].to(peer, QKEY));
     // SAFETY: the memory is registered until everything has completed, and nobody looks at it in the meantime.
     let posted = unsafe {
         match (request.opcode, to) {
@@ -286,18 +282,8 @@ fn push<'b>(
 
 /// Takes so many completions, all of which must be successes.
 fn wait(cq: &mut Cq, count: u32) -> Result {
-    let deadline = Instant::now() + LIMIT;
-    let mut left = count;
-    while left > 0 {
-        for completion in cq.poll()?.iter() {
-            completion.result()?;
-            left = left
-                .checked_sub(1)
-                .ok_or("more completions than were asked for")?;
-        }
-        if Instant::now() > deadline {
-            return Err(format!("{left} completions did not come").into());
-        }
+    for wc in completions(cq, count as usize)? {
+        wc.ok()?;
     }
-    Ok(())
+    nothing(cq)
 }

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::Result;
+use support::Result;
+
 use crate::fields::{self, Fields};
 use crate::list::{self, Kind, Request, Step};
 use crate::names::Names;

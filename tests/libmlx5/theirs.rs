@@ -4,9 +4,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use support::Result;
+
+use crate::DEVICE;
 use crate::list::{self, Kind, Step};
 use crate::names::Names;
-use crate::{DEVICE, Result};
 
 /// Where the program is, if there is one: where the tests were started there may be no compiler.
 pub(crate) fn program() -> Option<PathBuf> {

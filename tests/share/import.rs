@@ -4,52 +4,48 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
+use libtest_mimic::Trial;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
+use support::exchange::{OPEN, over};
+use support::{Exchange, Result, open, own_path, test_without_leaks};
 use uverbs::uapi::handle::{DmHandle, MrHandle, PdHandle};
 use uverbs::{Cause, Context, Errno, Mr, Pd, Route};
 
-use crate::device::own_path;
 use crate::process::{Process, inheritable};
-use crate::traffic::{self, Pair, open_access};
-use crate::{Outcome, Test};
 
-pub(crate) const TESTS: &[Test] = &[
-    ("import::after_dup", after_dup),
-    ("import::after_exec", after_exec),
-    ("import::after_scm_rights", after_scm_rights),
-    ("import::after_pidfd_getfd", after_pidfd_getfd),
-    ("import::after_fork", after_fork),
-    ("import::by_another_user", by_another_user),
-    ("import::in_another_pid_namespace", in_another_pid_namespace),
-    (
-        "import::files_that_are_no_context",
-        files_that_are_no_context,
-    ),
-    ("import::handles_that_are_no_pd", handles_that_are_no_pd),
-    ("import::handles_that_are_no_mr", handles_that_are_no_mr),
-    ("import::device_memory", device_memory),
-    ("import::many_pds", many_pds),
-    ("import::own_events", own_events),
-    ("import::in_every_verb", in_every_verb),
-    ("import::letting_go_calls_nobody", letting_go_calls_nobody),
-    ("import::pd_freed_for_everyone", pd_freed_for_everyone),
-    (
-        "import::mr_deregistered_for_everyone",
-        mr_deregistered_for_everyone,
-    ),
-    ("import::disowned_objects_stay", disowned_objects_stay),
-];
-
-/// The first device, opened.
-pub(crate) fn open() -> Outcome<Context> {
-    let devices = uverbs::devices()?;
-    Ok(uverbs::open(devices.first().ok_or("no device")?.name())?)
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test_without_leaks("import::after_dup", after_dup),
+        test_without_leaks("import::after_exec", after_exec),
+        test_without_leaks("import::after_scm_rights", after_scm_rights),
+        test_without_leaks("import::after_pidfd_getfd", after_pidfd_getfd),
+        test_without_leaks("import::after_fork", after_fork),
+        test_without_leaks("import::by_another_user", by_another_user),
+        test_without_leaks("import::in_another_pid_namespace", in_another_pid_namespace),
+        test_without_leaks(
+            "import::files_that_are_no_context",
+            files_that_are_no_context,
+        ),
+        test_without_leaks("import::handles_that_are_no_pd", handles_that_are_no_pd),
+        test_without_leaks("import::handles_that_are_no_mr", handles_that_are_no_mr),
+        test_without_leaks("import::device_memory", device_memory),
+        test_without_leaks("import::many_pds", many_pds),
+        test_without_leaks("import::own_events", own_events),
+        test_without_leaks("import::in_every_verb", in_every_verb),
+        test_without_leaks("import::letting_go_calls_nobody", letting_go_calls_nobody),
+        test_without_leaks("import::pd_freed_for_everyone", pd_freed_for_everyone),
+        test_without_leaks(
+            "import::mr_deregistered_for_everyone",
+            mr_deregistered_for_everyone,
+        ),
+        test_without_leaks("import::disowned_objects_stay", disowned_objects_stay),
+    ]
 }
 
-fn import(context: &Context) -> Outcome<Context> {
+fn import(context: &Context) -> Result<Context> {
     Ok(Context::import(context.as_fd().try_clone_to_owned()?)?)
 }
 
@@ -58,18 +54,18 @@ fn handle_of(mr: &Mr<Vec<u8>>) -> String {
 }
 
 /// Catches an import that only looks as if it worked: traffic with payload over it, beside the original's.
-fn after_dup() -> Outcome {
+fn after_dup() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
-    let mr = pd.register(vec![0u8; 4096], open_access())?;
+    let mr = pd.register(vec![0u8; 4096], OPEN)?;
     let imported = import(&context)?;
     let other = imported.import_pd(pd.handle())?;
     let seen = other.import_mr(mr.handle())?;
     assert_eq!((seen.lkey(), seen.rkey()), (mr.lkey(), mr.rkey()));
     assert_eq!(seen.remote(), mr.remote());
-    traffic::over(&other)?;
-    traffic::over(&pd)?;
-    let mut pair = Pair::new(&other)?;
+    over(&other)?;
+    over(&pd)?;
+    let mut pair = Exchange::new(&other)?;
     pair.write_to(seen.remote())?;
     pair.read_from(mr.remote())
 }
@@ -82,26 +78,26 @@ struct Original {
 }
 
 impl Original {
-    fn new() -> Outcome<Self> {
+    fn new() -> Result<Self> {
         let context = open()?;
         let pd = context.alloc_pd()?;
-        let mr = pd.register(vec![0u8; 4096], open_access())?;
+        let mr = pd.register(vec![0u8; 4096], OPEN)?;
         Ok(Self { context, pd, mr })
     }
 
     /// Has a child import it in some way, and looks that the child's bytes came.
-    fn lend(&self, user: u32, way: &str, first: &str, second: &str) -> Outcome {
+    fn lend(&self, user: u32, way: &str, first: &str, second: &str) -> Result {
         self.lend_to(Process::start, user, way, first, second)
     }
 
     fn lend_to(
         &self,
-        start: impl FnOnce(&str, &[&str]) -> Outcome<Process>,
+        start: impl FnOnce(&str, &[&str]) -> Result<Process>,
         user: u32,
         way: &str,
         first: &str,
         second: &str,
-    ) -> Outcome {
+    ) -> Result {
         let (pd, mr) = (self.pd.handle().0.to_string(), handle_of(&self.mr));
         let user = user.to_string();
         let mut child = start("importer", &[&user, way, first, second, &pd, &mr])?;
@@ -113,19 +109,19 @@ impl Original {
             "the child's WRITE came"
         );
         child.finish()?;
-        traffic::over(&self.pd)
+        over(&self.pd)
     }
 }
 
 /// Catches commands that the kernel refuses to another process than the opener's, doorbells among them.
-fn after_exec() -> Outcome {
+fn after_exec() -> Result {
     let original = Original::new()?;
     let (_fd, number) = inheritable(&original.context)?;
     original.lend(0, "inherit", &number, "-")
 }
 
 /// As before, by a message.
-fn after_scm_rights() -> Outcome {
+fn after_scm_rights() -> Result {
     let original = Original::new()?;
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
@@ -144,7 +140,7 @@ fn after_scm_rights() -> Outcome {
 }
 
 /// As before, taken out of the running process.
-fn after_pidfd_getfd() -> Outcome {
+fn after_pidfd_getfd() -> Result {
     let original = Original::new()?;
     let pid = std::process::id().to_string();
     let number = original.context.as_fd().as_raw_fd().to_string();
@@ -152,28 +148,28 @@ fn after_pidfd_getfd() -> Outcome {
 }
 
 /// Catches rings that a forked child shares or loses, and a child's end that destroys its parent's objects.
-fn after_fork() -> Outcome {
+fn after_fork() -> Result {
     let mut child = Process::start("forker", &[])?;
     child.expect("done")?;
     child.finish()
 }
 
 /// Catches a check of the kernel's that binds a file to its opener's credentials.
-fn by_another_user() -> Outcome {
+fn by_another_user() -> Result {
     let original = Original::new()?;
     let (_fd, number) = inheritable(&original.context)?;
     original.lend(1000, "inherit", &number, "-")
 }
 
 /// Catches dependence on process ids.
-fn in_another_pid_namespace() -> Outcome {
+fn in_another_pid_namespace() -> Result {
     let original = Original::new()?;
     let (_fd, number) = inheritable(&original.context)?;
     original.lend_to(Process::start_apart, 0, "inherit", &number, "-")
 }
 
 /// Catches an import on trust.
-fn files_that_are_no_context() -> Outcome {
+fn files_that_are_no_context() -> Result {
     let plain = Context::import(std::fs::File::open("/proc/self/exe")?.into()).unwrap_err();
     assert!(matches!(plain.cause(), Cause::Invalid(_)), "{plain}");
     let null = Context::import(std::fs::File::open("/dev/null")?.into()).unwrap_err();
@@ -192,7 +188,7 @@ fn files_that_are_no_context() -> Outcome {
 }
 
 /// Catches handles that are taken on trust: stale, of another file, random, and of another kind.
-fn handles_that_are_no_pd() -> Outcome {
+fn handles_that_are_no_pd() -> Result {
     let original = Original::new()?;
     let imported = import(&original.context)?;
     let refused = |handle| {
@@ -209,7 +205,7 @@ fn handles_that_are_no_pd() -> Outcome {
     let foreign = open()?;
     let strangers: Vec<Pd> = (0..8)
         .map(|_| foreign.alloc_pd())
-        .collect::<Result<_, _>>()?;
+        .collect::<std::result::Result<_, _>>()?;
     let strange = strangers.last().ok_or("none")?.handle();
     assert!(refused(strange).contains("no object with this handle"));
 
@@ -223,11 +219,11 @@ fn handles_that_are_no_pd() -> Outcome {
 }
 
 /// As before, for memory regions.
-fn handles_that_are_no_mr() -> Outcome {
+fn handles_that_are_no_mr() -> Result {
     let original = Original::new()?;
     let pd = import(&original.context)?.import_pd(original.pd.handle())?;
     let refused = |handle| pd.import_mr(handle).unwrap_err();
-    let gone = original.pd.register(vec![0u8; 64], open_access())?;
+    let gone = original.pd.register(vec![0u8; 64], OPEN)?;
     let stale = gone.handle();
     pd.import_mr(stale)?.unimport();
     gone.deregister()?;
@@ -241,7 +237,7 @@ fn handles_that_are_no_mr() -> Outcome {
 
 /// Catches a handle that is taken for device memory where there is none: neither of the devices has any, and the kernel does
 /// not know the kind of object then. Where a device has learnt it, this is to be made a real import.
-fn device_memory() -> Outcome {
+fn device_memory() -> Result {
     let original = open()?;
     assert_eq!(original.query_device()?.max_dm_size, 0);
     let pd = original.alloc_pd()?;
@@ -263,11 +259,11 @@ fn device_memory() -> Outcome {
 }
 
 /// Catches a list of handles that is cut at the first room that is offered.
-fn many_pds() -> Outcome {
+fn many_pds() -> Result {
     let context = open()?;
     let pds: Vec<Pd> = (0..700)
         .map(|_| context.alloc_pd())
-        .collect::<Result<_, _>>()?;
+        .collect::<std::result::Result<_, _>>()?;
     let imported = import(&context)?;
     for pd in &pds {
         imported.import_pd(pd.handle())?;
@@ -281,7 +277,7 @@ fn many_pds() -> Outcome {
 }
 
 /// Catches two contexts of one file that take events away from each other.
-fn own_events() -> Outcome {
+fn own_events() -> Result {
     let context = open()?;
     let imported = import(&context)?;
     let (ours, theirs) = (context.async_events()?, imported.async_events()?);
@@ -292,7 +288,7 @@ fn own_events() -> Outcome {
 }
 
 /// Catches a verb that takes no imported PD: each that takes a PD is given one, a parent domain over it too.
-fn in_every_verb() -> Outcome {
+fn in_every_verb() -> Result {
     let context = uverbs::OpenOptions::new()
         .route(Route::Best)
         .open(&uverbs::devices()?[0])?;
@@ -300,7 +296,7 @@ fn in_every_verb() -> Outcome {
     let imported = import(&context)?.import_pd(pd.handle())?;
     let td = imported.context().alloc_td();
     let domain = imported.parent_domain().thread_domain(&td).build()?;
-    traffic::over(&domain)?;
+    over(&domain)?;
     let cq = imported.context().cq(8).domain(&domain).create()?;
     let qp = domain.create_qp::<uverbs::Ud>(&cq, uverbs::Caps::default())?;
     let ah = imported.create_ah(&own_path(imported.context())?)?;
@@ -316,7 +312,7 @@ fn in_every_verb() -> Outcome {
 }
 
 /// Catches a destroy that hides in a drop: the child would be killed by its own filter.
-fn letting_go_calls_nobody() -> Outcome {
+fn letting_go_calls_nobody() -> Result {
     let original = Original::new()?;
     let (_fd, number) = inheritable(&original.context)?;
     let arguments = [
@@ -337,11 +333,11 @@ fn letting_go_calls_nobody() -> Outcome {
             .mr_handles()?
             .contains(&original.mr.handle())
     );
-    traffic::over(&original.pd)
+    over(&original.pd)
 }
 
 /// Catches a free that the others do not notice, and one that goes through while they use the PD.
-fn pd_freed_for_everyone() -> Outcome {
+fn pd_freed_for_everyone() -> Result {
     let Original { context, pd, mr } = Original::new()?;
     let handle = pd.handle();
     let other = import(&context)?;
@@ -366,7 +362,7 @@ fn pd_freed_for_everyone() -> Outcome {
 }
 
 /// As before, for a memory region.
-fn mr_deregistered_for_everyone() -> Outcome {
+fn mr_deregistered_for_everyone() -> Result {
     let Original { context, pd, mr } = Original::new()?;
     let other = import(&context)?.import_pd(pd.handle())?;
     let imported = other.import_mr(mr.handle())?;
@@ -379,7 +375,7 @@ fn mr_deregistered_for_everyone() -> Outcome {
 }
 
 /// Catches an owner that destroys what it has given away.
-fn disowned_objects_stay() -> Outcome {
+fn disowned_objects_stay() -> Result {
     let Original { context, pd, mr } = Original::new()?;
     let (pd_handle, mr_handle) = (pd.handle(), mr.handle());
     let other = import(&context)?;
@@ -388,6 +384,6 @@ fn disowned_objects_stay() -> Outcome {
     drop(context);
     let pd = other.import_pd(pd_handle)?;
     let mr = pd.import_mr(mr_handle)?;
-    Pair::new(&pd)?.write_to(mr.remote())?;
+    Exchange::new(&pd)?.write_to(mr.remote())?;
     Ok(())
 }

@@ -17,17 +17,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use support::random::{Random, seed_and_steps};
+use support::{Objects, Result, open, test_without_leaks};
 use uverbs::Context;
 
-use crate::import::open;
 use crate::process::{Process, inheritable};
-use crate::random::{Random, seed_and_steps};
-use crate::resources::numbers;
-use crate::{Outcome, Test};
 
-pub(crate) const TESTS: &[Test] = &[("model::several_processes", several_processes)];
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![test_without_leaks(
+        "model::several_processes",
+        several_processes,
+    )]
+}
 
 /// Steps between quiet points.
 const PERIOD: usize = 200;
@@ -106,10 +110,12 @@ struct World {
     random: Random,
 }
 
-fn several_processes() -> Outcome {
+/// Catches an order of steps, of any process, after which library, kernel and model differ in what is
+/// refused or what is there.
+fn several_processes() -> Result {
     let (seed, steps) = seed_and_steps(1500)?;
     let kinds = ["pd", "mr", "qp", "cq", "ctx"];
-    let before = numbers(kinds)?;
+    let before = Objects::of_all_devices()?.counts(kinds)?;
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("model");
     let address = path.to_str().ok_or("a path that is no text")?;
@@ -143,7 +149,7 @@ fn several_processes() -> Outcome {
                 cq + world.qps,
                 ctx + 1,
             ];
-            let now = numbers(kinds)?;
+            let now = Objects::of_all_devices()?.counts(kinds)?;
             if now != expected {
                 return Err(told(format!("{kinds:?} are {now:?}, not {expected:?}").into()).into());
             }
@@ -163,12 +169,12 @@ fn several_processes() -> Outcome {
 
 impl Worker {
     /// Gives an order and hears the answer.
-    fn ask(&mut self, order: &str) -> Outcome<String> {
+    fn ask(&mut self, order: &str) -> Result<String> {
         writeln!(self.input, "{order}")?;
         self.hear()
     }
 
-    fn hear(&mut self) -> Outcome<String> {
+    fn hear(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
             return Err("a worker has ended".into());
@@ -177,18 +183,18 @@ impl Worker {
     }
 
     /// Kills it as nothing can be caught, and waits until it is gone.
-    fn kill(self) -> Outcome {
+    fn kill(self) -> Result {
         pidfd_send_signal(&self.pidfd, Signal::KILL)?;
         self.await_end()
     }
 
     /// Has it drop all it has, the oldest first, and end.
-    fn end(mut self) -> Outcome {
+    fn end(mut self) -> Result {
         writeln!(self.input, "end")?;
         self.await_end()
     }
 
-    fn await_end(self) -> Outcome {
+    fn await_end(self) -> Result {
         let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
         match poll(&mut ended, Some(&LIMIT.try_into()?))? {
             1 => Ok(()),
@@ -199,7 +205,7 @@ impl Worker {
 
 impl World {
     /// Takes in the worker that connects next.
-    fn welcome(&mut self) -> Outcome {
+    fn welcome(&mut self) -> Result {
         let (input, _) = self.listener.accept()?;
         input.set_read_timeout(Some(LIMIT))?;
         let mut output = BufReader::new(input.try_clone()?);
@@ -217,7 +223,7 @@ impl World {
     }
 
     /// Does one thing at random, and says what.
-    fn step(&mut self) -> Outcome<&'static str> {
+    fn step(&mut self) -> Result<&'static str> {
         let at = self.random.below(self.workers.len());
         let items: usize = self.workers.iter().map(|worker| worker.items.len()).sum();
         match self.random.below(100) {
@@ -248,7 +254,7 @@ impl World {
         (count > 0).then(|| handles[self.random.below(count)])
     }
 
-    fn kill(&mut self, at: usize) -> Outcome<&'static str> {
+    fn kill(&mut self, at: usize) -> Result<&'static str> {
         let worker = self.workers.remove(at);
         let items = worker.items.clone();
         worker.kill()?;
@@ -270,7 +276,7 @@ impl World {
         Ok("kill")
     }
 
-    fn end(&mut self, at: usize) -> Outcome<&'static str> {
+    fn end(&mut self, at: usize) -> Result<&'static str> {
         while let Some((&number, _)) = self.workers[at]
             .items
             .iter()
@@ -282,14 +288,14 @@ impl World {
         Ok("end")
     }
 
-    fn fork(&mut self, at: usize) -> Outcome<&'static str> {
+    fn fork(&mut self, at: usize) -> Result<&'static str> {
         expect(&self.workers[at].ask("fork")?, "ok")?;
         self.welcome()?;
         Ok("fork")
     }
 
     /// Has a worker make or import something.
-    fn make(&mut self, at: usize) -> Outcome<&'static str> {
+    fn make(&mut self, at: usize) -> Result<&'static str> {
         let stale = self.workers[at].stale.clone();
         let pd = self.any(at, |item| matches!(item, Item::Pd { held: true, .. }));
         let pd = pd.and_then(|(number, item)| match item {
@@ -305,7 +311,7 @@ impl World {
         }
     }
 
-    fn alloc(&mut self, at: usize) -> Outcome<&'static str> {
+    fn alloc(&mut self, at: usize) -> Result<&'static str> {
         let handle = self.created(at, "alloc", &[])?;
         let new = KernelPd {
             owned: true,
@@ -327,7 +333,7 @@ impl World {
         Ok("alloc")
     }
 
-    fn import(&mut self, at: usize) -> Outcome<&'static str> {
+    fn import(&mut self, at: usize) -> Result<&'static str> {
         let handle = match self.random.below(8) {
             0 => self.one_of(self.mrs.keys().copied().collect()),
             _ => self.one_of(self.pds.keys().copied().collect()),
@@ -353,7 +359,7 @@ impl World {
         Ok("import")
     }
 
-    fn register(&mut self, at: usize, over: u32, pd: u32) -> Outcome<&'static str> {
+    fn register(&mut self, at: usize, over: u32, pd: u32) -> Result<&'static str> {
         let handle = self.created(at, "register", &[over])?;
         let owned = true;
         if self.mrs.insert(handle, KernelMr { owned, pd }).is_some() {
@@ -371,7 +377,7 @@ impl World {
         Ok("register")
     }
 
-    fn queue_pair(&mut self, at: usize, over: u32, pd: u32) -> Outcome<&'static str> {
+    fn queue_pair(&mut self, at: usize, over: u32, pd: u32) -> Result<&'static str> {
         self.created(at, "qp", &[over])?;
         self.qps += 1;
         self.pd(pd)?.children += 1;
@@ -379,7 +385,7 @@ impl World {
         Ok("create a QP")
     }
 
-    fn import_mr(&mut self, at: usize, over: u32) -> Outcome<&'static str> {
+    fn import_mr(&mut self, at: usize, over: u32) -> Result<&'static str> {
         let handle = match self.random.below(8) {
             0 => self.one_of(self.pds.keys().copied().collect()),
             _ => self.one_of(self.mrs.keys().copied().collect()),
@@ -406,7 +412,7 @@ impl World {
     }
 
     /// Has a worker create an object, and gives its handle.
-    fn created(&mut self, at: usize, order: &str, with: &[u32]) -> Outcome<u32> {
+    fn created(&mut self, at: usize, order: &str, with: &[u32]) -> Result<u32> {
         let with: String = with.iter().map(|number| format!(" {number}")).collect();
         let answer = self.workers[at].ask(&format!("{order} {}{with}", self.next))?;
         let handle = answer.strip_prefix("ok ");
@@ -416,7 +422,7 @@ impl World {
     }
 
     /// Notes a worker's new item.
-    fn keep(&mut self, at: usize, item: Item) -> Outcome {
+    fn keep(&mut self, at: usize, item: Item) -> Result {
         if let Item::Mr { over, .. } | Item::Qp { over, .. } = item {
             *self.users(at, over)? += 1;
         }
@@ -425,7 +431,7 @@ impl World {
         Ok(())
     }
 
-    fn disown(&mut self, at: usize) -> Outcome<&'static str> {
+    fn disown(&mut self, at: usize) -> Result<&'static str> {
         let owns = |item: &Item| {
             matches!(
                 item,
@@ -454,7 +460,7 @@ impl World {
     }
 
     /// Has a worker drop or destroy something.
-    fn give_up(&mut self, at: usize, order: &'static str) -> Outcome<&'static str> {
+    fn give_up(&mut self, at: usize, order: &'static str) -> Result<&'static str> {
         let held = |item: &Item| !matches!(item, Item::Pd { held: false, .. });
         let Some((number, item)) = self.any(at, held) else {
             return Ok("nothing to give up");
@@ -508,7 +514,7 @@ impl World {
     }
 
     /// A worker has dropped an item.
-    fn dropped(&mut self, at: usize, number: u32) -> Outcome {
+    fn dropped(&mut self, at: usize, number: u32) -> Result {
         let item = self.workers[at].items.get_mut(&number);
         match item.ok_or("no such item")? {
             Item::Pd { held, users, .. } => {
@@ -538,7 +544,7 @@ impl World {
     }
 
     /// One of the items that keep a worker's PD item has gone.
-    fn released(&mut self, at: usize, number: u32) -> Outcome {
+    fn released(&mut self, at: usize, number: u32) -> Result {
         *self.users(at, number)? -= 1;
         if let Some(Item::Pd {
             held: false,
@@ -552,7 +558,7 @@ impl World {
     }
 
     /// Nothing of a worker's keeps a PD item any more. If the PD was its own it is destroyed, or left behind.
-    fn ended(&mut self, at: usize, number: u32) -> Outcome {
+    fn ended(&mut self, at: usize, number: u32) -> Result {
         let item = self.workers[at].items.get(&number).copied();
         self.forget(at, number);
         if let Some(Item::Pd {
@@ -581,14 +587,14 @@ impl World {
         self.make_stale(|item| matches!(item, Item::Pd { handle, .. } if *handle == gone));
     }
 
-    fn mr_is_gone(&mut self, gone: u32) -> Outcome {
+    fn mr_is_gone(&mut self, gone: u32) -> Result {
         let mr = self.mrs.remove(&gone).ok_or("no such MR")?;
         self.pd(mr.pd)?.children -= 1;
         self.make_stale(|item| matches!(item, Item::Mr { handle, .. } if *handle == gone));
         Ok(())
     }
 
-    fn qp_is_gone(&mut self, pd: u32) -> Outcome {
+    fn qp_is_gone(&mut self, pd: u32) -> Result {
         self.qps -= 1;
         self.pd(pd)?.children -= 1;
         Ok(())
@@ -601,15 +607,15 @@ impl World {
         }
     }
 
-    fn pd(&mut self, handle: u32) -> Outcome<&mut KernelPd> {
+    fn pd(&mut self, handle: u32) -> Result<&mut KernelPd> {
         Ok(self.pds.get_mut(&handle).ok_or("no such PD")?)
     }
 
-    fn mr(&mut self, handle: u32) -> Outcome<&mut KernelMr> {
+    fn mr(&mut self, handle: u32) -> Result<&mut KernelMr> {
         Ok(self.mrs.get_mut(&handle).ok_or("no such MR")?)
     }
 
-    fn users(&mut self, at: usize, number: u32) -> Outcome<&mut usize> {
+    fn users(&mut self, at: usize, number: u32) -> Result<&mut usize> {
         match self.workers[at].items.get_mut(&number) {
             Some(Item::Pd { users, .. }) => Ok(users),
             other => Err(format!("not a PD: {other:?}").into()),
@@ -617,7 +623,7 @@ impl World {
     }
 
     /// Compares the kernel's lists of handles with the model's.
-    fn agree(&self) -> Outcome {
+    fn agree(&self) -> Result {
         let pds: BTreeSet<u32> = self.context.pd_handles()?.iter().map(|pd| pd.0).collect();
         let mrs: BTreeSet<u32> = self.context.mr_handles()?.iter().map(|mr| mr.0).collect();
         let expected = (
@@ -631,7 +637,7 @@ impl World {
     }
 }
 
-fn expect(answer: &str, expected: &str) -> Outcome {
+fn expect(answer: &str, expected: &str) -> Result {
     match answer == expected {
         true => Ok(()),
         false => Err(format!("the answer is {answer:?}, not {expected:?}").into()),

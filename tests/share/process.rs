@@ -3,19 +3,9 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
 
-use crate::Outcome;
-
-const ROLE: &str = "--role";
-
-/// The role of this process and its arguments, if it is not the test program itself.
-pub(crate) fn role(arguments: &[String]) -> Option<(&str, &[String])> {
-    match arguments {
-        [_, flag, role, rest @ ..] if flag == ROLE => Some((role, rest)),
-        _ => None,
-    }
-}
+use support::{Result, role};
 
 /// A process in a role. It is killed when it is dropped.
 pub(crate) struct Process {
@@ -25,10 +15,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(role: &str, arguments: &[&str]) -> Outcome<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args([ROLE, role])
-            .args(arguments)
+    pub(crate) fn start(role: &str, arguments: &[&str]) -> Result<Self> {
+        let mut child = role::command(role, arguments)?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -42,7 +30,7 @@ impl Process {
     }
 
     /// Starts it as the first process of a new PID namespace.
-    pub(crate) fn start_apart(role: &str, arguments: &[&str]) -> Outcome<Self> {
+    pub(crate) fn start_apart(role: &str, arguments: &[&str]) -> Result<Self> {
         use rustix::thread::{UnshareFlags, move_into_link_name_space, unshare_unsafe};
         let own = File::open("/proc/self/ns/pid")?;
         // SAFETY: of this thread, only children that are made until the end of this function are concerned.
@@ -53,13 +41,13 @@ impl Process {
         process
     }
 
-    pub(crate) fn say(&mut self, line: &str) -> Outcome {
+    pub(crate) fn say(&mut self, line: &str) -> Result {
         writeln!(self.input, "{line}")?;
         Ok(self.input.flush()?)
     }
 
     /// The next line that it says; an error if it has ended instead.
-    pub(crate) fn hear(&mut self) -> Outcome<String> {
+    pub(crate) fn hear(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
             return Err(format!("the process has ended: {}", self.child.wait()?).into());
@@ -68,7 +56,7 @@ impl Process {
     }
 
     /// Hears that it has done what it was to do.
-    pub(crate) fn expect(&mut self, expected: &str) -> Outcome {
+    pub(crate) fn expect(&mut self, expected: &str) -> Result {
         let line = self.hear()?;
         match line == expected {
             true => Ok(()),
@@ -77,20 +65,20 @@ impl Process {
     }
 
     /// Kills it as nothing can be caught, and waits until it is gone.
-    pub(crate) fn kill(mut self) -> Outcome {
+    pub(crate) fn kill(mut self) -> Result {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
     /// Closes its input and waits for its end.
-    pub(crate) fn wait(mut self) -> Outcome<ExitStatus> {
+    pub(crate) fn wait(mut self) -> Result<ExitStatus> {
         drop(std::mem::replace(&mut self.input, null_input()?));
         Ok(self.child.wait()?)
     }
 
     /// Waits for its end, which is to be a success.
-    pub(crate) fn finish(self) -> Outcome {
+    pub(crate) fn finish(self) -> Result {
         match self.wait()? {
             status if status.success() => Ok(()),
             status => Err(format!("the process ended with {status}").into()),
@@ -99,7 +87,7 @@ impl Process {
 }
 
 /// An input that leads nowhere, to stand where one was closed.
-fn null_input() -> Outcome<ChildStdin> {
+fn null_input() -> Result<ChildStdin> {
     Ok(ChildStdin::from(OwnedFd::from(
         File::options().write(true).open("/dev/null")?,
     )))
@@ -114,7 +102,7 @@ impl Drop for Process {
 }
 
 /// A duplicate that programs which are executed inherit, and its number.
-pub(crate) fn inheritable(fd: impl AsFd) -> Outcome<(OwnedFd, String)> {
+pub(crate) fn inheritable(fd: impl AsFd) -> Result<(OwnedFd, String)> {
     let fd = rustix::io::dup(fd)?;
     let number = fd.as_raw_fd().to_string();
     Ok((fd, number))

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use support::exchange::{OPEN, over};
+use support::{Exchange, Result, completion, open};
 use uverbs::share::{Address, Join, Joined, ShareKey};
 use uverbs::uapi::handle::{MrHandle, PdHandle};
 use uverbs::{Caps, Context, ImportedPd, Rc, RemoteKey, RemoteSlice};
 
-use crate::traffic::{self, Pair, complete, open_access};
-use crate::{Outcome, import, worker};
+use crate::worker;
 
 /// Plays a role to its end.
 pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
@@ -45,7 +46,7 @@ fn say(line: &str) {
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
 }
 
-fn hear() -> Outcome<String> {
+fn hear() -> Result<String> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     match line.is_empty() {
@@ -61,19 +62,19 @@ fn wait_for_parent() {
     let _ = std::io::stdin().lock().read_line(&mut line);
 }
 
-fn number<T: std::str::FromStr<Err = std::num::ParseIntError>>(text: &str) -> Outcome<T> {
+fn number<T: std::str::FromStr<Err = std::num::ParseIntError>>(text: &str) -> Result<T> {
     Ok(text.parse()?)
 }
 
 /// Takes over a descriptor that was inherited by its number.
-pub(crate) fn inherited(number: &str) -> Outcome<OwnedFd> {
+pub(crate) fn inherited(number: &str) -> Result<OwnedFd> {
     let fd: RawFd = number.parse()?;
     // SAFETY: the parent names a descriptor that it has passed on for this alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Gets the command file in the way that the parent says.
-fn obtain(way: &str, first: &str, second: &str) -> Outcome<OwnedFd> {
+fn obtain(way: &str, first: &str, second: &str) -> Result<OwnedFd> {
     Ok(match way {
         "inherit" => inherited(first)?,
         "scm" => receive(inherited(first)?.as_fd())?,
@@ -86,7 +87,7 @@ fn obtain(way: &str, first: &str, second: &str) -> Outcome<OwnedFd> {
     })
 }
 
-fn receive(socket: BorrowedFd<'_>) -> Outcome<OwnedFd> {
+fn receive(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -104,7 +105,7 @@ fn receive(socket: BorrowedFd<'_>) -> Outcome<OwnedFd> {
 }
 
 /// Gives up being root, for good.
-fn become_user(user: u32) -> Outcome {
+fn become_user(user: u32) -> Result {
     // SAFETY: the call has no requirements of memory. By the C library: for all threads.
     match unsafe { libc::setuid(user) } {
         0 => Ok(()),
@@ -113,7 +114,7 @@ fn become_user(user: u32) -> Outcome {
 }
 
 /// Connects two hundred times and says nothing.
-fn crowd(address: &str) -> Outcome {
+fn crowd(address: &str) -> Result {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let name = address.strip_prefix('@').ok_or("not an abstract name")?;
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
@@ -132,7 +133,7 @@ fn crowd(address: &str) -> Outcome {
 
 /// Imports a PD and an MR, has traffic over the PD, and writes to the MR, which is its parent's memory.
 /// Arguments: user, way, two for the way, PD, MR.
-fn importer(arguments: &[&str]) -> Outcome {
+fn importer(arguments: &[&str]) -> Result {
     let [user, way, first, second, pd, mr] = arguments else {
         return Err("six arguments are needed".into());
     };
@@ -141,8 +142,8 @@ fn importer(arguments: &[&str]) -> Outcome {
     let context = Context::import(fd)?;
     let pd = context.import_pd(PdHandle(number(pd)?))?;
     let mr = pd.import_mr(MrHandle(number(mr)?))?;
-    traffic::over(&pd)?;
-    let mut pair = Pair::new(&pd)?;
+    over(&pd)?;
+    let mut pair = Exchange::new(&pd)?;
     pair.write_to(mr.remote())?;
     pair.read_from(mr.remote())?;
     say("done");
@@ -151,10 +152,10 @@ fn importer(arguments: &[&str]) -> Outcome {
 }
 
 /// Forks without exec: the child imports the inherited file, the parent goes on.
-fn forker() -> Outcome {
-    let context = import::open()?;
+fn forker() -> Result {
+    let context = open()?;
     let pd = context.alloc_pd()?;
-    traffic::over(&pd)?;
+    over(&pd)?;
     // SAFETY: this process has one thread, so the child may do all that the parent may.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -172,19 +173,19 @@ fn forker() -> Outcome {
         return Err(format!("the forked child ended with {status:?}").into());
     }
     // The child's end has taken nothing of the parent's with it.
-    traffic::over(&pd)?;
+    over(&pd)?;
     pd.dealloc()?;
     say("done");
     Ok(())
 }
 
-fn forked(inherited: &Context, pd: PdHandle) -> Outcome {
+fn forked(inherited: &Context, pd: PdHandle) -> Result {
     let context = Context::import(inherited.as_fd().try_clone_to_owned()?)?;
-    traffic::over(&*context.import_pd(pd)?)
+    over(&*context.import_pd(pd)?)
 }
 
 /// Imports, forbids itself every ioctl and every write, and lets go.
-fn silent(fd: &str, pd: &str, mr: &str) -> Outcome {
+fn silent(fd: &str, pd: &str, mr: &str) -> Result {
     let context = Context::import(inherited(fd)?)?;
     let imported = context.import_pd(PdHandle(number(pd)?))?;
     let again = context.import_pd(PdHandle(number(pd)?))?;
@@ -198,7 +199,7 @@ fn silent(fd: &str, pd: &str, mr: &str) -> Outcome {
 }
 
 /// From now on a system call by which a command could reach the kernel kills the process.
-fn forbid_talking() -> Outcome {
+fn forbid_talking() -> Result {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
     let rules = [libc::SYS_ioctl, libc::SYS_write, libc::SYS_writev];
     let filter = SeccompFilter::new(
@@ -212,12 +213,12 @@ fn forbid_talking() -> Outcome {
 }
 
 /// Offers a PD and an MR. It hears the key and what to do, line by line.
-fn exporter(address: &str) -> Outcome {
+fn exporter(address: &str) -> Result {
     let address: Address = address.parse()?;
     let key: ShareKey = hear()?.parse()?;
-    let context = import::open()?;
+    let context = open()?;
     let pd = context.alloc_pd()?;
-    let mr = pd.register(vec![0u8; 8192], open_access())?;
+    let mr = pd.register(vec![0u8; 8192], OPEN)?;
     let offer = pd.offer(key).mr("memory", &mr).at(&address)?;
     say("offered");
     hear()?;
@@ -229,27 +230,27 @@ fn exporter(address: &str) -> Outcome {
 }
 
 /// Joins, and exchanges bytes with another joiner by queue pairs of its own.
-fn joiner(address: &str) -> Outcome {
+fn joiner(address: &str) -> Result {
     let key: ShareKey = hear()?.parse()?;
     let joined = join(address, key)?;
     say("joined");
     hear()?;
-    traffic::over(joined.pd())?;
+    over(joined.pd())?;
     say("traffic");
     exchange(joined.pd())
 }
 
-pub(crate) fn join(address: &str, key: ShareKey) -> Outcome<Joined> {
+pub(crate) fn join(address: &str, key: ShareKey) -> Result<Joined> {
     let request = Join::new(address.parse()?, key).patience(Duration::from_secs(60));
     Ok(request.join()?)
 }
 
 /// Connects to the queue pair that it hears of, and writes into the other's memory.
-fn exchange(pd: &ImportedPd) -> Outcome {
+fn exchange(pd: &ImportedPd) -> Result {
     let mut cq = pd.context().create_cq(16)?;
     let mut qp = pd.create_qp::<Rc>(&cq, Caps::default())?;
-    let source = pd.register(vec![0x5au8; 4096], open_access())?;
-    let target = pd.register(vec![0u8; 4096], open_access())?;
+    let source = pd.register(vec![0x5au8; 4096], OPEN)?;
+    let target = pd.register(vec![0u8; 4096], OPEN)?;
     let RemoteSlice {
         address,
         length,
@@ -273,7 +274,7 @@ fn exchange(pd: &ImportedPd) -> Outcome {
     // SAFETY: `source` stays as it is until the completion has been polled.
     unsafe { batch.write(source.slice(..)?, peer)?.signaled(1) };
     batch.ring()?;
-    complete(&mut cq, 1)?;
+    completion(&mut cq)?.ok()?;
     say("written");
     hear()?;
     let mut bytes = [0; 4096];

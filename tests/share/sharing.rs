@@ -2,60 +2,63 @@
 
 use std::time::Duration;
 
+use libtest_mimic::Trial;
+use support::exchange::{OPEN, over};
+use support::{Exchange, Result, open, test_without_leaks};
 use uverbs::Cause;
 use uverbs::Errno;
 use uverbs::share::{Address, Join, Joined, ShareKey};
 
 use crate::process::Process;
 use crate::roles::join;
-use crate::traffic::{self, Pair, open_access};
-use crate::{Outcome, Test, import};
 
-pub(crate) const TESTS: &[Test] = &[
-    (
-        "share::only_users_who_are_allowed",
-        only_users_who_are_allowed,
-    ),
-    (
-        "share::a_crowd_and_no_descriptor_left",
-        a_crowd_and_no_descriptor_left,
-    ),
-    ("share::once_per_pd", once_per_pd),
-    (
-        "share::joined_pd_carries_traffic",
-        joined_pd_carries_traffic,
-    ),
-    (
-        "share::withdrawn_when_all_have_gone",
-        withdrawn_when_all_have_gone,
-    ),
-    (
-        "share::wrong_key_and_no_exporter",
-        wrong_key_and_no_exporter,
-    ),
-    ("share::memory_comes_along", memory_comes_along),
-    (
-        "share::exporter_killed_before_it_serves",
-        exporter_killed_before_it_serves,
-    ),
-    (
-        "share::exporter_killed_after_joining",
-        exporter_killed_after_joining,
-    ),
-    (
-        "share::exporter_killed_during_traffic",
-        exporter_killed_during_traffic,
-    ),
-    ("share::joiner_killed", joiner_killed),
-    (
-        "share::three_processes_and_no_exporter",
-        three_processes_and_no_exporter,
-    ),
-    (
-        "share::exporter_in_another_pid_namespace",
-        exporter_in_another_pid_namespace,
-    ),
-];
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test_without_leaks(
+            "share::only_users_who_are_allowed",
+            only_users_who_are_allowed,
+        ),
+        test_without_leaks(
+            "share::a_crowd_and_no_descriptor_left",
+            a_crowd_and_no_descriptor_left,
+        ),
+        test_without_leaks("share::once_per_pd", once_per_pd),
+        test_without_leaks(
+            "share::joined_pd_carries_traffic",
+            joined_pd_carries_traffic,
+        ),
+        test_without_leaks(
+            "share::withdrawn_when_all_have_gone",
+            withdrawn_when_all_have_gone,
+        ),
+        test_without_leaks(
+            "share::wrong_key_and_no_exporter",
+            wrong_key_and_no_exporter,
+        ),
+        test_without_leaks("share::memory_comes_along", memory_comes_along),
+        test_without_leaks(
+            "share::exporter_killed_before_it_serves",
+            exporter_killed_before_it_serves,
+        ),
+        test_without_leaks(
+            "share::exporter_killed_after_joining",
+            exporter_killed_after_joining,
+        ),
+        test_without_leaks(
+            "share::exporter_killed_during_traffic",
+            exporter_killed_during_traffic,
+        ),
+        test_without_leaks("share::joiner_killed", joiner_killed),
+        test_without_leaks(
+            "share::three_processes_and_no_exporter",
+            three_processes_and_no_exporter,
+        ),
+        test_without_leaks(
+            "share::exporter_in_another_pid_namespace",
+            exporter_in_another_pid_namespace,
+        ),
+    ]
+}
 
 /// An address and a key that no other test has.
 struct Meeting {
@@ -64,21 +67,21 @@ struct Meeting {
 }
 
 impl Meeting {
-    fn new() -> Outcome<Self> {
+    fn new() -> Result<Self> {
         let key = ShareKey::random()?;
         let address = format!("@uverbs-share-{}", std::process::id());
         Ok(Self { address, key })
     }
 
     /// Hands a process the key by its standard input, where nobody else sees it.
-    fn start(&self, role: &str) -> Outcome<Process> {
+    fn start(&self, role: &str) -> Result<Process> {
         let mut process = Process::start(role, &[&self.address])?;
         process.say(&format!("{:016x}", self.key.expose()))?;
         Ok(process)
     }
 
     /// An exporter that serves.
-    fn exporter(&self) -> Outcome<Process> {
+    fn exporter(&self) -> Result<Process> {
         let mut exporter = self.start("exporter")?;
         exporter.expect("offered")?;
         exporter.say("serve")?;
@@ -86,19 +89,19 @@ impl Meeting {
         Ok(exporter)
     }
 
-    fn join(&self) -> Outcome<Joined> {
+    fn join(&self) -> Result<Joined> {
         join(&self.address, self.key.clone())
     }
 
-    fn address(&self) -> Outcome<Address> {
+    fn address(&self) -> Result<Address> {
         Ok(self.address.parse()?)
     }
 }
 
 /// Catches a PD that is on offer twice, by itself or as the base of a parent domain, and a free under an offer.
-fn once_per_pd() -> Outcome {
+fn once_per_pd() -> Result {
     let meeting = Meeting::new()?;
-    let context = import::open()?;
+    let context = open()?;
     let pd = context.alloc_pd()?;
     let domain = pd.parent_domain().build()?;
     let offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
@@ -123,15 +126,15 @@ fn once_per_pd() -> Outcome {
 }
 
 /// Catches an offer whose PD or MR is not the exporter's own.
-fn joined_pd_carries_traffic() -> Outcome {
+fn joined_pd_carries_traffic() -> Result {
     let meeting = Meeting::new()?;
     let exporter = meeting.exporter()?;
     let mut joined = meeting.join()?;
-    traffic::over(joined.pd())?;
+    over(joined.pd())?;
     let memory = joined.take_mr("memory").ok_or("no such region")?;
     assert!(joined.take_mr("memory").is_none());
     assert_eq!(memory.mr().len(), 8192);
-    let mut pair = Pair::new(joined.pd())?;
+    let mut pair = Exchange::new(joined.pd())?;
     pair.write_to(memory.mr().remote())?;
     pair.read_from(memory.mr().remote())?;
     drop((pair, memory, joined));
@@ -139,16 +142,16 @@ fn joined_pd_carries_traffic() -> Outcome {
 }
 
 /// Catches a count of joiners that forgets the objects that stand on a joined PD, or that never goes down.
-fn withdrawn_when_all_have_gone() -> Outcome {
+fn withdrawn_when_all_have_gone() -> Result {
     let meeting = Meeting::new()?;
-    let context = import::open()?;
+    let context = open()?;
     let pd = context.alloc_pd()?;
     let serving = pd
         .offer(meeting.key.clone())
         .at(&meeting.address()?)?
         .spawn()?;
     let joined = meeting.join()?;
-    let mr = joined.pd().register(vec![0u8; 64], open_access())?;
+    let mr = joined.pd().register(vec![0u8; 64], OPEN)?;
     drop(joined);
     let offer = serving.stop().ok_or("the thread has panicked")?;
     let busy = offer.withdraw().unwrap_err();
@@ -162,7 +165,8 @@ fn withdrawn_when_all_have_gone() -> Outcome {
     Ok(())
 }
 
-fn wrong_key_and_no_exporter() -> Outcome {
+/// Catches a key that is not looked at, one that an error tells, and a refusal that hides that nobody offers.
+fn wrong_key_and_no_exporter() -> Result {
     let meeting = Meeting::new()?;
     let exporter = meeting.exporter()?;
     let wrong = ShareKey::new(meeting.key.expose() ^ 1 << 63);
@@ -182,15 +186,15 @@ fn wrong_key_and_no_exporter() -> Outcome {
 }
 
 /// Catches a memfd that comes with the wrong region, or not.
-fn memory_comes_along() -> Outcome {
+fn memory_comes_along() -> Result {
     let meeting = Meeting::new()?;
-    let context = import::open()?;
+    let context = open()?;
     let pd = context.alloc_pd()?;
     let memfd = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&memfd, 8192)?;
     let memory = memmap2::MmapRaw::map_raw(&memfd)?;
-    let private = pd.register(vec![0u8; 64], open_access())?;
-    let shared = pd.register(memory, open_access())?;
+    let private = pd.register(vec![0u8; 64], OPEN)?;
+    let shared = pd.register(memory, OPEN)?;
     let offer = pd
         .offer(meeting.key.clone())
         .mr("private", &private)
@@ -209,7 +213,7 @@ fn memory_comes_along() -> Outcome {
         .ok_or("no such region")?
         .into_parts();
     let view = memmap2::MmapRaw::map_raw(&file.ok_or("no memory")?)?;
-    Pair::new(joined.pd())?.write_to(mr.remote())?;
+    Exchange::new(joined.pd())?.write_to(mr.remote())?;
     // SAFETY: the mapping is there, and the WRITE has completed.
     let seen = unsafe { std::slice::from_raw_parts(view.as_ptr(), 16) };
     assert!(
@@ -225,7 +229,7 @@ fn memory_comes_along() -> Outcome {
 }
 
 /// Catches a joiner that waits for ever for a dead exporter.
-fn exporter_killed_before_it_serves() -> Outcome {
+fn exporter_killed_before_it_serves() -> Result {
     let meeting = Meeting::new()?;
     let mut exporter = meeting.start("exporter")?;
     exporter.expect("offered")?;
@@ -251,24 +255,24 @@ fn exporter_killed_before_it_serves() -> Outcome {
 }
 
 /// Catches a PD or MR that dies with its maker while others use it.
-fn exporter_killed_after_joining() -> Outcome {
+fn exporter_killed_after_joining() -> Result {
     let meeting = Meeting::new()?;
     let exporter = meeting.exporter()?;
     let mut joined = meeting.join()?;
     exporter.kill()?;
     let memory = joined.take_mr("memory").ok_or("no such region")?;
-    traffic::over(joined.pd())?;
-    let mut pair = Pair::new(joined.pd())?;
+    over(joined.pd())?;
+    let mut pair = Exchange::new(joined.pd())?;
     pair.write_to(memory.mr().remote())?;
     pair.read_from(memory.mr().remote())
 }
 
 /// As before, at a moment when rings and doorbells are in use.
-fn exporter_killed_during_traffic() -> Outcome {
+fn exporter_killed_during_traffic() -> Result {
     let meeting = Meeting::new()?;
     let exporter = meeting.exporter()?;
     let joined = meeting.join()?;
-    let mut pair = Pair::new(joined.pd())?;
+    let mut pair = Exchange::new(joined.pd())?;
     pair.round()?;
     let killer = std::thread::spawn(move || exporter.kill().map_err(|error| error.to_string()));
     while !killer.is_finished() {
@@ -279,9 +283,9 @@ fn exporter_killed_during_traffic() -> Outcome {
 }
 
 /// Catches a dead joiner that is counted for ever, and a PD that is freed under what it has left behind.
-fn joiner_killed() -> Outcome {
+fn joiner_killed() -> Result {
     let meeting = Meeting::new()?;
-    let context = import::open()?;
+    let context = open()?;
     let pd = context.alloc_pd()?;
     let mut offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
     let mut joiner = meeting.start("joiner")?;
@@ -306,7 +310,7 @@ fn joiner_killed() -> Outcome {
 }
 
 /// Catches a PD that needs its maker: two others exchange bytes over it after its death.
-fn three_processes_and_no_exporter() -> Outcome {
+fn three_processes_and_no_exporter() -> Result {
     let meeting = Meeting::new()?;
     let exporter = meeting.exporter()?;
     let mut joiners = [meeting.start("joiner")?, meeting.start("joiner")?];
@@ -335,7 +339,7 @@ fn three_processes_and_no_exporter() -> Outcome {
 }
 
 /// Catches a process id of 0: as which the kernel shows a process outside of the exporter's namespace.
-fn exporter_in_another_pid_namespace() -> Outcome {
+fn exporter_in_another_pid_namespace() -> Result {
     let meeting = Meeting::new()?;
     let mut exporter = Process::start_apart("exporter", &[&meeting.address])?;
     exporter.say(&format!("{:016x}", meeting.key.expose()))?;
@@ -343,21 +347,21 @@ fn exporter_in_another_pid_namespace() -> Outcome {
     exporter.say("serve")?;
     exporter.expect("serving")?;
     let joined = meeting.join()?;
-    traffic::over(joined.pd())?;
+    over(joined.pd())?;
     drop(joined);
     exporter.finish()
 }
 
 /// Catches a socket that other users cannot or all users can use, and a joiner that does not trust root.
-fn only_users_who_are_allowed() -> Outcome {
+fn only_users_who_are_allowed() -> Result {
     let key = ShareKey::random()?;
     let address = format!("/tmp/uverbs-share-{}", std::process::id());
     let meeting = Meeting { address, key };
-    let context = import::open()?;
+    let context = open()?;
     let pd = context.alloc_pd()?;
     let offer = pd.offer(meeting.key.clone());
     let serving = offer.allow_user(1000).at(&meeting.address()?)?.spawn()?;
-    let start = |user| -> Outcome<Process> {
+    let start = |user| -> Result<Process> {
         let mut joiner = Process::start("joiner", &[&meeting.address, user])?;
         joiner.say(&format!("{:016x}", meeting.key.expose()))?;
         Ok(joiner)
@@ -378,10 +382,10 @@ fn only_users_who_are_allowed() -> Outcome {
 }
 
 /// Catches an exporter that silent clients starve of file descriptors.
-fn a_crowd_and_no_descriptor_left() -> Outcome {
+fn a_crowd_and_no_descriptor_left() -> Result {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let meeting = Meeting::new()?;
-    let context = import::open()?;
+    let context = open()?;
     let pd = context.alloc_pd()?;
     let mut offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
     let mut crowd = Process::start("crowd", &[&meeting.address])?;

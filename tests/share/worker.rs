@@ -9,12 +9,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
+use support::Result as Outcome;
 use uverbs::uapi::handle::{MrHandle, PdHandle};
 use uverbs::{
     Access, Caps, Cause, Context, Cq, DestroyError, Error, ImportedMr, ImportedPd, Mr, Pd, Qp, Rc,
 };
 
-use crate::Outcome;
 use crate::roles::inherited;
 
 /// What a worker has.

@@ -4,8 +4,10 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use support::run;
+
 use super::Result;
-use super::net::{Host, run};
+use super::net::Host;
 
 /// By how much memory may have grown: caches and stacks of the kernel and of the allocator come and go.
 const SLACK_KIB: u64 = 24 << 10;
@@ -103,7 +105,7 @@ fn kib(text: &str, name: &str) -> Option<u64> {
 
 /// The counts of a device's objects.
 fn objects(host: &Host) -> Result<String> {
-    let all = run(&["rdma", "resource", "show", host.device])?;
+    let all = run(&format!("rdma resource show {}", host.device))?;
     let counts = all
         .split_once(": ")
         .ok_or_else(|| format!("rdma said {all:?}"))?;

@@ -4,10 +4,10 @@
 //! namespace of its own where the kernel's rxe knows namespaces, else both in the initial one.
 
 use std::fs::File;
-use std::process::Command;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::AsFd;
+use support::run;
 
 use super::Result;
 
@@ -30,7 +30,7 @@ pub(crate) struct Host {
 impl Host {
     /// Both hosts.
     pub(crate) fn both() -> Result<[Self; 2]> {
-        let is_here = |netdev| run(&["ip", "link", "show", netdev]).is_ok();
+        let is_here = |netdev| run(&format!("ip link show {netdev}")).is_ok();
         let shared = is_here("veth1") && is_here("veth2");
         let host = |device, netdev, name| -> Result<Self> {
             let namespace = match shared {
@@ -62,15 +62,10 @@ impl Host {
 
     /// Runs a program that must succeed there, and gives what it prints.
     fn run(&self, command: &str) -> Result<String> {
-        let prefix: &[&str] = match &self.namespace {
-            Some((name, _)) => &["ip", "netns", "exec", name],
-            None => &[],
-        };
-        run(&prefix
-            .iter()
-            .copied()
-            .chain(command.split_whitespace())
-            .collect::<Vec<_>>())
+        match &self.namespace {
+            Some((name, _)) => run(&format!("ip netns exec {name} {command}")),
+            None => run(command),
+        }
     }
 }
 
@@ -121,14 +116,4 @@ fn statistics(text: &str) -> Option<(u64, u64)> {
         sent.parse().ok()?,
         dropped.trim_end_matches(',').parse().ok()?,
     ))
-}
-
-/// Runs a program that must succeed, and gives what it prints.
-pub(crate) fn run(words: &[&str]) -> Result<String> {
-    let output = Command::new(words[0]).args(&words[1..]).output()?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(format!("`{}` ended with {}: {said}", words.join(" "), output.status).into());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -1,13 +1,12 @@
 //! What neither device under test has: refused by name, and by the kernel where it is asked directly.
 
 use libtest_mimic::Trial;
+use support::{Device, Result, device, fail, open, same, test};
 use uverbs::uapi::types::QpCap;
 use uverbs::uapi::{attr, method, object};
 use uverbs::{Access, Cause, DmaHints, Errno, HintedMemory, QpType};
 
-use crate::device::{Device, device};
 use crate::native_mr::{number, output, send};
-use crate::support::{Result, fail, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

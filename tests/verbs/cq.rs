@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use libtest_mimic::Trial;
+use support::{
+    LIMIT, Pair, QUIET, Result, Setup, completion, device, fail, open, same, skip, test, until,
+};
 use uverbs::{
     Access, AllocError, Allocation, Allocator, AsyncEvent, AsyncEventType, BufferRequest, Counting,
     Cq, Errno, EventSource, GuardPages, Mr, QpState, Rc, ResourceType, WcOpcode, WcStatus,
 };
-
-use crate::device::device;
-use crate::support::{LIMIT, Pair, QUIET, Result, caps, fail, ignore, next, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -48,22 +48,18 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// completions of all others are there.
 fn complete(pair: &mut Pair<Rc>, target: &Mr<Vec<u8>>, ids: std::ops::Range<u64>) -> Result {
     let back = pair.pd.register(vec![0u8; 1], Access::LOCAL_WRITE)?;
-    let mut batch = pair.a.send();
+    let mut batch = pair.a.qp.send();
     for id in ids {
         batch.write_inline(b"x", target.remote())?.signaled(id);
     }
     // SAFETY: the region is deregistered before its memory goes, and is looked at by copying.
     unsafe { batch.read(back.slice(..)?, target.remote().slice(..1)?)? };
     batch.ring()?;
-    let deadline = Instant::now() + LIMIT;
-    let mut byte = [0];
-    while byte != *b"x" {
-        if Instant::now() > deadline {
-            return fail("requests that do not end");
-        }
+    until("the requests to end", || {
+        let mut byte = [0];
         back.read_at(0, &mut byte)?;
-    }
-    Ok(())
+        Ok((byte == *b"x").then_some(()))
+    })
 }
 
 fn target(pair: &Pair<Rc>) -> Result<Mr<Vec<u8>>> {
@@ -74,7 +70,7 @@ fn target(pair: &Pair<Rc>) -> Result<Mr<Vec<u8>>> {
 /// Takes the completions with these ids, in this order.
 fn take(cq: &mut Cq, ids: std::ops::Range<u64>) -> Result {
     for id in ids {
-        let wc = next(cq)?;
+        let wc = completion(cq)?;
         wc.is(WcOpcode::RDMA_WRITE)?;
         same(wc.wr_id, id, "the completion")?;
     }
@@ -85,22 +81,22 @@ fn take(cq: &mut Cq, ids: std::ops::Range<u64>) -> Result {
 fn resize_keeps_what_waits() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = target(&pair)?;
-    pair.a_cq.resize(15)?;
-    same(pair.a_cq.capacity(), 15, "the smaller capacity")?;
+    pair.a.cq.resize(15)?;
+    same(pair.a.cq.capacity(), 15, "the smaller capacity")?;
     complete(&mut pair, &target, 0..10)?;
-    take(&mut pair.a_cq, 0..9)?;
+    take(&mut pair.a.cq, 0..9)?;
     complete(&mut pair, &target, 10..24)?;
-    pair.a_cq.resize(100)?;
-    same(pair.a_cq.capacity(), 127, "the larger capacity")?;
-    take(&mut pair.a_cq, 9..12)?;
+    pair.a.cq.resize(100)?;
+    same(pair.a.cq.capacity(), 127, "the larger capacity")?;
+    take(&mut pair.a.cq, 9..12)?;
     complete(&mut pair, &target, 24..84)?;
-    take(&mut pair.a_cq, 12..70)?;
-    pair.a_cq.resize(15)?;
-    same(pair.a_cq.capacity(), 15, "the capacity at last")?;
-    take(&mut pair.a_cq, 70..84)?;
+    take(&mut pair.a.cq, 12..70)?;
+    pair.a.cq.resize(15)?;
+    same(pair.a.cq.capacity(), 15, "the capacity at last")?;
+    take(&mut pair.a.cq, 70..84)?;
     complete(&mut pair, &target, 84..99)?;
-    take(&mut pair.a_cq, 84..99)?;
-    same(pair.a_cq.poll()?.iter().count(), 0, "more completions")
+    take(&mut pair.a.cq, 84..99)?;
+    same(pair.a.cq.poll()?.iter().count(), 0, "more completions")
 }
 
 /// Catches a poller that goes on in another ring than the device: mlx5 does nothing when the size is the old one.
@@ -109,10 +105,10 @@ fn the_same_size_changes_nothing() -> Result {
     let target = target(&pair)?;
     for (entries, first) in [(15, 0), (15, 10), (12, 20), (60, 30), (63, 40)] {
         complete(&mut pair, &target, first..first + 10)?;
-        pair.a_cq.resize(entries)?;
-        take(&mut pair.a_cq, first..first + 10)?;
+        pair.a.cq.resize(entries)?;
+        take(&mut pair.a.cq, first..first + 10)?;
     }
-    same(pair.a_cq.poll()?.iter().count(), 0, "more completions")
+    same(pair.a.cq.poll()?.iter().count(), 0, "more completions")
 }
 
 /// Catches a refusal after which completions are gone, or come no more.
@@ -120,17 +116,17 @@ fn too_small_is_refused() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = target(&pair)?;
     complete(&mut pair, &target, 0..40)?;
-    let capacity = pair.a_cq.capacity();
+    let capacity = pair.a.cq.capacity();
     for entries in [0, 10] {
-        let Err(error) = pair.a_cq.resize(entries) else {
+        let Err(error) = pair.a.cq.resize(entries) else {
             return fail(format!("40 completions in a ring of {entries}"));
         };
         same(error.errno(), Some(Errno::INVAL), "the errno")?;
     }
-    same(pair.a_cq.capacity(), capacity, "capacity")?;
-    take(&mut pair.a_cq, 0..40)?;
+    same(pair.a.cq.capacity(), capacity, "capacity")?;
+    take(&mut pair.a.cq, 0..40)?;
     complete(&mut pair, &target, 40..60)?;
-    take(&mut pair.a_cq, 40..60)
+    take(&mut pair.a.cq, 40..60)
 }
 
 /// Catches a refusal that does not tell what would have been possible.
@@ -152,7 +148,7 @@ fn resize_under_traffic() -> Result {
     let target = target(&pair)?;
     let (mut posted, mut taken) = (0, 0);
     while taken < 1500 {
-        let mut batch = pair.a.send();
+        let mut batch = pair.a.qp.send();
         while posted < taken + 12 {
             batch.write_inline(b"x", target.remote())?.signaled(posted);
             posted += 1;
@@ -160,19 +156,19 @@ fn resize_under_traffic() -> Result {
         batch.ring()?;
         // The completions of these requests arrive meanwhile.
         if taken % 3 == 0 {
-            pair.a_cq.resize([15, 200, 31, 60][(taken % 4) as usize])?;
+            pair.a.cq.resize([15, 200, 31, 60][(taken % 4) as usize])?;
         }
-        take(&mut pair.a_cq, taken..taken + 5)?;
+        take(&mut pair.a.cq, taken..taken + 5)?;
         taken += 5;
     }
-    take(&mut pair.a_cq, taken..posted)
+    take(&mut pair.a.cq, taken..posted)
 }
 
 /// Catches a clock that is not that of the completions, or stands still.
 fn timestamps_are_of_the_clock() -> Result {
     let context = open()?;
     if device().is_rxe() {
-        return ignore("soft-RoCE has no clock, which lacking::clock holds it to");
+        return skip("soft-RoCE has no clock, which lacking::clock holds it to");
     }
     same(
         context.query_device()?.hca_core_clock > 0,
@@ -180,12 +176,12 @@ fn timestamps_are_of_the_clock() -> Result {
         "a frequency",
     )?;
     let cq = context.cq(8).timestamps(true).create()?;
-    let mut pair = Pair::<Rc>::reporting_to(cq, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+    let mut pair = Pair::<Rc>::reporting_to(cq, context.create_cq(64)?, &Setup::default())?;
     let target = target(&pair)?;
     let mut before = context.raw_clock()?;
     for id in 0..3 {
         complete(&mut pair, &target, id..id + 1)?;
-        let mut completions = pair.a_cq.poll()?;
+        let mut completions = pair.a.cq.poll()?;
         let Some(completed) = completions.iter().next().and_then(|wc| wc.timestamp()) else {
             return fail("no completion, or none with a timestamp");
         };
@@ -212,15 +208,15 @@ fn entries_of_either_size() -> Result {
     same(other.to_string().contains("96 bytes"), true, "what it says")?;
     for bytes in [64, 128] {
         let cq = context.cq(15).entry_bytes(bytes).create()?;
-        let mut pair = Pair::<Rc>::reporting_to(cq, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+        let mut pair = Pair::<Rc>::reporting_to(cq, context.create_cq(64)?, &Setup::default())?;
         let target = target(&pair)?;
         let mut id = 0;
         // Three times round the ring, then in rings of other sizes.
         for entries in [15, 63, 7] {
-            pair.a_cq.resize(entries)?;
+            pair.a.cq.resize(entries)?;
             for _ in 0..10 {
                 complete(&mut pair, &target, id..id + 5)?;
-                take(&mut pair.a_cq, id..id + 5)?;
+                take(&mut pair.a.cq, id..id + 5)?;
                 id += 5;
             }
         }
@@ -242,12 +238,12 @@ fn on_a_domain() -> Result {
     };
     let mut cq = pair.context.cq(15).domain(&domain).create()?;
     same(counts(), Some((1, 1, 0)), "asked, granted, freed")?;
-    let mut a = pair.pd.create_qp::<Rc>(&cq, caps())?;
-    let mut b = pair.pd.create_qp::<Rc>(&pair.b_cq, caps())?;
+    let mut a = pair.pd.create_qp::<Rc>(&cq, Setup::default().caps)?;
+    let mut b = pair.pd.create_qp::<Rc>(&pair.b.cq, Setup::default().caps)?;
     let (from, to) = (a.endpoint()?, b.endpoint()?);
     a.connect(&to)?;
     b.connect(&from)?;
-    (pair.a, pair.b) = (a, b);
+    (pair.a.qp, pair.b.qp) = (a, b);
     let target = target(&pair)?;
     complete(&mut pair, &target, 0..12)?;
     take(&mut cq, 0..4)?;
@@ -307,20 +303,21 @@ fn fields_are_read_when_asked_for() -> Result {
     let Some(ring) = ring else {
         return fail("the ring is not where the allocator said");
     };
-    pair.b = pair.pd.create_qp::<Rc>(&cq, caps())?;
-    pair.a.reset()?;
-    let (from, to) = (pair.a.endpoint()?, pair.b.endpoint()?);
-    pair.a.connect(&to)?;
-    pair.b.connect(&from)?;
+    pair.b.qp = pair.pd.create_qp::<Rc>(&cq, Setup::default().caps)?;
+    pair.a.qp.reset()?;
+    let (from, to) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
+    pair.a.qp.connect(&to)?;
+    pair.b.qp.connect(&from)?;
     let mut mr = pair.pd.register(vec![0u8; 4096], Access::LOCAL_WRITE)?;
     mr.write_at(0, &[1; LENGTH as usize])?;
-    let mut batch = pair.b.recv();
+    let mut batch = pair.b.qp.recv();
     // SAFETY: the region is deregistered before its memory goes, and nobody looks at it.
     unsafe { batch.post(7, mr.slice(2048..)?)? };
     batch.ring()?;
     let slice = mr.slice(..u64::from(LENGTH))?;
     // SAFETY: as above.
-    pair.post(|batch| unsafe { batch.send(slice) })?
+    pair.a
+        .post(|batch| unsafe { batch.send(slice) })?
         .is(WcOpcode::SEND)?;
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -363,7 +360,7 @@ fn exchange(ring: usize, from: u32, to: u32) -> usize {
 fn moderated_or_told() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = target(&pair)?;
-    match pair.a_cq.moderate(8, 100) {
+    match pair.a.cq.moderate(8, 100) {
         Ok(()) => same(device().is_mlx5(), true, "a device with moderation")?,
         Err(error) => {
             same(device().is_rxe(), true, &error.to_string())?;
@@ -371,7 +368,7 @@ fn moderated_or_told() -> Result {
         }
     }
     complete(&mut pair, &target, 0..3)?;
-    take(&mut pair.a_cq, 0..3)
+    take(&mut pair.a.cq, 0..3)
 }
 
 /// Catches an overflow that passes unnoticed, and completions that it overwrites.
@@ -379,21 +376,21 @@ fn overflow_keeps_what_was_there() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = target(&pair)?;
     let events = pair.context.async_events()?;
-    pair.a_cq.resize(7)?;
+    pair.a.cq.resize(7)?;
     let room = 7 + device().spare_completions();
     complete(&mut pair, &target, 0..room)?;
     same(events.wait_for(QUIET)?, None, "an event of a full queue")?;
-    let mut batch = pair.a.send();
+    let mut batch = pair.a.qp.send();
     batch.write_inline(b"y", target.remote())?.signaled(room);
     batch.ring()?;
     let expected = AsyncEvent {
         kind: AsyncEventType::CQ_ERR,
-        source: EventSource::Cq(pair.a_cq.id()),
+        source: EventSource::Cq(pair.a.cq.id()),
     };
     same(events.wait_for(LIMIT)?, Some(expected), "the event")?;
-    take(&mut pair.a_cq, 0..room)?;
-    same(pair.a_cq.poll()?.iter().count(), 0, "completions beyond")?;
+    take(&mut pair.a.cq, 0..room)?;
+    same(pair.a.cq.poll()?.iter().count(), 0, "completions beyond")?;
     // The completion that did not fit is lost, so who gets the event gives the queue pair up: that still works.
-    pair.a.fail()?;
-    same(pair.a.query()?.state, QpState::ERR, "state")
+    pair.a.qp.fail()?;
+    same(pair.a.qp.query()?.state, QpState::ERR, "state")
 }

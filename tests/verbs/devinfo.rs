@@ -7,14 +7,12 @@ use std::net::Ipv6Addr;
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use support::{Result, device, fail, open, same, test};
 use uverbs::uapi::flags::{DeviceCapFlags, OdpGeneralCapBits, OdpTransportCapBits, RawPacketCaps};
 use uverbs::{
     AtomicCap, Context, DeviceAttr, GidEntry, GidType, LinkLayer, Mtu, NodeType, PhysicalState,
     PortAttr, PortState, QpType,
 };
-
-use crate::device::device;
-use crate::support::{Result, fail, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -5,10 +5,8 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libtest_mimic::Trial;
+use support::{ALL, Pair, Result, device, fail, same, skip, test};
 use uverbs::{Access, Errno, Rc, WcOpcode};
-
-use crate::device::device;
-use crate::support::{ALL, Pair, Result, fail, ignore, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -98,7 +96,7 @@ fn registered_or_refused() -> Result {
     let dmabuf = match (from_heap(), from_memory()) {
         (Ok(dmabuf), _) | (_, Ok(dmabuf)) => dmabuf,
         (Err(heap), Err(memory)) => {
-            return ignore(format!(
+            return skip(format!(
                 "no dma-buf here: dma_heap: {heap}; udmabuf: {memory}"
             ));
         }
@@ -109,17 +107,18 @@ fn registered_or_refused() -> Result {
     match pair.pd.register_dmabuf(dmabuf, 4096..LENGTH, 0, access) {
         Ok(mr) => {
             let to = mr.remote().slice(..7)?;
-            pair.post(|batch| batch.write_inline(b"dma-buf", to))?
+            pair.a
+                .post(|batch| batch.write_inline(b"dma-buf", to))?
                 .is(WcOpcode::RDMA_WRITE)?;
             same(mr.deregister()?.as_raw_fd(), number, "the dma-buf")
         }
         Err(refused) if refused.error.is_unsupported() => {
             same(refused.memory.as_raw_fd(), number, "the dma-buf")?;
-            ignore(format!("rxe has no regions in dma-bufs: {}", refused.error))
+            skip(format!("rxe has no regions in dma-bufs: {}", refused.error))
         }
         Err(refused) if device().is_mlx5() && refused.error.errno() == Some(Errno::INVAL) => {
             same(refused.memory.as_raw_fd(), number, "the dma-buf")?;
-            ignore("the software adapter loads no page lists by UMR, which mlx5 needs for dma-bufs")
+            skip("the software adapter loads no page lists by UMR, which mlx5 needs for dma-bufs")
         }
         Err(refused) => Err(refused.error.into()),
     }

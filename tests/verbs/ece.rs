@@ -1,10 +1,8 @@
 //! Enhanced connection establishment: what is offered, what is asked for, and what comes of it.
 
 use libtest_mimic::Trial;
+use support::{Pair, Result, completion, device, fail, open, same, skip, test};
 use uverbs::{Access, Connected, Ece, Qp, QpType, Rc, StaticTransport, Uc, Ud, WcOpcode};
-
-use crate::device::device;
-use crate::support::{Pair, Result, fail, ignore, next, open, same, test};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
@@ -28,7 +26,7 @@ const UNKNOWN: u32 = 1 << 6;
 fn only_mlx5() -> Result {
     match device().is_mlx5() {
         true => Ok(()),
-        false => ignore("soft-RoCE has no such options; `lacking::ece` looks at the refusal"),
+        false => skip("soft-RoCE has no such options; `lacking::ece` looks at the refusal"),
     }
 }
 
@@ -81,8 +79,8 @@ fn agreed<T: StaticTransport + Connected>() -> Result {
     let mut batch = a.send();
     batch.send_inline(b"agreed")?.signaled(2);
     batch.ring()?;
-    next(&mut a_cq)?.is(WcOpcode::SEND)?;
-    next(&mut b_cq)?.is(WcOpcode::RECV)?;
+    completion(&mut a_cq)?.is(WcOpcode::SEND)?;
+    completion(&mut b_cq)?.is(WcOpcode::RECV)?;
     let mut text = [0; 6];
     inbox.read_at(0, &mut text)?;
     same(text, *b"agreed", "the message")?;
@@ -115,7 +113,7 @@ fn another_vendor() -> Result {
         vendor_id: 0x02c9,
         options: VERSION,
     };
-    let Err(refused) = pair.a.set_ece(foreign) else {
+    let Err(refused) = pair.a.qp.set_ece(foreign) else {
         return fail("options of another vendor");
     };
     same(
@@ -123,5 +121,5 @@ fn another_vendor() -> Result {
         true,
         &refused.to_string(),
     )?;
-    same(options(&pair.a)?, VERSION | 0b11, "what was there")
+    same(options(&pair.a.qp)?, VERSION | 0b11, "what was there")
 }

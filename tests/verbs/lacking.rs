@@ -6,14 +6,12 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use libtest_mimic::Trial;
+use support::{Pair, Result, device, fail, open, same, skip, test, until};
 use uverbs::uapi::write::FlowTcpUdpFilter;
 use uverbs::{
     Access, Cause, Cq, DeviceCapFlags, Ece, Errno, Error, FlowMatch, FlowRule, Pd, QpCreateFlags,
     QpType, Rc, Ud, WcOpcode, XrcdFile,
 };
-
-use crate::device::device;
-use crate::support::{Pair, Result, fail, ignore, open, same, test};
 
 /// A test, not yet held back from other devices.
 type Named = (&'static str, fn() -> Result);
@@ -46,13 +44,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     trials.extend(on_rxe.map(|(name, run)| {
         test(name, move || match device().is_rxe() {
             true => run(),
-            false => ignore("the adapter has, or lacks, other things than soft-RoCE"),
+            false => skip("the adapter has, or lacks, other things than soft-RoCE"),
         })
     }));
     trials.extend(on_mlx5.map(|(name, run)| {
         test(name, move || match device().is_mlx5() {
             true => run(),
-            false => ignore("soft-RoCE lacks other things than the adapter's driver"),
+            false => skip("soft-RoCE lacks other things than the adapter's driver"),
         })
     }));
     trials
@@ -202,21 +200,19 @@ fn clock() -> Result {
     missing(pair.context.raw_clock(), "a clock")?;
     let mut inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
     inbox.write_at(0, b"x")?;
-    let mut batch = pair.a.send();
+    let mut batch = pair.a.qp.send();
     batch.send_inline(b"x")?.signaled(1);
-    let mut recv = pair.b.recv();
+    let mut recv = pair.b.qp.recv();
     // SAFETY: the inbox is looked at by nobody.
     unsafe { recv.post(1, inbox.slice(..)?)? };
     recv.ring()?;
     batch.ring()?;
-    let deadline = std::time::Instant::now() + crate::support::LIMIT;
-    while std::time::Instant::now() < deadline {
-        if let Some(completion) = pair.a_cq.poll()?.iter().next() {
-            return same(completion.timestamp(), None, "a timestamp");
-        }
-        std::thread::yield_now();
-    }
-    fail("no completion")
+    let timestamp = until("a completion", || {
+        let mut completions = pair.a.cq.poll()?;
+        let first = completions.iter().next();
+        Ok(first.map(|completion| completion.timestamp()))
+    })?;
+    same(timestamp, None, "a timestamp")
 }
 
 /// Catches a rule that does not reach the kernel, or is in force all the same and keeps its queue pair busy.
@@ -247,10 +243,11 @@ fn counters() -> Result {
 /// Catches a pace that is promised and not kept.
 fn rate_limit() -> Result {
     let mut pair = Pair::<Rc>::new()?;
-    missing(pair.a.set_rate_limit(1000), "a rate limit")?;
+    missing(pair.a.qp.set_rate_limit(1000), "a rate limit")?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0; 8], access)?;
-    pair.post(|batch| batch.write_inline(b"just as ", target.remote()))?
+    pair.a
+        .post(|batch| batch.write_inline(b"just as ", target.remote()))?
         .is(WcOpcode::RDMA_WRITE)
 }
 
@@ -273,8 +270,8 @@ fn implicit_on_demand() -> Result {
 /// Catches options that are taken and not used.
 fn ece() -> Result {
     let mut pair = Pair::<Rc>::new()?;
-    missing(pair.a.query_ece(), "ECE")?;
-    missing(pair.a.set_ece(Ece::default()), "ECE")?;
+    missing(pair.a.qp.query_ece(), "ECE")?;
+    missing(pair.a.qp.set_ece(Ece::default()), "ECE")?;
     Ok(())
 }
 

@@ -1,61 +1,45 @@
-//! What verbs do, with real traffic, on soft-RoCE and on the adapter: run by `cargo vm test` in a guest, and ignored on the
-//! host.
+//! What verbs do and refuse, object by object. With soft-RoCE and with the adapter, in guests of `cargo vm test`; elsewhere
+//! every test is ignored.
 //!
-//! Each module lists its tests; what a kernel or a device does not have is ignored with the reason, after the refusal has
-//! been looked at.
+//! What a kernel or a device does not have is ignored with the reason, after the refusal has been looked at.
 
 mod beyond;
 mod cq;
-#[path = "../device/mod.rs"]
-mod device;
 mod devinfo;
 mod dmabuf;
 mod ece;
-#[path = "../hca/mod.rs"]
-#[expect(dead_code, reason = "what adapter there is says `device`")]
-mod hca;
-mod inline_scatter;
+mod events;
 mod lacking;
-mod many;
+mod limits;
 mod mr;
 mod mw;
 mod native_mr;
-mod opcodes;
 mod qp;
 mod refusal;
 mod resource;
-mod shapes;
 mod srq;
-mod support;
-mod ud;
-mod unplug;
 
 use std::process::ExitCode;
 
-use libtest_mimic::Arguments;
-
 fn main() -> ExitCode {
-    let tests = [
+    if let Some(status) = support::role::play(&limits::ROLES) {
+        return status;
+    }
+    support::run_all([
         beyond::tests(),
         cq::tests(),
         devinfo::tests(),
         dmabuf::tests(),
         ece::tests(),
-        inline_scatter::tests(),
+        events::tests(),
         lacking::tests(),
-        many::tests(),
+        limits::tests(),
         mr::tests(),
         mw::tests(),
         native_mr::tests(),
-        opcodes::tests(),
         qp::tests(),
         refusal::tests(),
         resource::tests(),
-        shapes::tests(),
         srq::tests(),
-        ud::tests(),
-        unplug::tests(),
-    ];
-    let tests = tests.into_iter().flatten().collect();
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    ])
 }

@@ -5,13 +5,12 @@ use std::ptr::{self, NonNull};
 
 use libtest_mimic::Trial;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use support::{ALL, Pair, Result, Setup, completion, fail, has, open, same, skip, test};
 use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
     Access, Advice, AfterRereg, DeviceCapFlags, Errno, Memory, Mr, Placement, RawMemory, Rc,
     RemoteSlice, Rereg, WcOpcode, WcStatus,
 };
-
-use crate::support::{ALL, Pair, Result, fail, has, ignore, next, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -55,7 +54,8 @@ fn pages(length: usize) -> Result<memmap2::MmapMut> {
 /// Writes `text` to the start of `to` by the peer.
 fn write(pair: &mut Pair<Rc>, text: &[u8], to: RemoteSlice) -> Result {
     let to = to.slice(..text.len() as u64)?;
-    pair.post(|batch| batch.write_inline(text, to))?
+    pair.a
+        .post(|batch| batch.write_inline(text, to))?
         .is(WcOpcode::RDMA_WRITE)
 }
 
@@ -64,7 +64,8 @@ fn read<const N: usize>(pair: &mut Pair<Rc>, from: RemoteSlice) -> Result<[u8; N
     let into = pair.pd.register(vec![0u8; N], Access::LOCAL_WRITE)?;
     let (slice, from) = (into.slice(..)?, from.slice(..N as u64)?);
     // SAFETY: the memory is looked at by copying, after the completion.
-    pair.post(|batch| unsafe { batch.read(slice, from) })?
+    pair.a
+        .post(|batch| unsafe { batch.read(slice, from) })?
         .is(WcOpcode::RDMA_READ)?;
     start(&into)
 }
@@ -108,7 +109,8 @@ fn addresses_count_from_0() -> Result {
         address: 2 * PAGE as u64 - 2,
         ..all
     };
-    pair.post(|batch| batch.write_inline(b"too far", beyond))?
+    pair.a
+        .post(|batch| batch.write_inline(b"too far", beyond))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
 
     // Within their pages both addresses must lie alike.
@@ -134,7 +136,7 @@ fn zero_based_flag() -> Result {
             if !said.contains("ZERO_BASED") {
                 return fail(format!("the error does not name the flag: {said}"));
             }
-            ignore(
+            skip(
                 "this kernel's driver has no regions with ZERO_BASED; an address of 0 serves as well",
             )
         }
@@ -156,11 +158,11 @@ fn huge_pages() -> Result {
     const HUGE: usize = 2 << 20;
     // The guest is the test's alone.
     if std::fs::write("/proc/sys/vm/nr_hugepages", "4").is_err() {
-        return ignore("this kernel has no huge pages");
+        return skip("this kernel has no huge pages");
     }
     let mut options = memmap2::MmapOptions::new();
     let Ok(memory) = options.len(2 * HUGE).huge(Some(21)).map_anon() else {
-        return ignore("the guest has no memory left in huge pages");
+        return skip("the guest has no memory left in huge pages");
     };
     let mut pair = Pair::<Rc>::new()?;
     let mr = pair.pd.register(memory, OPEN)?;
@@ -184,7 +186,7 @@ fn read_only_file() -> Result {
     let mr = match pair.pd.register(refused.memory, Access::REMOTE_READ) {
         Ok(mr) => mr,
         Err(refused) if refused.error.errno() == Some(Errno::FAULT) => {
-            return ignore(
+            return skip(
                 "this kernel pins pages for writing in any case (until Linux 6.2), which a shared mapping for \
                  reading does not allow",
             );
@@ -192,7 +194,8 @@ fn read_only_file() -> Result {
         Err(refused) => return Err(refused.error.into()),
     };
     same(&read(&mut pair, mr.remote())?, b"rrrr", "what a peer reads")?;
-    pair.post(|batch| batch.write_inline(b"no", mr.remote()))?
+    pair.a
+        .post(|batch| batch.write_inline(b"no", mr.remote()))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(&start(&mr)?, b"rrrr", "the file")
 }
@@ -220,7 +223,10 @@ fn unmapped_while_registered() -> Result {
     let place = page(None)?;
     // SAFETY: the bytes stay mapped, the first pages or the second, and nobody refers to them.
     let memory = unsafe { RawMemory::new(place, PAGE) };
-    let mut mr = pair.pd.register(memory, OPEN)?;
+    let mut mr = pair
+        .pd
+        .register(memory, OPEN)
+        .map_err(|refused| refused.error)?;
     mr.write_at(0, b"pinned")?;
     page(Some(place))?;
     same(&start(&mr)?, &[0; 6], "the process's page")?;
@@ -251,7 +257,7 @@ fn changed<M: Memory>(
         AfterRereg::Unchanged(mr) if failed.error.is_unsupported() => {
             write(pair, b"as it was", mr.remote())?;
             same(&start(&mr)?, b"as it was", "the region after the refusal")?;
-            ignore("the device has no rereg_mr (rxe: since Linux 6.2)")
+            skip("the device has no rereg_mr (rxe: since Linux 6.2)")
         }
         _ => Err(failed.error.into()),
     }
@@ -271,7 +277,8 @@ fn rereg_access() -> Result {
     let mr = changed(&mut pair, mr.rereg(change))?;
     same(mr.access(), access, "access")?;
     same(&read(&mut pair, mr.remote())?, b"once", "what a peer reads")?;
-    pair.post(|batch| batch.write_inline(b"again", mr.remote()))?
+    pair.a
+        .post(|batch| batch.write_inline(b"again", mr.remote()))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(&mr.deregister()?[..5], b"once\0", "the memory")
 }
@@ -279,7 +286,7 @@ fn rereg_access() -> Result {
 /// Catches a region that stands on its old protection domain still, for the kernel or for the library.
 fn rereg_pd() -> Result {
     let mut old = Pair::<Rc>::new()?;
-    let mut new = Pair::<Rc>::on(&old.context, ALL)?;
+    let mut new = Pair::<Rc>::on(&old.context, &Setup::default())?;
     let mr = old.pd.register(vec![0u8; 64], OPEN)?;
     let change = Rereg {
         pd: Some(&new.pd),
@@ -289,13 +296,14 @@ fn rereg_pd() -> Result {
     let slice = mr.slice(..4)?;
     write(&mut new, b"new", mr.remote())?;
     // SAFETY: refused, since the region has moved away.
-    let foreign = unsafe { old.a.send().send(slice).map(drop) };
+    let foreign = unsafe { old.a.qp.send().send(slice).map(drop) };
     same(
         foreign,
         Err(uverbs::PostError::ForeignPd),
         "a slice of it in the old PD",
     )?;
-    old.post(|batch| batch.write_inline(b"old", mr.remote()))?
+    old.a
+        .post(|batch| batch.write_inline(b"old", mr.remote()))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(&start(&mr)?, b"new", "the memory")?;
     let Pair { a, b, pd, .. } = old;
@@ -303,8 +311,9 @@ fn rereg_pd() -> Result {
     // Neither the library nor the kernel counts the region there any more.
     pd.dealloc()?;
     match new.pd.dealloc() {
+        // The region, and one of each side.
         Ok(()) => fail("the new PD was freed under the region"),
-        Err(held) if held.error.to_string().contains("1 MR") => Ok(()),
+        Err(held) if held.error.to_string().contains("3 MRs") => Ok(()),
         Err(held) => Err(held.error.into()),
     }
 }
@@ -341,7 +350,7 @@ fn rereg_memory() -> Result {
     let (old, new) = mr.deregister()?;
     same(&old[..9], b"as it was", "the old memory")?;
     same(new, vec![2; 128], "the new memory")?;
-    ignore("the device cannot change a region's memory; both were given back")
+    skip("the device cannot change a region's memory; both were given back")
 }
 
 /// Catches changes that would let a device write where nobody agreed to it.
@@ -393,7 +402,7 @@ fn on_demand_with(pair: &Pair<Rc>, place: NonNull<u8>, access: Access) -> Result
     match pair.pd.register(memory, access | Access::ON_DEMAND) {
         Ok(mr) => Ok(mr),
         Err(refused) if !has && refused.error.is_unsupported() => {
-            ignore("the device has no paging on demand")
+            skip("the device has no paging on demand")
         }
         Err(refused) => Err(refused.error.into()),
     }
@@ -430,30 +439,34 @@ fn on_demand_serves_every_operation() -> Result {
         on_demand(&pair, untouched()?)?,
     );
     let (source, target) = (from.slice(..8)?, into.slice(..8)?);
-    let mut recv = pair.b.recv();
+    let mut recv = pair.b.qp.recv();
     // SAFETY: the memory is looked at by copying, after the completion; so below.
     unsafe { recv.post(1, target)? };
     recv.ring()?;
     // SAFETY: as above.
-    pair.post(|batch| unsafe { batch.send(source) })?
+    pair.a
+        .post(|batch| unsafe { batch.send(source) })?
         .is(WcOpcode::SEND)?;
-    next(&mut pair.b_cq)?.is(WcOpcode::RECV)?;
+    completion(&mut pair.b.cq)?.is(WcOpcode::RECV)?;
 
     let sum = on_demand(&pair, untouched()?)?;
     let at = sum.remote().slice(..8)?;
     for old in [0u64, 5] {
         // SAFETY: as above.
-        pair.post(|batch| unsafe { batch.fetch_add(target, at, 5) })?
+        pair.a
+            .post(|batch| unsafe { batch.fetch_add(target, at, 5) })?
             .is(WcOpcode::FETCH_ADD)?;
         same(start(&into)?, old.to_ne_bytes(), "the sum before")?;
     }
     // SAFETY: as above.
-    pair.post(|batch| unsafe { batch.compare_swap(target, at, 10, 99) })?
+    pair.a
+        .post(|batch| unsafe { batch.compare_swap(target, at, 10, 99) })?
         .is(WcOpcode::COMP_SWAP)?;
     same(start(&sum)?, 99u64.to_ne_bytes(), "the sum swapped")?;
 
     let word = on_demand(&pair, untouched()?)?;
-    pair.post(|batch| batch.atomic_write(*b"one word", word.remote()))?
+    pair.a
+        .post(|batch| batch.atomic_write(*b"one word", word.remote()))?
         .is(WcOpcode::ATOMIC_WRITE)?;
     same(&start(&word)?, b"one word", "the word")
 }
@@ -461,15 +474,17 @@ fn on_demand_serves_every_operation() -> Result {
 /// Catches a FLUSH that breaks the queue pair because nobody has touched the page, or flushes another one.
 fn on_demand_is_flushed() -> Result {
     if !has(&open()?, DeviceCapFlags::FLUSH_GLOBAL)? {
-        return ignore("the kernel's rxe has no FLUSH (since Linux 6.2)");
+        return skip("the kernel's rxe has no FLUSH (since Linux 6.2)");
     }
-    let mut pair = Pair::<Rc>::with(ALL | Access::FLUSH_GLOBAL)?;
+    let mut pair = Pair::<Rc>::with(&Setup::with_access(ALL | Access::FLUSH_GLOBAL))?;
     let untouched = on_demand_with(&pair, page(None)?, OPEN | Access::FLUSH_GLOBAL)?;
     let to = untouched.remote();
-    pair.post(|batch| batch.flush(to, Placement::Global))?
+    pair.a
+        .post(|batch| batch.flush(to, Placement::Global))?
         .is(WcOpcode::FLUSH)?;
     write(&mut pair, b"flushed", to)?;
-    pair.post(|batch| batch.flush_region(to.rkey, Placement::Global))?
+    pair.a
+        .post(|batch| batch.flush_region(to.rkey, Placement::Global))?
         .is(WcOpcode::FLUSH)?;
     same(&start(&untouched)?, b"flushed", "the memory")
 }

@@ -1,13 +1,11 @@
 //! Memory windows of both types: what they open, what they do not, and how they are taken back.
 
 use libtest_mimic::Trial;
+use support::{Pair, Result, device, fail, open, same, skip, test};
 use uverbs::{
     Access, Cause, Connected, Mr, PostError, QpState, Rc, StaticTransport, Type1, Type2, Uc,
     WcOpcode, WcStatus,
 };
-
-use crate::device::device;
-use crate::support::{Pair, Result, fail, ignore, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -58,10 +56,12 @@ fn type_1_opens_a_part() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(16..24, Access::REMOTE_WRITE)?;
-    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+    pair.b
+        .post(|batch| batch.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     let open = window.remote(mw.rkey());
-    pair.post(|batch| batch.write_inline(b"in here!", open))?
+    pair.a
+        .post(|batch| batch.write_inline(b"in here!", open))?
         .is(WcOpcode::RDMA_WRITE)?;
     let mut expected = vec![0; 64];
     expected[16..24].copy_from_slice(b"in here!");
@@ -70,7 +70,8 @@ fn type_1_opens_a_part() -> Result {
         address: target.iova() + 60,
         ..open
     };
-    pair.post(|batch| batch.write_inline(b"out here", beyond))?
+    pair.a
+        .post(|batch| batch.write_inline(b"out here", beyond))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(bytes(&target)?, expected, "the target afterwards")
 }
@@ -81,18 +82,21 @@ fn bounds_are_the_windows() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(16..24, Access::REMOTE_WRITE)?;
-    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+    pair.b
+        .post(|batch| batch.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     let open = window.remote(mw.rkey());
     let beyond = uverbs::RemoteSlice {
         address: open.address + 8,
         ..open
     };
-    let wc = pair.post(|batch| batch.write_inline(b"out here", beyond))?;
+    let wc = pair
+        .a
+        .post(|batch| batch.write_inline(b"out here", beyond))?;
     let reached = bytes(&target)?[24..32] == *b"out here";
     same(reached, wc.status == WcStatus::SUCCESS, "told as it was")?;
     if reached {
-        return ignore(
+        return skip(
             "this kernel's rxe checks peers against the region under a window, not against the window",
         );
     }
@@ -109,13 +113,15 @@ fn type_1_key_follows_the_last() -> Result {
     for turn in 0..300u64 {
         let start = turn % 56;
         let window = target.window(start..start + 8, Access::REMOTE_WRITE)?;
-        pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+        pair.b
+            .post(|batch| batch.bind_mw(&mut mw, window))?
             .is(WcOpcode::BIND_MW)?;
         same(mw.rkey(), keys[keys.len() - 1].next(), "key")?;
         keys.push(mw.rkey());
         if turn % 100 == 99 {
             let word = turn.to_le_bytes();
-            pair.post(|batch| batch.write_inline(&word, window.remote(mw.rkey())))?
+            pair.a
+                .post(|batch| batch.write_inline(&word, window.remote(mw.rkey())))?
                 .is(WcOpcode::RDMA_WRITE)?;
             let start = start as usize;
             same(&bytes(&target)?[start..start + 8], &word[..], "the word")?;
@@ -124,7 +130,8 @@ fn type_1_key_follows_the_last() -> Result {
     let stale = target
         .window(..8, Access::REMOTE_WRITE)?
         .remote(keys[keys.len() - 2]);
-    pair.post(|batch| batch.write_inline(b"stale", stale))?
+    pair.a
+        .post(|batch| batch.write_inline(b"stale", stale))?
         .failed(WcStatus::REM_ACCESS_ERR)
 }
 
@@ -134,12 +141,15 @@ fn type_1_is_unbound() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
-    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+    pair.b
+        .post(|batch| batch.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
-    pair.post_b(|batch| batch.unbind_mw(&mut mw))?
+    pair.b
+        .post(|batch| batch.unbind_mw(&mut mw))?
         .is(WcOpcode::BIND_MW)?;
     let closed = window.remote(mw.rkey());
-    pair.post(|batch| batch.write_inline(b"closed", closed))?
+    pair.a
+        .post(|batch| batch.write_inline(b"closed", closed))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(target.deregister()?, vec![0; 64], "the memory")
 }
@@ -150,9 +160,11 @@ fn type_1_on_uc() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(32.., Access::REMOTE_WRITE)?;
-    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+    pair.b
+        .post(|batch| batch.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
-    pair.post(|batch| batch.write_inline(b"unreliable", window.remote(mw.rkey())))?
+    pair.a
+        .post(|batch| batch.write_inline(b"unreliable", window.remote(mw.rkey())))?
         .is(WcOpcode::RDMA_WRITE)?;
     // An unreliable write completes when it has been sent: it arrives some time later.
     for _ in 0..2000 {
@@ -171,13 +183,16 @@ fn type_2_belongs_to_its_queue_pair() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type2>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
     // Bound on the sender's queue pair, where the peer's requests do not arrive.
-    pair.post(|batch| batch.bind_mw_as(&mut mw, 3, window))?
+    pair.a
+        .post(|batch| batch.bind_mw_as(&mut mw, 3, window))?
         .is(WcOpcode::BIND_MW)?;
     let open = window.remote(mw.rkey());
-    pair.post_b(|batch| batch.write_inline(b"to its own", open))?
+    pair.b
+        .post(|batch| batch.write_inline(b"to its own", open))?
         .is(WcOpcode::RDMA_WRITE)?;
     same(&bytes(&target)?[..10], b"to its own", "the target")?;
-    pair.post(|batch| batch.write_inline(b"to another", open))?
+    pair.a
+        .post(|batch| batch.write_inline(b"to another", open))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(
         &bytes(&target)?[..10],
@@ -193,11 +208,14 @@ fn access_is_the_windows() -> Result {
     let target = pair.pd.register(vec![b'x'; 64], access)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_READ)?;
-    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+    pair.b
+        .post(|batch| batch.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
-    pair.post(|batch| batch.write_inline(b"by region", target.remote()))?
+    pair.a
+        .post(|batch| batch.write_inline(b"by region", target.remote()))?
         .is(WcOpcode::RDMA_WRITE)?;
-    pair.post(|batch| batch.write_inline(b"by window", window.remote(mw.rkey())))?
+    pair.a
+        .post(|batch| batch.write_inline(b"by window", window.remote(mw.rkey())))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(&bytes(&target)?[..10], b"by regionx", "the target")
 }
@@ -209,14 +227,16 @@ fn a_region_under_a_window_stays_or_is_closed() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
-    pair.post_b(|batch| batch.bind_mw(&mut mw, window))?
+    pair.b
+        .post(|batch| batch.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     let held = match (target.deregister(), device().is_rxe()) {
         (Err(held), true) => held,
         (Ok(_), true) => return fail("a region was deregistered under a bound window"),
         (Err(held), false) => return Err(held.error.into()),
         (Ok(memory), false) => {
-            pair.post(|batch| batch.write_inline(b"gone", window.remote(mw.rkey())))?
+            pair.a
+                .post(|batch| batch.write_inline(b"gone", window.remote(mw.rkey())))?
                 .failed(WcStatus::REM_ACCESS_ERR)?;
             return same(&memory[..4], &[0; 4][..], "the memory afterwards");
         }
@@ -226,7 +246,8 @@ fn a_region_under_a_window_stays_or_is_closed() -> Result {
         return fail(format!("the error does not name the reason: {said}"));
     }
     let target = held.object;
-    pair.post(|batch| batch.write_inline(b"still there", window.remote(mw.rkey())))?
+    pair.a
+        .post(|batch| batch.write_inline(b"still there", window.remote(mw.rkey())))?
         .is(WcOpcode::RDMA_WRITE)?;
     same(&bytes(&target)?[..11], b"still there", "the target")?;
     mw.dealloc()?;
@@ -256,7 +277,7 @@ fn what_breaks_a_queue_pair_is_refused() -> Result {
     // Hardware has windows that count from 0.
     let refused = &refused[usize::from(device().is_mlx5())..];
     let before = mw.rkey();
-    let mut batch = pair.a.send();
+    let mut batch = pair.a.qp.send();
     for &(window, reason) in refused {
         match batch.bind_mw(&mut mw, window).map(drop) {
             Err(PostError::Window(why)) if why.contains(reason) => {}
@@ -268,12 +289,12 @@ fn what_breaks_a_queue_pair_is_refused() -> Result {
     same(refused, Err(PostError::ForeignPd), "a window of another PD")?;
     same(batch.ring()?, 0, "requests in the batch")?;
     same(mw.rkey(), before, "the key of a window that was not bound")?;
-    same(pair.a.query()?.state, QpState::RTS, "state")
+    same(pair.a.qp.query()?.state, QpState::RTS, "state")
 }
 
 /// Catches a window that its protection domain does not know of.
 fn counts_on_its_pd() -> Result {
-    let context = crate::support::open()?;
+    let context = open()?;
     let pd = context.alloc_pd()?;
     let (one, two) = (pd.alloc_mw::<Type1>()?, pd.alloc_mw::<Type2>()?);
     let Err(held) = pd.dealloc() else {
@@ -300,7 +321,7 @@ fn bind_of_a_stale_window_fails() -> Result {
         let before = mw.rkey();
         mw.set_tag(before.tag().wrapping_add(77));
         let window = target.window(.., Access::REMOTE_READ)?;
-        let wc = pair.post_b(|batch| batch.bind_mw(&mut mw, window))?;
+        let wc = pair.b.post(|batch| batch.bind_mw(&mut mw, window))?;
         // Since Linux 6.2 or so the failure sends the queue pair into the error state before it is told, and the
         // request comes back as flushed.
         if !matches!(wc.status, WcStatus::MW_BIND_ERR | WcStatus::WR_FLUSH_ERR) {
@@ -308,7 +329,7 @@ fn bind_of_a_stale_window_fails() -> Result {
         }
         mw.set_tag(before.tag());
         same(mw.rkey(), before, "the key set right")?;
-        same(pair.b.query()?.state, state, "state")
+        same(pair.b.qp.query()?.state, state, "state")
     }
     failed(&mut Pair::<Rc>::new()?, QpState::ERR)?;
     // By the specification an unreliable one still receives after an error of its own.
@@ -325,11 +346,12 @@ fn type_2_is_bound_once() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type2>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
-    pair.post_b(|batch| batch.bind_mw_as(&mut mw, 1, window))?
+    pair.b
+        .post(|batch| batch.bind_mw_as(&mut mw, 1, window))?
         .is(WcOpcode::BIND_MW)?;
-    let wc = pair.post_b(|batch| batch.bind_mw_as(&mut mw, 2, window))?;
+    let wc = pair.b.post(|batch| batch.bind_mw_as(&mut mw, 2, window))?;
     if wc.status == WcStatus::SUCCESS {
         return fail("bound twice");
     }
-    same(pair.b.query()?.state, QpState::ERR, "state")
+    same(pair.b.qp.query()?.state, QpState::ERR, "state")
 }

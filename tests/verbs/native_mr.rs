@@ -4,12 +4,11 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use libtest_mimic::Trial;
+use support::{Result, open, same, skip, test};
 use uverbs::uapi::ioctl::{AttrFlags, IoctlAttr, IoctlHdr, RDMA_VERBS_IOCTL};
 use uverbs::uapi::{attr, method, object};
 use uverbs::{Access, Context};
 use zerocopy::IntoBytes;
-
-use crate::support::{Result, ignore, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test(
@@ -87,7 +86,7 @@ fn leaves_the_range_unset() -> Result {
     let answer = match unsafe { send(&context, (object::MR, method::mr::REG), &attributes) } {
         Ok(answer) => answer,
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {
-            return ignore("this kernel has no method MR.REG (since Linux 6.17)");
+            return skip("this kernel has no method MR.REG (since Linux 6.17)");
         }
         Err(error) => return Err(error.into()),
     };
@@ -109,7 +108,7 @@ fn leaves_the_range_unset() -> Result {
     unsafe { send(&context, (object::MR, method::mr::DESTROY), &attributes)? };
     drop(memory);
     match (length, iova) {
-        (8192, 0x7000_0000) => ignore(
+        (8192, 0x7000_0000) => skip(
             "this kernel's MR.REG sets the range of the region: the library could use it instead of the write command",
         ),
         range => same(

@@ -3,15 +3,11 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use support::{LIMIT, Pair, QKEY, Result, completion, device, fail, open, same, skip, test};
 use uverbs::{
     Access, AltPath, AsyncEvent, AsyncEventType, Caps, ConnectOptions, Errno, EventSource, Mtu,
     PostError, QpAttr, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
 };
-
-use crate::device::device;
-use crate::support::{LIMIT, Pair, Result, fail, ignore, next, open, same, test};
-
-const QKEY: u32 = 0x1122_3344;
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -37,7 +33,8 @@ fn to(state: QpState) -> QpAttr {
 fn writes(pair: &mut Pair<Rc>) -> Result {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0; 8], access)?;
-    pair.post(|batch| batch.write_inline(b"arrived!", target.remote()))?
+    pair.a
+        .post(|batch| batch.write_inline(b"arrived!", target.remote()))?
         .is(WcOpcode::RDMA_WRITE)?;
     let mut bytes = [0; 8];
     target.read_at(0, &mut bytes)?;
@@ -55,25 +52,30 @@ fn drained_and_back() -> Result {
         ..to(QpState::SQD)
     };
     if device().is_mlx5() {
-        let refused = pair.a.modify(&drain).err().and_then(|error| error.errno());
+        let refused = pair
+            .a
+            .qp
+            .modify(&drain)
+            .err()
+            .and_then(|error| error.errno());
         same(refused, Some(Errno::INVAL), "the errno")?;
         writes(&mut pair)?;
-        return ignore("the kernel's mlx5 has no way to SQD (`optab` in `__mlx5_ib_modify_qp`)");
+        return skip("the kernel's mlx5 has no way to SQD (`optab` in `__mlx5_ib_modify_qp`)");
     }
-    pair.a.modify(&drain)?;
+    pair.a.qp.modify(&drain)?;
     let expected = AsyncEvent {
         kind: AsyncEventType::SQ_DRAINED,
-        source: EventSource::Qp(pair.a.id()),
+        source: EventSource::Qp(pair.a.qp.id()),
     };
     same(events.wait_for(LIMIT)?, Some(expected), "the event")?;
-    let info = pair.a.query()?;
+    let info = pair.a.qp.query()?;
     same(
         (info.state, info.sq_draining),
         (QpState::SQD, false),
         "state",
     )?;
-    pair.a.modify(&to(QpState::RTS))?;
-    same(pair.a.query()?.state, QpState::RTS, "state afterwards")?;
+    pair.a.qp.modify(&to(QpState::RTS))?;
+    same(pair.a.qp.query()?.state, QpState::RTS, "state afterwards")?;
     writes(&mut pair)
 }
 
@@ -84,19 +86,21 @@ fn reset_makes_it_new() -> Result {
     let inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
     for round in 0..3 {
         if round == 1 {
-            pair.a.fail()?;
+            pair.a.qp.fail()?;
         } else {
-            pair.post(|batch| batch.write_inline(b"closed", inbox.remote()))?
+            pair.a
+                .post(|batch| batch.write_inline(b"closed", inbox.remote()))?
                 .failed(WcStatus::REM_ACCESS_ERR)?;
         }
-        same(pair.a.query()?.state, QpState::ERR, "state")?;
-        pair.post(|batch| batch.send_inline(b"too late"))?
+        same(pair.a.qp.query()?.state, QpState::ERR, "state")?;
+        pair.a
+            .post(|batch| batch.send_inline(b"too late"))?
             .failed(WcStatus::WR_FLUSH_ERR)?;
-        for qp in [&mut pair.a, &mut pair.b] {
+        for qp in [&mut pair.a.qp, &mut pair.b.qp] {
             qp.reset()?;
             same(qp.query()?.state, QpState::RESET, "state after the reset")?;
         }
-        let mut batch = pair.a.send();
+        let mut batch = pair.a.qp.send();
         batch.send_inline(b"too early")?.signaled(1);
         let state = QpState::RESET;
         same(
@@ -104,9 +108,9 @@ fn reset_makes_it_new() -> Result {
             Err(PostError::WrongState { state }),
             "posting",
         )?;
-        let (from, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
-        pair.a.connect(&peer)?;
-        pair.b.connect(&from)?;
+        let (from, peer) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
+        pair.a.qp.connect(&peer)?;
+        pair.b.qp.connect(&from)?;
         writes(&mut pair)?;
     }
     Ok(())
@@ -118,16 +122,16 @@ fn last_receive() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let events = pair.context.async_events()?;
     let srq = pair.pd.srq(15).create()?;
-    let qp = pair.pd.qp(&pair.b_cq).srq(&srq);
+    let qp = pair.pd.qp(&pair.b.cq).srq(&srq);
     let mut b = qp.create::<Rc>()?;
-    pair.a.reset()?;
-    let (from, peer) = (pair.a.endpoint()?, b.endpoint()?);
-    pair.a.connect(&peer)?;
+    pair.a.qp.reset()?;
+    let (from, peer) = (pair.a.qp.endpoint()?, b.endpoint()?);
+    pair.a.qp.connect(&peer)?;
     b.connect(&from)?;
     writes(&mut pair)?;
     b.fail()?;
     let Some(event) = events.wait_for(Duration::from_secs(2))? else {
-        return ignore("this kernel's driver does not tell the last receive of a failed QP");
+        return skip("this kernel's driver does not tell the last receive of a failed QP");
     };
     let expected = AsyncEvent {
         kind: AsyncEventType::QP_LAST_WQE_REACHED,
@@ -146,7 +150,7 @@ fn holds_what_it_says() -> Result {
         max_recv_sge: 3,
         max_inline_data: 100,
     };
-    let mut qp = pair.pd.create_qp::<Uc>(&pair.a_cq, asked)?;
+    let mut qp = pair.pd.create_qp::<Uc>(&pair.a.cq, asked)?;
     let caps = qp.caps();
     for caps in [caps, qp.query()?.caps] {
         let enough = caps.max_send_wr >= asked.max_send_wr
@@ -175,11 +179,11 @@ fn holds_what_it_says() -> Result {
 /// Catches an alternate path that is taken, though nothing would ever migrate to it. An adapter has path migration.
 fn no_alternate_path_on_roce() -> Result {
     if device().is_mlx5() {
-        return ignore("an adapter takes an alternate path; what it does with it is its matter");
+        return skip("an adapter takes an alternate path; what it does with it is its matter");
     }
     let mut pair = Pair::<Rc>::new()?;
-    let path = pair.a.query()?.path;
-    let Err(error) = pair.a.modify(&QpAttr {
+    let path = pair.a.qp.query()?.path;
+    let Err(error) = pair.a.qp.modify(&QpAttr {
         alt_path: Some(AltPath {
             path,
             pkey_index: 0,
@@ -201,25 +205,26 @@ fn messages_of_many_packets() -> Result {
         path_mtu: Some(Mtu::MTU_256),
         ..ConnectOptions::default()
     };
-    for qp in [&mut pair.a, &mut pair.b] {
+    for qp in [&mut pair.a.qp, &mut pair.b.qp] {
         qp.reset()?;
     }
-    let (from, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
-    pair.a.connect_with(&peer, &options)?;
-    pair.b.connect_with(&from, &options)?;
-    same(pair.a.query()?.path_mtu, Mtu::MTU_256, "the path's MTU")?;
+    let (from, peer) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
+    pair.a.qp.connect_with(&peer, &options)?;
+    pair.b.qp.connect_with(&from, &options)?;
+    same(pair.a.qp.query()?.path_mtu, Mtu::MTU_256, "the path's MTU")?;
     let text: Vec<u8> = (0..5001u32).map(|at| (at % 251) as u8).collect();
     let source = pair.pd.register(text.clone(), Access::LOCAL_WRITE)?;
     let inbox = pair.pd.register(vec![0u8; 6000], Access::LOCAL_WRITE)?;
-    let mut recv = pair.b.recv();
+    let mut recv = pair.b.qp.recv();
     // SAFETY: the inbox is looked at by copying, after the completion.
     unsafe { recv.post(1, inbox.slice(..)?)? };
     recv.ring()?;
     let from = source.slice(..)?;
     // SAFETY: nobody writes to the source.
-    pair.post(|batch| unsafe { batch.send(from) })?
+    pair.a
+        .post(|batch| unsafe { batch.send(from) })?
         .is(WcOpcode::SEND)?;
-    let received = next(&mut pair.b_cq)?;
+    let received = completion(&mut pair.b.cq)?;
     received.is(WcOpcode::RECV)?;
     same(received.byte_len, 5001, "bytes received")?;
     let mut bytes = vec![0; 5001];
@@ -232,22 +237,22 @@ fn too_many_reads_are_refused() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let device = pair.context.query_device()?;
     let Ok(beyond) = u8::try_from(device.max_qp_rd_atom + 1) else {
-        return ignore("the device takes as many as can be asked for");
+        return skip("the device takes as many as can be asked for");
     };
-    let (from, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
-    same(pair.a.endpoint()?.psn, from.psn, "the PSN until then")?;
+    let (from, peer) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
+    same(pair.a.qp.endpoint()?.psn, from.psn, "the PSN until then")?;
     // rxe looks at the number of this side only, not at `max_dest_rd_atomic`.
     let options = ConnectOptions {
         max_rd_atomic: beyond,
         ..ConnectOptions::default()
     };
-    pair.a.reset()?;
-    let refused = pair.a.connect_with(&peer, &options).err();
+    pair.a.qp.reset()?;
+    let refused = pair.a.qp.connect_with(&peer, &options).err();
     let errno = refused.and_then(|error| error.errno());
     same(errno, Some(Errno::INVAL), "the errno")?;
-    pair.a.reset()?;
-    pair.b.reset()?;
-    let (again, peer) = (pair.a.endpoint()?, pair.b.endpoint()?);
+    pair.a.qp.reset()?;
+    pair.b.qp.reset()?;
+    let (again, peer) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
     // Packets of an attempt that is over must not count in the next: they have to be behind it.
     let ahead = again.psn.wrapping_sub(from.psn) & 0xff_ffff;
     same(
@@ -255,8 +260,8 @@ fn too_many_reads_are_refused() -> Result {
         true,
         &format!("a PSN that is {ahead:#x} ahead after a reset"),
     )?;
-    pair.a.connect(&peer)?;
-    pair.b.connect(&again)?;
+    pair.a.qp.connect(&peer)?;
+    pair.b.qp.connect(&again)?;
     writes(&mut pair)
 }
 
@@ -283,14 +288,14 @@ fn a_datagram_that_fails() -> Result {
     batch.ring()?;
     // rxe may tell the request that failed as flushed, like those behind it; that of 6.1 has one answer for a key that it
     // does not find and for everything else that goes wrong with a packet.
-    let first = next(&mut cq)?;
+    let first = completion(&mut cq)?;
     let known = [
         WcStatus::LOC_PROT_ERR,
         WcStatus::LOC_QP_OP_ERR,
         WcStatus::WR_FLUSH_ERR,
     ];
     same(known.contains(&first.status), true, &format!("{first:?}"))?;
-    let second = next(&mut cq)?;
+    let second = completion(&mut cq)?;
     second.failed(WcStatus::WR_FLUSH_ERR)?;
     same((first.wr_id, second.wr_id), (1, 2), "the requests")?;
     match qp.query()?.state {
@@ -314,7 +319,7 @@ fn a_datagram_that_fails() -> Result {
         .send_inline_to(ah.to(qpn, qkey), b"again")?
         .signaled(4);
     batch.ring()?;
-    let mut ids = [next(&mut cq)?, next(&mut cq)?].map(|wc| (wc.wr_id, wc.status));
+    let mut ids = [completion(&mut cq)?, completion(&mut cq)?].map(|wc| (wc.wr_id, wc.status));
     ids.sort_by_key(|&(id, _)| id);
     let expected = [(3, WcStatus::SUCCESS), (4, WcStatus::SUCCESS)];
     same(ids, expected, "the completions")

@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use serde_json::json;
+use support::{Control, Result, Setup, device, fail, open, same, skip, test};
 use uverbs::{Access, Counting, GuardPages, Rc};
-
-use crate::device::device;
-use crate::hca::Control;
-use crate::support::{Result, caps, fail, ignore, open, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -32,7 +29,7 @@ fn fail_next(command: &str) -> Result {
 /// Catches memory that is handed back, or freed, while the adapter still has the key to it.
 fn a_region_stays() -> Result {
     if device().is_rxe() {
-        return ignore("rxe cannot be told to refuse");
+        return skip("rxe cannot be told to refuse");
     }
     let pd = open()?.alloc_pd()?;
     let mr = pd.register(vec![7u8; 64], Access::LOCAL_WRITE)?;
@@ -52,7 +49,7 @@ fn a_region_stays() -> Result {
 /// Catches rings that go back to their allocator while the adapter still writes to them, that never go back, or go twice.
 fn rings_stay() -> Result {
     if device().is_rxe() {
-        return ignore("rxe cannot be told to refuse");
+        return skip("rxe cannot be told to refuse");
     }
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -62,7 +59,7 @@ fn rings_stay() -> Result {
     let freed = || counting.counts().values().map(|count| count.freed).sum();
     let cq = context.cq(15).domain(&domain).create()?;
     let srq = domain.srq(15).create()?;
-    let qp = domain.create_qp::<Rc>(&cq, caps())?;
+    let qp = domain.create_qp::<Rc>(&cq, Setup::default().caps)?;
     qp.destroy()?;
     same::<u64>(freed(), 2, "buffers of the queue pair")?;
     fail_next("DESTROY_CQ")?;

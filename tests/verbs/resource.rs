@@ -5,10 +5,8 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
+use support::{Pair, Result, device, fail, same, skip, test};
 use uverbs::{Access, QpState, QpType, Rc, ResourceOwner};
-
-use crate::device::device;
-use crate::support::{Pair, Result, Stop, fail, ignore, same, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -23,7 +21,7 @@ fn own_objects() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let mr = pair.pd.register(vec![0u8; 12345], Access::REMOTE_READ)?;
     let srq = pair.pd.srq(7).create()?;
-    let b = pair.pd.qp(&pair.b_cq).srq(&srq).create::<Rc>()?;
+    let b = pair.pd.qp(&pair.b.cq).srq(&srq).create::<Rc>()?;
     let device = pair.context.device().clone();
     let resources = device.resources()?;
     // The kernel names the thread that made an object.
@@ -39,13 +37,12 @@ fn own_objects() -> Result {
     let Some(context) = own.find(|context| Some(context.ctxn) == pd.ctxn) else {
         return fail(format!("the context of {pd:?} is not among {contexts:?}"));
     };
-    // Three QPs, an SRQ and an MR.
-    same(pd.users, 5, "the PD's users")?;
+    // Three QPs, an SRQ, the region and one of each side.
+    same(pd.users, 7, "the PD's users")?;
     let mrs = resources.mrs()?;
-    let Some(found) = mrs.iter().find(|mr| mr.owner == me) else {
+    let Some(found) = mrs.iter().find(|mr| (&mr.owner, mr.length) == (&me, 12345)) else {
         return fail(format!("the MR is not among {mrs:?}"));
     };
-    same(found.length, 12345, "the MR's length")?;
     same(found.pdn, Some(pd.pdn), "the MR's PD")?;
     // The guest runs tests as an administrator.
     same(found.lkey, Some(mr.lkey().0), "the MR's local key")?;
@@ -56,7 +53,7 @@ fn own_objects() -> Result {
         .map(|cq| (cq.cqe, cq.users, cq.ctxn))
         .collect();
     sizes.sort_unstable();
-    let capacity = pair.a_cq.capacity();
+    let capacity = pair.a.cq.capacity();
     // A QP counts for its sends and for its receives.
     let expected = [
         (capacity, 2, Some(context.ctxn)),
@@ -64,30 +61,30 @@ fn own_objects() -> Result {
     ];
     same(&sizes[..], &expected[..], "the CQs")?;
     let qps = resources.qps()?;
-    let Some(a) = qps.iter().find(|qp| qp.lqpn == pair.a.qpn()) else {
-        return fail(format!("QP {:#x} is not among {qps:?}", pair.a.qpn()));
+    let Some(a) = qps.iter().find(|qp| qp.lqpn == pair.a.qp.qpn()) else {
+        return fail(format!("QP {:#x} is not among {qps:?}", pair.a.qp.qpn()));
     };
-    let info = pair.a.query()?;
+    let info = pair.a.qp.query()?;
     same(&a.owner, &me, "the QP's owner")?;
     same(
         (a.transport, a.state),
         (QpType::RC, QpState::RTS),
         "type and state",
     )?;
-    same(a.rqpn, Some(pair.b.qpn()), "the peer")?;
+    same(a.rqpn, Some(pair.b.qp.qpn()), "the peer")?;
     same(a.rq_psn, Some(info.rq_psn), "the PSN to receive")?;
     same(a.sq_psn, Some(info.sq_psn), "the PSN to send")?;
     same(a.pdn, Some(pd.pdn), "the QP's PD")?;
-    pair.a.fail()?;
+    pair.a.qp.fail()?;
     let state = |qpn| {
         let qps = resources.qps()?;
         let found = qps.into_iter().find(|qp| qp.lqpn == qpn);
         Ok::<_, uverbs::Error>(found.map(|qp| qp.state))
     };
-    same(state(pair.a.qpn())?, Some(QpState::ERR), "the state")?;
+    same(state(pair.a.qp.qpn())?, Some(QpState::ERR), "the state")?;
     let srqs = resources.srqs()?;
     let Some(found) = srqs.iter().find(|srq| srq.owner == me) else {
-        return ignore(format!("this kernel does not tell SRQs: {srqs:?}"));
+        return skip(format!("this kernel does not tell SRQs: {srqs:?}"));
     };
     same(&found.qps[..], &[b.qpn()..=b.qpn()][..], "the SRQ's QPs")?;
     same(found.pdn, Some(pd.pdn), "the SRQ's PD")?;
@@ -119,13 +116,13 @@ fn objects(command: &mut Command) -> Result<Vec<serde_json::Map<String, Value>>>
 /// Catches objects that are left out, told twice or told with other values than the kernel's own tool has for them.
 fn as_iproute2_tells() -> Result {
     let Some(program) = option_env!("CARGO_BIN_EXE_uverbs") else {
-        return ignore("built without the command line (feature `cli`)");
+        return skip("built without the command line (feature `cli`)");
     };
     let pair = Pair::<Rc>::new()?;
     let _mr = pair.pd.register(vec![0u8; 100], Access::REMOTE_READ)?;
     let srq = pair.pd.srq(7).create()?;
     let _more: Vec<_> = (0..3)
-        .map(|_| pair.pd.qp(&pair.b_cq).srq(&srq).create::<Rc>())
+        .map(|_| pair.pd.qp(&pair.b.cq).srq(&srq).create::<Rc>())
         .collect::<uverbs::Result<_>>()?;
     for (kind, key) in [
         ("pd", "pdn"),
@@ -185,12 +182,10 @@ fn as_iproute2_tells() -> Result {
 
 /// Catches the kernel's own queue pair being told as a process's, or with a transport that makes no sense.
 fn the_kernels_objects() -> Result {
-    let resources = uverbs::find(device().name())
-        .map_err(Stop::from)?
-        .resources()?;
+    let resources = uverbs::find(device().name())?.resources()?;
     let qps = resources.qps()?;
     let Some(gsi) = qps.iter().find(|qp| qp.lqpn == 1) else {
-        return ignore(format!("this kernel has no GSI QP on rxe: {qps:?}"));
+        return skip(format!("this kernel has no GSI QP on rxe: {qps:?}"));
     };
     same(gsi.transport, QpType(1), "the transport")?;
     same(gsi.owner.pid(), None, "the process")?;

@@ -1,0 +1,203 @@
+//! The device or its network goes away while it is in use.
+//!
+//! Up to Linux 7.2, rxe has no way to take a device from its users (`disassociate_ucontext`): the kernel makes whoever
+//! removes it wait until the last user has closed it, and it works until then. So what is tested is that users can go on
+//! and go away, and that the removal comes to its end. From 7.3 on the device goes at once, and users get errors.
+
+use std::process::{Child, Command, Stdio};
+
+use libtest_mimic::Trial;
+use support::{
+    OwnDevice, Pair, Result, Setup, completion, kernel, only_on_rxe, role, run, same, says, talk,
+    test, until,
+};
+use uverbs::{
+    AsyncEventType, AsyncEvents, CompletionChannel, ConnectOptions, Context, Errno, PostError,
+    QpState, Rc, WcStatus,
+};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test(
+            "removal::the_device_is_removed_in_use",
+            the_device_is_removed_in_use,
+        ),
+        test(
+            "removal::the_network_goes_down_and_comes_back",
+            the_network_goes_down_and_comes_back,
+        ),
+        test("removal::the_address_goes_away", the_address_goes_away),
+    ]
+}
+
+/// Starts to remove a device.
+fn start_removal(device: &OwnDevice) -> Result<Child> {
+    Ok(Command::new("rdma")
+        .args(["link", "del", &device.name])
+        .stdin(Stdio::null())
+        .spawn()?)
+}
+
+/// Whether the kernel takes soft-RoCE's devices from their users.
+fn takes_devices() -> bool {
+    kernel() >= (7, 3)
+}
+
+/// Waits until a removal is done, which must be well.
+fn ends_well(mut removal: Child) -> Result {
+    role::await_end(&mut removal)?;
+    same(
+        removal.wait()?.success(),
+        true,
+        "whether the removal succeeded",
+    )
+}
+
+/// Catches a call or a drop that hangs while the device is going, and a descriptor that stays open and blocks the removal.
+fn the_device_is_removed_in_use() -> Result {
+    only_on_rxe("here soft-RoCE's device or its network interface goes")?;
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let channel = context.create_channel()?;
+    let mut pair = Pair::<Rc>::on(&context, &Setup::default())?;
+    let events = context.async_events()?;
+    let mut removal = start_removal(&device)?;
+    // Removal has begun when the device cannot be opened any more.
+    let open = || uverbs::open(&device.name).map(drop).err();
+    let error = until("the removal", || Ok(open()))?;
+    println!("opening a device that is going: {error}");
+    if error.is_unsupported() {
+        // Nothing is missing in this library or the kernel.
+        says(&error, &["it is being removed"])?;
+    }
+    if takes_devices() {
+        ends_well(removal)?;
+        is_gone(&context, &channel, &mut pair, &events)?;
+        drop((pair, events, channel, context));
+    } else {
+        // What is open goes on, or fails with an error that says so. Nothing waits.
+        match talk::writes(&mut pair) {
+            Ok(()) => {}
+            Err(error) => println!("while the device goes: {error}"),
+        }
+        while events.try_next()?.is_some() {}
+        same(channel.try_next()?, None, "an event")?;
+        drop((pair, events, channel));
+        same(
+            removal.try_wait()?,
+            None,
+            "the removal's end, with a context open",
+        )?;
+        drop(context);
+        ends_well(removal)?;
+    }
+    let error = open().ok_or("the device is still there")?;
+    same(error.io_kind(), std::io::ErrorKind::NotFound, "the kind")
+}
+
+/// Fails unless whatever needs the device says that it is gone, and the event of it has come.
+fn is_gone(
+    context: &Context,
+    channel: &CompletionChannel,
+    pair: &mut Pair<Rc>,
+    events: &AsyncEvents,
+) -> Result {
+    let mut fatal = false;
+    let last = loop {
+        match events.try_next() {
+            Ok(Some(event)) => fatal |= event.kind == AsyncEventType::DEVICE_FATAL,
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    same(fatal, true, "whether the event came")?;
+    let mut batch = pair.a.qp.send();
+    batch.write_inline(b"to nobody", pair.b.mr.remote())?;
+    match batch.ring() {
+        Err(PostError::Doorbell(Errno::IO)) => {}
+        other => return Err(format!("a doorbell without a device: {other:?}").into()),
+    }
+    let errors = [
+        ("events", last),
+        ("a channel", channel.try_next().err()),
+        ("a query", context.query_device().err()),
+        ("a PD", context.alloc_pd().err()),
+        ("a state", pair.a.qp.query().err()),
+    ];
+    for (what, error) in errors {
+        match error {
+            Some(error) if error.is_device_gone() => {}
+            // Events that are all read may also just stop.
+            None if what == "events" => {}
+            other => return Err(format!("{what} without a device: {other:?}").into()),
+        }
+    }
+    Ok(())
+}
+
+/// Catches a request that never completes while the network is down, and a queue pair that is of no use afterwards.
+fn the_network_goes_down_and_comes_back() -> Result {
+    only_on_rxe("here soft-RoCE's device or its network interface goes")?;
+    let device = OwnDevice::new()?;
+    let options = ConnectOptions {
+        timeout: 12,
+        retry_cnt: 2,
+        ..ConnectOptions::default()
+    };
+    let setup = Setup {
+        options,
+        ..Setup::default()
+    };
+    let mut pair = Pair::<Rc>::on(&device.open()?, &setup)?;
+    talk::sends(&mut pair)?;
+    run(&format!("ip link set {} down", device.netdev))?;
+    let mut batch = pair.a.qp.send();
+    batch
+        .write_inline(b"into the void", pair.b.mr.remote())?
+        .signaled(1);
+    batch.ring()?;
+    // The kernel may find its way within itself, run out of retries, or fail what it could not send: with an operation
+    // error on 6.1, flushed later.
+    let wc = completion(&mut pair.a.cq)?;
+    let known = [
+        WcStatus::SUCCESS,
+        WcStatus::RETRY_EXC_ERR,
+        WcStatus::WR_FLUSH_ERR,
+        WcStatus::LOC_QP_OP_ERR,
+    ];
+    if !known.contains(&wc.status) {
+        return Err(format!("with the network down: {wc:?}").into());
+    }
+    run(&format!("ip link set {} up", device.netdev))?;
+    until("the port", || {
+        Ok((pair.context.query_port(1)?.state == uverbs::PortState::Active).then_some(()))
+    })?;
+    for side in [&mut pair.a, &mut pair.b] {
+        side.qp.reset()?;
+        same(side.qp.query()?.state, QpState::RESET, "the state")?;
+    }
+    pair.connect(&setup.options)?;
+    talk::sends(&mut pair)
+}
+
+/// Catches an error without words if the port has lost the address that peers know.
+fn the_address_goes_away() -> Result {
+    only_on_rxe("here soft-RoCE's device or its network interface goes")?;
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let pair = Pair::<Rc>::unconnected(&context, &Setup::default())?;
+    let before = pair.a.qp.endpoint()?;
+    run(&format!("ip addr flush dev {}", device.netdev))?;
+    until("the GID to go", || {
+        let gone = context
+            .gid_table()?
+            .iter()
+            .all(|entry| Some(entry.gid) != before.gid);
+        Ok(gone.then_some(()))
+    })?;
+    match pair.a.qp.endpoint() {
+        // Some kernels keep the link-local address or the default GID.
+        Ok(endpoint) => same(endpoint.gid == before.gid, false, "the GID has gone"),
+        Err(error) => says(&error, &["no address"]),
+    }
+}

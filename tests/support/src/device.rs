@@ -1,0 +1,178 @@
+//! The device under test, and what tests must know of its ways: soft-RoCE, or the adapter of `cargo vm test --hca`.
+//!
+//! A test says what verbs do; where devices differ by right, it asks here, so that each difference is told in one place.
+
+use uverbs::{AddressVector, Context, DeviceCapFlags, Purpose, ResourceType};
+
+use crate::{Result, fail};
+
+/// A device under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// Soft-RoCE.
+    Rxe,
+    /// The software ConnectX under the kernel's mlx5 driver, with Ethernet or InfiniBand ports.
+    Mlx5 {
+        /// Whether its ports are Ethernet ones.
+        roce: bool,
+    },
+}
+
+/// The device under test, which is the guest's. `VM_HCA` tells of an adapter, as `connectx=2,roce`.
+pub fn device() -> Device {
+    match std::env::var("VM_HCA") {
+        Ok(hca) => Device::Mlx5 {
+            roce: hca.split(',').any(|word| word == "roce"),
+        },
+        Err(_) => Device::Rxe,
+    }
+}
+
+impl Device {
+    /// Whether it is soft-RoCE.
+    pub fn is_rxe(self) -> bool {
+        self == Self::Rxe
+    }
+
+    /// Whether it is an adapter.
+    pub fn is_mlx5(self) -> bool {
+        !self.is_rxe()
+    }
+
+    /// The name of the guest's first device.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe0",
+            Self::Mlx5 { .. } => "mlx5_0",
+        }
+    }
+
+    /// Whether peers are named by GIDs. On InfiniBand they are named by LIDs, and datagrams come without a network header.
+    pub fn has_gids(self) -> bool {
+        self != Self::Mlx5 { roce: false }
+    }
+
+    /// The ring of a completion queue.
+    pub fn cq_ring(self) -> ResourceType {
+        match self {
+            Self::Rxe => ResourceType::RXE_CQ,
+            Self::Mlx5 { .. } => ResourceType::MLX5_CQ,
+        }
+    }
+
+    /// The ring of a shared receive queue.
+    pub fn srq_ring(self) -> ResourceType {
+        match self {
+            Self::Rxe => ResourceType::RXE_SRQ,
+            Self::Mlx5 { .. } => ResourceType::MLX5_SRQ,
+        }
+    }
+
+    /// What an allocator is asked for when a completion queue is created, in this order.
+    pub fn cq_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_CQ],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_CQ, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// What an allocator is asked for when a queue pair with receives of its own is created, in this order.
+    pub fn qp_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SEND, ResourceType::RXE_RECV],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// What an allocator is asked for when a queue pair that receives from a shared queue is created, in this order.
+    pub fn qp_buffers_with_srq(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SEND],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// What an allocator is asked for when a shared receive queue is created, in this order.
+    pub fn srq_buffers(self) -> &'static [ResourceType] {
+        match self {
+            Self::Rxe => &[ResourceType::RXE_SRQ],
+            Self::Mlx5 { .. } => &[ResourceType::MLX5_SRQ, ResourceType::MLX5_DBR],
+        }
+    }
+
+    /// Whether its driver gives a shared receive queue another size: mlx5's kernel driver has no such command.
+    pub fn resizes_srqs(self) -> bool {
+        self.is_rxe()
+    }
+
+    /// What the allocator's buffers are for: soft-RoCE maps the kernel's rings over them, hardware uses them as they are.
+    pub fn purpose(self) -> Purpose {
+        match self {
+            Self::Rxe => Purpose::Place,
+            Self::Mlx5 { .. } => Purpose::Memory,
+        }
+    }
+
+    /// Completions beyond its capacity that a completion queue still takes before it overflows: hardware uses the entry
+    /// that the capacity leaves free.
+    pub fn spare_completions(self) -> u64 {
+        match self {
+            Self::Rxe => 0,
+            Self::Mlx5 { .. } => 1,
+        }
+    }
+}
+
+/// Opens the device under test: by its name, since an adapter's function that was away and came back is the last in the list.
+///
+/// # Errors
+/// If there is none, or it cannot be opened.
+pub fn open() -> Result<Context> {
+    Ok(uverbs::open(device().name())?)
+}
+
+/// Whether the device has all of these capabilities.
+///
+/// # Errors
+/// If it cannot be asked.
+pub fn has(context: &Context, capability: DeviceCapFlags) -> Result<bool> {
+    Ok(context.query_device()?.capabilities.contains(capability))
+}
+
+/// The version of the running kernel, as (7, 2).
+pub fn kernel() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Has the kernel's driver make what it makes late, so that its own objects do not look like ones that a test left behind:
+/// mlx5 has a completion queue of its own from the first registration on.
+///
+/// # Errors
+/// If nothing can be registered.
+pub fn settle(name: &str) -> Result {
+    if device().is_rxe() {
+        return Ok(());
+    }
+    let pd = uverbs::open(name)?.alloc_pd()?;
+    pd.register(vec![0u8; 64], uverbs::Access::LOCAL_WRITE)?;
+    Ok(())
+}
+
+/// The device's path to itself.
+///
+/// # Errors
+/// If its port has no GID where one is needed, or cannot be asked.
+pub fn own_path(context: &Context) -> Result<AddressVector> {
+    if let Some((index, gid)) = context.best_gid(1)? {
+        return Ok(AddressVector::global(1, index, gid));
+    }
+    if device().has_gids() {
+        return fail("the port has no GID");
+    }
+    Ok(AddressVector::local(1, context.query_port(1)?.lid))
+}

@@ -1,0 +1,68 @@
+//! Tests, and the programs that they make up.
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use crate::device::settle;
+use crate::outcome::Skip;
+use crate::{Hca, Objects, Result, device};
+
+/// A test with its name. Outside the guest it is ignored: only there may a test make and break devices.
+pub fn test(name: impl Into<String>, run: impl FnOnce() -> Result + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || match in_guest() {
+        true => verdict(run()),
+        false => Ok(Completion::ignored_with(
+            "needs an RDMA device: run `cargo vm test`",
+        )),
+    })
+}
+
+/// A test behind which the kernel must have as many objects as before it.
+pub fn test_without_leaks(
+    name: impl Into<String>,
+    run: impl FnOnce() -> Result + Send + 'static,
+) -> Trial {
+    test(name, move || {
+        settle(device().name())?;
+        let before = Objects::of_all_devices()?;
+        run()?;
+        before.await_back()
+    })
+}
+
+/// A test of the adapter made of software. Where there is none it is ignored.
+pub fn test_on_adapter(
+    name: impl Into<String>,
+    run: impl FnOnce(Hca) -> Result + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, move || match Hca::of_guest() {
+        Some(hca) => verdict(run(hca)),
+        None => Ok(Completion::ignored_with(
+            "no adapter here: run `cargo vm test --hca connectx`",
+        )),
+    })
+}
+
+/// Runs the tests that the command line chooses, one at a time: they share the guest's devices, and count what is on them.
+pub fn run_all(modules: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let tests = modules.into_iter().flatten().collect();
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+/// Whether this is a guest of `cargo vm`.
+fn in_guest() -> bool {
+    std::env::var_os("VM_GUEST").is_some()
+}
+
+fn verdict(result: Result) -> std::result::Result<Completion, Failed> {
+    match result {
+        Ok(()) => Ok(Completion::Completed),
+        Err(error) => match error.downcast_ref::<Skip>() {
+            Some(Skip(reason)) => Ok(Completion::ignored_with(reason)),
+            None => Err(error.into()),
+        },
+    }
+}

@@ -1,0 +1,46 @@
+//! What the integration tests share: how a test is declared and ends, the device that it runs on, and queue pairs to try
+//! things with.
+//!
+//! * [`outcome`], [`harness`]: results, tests, test programs. [`check`], [`wait`]: what tests say of values and of time.
+//! * [`device`], [`own_device`], [`hca`], [`control`]: the device under test. Where devices differ by right, a test asks
+//!   [`device::Device`], so that each difference is told in one place.
+//! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`completion`]: completions as values.
+//! * [`objects`], [`trace`]: what the kernel counts, and what it is asked.
+//! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
+//! * [`bytes`], [`random`]: payloads, and numbers that a seed repeats.
+
+pub mod bytes;
+pub mod check;
+pub mod completion;
+pub mod control;
+pub mod device;
+pub mod exchange;
+pub mod harness;
+pub mod hca;
+pub mod objects;
+pub mod outcome;
+pub mod own_device;
+pub mod pair;
+pub mod peers;
+pub mod pingpong;
+pub mod program;
+pub mod random;
+pub mod role;
+pub mod talk;
+pub mod trace;
+pub mod wait;
+
+pub use bytes::pattern;
+pub use check::{same, says};
+pub use completion::{Wc, completion, completions, nothing};
+pub use control::Control;
+pub use device::{Device, device, has, kernel, open, own_path};
+pub use exchange::Exchange;
+pub use harness::{run_all, test, test_on_adapter, test_without_leaks};
+pub use hca::Hca;
+pub use objects::Objects;
+pub use outcome::{Result, fail, only_on_rxe, skip};
+pub use own_device::OwnDevice;
+pub use pair::{ALL, Pair, QKEY, Setup, Side};
+pub use program::run;
+pub use wait::{LIMIT, QUIET, until};

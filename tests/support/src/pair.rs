@@ -1,0 +1,263 @@
+//! Two queue pairs on one device, connected to each other, each with a completion queue and memory.
+
+use std::ops::Range;
+use std::result::Result as Either;
+
+use uverbs::{
+    Access, Batch, Caps, ConnectOptions, Connected, Context, Cq, Mr, Pd, PostError, Posted, Qp,
+    QpBuilder, StaticTransport, Transport, Ud,
+};
+
+use crate::{Result, Wc, completion, open};
+
+/// What peers may do to the memory of a pair: all that every kernel has.
+pub const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+/// The key of datagrams.
+pub const QKEY: u32 = 0x1122_3344;
+
+/// What a pair is to have.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Of each queue pair. Usually there is room for every request of a test whose completions are taken late, since hardware
+    /// has its place in the ring back only then.
+    pub caps: Caps,
+    /// With what the two are connected or activated.
+    pub options: ConnectOptions,
+    /// Entries of each completion queue.
+    pub cqe: u32,
+    /// Bytes of each memory region.
+    pub length: usize,
+    /// Whether every send completes.
+    pub signal_all: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            caps: Caps {
+                max_send_wr: 128,
+                ..Caps::default()
+            },
+            options: ConnectOptions::default(),
+            cqe: 256,
+            length: 8192,
+            signal_all: false,
+        }
+    }
+}
+
+impl Setup {
+    /// The usual pair, with queue pairs of other capacities.
+    pub fn with_caps(caps: Caps) -> Self {
+        Self {
+            caps,
+            ..Self::default()
+        }
+    }
+
+    /// The usual pair, whose queue pairs give their peers this access.
+    pub fn with_access(access: Access) -> Self {
+        Self {
+            options: ConnectOptions {
+                access,
+                ..ConnectOptions::default()
+            },
+            ..Self::default()
+        }
+    }
+}
+
+/// One of the two queue pairs. The queue pair is declared first: it goes before what it may still work on, which is
+/// what makes it sound to post slices of `mr` to `qp`, whatever a failing test leaves behind.
+#[derive(Debug)]
+pub struct Side<T: Transport> {
+    /// The queue pair.
+    pub qp: Qp<T>,
+    /// Where its requests complete.
+    pub cq: Cq,
+    /// Memory that its peer may do everything with.
+    pub mr: Mr<Vec<u8>>,
+}
+
+/// Two connected queue pairs in one protection domain.
+///
+/// Tests declare a pair before regions of their own that they post: what is declared last is dropped first, so a region
+/// whose test failed halfway is deregistered while requests may still name it. Deregistering ends the device's access before
+/// the memory is freed, so that is sound.
+#[derive(Debug)]
+#[expect(
+    missing_docs,
+    reason = "the sides are alike, and the others are their types"
+)]
+pub struct Pair<T: Transport> {
+    pub a: Side<T>,
+    pub b: Side<T>,
+    pub pd: Pd,
+    pub context: Context,
+}
+
+impl<T: Transport> Side<T> {
+    /// A queue pair made by `create`, in the state RESET, that reports to a completion queue of choice.
+    ///
+    /// # Errors
+    /// If something cannot be made.
+    pub fn new(
+        pd: &Pd,
+        cq: Cq,
+        setup: &Setup,
+        create: impl FnOnce(QpBuilder<'_>) -> uverbs::Result<Qp<T>>,
+    ) -> Result<Self> {
+        let builder = pd.qp(&cq).caps(setup.caps).signal_all(setup.signal_all);
+        Ok(Self {
+            qp: create(builder)?,
+            mr: pd.register(vec![0; setup.length], ALL)?,
+            cq,
+        })
+    }
+
+    /// Bytes of its memory.
+    ///
+    /// # Errors
+    /// If it has fewer.
+    pub fn bytes(&self, offset: usize, length: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.mr.read_at(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Posts one receive into a part of its memory.
+    ///
+    /// # Errors
+    /// If it does not fit.
+    pub fn post_recv(&mut self, wr_id: u64, range: Range<u64>) -> Result {
+        let slice = self.mr.slice(range)?;
+        let mut batch = self.qp.recv();
+        // SAFETY: the memory outlives the queue pair, and tests look at it by copying after the completion only.
+        unsafe { batch.post(wr_id, slice)? };
+        batch.ring()?;
+        Ok(())
+    }
+
+    /// Posts one signaled request and gives its completion.
+    ///
+    /// # Errors
+    /// If it cannot be posted, or does not complete.
+    pub fn post(
+        &mut self,
+        add: impl for<'b> FnOnce(&'b mut Batch<'_, T>) -> Either<Posted<'b>, PostError>,
+    ) -> Result<Wc> {
+        let mut batch = self.qp.send();
+        add(&mut batch)?.signaled(7);
+        batch.ring()?;
+        completion(&mut self.cq)
+    }
+}
+
+impl<T: Transport> Pair<T> {
+    /// Two queue pairs in the state RESET, made by `create`.
+    ///
+    /// # Errors
+    /// If something cannot be made.
+    pub fn create(
+        context: &Context,
+        setup: &Setup,
+        create: impl Fn(QpBuilder<'_>) -> uverbs::Result<Qp<T>>,
+    ) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let side = || Side::new(&pd, context.create_cq(setup.cqe)?, setup, &create);
+        Ok(Self {
+            a: side()?,
+            b: side()?,
+            pd,
+            context: context.clone(),
+        })
+    }
+}
+
+impl<T: StaticTransport> Pair<T> {
+    /// Two queue pairs in the state RESET.
+    ///
+    /// # Errors
+    /// If something cannot be made.
+    pub fn unconnected(context: &Context, setup: &Setup) -> Result<Self> {
+        Self::create(context, setup, |qp| qp.create())
+    }
+}
+
+impl<T: Connected> Pair<T> {
+    /// Connects the two, from whatever state.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn connect(&mut self, options: &ConnectOptions) -> Result {
+        let (a, b) = (
+            self.a.qp.endpoint_with(options)?,
+            self.b.qp.endpoint_with(options)?,
+        );
+        self.a.qp.connect_with(&b, options)?;
+        self.b.qp.connect_with(&a, options)?;
+        Ok(())
+    }
+}
+
+impl<T: Connected + StaticTransport> Pair<T> {
+    /// The usual connected pair on the device under test.
+    ///
+    /// # Errors
+    /// If something cannot be made.
+    pub fn new() -> Result<Self> {
+        Self::with(&Setup::default())
+    }
+
+    /// A connected pair on the device under test.
+    ///
+    /// # Errors
+    /// If something cannot be made.
+    pub fn with(setup: &Setup) -> Result<Self> {
+        Self::on(&open()?, setup)
+    }
+
+    /// A connected pair in this context.
+    ///
+    /// # Errors
+    /// If something cannot be made.
+    pub fn on(context: &Context, setup: &Setup) -> Result<Self> {
+        let mut pair = Self::unconnected(context, setup)?;
+        pair.connect(&setup.options)?;
+        Ok(pair)
+    }
+
+    /// A connected pair whose sides report to these completion queues, in their context.
+    ///
+    /// # Errors
+    /// If something cannot be made.
+    pub fn reporting_to(a: Cq, b: Cq, setup: &Setup) -> Result<Self> {
+        let context = a.context().clone();
+        let pd = context.alloc_pd()?;
+        let mut pair = Self {
+            a: Side::new(&pd, a, setup, |qp| qp.create())?,
+            b: Side::new(&pd, b, setup, |qp| qp.create())?,
+            pd,
+            context,
+        };
+        pair.connect(&setup.options)?;
+        Ok(pair)
+    }
+}
+
+impl Pair<Ud> {
+    /// Two datagram queue pairs that are ready to send.
+    ///
+    /// # Errors
+    /// If something cannot be made.
+    pub fn datagram_on(context: &Context, setup: &Setup) -> Result<Self> {
+        let mut pair = Self::unconnected(context, setup)?;
+        pair.a.qp.activate(QKEY, &setup.options)?;
+        pair.b.qp.activate(QKEY, &setup.options)?;
+        Ok(pair)
+    }
+}

@@ -1,0 +1,153 @@
+//! Two programs that talk to each other: a server, and a client that is started when the server is there.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Result, fail};
+
+/// How long the two may take. Under emulation everything is slow; only a hang takes this long.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How often a program is looked at.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What both have printed, on both streams.
+#[derive(Debug)]
+pub struct Said {
+    /// The server's words.
+    pub server: String,
+    /// The client's words.
+    pub client: String,
+}
+
+/// Runs both to their ends, which must be successes. The client is started when `ready` says that the server listens.
+///
+/// # Errors
+/// If one fails or does not end in time; the error has what both said.
+pub fn play(
+    mut server: Command,
+    mut client: Command,
+    ready: impl Fn() -> Result<bool>,
+) -> Result<Said> {
+    let deadline = Instant::now() + LIMIT;
+    let mut server = Process::start(&mut server)?;
+    while !ready()? {
+        if server.status()?.is_some() || Instant::now() > deadline {
+            let said = server.end(false)?;
+            return fail(format!("the server does not listen: {said}"));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let mut client = Process::start(&mut client)?;
+    let mut statuses = (None, None);
+    while statuses.0.is_none() || statuses.1.is_none() {
+        statuses = (server.status()?, client.status()?);
+        let failed = [statuses.0, statuses.1].contains(&Some(false));
+        if failed || Instant::now() > deadline {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    // If one failed, the other would wait for it in vain.
+    let said = Said {
+        client: client.end(statuses.1.is_some())?,
+        server: server.end(statuses.0.is_some())?,
+    };
+    if statuses == (Some(true), Some(true)) {
+        return Ok(said);
+    }
+    let how = |status| match status {
+        Some(true) => "succeeded",
+        Some(false) => "failed",
+        None => "did not end by itself",
+    };
+    fail(format!(
+        "the server {}: {}\nthe client {}: {}",
+        how(statuses.0),
+        said.server.trim(),
+        how(statuses.1),
+        said.client.trim()
+    ))
+}
+
+/// A child that does not outlive its test, with a thread that reads what it says.
+struct Process {
+    child: Child,
+    words: Option<std::thread::JoinHandle<String>>,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Result<Self> {
+        let (mut reader, writer) = std::io::pipe()?;
+        command
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone()?)
+            .stderr(writer);
+        let child = command
+            .spawn()
+            .map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+        // The command holds the pipe's other end too, and would keep it open.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let words = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            // What was read so far is what there is to show.
+            let _ = reader.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Ok(Self {
+            child,
+            words: Some(words),
+        })
+    }
+
+    /// Whether it ended well, if it has ended.
+    fn status(&mut self) -> Result<Option<bool>> {
+        Ok(self.child.try_wait()?.map(|status| status.success()))
+    }
+
+    /// What it said, after killing it if it has not ended.
+    fn end(&mut self, ended: bool) -> Result<String> {
+        if !ended {
+            self.child.kill()?;
+        }
+        self.child.wait()?;
+        let words = self.words.take().and_then(|words| words.join().ok());
+        Ok(words.unwrap_or_default())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A TCP port that nobody uses at the moment.
+///
+/// # Errors
+/// If there is none.
+pub fn free_port() -> Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Whether somebody listens on a TCP port. Connecting to find out would be taken for the client.
+///
+/// # Errors
+/// None so far.
+pub fn listens(port: u16) -> Result<bool> {
+    let port = format!(":{port:04X}");
+    let mut found = false;
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let sockets = std::fs::read_to_string(table).unwrap_or_default();
+        found |= sockets.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            // The local address, and the state LISTEN.
+            words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some("0A")
+        });
+    }
+    Ok(found)
+}

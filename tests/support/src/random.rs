@@ -1,0 +1,44 @@
+//! Random numbers that a seed repeats, for the tests that compare the library with a model.
+//!
+//! `UVERBS_MODEL_SEED` repeats a run, `UVERBS_MODEL_STEPS` sets its length.
+
+use std::env;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::Result;
+
+/// Marsaglia's xorshift: the same numbers for the same seed, everywhere.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The numbers of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// A number below `bound`, which is not 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+/// The seed and the number of steps of a run, which it prints.
+///
+/// # Errors
+/// If the environment has something else than numbers.
+pub fn seed_and_steps(usual: usize) -> Result<(u64, usize)> {
+    let seed = match env::var("UVERBS_MODEL_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64,
+    };
+    let steps = match env::var("UVERBS_MODEL_STEPS") {
+        Ok(steps) => steps.parse()?,
+        Err(_) => usual,
+    };
+    println!("model: UVERBS_MODEL_SEED={seed} UVERBS_MODEL_STEPS={steps}");
+    Ok((seed, steps))
+}

@@ -1,0 +1,99 @@
+//! Child processes: this program again, in a role that its first arguments name.
+
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::{LIMIT, Result, fail};
+
+/// The first argument of a process that has a role. The role's name and its own arguments follow.
+const FLAG: &str = "--role";
+
+/// A role: its name, and what is done in it.
+pub type Role = (&'static str, fn() -> Result);
+
+/// The role of this process, and its arguments, if it is not the test program itself.
+pub fn own() -> Option<(String, Vec<String>)> {
+    let mut words = std::env::args().skip(1);
+    (words.next()? == FLAG).then_some(())?;
+    Some((words.next()?, words.collect()))
+}
+
+/// Plays the role that this process was started for, if it was.
+pub fn play(roles: &[Role]) -> Option<ExitCode> {
+    let (name, _) = own()?;
+    let role = roles.iter().find(|role| role.0 == name);
+    let result = role.map_or_else(|| Err(format!("no role {name}").into()), |role| role.1());
+    Some(match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// The device that this process was told to use: the first argument of its role.
+///
+/// # Errors
+/// If it was told none.
+pub fn device() -> Result<String> {
+    let arguments = own().map(|(_, arguments)| arguments);
+    let first = arguments.and_then(|arguments| arguments.into_iter().next());
+    Ok(first.ok_or("the role has no device")?)
+}
+
+/// This program in a role.
+///
+/// # Errors
+/// If the program cannot be found.
+pub fn command(name: &str, arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([FLAG, name]).args(arguments);
+    Ok(command)
+}
+
+/// Plays a role in a process of its own, on the device under test: for a test that changes its process.
+///
+/// # Errors
+/// If the role fails.
+pub fn in_process(name: &str) -> Result {
+    finish(&mut command(name, &[crate::device().name()])?).map(drop)
+}
+
+/// Runs a program to its end, which must be a success, and gives what it printed.
+///
+/// # Errors
+/// If it fails or does not end in time; the error has what it printed.
+pub fn finish(command: &mut Command) -> Result<String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    await_end(&mut child)?;
+    let output = child.wait_with_output()?;
+    let [said, complaint] = [output.stdout, output.stderr].map(String::from_utf8);
+    let said = said? + &complaint?;
+    match output.status.success() {
+        true => Ok(said),
+        false => fail(format!("the child ended with {}: {said}", output.status)),
+    }
+}
+
+/// Waits for a child's end, and kills it if it does not come.
+///
+/// # Errors
+/// If it did not.
+pub fn await_end(child: &mut Child) -> Result {
+    let pid = Pid::from_raw(child.id() as i32).ok_or("no pid")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut waited = [PollFd::new(&pidfd, PollFlags::IN)];
+    if poll(&mut waited, Some(&LIMIT.try_into()?))? == 1 {
+        return Ok(());
+    }
+    child.kill()?;
+    child.wait()?;
+    fail(format!("the child did not end within {LIMIT:?}"))
+}

@@ -1,0 +1,185 @@
+//! What is asked of the kernel: on the data path nothing but one doorbell for a batch of sends on soft-RoCE, and nothing
+//! at all on the adapter; for a protection domain one call to make it and one to free it; for what only this library knows
+//! nothing.
+
+use libtest_mimic::Trial;
+use support::trace::{mark, names, traced};
+use support::{Pair, Result, Setup, completions, device, only_on_rxe, role, same, test};
+use uverbs::{GuardPages, OpenOptions, Rc, Route};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("syscalls::the_data_path_by_the_best_route", || {
+            data_path("data_path", "write")
+        }),
+        test("syscalls::the_data_path_by_ioctl", || {
+            data_path("data_path_by_ioctl", "ioctl")
+        }),
+        test("syscalls::connecting", connecting),
+        test("syscalls::protection_domains", protection_domains),
+    ]
+}
+
+pub(crate) const ROLES: [role::Role; 4] = [
+    ("connects", connects),
+    ("protection_domains", domain_stages),
+    ("data_path", || stages(Route::Best)),
+    ("data_path_by_ioctl", || stages(Route::Ioctl)),
+];
+
+/// Batches of sends in their stage.
+const BATCHES: usize = 5;
+
+/// The stages whose system calls are counted, with a mark before and after each.
+fn stages(route: Route) -> Result {
+    let device = uverbs::find(&role::device()?)?;
+    let context = OpenOptions::new().route(route).open(&device)?;
+    let mut pair = Pair::<Rc>::on(&context, &Setup::default())?;
+    let slice = pair.b.mr.slice(..64)?;
+    mark();
+    // Polling an empty queue.
+    let mut found = 0;
+    for _ in 0..100 {
+        found += pair.a.cq.poll()?.iter().count();
+    }
+    mark();
+    // Posting receives.
+    for id in 0..10 {
+        let mut batch = pair.b.qp.recv();
+        for _ in 0..BATCHES {
+            // SAFETY: the memory outlives the queue pair, and is not looked at.
+            unsafe { batch.post(id, slice)? };
+        }
+        batch.ring()?;
+    }
+    mark();
+    // Posting sends, among them batches that are empty or dropped.
+    for _ in 0..BATCHES {
+        let mut batch = pair.a.qp.send();
+        for id in 0..7 {
+            batch.send_inline(b"one doorbell for all")?.signaled(id);
+        }
+        batch.ring()?;
+        let mut dropped = pair.a.qp.send();
+        dropped.send_inline(b"no doorbell for none")?;
+        drop(dropped);
+        pair.a.qp.send().ring()?;
+    }
+    mark();
+    // What was sent comes: in the time that it takes, other calls are made.
+    let all = completions(&mut pair.b.cq, BATCHES * 7)?;
+    completions(&mut pair.a.cq, BATCHES * 7 - 1)?;
+    mark();
+    // Polling a queue that has something.
+    while found == 0 {
+        found += pair.a.cq.poll()?.iter().count();
+    }
+    mark();
+    same(all.len(), BATCHES * 7, "the messages that came")?;
+    same(found, 1, "the completions that were polled")
+}
+
+/// Catches a lock, an allocation that grows, a clock or a doorbell too many on the data path.
+fn data_path(name: &str, doorbell: &str) -> Result {
+    let trace = traced(name, device().name(), "all")?;
+    let sections = trace.sections();
+    let [poll, receives, sends, _, poll_hit] = sections.as_slice() else {
+        return Err(format!("{} stages in the trace", sections.len()).into());
+    };
+    let none: &[String] = &[];
+    same(*poll, none, "system calls of polling nothing")?;
+    same(*receives, none, "system calls of posting receives")?;
+    same(*poll_hit, none, "system calls of polling a completion")?;
+    let doorbells = if device().is_rxe() { BATCHES } else { 0 };
+    let expected = vec![doorbell.to_owned(); doorbells];
+    same(names(sends), expected, "system calls of posting sends")?;
+    match sends
+        .iter()
+        .find(|call| !call.contains("/dev/infiniband/uverbs"))
+    {
+        None => Ok(()),
+        Some(call) => Err(format!("a doorbell on another file: {call}").into()),
+    }
+}
+
+/// Connects a queue pair to itself, with a mark before and after telling its end and connecting.
+fn connects() -> Result {
+    let context = uverbs::open(&role::device()?)?;
+    let cq = context.create_cq(8)?;
+    let mut qp = context.alloc_pd()?.qp(&cq).create::<Rc>()?;
+    mark();
+    let endpoint = qp.endpoint()?;
+    mark();
+    qp.connect(&endpoint)?;
+    mark();
+    Ok(())
+}
+
+/// Catches questions about the port that have been answered: one for its attributes and one for its GIDs will do, and
+/// connecting is three transitions.
+fn connecting() -> Result {
+    only_on_rxe("what is counted are the calls that soft-RoCE needs")?;
+    let trace = traced("connects", "rxe0", "all")?;
+    let sections = trace.sections();
+    let [telling, connecting] = sections.as_slice() else {
+        return Err(format!("{} stages in the trace", sections.len()).into());
+    };
+    same(
+        names(telling),
+        vec!["ioctl".into(), "ioctl".into(), "getrandom".into()],
+        "telling",
+    )?;
+    same(names(connecting), vec!["ioctl".to_owned(); 3], "connecting")
+}
+
+/// Protection domains and what stands for them, with a mark before and after each stage.
+fn domain_stages() -> Result {
+    let context = uverbs::open(&role::device()?)?;
+    // Before, so that memory has been found and it is known what the kernel has.
+    let kept = context.alloc_pd()?;
+    context.alloc_pd()?.dealloc()?;
+    let domain = kept.parent_domain().allocator(GuardPages::new()).build()?;
+    domain.dealloc()?;
+    mark();
+    for _ in 0..PDS {
+        context.alloc_pd()?.dealloc()?;
+    }
+    mark();
+    let td = context.alloc_td();
+    let domain = kept.parent_domain().thread_domain(&td);
+    let domain = domain.allocator(GuardPages::new()).build()?;
+    let outer = domain.parent_domain().build()?;
+    if td.dealloc().is_ok() || domain.dealloc().is_ok() {
+        return Err("something that is in use could be freed".into());
+    }
+    outer.dealloc()?;
+    mark();
+    let imported = context.import_pd(kept.handle())?;
+    mark();
+    imported.unimport();
+    mark();
+    Ok(())
+}
+
+/// Protection domains that are made and freed in their stage.
+const PDS: usize = 3;
+
+/// Catches a verb of the family that asks the kernel for more than its manual page says.
+fn protection_domains() -> Result {
+    let trace = traced("protection_domains", device().name(), "all")?;
+    let sections = trace.sections();
+    let [pds, domains, import, unimport] = sections.as_slice() else {
+        return Err(format!("{} stages in the trace", sections.len()).into());
+    };
+    same(
+        names(pds),
+        vec!["ioctl".to_owned(); 2 * PDS],
+        "calls for protection domains",
+    )?;
+    same(names(domains), vec![], "calls for parent domains")?;
+    // The kernel's list of handles, and where the driver has one its own question.
+    let questions = if device().is_rxe() { 1 } else { 2 };
+    let asked = vec!["ioctl".to_owned(); questions];
+    same(names(import), asked, "calls to import")?;
+    same(names(unimport), vec![], "calls to unimport")
+}

@@ -1,0 +1,413 @@
+//! The data path: every operation of every transport, and the shapes that messages and their memory can have.
+
+use libtest_mimic::Trial;
+use support::talk::sent;
+use support::{
+    ALL, Pair, QKEY, Result, Setup, completion, completions, nothing, open, pattern, same, talk,
+    test,
+};
+use uverbs::{Caps, PostError, QpType, Rc, Uc, WcOpcode};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("data::rc_has_every_operation", rc_has_every_operation),
+        test("data::uc_sends_and_writes", uc_sends_and_writes),
+        test("data::ud_sends_datagrams", ud_sends_datagrams),
+        test(
+            "data::any_does_what_its_transport_has",
+            any_does_what_its_transport_has,
+        ),
+        test(
+            "data::any_refuses_what_its_transport_lacks",
+            any_refuses_what_its_transport_lacks,
+        ),
+        test(
+            "data::lists_are_gathered_and_scattered",
+            lists_are_gathered_and_scattered,
+        ),
+        test("data::messages_may_be_empty", messages_may_be_empty),
+        test("data::lengths_around_packets", lengths_around_packets),
+        test(
+            "data::a_fence_waits_for_the_read",
+            a_fence_waits_for_the_read,
+        ),
+        test(
+            "data::only_signaled_requests_complete",
+            only_signaled_requests_complete,
+        ),
+        test(
+            "data::memory_under_another_address",
+            memory_under_another_address,
+        ),
+        test(
+            "data::halves_work_on_two_threads",
+            halves_work_on_two_threads,
+        ),
+    ]
+}
+
+/// Catches a wrong opcode, key, address, length, byte order or flag in any RC request or completion.
+fn rc_has_every_operation() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    talk::sends(&mut pair)?;
+    talk::writes(&mut pair)?;
+    talk::reads(&mut pair)?;
+    talk::atomics(&mut pair)
+}
+
+/// Catches RC's attributes being asked of UC, and what `rc_has_every_operation` catches.
+fn uc_sends_and_writes() -> Result {
+    let mut pair = Pair::<Uc>::new()?;
+    talk::sends(&mut pair)?;
+    talk::writes(&mut pair)
+}
+
+/// Catches a wrong destination, an address handle that is not found, a header that is not skipped.
+fn ud_sends_datagrams() -> Result {
+    talk::datagrams(&mut Pair::datagram_on(&open()?, &Setup::default())?)
+}
+
+/// Catches the dynamic form going another way than the typed ones.
+fn any_does_what_its_transport_has() -> Result {
+    for transport in [QpType::RC, QpType::UC] {
+        let mut pair = Pair::create(&open()?, &Setup::default(), |qp| qp.create_any(transport))?;
+        pair.connect(&Setup::default().options)?;
+        talk::sends(&mut pair)?;
+        talk::writes(&mut pair)?;
+        if transport == QpType::RC {
+            talk::reads(&mut pair)?;
+            talk::atomics(&mut pair)?;
+        }
+    }
+    let setup = Setup::default();
+    let mut pair = Pair::create(&open()?, &setup, |qp| qp.create_any(QpType::UD))?;
+    pair.a.qp.activate(QKEY, &setup.options)?;
+    pair.b.qp.activate(QKEY, &setup.options)?;
+    talk::datagrams(&mut pair)
+}
+
+/// Catches a request that the device would fail with the whole queue pair, where an error would do no harm; and that
+/// what was refused leaves a trace in the batch.
+fn any_refuses_what_its_transport_lacks() -> Result {
+    for transport in [QpType::RC, QpType::UC, QpType::UD] {
+        let mut pair = Pair::create(&open()?, &Setup::default(), |qp| qp.create_any(transport))?;
+        let options = Setup::default().options;
+        let path = pair.context.path_to(&pair.b.qp.endpoint()?, &options)?;
+        let ah = pair.pd.create_ah(&path)?;
+        let to = ah.to(pair.b.qp.qpn(), QKEY);
+        let remote = pair.b.mr.remote().slice(..8)?;
+        let local = pair.a.mr.slice(..8)?;
+        let mut batch = pair.a.qp.send();
+        // What each request comes to: none of these batches is rung.
+        let outcomes = [
+            batch.send_inline(b"x").err(),
+            batch.send_inline_to(to, b"x").err(),
+            batch.write_inline(b"x", remote).err(),
+            // SAFETY: the batch is never rung.
+            unsafe { batch.read(local, remote) }.err(),
+            // SAFETY: the batch is never rung.
+            unsafe { batch.fetch_add(local, remote, 1) }.err(),
+        ];
+        let lacks = Some(PostError::NotInTransport { transport });
+        let destination = Some(PostError::Destination);
+        let expected = match transport {
+            QpType::RC => [None, destination, None, None, None],
+            QpType::UC => [None, destination, None, lacks, lacks],
+            _ => [destination, None, destination, destination, destination],
+        };
+        same(outcomes, expected, "the outcomes")?;
+        let accepted = expected.iter().filter(|error| error.is_none()).count();
+        same(batch.len(), accepted, "the requests in the batch")?;
+    }
+    Ok(())
+}
+
+/// Catches slices out of order, a wrong count, or a slot too small for the longest list.
+fn lists_are_gathered_and_scattered() -> Result {
+    let max = open()?.query_device()?.max_sge;
+    let caps = Caps {
+        max_send_sge: max,
+        max_recv_sge: max,
+        ..Caps::default()
+    };
+    let setup = Setup::with_caps(caps);
+    let mut pair = Pair::<Rc>::with(&setup)?;
+    for count in [2, 3, max as usize - 1, max as usize] {
+        // Pieces of 1, 2, 3… bytes, last one first in memory, with gaps between them.
+        let piece = |i: usize| (8000 - i as u64 * 100)..(8000 - i as u64 * 100 + i as u64 + 1);
+        let total: usize = (1..=count).sum();
+        let bytes = pattern(count as u64, total);
+        let mut at = 0;
+        let mut from = Vec::new();
+        for i in 0..count {
+            pair.a
+                .mr
+                .write_at(piece(i).start as usize, &bytes[at..=at + i])?;
+            at += i + 1;
+            from.push(pair.a.mr.slice(piece(i))?);
+        }
+        let into = (0..count)
+            .map(|i| pair.b.mr.slice(piece(i)))
+            .collect::<std::result::Result<Vec<_>, _>>()?;
+        let mut batch = pair.b.qp.recv();
+        // SAFETY: the memory outlives the queue pair, and is looked at after the completion.
+        unsafe { batch.post(5, &into)? };
+        batch.ring()?;
+        let mut batch = pair.a.qp.send();
+        // SAFETY: as above.
+        unsafe { batch.send(&from)?.signaled(6) };
+        // SAFETY: as above; the target is apart from what the receive writes.
+        unsafe {
+            batch
+                .write(&from, pair.b.mr.remote().slice(..)?)?
+                .signaled(7)
+        };
+        batch.ring()?;
+        sent(&mut pair, 6, WcOpcode::SEND)?;
+        sent(&mut pair, 7, WcOpcode::RDMA_WRITE)?;
+        let wc = completion(&mut pair.b.cq)?.ok()?;
+        same(wc.byte_len as usize, total, "bytes received")?;
+        let mut scattered = Vec::new();
+        for i in 0..count {
+            scattered.extend(pair.b.bytes(piece(i).start as usize, i + 1)?);
+        }
+        same(scattered, bytes.clone(), "what was scattered")?;
+        same(pair.b.bytes(0, total)?, bytes, "what was gathered")?;
+    }
+    Ok(())
+}
+
+/// Catches an empty list taken for an error, or a stale list of the slot's last use.
+fn messages_may_be_empty() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let remote = pair.b.mr.remote().slice(..0)?;
+    pair.b.mr.write_at(0, &[0x5a; 64])?;
+    let empty = pair.a.mr.slice(10..10)?;
+    let mut batch = pair.b.qp.recv();
+    for id in 0..5 {
+        // SAFETY: there is no memory.
+        unsafe { batch.post(id, [])? };
+    }
+    batch.ring()?;
+    let mut batch = pair.a.qp.send();
+    // SAFETY: there is no memory that they read or write.
+    unsafe {
+        batch.send([])?.signaled(0);
+        batch.send(empty)?.signaled(1);
+        batch.send_imm([], 77)?.signaled(2);
+        batch.write([], remote)?.signaled(3);
+        batch.read([], remote)?.signaled(4);
+        batch.write_imm([], remote, 78)?.signaled(5);
+    }
+    batch.send_inline(&[])?.signaled(6);
+    batch.ring()?;
+    for (id, wc) in (0..).zip(completions(&mut pair.a.cq, 7)?) {
+        same(wc.ok()?.wr_id, id, "the send's id")?;
+    }
+    let received = completions(&mut pair.b.cq, 5)?;
+    let told: Vec<_> = received
+        .iter()
+        .map(|wc| (wc.wr_id, wc.byte_len, wc.imm))
+        .collect();
+    let expected = [
+        (0, 0, None),
+        (1, 0, None),
+        (2, 0, Some(77)),
+        (3, 0, Some(78)),
+        (4, 0, None),
+    ];
+    same(told, expected.to_vec(), "what was received")?;
+    same(
+        pair.b.bytes(0, 64)?,
+        vec![0x5a; 64],
+        "memory that nobody wrote to",
+    )
+}
+
+/// Catches lengths that go wrong at a packet's end: 0 and 1 more and less than 1, 2, 3 MTUs, and a long message.
+fn lengths_around_packets() -> Result {
+    let setup = Setup {
+        length: 1 << 20,
+        ..Setup::default()
+    };
+    let mut pair = Pair::<Rc>::with(&setup)?;
+    let mut lengths = vec![1, 2, 3, 4, 5, 1 << 20];
+    lengths.extend((1..=3).flat_map(|n| [n * 1024 - 1, n * 1024, n * 1024 + 1]));
+    for (seed, length) in (0..).zip(lengths) {
+        let bytes = pattern(seed, length as usize);
+        pair.a.mr.write_at(0, &bytes)?;
+        pair.b.post_recv(seed, 0..length)?;
+        let from = pair.a.mr.slice(..length)?;
+        let mut batch = pair.a.qp.send();
+        // SAFETY: the memory outlives the queue pair, and is not written before the completion.
+        unsafe { batch.send(from)?.signaled(seed) };
+        batch.ring()?;
+        sent(&mut pair, seed, WcOpcode::SEND)?;
+        same(
+            completion(&mut pair.b.cq)?.ok()?.byte_len,
+            length as u32,
+            "bytes received",
+        )?;
+        same(pair.b.bytes(0, length as usize)?, bytes, "the payload")?;
+        // And back, by a READ into memory that has been cleared.
+        pair.a.mr.write_at(0, &vec![0; length as usize])?;
+        let mut batch = pair.a.qp.send();
+        // SAFETY: the memory outlives the queue pair, and is looked at after the completion.
+        unsafe { batch.read(from, pair.b.mr.remote())?.signaled(seed) };
+        batch.ring()?;
+        sent(&mut pair, seed, WcOpcode::RDMA_READ)?;
+        same(
+            pair.a.bytes(0, length as usize)?,
+            pattern(seed, length as usize),
+            "what was read",
+        )?;
+    }
+    Ok(())
+}
+
+/// Catches a lost fence flag: the SEND would carry what the buffer held before the READ filled it.
+fn a_fence_waits_for_the_read() -> Result {
+    let length = 65536;
+    let setup = Setup {
+        length: 2 * length,
+        ..Setup::default()
+    };
+    let mut pair = Pair::<Rc>::with(&setup)?;
+    for seed in 1..20 {
+        let bytes = pattern(seed, length);
+        pair.b.mr.write_at(length, &bytes)?;
+        pair.b.post_recv(seed, 0..length as u64)?;
+        let buffer = pair.a.mr.slice(..length as u64)?;
+        let from = pair.b.mr.remote().slice(length as u64..)?;
+        let mut batch = pair.a.qp.send();
+        // SAFETY: the memory outlives the queue pair; that the SEND reads what the READ writes is the test.
+        unsafe {
+            batch.read(buffer, from)?;
+            batch.send(buffer)?.fence().signaled(seed);
+        }
+        batch.ring()?;
+        sent(&mut pair, seed, WcOpcode::SEND)?;
+        completion(&mut pair.b.cq)?.ok()?;
+        same(
+            pair.b.bytes(0, length)?,
+            bytes,
+            "what came by READ and SEND",
+        )?;
+    }
+    Ok(())
+}
+
+/// Catches a signaled flag that is set always or never, an id that gets lost, and `signal_all` being ignored.
+fn only_signaled_requests_complete() -> Result {
+    for signal_all in [false, true] {
+        let setup = Setup {
+            signal_all,
+            ..Setup::default()
+        };
+        let mut pair = Pair::<Rc>::with(&setup)?;
+        let to = pair.b.mr.remote();
+        let mut batch = pair.a.qp.send();
+        for id in 0..12 {
+            let posted = batch.write_inline(b"12345678", to)?;
+            match id % 4 {
+                3 => posted.signaled(id),
+                _ => posted.id(id),
+            };
+        }
+        same(batch.ring()?, 12, "the batch")?;
+        let expected: Vec<u64> = if signal_all {
+            (0..12).collect()
+        } else {
+            vec![3, 7, 11]
+        };
+        let ids: Vec<u64> = completions(&mut pair.a.cq, expected.len())?
+            .iter()
+            .map(|wc| wc.wr_id)
+            .collect();
+        same(ids, expected, "the ids that completed")?;
+        nothing(&mut pair.a.cq)?;
+        same(pair.a.qp.halves().0.in_flight(), 0, "requests in flight")?;
+    }
+    Ok(())
+}
+
+/// Catches an I/O virtual address that is mixed up with the memory's address.
+fn memory_under_another_address() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let memory = vec![0_u8; 20_000];
+    let iova = 0x10_0000 + memory.as_ptr() as u64 % 4096;
+    let mr = pair.pd.register_at(memory, iova, ALL)?;
+    same(mr.remote().address, iova, "the first byte's address")?;
+    let bytes = pattern(9, 9000);
+    pair.a.mr = pair.pd.register(bytes.clone(), ALL)?;
+    let mut batch = pair.a.qp.send();
+    let from = pair.a.mr.slice(..)?;
+    // SAFETY: all memory outlives the completion that is waited for.
+    unsafe { batch.write(from, mr.remote().slice(77..)?)?.signaled(1) };
+    batch.ring()?;
+    sent(&mut pair, 1, WcOpcode::RDMA_WRITE)?;
+    let mut there = vec![0; 9000];
+    mr.read_at(77, &mut there)?;
+    same(there, bytes, "what was written")
+}
+
+/// Catches state that the halves share without need, and an order of two rings that depends on one thread.
+fn halves_work_on_two_threads() -> Result {
+    const MESSAGES: u64 = 2000;
+    let pair = Pair::<Rc>::new()?;
+    let Pair { a, b, .. } = pair;
+    let (mut send, unused) = a.qp.split();
+    let (peer_send, mut recv) = b.qp.split();
+    let (mut send_cq, mut recv_cq, target) = (a.cq, b.cq, b.mr);
+    let slots = 64;
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || -> Result<_> {
+            let mut posted = 0;
+            let mut taken = 0;
+            while taken < MESSAGES {
+                let mut batch = recv.batch();
+                while posted < MESSAGES && posted < taken + slots {
+                    let at = posted % slots * 64;
+                    // SAFETY: `target` outlives the queue pair's half, which this thread returns with it.
+                    unsafe { batch.post(posted, target.slice(at..at + 64)?)? };
+                    posted += 1;
+                }
+                batch.ring()?;
+                let wc = completion(&mut recv_cq)?.ok()?;
+                same(wc.wr_id, taken, "the order of receives")?;
+                let mut bytes = vec![0; 32];
+                target.read_at((taken % slots * 64) as usize, &mut bytes)?;
+                same(bytes, pattern(taken, 32), "the payload")?;
+                taken += 1;
+            }
+            Ok((recv, target))
+        });
+        let mut sent = 0;
+        let mut done = 0;
+        while done < MESSAGES {
+            while sent < MESSAGES && sent < done + 32 {
+                let mut batch = send.batch();
+                batch.send_inline(&pattern(sent, 32))?.signaled(sent);
+                batch.ring()?;
+                sent += 1;
+            }
+            same(
+                completion(&mut send_cq)?.ok()?.wr_id,
+                done,
+                "the order of sends",
+            )?;
+            done += 1;
+        }
+        let (recv, _target) = receiver.join().map_err(|_| "the receiver panicked")??;
+        // The halves find together again, and wrong halves do not.
+        let (send, recv) = match uverbs::Qp::join(send, recv) {
+            Ok(_) => return Err("halves of two queue pairs were joined".into()),
+            Err(halves) => halves,
+        };
+        let _b = uverbs::Qp::join(peer_send, recv).map_err(|_| "halves of one were not joined")?;
+        let a = uverbs::Qp::join(send, unused).map_err(|_| "halves of one were not joined")?;
+        same(a.query()?.state, uverbs::QpState::RTS, "the state")?;
+        a.destroy()?;
+        Ok(())
+    })
+}

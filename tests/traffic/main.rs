@@ -1,0 +1,28 @@
+//! What goes over the wire: every operation of every transport, the shapes that messages and their memory can have, load,
+//! and what fails. With soft-RoCE and with the adapter, in guests of `cargo vm test`; elsewhere every test is ignored.
+
+mod beside;
+mod data;
+mod errors;
+mod inline_scatter;
+mod load;
+mod many;
+mod opcodes;
+mod shapes;
+mod ud;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    support::run_all([
+        data::tests(),
+        opcodes::tests(),
+        shapes::tests(),
+        ud::tests(),
+        inline_scatter::tests(),
+        load::tests(),
+        many::tests(),
+        errors::tests(),
+        beside::tests(),
+    ])
+}

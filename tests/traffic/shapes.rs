@@ -1,0 +1,144 @@
+//! Requests of every shape around the end of a small ring: the longest lists, the longest inline data, binds, by turns.
+
+use libtest_mimic::Trial;
+use support::{Pair, Result, Setup, completion, same, test};
+use uverbs::{Access, Caps, Rc, Type1, WcOpcode};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("shapes::lists_around_the_end", lists_around_the_end),
+        test("shapes::inline_around_the_end", inline_around_the_end),
+        test("shapes::binds_around_the_end", binds_around_the_end),
+    ]
+}
+
+const LENGTH: usize = 2048;
+
+/// Bytes that tell place and round.
+fn pattern(round: usize) -> Vec<u8> {
+    (0..LENGTH).map(|at| (at * 7 + round * 31) as u8).collect()
+}
+
+/// A connected pair with a send ring for a few large requests.
+fn pair(caps: Caps) -> Result<Pair<Rc>> {
+    Pair::with(&Setup::with_caps(caps))
+}
+
+/// Catches a request whose parts are written beside the ring, or read from the wrong place, where it goes on at the ring's
+/// start: lists of 1 to as many slices as there can be, so that each length begins at each place.
+fn lists_around_the_end() -> Result {
+    let probe = Pair::<Rc>::new()?;
+    let most = probe.context.query_device()?.max_sge;
+    drop(probe);
+    let mut pair = pair(Caps {
+        max_send_wr: 5,
+        max_send_sge: most,
+        ..Caps::default()
+    })?;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mut source = pair.pd.register(vec![0; LENGTH], access)?;
+    let target = pair.pd.register(vec![0; LENGTH], access)?;
+    let mut round = 0;
+    while round < 60 {
+        source.write_at(0, &pattern(round))?;
+        let mut expected = Vec::new();
+        let mut batch = pair.a.qp.send();
+        // One by one, two, three.
+        for _ in 0..round % 3 + 1 {
+            let count = round * 7 % most as usize + 1;
+            // From the end to the start, of growing lengths.
+            let slices: Vec<_> = (0..count)
+                .map(|at| {
+                    let start = (LENGTH - (at + 1) * 40) as u64;
+                    source.slice(start..start + at as u64 % 33 + 1)
+                })
+                .collect::<std::result::Result<_, _>>()?;
+            expected = (0..count)
+                .flat_map(|at| {
+                    let start = LENGTH - (at + 1) * 40;
+                    pattern(round)[start..start + at % 33 + 1].to_vec()
+                })
+                .collect();
+            // SAFETY: both regions are deregistered before their memory goes, and looked at by copying.
+            unsafe { batch.write(slices, target.remote())? }.signaled(round as u64);
+        }
+        let posted = batch.ring()?;
+        for _ in 0..posted {
+            let wc = completion(&mut pair.a.cq)?;
+            wc.is(WcOpcode::RDMA_WRITE)?;
+            same(wc.wr_id, round as u64, "the id")?;
+        }
+        let mut bytes = vec![0; expected.len()];
+        target.read_at(0, &mut bytes)?;
+        same(bytes, expected, "what was gathered")?;
+        round += 1;
+    }
+    Ok(())
+}
+
+/// Catches the same of inline data, whose bytes need not end with a part of a request.
+fn inline_around_the_end() -> Result {
+    let mut pair = pair(Caps {
+        max_send_wr: 5,
+        max_inline_data: 400,
+        ..Caps::default()
+    })?;
+    let most = pair.a.qp.caps().max_inline_data as usize;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mut target = pair.pd.register(vec![0; LENGTH], access)?;
+    for round in 0..80 {
+        let length = round * 37 % (most + 1);
+        target.write_at(0, &[0x5a; LENGTH])?;
+        let bytes = &pattern(round)[..length];
+        pair.a
+            .post(|batch| batch.write_inline(bytes, target.remote()))?
+            .is(WcOpcode::RDMA_WRITE)?;
+        let mut there = vec![0; LENGTH];
+        target.read_at(0, &mut there)?;
+        same(&there[..length], bytes, "the bytes")?;
+        same(&there[length..], &[0x5a; LENGTH][length..], "those behind")?;
+    }
+    Ok(())
+}
+
+/// Catches the same of binds, which are the longest requests of hardware, and a request that overtakes the bind before it.
+fn binds_around_the_end() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let caps = Caps {
+        max_send_wr: 5,
+        ..Caps::default()
+    };
+    let mut b = pair.pd.create_qp::<Rc>(&pair.b.cq, caps)?;
+    pair.a.qp.reset()?;
+    // After the reset, which draws another packet sequence number.
+    let (from, to) = (b.endpoint()?, pair.a.qp.endpoint()?);
+    pair.a.qp.connect(&from)?;
+    b.connect(&to)?;
+    pair.b.qp = b;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;
+    let target = pair.pd.register(vec![0; 64], access)?;
+    let back = pair.pd.register(vec![0; 64], access)?;
+    let mut mw = pair.pd.alloc_mw::<Type1>()?;
+    for round in 0..60_u64 {
+        let start = round % 56;
+        let window = target.window(start..start + 8, Access::REMOTE_WRITE)?;
+        let mut batch = pair.b.qp.send();
+        // Small requests before it move the bind from place to place.
+        for _ in 0..round % 3 {
+            batch.write_inline(&[1; 8], back.remote())?;
+        }
+        batch.bind_mw(&mut mw, window)?.signaled(round);
+        batch.ring()?;
+        let wc = completion(&mut pair.b.cq)?;
+        wc.is(WcOpcode::BIND_MW)?;
+        same(wc.wr_id, round, "the id")?;
+        let word = (round + 1).to_ne_bytes();
+        pair.a
+            .post(|batch| batch.write_inline(&word, window.remote(mw.rkey())))?
+            .is(WcOpcode::RDMA_WRITE)?;
+        let mut there = [0; 8];
+        target.read_at(start as usize, &mut there)?;
+        same(there, word, "what went through the window")?;
+    }
+    Ok(())
+}

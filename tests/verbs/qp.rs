@@ -126,8 +126,20 @@ fn last_receive() -> Result {
     b.connect(&from)?;
     writes(&mut pair)?;
     b.fail()?;
-    let Some(event) = events.wait_for(Duration::from_secs(2))? else {
-        return ignore("this kernel's driver does not tell the last receive of a failed QP");
+    // soft-RoCE tells it since 6.4 or so.
+    let release = rustix::system::uname();
+    let silent = device().is_rxe() && release.release().to_bytes().starts_with(b"6.1.");
+    let limit = if silent {
+        Duration::from_secs(2)
+    } else {
+        LIMIT
+    };
+    let event = match events.wait_for(limit)? {
+        Some(event) => event,
+        None if silent => {
+            return ignore("this kernel's driver does not tell the last receive of a failed QP");
+        }
+        None => return fail("no event"),
     };
     let expected = AsyncEvent {
         kind: AsyncEventType::QP_LAST_WQE_REACHED,

@@ -110,16 +110,17 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::ModifyQp, Errno::NODEV) => {
             "the GID's network device is in another network namespace"
         }
-        (Verb::ModifyQp, Errno::TIMEDOUT) => "the route to the peer's GID did not resolve in time",
+        // rdma_addr_find_l2_eth_by_grh in drivers/infiniband/core/addr.c waits for a second, in which one question is asked.
+        (Verb::ModifyQp | Verb::CreateAh, Errno::TIMEDOUT) => {
+            "nobody answered for the peer's GID within a second (ARP, ND): there is no such host, or a packet was \
+             lost and another attempt may succeed"
+        }
         (Verb::ModifyQp | Verb::CreateAh, Errno::NETUNREACH) => {
             "there is no route to the peer's GID from the network device of the source GID"
         }
         (Verb::DestroyQp, Errno::BUSY) => "multicast groups are still attached to the QP",
         (Verb::PostSend, Errno::INVAL) => {
             "the QP is not in a state that sends (RTS, SQD, SQE or ERR)"
-        }
-        (Verb::CreateAh, Errno::TIMEDOUT) => {
-            "the link-layer address of the peer's GID did not resolve in time"
         }
         (Verb::CreateAh, Errno::INVAL) => {
             "the address vector is wrong: a GID index or port that does not exist, or no GRH on an Ethernet port"

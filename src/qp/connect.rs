@@ -321,7 +321,8 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     ///
     /// The peer's endpoint lacks a GID, or there is no route to it; the queue pair is then left in the state
-    /// that it came to, and [`Qp::reset`] makes another attempt possible.
+    /// that it came to, and [`Qp::reset`] makes another attempt possible. One may be worth it after `ETIMEDOUT`: on
+    /// Ethernet the kernel asks for the peer's link-layer address once, and gives up after a second.
     pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
     where
         T: Connected,

@@ -139,8 +139,10 @@ fn is_gone(
 fn the_network_goes_down_and_comes_back() -> Result {
     only_on_rxe("here soft-RoCE's device or its network interface goes")?;
     let device = OwnDevice::new()?;
+    // 0.3 s, three times. Less would be too little for the messages that must arrive, where the guest's processors wait for the
+    // host's; and with 7 retries rxe goes on for ever.
     let options = ConnectOptions {
-        timeout: 12,
+        timeout: 16,
         retry_cnt: 2,
         ..ConnectOptions::default()
     };

@@ -23,16 +23,17 @@ pub(crate) struct Host {
     /// The RDMA device's name.
     pub(crate) device: &'static str,
     netdev: &'static str,
+    address: &'static str,
     /// The namespace, if it has one of its own: its name, and the file that stands for it.
     namespace: Option<(&'static str, File)>,
 }
 
 impl Host {
-    /// Both hosts.
+    /// Both hosts, which know each other's link-layer addresses.
     pub(crate) fn both() -> Result<[Self; 2]> {
         let is_here = |netdev| run(&format!("ip link show {netdev}")).is_ok();
         let shared = is_here("veth1") && is_here("veth2");
-        let host = |device, netdev, name| -> Result<Self> {
+        let host = |device, netdev, address, name| -> Result<Self> {
             let namespace = match shared {
                 true => None,
                 false => {
@@ -46,10 +47,17 @@ impl Host {
             Ok(Self {
                 device,
                 netdev,
+                address,
                 namespace,
             })
         };
-        Ok([host("rxe1", "veth1", "h1")?, host("rxe2", "veth2", "h2")?])
+        let hosts = [
+            host("rxe1", "veth1", "10.9.0.1", "h1")?,
+            host("rxe2", "veth2", "10.9.0.2", "h2")?,
+        ];
+        hosts[0].knows(&hosts[1])?;
+        hosts[1].knows(&hosts[0])?;
+        Ok(hosts)
     }
 
     /// Takes this thread to the host: verbs that look for a route look there.
@@ -57,6 +65,22 @@ impl Host {
         if let Some((_, namespace)) = &self.namespace {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         }
+        Ok(())
+    }
+
+    /// Tells this host the link-layer address of the other one, for good.
+    ///
+    /// Else the kernel asks for it by ARP when a queue pair is connected, and gives up after a second (`ETIMEDOUT`), in which
+    /// it asks once: a bad wire loses one such question or answer in fifty. What is tested here is what RDMA makes of lost
+    /// packets; ARP has its own way with them.
+    fn knows(&self, other: &Self) -> Result {
+        let link = other.run(&format!("cat /sys/class/net/{}/address", other.netdev))?;
+        self.run(&format!(
+            "ip neigh replace {} lladdr {} dev {} nud permanent",
+            other.address,
+            link.trim(),
+            self.netdev
+        ))?;
         Ok(())
     }
 

@@ -489,20 +489,14 @@ fn on_demand_is_flushed() -> Result {
     same(&start(&untouched)?, b"flushed", "the memory")
 }
 
-/// Catches advice that is encoded wrongly, and refusals that are not told.
+/// Catches advice that is encoded wrongly, and slices of another protection domain that are let through.
+///
+/// Pinned memory is not tried: soft-RoCE, the only driver here that has the advice, does not ask what a region is
+/// (rxe_ib_prefetch_sg_list in rxe_odp.c). It takes the description of a pinned one for the longer one of a region on demand
+/// and uses what lies behind it, which now and then is an oops with a lock held (seen on 7.3).
 fn prefetch() -> Result {
     let mut pair = Pair::<Rc>::new()?;
-    let pinned = pair.pd.register(pages(PAGE)?, OPEN)?;
-    let refused = pair.pd.advise_mr(Advice::PREFETCH, true, pinned.slice(..)?);
-    let Err(refused) = refused else {
-        return fail("pinned memory was fetched");
-    };
     let mr = on_demand(&pair, page(None)?)?;
-    same(
-        refused.is_unsupported(),
-        false,
-        "refused for the memory, not for the advice",
-    )?;
     for advice in [
         Advice::PREFETCH,
         Advice::PREFETCH_WRITE,

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use support::{LIMIT, Pair, QKEY, Result, completion, device, fail, open, same, skip, test};
+use support::{
+    LIMIT, Pair, QKEY, Result, completion, device, fail, kernel, open, same, skip, test,
+};
 use uverbs::{
     Access, AltPath, AsyncEvent, AsyncEventType, Caps, ConnectOptions, Errno, EventSource, Mtu,
     PostError, QpAttr, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
@@ -130,8 +132,19 @@ fn last_receive() -> Result {
     b.connect(&from)?;
     writes(&mut pair)?;
     b.fail()?;
-    let Some(event) = events.wait_for(Duration::from_secs(2))? else {
-        return skip("this kernel's driver does not tell the last receive of a failed QP");
+    // Soft-RoCE does not tell it on the oldest of the kernels that the tests run on.
+    let silent = device().is_rxe() && kernel() == (6, 1);
+    let limit = if silent {
+        Duration::from_secs(2)
+    } else {
+        LIMIT
+    };
+    let event = match events.wait_for(limit)? {
+        Some(event) => event,
+        None if silent => {
+            return skip("this kernel's driver does not tell the last receive of a failed QP");
+        }
+        None => return fail("no event"),
     };
     let expected = AsyncEvent {
         kind: AsyncEventType::QP_LAST_WQE_REACHED,

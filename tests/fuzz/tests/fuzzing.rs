@@ -152,7 +152,7 @@ fn fuzz_target(program: &Path, name: &str, seconds: usize, findings: &Path) -> R
         Command::new(program)
             .env("UVERBS_FUZZ_TARGET", name)
             .arg(format!("-artifact_prefix={}/{name}-", findings.display()))
-            .args(["-timeout=5", "-max_len=4096", "-rss_limit_mb=1024"])
+            .args(["-timeout=60", "-max_len=4096", "-rss_limit_mb=1024"])
             .args(arguments)
             .stdin(Stdio::null())
             .output()

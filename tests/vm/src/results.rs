@@ -29,6 +29,8 @@ pub(crate) struct Group {
     pub(crate) name: String,
     /// The tests, in the order they ran.
     pub(crate) cases: Vec<Case>,
+    /// Known faults of the kernel that showed, as text. They fail nothing.
+    pub(crate) known_faults: Vec<String>,
 }
 
 /// Numbers of tests.
@@ -45,6 +47,7 @@ impl Group {
         Self {
             name: name.into(),
             cases: Vec::new(),
+            known_faults: Vec::new(),
         }
     }
 
@@ -100,7 +103,8 @@ pub(crate) fn totals(groups: &[Group]) -> Totals {
         })
 }
 
-/// The report's end: each skip with its reason and each failure, the totals of each group, and the sum as the last line.
+/// The report's end: each skip with its reason, each failure, each known fault of a kernel, the totals of each group, and
+/// the sum as the last line.
 pub(crate) fn summary(groups: &[Group]) -> String {
     let mut text = String::new();
     for group in groups {
@@ -121,6 +125,9 @@ pub(crate) fn summary(groups: &[Group]) -> String {
                     )
                 }
             };
+        }
+        for fault in &group.known_faults {
+            let _ = writeln!(text, "known    {}: the kernel's log: {fault}", group.name);
         }
     }
     if !text.is_empty() {
@@ -270,6 +277,7 @@ mod tests {
         let mut guest = Group::new("Linux 6.1");
         guest.add("b", Verdict::Skipped("no reg_dmabuf_mr".to_owned()));
         guest.add("c", Verdict::Failed("assertion failed\nmore".to_owned()));
+        guest.known_faults.push("it forgets (1 report)".to_owned());
         let text = summary(&[host, guest]);
         assert!(
             text.contains("skipped  Linux 6.1: b: no reg_dmabuf_mr\n"),
@@ -277,6 +285,10 @@ mod tests {
         );
         assert!(
             text.contains("FAILED   Linux 6.1: c: assertion failed\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("known    Linux 6.1: the kernel's log: it forgets (1 report)\n"),
             "{text}"
         );
         assert_eq!(text.lines().last(), Some("1 passed, 1 failed, 1 skipped"));

@@ -73,7 +73,8 @@ impl Store {
     /// If the file cannot be written.
     pub(crate) fn write_stamp<T: Serialize>(&self, name: &str, value: &T) -> Result<()> {
         let path = self.path(format!("{name}.json"));
-        let half = self.path(format!("{name}.json.half"));
+        // Another process may be writing the same stamp.
+        let half = self.path(format!("{name}.json.half-{}", std::process::id()));
         let text = serde_json::to_vec_pretty(value).context("writing a stamp")?;
         fs::write(&half, text)
             .and_then(|()| fs::rename(&half, &path))

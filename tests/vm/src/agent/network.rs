@@ -103,11 +103,18 @@ fn wait_for_gid(device: &str) -> Result<()> {
     })
 }
 
-/// Asks until it is so, for at most 10 s.
+/// How long the kernel may take with a device. It is a matter of moments, but of many more where the host is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks until it is so, for at most [`PATIENCE`].
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     while !is_so() {
-        ensure!(Instant::now() < deadline, "not there after 10 s: {what}");
+        ensure!(
+            Instant::now() < deadline,
+            "not there after {} s: {what}",
+            PATIENCE.as_secs()
+        );
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use nix::pty::{Winsize, openpty};
@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 use super::Host;
 use crate::guest::protocol::{Ending, Frame, Kind, Report, Spec, WindowSize};
 
-/// How long output is waited for after the process has ended: a child that it left behind may keep the pipe open.
-const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// How long the next output is waited for after the process has ended: a child that it left behind may keep the pipe open.
+const LAST_OUTPUT: Duration = Duration::from_secs(3);
 
 nix::ioctl_write_ptr_bad!(
     /// Sets the size of a terminal (ioctl_tty(2)).
@@ -63,12 +63,12 @@ impl Process {
             .stderr(Stdio::piped())
             .process_group(0);
         let mut child = command.spawn()?;
-        let (done, ended) = channel();
+        let (sent, ended) = sync_channel(1);
         if let Some(output) = child.stdout.take() {
-            forward(output, Kind::Output, number, host, done.clone());
+            forward(output, Kind::Output, number, host, sent.clone());
         }
         if let Some(errors) = child.stderr.take() {
-            forward(errors, Kind::Error, number, host, done.clone());
+            forward(errors, Kind::Error, number, host, sent.clone());
         }
         let input = child.stdin.take().map(feed);
         let group = group(&child);
@@ -103,13 +103,13 @@ impl Process {
         let child = command.spawn()?;
         // The command holds the terminal's other end; the last output is complete only when all of them are closed.
         drop(command);
-        let (done, ended) = channel();
+        let (sent, ended) = sync_channel(1);
         forward(
             File::from(pty.master.try_clone()?),
             Kind::Output,
             number,
             host,
-            done,
+            sent,
         );
         let input = feed(File::from(pty.master.try_clone()?));
         let group = group(&child);
@@ -178,13 +178,13 @@ fn winsize(size: WindowSize) -> Winsize {
     }
 }
 
-/// Sends what comes out of a stream, until its end; then `done` is dropped.
+/// Sends what comes out of a stream, until its end; then `sent`, which hears of each piece, is dropped.
 fn forward(
     mut from: impl Read + Send + 'static,
     kind: Kind,
     number: u32,
     host: &Host,
-    done: Sender<()>,
+    sent: SyncSender<()>,
 ) {
     let host = host.clone();
     std::thread::spawn(move || {
@@ -198,8 +198,10 @@ fn forward(
                 process: number,
                 content: buffer[..length].to_vec(),
             });
+            // A piece that nobody has heard of yet says the same.
+            let _ = sent.try_send(());
         }
-        drop(done);
+        drop(sent);
     });
 }
 
@@ -221,8 +223,8 @@ fn report_end(mut child: Child, output: Receiver<()>, number: u32, host: &Host) 
     let host = host.clone();
     std::thread::spawn(move || {
         let status = child.wait();
-        // Returns early, with an error, when the last sender is dropped: all output has been sent.
-        let _ = output.recv_timeout(LAST_OUTPUT);
+        // Ends when the last sender is dropped, since all output has been sent then, or when no more comes.
+        while output.recv_timeout(LAST_OUTPUT).is_ok() {}
         let report = match status {
             Ok(status) => Report::Ended(ending(status)),
             Err(error) => Report::NotStarted(format!("waiting for the process: {error}"), 126),

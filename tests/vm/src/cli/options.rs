@@ -123,20 +123,25 @@ impl Machine {
     }
 }
 
-/// Ends the guest, and looks through its kernel's log. Gives whether that was clean; if not, it is shown.
+/// Ends the guest, and looks through its kernel's log. Gives whether that was clean; if not, it is shown. Known faults of the
+/// kernel are told, and are clean.
 ///
 /// # Errors
 /// If the guest does not end.
 pub(crate) fn shut_down(guest: Guest) -> Result<bool> {
     let (log, violations) = guest.shut_down()?;
     let findings = klog::scan(log.iter().map(String::as_str));
-    for finding in &findings {
+    for finding in findings.iter().filter(|finding| finding.fault.is_none()) {
         eprint!("vm: the guest's kernel complained\n{finding}");
+    }
+    for known in klog::known_faults(&findings) {
+        let why = known.fault.why;
+        eprintln!("vm: the guest's kernel showed a known fault: {known}: {why}");
     }
     for violation in &violations {
         eprintln!("vm: the adapter complained: {violation}");
     }
-    Ok(findings.is_empty() && violations.is_empty())
+    Ok(klog::complaints(&findings).is_empty() && violations.is_empty())
 }
 
 /// The current directory, as the guest is to have it.

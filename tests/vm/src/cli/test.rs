@@ -126,6 +126,7 @@ impl Test {
         {
             if let Some(column) = of_guests.get_mut(index) {
                 column.cases.extend(group.cases);
+                column.known_faults.extend(group.known_faults);
             }
         }
         groups.extend(of_guests);

@@ -9,7 +9,7 @@ use super::protocol::Ending;
 use super::session::{Event, Guest, Stream};
 
 /// How long a killed process may take to be gone; one that takes longer is stuck in the kernel.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
+const KILL_LIMIT: Duration = Duration::from_secs(60);
 
 /// How a process ended.
 #[derive(Clone, Debug, Eq, PartialEq)]

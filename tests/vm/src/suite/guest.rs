@@ -184,7 +184,7 @@ impl Run<'_> {
             let complaints = self
                 .guest
                 .take()
-                .map(|guest| complaints(guest.log()))
+                .map(|guest| all_findings(guest.log()))
                 .unwrap_or_default();
             format!("{error:#}\n{complaints}")
         })
@@ -288,13 +288,24 @@ impl Run<'_> {
                     if !violations.is_empty() {
                         self.fail("the adapter", violations.join("\n"));
                     }
-                    complaints(&log)
+                    let findings = klog::scan(log.iter().map(String::as_str));
+                    self.note(&klog::known_faults(&findings));
+                    klog::complaints(&findings)
                 }
                 Err(error) => format!("{error:#}"),
             };
             if !why.is_empty() {
                 self.fail("the kernel's log", why);
             }
+        }
+    }
+
+    /// Shows and keeps the known faults of the kernel that its log tells.
+    fn note(&mut self, faults: &[klog::Known]) {
+        for known in faults {
+            let (whose, why) = (&self.whose, known.fault.why);
+            println!("known    {whose}the kernel's log: {known}\n    {why}");
+            self.group.known_faults.push(known.to_string());
         }
     }
 
@@ -323,8 +334,8 @@ fn verdict(done: &Done) -> Verdict {
     Verdict::Failed(format!("{how}\nits output:\n{}", done.output))
 }
 
-/// What is wrong in the kernel's log, as text; empty if nothing.
-fn complaints(log: &[String]) -> String {
+/// What is wrong in the log of a kernel that died, known faults too, as text; empty if nothing.
+fn all_findings(log: &[String]) -> String {
     klog::scan(log.iter().map(String::as_str))
         .iter()
         .map(ToString::to_string)

@@ -475,19 +475,13 @@ fn on_demand_is_flushed() -> Result {
 }
 
 /// Catches advice that is encoded wrongly, and refusals that are not told.
+///
+/// Advice about pinned memory is not tried: soft-RoCE takes the region for one with paging on demand without a look
+/// (`rxe_ib_prefetch_sg_list` in `rxe_odp.c`, up to Linux 7.3), reads beyond the object, and now and then the kernel dies
+/// of what is there.
 fn prefetch() -> Result {
     let mut pair = Pair::<Rc>::new()?;
-    let pinned = pair.pd.register(pages(PAGE)?, OPEN)?;
-    let refused = pair.pd.advise_mr(Advice::PREFETCH, true, pinned.slice(..)?);
-    let Err(refused) = refused else {
-        return fail("pinned memory was fetched");
-    };
     let mr = on_demand(&pair, page(None)?)?;
-    same(
-        refused.is_unsupported(),
-        false,
-        "refused for the memory, not for the advice",
-    )?;
     for advice in [
         Advice::PREFETCH,
         Advice::PREFETCH_WRITE,

@@ -110,6 +110,11 @@ impl Hca {
         FOR_MLX5.iter().chain(further).copied().collect()
     }
 
+    /// What its ports are.
+    pub(crate) fn port(&self) -> PortKind {
+        self.port
+    }
+
     /// Its ports in a word.
     pub(crate) fn port_name(&self) -> &'static str {
         match self.port {

@@ -1,6 +1,10 @@
 //! Results of tests: what a test program's output says, how results are shown, and the totals.
 
 use std::fmt::Write;
+use std::time::Duration;
+
+/// How many of the slowest tests the report names.
+const SLOWEST: usize = 15;
 
 /// How one test went.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -20,6 +24,8 @@ pub(crate) struct Case {
     pub(crate) name: String,
     /// How it went.
     pub(crate) verdict: Verdict,
+    /// How long it took, where that is known.
+    pub(crate) took: Option<Duration>,
 }
 
 /// The results of one place: the host, or a kernel.
@@ -31,6 +37,8 @@ pub(crate) struct Group {
     pub(crate) cases: Vec<Case>,
     /// Known faults of the kernel that showed, as text. They fail nothing.
     pub(crate) known_faults: Vec<String>,
+    /// How long all of it took, where that is known.
+    pub(crate) took: Option<Duration>,
 }
 
 /// Numbers of tests.
@@ -46,8 +54,7 @@ impl Group {
     pub(crate) fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            cases: Vec::new(),
-            known_faults: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -56,6 +63,16 @@ impl Group {
         self.cases.push(Case {
             name: name.into(),
             verdict,
+            took: None,
+        });
+    }
+
+    /// Adds a test that took so long.
+    pub(crate) fn add_timed(&mut self, name: String, verdict: Verdict, took: Duration) {
+        self.cases.push(Case {
+            name,
+            verdict,
+            took: Some(took),
         });
     }
 
@@ -135,10 +152,32 @@ pub(crate) fn summary(groups: &[Group]) -> String {
     }
     let width = group_width(groups);
     for group in groups {
-        let _ = writeln!(text, "{:width$}  {}", group.name, group.totals());
+        let took = group.took.map(|took| format!("  in {}", minutes(took)));
+        let took = took.unwrap_or_default();
+        let _ = writeln!(text, "{:width$}  {}{took}", group.name, group.totals());
     }
     let _ = writeln!(text, "\n{}", totals(groups));
     text
+}
+
+/// The slowest tests of all groups, one a line; empty if no test's time is known.
+pub(crate) fn slowest(groups: &[Group]) -> String {
+    let timed = groups.iter().flat_map(|group| {
+        let cases = group.cases.iter();
+        cases.filter_map(move |case| Some((case.took?, &group.name, &case.name)))
+    });
+    let mut timed: Vec<_> = timed.collect();
+    timed.sort_by(|one, other| other.cmp(one));
+    let line = |(took, group, case): &(Duration, &String, &String)| {
+        format!("{:>6.1} s  {group}: {case}\n", took.as_secs_f64())
+    };
+    timed.iter().take(SLOWEST).map(line).collect()
+}
+
+/// Minutes and seconds.
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02} min", seconds / 60, seconds % 60)
 }
 
 fn group_width(groups: &[Group]) -> usize {
@@ -161,6 +200,7 @@ pub(crate) fn parse_line(line: &str) -> Option<Case> {
     Some(Case {
         name: name.trim_end().to_owned(),
         verdict,
+        took: None,
     })
 }
 
@@ -267,6 +307,25 @@ mod tests {
         assert_eq!(
             listed("pd::alloc: test\n[qp] rc: test\npoll: bench\n"),
             ["pd::alloc", "[qp] rc"]
+        );
+    }
+
+    #[test]
+    fn the_slowest_tests_come_first_and_a_group_says_how_long_it_took() {
+        let mut guest = Group::new("Linux 6.1");
+        guest.add_timed("a".to_owned(), Verdict::Passed, Duration::from_millis(1500));
+        guest.add("b", Verdict::Passed);
+        guest.add_timed("c".to_owned(), Verdict::Passed, Duration::from_secs(20));
+        guest.took = Some(Duration::from_secs(62));
+        let groups = [guest];
+        assert_eq!(
+            slowest(&groups),
+            "  20.0 s  Linux 6.1: c\n   1.5 s  Linux 6.1: a\n"
+        );
+        let text = summary(&groups);
+        assert!(
+            text.contains("3 passed, 0 failed, 0 skipped  in 1:02 min\n"),
+            "{text}"
         );
     }
 

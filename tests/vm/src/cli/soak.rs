@@ -12,7 +12,7 @@ use super::run::{pass_on, status};
 use crate::guest::protocol::{Network, Spec};
 use crate::guest::{self, Guest, Outcome};
 use crate::store::Store;
-use crate::suite::{self, Ground};
+use crate::suite::{self, Built, Ground};
 
 /// How much longer than asked for it may take: until all requests have completed, and what is held is given back.
 const GRACE: Duration = Duration::from_secs(300);
@@ -46,7 +46,8 @@ impl Soak {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
         let suites = suite::read(store.workspace())?;
-        let programs = suite::programs(store.workspace(), &suites, Ground::TwoHosts)?;
+        let built = Built::some(store.workspace(), &suites, &[Ground::TwoHosts])?;
+        let programs = built.programs(&suites, Ground::TwoHosts)?;
         let program = programs.iter().find(|program| program.name == "soak");
         let program = program.context("the workspace has no test named soak")?;
         let (parts, options) =

@@ -1,15 +1,15 @@
 //! `cargo vm test`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use connectx::PortKind;
 
@@ -19,59 +19,74 @@ use crate::guest::{self, protocol::Network};
 use crate::hca::{self, Hca};
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
-use crate::suite::{self, Ground, Limits, Program, Suite};
-use crate::support;
+use crate::suite::{self, Built, Cell, Ground, Job, Limits, Place, Record, Round, Suite};
+use crate::support::{self, Column};
 
-/// Run all tests: those of the host, then those of the guest on each kernel, on soft-RoCE and on the adapter
+/// What is known of where tests run, in the workspace.
+const RECORD: &str = "docs/support.txt";
+
+/// Run the tests: those of the host, and those of the guest on three kernels and three devices
 ///
 /// The last line is `N passed, N failed, N skipped`, over everything. A skipped test says why. The guest's tests are the
-/// programs that [package.metadata.vm] in Cargo.toml lists, each kernel is booted once, and what it has to complain
-/// about in its log is a failure too. With --hca only those tests run that are for the adapter, on the adapter named; N is 2
-/// if it is not given.
+/// programs that [package.metadata.vm] in Cargo.toml lists, and what a kernel has to complain about in its log is a
+/// failure too. Without options and names each test of the guest runs once on each kernel and at least once on each device
+/// (soft-RoCE, an adapter with InfiniBand ports, one with RoCE ports); with --full, a name, --kernel, --hca or --no-hca, it runs on
+/// all kernels and devices that these leave. N of --hca is 2 if it is not given.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  cargo vm test\n  cargo vm test --kernel 6.1 mr::\n  cargo vm test --no-host --kernel latest\n  cargo vm test --hca connectx,roce --kernel 7.2"
+    after_help = "Examples:\n  cargo vm test\n  cargo vm test mr::\n  cargo vm test --kernel 6.1 --no-hca mr::\n  cargo vm test --hca connectx,roce --kernel latest\n  \
+    cargo vm test --full --support docs/support.md"
 )]
 pub(crate) struct Test {
-    /// A kernel series (6.1, 6.12, 7.2, latest for the last of these, or another that Debian has), the path of a system kernel, or all series
+    /// A kernel series (6.1, 6.12, latest for the newest that backports has, or another that Debian has), the path of a system kernel, or all of the three
     #[arg(long, value_name = "K", default_value = "all")]
     kernel: String,
     #[command(flatten)]
     machine: Machine,
     #[command(flatten)]
     adapter: Adapter,
-    /// How many guests run at a time, each with tests of its own; if not given, one for each CPU, at most 4
+    /// Every test of the guest on every kernel and every device
+    #[arg(long)]
+    full: bool,
+    /// Show which test of the guest runs where, and run none
+    #[arg(long, conflicts_with = "support")]
+    list: bool,
+    /// How many guests run at a time, the host's part counted as one; if not given, one for each CPU, at most 4
     #[arg(long, value_name = "N")]
     guests_at_a_time: Option<NonZeroUsize>,
     /// Leave out the host's part
     #[arg(long)]
     no_host: bool,
+    /// Leave out the adapters: soft-RoCE alone
+    #[arg(long, conflicts_with = "hca")]
+    no_hca: bool,
     /// The time limit of one test in the guest, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     test_timeout: u64,
-    /// Write what worked on which kernel to this file, as a Markdown table
-    #[arg(long, value_name = "FILE")]
+    /// Write what worked where to this file, as Markdown, and which test ran where beside it, as FILE.txt
+    #[arg(long, value_name = "FILE", requires = "full", conflicts_with_all = ["names", "hca", "no_hca"])]
     support: Option<PathBuf>,
     /// Only tests whose names contain one of these
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 }
 
-/// Where programs run: one host or two with soft-RoCE, or one with an adapter.
-#[derive(Clone, Debug)]
-enum Place {
-    One,
-    Two,
-    Adapter(Hca),
+/// A kernel of the run.
+struct Kernel {
+    /// What the command line calls it.
+    wanted: String,
+    /// Its series, or what it is called in reports.
+    series: String,
 }
 
-impl Place {
-    fn hca(&self) -> Option<&Hca> {
-        match self {
-            Place::One | Place::Two => None,
-            Place::Adapter(hca) => Some(hca),
-        }
-    }
+/// What a guest is made of.
+type Prepared = (Parts, guest::Options);
+
+/// What a thread takes next.
+enum Work {
+    Host,
+    /// The round of that number.
+    Guest(usize, Box<Prepared>),
 }
 
 impl Test {
@@ -80,111 +95,192 @@ impl Test {
     /// # Errors
     /// If they cannot be run at all. Tests that fail are a status.
     pub(crate) fn run(&self) -> Result<ExitCode> {
+        if self.support.is_some() && self.kernel != "all" {
+            bail!("--support is for a run on all kernels");
+        }
         let store = Store::open()?;
         let suites = suite::read(store.workspace())?;
-        let hca = self.adapter.wanted();
-        let mut groups = Vec::new();
-        if !self.no_host && hca.is_none() {
-            println!("host");
-            groups.push(suite::run_on_host(store.workspace(), &suites, &self.names)?);
+        let kernels = self.kernels(&store)?;
+        let record = Record::read(&store.workspace().join(RECORD))?;
+        let rounds = self.rounds(&store, &suites, &kernels, &record)?;
+        if self.list {
+            print!("{}", listed(&kernels, &rounds));
+            return Ok(ExitCode::SUCCESS);
         }
-        let of_host = groups.len();
-        let build = |ground| suite::programs(store.workspace(), &suites, ground);
-        let mut rounds = Vec::new();
-        let mut soft = 0;
-        if hca.is_none() {
-            let [one, two] = [Ground::SoftRoce, Ground::TwoHosts].map(build);
-            self.plan(&Place::One, one?, &mut rounds);
-            soft = rounds.len();
-            self.plan(&Place::Two, two?, &mut rounds);
-        }
-        let wired = rounds.len();
-        let adapters = match hca {
-            Some(hca) => vec![hca.or_functions(hca::FOR_TESTS)],
-            None => [PortKind::InfiniBand, PortKind::Roce]
-                .map(Hca::for_tests)
-                .to_vec(),
-        };
-        for hca in &adapters {
-            self.plan(
-                &Place::Adapter(hca.clone()),
-                build(Ground::Adapter)?,
-                &mut rounds,
-            );
-        }
-        for hca in adapters {
-            let place = Place::Adapter(hca.shared_by(2));
-            self.plan(&place, build(Ground::Pair)?, &mut rounds);
-        }
-        let mut of_guests = self.run_rounds(&store, &suites, rounds);
-        // In the tables a kernel is one column.
-        for (index, group) in of_guests
-            .drain(soft..wired)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .enumerate()
-        {
-            if let Some(column) = of_guests.get_mut(index) {
-                column.cases.extend(group.cases);
-                column.known_faults.extend(group.known_faults);
-            }
-        }
-        groups.extend(of_guests);
-        let soft = of_host + soft;
+        let (host, of_guests) = self.run_all(&store, &suites, &kernels, &rounds)?;
+        let columns = columns(&kernels, &rounds, &of_guests);
         if let Some(path) = &self.support {
-            fs::write(path, support::page(&groups[of_host..soft], &groups[soft..]))
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            write_support(path, &kernels, &rounds, &columns)?;
         }
-        let totals = results::totals(&groups);
-        print!("\n{}", results::summary(&groups));
-        Ok(if totals.clean() {
+        let nowhere = ran_nowhere(&record, &rounds, &columns);
+        let groups: Vec<Group> = host.into_iter().chain(of_guests).collect();
+        print!(
+            "\nslowest tests of the guests\n{}{nowhere}\n{}",
+            results::slowest(&groups),
+            results::summary(&groups)
+        );
+        Ok(if results::totals(&groups).clean() {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
         })
     }
 
-    /// Plans a boot of each kernel that was asked for, for these programs.
-    fn plan(&self, place: &Place, programs: Vec<Program>, rounds: &mut Vec<Round>) {
-        if programs.is_empty() {
-            return;
-        }
-        let kernels = fetch::kernel::asked_for(&self.kernel).into_iter();
-        rounds.extend(kernels.map(|kernel| Round {
-            place: place.clone(),
-            kernel: kernel.to_owned(),
-            programs: programs.clone(),
-        }));
+    /// The kernels that were asked for. What they are is known when they are there.
+    fn kernels(&self, store: &Store) -> Result<Vec<Kernel>> {
+        let kernel = |wanted: &str| {
+            let parts = fetch::parts(store, wanted, self.machine.qemu.as_deref())?;
+            Ok(Kernel {
+                wanted: wanted.to_owned(),
+                series: parts.kernel.name,
+            })
+        };
+        let asked_for = fetch::kernel::asked_for(&self.kernel);
+        asked_for.into_iter().map(kernel).collect()
     }
 
-    /// Runs the rounds, some at a time, and gives their results in the order of the rounds.
+    /// Where tests run.
+    fn places(&self) -> Vec<Place> {
+        let adapters = match self.adapter.wanted() {
+            Some(hca) => vec![hca.or_functions(hca::FOR_TESTS)],
+            None if self.no_hca => Vec::new(),
+            None => [PortKind::InfiniBand, PortKind::Roce]
+                .map(Hca::for_tests)
+                .to_vec(),
+        };
+        let mut places = match self.adapter.wanted() {
+            Some(_) => Vec::new(),
+            None => vec![Place::One, Place::Two],
+        };
+        places.extend(adapters.iter().cloned().map(Place::Adapter));
+        let shared = adapters.into_iter().map(|hca| hca.shared_by(2));
+        places.extend(shared.map(Place::Adapter));
+        places
+    }
+
+    /// Whether the host's part runs.
+    fn with_host(&self) -> bool {
+        !self.no_host && self.adapter.wanted().is_none()
+    }
+
+    /// Whether tests are dealt to kernels and devices: who asks for less than all has a question about that.
+    fn deals(&self) -> bool {
+        let asks = !self.names.is_empty() || self.no_hca || self.adapter.wanted().is_some();
+        !self.full && !asks && self.kernel == "all"
+    }
+
+    /// Builds the programs, and plans which tests run in which boot. Rounds without tests are left out.
+    fn rounds(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        kernels: &[Kernel],
+        record: &Record,
+    ) -> Result<Vec<Round>> {
+        let places = self.places();
+        let grounds: Vec<Ground> = places.iter().map(Place::ground).collect();
+        let built = if self.with_host() {
+            Built::all(store.workspace())?
+        } else {
+            Built::some(store.workspace(), suites, &grounds)?
+        };
+        let mut rounds = Vec::new();
+        for place in places {
+            let mut jobs = Vec::new();
+            for program in built.programs(suites, place.ground())? {
+                jobs.extend(Job::all(&Arc::new(program))?);
+            }
+            rounds.extend((0..kernels.len()).map(|kernel| Round {
+                place: place.clone(),
+                kernel,
+                jobs: jobs.clone(),
+            }));
+        }
+        if self.deals() {
+            let series: Vec<String> = kernels.iter().map(|kernel| kernel.series.clone()).collect();
+            suite::deal(&mut rounds, record, &series);
+        }
+        for round in &mut rounds {
+            round.jobs.retain(|job| job.is_wanted(&self.names));
+        }
+        rounds.retain(|round| !round.jobs.is_empty());
+        Ok(rounds)
+    }
+
+    /// Runs the host's part, if it is wanted, and the rounds, some at a time, and gives the results of the rounds in
+    /// their order.
     ///
-    /// A guest whose CPUs are emulated keeps about one CPU busy, since a test waits more than it computes.
-    fn run_rounds(&self, store: &Store, suites: &[Suite], rounds: Vec<Round>) -> Vec<Group> {
+    /// A guest whose CPUs are emulated keeps about one CPU busy, and so does the host's part. What takes longest begins
+    /// first, so that no CPU is idle while another has much to do.
+    fn run_all(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        kernels: &[Kernel],
+        rounds: &[Round],
+    ) -> Result<(Option<Group>, Vec<Group>)> {
         let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let at_a_time = self.guests_at_a_time.map_or(cpus.min(4), NonZeroUsize::get);
-        let mut groups: Vec<Option<Group>> = rounds.iter().map(|_| None).collect();
-        let mut waiting = VecDeque::new();
-        // One after the other, for kernels are fetched and a trial boot may be made.
-        for (index, round) in rounds.into_iter().enumerate() {
-            match self.prepare(store, suites, &round) {
-                Ok(prepared) => waiting.push_back((index, round, prepared)),
-                Err(error) => groups[index] = Some(round.failed(&error)),
-            }
-        }
-        let (waiting, results) = (Mutex::new(waiting), Mutex::new(groups));
+        let (waiting, failed) = self.prepare_all(store, suites, kernels, rounds);
+        let groups = Mutex::new(failed);
+        let mut work: VecDeque<Work> = self.with_host().then_some(Work::Host).into_iter().collect();
+        work.extend(waiting);
+        let beside_others = at_a_time > 1 && work.len() > 1;
+        let work = Mutex::new(work);
+        let host = Mutex::new(None);
         thread::scope(|scope| {
             for _ in 0..at_a_time {
                 scope.spawn(|| {
-                    while let Some((index, round, prepared)) = take(&waiting) {
-                        let group = self.run_round(store, &round, &prepared, at_a_time > 1);
-                        results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(group);
+                    while let Some(next) = locked(&work, VecDeque::pop_front) {
+                        match next {
+                            Work::Host => {
+                                let names = &self.names;
+                                let workspace = store.workspace();
+                                println!("host");
+                                let group =
+                                    suite::run_on_host(workspace, suites, names, beside_others);
+                                locked(&host, |host| *host = Some(group));
+                            }
+                            Work::Guest(index, prepared) => {
+                                let round = &rounds[index];
+                                let kernel = &kernels[round.kernel];
+                                let group =
+                                    self.run_round(store, round, kernel, &prepared, beside_others);
+                                locked(&groups, |groups| groups[index] = Some(group));
+                            }
+                        }
                     }
                 });
             }
         });
-        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        results.into_iter().flatten().collect()
+        let host = host.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let groups = groups.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok((host.transpose()?, groups.into_iter().flatten().collect()))
+    }
+
+    /// Prepares the rounds, longest first, and gives those that can run, and at their places the results of those that cannot.
+    ///
+    /// One after the other, for a trial boot may be made.
+    fn prepare_all(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        kernels: &[Kernel],
+        rounds: &[Round],
+    ) -> (Vec<Work>, Vec<Option<Group>>) {
+        let mut groups: Vec<Option<Group>> = rounds.iter().map(|_| None).collect();
+        let mut order: Vec<usize> = (0..rounds.len()).collect();
+        order.sort_by_key(|index| std::cmp::Reverse(rounds[*index].weight()));
+        let mut work = Vec::new();
+        for index in order {
+            let round = &rounds[index];
+            let kernel = &kernels[round.kernel];
+            match self.prepare(store, suites, round, kernel) {
+                Ok(prepared) => work.push(Work::Guest(index, Box::new(prepared))),
+                Err(error) => groups[index] = Some(failed(round, kernel, &error)),
+            }
+        }
+        (work, groups)
     }
 
     fn prepare(
@@ -192,12 +288,13 @@ impl Test {
         store: &Store,
         suites: &[Suite],
         round: &Round,
-    ) -> Result<(Parts, guest::Options)> {
-        let machine = &self.machine;
+        kernel: &Kernel,
+    ) -> Result<Prepared> {
+        let (machine, kernel) = (&self.machine, &kernel.wanted);
         let prepared = match &round.place {
-            Place::One => machine.prepare(store, &round.kernel, Network::OneHost),
-            Place::Two => machine.prepare(store, &round.kernel, Network::TwoHosts),
-            Place::Adapter(hca) => machine.prepare_with_adapter(store, &round.kernel, hca.clone()),
+            Place::One => machine.prepare(store, kernel, Network::OneHost),
+            Place::Two => machine.prepare(store, kernel, Network::TwoHosts),
+            Place::Adapter(hca) => machine.prepare_with_adapter(store, kernel, hca.clone()),
         };
         let (parts, options) = prepared?;
         suite::compile_c_programs(store, suites, &parts.tools.root)?;
@@ -209,39 +306,104 @@ impl Test {
         &self,
         store: &Store,
         round: &Round,
-        (parts, options): &(Parts, guest::Options),
+        kernel: &Kernel,
+        (parts, options): &Prepared,
         beside_others: bool,
     ) -> Group {
         let limits = Limits {
-            filters: self.names.clone(),
             test: Duration::from_secs(self.test_timeout),
             beside_others,
         };
-        suite::run_in_guest(store, parts, options, &round.programs, &limits)
-            .unwrap_or_else(|error| round.failed(&error))
+        suite::run_in_guest(store, parts, options, round, limits)
+            .unwrap_or_else(|error| failed(round, kernel, &error))
     }
 }
 
-/// Programs to be run in one boot of a kernel.
-struct Round {
-    place: Place,
-    kernel: String,
-    programs: Vec<Program>,
-}
-
-impl Round {
-    /// The result of a round that could not be run.
-    fn failed(&self, error: &anyhow::Error) -> Group {
-        let name = suite::name_of_guest(&self.kernel, self.place.hca());
-        println!("\n{name}\nFAILED   {error:#}");
-        let mut group = Group::new(name);
-        group.add("boot", Verdict::Failed(format!("{error:#}")));
-        group
+/// The tests of each round, and how many there are.
+fn listed(kernels: &[Kernel], rounds: &[Round]) -> String {
+    let mut text = String::new();
+    for round in rounds {
+        let name = suite::name_of_guest(&kernels[round.kernel].series, &round.place);
+        for job in &round.jobs {
+            text.push_str(&format!("{name}: {}\n", job.name()));
+        }
+        text.push_str(&format!("{name}: {} tests\n\n", round.jobs.len()));
     }
+    text
 }
 
-/// Takes what is first, and lets go of the lock.
-fn take<T>(queue: &Mutex<VecDeque<T>>) -> Option<T> {
-    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-    queue.pop_front()
+/// The result of a round that could not be run.
+fn failed(round: &Round, kernel: &Kernel, error: &anyhow::Error) -> Group {
+    let name = suite::name_of_guest(&kernel.series, &round.place);
+    println!("\n{name}\nFAILED   {error:#}");
+    let mut group = Group::new(name);
+    group.add("boot", Verdict::Failed(format!("{error:#}")));
+    group
+}
+
+/// The results of tests by kernel and device. What else is in a group, such as what the kernel complained about, is left
+/// out.
+fn columns(kernels: &[Kernel], rounds: &[Round], groups: &[Group]) -> Vec<Column> {
+    let column = |(round, group): (&Round, &Group)| {
+        let names: BTreeSet<String> = round.jobs.iter().map(Job::name).collect();
+        let cases = group.cases.iter();
+        Column {
+            kernel: kernels[round.kernel].series.clone(),
+            device: round.place.device(),
+            cases: cases
+                .filter(|case| names.contains(&case.name))
+                .cloned()
+                .collect(),
+        }
+    };
+    rounds.iter().zip(groups).map(column).collect()
+}
+
+/// Writes the page for people, and beside it what the next run that deals tests must know.
+fn write_support(
+    path: &Path,
+    kernels: &[Kernel],
+    rounds: &[Round],
+    columns: &[Column],
+) -> Result<()> {
+    let series = kernels.iter().map(|kernel| kernel.series.clone());
+    let mut record = Record::new(series.collect());
+    for (round, column) in rounds.iter().zip(columns) {
+        for case in &column.cases {
+            let ran = !matches!(case.verdict, Verdict::Skipped(_));
+            record.note(&case.name, round.cell(), ran);
+        }
+    }
+    for (path, text) in [
+        (path.to_path_buf(), support::page(columns)),
+        (path.with_extension("txt"), record.text()),
+    ] {
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The tests that skipped themselves in every cell that they were dealt to, although they have run in one of them before:
+/// a run in full tells where they run now. Empty if there is none.
+fn ran_nowhere(record: &Record, rounds: &[Round], columns: &[Column]) -> String {
+    let mut tests: BTreeMap<&str, (bool, Vec<Cell>)> = BTreeMap::new();
+    for (round, column) in rounds.iter().zip(columns) {
+        for case in &column.cases {
+            let (ran, cells) = tests.entry(&case.name).or_default();
+            *ran |= !matches!(case.verdict, Verdict::Skipped(_));
+            cells.push(round.cell());
+        }
+    }
+    let skipped = tests
+        .into_iter()
+        .filter(|(test, (ran, cells))| !ran && record.ran_in(test, cells));
+    let lines = skipped.map(|(test, _)| {
+        format!("note: {test} ran nowhere, where {RECORD} has that it can run; `cargo vm test {test:?}`\n")
+    });
+    lines.collect()
+}
+
+/// Does something under the lock, and lets go of it.
+fn locked<T, R>(mutex: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R {
+    work(&mut mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }

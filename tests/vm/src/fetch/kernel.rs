@@ -2,6 +2,7 @@
 //!
 //! The meta package of a backports suite goes from series to series; the kernels of the series before stay in the suite
 //! for a long time. So a kernel is looked for by its own name, and the meta package is asked only if there is none.
+//! The last of the kernels that the project is tested on is the newest that a suite has, whatever its series is.
 
 use std::fs;
 
@@ -21,8 +22,14 @@ struct Series<'a> {
     suites: &'static [&'static str],
 }
 
-/// The series that the project is tested on, oldest first.
-const SERIES: [Series<'static>; 3] = [
+/// The word for the newest kernel that there is.
+const LATEST: &str = "latest";
+
+/// The suites that are asked for the newest kernel, in this order.
+const SUITES_OF_LATEST: [&str; 2] = ["trixie-backports", "trixie"];
+
+/// The series that the project is tested on beside the newest kernel, oldest first.
+const SERIES: [Series<'static>; 2] = [
     Series {
         name: "6.1",
         suites: &["bookworm"],
@@ -30,10 +37,6 @@ const SERIES: [Series<'static>; 3] = [
     Series {
         name: "6.12",
         suites: &["bookworm-backports", "trixie"],
-    },
-    Series {
-        name: "7.2",
-        suites: &["trixie-backports"],
     },
 ];
 
@@ -69,22 +72,24 @@ struct Choice {
     version: String,
 }
 
-/// The kernels that a word of the command line means: all series, oldest first, or the one of that name.
+/// The kernels that a word of the command line means: all that the project is tested on, oldest first, or the one of that
+/// name.
 pub(crate) fn asked_for(word: &str) -> Vec<&str> {
     match word {
-        "all" => SERIES.iter().map(|series| series.name).collect(),
+        "all" => {
+            let series = SERIES.iter().map(|series| series.name);
+            series.chain([LATEST]).collect()
+        }
         one => vec![one],
     }
 }
 
-/// Fetches the kernel of a series, or `latest`, the last one that the project is tested on; returns at once if it is
-/// there.
+/// Fetches the kernel of a series, or `latest`, the newest that there is; returns at once if it is there.
 ///
 /// # Errors
 /// If this is no series, or no suite has it, or it cannot be fetched.
 pub(crate) fn ensure(store: &Store, name: &str, progress: &Progress) -> Result<Kernel> {
-    let series = find(name)?;
-    let stamp = format!("kernels/{}", series.name);
+    let stamp = format!("kernels/{name}");
     if let Some(fetched) = store.stamp::<Fetched>(&stamp)
         && fetched.kernel.image.is_file()
     {
@@ -93,11 +98,19 @@ pub(crate) fn ensure(store: &Store, name: &str, progress: &Progress) -> Result<K
         }
         return Ok(fetched.kernel);
     }
-    let fetched = fetch(store, series, progress)?;
+    let fetched = if name == LATEST {
+        // It lies where that of its series does, so that it is there once.
+        let series = newest_series(store, progress)?;
+        ensure(store, &series, progress)?;
+        let fetched = store.stamp::<Fetched>(&format!("kernels/{series}"));
+        fetched.with_context(|| format!("Linux {series} was fetched and is not there"))?
+    } else {
+        fetch(store, find(name)?, progress)?
+    };
     store.write_stamp(&stamp, &fetched)?;
     progress.note(&format!(
-        "Linux {} is there: {} {}",
-        series.name, fetched.package, fetched.version
+        "Linux {name} is there: {} {}",
+        fetched.package, fetched.version
     ));
     if let Some(note) = &fetched.moved_on {
         progress.note(note);
@@ -105,13 +118,26 @@ pub(crate) fn ensure(store: &Store, name: &str, progress: &Progress) -> Result<K
     Ok(fetched.kernel)
 }
 
+/// The series of the newest kernel that the first suite has which has any.
+fn newest_series(store: &Store, progress: &Progress) -> Result<String> {
+    let mut failures = vec![format!("no kernel: asked {}", SUITES_OF_LATEST.join(", "))];
+    for suite in SUITES_OF_LATEST {
+        let names = Apt::open(store, &[suite], progress).and_then(|apt| apt.names("linux-image-"));
+        match names {
+            Ok(names) => {
+                let newest = newest(&names, |_| true).and_then(series_of);
+                if let Some(series) = newest {
+                    return Ok(series.to_owned());
+                }
+            }
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
+    bail!("{}", failures.join("\n"))
+}
+
 fn find(name: &str) -> Result<Series<'_>> {
-    let known = if name == "latest" {
-        SERIES.last()
-    } else {
-        SERIES.iter().find(|series| series.name == name)
-    };
-    if let Some(series) = known {
+    if let Some(series) = SERIES.iter().find(|series| series.name == name) {
         return Ok(*series);
     }
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -123,8 +149,8 @@ fn find(name: &str) -> Result<Series<'_>> {
         _ => {
             let names = asked_for("all").join(", ");
             bail!(
-                "no kernel series `{name}`: there are {names}, latest, others that Debian has, such as 7.1, and the path \
-                 of a system kernel"
+                "no kernel series `{name}`: there are {names}, others that Debian has, such as 7.1, and the path of a \
+                 system kernel"
             )
         }
     }
@@ -172,7 +198,10 @@ fn choose(store: &Store, series: Series<'_>, progress: &Progress) -> Result<Choi
     for suite in series.suites {
         let found = Apt::open(store, &[suite], progress).and_then(|apt| {
             let names = apt.names(&format!("linux-image-{}", series.name))?;
-            Ok((apt, newest(&names, series.name).map(str::to_owned)))
+            Ok((
+                apt,
+                newest(&names, |name| is_of_series(name, series.name)).map(str::to_owned),
+            ))
         });
         match found {
             Ok((apt, Some(package))) => return choice(apt, suite, &package),
@@ -213,8 +242,9 @@ fn choice(apt: Apt, suite: &'static str, package: &str) -> Result<Choice> {
     })
 }
 
-/// The newest of these packages that is an ordinary kernel of the series: not a cloud or real-time one, not unsigned.
-fn newest<'a>(names: &'a [String], series: &str) -> Option<&'a str> {
+/// The newest of these packages that is wanted and an ordinary kernel: not a cloud or real-time one, not unsigned, not a meta
+/// package.
+fn newest(names: &[String], is_wanted: impl Fn(&str) -> bool) -> Option<&str> {
     let version = |name: &str| -> Option<Vec<u64>> {
         let version = name
             .strip_prefix("linux-image-")?
@@ -226,7 +256,7 @@ fn newest<'a>(names: &'a [String], series: &str) -> Option<&'a str> {
     };
     names
         .iter()
-        .filter(|name| is_of_series(name, series))
+        .filter(|name| is_wanted(name))
         .filter_map(|name| Some((version(name)?, name.as_str())))
         .max()
         .map(|(_, name)| name)
@@ -288,26 +318,42 @@ mod tests {
             "linux-image-7.3.4+deb13-amd64",
         ]
         .map(str::to_owned);
-        assert_eq!(
-            newest(&names, "7.2"),
-            Some("linux-image-7.2.11+deb13-amd64")
-        );
-        assert_eq!(newest(&names, "7.1"), None);
+        let of_series = |series| newest(&names, |name| is_of_series(name, series));
+        assert_eq!(of_series("7.2"), Some("linux-image-7.2.11+deb13-amd64"));
+        assert_eq!(of_series("7.1"), None);
         let old = [
             "linux-image-6.1.0-9-amd64".to_owned(),
             "linux-image-6.1.0-50-amd64".to_owned(),
         ];
-        assert_eq!(newest(&old, "6.1"), Some("linux-image-6.1.0-50-amd64"));
+        assert_eq!(newest(&old, |_| true), Some("linux-image-6.1.0-50-amd64"));
     }
 
     #[test]
-    fn latest_is_the_last_series_and_what_is_none_is_refused() {
-        assert_eq!(find("latest").map(|series| series.name).ok(), Some("7.2"));
+    fn the_newest_of_all_is_of_the_newest_series() {
+        let names = [
+            "linux-image-7.2.12+deb13-amd64",
+            "linux-image-7.10.1+deb13-amd64",
+            "linux-image-7.10.2+deb13-rt-amd64",
+            "linux-image-7.3.4+deb13-amd64",
+            "linux-image-amd64",
+            "linux-image-rt-amd64",
+        ]
+        .map(str::to_owned);
+        let newest = newest(&names, |_| true);
+        assert_eq!(newest, Some("linux-image-7.10.1+deb13-amd64"));
+        assert_eq!(newest.and_then(series_of), Some("7.10"));
+        assert_eq!(series_of("linux-image-amd64"), None);
+    }
+
+    #[test]
+    fn latest_is_the_last_of_all_and_what_is_no_series_is_refused() {
+        assert_eq!(asked_for("all"), ["6.1", "6.12", "latest"]);
+        assert_eq!(asked_for("7.2"), ["7.2"]);
         assert_eq!(find("5.10").map(|series| series.name).ok(), Some("5.10"));
         let error = find("newest")
             .err()
             .map(|error| error.to_string())
             .unwrap_or_default();
-        assert!(error.contains("6.1, 6.12, 7.2, latest"), "{error}");
+        assert!(error.contains("6.1, 6.12, latest"), "{error}");
     }
 }

@@ -1,5 +1,6 @@
 //! Building test programs and examples with cargo, and finding out where it put them.
 
+use std::collections::BTreeSet;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,7 +34,7 @@ pub(crate) struct Program {
 }
 
 /// What a guest's devices are made of, by which the programs for it are chosen.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Ground {
     /// Soft-RoCE, on one host.
     SoftRoce,
@@ -45,14 +46,74 @@ pub(crate) enum Ground {
     Pair,
 }
 
-/// Builds all programs of these suites for guests of that kind.
-///
-/// # Errors
-/// If one does not build, or cargo does not say where it is.
-pub(crate) fn programs(workspace: &Path, suites: &[Suite], ground: Ground) -> Result<Vec<Program>> {
-    let mut programs = build(workspace, suites, Kind::Tests, ground)?;
-    programs.extend(build(workspace, suites, Kind::Example, ground)?);
-    Ok(programs)
+/// What cargo has built, in which programs are looked up.
+#[derive(Debug)]
+pub(crate) struct Built(Vec<Artifact>);
+
+impl Built {
+    /// Builds the programs of these suites for guests of these kinds: at once, so that cargo looks at the workspace once.
+    ///
+    /// # Errors
+    /// If one does not build.
+    pub(crate) fn some(workspace: &Path, suites: &[Suite], grounds: &[Ground]) -> Result<Self> {
+        let mut artifacts = Vec::new();
+        for kind in [Kind::Tests, Kind::Example] {
+            let arguments = arguments(suites, kind, grounds);
+            if !arguments.is_empty() {
+                artifacts.extend(cargo(workspace, arguments)?);
+            }
+        }
+        Ok(Self(artifacts))
+    }
+
+    /// Builds all that `cargo test` runs on the host as well.
+    ///
+    /// # Errors
+    /// If something does not build.
+    pub(crate) fn all(workspace: &Path) -> Result<Self> {
+        let arguments = ["test", "--no-run", "--workspace"].map(str::to_owned);
+        Ok(Self(cargo(workspace, arguments.to_vec())?))
+    }
+
+    /// The programs of these suites for guests of that kind.
+    ///
+    /// # Errors
+    /// If cargo did not say where one is.
+    pub(crate) fn programs(&self, suites: &[Suite], ground: Ground) -> Result<Vec<Program>> {
+        let mut programs = Vec::new();
+        for kind in [Kind::Tests, Kind::Example] {
+            for suite in suites {
+                for name in names(suite, kind, ground) {
+                    programs.push(self.program(suite, name, kind)?);
+                }
+            }
+        }
+        Ok(programs)
+    }
+
+    fn program(&self, suite: &Suite, name: &str, kind: Kind) -> Result<Program> {
+        let is_it = |artifact: &&Artifact| {
+            let of_package = artifact
+                .manifest_path
+                .parent()
+                .is_some_and(|path| path == suite.directory);
+            of_package && artifact.target.name == name && is_of(artifact, kind)
+        };
+        let artifact = self.0.iter().find(is_it);
+        let path = artifact.and_then(|artifact| artifact.executable.clone());
+        let path = path.with_context(|| {
+            format!(
+                "cargo built no {} {name}",
+                flag(kind).trim_start_matches('-')
+            )
+        })?;
+        Ok(Program {
+            name: name.to_owned(),
+            kind,
+            path: path.into(),
+            directory: suite.directory.clone(),
+        })
+    }
 }
 
 /// Builds a binary in release mode and gives its path.
@@ -91,53 +152,36 @@ fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) ->
         .into())
 }
 
-/// Builds all programs of one kind. The whole workspace is named, as for the host's tests: with a package named, cargo
-/// would choose other features and build everything once more.
-fn build(workspace: &Path, suites: &[Suite], kind: Kind, ground: Ground) -> Result<Vec<Program>> {
-    let (command, flag) = match kind {
-        Kind::Tests => (["test", "--no-run", "--workspace"].as_slice(), "--test"),
-        Kind::Example => (["build", "--workspace"].as_slice(), "--example"),
+/// The arguments of cargo that build all programs of one kind; none if there is no such program. The whole workspace is
+/// named, as for the host's tests: with a package named, cargo would choose other features and build everything once more.
+fn arguments(suites: &[Suite], kind: Kind, grounds: &[Ground]) -> Vec<String> {
+    let command = match kind {
+        Kind::Tests => ["test", "--no-run", "--workspace"].as_slice(),
+        Kind::Example => ["build", "--workspace"].as_slice(),
     };
-    let wanted: Vec<(&Suite, &String)> = suites
+    let wanted: BTreeSet<&String> = suites
         .iter()
-        .flat_map(|suite| {
-            names(suite, kind, ground)
-                .iter()
-                .map(move |name| (suite, name))
-        })
+        .flat_map(|suite| grounds.iter().map(move |ground| (suite, *ground)))
+        .flat_map(|(suite, ground)| names(suite, kind, ground))
         .collect();
     if wanted.is_empty() {
-        return Ok(Vec::new());
+        return Vec::new();
     }
-    let mut arguments: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
-    arguments.extend(
-        wanted
-            .iter()
-            .flat_map(|(_, name)| [flag.to_owned(), (*name).clone()]),
-    );
-    let artifacts = cargo(workspace, arguments)?;
-    let program = |(suite, name): (&Suite, &String)| {
-        let is_it = |artifact: &&Artifact| {
-            let of_package = artifact
-                .manifest_path
-                .parent()
-                .is_some_and(|path| path == suite.directory);
-            of_package && artifact.target.name == *name && is_of(artifact, kind)
-        };
-        let path = artifacts
-            .iter()
-            .find(is_it)
-            .and_then(|artifact| artifact.executable.clone());
-        let path = path
-            .with_context(|| format!("cargo built no {} {name}", flag.trim_start_matches('-')))?;
-        Ok(Program {
-            name: name.clone(),
-            kind,
-            path: path.into(),
-            directory: suite.directory.clone(),
-        })
-    };
-    wanted.into_iter().map(program).collect()
+    let named = wanted.into_iter().flat_map(|name| [flag(kind), name]);
+    command
+        .iter()
+        .copied()
+        .chain(named)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The option of cargo that names a program of that kind.
+fn flag(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Tests => "--test",
+        Kind::Example => "--example",
+    }
 }
 
 fn names(suite: &Suite, kind: Kind, ground: Ground) -> &[String] {

@@ -3,36 +3,33 @@
 //! A process for each test keeps what tests do to their limits, their files and their devices apart, and lets one that
 //! hangs be killed alone. A guest that dies is booted anew for the tests that are left.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Kind, Program, c};
+use super::c;
+use super::job::Job;
+use super::round::{Place, Round};
 use crate::fetch::Parts;
-use crate::guest::protocol::{Ending, Network, Spec};
+use crate::guest::protocol::{Ending, Spec};
 use crate::guest::{self, Guest, Options, Outcome};
-use crate::hca::Hca;
 use crate::klog;
-use crate::process;
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
 
 /// How many times a guest may die before its kernel's remaining tests are given up.
 const DEATHS: u32 = 3;
 
-/// Which tests run, and how long each may take.
-#[derive(Clone, Debug)]
+/// How tests run.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// A test runs if its name contains one of these, or if there are none.
-    pub(crate) filters: Vec<String>,
     /// The time limit of one test.
     pub(crate) test: Duration,
-    /// Other guests run at the same time, so that each line says whose it is.
+    /// Other tests run at the same time, so that each line says whose it is.
     pub(crate) beside_others: bool,
 }
 
-/// Runs the programs on one kernel, showing each result as it comes.
+/// Runs the tests of a round, showing each result as it comes.
 ///
 /// # Errors
 /// If QEMU cannot be started. What goes wrong in the guest is a result.
@@ -40,16 +37,12 @@ pub(crate) fn run(
     store: &Store,
     parts: &Parts,
     options: &Options,
-    programs: &[Program],
-    limits: &Limits,
+    round: &Round,
+    limits: Limits,
 ) -> Result<Group> {
-    let group = Group::new(name(&parts.kernel.name, options.hca.as_ref()));
-    let wire = match options.network {
-        Network::OneHost | Network::Adapter { .. } => "",
-        Network::TwoHosts => ", two hosts",
-    };
+    let group = Group::new(name(&parts.kernel.name, &round.place));
     let whose = match limits.beside_others {
-        true => format!("{}{wire}: ", group.name),
+        true => format!("{}: ", group.name),
         false => String::new(),
     };
     let mut run = Run {
@@ -64,25 +57,28 @@ pub(crate) fn run(
         group,
     };
     println!(
-        "\n{}{wire} ({:?})",
-        name(&parts.kernel.release, options.hca.as_ref()),
+        "\n{} ({:?})",
+        name(&parts.kernel.release, &round.place),
         options.accelerator
     );
-    for program in programs {
-        run.program(program);
+    let started = Instant::now();
+    for job in &round.jobs {
+        run.job(job);
     }
     run.end();
+    run.group.took = Some(started.elapsed());
     Ok(run.group)
 }
 
-/// What a guest with that kernel and adapter is called.
-pub(crate) fn name(kernel: &str, hca: Option<&Hca>) -> String {
-    match hca {
-        Some(hca) if hca.guests() > 1 => {
+/// What a guest with that kernel in that place is called.
+pub(crate) fn name(kernel: &str, place: &Place) -> String {
+    match place {
+        Place::One => format!("Linux {kernel}"),
+        Place::Two => format!("Linux {kernel}, two hosts"),
+        Place::Adapter(hca) if hca.guests() > 1 => {
             format!("Linux {kernel}, {}, two guests", hca.port_name())
         }
-        Some(hca) => format!("Linux {kernel}, {}", hca.port_name()),
-        None => format!("Linux {kernel}"),
+        Place::Adapter(hca) => format!("Linux {kernel}, {}", hca.port_name()),
     }
 }
 
@@ -92,7 +88,7 @@ struct Run<'a> {
     store: &'a Store,
     parts: &'a Parts,
     options: &'a Options,
-    limits: &'a Limits,
+    limits: Limits,
     guest: Option<Guest>,
     /// The one that shares the adapter of the other.
     second: Option<Guest>,
@@ -110,73 +106,17 @@ struct Done {
 }
 
 impl Run<'_> {
-    fn program(&mut self, program: &Program) {
-        if program.kind == Kind::Example {
-            let name = format!("example {}", program.name);
-            if self.wanted(&name) {
-                let verdict = self
-                    .execute(program, &[], self.limits.test)
-                    .map(|done| (verdict(&done), done.took));
-                self.record(name, verdict);
-            }
-            return;
-        }
-        match self.list(program) {
-            Ok(tests) => {
-                for test in tests {
-                    let name = format!("{} {test}", program.name);
-                    if self.wanted(&name) {
-                        let done = self.execute(
-                            program,
-                            &["--exact", &test, "--test-threads=1"],
-                            self.limits.test,
-                        );
-                        self.record(name, done.map(|done| (verdict(&done), done.took)));
-                    }
-                }
-            }
-            Err(why) => self.record(format!("{} --list", program.name), Err(why)),
-        }
+    fn job(&mut self, job: &Job) {
+        let done = self.execute(job);
+        self.record(job.name(), done.map(|done| (verdict(&done), done.took)));
     }
 
-    fn wanted(&self, name: &str) -> bool {
-        self.limits.filters.is_empty()
-            || self
-                .limits
-                .filters
-                .iter()
-                .any(|filter| name.contains(filter))
-    }
-
-    /// The names of a program's tests. It is asked on the host, so that no guest is booted if none of them is wanted.
-    fn list(&self, program: &Program) -> Result<Vec<String>, String> {
-        let mut command = Command::new(&program.path);
-        command
-            .arg("--list")
-            .current_dir(&program.directory)
-            .envs(guest::environment(
-                &self.parts.kernel.release,
-                self.options.hca.as_ref(),
-                &[],
-            ))
-            .env_remove("VM_GUEST");
-        let listed = process::output("listing tests", &mut command);
-        Ok(results::listed(
-            &listed.map_err(|error| format!("{error:#}"))?,
-        ))
-    }
-
-    /// Runs a program in the guest, which is booted if need be. The error is what a failed test is to say.
-    fn execute(
-        &mut self,
-        program: &Program,
-        arguments: &[&str],
-        limit: Duration,
-    ) -> Result<Done, String> {
+    /// Runs a test in the guest, which is booted if need be. The error is what a failed test is to say.
+    fn execute(&mut self, job: &Job) -> Result<Done, String> {
         if self.deaths >= DEATHS {
             return Err(format!("not run: the guest died {DEATHS} times"));
         }
-        let result = self.try_execute(program, arguments, limit);
+        let result = self.try_execute(job);
         result.map_err(|error| {
             self.deaths += 1;
             // The two have one adapter.
@@ -190,12 +130,8 @@ impl Run<'_> {
         })
     }
 
-    fn try_execute(
-        &mut self,
-        program: &Program,
-        arguments: &[&str],
-        limit: Duration,
-    ) -> Result<Done> {
+    fn try_execute(&mut self, job: &Job) -> Result<Done> {
+        let program = &job.program;
         let guest = match &mut self.guest {
             Some(guest) => guest,
             none => none.insert(Guest::boot(self.store, self.parts, self.options)?),
@@ -219,7 +155,7 @@ impl Run<'_> {
         ];
         let spec = Spec {
             words: std::iter::once(path)
-                .chain(arguments.iter().map(|&word| word.to_owned()))
+                .chain(job.arguments().into_iter().map(str::to_owned))
                 .collect(),
             environment: guest::environment(
                 &self.parts.kernel.release,
@@ -230,7 +166,7 @@ impl Run<'_> {
             ..Spec::default()
         };
         let started = Instant::now();
-        let deadline = Some(started + limit);
+        let deadline = Some(started + self.limits.test);
         let process = guest.start(&spec)?;
         let in_second = match &mut self.second {
             Some(second) => {
@@ -274,7 +210,7 @@ impl Run<'_> {
             Verdict::Skipped(reason) => println!("skipped  {whose}{name}: {reason}"),
             Verdict::Failed(why) => println!("FAILED   {whose}{name}\n{}", indented(why)),
         }
-        self.group.add(name, verdict);
+        self.group.add_timed(name, verdict, took);
     }
 
     /// Ends the guests. What their kernels have to complain about is one more failure.

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, PipeReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -15,25 +16,40 @@ use crate::results::{Group, Verdict, parse_line};
 /// Programs with libtest-mimic take one filter and no more, so each filter has a run of its own. A test that several mean is
 /// run by each, and counted once if it passes.
 ///
+/// Beside others, the lines of a program are shown together, when it has ended.
+///
 /// # Errors
 /// If cargo cannot be started. Tests that fail or do not build are results.
-pub(crate) fn run(workspace: &Path, suites: &[Suite], filters: &[String]) -> Result<Group> {
-    if filters.is_empty() {
-        return run_filtered(workspace, suites, None);
-    }
+pub(crate) fn run(
+    workspace: &Path,
+    suites: &[Suite],
+    filters: &[String],
+    beside_others: bool,
+) -> Result<Group> {
+    let started = Instant::now();
+    let filters: Vec<Option<&String>> = match filters {
+        [] => vec![None],
+        filters => filters.iter().map(Some).collect(),
+    };
     let mut all = Group::new("host");
     for filter in filters {
-        let group = run_filtered(workspace, suites, Some(filter))?;
+        let group = run_filtered(workspace, suites, filter, beside_others)?;
         for case in group.cases {
             if !all.cases.contains(&case) {
                 all.cases.push(case);
             }
         }
     }
+    all.took = Some(started.elapsed());
     Ok(all)
 }
 
-fn run_filtered(workspace: &Path, suites: &[Suite], filter: Option<&String>) -> Result<Group> {
+fn run_filtered(
+    workspace: &Path,
+    suites: &[Suite],
+    filter: Option<&String>,
+    beside_others: bool,
+) -> Result<Group> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args([
@@ -58,7 +74,7 @@ fn run_filtered(workspace: &Path, suites: &[Suite], filter: Option<&String>) -> 
     // The command holds the pipe's other end too, and would keep it open.
     drop(command);
     let mut counter = Counter::new(suites);
-    show(reader, &mut counter);
+    show(reader, &mut counter, beside_others);
     let status = child.wait().with_context(|| step.clone())?;
     let mut group = counter.group;
     if !status.success() && !counter.failed {
@@ -72,13 +88,24 @@ fn run_filtered(workspace: &Path, suites: &[Suite], filter: Option<&String>) -> 
     Ok(group)
 }
 
-/// Shows and counts lines until the end.
-fn show(reader: PipeReader, counter: &mut Counter) {
+/// Shows and counts lines until the end; those of one program at once if others write too.
+fn show(reader: PipeReader, counter: &mut Counter, beside_others: bool) {
+    let mut of_program = String::new();
     for line in BufReader::new(reader).lines().map_while(Result::ok) {
-        if counter.line(&line) {
-            println!("{line}");
+        let is_next = program_of(&line).is_some();
+        let shown = counter.line(&line);
+        if is_next {
+            print!("{}", std::mem::take(&mut of_program));
+        }
+        if shown {
+            of_program.push_str(&line);
+            of_program.push('\n');
+        }
+        if !beside_others {
+            print!("{}", std::mem::take(&mut of_program));
         }
     }
+    print!("{of_program}");
 }
 
 /// Counts results, but for programs that belong into the guest: on the host these skip everything.

@@ -2,12 +2,20 @@
 
 mod build;
 mod c;
+mod deal;
 mod guest;
 mod host;
+mod job;
 mod list;
+mod record;
+mod round;
 
-pub(crate) use self::build::{Ground, Kind, Program, binary, programs, static_binary};
+pub(crate) use self::build::{Built, Ground, binary, static_binary};
 pub(crate) use self::c::compile as compile_c_programs;
+pub(crate) use self::deal::{Cell, Device};
 pub(crate) use self::guest::{Limits, name as name_of_guest, run as run_in_guest};
 pub(crate) use self::host::run as run_on_host;
+pub(crate) use self::job::Job;
 pub(crate) use self::list::{Suite, read};
+pub(crate) use self::record::Record;
+pub(crate) use self::round::{Place, Round, deal};

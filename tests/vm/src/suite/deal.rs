@@ -1,0 +1,192 @@
+//! Dealing tests to kernels and devices, as in a Latin square.
+//!
+//! A test that runs on three kernels and three devices has nine cells. In three of them it meets every kernel and every
+//! device once, so a run that deals takes a third of the time. What is lost is the fault that shows in one cell alone,
+//! and a run in full finds that.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What a guest's RDMA devices are.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Device {
+    /// Soft-RoCE.
+    SoftRoce,
+    /// The adapter with InfiniBand ports.
+    InfiniBand,
+    /// The adapter with Ethernet ports.
+    Roce,
+}
+
+impl Device {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::SoftRoce, Self::InfiniBand, Self::Roce];
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::SoftRoce => "soft-RoCE",
+            Self::InfiniBand => "InfiniBand",
+            Self::Roce => "RoCE",
+        })
+    }
+}
+
+/// One kernel with one device.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Cell {
+    /// The kernel's place among those of the run.
+    pub(crate) kernel: usize,
+    /// The device.
+    pub(crate) device: Device,
+}
+
+/// Deals tests to cells, and remembers how many each cell has, so that all get about the same number.
+///
+/// The deal depends on the tests that were dealt before and on nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct Dealer {
+    loads: BTreeMap<Cell, usize>,
+    /// The choices for cells that were dealt among before.
+    choices: BTreeMap<Vec<Cell>, Vec<Vec<Cell>>>,
+}
+
+impl Dealer {
+    /// Chooses, of the cells where a test can run, as few as there must be to have each kernel and each device of them.
+    /// Of several such choices it takes the one whose cells have the fewest tests so far.
+    pub(crate) fn deal(&mut self, open: &[Cell]) -> Vec<Cell> {
+        let Self { loads, choices } = self;
+        let choices = choices.entry(open.to_vec());
+        let choices = choices.or_insert_with(|| smallest_covers(open));
+        let load = |cells: &&Vec<Cell>| -> usize {
+            let loads = cells.iter().filter_map(|cell| loads.get(cell));
+            loads.sum()
+        };
+        let chosen = choices.iter().min_by_key(load).cloned();
+        let chosen = chosen.unwrap_or_default();
+        for cell in &chosen {
+            *loads.entry(*cell).or_default() += 1;
+        }
+        chosen
+    }
+}
+
+/// The smallest sets of these cells that have each of their kernels and each of their devices.
+///
+/// All sets are tried: of nine cells there are 511.
+fn smallest_covers(open: &[Cell]) -> Vec<Vec<Cell>> {
+    let sets = 1_u32..1 << open.len();
+    let members = |set: u32| {
+        let cells = open.iter().enumerate();
+        cells
+            .filter(move |(place, _)| set & 1 << place != 0)
+            .map(|(_, cell)| *cell)
+    };
+    let covers = |set: &u32| {
+        open.iter().all(|wanted| {
+            members(*set).any(|cell| cell.kernel == wanted.kernel)
+                && members(*set).any(|cell| cell.device == wanted.device)
+        })
+    };
+    let covers: Vec<u32> = sets.filter(covers).collect();
+    let fewest = covers.iter().map(|set| set.count_ones()).min();
+    let smallest = covers
+        .into_iter()
+        .filter(|set| Some(set.count_ones()) == fewest);
+    smallest.map(|set| members(set).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn grid() -> Vec<Cell> {
+        let row = |kernel| Device::ALL.map(|device| Cell { kernel, device });
+        (0..3).flat_map(row).collect()
+    }
+
+    fn kernels(cells: &[Cell]) -> BTreeSet<usize> {
+        cells.iter().map(|cell| cell.kernel).collect()
+    }
+
+    fn devices(cells: &[Cell]) -> BTreeSet<Device> {
+        cells.iter().map(|cell| cell.device).collect()
+    }
+
+    /// Some tests, each with the cells where it can run.
+    fn tests() -> impl Strategy<Value = Vec<Vec<Cell>>> {
+        let cells = prop::sample::subsequence(grid(), 0..=9);
+        prop::collection::vec(cells, 0..20)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn each_test_meets_each_kernel_and_device_where_it_can_run(tests in tests()) {
+            let mut dealer = Dealer::default();
+            for open in tests {
+                let dealt = dealer.deal(&open);
+                prop_assert!(dealt.iter().all(|cell| open.contains(cell)));
+                prop_assert_eq!(kernels(&dealt), kernels(&open));
+                prop_assert_eq!(devices(&dealt), devices(&open));
+                // No cell could be left out.
+                for left_out in &dealt {
+                    let rest: Vec<Cell> = dealt.iter().copied().filter(|cell| cell != left_out).collect();
+                    prop_assert!(kernels(&rest) != kernels(&open) || devices(&rest) != devices(&open));
+                }
+            }
+        }
+
+        #[test]
+        fn the_same_tests_are_dealt_alike(tests in tests()) {
+            let deal = || {
+                let mut dealer = Dealer::default();
+                tests.iter().map(|open| dealer.deal(open)).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(deal(), deal());
+        }
+
+        #[test]
+        fn cells_differ_by_one_test_at_most_if_all_run_everywhere(number in 0_usize..100) {
+            let mut dealer = Dealer::default();
+            for _ in 0..number {
+                prop_assert_eq!(dealer.deal(&grid()).len(), 3);
+            }
+            let loads = grid().into_iter().map(|cell| dealer.loads.get(&cell).copied().unwrap_or_default());
+            let loads: Vec<usize> = loads.collect();
+            prop_assert_eq!(loads.iter().sum::<usize>(), 3 * number);
+            prop_assert!(loads.iter().max().unwrap_or(&0) - loads.iter().min().unwrap_or(&0) <= 1);
+        }
+    }
+
+    #[test]
+    fn a_test_that_runs_in_one_cell_of_a_kernel_is_dealt_there() {
+        // Paging on demand: the newest kernel with soft-RoCE. The adapter has it nowhere.
+        let only = Cell {
+            kernel: 2,
+            device: Device::SoftRoce,
+        };
+        assert_eq!(Dealer::default().deal(&[only]), [only]);
+        assert!(Dealer::default().deal(&[]).is_empty());
+    }
+
+    #[test]
+    fn two_devices_and_three_kernels_take_three_cells() {
+        let mut dealer = Dealer::default();
+        let open: Vec<Cell> = grid()
+            .into_iter()
+            .filter(|cell| cell.device != Device::SoftRoce)
+            .collect();
+        for _ in 0..4 {
+            assert_eq!(dealer.deal(&open).len(), 3);
+        }
+        let loads: Vec<usize> = dealer.loads.values().copied().collect();
+        assert_eq!(loads, [2; 6]);
+    }
+}

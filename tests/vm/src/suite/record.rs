@@ -1,0 +1,210 @@
+//! Where each test of the guests ran when all were run in full: what a run that deals them knows before it begins.
+//!
+//! A file of one line for each test, beside the page for people (`crate::support`) and written with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::deal::{Cell, Device};
+
+/// What the file begins with.
+const HEAD: &str = "\
+# Where each test of the guests ran, by which `cargo vm test` chooses a kernel for each device. Written by
+# `cargo vm test --full --support docs/support.md`; do not edit. A word for each kernel, in it S: it ran on soft-RoCE,
+# I: on InfiniBand ports, R: on RoCE ports; a dot: it skipped itself there, or is not for that device.
+";
+
+/// What was found out by a run in full.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Record {
+    /// The kernels' series.
+    kernels: Vec<String>,
+    /// The cells in which each test ran, by its name with the program it is in.
+    ran: BTreeMap<String, BTreeSet<Cell>>,
+}
+
+impl Record {
+    /// An empty one for these kernels.
+    pub(crate) fn new(kernels: Vec<String>) -> Self {
+        Self {
+            kernels,
+            ran: BTreeMap::new(),
+        }
+    }
+
+    /// Notes that a test was tried in a cell, and whether it ran there.
+    pub(crate) fn note(&mut self, test: &str, cell: Cell, ran: bool) {
+        let cells = self.ran.entry(test.to_owned()).or_default();
+        if ran {
+            cells.insert(cell);
+        }
+    }
+
+    /// Whether a test is known to have run in one of these cells.
+    pub(crate) fn ran_in(&self, test: &str, cells: &[Cell]) -> bool {
+        let ran = self.ran.get(test);
+        ran.is_some_and(|ran| cells.iter().any(|cell| ran.contains(cell)))
+    }
+
+    /// Of these cells, with kernels of these series: those that a test must be dealt among, and those that it must run
+    /// in as well, since nobody knows whether it can run there.
+    ///
+    /// A test that is not in the record, or is known to run nowhere, must run in all; and on a kernel of another series
+    /// than the record's, every test must.
+    pub(crate) fn split(
+        &self,
+        test: &str,
+        cells: &[Cell],
+        kernels: &[String],
+    ) -> (Vec<Cell>, Vec<Cell>) {
+        let Some(ran) = self.ran.get(test).filter(|ran| !ran.is_empty()) else {
+            return (Vec::new(), cells.to_vec());
+        };
+        let is_known = |cell: &Cell| {
+            let series = kernels.get(cell.kernel);
+            series.is_some() && series == self.kernels.get(cell.kernel)
+        };
+        let (known, unknown): (Vec<Cell>, Vec<Cell>) = cells.iter().copied().partition(is_known);
+        let open = known.into_iter().filter(|cell| ran.contains(cell));
+        (open.collect(), unknown)
+    }
+
+    /// Reads the file; without a file nothing is known.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not of this form.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).with_context(|| format!("reading {}", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+        let kernels = lines.next().unwrap_or_default().split_whitespace();
+        let mut record = Self::new(kernels.map(str::to_owned).collect());
+        for line in lines {
+            let mut words = line.splitn(record.kernels.len() + 1, ' ');
+            let marks: Vec<&str> = words.by_ref().take(record.kernels.len()).collect();
+            let Some(test) = words.next().filter(|test| !test.is_empty()) else {
+                bail!("no test in the line `{line}`");
+            };
+            let mut ran = BTreeSet::new();
+            for (kernel, marks) in marks.into_iter().enumerate() {
+                for mark in marks.chars().filter(|mark| *mark != '.') {
+                    let device = Device::ALL
+                        .into_iter()
+                        .find(|device| letter(*device) == mark);
+                    let device =
+                        device.with_context(|| format!("no device is `{mark}`: `{line}`"))?;
+                    ran.insert(Cell { kernel, device });
+                }
+            }
+            record.ran.insert(test.to_owned(), ran);
+        }
+        Ok(record)
+    }
+
+    /// The file's text.
+    pub(crate) fn text(&self) -> String {
+        let lines = self.ran.iter().map(|(test, ran)| {
+            let word = |kernel| -> String {
+                let marks = Device::ALL.into_iter().map(|device| {
+                    let ran = ran.contains(&Cell { kernel, device });
+                    if ran { letter(device) } else { '.' }
+                });
+                marks.collect()
+            };
+            let words: Vec<String> = (0..self.kernels.len()).map(word).collect();
+            format!("{} {test}\n", words.join(" "))
+        });
+        format!(
+            "{HEAD}{}\n{}",
+            self.kernels.join(" "),
+            lines.collect::<String>()
+        )
+    }
+}
+
+/// What a device is in the file.
+fn letter(device: Device) -> char {
+    match device {
+        Device::SoftRoce => 'S',
+        Device::InfiniBand => 'I',
+        Device::Roce => 'R',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S61: Cell = Cell {
+        kernel: 0,
+        device: Device::SoftRoce,
+    };
+    const S73: Cell = Cell {
+        kernel: 1,
+        device: Device::SoftRoce,
+    };
+    const R73: Cell = Cell {
+        kernel: 1,
+        device: Device::Roce,
+    };
+
+    fn series(names: [&str; 2]) -> Vec<String> {
+        names.map(str::to_owned).to_vec()
+    }
+
+    fn record() -> Record {
+        let mut record = Record::new(series(["6.1", "7.3"]));
+        record.note("verbs mr::prefetch", S61, false);
+        record.note("verbs mr::prefetch", S73, true);
+        record.note("verbs mr::prefetch", R73, false);
+        record.note("verbs [mr] a name with spaces", R73, true);
+        record.note("verbs mr::never", R73, false);
+        record
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = record().text();
+        assert!(text.contains("\n6.1 7.3\n"), "{text}");
+        assert!(text.contains("\n... S.. verbs mr::prefetch\n"), "{text}");
+        assert_eq!(Record::parse(&text).expect("a record"), record());
+        assert!(Record::parse("6.1 7.3\nS.. SXR verbs a\n").is_err());
+        assert!(Record::parse("6.1 7.3\nS.. SIR\n").is_err());
+    }
+
+    #[test]
+    fn what_is_not_known_runs_everywhere() {
+        let record = record();
+        let split = |test, kernels| record.split(test, &[S61, S73, R73], &series(kernels));
+        assert_eq!(
+            split("verbs mr::prefetch", ["6.1", "7.3"]),
+            (vec![S73], vec![])
+        );
+        for unknown in ["verbs mr::new", "verbs mr::never"] {
+            let all = (vec![], vec![S61, S73, R73]);
+            assert_eq!(split(unknown, ["6.1", "7.3"]), all, "{unknown}");
+        }
+        // Debian has moved on: nobody knows what the new kernel can do.
+        assert_eq!(
+            split("verbs mr::prefetch", ["6.1", "7.4"]),
+            (vec![], vec![S73, R73])
+        );
+    }
+
+    #[test]
+    fn a_missing_file_knows_nothing() {
+        let record = Record::read(Path::new("/nonexistent/support.txt")).expect("an empty record");
+        assert_eq!(record, Record::default());
+        assert!(!record.ran_in("verbs mr::prefetch", &[S73]));
+    }
+}

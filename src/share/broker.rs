@@ -387,8 +387,8 @@ impl Broker {
     }
 
     #[cfg(test)]
-    pub(super) fn listener_mut(&mut self) -> &mut Listener {
-        &mut self.listener
+    pub(super) fn listener(&self) -> &Listener {
+        &self.listener
     }
 
     /// Copies of the clients' descriptors, such as a forked process has.
@@ -435,17 +435,23 @@ impl Client {
 /// Ends all connections, also where a forked process has their descriptors, and without waiting for anybody.
 impl Drop for Broker {
     fn drop(&mut self) {
-        self.listener.shut();
         for (_, client) in take(&mut self.clients) {
             self.discard(client.socket);
         }
-        // Who has connected and was not accepted yet may have sent files too.
-        let undertaker = match self.listener.takes_files() || !self.discarded.is_empty() {
-            true => Undertaker::start(),
-            false => None,
+        self.listener.shut();
+        let is_drained = loop {
+            match self.listener.accept() {
+                Ok(Some(client)) => self.discard(client),
+                // Nobody is left, and nobody comes any more.
+                Ok(None) | Err(Errno::INVAL) => break true,
+                // No descriptor is left. The end of the listener closes the others.
+                Err(_) => break false,
+            }
         };
+        if !is_drained || !self.discarded.is_empty() {
+            self.undertaker = Undertaker::start();
+        }
         self.discarded.clear();
-        self.undertaker = undertaker;
     }
 }
 

@@ -4,7 +4,7 @@
 //! message then closes those files, and that can take as long as the sender likes: a TCP socket with `SO_LINGER`
 //! and data that nobody takes holds its closer for the whole linger time (`inet_release`). So:
 //!
-//! * Since Linux 6.16 a socket can [refuse files](refuse_files), and its peer's sendmsg(2) fails.
+//! * Since Linux 6.16 a socket can [refuse files](pass_files), and its peer's sendmsg(2) fails.
 //! * On older kernels a message is looked at with `MSG_PEEK`, which frees nothing, and taken only if no file is
 //!   with it. A connection that has a file in its queue is closed under an [`Undertaker`].
 
@@ -26,12 +26,8 @@ const SO_PASSRIGHTS: i32 = match cfg!(any(target_arch = "sparc", target_arch = "
     false => 83,
 };
 
-/// Has a socket, and what it accepts, refuse files. False if the kernel cannot (before Linux 6.16).
-pub(super) fn refuse_files(socket: impl AsFd) -> bool {
-    pass_files(socket, false).is_ok()
-}
-
-/// Says whether a socket takes files, as every socket does unless told.
+/// Says whether a socket, and what it accepts from now on, takes files; unless told, it does. `ENOPROTOOPT` before
+/// Linux 6.16.
 pub(super) fn pass_files(socket: impl AsFd, pass: bool) -> Result<(), Errno> {
     let value = i32::from(pass);
     // SAFETY: the pointer and the length are those of `value`, which the kernel only reads.
@@ -116,6 +112,9 @@ pub(super) fn close(socket: OwnedFd) -> Result<(), OwnedFd> {
 /// It has a copy of this process's table of open files, so that whoever closes one of them meanwhile does not close
 /// it last. Dropped, it ends, and with it the copies. The kernel does not linger for a thread that ends
 /// (`PF_EXITING` in `inet_release`); and where something else should wait, this thread does.
+///
+/// Whatever else the process closes in this time stays open until the thread has ended too. So it is for connections
+/// that hold files alone: on old kernels, under attack.
 #[derive(Debug)]
 pub(super) struct Undertaker(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
 

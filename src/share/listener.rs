@@ -18,7 +18,6 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: OwnedFd,
-    takes_files: bool,
     node: Option<Node>,
 }
 
@@ -36,7 +35,8 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let takes_files = !connection::refuse_files(&socket);
+        // Where the kernel cannot, connections are read and closed with care.
+        let _ = connection::pass_files(&socket, false);
         let mode = Mode::from_raw_mode(if for_others { 0o666 } else { 0o600 });
         // The kernel gives the node the mode of the socket's own inode, less the umask (`unix_bind_bsd`): so
         // it never has another, not even between two system calls.
@@ -50,11 +50,7 @@ impl Listener {
         if let Some(node) = &node {
             node.widen(mode)?;
         }
-        Ok(Self {
-            socket,
-            takes_files,
-            node,
-        })
+        Ok(Self { socket, node })
     }
 
     pub(super) fn listen(&self) -> Result<(), Errno> {
@@ -79,23 +75,10 @@ impl Listener {
         }
     }
 
-    /// Whether a client can send files, because the kernel does not know how to refuse them.
-    pub(super) fn takes_files(&self) -> bool {
-        self.takes_files
-    }
-
     /// Refuses all who come from now on, also where a forked process still has the socket.
     pub(super) fn shut(&self) {
         // A listening socket can always be shut down.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-    }
-
-    /// Takes files again, as a kernel before 6.16 does.
-    #[cfg(test)]
-    pub(super) fn take_files(&mut self) {
-        // A kernel that does not know the option takes them anyway.
-        let _ = connection::pass_files(&self.socket, true);
-        self.takes_files = true;
     }
 }
 

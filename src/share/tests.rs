@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, send, sendmsg,
+    shutdown,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::address::Address;
 use super::broker::{Broker, Limits, Parcel};
+use super::connection;
 use super::counters::OfferStats;
 use super::key::ShareKey;
 use super::listener::Listener;
@@ -167,6 +169,11 @@ fn is_open(client: &OwnedFd) -> bool {
     )
 }
 
+/// Ends a joiner. Closing alone would take until a process that another test starts has its own program.
+fn leave(delivery: Delivery) {
+    shutdown(&delivery.lease, Shutdown::Both).unwrap();
+}
+
 fn say(client: &OwnedFd, bytes: &[u8]) {
     send(client, bytes, SendFlags::NOSIGNAL).unwrap();
 }
@@ -181,7 +188,7 @@ fn the_right_key_gets_everything() {
     assert_eq!(text(delivery.files.pop_front().unwrap()), "memory");
     assert!(delivery.files.is_empty());
     assert_eq!(stall.broker.joined(), 1);
-    drop(delivery.lease);
+    leave(delivery);
     stall.serve();
     assert_eq!(stall.broker.joined(), 0);
     assert_eq!(stall.stats().joined, 1);
@@ -384,11 +391,33 @@ fn say_with(client: &OwnedFd, bytes: &[u8], file: &OwnedFd) -> Result<usize, Err
     sendmsg(client, &parts, &mut control, SendFlags::NOSIGNAL)
 }
 
-/// Catches a broker that keeps file descriptors which clients push at it.
+/// The tests of files that clients send, in a process of their own: an [`Undertaker`](super::connection::Undertaker)
+/// keeps for a moment whatever other tests close.
 #[test]
+fn files_of_clients_do_no_harm() {
+    if std::env::var_os(ROLE).is_none() {
+        let status = child("files_of_clients_do_no_harm", "").status().unwrap();
+        return assert!(status.success());
+    }
+    files_that_come_with_a_request_are_not_kept();
+    files_are_refused_where_the_kernel_can();
+    lingering_sockets_hold_nobody_up();
+    lingering_sockets_of_a_stranger_do_not_hold_a_joiner_up();
+}
+
+/// As old kernels do whatever they are told.
+fn take_files(stall: &mut Stall) {
+    let taken = connection::pass_files(stall.broker.listener(), true);
+    assert!(
+        matches!(taken, Ok(()) | Err(Errno::NOPROTOOPT)),
+        "{taken:?}"
+    );
+}
+
+/// Catches a broker that keeps file descriptors which clients push at it.
 fn files_that_come_with_a_request_are_not_kept() {
     let mut stall = Stall::new(limits());
-    stall.broker.listener_mut().take_files();
+    take_files(&mut stall);
     let client = stall.connect();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     say_with(&client, &message::request(&KEY), &writer).unwrap();
@@ -400,13 +429,20 @@ fn files_that_come_with_a_request_are_not_kept() {
 }
 
 /// Catches a kernel that could refuse files and was not told to.
-#[test]
 fn files_are_refused_where_the_kernel_can() {
-    let mut stall = Stall::new(limits());
+    let stall = Stall::new(limits());
     let client = stall.connect();
     let (_reader, writer) = rustix::pipe::pipe().unwrap();
     let sent = say_with(&client, &message::request(&KEY), &writer);
-    assert_eq!(sent.is_ok(), stall.broker.listener_mut().takes_files());
+    let can = connection::pass_files(&client, false);
+    let expected = match can {
+        Ok(()) => Err(Errno::PERM),
+        Err(_) => Ok(message::REQUEST),
+    };
+    assert_eq!(
+        (sent, can.err()),
+        (expected, can.err().and(Some(Errno::NOPROTOOPT)))
+    );
 }
 
 /// A TCP socket that holds whoever closes it last for a minute: there is data that its peer, which comes along, does
@@ -463,7 +499,6 @@ fn pass_lingering(stall: &mut Stall, passing: Passing) -> (OwnedFd, Vec<std::net
 
 /// Catches a broker that closes last what a client has sent, and waits for it: on the thread that serves, in each
 /// way that a connection can end.
-#[test]
 fn lingering_sockets_hold_nobody_up() {
     let ways = [
         Passing::WithRequest,
@@ -487,7 +522,7 @@ fn lingering_sockets_hold_nobody_up() {
             }
             let users = vec![own_user() + u32::from(!is_allowed)];
             let mut stall = Stall::new(Limits { users, ..limits() });
-            stall.broker.listener_mut().take_files();
+            take_files(&mut stall);
             let (client, peer) = pass_lingering(&mut stall, passing);
             peers.push(peer);
             let client = stays.then_some(client);
@@ -506,7 +541,6 @@ fn lingering_sockets_hold_nobody_up() {
 }
 
 /// Catches the same at the other end: a stranger fills the connection of a joiner, who does not ask it.
-#[test]
 fn lingering_sockets_of_a_stranger_do_not_hold_a_joiner_up() {
     let directory = tempfile::tempdir().unwrap();
     let address = Address::Path(directory.path().join("socket"));
@@ -579,7 +613,8 @@ fn no_more_join_than_are_admitted() {
     });
     let first = stall.join(KEY).unwrap();
     assert_eq!(stall.join(KEY).unwrap_err(), Failed::Refused(Refusal::Full));
-    drop(first);
+    leave(first);
+    stall.serve();
     assert!(stall.join(KEY).is_ok(), "there is room again");
 }
 
@@ -726,13 +761,13 @@ fn who_has_not_joined_when_it_ends_does_not_join() {
 fn who_has_gone_is_not_counted() {
     let mut stall = Stall::new(limits());
     let (first, second) = (stall.join(KEY).unwrap(), stall.join(KEY).unwrap());
-    drop(first);
+    leave(first);
     let waiting = stall.connect();
     say(&waiting, &message::request(&KEY));
     stall.broker.reap();
     assert_eq!(stall.broker.joined(), 1);
     assert!(is_open(&waiting), "it is not let in, and not sent away");
-    drop(second);
+    leave(second);
     stall.broker.reap();
     assert_eq!(stall.broker.joined(), 0);
 }
@@ -742,7 +777,7 @@ fn who_has_gone_is_not_counted() {
 fn the_end_does_not_wait_for_copies_of_the_descriptors() {
     let mut stall = Stall::new(limits());
     let delivery = stall.join(KEY).unwrap();
-    let listener = rustix::io::dup(stall.broker.listener_mut()).unwrap();
+    let listener = rustix::io::dup(stall.broker.listener()).unwrap();
     let copies = stall.broker.copies();
     let address = stall.address.clone();
     drop(stall);
@@ -755,7 +790,7 @@ fn the_end_does_not_wait_for_copies_of_the_descriptors() {
 fn a_joiner_with_a_deadline_waits_for_the_offer() {
     let directory = tempfile::tempdir().unwrap();
     let stale = directory.path().join("stale");
-    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    let _bound = Listener::bound(&Address::Path(stale.clone()), false).unwrap();
     let name = format!("uverbs-wait-{:x}", ShareKey::random().unwrap().expose());
     let addresses = [
         Address::Path(directory.path().join("socket")),
@@ -812,7 +847,7 @@ fn a_deadline_passes() {
     let deaf = Address::Path(directory.path().join("deaf"));
     let _listener = Listener::bind(&deaf, false).unwrap();
     let stale = directory.path().join("stale");
-    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    let _bound = Listener::bound(&Address::Path(stale.clone()), false).unwrap();
     let late = |errno| Failed::Late(Box::new(Failed::Os(errno)));
     let name = format!("uverbs-late-{:x}", ShareKey::random().unwrap().expose());
     for (address, expected) in [
@@ -852,8 +887,18 @@ fn a_deadline_does_not_delay_other_errors() {
     assert!(start.elapsed() < PATIENCE);
 }
 
-/// By this variable the child process of the next test knows its role and address.
-const NAMESPACE: &str = "UVERBS_TEST_IN_NAMESPACE";
+/// By this variable a child process that runs one test again knows its part.
+const ROLE: &str = "UVERBS_TEST_ROLE";
+
+/// A process that runs one test of this module.
+fn child(test: &str, role: &str) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let test = format!("share::tests::{test}");
+    command
+        .args([&test, "--exact", "--nocapture"])
+        .env(ROLE, role);
+    command
+}
 
 /// Catches an exporter that takes a stranger for its own user, and a joiner that tells a stranger the key: in a
 /// user namespace without ids, where all have the same number.
@@ -861,7 +906,7 @@ const NAMESPACE: &str = "UVERBS_TEST_IN_NAMESPACE";
 /// The child is this test again. Without privileges there is no second user, and the test has nothing to try.
 #[test]
 fn in_a_namespace_without_ids_nobody_is_known() {
-    if let Some(name) = std::env::var_os(NAMESPACE) {
+    if let Some(name) = std::env::var_os(ROLE) {
         return in_namespace(Address::Abstract(name.into_string().unwrap()));
     }
     if own_user() != 0 {
@@ -921,11 +966,7 @@ fn in_namespace(address: Address) {
 /// Runs this test again, in a user namespace that maps nobody.
 fn start_in_namespace(name: &str) -> std::process::Child {
     use std::os::unix::process::CommandExt;
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command
-        .arg("share::tests::in_a_namespace_without_ids_nobody_is_known")
-        .arg("--exact")
-        .env(NAMESPACE, name);
+    let mut command = child("in_a_namespace_without_ids_nobody_is_known", name);
     // SAFETY: between fork and exec it makes one system call, and allocates nothing.
     unsafe {
         command.pre_exec(|| match libc::unshare(libc::CLONE_NEWUSER) {

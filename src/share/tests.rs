@@ -145,8 +145,14 @@ impl Stall {
 /// The answer that a connection has; `None` if it has been closed without.
 fn answer(client: &OwnedFd) -> Option<Result<Grant, Refusal>> {
     let mut bytes = [0; message::MAX_MESSAGE];
-    match recv(client, &mut bytes, RecvFlags::DONTWAIT) {
-        Ok((0, _)) | Err(Errno::CONNRESET) => None,
+    let mut take = || recv(client, &mut bytes, RecvFlags::DONTWAIT);
+    // That the other end was closed with something unread is told once, before the answer.
+    let taken = match take() {
+        Err(Errno::CONNRESET) => take(),
+        taken => taken,
+    };
+    match taken {
+        Ok((0, _)) => None,
         Ok((length, _)) => Some(parse_reply(&bytes[..length]).unwrap()),
         Err(errno) => panic!("neither an answer nor the end: {errno}"),
     }

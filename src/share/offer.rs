@@ -123,8 +123,10 @@ impl<'a> OfferBuilder<'a> {
             let why = format!("two regions have the name {name:?}");
             return Err(Error::invalid(VERB, subject(), why));
         }
+        let own = rustix::process::geteuid().as_raw();
+        let for_others = self.limits.users.iter().any(|user| *user != own);
         self.limits.users =
-            certain(self.limits.users).map_err(|why| Error::invalid(VERB, subject(), why))?;
+            certain(&self.limits.users).map_err(|why| Error::invalid(VERB, subject(), why))?;
         let grant = Grant {
             pd: self.pd.handle().0,
             regions: self.regions,
@@ -138,7 +140,7 @@ impl<'a> OfferBuilder<'a> {
             .collect::<Result<_, _>>()
             .map_err(failed)?;
         let share = Share::new(self.pd, &subject)?;
-        let listener = Listener::bind(address, self.limits.users.len() > 1).map_err(failed)?;
+        let listener = Listener::bind(address, for_others).map_err(failed)?;
         let parcel = Parcel { message, files };
         let broker = Broker::new(listener, self.key, parcel, self.limits).map_err(failed)?;
         Ok(Offer {
@@ -157,15 +159,23 @@ fn region(name: &str, handle: u32) -> Region {
     }
 }
 
-/// The users who can be told from others; the first is the own one, and may be left out if others are named.
-fn certain(users: Vec<u32>) -> Result<Vec<u32>, String> {
-    let (certain, others): (Vec<u32>, Vec<u32>) =
-        users.into_iter().partition(|user| user::is_certain(*user));
-    match others[..] {
-        [user, ..] if certain.is_empty() || others.len() > 1 => Err(format!(
+/// The users who can be told from others. The first is the own one, which may be missing if others are named.
+pub(super) fn certain(users: &[u32]) -> Result<Vec<u32>, String> {
+    let (own, named) = users.split_at(1);
+    let uncertain = |user: &&u32| !user::is_certain(**user);
+    let unknown = match named {
+        [] => own.iter().find(uncertain),
+        _ => named.iter().find(uncertain),
+    };
+    match unknown {
+        Some(user) => Err(format!(
             "user {user} stands for all users that this process's user namespace does not map"
         )),
-        _ => Ok(certain),
+        None => Ok(users
+            .iter()
+            .copied()
+            .filter(|user| user::is_certain(*user))
+            .collect()),
     }
 }
 

@@ -21,6 +21,7 @@ use super::counters::OfferStats;
 use super::key::ShareKey;
 use super::listener::Listener;
 use super::message::{self, Grant, Refusal, Region, parse_reply};
+use super::offer;
 use super::request::{self, Delivery, Failed, Time};
 
 const KEY: ShareKey = ShareKey::new(0x0123_4567_89ab_cdef);
@@ -952,6 +953,9 @@ fn in_a_namespace_without_ids_nobody_is_known() {
 /// What the child does: offers to its "own" user, then joins an offer of that number.
 fn in_namespace(address: Address) {
     assert_eq!(own_user(), 65534, "the namespace maps nobody");
+    assert!(offer::certain(&[65534]).is_err(), "nobody could join");
+    assert!(offer::certain(&[0, 65534]).is_err(), "anybody could join");
+    assert_eq!(offer::certain(&[65534, 1000]), Ok(vec![1000]));
     let listener = Listener::bind(&address, false).unwrap();
     let message = grant().encode().unwrap();
     let files = vec![file("command"), file("memory")];

@@ -94,6 +94,8 @@ pub(super) enum Refusal {
     Malformed,
     /// There are as many joiners as the exporter admits.
     Full,
+    /// The request was not looked at and may be made again.
+    Later,
 }
 
 /// A memory region in an offer.
@@ -136,13 +138,14 @@ impl Grant {
 }
 
 impl Refusal {
-    const ALL: [Self; 3] = [Self::Denied, Self::Malformed, Self::Full];
+    const ALL: [Self; 4] = [Self::Denied, Self::Malformed, Self::Full, Self::Later];
 
     fn status(self) -> u16 {
         match self {
             Self::Denied => 1,
             Self::Malformed => 2,
             Self::Full => 3,
+            Self::Later => 4,
         }
     }
 
@@ -295,7 +298,7 @@ mod tests {
         for refusal in Refusal::ALL {
             assert_eq!(parse_reply(&refusal.encode()), Ok(Err(refusal)));
         }
-        assert!(parse_reply(&header(4, 0, 0)).is_err());
+        assert!(parse_reply(&header(5, 0, 0)).is_err());
     }
 
     #[test]

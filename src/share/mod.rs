@@ -11,7 +11,7 @@
 //! Processes of the same user, and of users that the exporter names: the kernel tells who connects
 //! (`SO_PEERCRED`). A joiner in turn tells the key only to an exporter of its own user, of root, or of a user that
 //! it names. Both need the key besides. Joining is full trust: the kernel knows no rights *within* a command file,
-//! so a joiner can use and destroy all objects of the context.
+//! so a joiner can use and destroy all objects of the context. What is promised against whom is in `docs/security.md`.
 //!
 //! # Who destroys what
 //!
@@ -22,6 +22,7 @@
 
 mod address;
 mod broker;
+mod connection;
 mod counters;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
@@ -34,6 +35,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod user;
+mod wait;
 
 pub use address::Address;
 pub use counters::OfferStats;

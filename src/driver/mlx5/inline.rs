@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::directory::{Receiver, Reporter};
 use super::entries::View;
-use super::format::{BLOCK, Control, Cqe, Data, LONGEST_SLICE, SrqNext, TERMINATOR, UNIT};
+use super::format::{
+    BLOCK, Control, Cqe, Data, LONGEST_SLICE, MOST_UNITS, SrqNext, TERMINATOR, UNIT,
+};
 use super::format::{RECORD_RECEIVE, RECORD_SEND, cqe, opcode};
 use super::ledger::{RecvLedger, SendLedger};
 use super::qp::Rings;
@@ -237,7 +239,7 @@ impl Landing {
             opcode::ATOMIC_CS | opcode::ATOMIC_FA => (3, true),
             _ => return None,
         };
-        let units = control.qpn_ds.get() as usize & 0x3f;
+        let units = control.qpn_ds.get() as usize & MOST_UNITS;
         let slices = Slices {
             ring: self.send_ring,
             bytes,

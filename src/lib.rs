@@ -94,7 +94,7 @@ pub use import::{ImportedMr, ImportedPd};
 pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 pub use mr::{
     AfterRereg, DmMr, DmabufMr, ImplicitMr, Memory, Mr, MrInfo, NullMr, RawMemory, RegisterError,
-    Rereg, ReregError, ReregMemoryError, UnusableMr, WritableMemory,
+    Rereg, ReregError, ReregMemoryError, UnusableMr, WordError, WritableMemory,
 };
 pub use mw::{Mw, MwKind, Type1, Type2, Window};
 pub use pd::Pd;

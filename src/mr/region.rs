@@ -112,7 +112,7 @@ impl<T> Still<T> {
 
     /// Drops it in place.
     fn drop(&mut self) {
-        // SAFETY: it was initialised; the only caller is the destructor of what holds it.
+        // SAFETY: it was initialised; the only callers are destructors of what holds it.
         unsafe { self.0.assume_init_drop() }
     }
 }
@@ -141,6 +141,32 @@ impl<A, B> Still<(A, B)> {
                 .write(second.0);
         }
         Still(both)
+    }
+}
+
+/// Memory at rest that is dropped with this value.
+pub(crate) struct Resting<M>(Still<M>);
+
+impl<M: Memory> Resting<M> {
+    /// Lays memory to rest, and tells its first byte and the number of bytes: the pointer is good until the memory leaves.
+    pub(crate) fn new(memory: M) -> (Self, (*mut u8, usize)) {
+        let mut memory = Still::new(memory);
+        let range = memory.range();
+        (Self(memory), range)
+    }
+
+    /// Gives it back; the pointer is to be used no more.
+    pub(crate) fn into_inner(self) -> M {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: it is moved out once, and `this` is neither used nor dropped afterwards.
+        let memory = unsafe { std::ptr::read(&raw const this.0) };
+        memory.into_inner()
+    }
+}
+
+impl<M> Drop for Resting<M> {
+    fn drop(&mut self) {
+        self.0.drop();
     }
 }
 

@@ -80,9 +80,10 @@ impl<'a> CqBuilder<'a> {
     ///
     /// # Safety
     ///
-    /// If `ignore` is true: at no time are there more completions than the queue's [capacity](Cq::capacity), among them all that have been
-    /// taken and whose loan has not ended. A request that may have a completion, also one that is unsignaled and fails, and one that
-    /// is flushed, counts from when it is posted. Without it the device writes to entries that are being read.
+    /// If `ignore` is true: at no time are there more completions than the queue's [capacity](Cq::capacity),
+    /// among them all that have been taken and whose loan has not ended. A request that may have a
+    /// completion, also one that is unsignaled and fails, and one that is flushed, counts from when it is
+    /// posted. Without it the device writes to entries that are being read.
     pub unsafe fn ignore_overrun(mut self, ignore: bool) -> Self {
         self.flags.set(CqCreateFlags::IGNORE_OVERRUN, ignore);
         self

@@ -273,8 +273,8 @@ mod tests {
         assert!(Arena::new(Vec::<u8>::new()).is_err());
     }
 
-    /// Moves the arena about, over memory whose owners assert when they are moved that nobody has a pointer to it: under Miri this
-    /// would catch such a pointer.
+    /// Moves the arena about, over memory whose owners assert when they are moved that nobody has a pointer
+    /// to it: under Miri this would catch such a pointer.
     #[test]
     fn memory_stays_where_it_is_while_the_arena_moves() {
         let boxed = vec![0u8; 2 * page_size()].into_boxed_slice();

@@ -178,8 +178,8 @@ impl Drop for Grant {
             live.remove(self.memory.cast::<u8>().addr().get());
         }
         let freed = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the allocator has returned it for this request, and only this value gives it back. Whoever held it has seen to
-            // it that nobody uses it any more and that pages lie at a place.
+            // SAFETY: the allocator has returned it for this request, and only this value gives it back.
+            // Whoever held it has seen to it that nobody uses it any more and that pages lie at a place.
             unsafe { self.allocator.free(self.memory, &self.request) }
         }));
         if let Err(panic) = freed {

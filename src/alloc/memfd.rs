@@ -21,9 +21,9 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 /// buffers are [`Purpose::Memory`]. Over a [`Purpose::Place`] the driver maps pages of its own, which are not in the
 /// file; when the ring goes, the file's pages are mapped there again, as they were.
 ///
-/// Only this process writes: the file is sealed (`F_SEAL_FUTURE_WRITE`, `F_SEAL_SHRINK` and `F_SEAL_GROW` of fcntl(2)), so the descriptor,
-/// here as elsewhere, neither writes to the file nor maps it for writing nor changes its size. A ring that others write to makes the
-/// device do as they like.
+/// Only this process writes: the file is sealed (`F_SEAL_FUTURE_WRITE`, `F_SEAL_SHRINK` and `F_SEAL_GROW` of
+/// fcntl(2)), so the descriptor, here as elsewhere, neither writes to the file nor maps it for writing nor
+/// changes its size. A ring that others write to makes the device do as they like.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -41,7 +41,8 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 pub struct SharedMemfd {
     free: Mutex<FreeList>,
     mapping: ManuallyDrop<Mapping>,
-    /// The file once more, nowhere replaced: pages are mapped again from here, for a sealed file is mapped for writing no more.
+    /// The file once more, nowhere replaced: pages are mapped again from here, for a sealed file is mapped
+    /// for writing no more.
     origin: Mapping,
     /// There may be a hole in the mapping, in which others may have mapped something.
     torn: AtomicBool,
@@ -168,8 +169,9 @@ unsafe impl Allocator for SharedMemfd {
             // SAFETY: by this function's contract; a place is whole pages.
             && let Err(error) = unsafe { self.map_again(memory) }
         {
-            // The pages are not used again: other processes would not see what is written there, and the kernel may have taken
-            // away what was there before it failed. Relaxed: who drops the allocator has it to itself.
+            // The pages are not used again: other processes would not see what is written there, and the
+            // kernel may have taken away what was there before it failed. Relaxed: who drops the allocator
+            // has it to itself.
             self.torn.store(true, Ordering::Relaxed);
             tracing::warn!(target: "uverbs", %error, "pages of a shared file could not be mapped again");
             return;

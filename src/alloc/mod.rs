@@ -127,9 +127,9 @@ pub enum Purpose {
     /// The device reads and writes the memory itself. It must be zeroed, writable, and not be shared
     /// copy-on-write over fork (shared, or `MADV_DONTFORK`).
     Memory,
-    /// The addresses are mapped over with pages of the kernel's, and come back as fresh private zeroed pages. What
-    /// was there before is lost. They must be whole pages that mmap(2) with `MAP_FIXED` may replace: parts of
-    /// huge pages are not.
+    /// The addresses are mapped over with pages of the kernel's, and come back as fresh private zeroed pages.
+    /// What was there before is lost. They must be whole pages that mremap(2) with `MREMAP_FIXED` may
+    /// replace: parts of huge pages are not.
     Place,
 }
 
@@ -249,9 +249,10 @@ impl Eq for AllocError {}
 ///
 /// # Safety
 ///
-/// Memory that `allocate` returns must be mapped, readable and writable, zeroed, used by nobody else, not be shared
-/// copy-on-write over fork, and stay so until `free` is called for it or the allocator is dropped, whichever comes first. For
-/// [`Purpose::Place`] mapped is enough, in whole pages, and nobody may rely on what is there.
+/// Memory that `allocate` returns must be mapped, readable and writable, zeroed, used by nobody else, not be
+/// shared copy-on-write over fork, and stay so until `free` is called for it or the allocator is dropped,
+/// whichever comes first. For [`Purpose::Place`] mapped is enough, in whole pages, and nobody may rely on
+/// what is there.
 pub unsafe trait Allocator: Send + Sync + 'static {
     /// Finds memory for a buffer.
     ///
@@ -264,9 +265,10 @@ pub unsafe trait Allocator: Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// `allocate` of this very allocator has returned `memory`, with this address and length, for an equal `request`, and it has
-    /// not come back since. Nobody uses it any more, neither device nor kernel nor this process. A [`Purpose::Place`] is mapped: with
-    /// what the allocator had there, or with private pages that are zeroed.
+    /// `allocate` of this very allocator has returned `memory`, with this address and length, for an equal
+    /// `request`, and it has not come back since. Nobody uses it any more, neither device nor kernel nor this
+    /// process. A [`Purpose::Place`] is mapped: with what the allocator had there, or with private pages that
+    /// are zeroed.
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest);
 }
 

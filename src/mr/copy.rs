@@ -1,9 +1,10 @@
 //! Copies to and from memory that others may be writing: a device, a peer through it, or the kernel.
 //!
-//! They are no threads of this program, but the compiler does not know of them either: it may keep what a plain copy has read and
-//! never look again. So each copy here is made each time, by machine code that the compiler does not see into: the C
-//! library's memcpy(3), called from assembly, as fast as a plain copy. What it does to the region's memory is what relaxed atomic
-//! loads or stores of each byte would do, in any order and some of them twice. Bytes that change meanwhile come out old or new.
+//! They are no threads of this program, but the compiler does not know of them either: it may keep what a
+//! plain copy has read and never look again. So each copy here is made each time, by machine code that the
+//! compiler does not see into: the C library's memcpy(3), called from assembly, as fast as a plain copy. What
+//! it does to the region's memory is what relaxed atomic loads or stores of each byte would do, in any order
+//! and some of them twice. Bytes that change meanwhile come out old or new.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -11,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 ///
 /// # Safety
 ///
-/// So many bytes at `from` are mapped and readable, and initialised. No thread of this program writes them meanwhile but by [`store`],
-/// and `into` is no part of them.
+/// So many bytes at `from` are mapped and readable, and initialised. No thread of this program writes them
+/// meanwhile but by [`store`], and `into` is no part of them.
 #[inline]
 pub(super) unsafe fn load(from: *const u8, into: &mut [u8]) {
     // SAFETY: by this function's contract.
@@ -23,8 +24,8 @@ pub(super) unsafe fn load(from: *const u8, into: &mut [u8]) {
 ///
 /// # Safety
 ///
-/// There is room for all of them at `to`, mapped and writable. No thread of this program reads or writes it meanwhile but by [`load`]
-/// and this, and `bytes` are no part of it.
+/// There is room for all of them at `to`, mapped and writable. No thread of this program reads or writes it
+/// meanwhile but by [`load`] and this, and `bytes` are no part of it.
 #[inline]
 pub(super) unsafe fn store(to: *mut u8, bytes: &[u8]) {
     // SAFETY: by this function's contract.
@@ -35,12 +36,14 @@ pub(super) unsafe fn store(to: *mut u8, bytes: &[u8]) {
 ///
 /// # Safety
 ///
-/// The word is mapped and readable, initialised and aligned to 8. No thread of this program writes it meanwhile but by [`store_u64`].
+/// The word is mapped and readable, initialised and aligned to 8. No thread of this program writes it
+/// meanwhile but by [`store_u64`].
 #[inline]
 pub(super) unsafe fn load_u64(from: *const u8) -> u64 {
     // SAFETY: by this function's contract. A relaxed load is one that memory may be mapped read-only for.
     let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
-    // Acquire: whoever has stored the word stored what it tells of before; for a device that is the order in which it writes.
+    // Acquire: whoever has stored the word stored what it tells of before; for a device that is the order in
+    // which it writes.
     fence(Ordering::Acquire);
     device_stores_before();
     word
@@ -50,12 +53,13 @@ pub(super) unsafe fn load_u64(from: *const u8) -> u64 {
 ///
 /// # Safety
 ///
-/// The word is mapped and writable, and aligned to 8. No thread of this program accesses it meanwhile but by [`load_u64`] and this.
+/// The word is mapped and writable, and aligned to 8. No thread of this program accesses it meanwhile but by
+/// [`load_u64`] and this.
 #[inline]
 pub(super) unsafe fn store_u64(to: *mut u8, word: u64) {
     device_loads_after();
-    // SAFETY: by this function's contract. Release: pairs with the acquire of whoever loads it; for a device that reads it, its
-    // next look at memory.
+    // SAFETY: by this function's contract. Release: pairs with the acquire of whoever loads it; for a device
+    // that reads it, its next look at memory.
     unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Release);
 }
 
@@ -92,7 +96,8 @@ fn device_loads_after() {}
 #[inline(always)]
 unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     let memcpy: unsafe extern "C" fn(_, _, _) -> _ = libc::memcpy;
-    // SAFETY: by this function's contract; the call is that of the C ABI, whose stack is aligned and whose registers are told.
+    // SAFETY: by this function's contract; the call is that of the C ABI, whose stack is aligned and whose
+    // registers are told.
     unsafe {
         std::arch::asm!(
             "call {memcpy}",
@@ -186,8 +191,8 @@ mod tests {
         }
     }
 
-    /// Would catch a copy that the compiler makes once and keeps: the loop would not end. A thread in a device's place writes
-    /// behind the compiler's back.
+    /// Would catch a copy that the compiler makes once and keeps: the loop would not end. A thread in a
+    /// device's place writes behind the compiler's back.
     #[test]
     fn a_flag_that_somebody_else_sets_is_seen() {
         let mut flag = Box::new([0_u8; 8]);

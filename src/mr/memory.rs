@@ -110,9 +110,9 @@ unsafe impl Memory for memmap2::Mmap {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: as for `MmapMut`; whoever else maps the same file has to cope with writes, as with any such file. The mapping may be one that
-// must not be written, for `map_raw_read_only` makes such too: then the kernel refuses access that would let the device write. This
-// side does not write, for it is no `WritableMemory`.
+// SAFETY: as for `MmapMut`; whoever else maps the same file has to cope with writes, as with any such file.
+// The mapping may be one that must not be written, for `map_raw_read_only` makes such too: then the kernel
+// refuses access that would let the device write. This side does not write, for it is no `WritableMemory`.
 unsafe impl Memory for memmap2::MmapRaw {
     fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -154,14 +154,16 @@ impl RawMemory {
     ///
     /// As long as the value, or a region or an arena that holds it, lives:
     ///
-    /// - The bytes are mapped, readable, writable and initialised, and any bit pattern is valid in them. An arena may map
-    ///   other pages over whole pages of them.
-    /// - They may be written at any time by the device and by whoever has a key of the region or of a window on it, as far as its
-    ///   access allows it; by the CPU in [`Mr::write_at`](crate::Mr::write_at), [`Mr::store_u64`](crate::Mr::store_u64) and inline scatter;
-    ///   and by the user of an arena's buffers. So no reference to any of them exists while one of these may write, not even as
-    ///   the argument of these functions.
-    /// - They may be read likewise: by the device and whoever has a key, by [`Mr::read_at`](crate::Mr::read_at) and
-    ///   [`Mr::load_u64`](crate::Mr::load_u64). So nobody writes to them through a reference while one of these may read.
+    /// - The bytes are mapped, readable, writable and initialised, and any bit pattern is valid in them. An
+    ///   arena may map other pages over whole pages of them.
+    /// - They may be written at any time by the device and by whoever has a key of the region or of a window
+    ///   on it, as far as its access allows it; by the CPU in [`Mr::write_at`](crate::Mr::write_at),
+    ///   [`Mr::store_u64`](crate::Mr::store_u64) and inline scatter; and by the user of an arena's buffers.
+    ///   So no reference to any of them exists while one of these may write, not even as the argument of
+    ///   these functions.
+    /// - They may be read likewise: by the device and whoever has a key, by
+    ///   [`Mr::read_at`](crate::Mr::read_at) and [`Mr::load_u64`](crate::Mr::load_u64). So nobody writes to
+    ///   them through a reference while one of these may read.
     pub unsafe fn new(address: NonNull<u8>, length: usize) -> Self {
         Self { address, length }
     }
@@ -180,16 +182,16 @@ unsafe impl Memory for RawMemory {
     }
 }
 
-/// Memory that this side may write, through a region or as an arena. It is implemented for what is writable of this crate's
-/// [`Memory`]; implement it beside `Memory` for types of your own.
+/// Memory that this side may write, through a region or as an arena. It is implemented for what is writable
+/// of this crate's [`Memory`]; implement it beside `Memory` for types of your own.
 ///
-/// `memmap2::MmapRaw` is not among them, for it may be mapped for reading only. Who knows that it is not takes
-/// [`RawMemory`] over it.
+/// `memmap2::MmapRaw` is not among them, for it may be mapped for reading only. Who knows that it is not
+/// takes [`RawMemory`] over it.
 ///
 /// # Safety
 ///
-/// [`Memory::WRITABLE`] is true, and the CPU may write any bytes through the pointer of [`Memory::address`], as long as the value
-/// lives and is not otherwise accessed.
+/// [`Memory::WRITABLE`] is true, and the CPU may write any bytes through the pointer of [`Memory::address`],
+/// as long as the value lives and is not otherwise accessed.
 pub unsafe trait WritableMemory: Memory {}
 
 // SAFETY: the vector owns its elements, and `T` may hold any bytes.

@@ -399,18 +399,18 @@ impl<M: Memory> Mr<M> {
 
     /// Copies bytes out of the region, from `offset` on.
     ///
-    /// Bytes that a peer or the device writes at the same time come out old or new, in any mixture. The copy is made each
-    /// time, as fast as a plain one: whoever waits for a byte to change sees it change. For a word that is to come out whole there is
-    /// [`Mr::load_u64`].
+    /// Bytes that a peer or the device writes at the same time come out old or new, in any mixture. The copy
+    /// is made each time, as fast as a plain one: whoever waits for a byte to change sees it change. For a
+    /// word that is to come out whole there is [`Mr::load_u64`].
     ///
     /// # Errors
     ///
     /// The range does not lie within the region; nothing is copied then.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.checked(offset, into.len())?;
-        // SAFETY: the range was checked to lie within the region, whose memory is alive and initialised, and which this program
-        // writes through an exclusive borrow of the region alone. `into` is borrowed exclusively and so is no part of it, or
-        // whoever made a `RawMemory` of it answers for that.
+        // SAFETY: the range was checked to lie within the region, whose memory is alive and initialised, and
+        // which this program writes through an exclusive borrow of the region alone. `into` is borrowed
+        // exclusively and so is no part of it, or whoever made a `RawMemory` of it answers for that.
         unsafe { copy::load(from, into) };
         Ok(())
     }
@@ -431,10 +431,11 @@ impl<M: Memory> Mr<M> {
         Ok(())
     }
 
-    /// Loads the 8 bytes at `offset` as one word in this host's byte order: a flag or a counter that a peer or the device writes.
+    /// Loads the 8 bytes at `offset` as one word in this host's byte order: a flag or a counter that a peer
+    /// or the device writes.
     ///
-    /// The word comes out whole, and what is read of the region next is at least as new (acquire): what the same peer wrote
-    /// before it, by requests that the wire and the device keep in order, is there.
+    /// The word comes out whole, and what is read of the region next is at least as new (acquire): what the
+    /// same peer wrote before it, by requests that the wire and the device keep in order, is there.
     ///
     /// # Errors
     ///
@@ -492,9 +493,10 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Safety
     ///
-    /// Nobody writes to it while the slice lives: no posted receive, READ or atomic has it as its target, neither of this process nor of
-    /// one that shares the PD and posts by the local key; no peer that has the key of the region, or of a window that is bound to it,
-    /// writes to it; and who else the memory belongs to ([`RawMemory`], a file that is mapped) does not either.
+    /// Nobody writes to it while the slice lives: no posted receive, READ or atomic has it as its target,
+    /// neither of this process nor of one that shares the PD and posts by the local key; no peer that has the
+    /// key of the region, or of a window that is bound to it, writes to it; and who else the memory belongs
+    /// to ([`RawMemory`], a file that is mapped) does not either.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the memory is alive and initialised, and by this function's contract nobody writes.
         unsafe { std::slice::from_raw_parts(self.held.region.address, self.held.region.length) }
@@ -504,8 +506,8 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Safety
     ///
-    /// Nobody else accesses it while the slice lives, by any of the ways of which [`Mr::as_slice`] speaks: neither writing nor
-    /// reading.
+    /// Nobody else accesses it while the slice lives, by any of the ways of which [`Mr::as_slice`] speaks:
+    /// neither writing nor reading.
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8]
     where
         M: WritableMemory,

@@ -13,7 +13,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("registers::one_thread_at_a_time", one_at_a_time)]
 }
 
-/// Catches two threads that store to the register at once, and one that does not see which half the other has used.
+/// Catches two threads that store to the register at once, and one that does not see which half the other has
+/// used.
 fn one_at_a_time() {
     let shared = Arc::new((Turn::new(), UnsafeCell::new(0)));
     let ring = |shared: &(Turn, UnsafeCell<u32>)| {

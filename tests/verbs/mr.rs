@@ -104,7 +104,8 @@ fn words_that_peers_write() -> Result {
     same(target.load_u64(0)?, 41, "the first word")
 }
 
-/// Catches a mapping for reading only that somebody may write to: the device by its access, or this side (which does not compile).
+/// Catches a mapping for reading only that somebody may write to: the device by its access, or this side
+/// (which does not compile).
 fn a_raw_map_for_reading() -> Result {
     let pair = Pair::<Rc>::new()?;
     let mut file = tempfile::tempfile_in("/dev/shm")?;

@@ -69,8 +69,8 @@ pub(crate) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHand
     Ok((handle, Ah(vector)))
 }
 
-/// A limit of the rate in the device's 4 bits, 0 for none. It has those that the first links had; of the others each gets the next
-/// higher of them, and none what is faster than all of them or unknown.
+/// A limit of the rate in the device's 4 bits, 0 for none. It has those that the first links had; of the
+/// others each gets the next higher of them, and none what is faster than all of them or unknown.
 fn static_rate(rate: Rate) -> u8 {
     let has = match rate {
         Rate::GBPS_14 => Rate::GBPS_20,
@@ -147,8 +147,8 @@ fn source_port(flow_label: u32, handle: u32) -> u16 {
 mod tests {
     use super::*;
 
-    /// What libmlx5 writes for each rate of the specification, by their codes. Would catch one that spills over into another
-    /// field, or that the device does not have.
+    /// What libmlx5 writes for each rate of the specification, by their codes. Would catch one that spills
+    /// over into another field, or that the device does not have.
     #[test]
     fn every_rate_is_one_that_the_device_has() {
         let expected = [

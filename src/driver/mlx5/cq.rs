@@ -415,7 +415,8 @@ impl Cq {
     /// Lets those entries go that waited for what has come; true if others wait on.
     fn settle(&mut self) -> bool {
         let (next, mut waiting) = (self.next, false);
-        // Dropped when the lock is no longer held: with them rings may go, whose memory an allocator gets back.
+        // Dropped when the lock is no longer held: with them rings may go, whose memory an allocator gets
+        // back.
         let mut gone = Vec::new();
         let core = Arc::clone(&self.core);
         let mut inner = core.directory.lock();
@@ -540,9 +541,9 @@ fn status(op_own: u8, fields: &Cqe) -> WcStatus {
 impl Completion {
     #[inline(always)]
     fn fields(&self) -> &Cqe {
-        // SAFETY: the device has written the entry and it is not given back before the loan to the user ends. The device writes to no
-        // entry before that: it looks at the consumer index, or who let it not look answers for it
-        // (`CqBuilder::ignore_overrun`). Every bit pattern is a `Cqe`.
+        // SAFETY: the device has written the entry and it is not given back before the loan to the user ends.
+        // The device writes to no entry before that: it looks at the consumer index, or who let it not look
+        // answers for it (`CqBuilder::ignore_overrun`). Every bit pattern is a `Cqe`.
         unsafe { self.entry.as_ref() }
     }
 

@@ -179,8 +179,8 @@ impl Directory {
     }
 
     fn remove(&self, number: u32) {
-        // Dropped when the lock is no longer held, as are all changes: with a landing rings may go, whose memory an allocator
-        // gets back, and which may do with other queues as it likes.
+        // Dropped when the lock is no longer held, as are all changes: with a landing rings may go, whose
+        // memory an allocator gets back, and which may do with other queues as it likes.
         let mut gone = Vec::new();
         let mut inner = self.lock();
         let (until, reported) = self.look(&inner, number);

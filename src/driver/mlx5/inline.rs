@@ -35,15 +35,15 @@ pub(super) struct Landing {
     blocks: u32,
     /// The ring that receives lie in, if it is a shared one.
     srq: Option<Arc<SrqRing>>,
-    /// False once the requests are forgotten: their memory is the user's again, and others may be written in their places. Held from
-    /// the look at a request to the end of the copy.
+    /// False once the requests are forgotten: their memory is the user's again, and others may be written in
+    /// their places. Held from the look at a request to the end of the copy.
     lent: Mutex<bool>,
 }
 
 // SAFETY: the rings are memory that `rings` keeps, and are only read.
 unsafe impl Send for Landing {}
-// SAFETY: as above; what is read of them nobody writes meanwhile: it is of a request that the device has, and that nobody forgets
-// before `lent` is released.
+// SAFETY: as above; what is read of them nobody writes meanwhile: it is of a request that the device has, and
+// that nobody forgets before `lent` is released.
 unsafe impl Sync for Landing {}
 
 /// How it went.
@@ -162,7 +162,8 @@ impl Landing {
                 bytes.write_bytes(0, room);
             }
         }
-        // From the first look at the rings on: who resets the queue pair closes this before requests are written anew.
+        // From the first look at the rings on: who resets the queue pair closes this before requests are
+        // written anew.
         let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         if !*lent {
             return Some(Landed::Forgotten);

@@ -5,10 +5,11 @@
 //! into which a whole small request is copied, so that the device need not fetch it. A register has two halves that are
 //! used in turn, since the device may still read one while the next request is written.
 //!
-//! A register of a queue pair's own is rung by its send half alone, and nobody locks. A thread domain's register is shared by
-//! the domain's queue pairs, so it has a lock ([`Turn`]) for all stores to it: 8 bytes of one request amid the copy of another, which
-//! the CPU may put together on their way, would make the device do what nobody asked for. In one thread, which is the
-//! domain's purpose, nobody ever waits for it. Where nothing can be copied to, as in the uncached UAR, single stores are whole.
+//! A register of a queue pair's own is rung by its send half alone, and nobody locks. A thread domain's
+//! register is shared by the domain's queue pairs, so it has a lock ([`Turn`]) for all stores to it: 8 bytes
+//! of one request amid the copy of another, which the CPU may put together on their way, would make the
+//! device do what nobody asked for. In one thread, which is the domain's purpose, nobody ever waits for it.
+//! Where nothing can be copied to, as in the uncached UAR, single stores are whole.
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -198,7 +199,8 @@ impl Register {
         // Relaxed: by the turn.
         let at = self.next.load(Ordering::Relaxed);
         barrier::record_before_register();
-        // SAFETY: by this function's contract, and `at` is where a half begins; nobody else stores there in our turn.
+        // SAFETY: by this function's contract, and `at` is where a half begins; nobody else stores there in
+        // our turn.
         unsafe { copy_blocks(request, self.at.add(at), blocks) };
         self.next.store(at ^ self.half, Ordering::Relaxed);
         barrier::flush_write_combining();

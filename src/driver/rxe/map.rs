@@ -93,11 +93,12 @@ impl RingMap {
 
     /// Moves the ring over a place.
     ///
-    /// Not mapped there at once: where that fails the kernel may have removed what was there before it asked the driver.
+    /// Not mapped there at once: where that fails the kernel may have removed what was there before it asked
+    /// the driver.
     fn move_to(mut self, place: Grant) -> std::result::Result<Self, Errno> {
         let to = place.address();
-        // SAFETY: the ring's mapping is ours and nobody points into it yet. The allocator promised these whole pages to this
-        // ring alone, and that nobody relies on what is there.
+        // SAFETY: the ring's mapping is ours and nobody points into it yet. The allocator promised these
+        // whole pages to this ring alone, and that nobody relies on what is there.
         let moved = unsafe {
             mremap_fixed(
                 self.base.as_ptr().cast(),
@@ -116,7 +117,8 @@ impl RingMap {
             // The kernel refuses pages that cannot be replaced before it replaces any.
             Err(Errno::INVAL) => Err(Errno::INVAL),
             Err(errno) => {
-                // There may be a hole now, which others may have mapped something into: the allocator never gets it back.
+                // There may be a hole now, which others may have mapped something into: the allocator never
+                // gets it back.
                 place.forget();
                 Err(errno)
             }
@@ -147,18 +149,20 @@ impl Drop for RingMap {
     fn drop(&mut self) {
         let address = self.base.as_ptr().cast();
         let Some(place) = self.place.take() else {
-            // SAFETY: the mapping is ours and nobody uses it any more: rings point into it and go first. If the kernel has no memory
-            // to take it apart, the ring's pages stay at addresses that nobody has, and there is nobody to tell.
+            // SAFETY: the mapping is ours and nobody uses it any more: rings point into it and go first. If
+            // the kernel has no memory to take it apart, the ring's pages stay at addresses that nobody has,
+            // and there is nobody to tell.
             let _ = unsafe { munmap(address, self.length) };
             return;
         };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: as above; the range is replaced in one step, so the addresses stay the allocator's throughout.
+        // SAFETY: as above; the range is replaced in one step, so the addresses stay the allocator's
+        // throughout.
         let replaced = unsafe { mmap_anonymous(address, self.length, PROTECTION, flags) };
         match replaced {
             Ok(_) => drop(place),
-            // The kernel has no memory for a mapping. The ring's pages, which it goes on writing to, may still be there: whoever got
-            // them back would use them as memory.
+            // The kernel has no memory for a mapping. The ring's pages, which it goes on writing to, may
+            // still be there: whoever got them back would use them as memory.
             Err(_) => place.forget(),
         }
     }

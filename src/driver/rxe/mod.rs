@@ -284,8 +284,9 @@ fn rounded(asked: u32) -> u64 {
     (u64::from(asked) + 1).next_power_of_two() - 1
 }
 
-/// The slices of a send request to ask for: at least one. The kernel compares the count of slices that it has passed even where the
-/// bytes are inline, and without any it ends such a request with an error (`rxe_requester` in `rxe_req.c`, `copy_data`).
+/// The slices of a send request to ask for: at least one. The kernel compares the count of slices that it has
+/// passed even where the bytes are inline, and without any it ends such a request with an error
+/// (`rxe_requester` in `rxe_req.c`, `copy_data`).
 fn asked_slices(cap: &QpCap) -> u32 {
     cap.max_send_sge.max(1)
 }

@@ -244,8 +244,8 @@ fn forgotten_requests_get_nothing() {
     }
 }
 
-/// Catches a poller that looks at a request's place in the ring when others may already be writing the next one there: halfway
-/// through a reset on another thread.
+/// Catches a poller that looks at a request's place in the ring when others may already be writing the next
+/// one there: halfway through a reset on another thread.
 #[test]
 fn a_ring_that_starts_anew_is_not_looked_at() {
     let (mut cq, mut producer) = cq(15, 64);

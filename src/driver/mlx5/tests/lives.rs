@@ -236,7 +236,8 @@ fn allocators_may_drop_queue_pairs_when_rings_come_back() {
         *allocator.0.lock().unwrap() = Some(pair(&cq));
         to(&mut cq, 64);
     });
-    // The rings of a queue pair whose completions have all been taken, and that of one that nobody polls for any more.
+    // The rings of a queue pair whose completions have all been taken, and that of one that nobody polls for
+    // any more.
     for polls in [true, false] {
         ends(move |allocator, buffers| {
             let (mut cq, mut producer) = cq(15, 64);

@@ -408,8 +408,8 @@ proptest! {
         }
     }
 
-    /// Would catch sizes that overflow or go below zero, capacities that the ring has no room for, and requests that are
-    /// longer than the device reads, whatever is asked for and whatever the device says.
+    /// Would catch sizes that overflow or go below zero, capacities that the ring has no room for, and
+    /// requests that are longer than the device reads, whatever is asked for and whatever the device says.
     #[test]
     fn layouts_hold_what_they_promise(
         wr in number(9000), sge in number(70), inline in number(1100), limits in limits(),
@@ -473,7 +473,8 @@ fn limits() -> impl Strategy<Value = Limits> {
     prop_oneof![2 => Just(LIMITS), 1 => any]
 }
 
-/// Would catch a request that is written behind the ring: the room for payload must not be counted below zero.
+/// Would catch a request that is written behind the ring: the room for payload must not be counted below
+/// zero.
 #[test]
 fn a_datagram_without_room_for_payload_takes_none() {
     let (cq, _) = cq(63, 64);

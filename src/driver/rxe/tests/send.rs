@@ -508,7 +508,8 @@ fn number() -> impl Strategy<Value = u32> {
 }
 
 proptest! {
-    /// Would catch capacities that a slot has no room for, whatever was asked for and whatever the kernel says that it grants.
+    /// Would catch capacities that a slot has no room for, whatever was asked for and whatever the kernel
+    /// says that it grants.
     #[test]
     fn what_is_granted_fits_into_the_slots(
         sge in number(), inline in number(), recv_sge in number(), log2 in 3..14_u32,

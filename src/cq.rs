@@ -74,9 +74,16 @@ impl<'a> CqBuilder<'a> {
         self
     }
 
-    /// Lets the device not look whether the queue is full: the user knows that it never will be, and a completion too
-    /// many overwrites another (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
-    pub fn ignore_overrun(mut self, ignore: bool) -> Self {
+    /// Lets the device not look whether the queue is full: the user knows that it never will be
+    /// (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
+    ///
+    /// # Safety
+    ///
+    /// If `ignore` is true: at no time are there more completions than the queue's [capacity](Cq::capacity),
+    /// among them all that have been taken and whose loan has not ended. A request that may have a
+    /// completion, also one that is unsignaled and fails, and one that is flushed, counts from when it is
+    /// posted. Without it the device writes to entries that are being read.
+    pub unsafe fn ignore_overrun(mut self, ignore: bool) -> Self {
         self.flags.set(CqCreateFlags::IGNORE_OVERRUN, ignore);
         self
     }

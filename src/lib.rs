@@ -97,7 +97,7 @@ pub use import::{ImportedMr, ImportedPd};
 pub use memory::{Memory, RawMemory, WritableMemory};
 pub use mr::{
     AfterRereg, DmMr, DmabufMr, ImplicitMr, Mr, MrInfo, NullMr, RegisterError, Rereg, ReregError,
-    ReregMemoryError, UnusableMr,
+    ReregMemoryError, UnusableMr, WordError,
 };
 pub use mw::{Mw, MwKind, Type1, Type2, Window};
 pub use pd::Pd;

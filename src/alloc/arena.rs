@@ -9,7 +9,7 @@ use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
 use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
-use crate::memory::WritableMemory;
+use crate::memory::{Resting, WritableMemory};
 
 /// An allocator that hands out the caller's memory from its beginning to its end.
 ///
@@ -40,7 +40,7 @@ pub struct Arena<M: WritableMemory> {
     state: Mutex<State>,
     // Before the memory, which it changes back.
     pages: Pages,
-    memory: M,
+    memory: Resting<M>,
 }
 
 #[derive(Debug, Default)]
@@ -60,8 +60,10 @@ impl<M: WritableMemory> Arena<M> {
     /// # Errors
     ///
     /// There is no whole page in it, or the kernel does not let go of it at a fork.
-    pub fn new(mut memory: M) -> io::Result<Self> {
-        let pages = Pages::of(memory.address(), memory.length())?;
+    pub fn new(memory: M) -> io::Result<Self> {
+        // Moving a box or a slice after the pointer was made would end the pointer.
+        let (memory, (address, length)) = Resting::new(memory);
+        let pages = Pages::of(address, length)?;
         Ok(Self {
             state: Mutex::default(),
             pages,
@@ -103,7 +105,7 @@ impl<M: WritableMemory> Arena<M> {
     pub fn into_inner(self) -> M {
         let Self { memory, pages, .. } = self;
         drop(pages);
-        memory
+        memory.into_inner()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -141,7 +143,7 @@ unsafe impl<M: WritableMemory> Allocator for Arena<M> {
         )))
     }
 
-    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+    unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         if request.purpose == Purpose::Place {
             // The pages are new ones, and know nothing of what was said about the old.
             let told = Pages::keep_from_children(memory.cast(), memory.len());
@@ -211,7 +213,7 @@ impl Drop for Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::testing::{self, bytes, granted, memory, place};
+    use crate::alloc::testing::{self, bytes, give_back, granted, memory, place};
 
     fn arena(pages: usize) -> Arena<memmap2::MmapMut> {
         Arena::new(memmap2::MmapMut::map_anon(pages * page_size()).unwrap()).unwrap()
@@ -253,10 +255,10 @@ mod tests {
             arena.reset().unwrap_err().kind(),
             io::ErrorKind::ResourceBusy
         );
-        arena.free(buffer, &request);
+        give_back(&arena, buffer, &request);
         let other = granted(&arena, &request);
         assert_ne!(other, buffer);
-        arena.free(other, &request);
+        give_back(&arena, other, &request);
         arena.reset().unwrap();
         assert_eq!((arena.used(), arena.live()), (0, 0));
         let again = granted(&arena, &request);
@@ -269,6 +271,35 @@ mod tests {
         let error = Arena::new(vec![0u8; page_size() - 1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         assert!(Arena::new(Vec::<u8>::new()).is_err());
+    }
+
+    /// Moves the arena about, over memory whose owners assert when they are moved that nobody has a pointer
+    /// to it: under Miri this would catch such a pointer.
+    #[test]
+    fn memory_stays_where_it_is_while_the_arena_moves() {
+        let boxed = vec![0u8; 2 * page_size()].into_boxed_slice();
+        let leaked: &'static mut [u8] = vec![0u8; 2 * page_size()].leak();
+        let (first, second) = (Arena::new(boxed).unwrap(), Arena::new(leaked).unwrap());
+        let request = memory(64, 64);
+        let mut moved = vec![(Some(first), second)];
+        moved.reserve(100);
+        let (first, second) = moved.remove(0);
+        let first = first.unwrap();
+        let (one, two) = (granted(&first, &request), granted(&second, &request));
+        bytes(one).fill(1);
+        bytes(two).fill(2);
+        assert_eq!(
+            first.into_inner().iter().filter(|&&byte| byte == 1).count(),
+            64
+        );
+        assert_eq!(
+            second
+                .into_inner()
+                .iter()
+                .filter(|&&byte| byte == 2)
+                .count(),
+            64
+        );
     }
 
     /// A child shares heap pages around the arena again once it is gone.

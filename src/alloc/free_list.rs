@@ -28,7 +28,8 @@ impl FreeList {
         Some(at)
     }
 
-    /// Makes a part that was taken free again.
+    /// Makes a part that was taken free again, which is not checked: whoever trusts the list with memory
+    /// answers for it.
     pub(super) fn give_back(&mut self, mut start: usize, mut end: usize) {
         if let Some((&before, &touching)) = self.0.range(..start).next_back()
             && touching == start

@@ -142,6 +142,11 @@ impl Grant {
         self.memory.cast()
     }
 
+    /// Never gives the buffer back, nor lets the allocator go: somebody may still use it.
+    pub(crate) fn forget(self) {
+        std::mem::forget(self);
+    }
+
     fn check(&self) -> std::result::Result<(), String> {
         let BufferRequest {
             size, alignment, ..
@@ -173,7 +178,9 @@ impl Drop for Grant {
             live.remove(self.memory.cast::<u8>().addr().get());
         }
         let freed = catch_unwind(AssertUnwindSafe(|| {
-            self.allocator.free(self.memory, &self.request)
+            // SAFETY: the allocator has returned it for this request, and only this value gives it back.
+            // Whoever held it has seen to it that nobody uses it any more and that pages lie at a place.
+            unsafe { self.allocator.free(self.memory, &self.request) }
         }));
         if let Err(panic) = freed {
             let text = panic_text(&*panic);
@@ -212,7 +219,7 @@ mod tests {
             (self.answer)(request)
         }
 
-        fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
+        unsafe fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
             self.freed.fetch_add(1, Ordering::Relaxed);
         }
     }

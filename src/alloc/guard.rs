@@ -78,7 +78,7 @@ unsafe impl Allocator for GuardPages {
         Ok(Allocation::Memory(memory))
     }
 
-    fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
+    unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
         let mapping = self.mappings().remove(&memory.cast::<u8>().addr().get());
         drop(mapping);
     }
@@ -89,7 +89,7 @@ mod tests {
     use rustix::process::Signal;
 
     use super::*;
-    use crate::alloc::testing::{self, granted, killed_by, memory, place};
+    use crate::alloc::testing::{self, give_back, granted, killed_by, memory, place};
 
     #[test]
     fn buffers_are_as_the_contract_says() {
@@ -119,7 +119,7 @@ mod tests {
                 Some(Signal::SEGV),
                 "{request:?}"
             );
-            guard.free(buffer, &request);
+            give_back(&guard, buffer, &request);
         }
         assert_eq!(guard.live(), 0);
     }

@@ -157,8 +157,9 @@ unsafe impl Allocator for HugePages {
         }
     }
 
-    fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
-        self.pool.free(memory);
+    unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
+        // SAFETY: by this function's contract; all memory is the pool's.
+        unsafe { self.pool.free(memory) };
     }
 }
 
@@ -206,7 +207,8 @@ mod tests {
             }
         }
         assert_eq!(mapped, 1);
-        pool.free(addresses[1]);
+        // SAFETY: it is the pool's, and nobody uses it.
+        unsafe { pool.free(addresses[1]) };
         let again = pool.allocate(&request, |_| Err(io::ErrorKind::OutOfMemory.into()));
         assert_eq!(again.unwrap(), Allocation::Memory(addresses[1]));
     }

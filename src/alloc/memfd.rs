@@ -1,12 +1,14 @@
 //! Buffers in a file of memory that other processes can map as well.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mremap_fixed};
 use rustix::param::page_size;
 
 use super::free_list::FreeList;
@@ -18,6 +20,10 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 /// Whoever gets the descriptor ([`AsFd`]) and maps the file sees what the device and this process see, as far as the
 /// buffers are [`Purpose::Memory`]. Over a [`Purpose::Place`] the driver maps pages of its own, which are not in the
 /// file; when the ring goes, the file's pages are mapped there again, as they were.
+///
+/// Only this process writes: the file is sealed (`F_SEAL_FUTURE_WRITE`, `F_SEAL_SHRINK` and `F_SEAL_GROW` of
+/// fcntl(2)), so the descriptor, here as elsewhere, neither writes to the file nor maps it for writing nor
+/// changes its size. A ring that others write to makes the device do as they like.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -34,7 +40,12 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 #[derive(Debug)]
 pub struct SharedMemfd {
     free: Mutex<FreeList>,
-    mapping: Mapping,
+    mapping: ManuallyDrop<Mapping>,
+    /// The file once more, nowhere replaced: pages are mapped again from here, for a sealed file is mapped
+    /// for writing no more.
+    origin: Mapping,
+    /// There may be a hole in the mapping, in which others may have mapped something.
+    torn: AtomicBool,
     file: OwnedFd,
 }
 
@@ -49,25 +60,18 @@ impl SharedMemfd {
     pub fn new(bytes: usize) -> io::Result<Self> {
         let length = bytes.checked_next_multiple_of(page_size());
         let length = length.ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = memfd_create("uverbs buffers", MemfdFlags::CLOEXEC)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("uverbs buffers", flags)?;
         ftruncate(&file, length as u64)?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            mmap(
-                ptr::null_mut(),
-                length,
-                PROTECTION,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )?
-        };
-        // SAFETY: it was just mapped, with this length.
-        let mapping = unsafe { Mapping::own(base.cast(), length)? };
+        let (mapping, origin) = (map(&file, length)?, map(&file, length)?);
+        let size = SealFlags::SHRINK | SealFlags::GROW;
+        fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | size | SealFlags::SEAL)?;
         let free = Mutex::new(FreeList::new(mapping.start(), mapping.end()));
         Ok(Self {
             free,
-            mapping,
+            mapping: ManuallyDrop::new(mapping),
+            origin,
+            torn: AtomicBool::new(false),
             file,
         })
     }
@@ -92,18 +96,47 @@ impl SharedMemfd {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maps the file's pages where they were.
-    fn map_again(&self, memory: NonNull<[u8]>) -> io::Result<()> {
-        let offset = self.offset(memory).ok_or(io::ErrorKind::InvalidInput)?;
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        let address = memory.cast::<u8>().as_ptr().cast();
-        // SAFETY: the pages are a part of this mapping that nobody uses: the buffer has just come back.
-        unsafe { mmap(address, memory.len(), PROTECTION, flags, &self.file, offset)? };
+    /// Maps the file's pages where they were. A size of 0 has mremap(2) map the same pages once more.
+    ///
+    /// # Safety
+    ///
+    /// `memory` is whole pages of this mapping that nobody uses.
+    unsafe fn map_again(&self, memory: NonNull<[u8]>) -> io::Result<()> {
+        let from = memory.cast::<u8>().addr().get() - self.mapping.start() + self.origin.start();
+        let (from, to) = (self.origin.at(from), memory.cast::<u8>());
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: by this function's contract; of `origin` nothing is moved.
+        unsafe {
+            mremap_fixed(
+                from.as_ptr().cast(),
+                0,
+                memory.len(),
+                flags,
+                to.as_ptr().cast(),
+            )?;
+        }
         Ok(())
     }
 }
 
-/// The file.
+fn map(file: &OwnedFd, length: usize) -> io::Result<Mapping> {
+    let flags = MapFlags::SHARED;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+    let base = unsafe { mmap(ptr::null_mut(), length, PROTECTION, flags, file, 0)? };
+    // SAFETY: it was just mapped, with this length.
+    unsafe { Mapping::own(base.cast(), length) }
+}
+
+impl Drop for SharedMemfd {
+    fn drop(&mut self) {
+        if !*self.torn.get_mut() {
+            // SAFETY: it is dropped once, here, and all of it is still this mapping.
+            unsafe { ManuallyDrop::drop(&mut self.mapping) };
+        }
+    }
+}
+
+/// The file, sealed.
 impl AsFd for SharedMemfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -131,11 +164,15 @@ unsafe impl Allocator for SharedMemfd {
         )))
     }
 
-    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+    unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         if request.purpose == Purpose::Place
-            && let Err(error) = self.map_again(memory)
+            // SAFETY: by this function's contract; a place is whole pages.
+            && let Err(error) = unsafe { self.map_again(memory) }
         {
-            // Other processes would not see what is written there: the pages are not used again.
+            // The pages are not used again: other processes would not see what is written there, and the
+            // kernel may have taken away what was there before it failed. Relaxed: who drops the allocator
+            // has it to itself.
+            self.torn.store(true, Ordering::Relaxed);
             tracing::warn!(target: "uverbs", %error, "pages of a shared file could not be mapped again");
             return;
         }
@@ -146,10 +183,13 @@ unsafe impl Allocator for SharedMemfd {
 
 #[cfg(test)]
 mod tests {
-    use memmap2::MmapMut;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use memmap2::{Mmap, MmapMut, MmapOptions};
 
     use super::*;
-    use crate::alloc::testing::{self, bytes, cover, granted, memory, place};
+    use crate::alloc::testing::{self, bytes, cover, give_back, granted, memory, place};
 
     #[test]
     fn buffers_are_as_the_contract_says() {
@@ -159,8 +199,8 @@ mod tests {
     #[test]
     fn another_mapping_of_the_file_sees_the_same_bytes() {
         let shared = SharedMemfd::new(4 * page_size()).unwrap();
-        // SAFETY: nobody but this test maps the file.
-        let other = unsafe { MmapMut::map_mut(&shared.as_fd()).unwrap() };
+        // SAFETY: the bytes are compared where nobody writes.
+        let other = unsafe { Mmap::map(&shared.as_fd()).unwrap() };
         let buffer = granted(&shared, &memory(64, 64));
         let at = shared.offset(buffer).unwrap() as usize;
         bytes(buffer).fill(0x5a);
@@ -171,19 +211,41 @@ mod tests {
     #[test]
     fn a_place_is_the_file_again_when_the_ring_has_gone() {
         let shared = SharedMemfd::new(page_size()).unwrap();
-        // SAFETY: nobody but this test maps the file.
-        let other = unsafe { MmapMut::map_mut(&shared.as_fd()).unwrap() };
+        // SAFETY: as above.
+        let other = unsafe { Mmap::map(&shared.as_fd()).unwrap() };
         let ring = place(page_size());
         let buffer = granted(&shared, &ring);
         cover(buffer);
         bytes(buffer).fill(0xee);
         assert_eq!(other[0], 0);
-        shared.free(buffer, &ring);
+        give_back(&shared, buffer, &ring);
 
         let request = memory(page_size(), 8);
         let buffer = granted(&shared, &request);
         bytes(buffer).fill(0x11);
         assert_eq!(other[0], 0x11);
+    }
+
+    /// Would catch a descriptor by which safe code rewrites live rings, or takes the memory from under them.
+    #[test]
+    fn the_descriptor_changes_nothing() {
+        let shared = SharedMemfd::new(2 * page_size()).unwrap();
+        let buffer = granted(&shared, &memory(64, 64));
+        bytes(buffer).fill(0x5a);
+        let file = File::from(shared.as_fd().try_clone_to_owned().unwrap());
+        assert!(file.write_all_at(&[0xee; 64], 0).is_err());
+        for length in [0, 1, 1 << 20] {
+            assert!(file.set_len(length).is_err(), "{length} bytes");
+        }
+        // The same file by its name, as another process might open it.
+        let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let again = File::options().read(true).write(true).open(name).unwrap();
+        assert!(again.write_all_at(&[0xee; 64], 0).is_err());
+        assert!(MmapOptions::new().map_raw(&again).is_err());
+        // SAFETY: it is not to succeed, and nobody would use it.
+        assert!(unsafe { MmapMut::map_mut(&again) }.is_err());
+        assert!(bytes(buffer).iter().all(|&byte| byte == 0x5a));
+        assert_eq!(file.metadata().unwrap().len(), 2 * page_size() as u64);
     }
 
     #[test]
@@ -192,7 +254,7 @@ mod tests {
         let request = place(2 * page_size());
         let buffer = granted(&shared, &request);
         assert!(shared.allocate(&memory(1, 1)).is_err());
-        shared.free(buffer, &request);
+        give_back(&shared, buffer, &request);
         assert_eq!(granted(&shared, &request), buffer);
         assert!(SharedMemfd::new(0).is_err());
         assert!(SharedMemfd::new(usize::MAX).is_err());

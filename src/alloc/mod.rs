@@ -128,9 +128,9 @@ pub enum Purpose {
     /// The device reads and writes the memory itself. It must be zeroed, writable, and not be shared
     /// copy-on-write over fork (shared, or `MADV_DONTFORK`).
     Memory,
-    /// The addresses are mapped over with pages of the kernel's, and come back as fresh private zeroed pages. What
-    /// was there before is lost. They must be whole pages that mmap(2) with `MAP_FIXED` may replace: parts of
-    /// huge pages are not.
+    /// The addresses are mapped over with pages of the kernel's, and come back as fresh private zeroed pages.
+    /// What was there before is lost. They must be whole pages that mremap(2) with `MREMAP_FIXED` may
+    /// replace: parts of huge pages are not.
     Place,
 }
 
@@ -180,12 +180,37 @@ pub enum Allocation {
 /// be used by several threads, so calls may come at the same time.
 ///
 /// A panic in either function is caught: in `allocate` it becomes an error, in `free` a log entry. Wrong
-/// alignment, too little memory and overlap with a live buffer are found out and refused.
+/// alignment, too little memory and overlap with a live buffer of the same context are found out and refused.
+///
+/// ```
+/// use std::ptr::NonNull;
+/// use uverbs::{AllocError, Allocation, Allocator, BufferRequest, Purpose, SharedMemfd};
+///
+/// /// Puts completion queues into a file of their own, and leaves everything else to the driver.
+/// struct Watched(SharedMemfd);
+///
+/// // SAFETY: memory comes from the allocator in it and goes back there.
+/// unsafe impl Allocator for Watched {
+///     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+///         match request.purpose {
+///             Purpose::Memory if request.resource.code() == 5 => self.0.allocate(request),
+///             _ => Ok(Allocation::Default),
+///         }
+///     }
+///
+///     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+///         // SAFETY: by this function's contract; nothing but that allocator's memory was given out.
+///         unsafe { self.0.free(memory, request) }
+///     }
+/// }
+/// ```
 ///
 /// # Safety
 ///
-/// Memory that `allocate` returns must be mapped, writable, zeroed, used by nobody else, and stay so until `free`
-/// is called for it; for [`Purpose::Place`] mapped is enough, and nobody may rely on what is there.
+/// Memory that `allocate` returns must be mapped, readable and writable, zeroed, used by nobody else, not be
+/// shared copy-on-write over fork, and stay so until `free` is called for it or the allocator is dropped,
+/// whichever comes first. For [`Purpose::Place`] mapped is enough, in whole pages, and nobody may rely on
+/// what is there.
 pub unsafe trait Allocator: Send + Sync + 'static {
     /// Finds memory for a buffer.
     ///
@@ -194,8 +219,15 @@ pub unsafe trait Allocator: Send + Sync + 'static {
     /// Whatever the implementor says; the verb that needed the buffer fails with it.
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError>;
 
-    /// Takes memory back: `memory` as `allocate` returned it for the same `request`.
-    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest);
+    /// Takes memory back.
+    ///
+    /// # Safety
+    ///
+    /// `allocate` of this very allocator has returned `memory`, with this address and length, for an equal
+    /// `request`, and it has not come back since. Nobody uses it any more, neither device nor kernel nor this
+    /// process. A [`Purpose::Place`] is mapped: with what the allocator had there, or with private pages that
+    /// are zeroed.
+    unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest);
 }
 
 // SAFETY: the inner allocator keeps the promise.
@@ -204,7 +236,8 @@ unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
         (**self).allocate(request)
     }
 
-    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
-        (**self).free(memory, request);
+    unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        // SAFETY: by this function's contract.
+        unsafe { (**self).free(memory, request) };
     }
 }

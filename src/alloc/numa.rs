@@ -110,8 +110,9 @@ unsafe impl Allocator for NumaNode {
         }
     }
 
-    fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
-        self.pool.free(memory);
+    unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
+        // SAFETY: by this function's contract; all memory is the pool's.
+        unsafe { self.pool.free(memory) };
     }
 }
 

@@ -55,7 +55,11 @@ impl Pool {
     }
 
     /// Takes a buffer back.
-    pub(super) fn free(&self, memory: NonNull<[u8]>) {
+    ///
+    /// # Safety
+    ///
+    /// [`Self::allocate`] has returned it, it has not come back since, and nobody uses it any more.
+    pub(super) unsafe fn free(&self, memory: NonNull<[u8]>) {
         let start = memory.cast::<u8>().addr().get();
         let mut chunks = self.chunks();
         let of = |chunk: &&mut Chunk| (chunk.mapping.start()..chunk.mapping.end()).contains(&start);

@@ -9,10 +9,11 @@ use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
 
 use super::check_access;
-use super::region::{Held, Region, Still};
+use super::region::{Held, Region};
 use crate::command::RegDmMr;
 use crate::dm::{Dm, DmShared};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::memory::Still;
 use crate::pd::{Pd, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 

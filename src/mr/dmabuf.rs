@@ -8,10 +8,11 @@ use std::ptr;
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
 
-use super::region::{Held, Region, Still};
+use super::region::{Held, Region};
 use super::{RegisterError, check_access, without_unknown_options};
 use crate::command::RegDmabufMr;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::memory::Still;
 use crate::pd::{Pd, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 

@@ -6,10 +6,11 @@ use std::ptr;
 
 use uverbs_uapi::flags::{AccessFlags, OdpGeneralCapBits};
 
-use super::region::{Held, Region, Still};
+use super::region::{Held, Region};
 use super::{check_access, with_access, without_unknown_options};
 use crate::command::RegMr;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
+use crate::memory::Still;
 use crate::pd::{Pd, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey};
 

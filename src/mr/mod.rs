@@ -6,6 +6,7 @@
 //! references to it without `unsafe`; it copies in and out.
 
 mod advise;
+mod copy;
 mod dm;
 mod dmabuf;
 mod implicit;
@@ -28,16 +29,48 @@ pub use null::NullMr;
 pub use query::MrInfo;
 pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
 
-use self::region::{Held, Region, Still};
+use self::region::{Held, Region};
 use crate::command::{RegMr, RegMrDmah};
 use crate::context::Context;
 use crate::dmah::Dmah;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
-use crate::memory::{Memory, WritableMemory};
+use crate::memory::{Memory, Still, WritableMemory};
 use crate::mw::Window;
 use crate::pd::{Pd, PdUse, User};
 use crate::query::DeviceAttr;
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+
+/// A word of a region that cannot be loaded or stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WordError {
+    /// It does not lie within the region.
+    OutOfBounds(OutOfBounds),
+    /// Its address in this process is not a multiple of 8.
+    Unaligned {
+        /// The address.
+        address: usize,
+    },
+}
+
+impl fmt::Display for WordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfBounds(error) => fmt::Display::fmt(error, f),
+            Self::Unaligned { address } => {
+                write!(f, "the word at {address:#x} is not aligned to 8 bytes")
+            }
+        }
+    }
+}
+
+impl std::error::Error for WordError {}
+
+impl From<OutOfBounds> for WordError {
+    fn from(error: OutOfBounds) -> Self {
+        Self::OutOfBounds(error)
+    }
+}
 
 /// A registration that failed, with the memory that was to be registered.
 pub struct RegisterError<M> {
@@ -364,16 +397,19 @@ impl<M: Memory> Mr<M> {
 
     /// Copies bytes out of the region, from `offset` on.
     ///
-    /// Bytes that a peer or the device writes at the same time come out old or new, in any mixture.
+    /// Bytes that a peer or the device writes at the same time come out old or new, in any mixture. The copy
+    /// is made each time, as fast as a plain one: whoever waits for a byte to change sees it change. For a
+    /// word that is to come out whole there is [`Mr::load_u64`].
     ///
     /// # Errors
     ///
     /// The range does not lie within the region; nothing is copied then.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.checked(offset, into.len())?;
-        // SAFETY: the range was checked to lie within the region, whose memory is alive and initialised;
-        // `into` is borrowed exclusively and so is no part of it.
-        unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        // SAFETY: the range was checked to lie within the region, whose memory is alive and initialised, and
+        // which this program writes through an exclusive borrow of the region alone. `into` is borrowed
+        // exclusively and so is no part of it, or whoever made a `RawMemory` of it answers for that.
+        unsafe { copy::load(from, into) };
         Ok(())
     }
 
@@ -388,9 +424,53 @@ impl<M: Memory> Mr<M> {
     {
         let to = self.checked(offset, bytes.len())?;
         // SAFETY: the range was checked to lie within the region, whose memory is alive and writable; the
-        // region is borrowed exclusively, so `bytes` is no part of it.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        // region is borrowed exclusively, so `bytes` is no part of it; as for `RawMemory` in `read_at`.
+        unsafe { copy::store(to, bytes) };
         Ok(())
+    }
+
+    /// Loads the 8 bytes at `offset` as one word in this host's byte order: a flag or a counter that a peer
+    /// or the device writes.
+    ///
+    /// The word comes out whole, and what is read of the region next is at least as new (acquire): what the
+    /// same peer wrote before it, by requests that the wire and the device keep in order, is there.
+    ///
+    /// # Errors
+    ///
+    /// The word does not lie within the region, or its address in this process is not a multiple of 8.
+    #[inline]
+    pub fn load_u64(&self, offset: usize) -> Result<u64, WordError> {
+        let from = self.checked_word(offset)?;
+        // SAFETY: the word was checked to lie within the region and to be aligned; else as in `read_at`.
+        Ok(unsafe { copy::load_u64(from) })
+    }
+
+    /// Stores a word in this host's byte order in the 8 bytes at `offset`, for a peer that reads it.
+    ///
+    /// It is stored whole, after all that was written to the region before (release).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mr::load_u64`]; nothing is stored then.
+    #[inline]
+    pub fn store_u64(&mut self, offset: usize, word: u64) -> Result<(), WordError>
+    where
+        M: WritableMemory,
+    {
+        let to = self.checked_word(offset)?;
+        // SAFETY: the word was checked to lie within the region and to be aligned; else as in `write_at`.
+        unsafe { copy::store_u64(to, word) };
+        Ok(())
+    }
+
+    fn checked_word(&self, offset: usize) -> Result<*mut u8, WordError> {
+        let word = self.checked(offset, size_of::<u64>())?;
+        match word.addr().is_multiple_of(size_of::<u64>()) {
+            true => Ok(word),
+            false => Err(WordError::Unaligned {
+                address: word.addr(),
+            }),
+        }
     }
 
     fn checked(&self, offset: usize, length: usize) -> Result<*mut u8, OutOfBounds> {
@@ -411,8 +491,10 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Safety
     ///
-    /// Nobody may write to it while the slice lives: no posted receive, READ or atomic of this side may have
-    /// it as its target, and no peer that holds the remote key may write to it.
+    /// Nobody writes to it while the slice lives: no posted receive, READ or atomic has it as its target,
+    /// neither of this process nor of one that shares the PD and posts by the local key; no peer that has the
+    /// key of the region, or of a window that is bound to it, writes to it; and who else the memory belongs
+    /// to ([`RawMemory`], a file that is mapped) does not either.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the memory is alive and initialised, and by this function's contract nobody writes.
         unsafe { std::slice::from_raw_parts(self.held.region.address, self.held.region.length) }
@@ -422,8 +504,8 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Safety
     ///
-    /// Nobody else may access it while the slice lives: no posted request of this side may name it, and no
-    /// peer that holds the remote key may read or write it.
+    /// Nobody else accesses it while the slice lives, by any of the ways of which [`Mr::as_slice`] speaks:
+    /// neither writing nor reading.
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8]
     where
         M: WritableMemory,

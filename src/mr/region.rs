@@ -1,15 +1,15 @@
 //! A range that the kernel has registered, and what must not be freed before it is deregistered.
 
 use std::fmt;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::ManuallyDrop;
 use std::ops::RangeBounds;
 
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
 
-use super::Memory;
 use crate::command::DeregMr;
 use crate::error::{Error, Result};
+use crate::memory::Still;
 use crate::pd::PdUse;
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
@@ -92,58 +92,6 @@ impl Region {
     }
 }
 
-/// Memory at rest while a pointer to it is in use, wherever this value is moved.
-///
-/// Moving a `Box` or a `&mut` asserts that nobody else has a pointer to what it leads to, which would end those that were made
-/// before. Nothing is asserted of a `MaybeUninit`. Like one, it does not drop what is in it.
-pub(super) struct Still<T>(MaybeUninit<T>);
-
-impl<T> Still<T> {
-    /// Lays memory to rest: pointers to it are to be made from here on.
-    pub(super) fn new(memory: T) -> Self {
-        Self(MaybeUninit::new(memory))
-    }
-
-    /// Gives it back; pointers that were made are to be used no more.
-    pub(super) fn into_inner(self) -> T {
-        // SAFETY: it was initialised, and leaves here for good.
-        unsafe { self.0.assume_init() }
-    }
-
-    /// Drops it in place.
-    fn drop(&mut self) {
-        // SAFETY: it was initialised; the only caller is the destructor of what holds it.
-        unsafe { self.0.assume_init_drop() }
-    }
-}
-
-impl<M: Memory> Still<M> {
-    /// The first byte, and the number of bytes.
-    pub(super) fn range(&mut self) -> (*mut u8, usize) {
-        // SAFETY: it was initialised.
-        let memory = unsafe { self.0.assume_init_mut() };
-        (memory.address(), memory.length())
-    }
-}
-
-impl<A, B> Still<(A, B)> {
-    /// Two as one, without a look at either.
-    pub(super) fn both(first: Still<A>, second: Still<B>) -> Self {
-        let mut both = MaybeUninit::<(A, B)>::uninit();
-        let place = both.as_mut_ptr();
-        // SAFETY: both fields lie in `both`, and are written before anybody reads them.
-        unsafe {
-            (&raw mut (*place).0)
-                .cast::<MaybeUninit<A>>()
-                .write(first.0);
-            (&raw mut (*place).1)
-                .cast::<MaybeUninit<B>>()
-                .write(second.0);
-        }
-        Still(both)
-    }
-}
-
 /// A registered range with what must live as long as it is registered.
 ///
 /// Dropping it deregisters the range. Should the kernel refuse, what is held is leaked rather than freed under the device.
@@ -182,7 +130,8 @@ impl<T> Drop for Held<T> {
     fn drop(&mut self) {
         match self.region.deregister() {
             // Once, here: the device does not know it any more.
-            Ok(()) => self.memory.drop(),
+            // SAFETY: this is the destructor.
+            Ok(()) => unsafe { self.memory.drop() },
             Err(error) => {
                 tracing::warn!(target: "uverbs", %error, "an MR could not be deregistered; its memory is leaked");
             }

@@ -10,10 +10,11 @@ use uverbs_uapi::flags::{AccessFlags, ReregMrFlags};
 use uverbs_uapi::handle::MrHandle;
 use uverbs_uapi::write as abi;
 
-use super::region::{Held, Region, Still};
+use super::region::{Held, Region};
 use super::{Memory, Mr, check_access, pins_for_writing, without_unknown_options};
 use crate::command::ReregMr;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::memory::Still;
 use crate::pd::{Pd, PdUse, User};
 use crate::work::{LocalKey, RemoteKey};
 

@@ -252,7 +252,7 @@ unsafe impl Allocator for Ungrateful {
         Ok(Allocation::Memory(fresh(request.size)))
     }
 
-    fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
+    unsafe fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
         assert!(!self.0.load(Ordering::Relaxed), "I do not want it back");
     }
 }

@@ -202,7 +202,7 @@ unsafe impl Allocator for AlwaysDefault {
         Ok(Allocation::Default)
     }
 
-    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+    unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         panic!("{memory:?} was never granted, and comes back for {request:?}");
     }
 }
@@ -227,8 +227,8 @@ unsafe impl Allocator for Aligned {
         )))
     }
 
-    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
-        // SAFETY: the memory came from `alloc_zeroed` with the same layout.
+    unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        // SAFETY: by this function's contract the memory came from `alloc_zeroed` with the same layout.
         unsafe { dealloc(memory.cast().as_ptr(), layout(request)) }
     }
 }

@@ -59,7 +59,7 @@ unsafe impl Allocator for Script {
         answer
     }
 
-    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+    unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         let address = memory.cast::<u8>().addr().get();
         let mut seen = self.seen.lock().unwrap();
         seen.freed += 1;

@@ -1,9 +1,10 @@
 //! Posters against pollers, in every order in which threads can see each other's stores.
 //!
-//! What the two share is in two files of the mlx5 driver: the ledgers of the queues, and the directory of a completion
-//! queue. They are compiled here once more, with loom's types where the driver has those of the standard library. loom
-//! runs each model again and again until it has seen all orders, and fails where one of them breaks an assertion or lets
-//! two threads at a place at once that one of them writes.
+//! What the two share is in two files of the mlx5 driver: the ledgers of the queues, and the directory of a
+//! completion queue. What posters share among them is in a third, the turn at a register. They are compiled
+//! here once more, with loom's types where the driver has those of the standard library. loom runs each model
+//! again and again until it has seen all orders, and fails where one of them breaks an assertion or lets two
+//! threads at a place at once that one of them writes.
 //!
 //! A device is played by an atomic: what the poster stores with release at its doorbell, the poller loads with acquire from
 //! the completion. That is what the barriers of the driver make of a real one (`src/driver/mlx5/barrier.rs`).
@@ -28,12 +29,16 @@ mod inline;
 mod ledger;
 mod ledgers;
 mod sync;
+#[path = "../../src/driver/mlx5/turn.rs"]
+mod turn;
+mod turns;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     let mut tests = ledgers::tests();
     tests.extend(directories::tests());
+    tests.extend(turns::tests());
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 

@@ -1,14 +1,19 @@
 //! Requests of every shape around the end of a small ring: the longest lists, the longest inline data, binds, by turns.
 
 use libtest_mimic::Trial;
-use support::{Pair, Result, Setup, completion, same, test};
-use uverbs::{Access, Caps, Rc, Type1, WcOpcode};
+use support::{Pair, Result, Setup, completion, open, own_path, same, test};
+use uverbs::{Access, Caps, ConnectOptions, PostError, Rc, Type1, Ud, WcOpcode};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("shapes::lists_around_the_end", lists_around_the_end),
         test("shapes::inline_around_the_end", inline_around_the_end),
         test("shapes::binds_around_the_end", binds_around_the_end),
+        test("shapes::inline_without_slices", inline_without_slices),
+        test(
+            "shapes::datagrams_without_payload",
+            datagrams_without_payload,
+        ),
     ]
 }
 
@@ -99,6 +104,54 @@ fn inline_around_the_end() -> Result {
         same(&there[length..], &[0x5a; LENGTH][length..], "those behind")?;
     }
     Ok(())
+}
+
+/// Catches a queue pair that breaks when its first inline data are sent, because it was made without slices.
+fn inline_without_slices() -> Result {
+    let mut pair = pair(Caps {
+        max_send_sge: 0,
+        max_inline_data: 8,
+        ..Caps::default()
+    })?;
+    let target = pair
+        .pd
+        .register(vec![0; 8], Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    for _ in 0..3 {
+        pair.a.post(|batch| batch.write_inline(b"8 bytes.", target.remote()))?
+            .is(WcOpcode::RDMA_WRITE)?;
+    }
+    let mut there = [0; 8];
+    target.read_at(0, &mut there)?;
+    same(&there, b"8 bytes.", "what was written")
+}
+
+/// Catches room for payload that is counted below zero: more inline data than the ring has would be accepted.
+fn datagrams_without_payload() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(16)?;
+    let mut qp = pd.create_qp::<Ud>(
+        &cq,
+        Caps {
+            max_send_sge: 0,
+            max_inline_data: 0,
+            ..Caps::default()
+        },
+    )?;
+    qp.activate(1, &ConnectOptions::default())?;
+    let (most, qpn) = (qp.caps().max_inline_data as usize, qp.qpn());
+    same(most < 1024, true, "a small limit")?;
+    let ah = pd.create_ah(&own_path(&context)?)?;
+    let too_long = vec![0xee; most + 1];
+    let mut batch = qp.send();
+    let refused = batch.send_inline_to(ah.to(qpn, 1), &too_long).map(drop);
+    let given = too_long.len();
+    let max = most as u32;
+    same(
+        refused,
+        Err(PostError::InlineTooLong { given, max }),
+        "more than that",
+    )
 }
 
 /// Catches the same of binds, which are the longest requests of hardware, and a request that overtakes the bind before it.

@@ -280,8 +280,9 @@ unsafe impl Allocator for Telling {
         answer
     }
 
-    fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
-        self.pages.free(memory, request);
+    unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
+        // SAFETY: by this function's contract; all memory is that allocator's.
+        unsafe { self.pages.free(memory, request) };
     }
 }
 

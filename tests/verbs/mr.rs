@@ -2,14 +2,15 @@
 
 use std::io::Write;
 use std::ptr::{self, NonNull};
+use std::time::Instant;
 
 use libtest_mimic::Trial;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use support::{ALL, Pair, Result, Setup, completion, fail, has, open, same, skip, test};
+use support::{ALL, LIMIT, Pair, Result, Setup, completion, fail, has, open, same, skip, test};
 use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
     Access, Advice, AfterRereg, DeviceCapFlags, Errno, Memory, Mr, Placement, RawMemory, Rc,
-    RemoteSlice, Rereg, WcOpcode, WcStatus,
+    RemoteSlice, Rereg, WcOpcode, WcStatus, WordError,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -38,6 +39,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("mr::on_demand_is_flushed", on_demand_is_flushed),
         test("mr::prefetch", prefetch),
+        test("mr::words_that_peers_write", words_that_peers_write),
+        test("mr::a_raw_map_for_reading", a_raw_map_for_reading),
     ]
 }
 
@@ -75,6 +78,49 @@ fn start<const N: usize>(mr: &Mr<impl Memory>) -> Result<[u8; N]> {
     let mut bytes = [0; N];
     mr.read_at(0, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Catches a word that is looked at once and never again, and one beside the region.
+fn words_that_peers_write() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let mut target = pair.pd.register(vec![0_u64; 2], OPEN)?;
+    target.store_u64(0, 41)?;
+    same(
+        u64::from_ne_bytes(read(&mut pair, target.remote())?),
+        41,
+        "what the peer reads",
+    )?;
+    let mut batch = pair.a.send();
+    batch.write_inline(&42_u64.to_ne_bytes(), target.remote().slice(8..)?)?;
+    batch.ring()?;
+    let deadline = Instant::now() + LIMIT;
+    while target.load_u64(8)? == 0 {
+        same(Instant::now() < deadline, true, "a word that comes in time")?;
+    }
+    same(target.load_u64(8)?, 42, "the word")?;
+    let beyond = matches!(target.load_u64(9), Err(WordError::OutOfBounds(_)));
+    same(beyond, true, "a word that ends behind the region")?;
+    let crooked = matches!(target.store_u64(4, 1), Err(WordError::Unaligned { .. }));
+    same(crooked, true, "a word that is not aligned")?;
+    same(target.load_u64(0)?, 41, "the first word")
+}
+
+/// Catches a mapping for reading only that somebody may write to: the device by its access, or this side
+/// (which does not compile).
+fn a_raw_map_for_reading() -> Result {
+    let pair = Pair::<Rc>::new()?;
+    let mut file = tempfile::tempfile_in("/dev/shm")?;
+    file.write_all(&[7; PAGE])?;
+    let map = || memmap2::MmapOptions::new().map_raw_read_only(&file);
+    let refused = pair.pd.register(map()?, OPEN).err();
+    same(refused.is_some(), true, "access for writing refused")?;
+    match pair.pd.register(map()?, Access::REMOTE_READ) {
+        Ok(mr) => same(start(&mr)?, [7; 8], "what is in the file"),
+        Err(refused) if refused.error.errno() == Some(Errno::FAULT) => ignore(
+            "this kernel pins pages for writing in any case (until Linux 6.2), which a mapping for reading does not allow",
+        ),
+        Err(refused) => Err(refused.error.into()),
+    }
 }
 
 /// Catches a kernel or a library that registers another range than it says.

@@ -3,7 +3,7 @@
 //! The device knows no address handles. The kernel is asked for one all the same: it looks the link-layer address up
 //! on Ethernet, and counts the handle with its protection domain.
 
-use uverbs_uapi::enums::{GidType, LinkLayer};
+use uverbs_uapi::enums::{GidType, LinkLayer, Rate};
 use uverbs_uapi::handle::AhHandle;
 use uverbs_uapi::mlx5 as abi;
 use uverbs_uapi::types::AhAttr;
@@ -44,7 +44,7 @@ pub(crate) const NOWHERE: Datagram = Datagram {
 
 /// A global header follows (not set on Ethernet, where one always does).
 const GRH: u32 = 1 << 30;
-/// What is added to a rate of the InfiniBand specification (`MLX5_STAT_RATE_OFFSET`).
+/// What is added to a rate that the device has (`MLX5_STAT_RATE_OFFSET`).
 const RATE_OFFSET: u8 = 5;
 /// The ports that RoCE v2 sends from (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN`).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
@@ -69,14 +69,27 @@ pub(crate) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHand
     Ok((handle, Ah(vector)))
 }
 
+/// A limit of the rate in the device's 4 bits, 0 for none. It has those that the first links had; of the
+/// others each gets the next higher of them, and none what is faster than all of them or unknown.
+fn static_rate(rate: Rate) -> u8 {
+    let has = match rate {
+        Rate::GBPS_14 => Rate::GBPS_20,
+        Rate::GBPS_25 | Rate::GBPS_28 => Rate::GBPS_30,
+        Rate::GBPS_50 | Rate::GBPS_56 => Rate::GBPS_60,
+        Rate::GBPS_100 | Rate::GBPS_112 => Rate::GBPS_120,
+        rate => rate,
+    };
+    match has.0 {
+        // From 2.5 to 120 Gbit/s.
+        code @ 2..=10 => code as u8 + RATE_OFFSET,
+        _ => 0,
+    }
+}
+
 /// The fields that both links have.
 fn vector(path: &AhAttr) -> Datagram {
-    let rate = match path.static_rate {
-        0 => 0,
-        rate => rate.wrapping_add(RATE_OFFSET) << 4,
-    };
     let mut vector = Datagram {
-        stat_rate_sl: rate,
+        stat_rate_sl: static_rate(Rate(path.static_rate.into())) << 4,
         ..NOWHERE
     };
     if path.is_global != 0 {
@@ -128,4 +141,32 @@ fn source_port(flow_label: u32, handle: u32) -> u16 {
         label => label & 0x3fff ^ (label & 0xf_c000) >> 14,
     };
     FIRST_SOURCE_PORT | (folded & 0x3fff) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What libmlx5 writes for each rate of the specification, by their codes. Would catch one that spills
+    /// over into another field, or that the device does not have.
+    #[test]
+    fn every_rate_is_one_that_the_device_has() {
+        let expected = [
+            0, 0, 7, 8, 9, 10, 11, 12, 13, 14, 15, 11, 13, 15, 0, 9, 15, 0, 0, 9, 13, 0, 0, 0, 0,
+        ];
+        for (code, expected) in expected.into_iter().enumerate() {
+            assert_eq!(static_rate(Rate(code as u32)), expected, "rate {code}");
+        }
+        for static_rate in 0..=u8::MAX {
+            let path = AhAttr {
+                static_rate,
+                ..AhAttr::default()
+            };
+            let rate = vector(&path).stat_rate_sl >> 4;
+            assert!(
+                rate == 0 || (7..=15).contains(&rate),
+                "{static_rate}: {rate}"
+            );
+        }
+    }
 }

@@ -415,13 +415,16 @@ impl Cq {
     /// Lets those entries go that waited for what has come; true if others wait on.
     fn settle(&mut self) -> bool {
         let (next, mut waiting) = (self.next, false);
+        // Dropped when the lock is no longer held: with them rings may go, whose memory an allocator gets
+        // back.
+        let mut gone = Vec::new();
         let core = Arc::clone(&self.core);
         let mut inner = core.directory.lock();
         for (number, entry) in self.reporters.iter_mut().enumerate() {
             entry.forget_until = entry.forget_until.filter(|until| is_before(next, *until));
             match entry.leave_at {
                 Some(until) if !is_before(next, until) => {
-                    *entry = Entry::default();
+                    gone.push(std::mem::take(entry));
                     inner.free(number as u32);
                 }
                 Some(_) => waiting = true,
@@ -475,8 +478,10 @@ impl Cq {
                 *until = until.map(|until| until.wrapping_add(1));
             }
         }
-        inner.entries = new;
+        let old = std::mem::replace(&mut inner.entries, new);
         drop(inner);
+        // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
+        drop(old);
         self.view = view;
         self.next = self.next.wrapping_add(1);
         self.lap = view.lap(self.next);
@@ -536,8 +541,9 @@ fn status(op_own: u8, fields: &Cqe) -> WcStatus {
 impl Completion {
     #[inline(always)]
     fn fields(&self) -> &Cqe {
-        // SAFETY: the device has written the entry and it is not given back before the loan to the user ends; every
-        // bit pattern is a `Cqe`.
+        // SAFETY: the device has written the entry and it is not given back before the loan to the user ends.
+        // The device writes to no entry before that: it looks at the consumer index, or who let it not look
+        // answers for it (`CqBuilder::ignore_overrun`). Every bit pattern is a `Cqe`.
         unsafe { self.entry.as_ref() }
     }
 

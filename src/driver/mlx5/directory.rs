@@ -179,6 +179,9 @@ impl Directory {
     }
 
     fn remove(&self, number: u32) {
+        // Dropped when the lock is no longer held, as are all changes: with a landing rings may go, whose
+        // memory an allocator gets back, and which may do with other queues as it likes.
+        let mut gone = Vec::new();
         let mut inner = self.lock();
         let (until, reported) = self.look(&inner, number);
         // Made since the poller looked last; one that started anew it may know from before.
@@ -194,7 +197,11 @@ impl Directory {
         });
         if inner.closed || (unseen && !reported) {
             // The poller does not know of it and never needs to.
-            inner.changes.retain(|change| change.number() != number);
+            gone.extend(
+                inner
+                    .changes
+                    .extract_if(.., |change| change.number() == number),
+            );
             inner.free(number);
         } else {
             self.push(&mut inner, Change::Remove { number, until });
@@ -205,7 +212,9 @@ impl Directory {
     pub(super) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
-        inner.changes = Vec::new();
+        let changes = std::mem::take(&mut inner.changes);
+        drop(inner);
+        drop(changes);
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) type Be64 = U64<BigEndian>;
 pub(super) const BLOCK: usize = 64;
 /// Bytes of the unit in which a request's size is told.
 pub(super) const UNIT: usize = 16;
+/// Units of the longest request: the device reads 6 bits of their number (`MLX5_WQE_CTRL_DS_MASK`).
+pub(super) const MOST_UNITS: usize = 0x3f;
 
 /// Operations of a send queue (`enum` of `MLX5_OPCODE_*`).
 pub(super) mod opcode {

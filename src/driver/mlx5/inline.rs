@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::directory::{Receiver, Reporter};
 use super::entries::View;
-use super::format::{BLOCK, Control, Cqe, Data, LONGEST_SLICE, SrqNext, TERMINATOR, UNIT};
+use super::format::{
+    BLOCK, Control, Cqe, Data, LONGEST_SLICE, MOST_UNITS, SrqNext, TERMINATOR, UNIT,
+};
 use super::format::{RECORD_RECEIVE, RECORD_SEND, cqe, opcode};
 use super::ledger::{RecvLedger, SendLedger};
 use super::qp::Rings;
@@ -33,13 +35,15 @@ pub(super) struct Landing {
     blocks: u32,
     /// The ring that receives lie in, if it is a shared one.
     srq: Option<Arc<SrqRing>>,
-    /// False once the requests are forgotten: their memory is the user's again. Held during a copy.
+    /// False once the requests are forgotten: their memory is the user's again, and others may be written in
+    /// their places. Held from the look at a request to the end of the copy.
     lent: Mutex<bool>,
 }
 
 // SAFETY: the rings are memory that `rings` keeps, and are only read.
 unsafe impl Send for Landing {}
-// SAFETY: as above; what is read of them nobody writes meanwhile, see `Landing::own` and `Landing::sent`.
+// SAFETY: as above; what is read of them nobody writes meanwhile: it is of a request that the device has, and
+// that nobody forgets before `lent` is released.
 unsafe impl Sync for Landing {}
 
 /// How it went.
@@ -137,25 +141,8 @@ impl Landing {
     ) -> Option<Landed> {
         // SAFETY: by this function's contract.
         let fields = unsafe { entry.as_ref() };
-        let counter = fields.wqe_counter.get();
-        let (slices, length) = match fields.op_own >> 4 {
-            cqe::REQ => {
-                let (slices, atomic) = self.sent(reporter.send.as_ref()?, counter)?;
-                let length = if atomic { 8 } else { fields.byte_cnt.get() };
-                (slices, length as usize)
-            }
-            cqe::RESP_SEND | cqe::RESP_SEND_IMM | cqe::RESP_SEND_INV => {
-                let slices = match &reporter.recv {
-                    Receiver::Own(ledger) => self.own(ledger, counter)?,
-                    Receiver::Shared(ledger) if ledger.is_posted(counter) => {
-                        self.shared(counter)?
-                    }
-                    _ => return None,
-                };
-                (slices, fields.byte_cnt.get() as usize)
-            }
-            _ => return None,
-        };
+        let (code, counter) = (fields.op_own >> 4, fields.wqe_counter.get());
+        let length = fields.byte_cnt.get() as usize;
         let in_front = match fields.op_own & cqe::SCATTERED {
             cqe::SCATTERED_32 => false,
             cqe::SCATTERED_64 if view.entry_bytes() == 2 * BLOCK => true,
@@ -175,13 +162,32 @@ impl Landing {
                 bytes.write_bytes(0, room);
             }
         }
-        let Some(data) = data[..room].get(..length) else {
-            return Some(Landed::TooLong);
-        };
+        // From the first look at the rings on: who resets the queue pair closes this before requests are
+        // written anew.
         let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         if !*lent {
             return Some(Landed::Forgotten);
         }
+        let (slices, length) = match code {
+            cqe::REQ => {
+                let (slices, atomic) = self.sent(reporter.send.as_ref()?, counter)?;
+                (slices, if atomic { 8 } else { length })
+            }
+            cqe::RESP_SEND | cqe::RESP_SEND_IMM | cqe::RESP_SEND_INV => {
+                let slices = match &reporter.recv {
+                    Receiver::Own(ledger) => self.own(ledger, counter)?,
+                    Receiver::Shared(ledger) if ledger.is_posted(counter) => {
+                        self.shared(counter)?
+                    }
+                    _ => return None,
+                };
+                (slices, length)
+            }
+            _ => return None,
+        };
+        let Some(data) = data[..room].get(..length) else {
+            return Some(Landed::TooLong);
+        };
         // SAFETY: the list is of a request that is the device's, so it is not written until its completion is noted,
         // which is after this. What it names is lent: its creator has promised that those are addresses of this
         // process, of memory to write to that nobody else touches, as long as `lent` is true.
@@ -237,7 +243,7 @@ impl Landing {
             opcode::ATOMIC_CS | opcode::ATOMIC_FA => (3, true),
             _ => return None,
         };
-        let units = control.qpn_ds.get() as usize & 0x3f;
+        let units = control.qpn_ds.get() as usize & MOST_UNITS;
         let slices = Slices {
             ring: self.send_ring,
             bytes,

@@ -29,6 +29,7 @@ mod srq;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod uar;
 mod umr;
 

@@ -15,7 +15,8 @@ use super::cq::CqCore;
 use super::directory::{Receiver, Registration, Reporter};
 use super::ece::{self, Ece};
 use super::format::{
-    AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, NUMBER, RemoteAddress, UNIT,
+    AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, MOST_UNITS, NUMBER, RemoteAddress,
+    UNIT,
 };
 use super::inline::Landing;
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
@@ -375,7 +376,9 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     };
     let bytes = (before as u64 + slices.max(inlined)).max(other as u64);
     let request = bytes.next_multiple_of(BLOCK as u64);
-    if request > limits.max_sq_desc_sz.into() {
+    // Blocks are the ring's matter; how long a request may be is that of the field that counts its units.
+    let most = (MOST_UNITS * UNIT) as u64;
+    if bytes > most || request > limits.max_sq_desc_sz.into() {
         return None;
     }
     if cap.max_send_wr == 0 {
@@ -392,13 +395,14 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     if blocks > limits.max_send_wqebb.into() {
         return None;
     }
-    let room = request - before as u64;
+    // Nothing, in a request for datagrams without payload.
+    let room = request.min(most) - before as u64;
     Some(SendLayout {
         blocks: blocks as u32,
         request_blocks: (request / BLOCK as u64) as u32,
         capacity: (ring / request) as u32,
         max_sge: (room / size_of::<Data>() as u64) as u32,
-        max_inline: (room - INLINE_HEAD as u64) as u32,
+        max_inline: room.saturating_sub(INLINE_HEAD as u64) as u32,
     })
 }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use uverbs_uapi::handle::SrqHandle;
 use uverbs_uapi::mlx5 as abi;
 
-use super::Device;
 use super::format::{Be16, Data, SrqNext};
 use super::ledger::SrqLedger;
 use super::memory::{Memory, Record};
 use super::recv::SharedRecvQueue;
+use super::{Device, Limits};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData};
 use crate::error::{Errno, Error, Result, Verb};
@@ -71,7 +71,8 @@ pub(crate) fn create_srq(
     buffers: Option<&Buffers>,
 ) -> Result<(SrqHandle, SharedRecvQueue, Arc<SrqRing>)> {
     let refuse = || Error::os(Verb::CreateSrq, command.subject(), Errno::INVAL);
-    let (count, stride) = layout(device, &command).ok_or_else(refuse)?;
+    let (asked, slices) = (command.max_wr, command.max_sge);
+    let (count, stride) = layout(asked, slices, &device.limits).ok_or_else(refuse)?;
     let bytes = count as usize * stride as usize;
     let page = rustix::param::page_size();
     let memory = Memory::new(bytes, page, ResourceType::MLX5_SRQ, buffers)?;
@@ -96,14 +97,13 @@ pub(crate) fn create_srq(
     Ok((handle, queue, ring))
 }
 
-/// Elements and bytes of each, or `None` if the device has no such queue.
-fn layout(device: &Device, command: &CreateSrq) -> Option<(u32, u32)> {
-    let limits = &device.limits;
-    if command.max_wr >= limits.max_srq_recv_wr {
+/// Elements and bytes of each, or `None` if the device has no such queue. A link to an element has 16 bits.
+pub(super) fn layout(max_wr: u32, max_sge: u32, limits: &Limits) -> Option<(u32, u32)> {
+    if max_wr >= limits.max_srq_recv_wr.min(1 << 16) {
         return None;
     }
-    let count = (command.max_wr + 1).next_power_of_two().max(2);
-    let bytes = size_of::<SrqNext>() as u64 + u64::from(command.max_sge) * size_of::<Data>() as u64;
+    let count = (max_wr + 1).next_power_of_two().max(2);
+    let bytes = size_of::<SrqNext>() as u64 + u64::from(max_sge) * size_of::<Data>() as u64;
     let stride = bytes.next_power_of_two().max(SMALLEST);
     (stride <= limits.max_rq_desc_sz.into()).then_some((count, stride as u32))
 }

@@ -5,13 +5,15 @@
 //! into which a whole small request is copied, so that the device need not fetch it. A register has two halves that are
 //! used in turn, since the device may still read one while the next request is written.
 //!
-//! Nobody locks. A register of a queue pair's own is rung by its send half alone. A thread domain's register is
-//! shared by the domain's queue pairs; whoever finds it in use by another thread, against the domain's purpose, rings
-//! without the copy, which is a single store and always right.
+//! A register of a queue pair's own is rung by its send half alone, and nobody locks. A thread domain's
+//! register is shared by the domain's queue pairs, so it has a lock ([`Turn`]) for all stores to it: 8 bytes
+//! of one request amid the copy of another, which the CPU may put together on their way, would make the
+//! device do what nobody asked for. In one thread, which is the domain's purpose, nobody ever waits for it.
+//! Where nothing can be copied to, as in the uncached UAR, single stores are whole.
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -20,6 +22,7 @@ use uverbs_uapi::mlx5::UarAllocType;
 use super::barrier;
 use super::command::AllocUar;
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
+use super::turn::Turn;
 use crate::command::CommandFd;
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -135,10 +138,10 @@ pub(super) struct Register {
     at: NonNull<u8>,
     /// Bytes of a half; 0 if requests cannot be copied here.
     half: usize,
-    /// Where the half begins that is next.
+    /// Where the half begins that is next; who has the turn stores it.
     next: AtomicUsize,
-    /// Somebody is copying; used where several queue pairs share the register.
-    busy: AtomicBool,
+    /// For those that share it, if it has halves.
+    turn: Turn,
 }
 
 // SAFETY: the address leads into the page, which the register keeps; who may write when is told at the methods.
@@ -155,7 +158,7 @@ impl Register {
             at,
             half: size / 2,
             next: AtomicUsize::new(0),
-            busy: AtomicBool::new(false),
+            turn: Turn::new(),
         }
     }
 
@@ -173,7 +176,9 @@ impl Register {
     /// Rings by the first 8 bytes of the last request. Any thread may.
     #[inline(always)]
     pub(super) fn ring(&self, first: u64) {
-        // Relaxed: only where in the register the store goes depends on it.
+        // A register without halves takes single stores, in any order.
+        let _turn = (self.half != 0).then(|| self.turn.take());
+        // Relaxed: by the turn, or always 0.
         let at = self.next.load(Ordering::Relaxed);
         barrier::record_before_register();
         // SAFETY: `next` is 0 or `half`, so the 8 bytes lie in the register; a single store to it is whole.
@@ -182,7 +187,7 @@ impl Register {
         barrier::flush_write_combining();
     }
 
-    /// Rings by copying a whole request of some blocks, or if another thread is copying by its first 8 bytes.
+    /// Rings by copying a whole request of some blocks.
     ///
     /// # Safety
     ///
@@ -190,18 +195,15 @@ impl Register {
     /// [`Self::half`] bytes.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(&self, request: NonNull<u8>, blocks: usize) {
-        // Acquire: what the last holder stored to `next` is seen, by its release below.
-        if self.busy.swap(true, Ordering::Acquire) {
-            // SAFETY: a request has a first block.
-            return self.ring(unsafe { request.cast::<u64>().read() });
-        }
+        let _turn = self.turn.take();
+        // Relaxed: by the turn.
         let at = self.next.load(Ordering::Relaxed);
         barrier::record_before_register();
-        // SAFETY: by this function's contract, and `at` is where a half begins; nobody else copies while `busy` is ours.
+        // SAFETY: by this function's contract, and `at` is where a half begins; nobody else stores there in
+        // our turn.
         unsafe { copy_blocks(request, self.at.add(at), blocks) };
         self.next.store(at ^ self.half, Ordering::Relaxed);
         barrier::flush_write_combining();
-        self.busy.store(false, Ordering::Release);
     }
 }
 
@@ -428,5 +430,38 @@ impl Registers {
             registers: Some(Arc::clone(self)),
             counted: false,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Would catch a thread that stores to a shared register while another is copying there.
+    #[test]
+    fn a_shared_register_is_rung_by_turns() {
+        let page = Arc::new(UarPage::of_memory());
+        let shared = Lease::alone(&page, 512);
+        let done = AtomicBool::new(false);
+        let turn = shared.register().turn.take();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                shared.register().ring(u64::MAX);
+                done.store(true, Ordering::Release);
+            });
+            thread::sleep(Duration::from_millis(50));
+            assert!(!done.load(Ordering::Acquire));
+            assert_eq!(page.stored::<8>(SEND_DOORBELL), [0; 8]);
+            drop(turn);
+        });
+        assert_eq!(page.stored::<8>(SEND_DOORBELL), [0xff; 8]);
+        // Where nothing is copied to nobody waits.
+        let common = Lease::common(&page);
+        let _turn = common.register().turn.take();
+        common.register().ring(1);
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 use rustix::param::page_size;
 use uverbs_uapi::rxe::Mminfo;
 
@@ -63,37 +63,66 @@ impl RingMap {
             }
             None => None,
         };
-        let (address, fixed) = match &place {
-            Some(place) => (place.address().as_ptr(), MapFlags::FIXED),
-            None => (ptr::null_mut(), MapFlags::empty()),
-        };
         // The kernel compares with the ring's own length, which need not be whole pages.
         let size = info.size as usize;
-        // SAFETY: without a place, a new mapping at an address of the kernel's choice touches no memory of ours.
-        // With one, the allocator promised these whole pages to this ring alone, and that nobody relies on them.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let mapped = unsafe {
             mmap(
-                address.cast(),
+                ptr::null_mut(),
                 size,
                 PROTECTION,
-                MapFlags::SHARED | fixed,
+                MapFlags::SHARED,
                 fd,
                 info.offset,
             )
         };
-        let base = mapped.map_err(|errno| {
-            if let Some(place) = &place {
-                fill_hole(place, length);
-            }
-            map_error(kind, errno, place.as_ref())
-        })?;
+        let base =
+            mapped.map_err(|errno| Error::os(Verb::MapQueue, Subject::the(kind.name), errno))?;
         let base =
             NonNull::new(base.cast::<u8>()).ok_or_else(|| kind.malformed("mapped at address 0"))?;
-        Ok(Self {
+        let map = Self {
             base,
             length,
-            place,
-        })
+            place: None,
+        };
+        match place {
+            Some(place) => map.move_to(place).map_err(|errno| over(kind, errno)),
+            None => Ok(map),
+        }
+    }
+
+    /// Moves the ring over a place.
+    ///
+    /// Not mapped there at once: where that fails the kernel may have removed what was there before it asked
+    /// the driver.
+    fn move_to(mut self, place: Grant) -> std::result::Result<Self, Errno> {
+        let to = place.address();
+        // SAFETY: the ring's mapping is ours and nobody points into it yet. The allocator promised these
+        // whole pages to this ring alone, and that nobody relies on what is there.
+        let moved = unsafe {
+            mremap_fixed(
+                self.base.as_ptr().cast(),
+                self.length,
+                self.length,
+                MremapFlags::MAYMOVE,
+                to.as_ptr().cast(),
+            )
+        };
+        match moved {
+            Ok(_) => {
+                self.base = to;
+                self.place = Some(place);
+                Ok(self)
+            }
+            // The kernel refuses pages that cannot be replaced before it replaces any.
+            Err(Errno::INVAL) => Err(Errno::INVAL),
+            Err(errno) => {
+                // There may be a hole now, which others may have mapped something into: the allocator never
+                // gets it back.
+                place.forget();
+                Err(errno)
+            }
+        }
     }
 
     /// The first byte.
@@ -107,41 +136,143 @@ impl RingMap {
     }
 }
 
-/// Maps fresh pages where a place has none: a `MAP_FIXED` that fails may have removed what was there, and the
-/// allocator is to get addresses back that can be used.
-fn fill_hole(place: &Grant, length: usize) {
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: `FIXED_NOREPLACE` never touches a mapping that is there; if one is, this fails and all is well.
-    let _ = unsafe { mmap_anonymous(place.address().as_ptr().cast(), length, PROTECTION, flags) };
-}
-
-fn map_error(kind: Kind, errno: Errno, place: Option<&Grant>) -> Error {
+/// The error of a ring that could not be moved over a place.
+fn over(kind: Kind, errno: Errno) -> Error {
     let error = Error::os(Verb::MapQueue, Subject::the(kind.name), errno);
-    match place {
-        Some(place) => error.with_detail(format!(
-            "the allocator's place at {:p} may not be one that can be mapped over, such as a part of a huge page",
-            place.address()
-        )),
-        None => error,
-    }
+    error.with_detail(
+        "the allocator's place may not be one that can be mapped over, such as a part of a huge page"
+            .to_owned(),
+    )
 }
 
 impl Drop for RingMap {
     fn drop(&mut self) {
         let address = self.base.as_ptr().cast();
-        // An error would mean that the range was not mapped, or that the kernel has no memory for a mapping; the
-        // ring's pages then stay where they are, which harms nobody, and there is nobody to tell.
-        match self.place {
-            None => {
-                // SAFETY: the mapping is ours and nobody uses it any more: rings point into it and go first.
-                let _ = unsafe { munmap(address, self.length) };
-            }
-            Some(_) => {
-                let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-                // SAFETY: as above; the range is replaced in one step, so the addresses stay the allocator's
-                // throughout, and the grant gives them back after this.
-                let _ = unsafe { mmap_anonymous(address, self.length, PROTECTION, flags) };
-            }
+        let Some(place) = self.place.take() else {
+            // SAFETY: the mapping is ours and nobody uses it any more: rings point into it and go first. If
+            // the kernel has no memory to take it apart, the ring's pages stay at addresses that nobody has,
+            // and there is nobody to tell.
+            let _ = unsafe { munmap(address, self.length) };
+            return;
+        };
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: as above; the range is replaced in one step, so the addresses stay the allocator's
+        // throughout.
+        let replaced = unsafe { mmap_anonymous(address, self.length, PROTECTION, flags) };
+        match replaced {
+            Ok(_) => drop(place),
+            // The kernel has no memory for a mapping. The ring's pages, which it goes on writing to, may
+            // still be there: whoever got them back would use them as memory.
+            Err(_) => place.forget(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use uverbs_uapi::handle::PdHandle;
+
+    use super::*;
+    use crate::alloc::{Allocation, Allocator, BufferRequest};
+    use crate::error::AllocError;
+
+    type Result<T, E> = std::result::Result<T, E>;
+
+    /// Gives one page out and counts what comes back.
+    struct OnePage(AtomicUsize);
+
+    // SAFETY: each buffer is a new mapping that stays for good.
+    unsafe impl Allocator for OnePage {
+        fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+            let memory = pages(request.size);
+            Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
+                memory,
+                request.size,
+            )))
+        }
+
+        unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
+            // SAFETY: pages lie at what comes back, and nobody uses them.
+            let first = unsafe { memory.cast::<u8>().read_volatile() };
+            assert_eq!(first, 0, "the ring's pages are still there");
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Pages of this process in the place of a ring's.
+    fn pages(length: usize) -> NonNull<u8> {
+        let flags = MapFlags::SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), length, PROTECTION, flags) };
+        NonNull::new(base.unwrap().cast()).unwrap()
+    }
+
+    fn place(allocator: &Arc<OnePage>) -> Grant {
+        let buffers = Buffers {
+            allocator: Arc::clone(allocator) as Arc<dyn Allocator>,
+            live: Arc::default(),
+            pd: PdHandle(1),
+            domain: 2,
+        };
+        let page = page_size();
+        let granted = buffers.allocate(page, page, ResourceType::RXE_CQ, Purpose::Place);
+        granted.unwrap().unwrap()
+    }
+
+    fn ring() -> RingMap {
+        let length = page_size();
+        let base = pages(length);
+        // SAFETY: the page is this test's.
+        unsafe { base.write_bytes(0xee, length) };
+        RingMap {
+            base,
+            length,
+            place: None,
+        }
+    }
+
+    #[test]
+    fn a_place_comes_back_without_the_ring() {
+        let allocator = Arc::new(OnePage(AtomicUsize::new(0)));
+        let place = place(&allocator);
+        let at = place.address();
+        let ring = ring().move_to(place).unwrap();
+        assert_eq!(ring.base(), at);
+        // SAFETY: the ring's page lies there, and nobody writes to it.
+        assert_eq!(unsafe { at.read_volatile() }, 0xee);
+        drop(ring);
+        assert_eq!(allocator.0.load(Ordering::Relaxed), 1);
+        assert_eq!(Arc::strong_count(&allocator), 1);
+    }
+
+    /// Would catch a place that the allocator gets back with pages that the kernel still writes to.
+    #[test]
+    fn a_place_that_the_ring_does_not_leave_is_kept() {
+        let allocator = Arc::new(OnePage(AtomicUsize::new(0)));
+        let mut ring = ring().move_to(place(&allocator)).unwrap();
+        // An address that the kernel maps nothing at.
+        ring.base = NonNull::<u8>::dangling();
+        drop(ring);
+        assert_eq!(allocator.0.load(Ordering::Relaxed), 0);
+        assert_eq!(
+            Arc::strong_count(&allocator),
+            2,
+            "the allocator must not go either"
+        );
+    }
+
+    /// Would catch a place that is given back although something else may lie in it.
+    #[test]
+    fn a_place_that_may_have_a_hole_is_kept() {
+        let allocator = Arc::new(OnePage(AtomicUsize::new(0)));
+        let mut ring = ring();
+        // Nothing is ever mapped there.
+        ring.base = NonNull::new(ptr::without_provenance_mut(page_size())).unwrap();
+        let refused = ring.move_to(place(&allocator)).unwrap_err();
+        assert_eq!(refused, Errno::FAULT);
+        assert_eq!(allocator.0.load(Ordering::Relaxed), 0);
     }
 }

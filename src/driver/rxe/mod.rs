@@ -168,6 +168,7 @@ pub(crate) fn create_qp(
     buffers: Option<&Buffers>,
 ) -> Result<NewQp> {
     command.driver = DriverData::output::<abi::CreateQpResp>();
+    command.cap.max_send_sge = asked_slices(&command.cap);
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
     map_qp(fd, command.srq.is_some(), reply, buffers).inspect_err(|_| {
@@ -281,6 +282,13 @@ pub(crate) fn resize_srq(
 /// How many elements a ring holds that was asked to hold so many: one less than a power of two.
 fn rounded(asked: u32) -> u64 {
     (u64::from(asked) + 1).next_power_of_two() - 1
+}
+
+/// The slices of a send request to ask for: at least one. The kernel compares the count of slices that it has
+/// passed even where the bytes are inline, and without any it ends such a request with an error
+/// (`rxe_requester` in `rxe_req.c`, `copy_data`).
+fn asked_slices(cap: &QpCap) -> u32 {
+    cap.max_send_sge.max(1)
 }
 
 /// The slices and the inline bytes that a send request can really have.

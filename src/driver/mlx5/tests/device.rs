@@ -18,7 +18,7 @@ use super::super::recv::{RecvQueue, SharedRecvQueue};
 use super::super::send::{SendQueue, SendSlot};
 use super::super::uar::{Lease, UarPage};
 use super::super::{Limits, entries};
-use crate::alloc::ResourceType;
+use crate::alloc::{Buffers, ResourceType};
 use crate::command::{CreateQp, DriverData};
 use crate::work::{Operation, Payload, PostError};
 
@@ -155,12 +155,17 @@ impl Pair {
         recv: &Cq,
         srq: Option<&SharedRecvQueue>,
     ) -> Self {
-        Self::made(qp_type, cap, send, recv, srq, false)
+        Self::made(qp_type, cap, send, recv, (srq, None), false)
     }
 
     /// One that reports to this, whose payloads may come in completions.
     pub(super) fn inline(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
-        Self::made(qp_type, cap, cq, cq, None, true)
+        Self::made(qp_type, cap, cq, cq, (None, None), true)
+    }
+
+    /// As [`Self::inline`], with its rings where an allocator says.
+    pub(super) fn inline_in(qp_type: QpType, cap: QpCap, cq: &Cq, buffers: &Buffers) -> Self {
+        Self::made(qp_type, cap, cq, cq, (None, Some(buffers)), true)
     }
 
     fn made(
@@ -168,7 +173,7 @@ impl Pair {
         cap: QpCap,
         send: &Cq,
         recv: &Cq,
-        srq: Option<&SharedRecvQueue>,
+        (srq, buffers): (Option<&SharedRecvQueue>, Option<&Buffers>),
         inline_scatter: bool,
     ) -> Self {
         let command = CreateQp {
@@ -188,7 +193,7 @@ impl Pair {
             send_cq: send.core(),
             recv_cq: recv.core(),
             srq,
-            buffers: None,
+            buffers,
             thread_domain: None,
             inline_scatter,
         };

@@ -1,10 +1,13 @@
 //! Inline scatter: data in completions go where their requests want them, and nowhere else whatever the device claims.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use uverbs_uapi::enums::{QpType, WcStatus};
 
 use super::super::cq::Cq;
 use super::super::format::{Be32, Cqe, cqe, opcode};
+use super::super::ledger::SendLedger;
 use super::device::{Pair, Producer, cap, completion, cq, take};
 use crate::work::{LocalKey, LocalSlice, Operation, Payload, PdTag, PollError, Remote, RemoteKey};
 
@@ -237,6 +240,28 @@ fn forgotten_requests_get_nothing() {
         }
         assert!(buffer.is_untouched());
     }
+}
+
+/// Catches a poller that looks at a request's place in the ring when others may already be writing the next
+/// one there: halfway through a reset on another thread.
+#[test]
+fn a_ring_that_starts_anew_is_not_looked_at() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut pair = pair(&cq);
+    let mut buffer = Buffer::new();
+    let slices = [buffer.slice(0, 8)];
+    let read = Operation::Read { remote: REMOTE };
+    pair.post(read, Payload::Gather(&slices), |slot| slot.set_id(3))
+        .unwrap();
+    let mut entry = completion(cqe::REQ, pair.number, 0);
+    entry.sop_drop_qpn = Be32::new(u32::from(opcode::RDMA_READ) << 24);
+    write(&mut producer, entry, &[7; 8], 8, Format::Bytes32);
+    pair.core.close();
+    pair.send.reset(Arc::new(SendLedger::new(pair.blocks)));
+    pair.send_nothing(4).unwrap();
+    let taken = take(&mut cq).unwrap();
+    assert_eq!((taken.wr_id(), taken.status()), (3, WcStatus::WR_FLUSH_ERR));
+    assert!(buffer.is_untouched());
 }
 
 const REMOTE: Remote = Remote {

@@ -1,13 +1,18 @@
 //! Queue pairs that start anew or go while completions of theirs wait, and rings that change their size.
 
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::PdHandle;
 
 use super::super::cq::Cq;
 use super::super::entries::Entries;
 use super::super::format::cqe;
 use super::super::memory::Memory;
 use super::device::{Pair, Producer, cap, completion, cq, take};
-use crate::alloc::ResourceType;
+use crate::alloc::{Allocation, Allocator, BufferRequest, Buffers, ResourceType};
+use crate::error::AllocError;
 
 fn send(pair: &mut Pair, id: u64) {
     pair.send_nothing(id).unwrap();
@@ -164,4 +169,106 @@ fn a_reset_before_a_resize_is_remembered() {
     send(&mut one, 3);
     finish(&mut producer, &one, 0);
     assert_eq!(ids(&mut cq), [2, 3]);
+}
+
+/// An allocator that drops a queue pair when it gets a ring back, as a user's may.
+#[derive(Default)]
+struct Dropping(Mutex<Option<Pair>>);
+
+// SAFETY: each buffer is leaked memory of its own; no test forks while the device uses it.
+unsafe impl Allocator for Dropping {
+    fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
+        let memory = vec![0_u64; (request.size + request.alignment) / 8 + 1].leak();
+        let start = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: there is room for what aligns it.
+        let start = unsafe { start.add(start.align_offset(request.alignment)) };
+        let start = NonNull::new(start).unwrap();
+        Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
+            start,
+            request.size,
+        )))
+    }
+
+    unsafe fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
+        let pair = self.0.lock().unwrap().take();
+        drop(pair);
+    }
+}
+
+/// Runs what may wait for a lock for ever.
+fn ends(body: impl FnOnce(&Arc<Dropping>, &Buffers) + Send + 'static) {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let allocator = Arc::new(Dropping::default());
+        let buffers = Buffers {
+            allocator: Arc::clone(&allocator) as Arc<dyn Allocator>,
+            live: Arc::default(),
+            pd: PdHandle(1),
+            domain: 2,
+        };
+        body(&allocator, &buffers);
+        let left = allocator.0.lock().unwrap().is_some();
+        tell.send(left).unwrap();
+    });
+    let left = told.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(left, Ok(false), "an allocator got nothing back, or waits");
+}
+
+/// Would catch rings that go back to their allocator under a lock that it needs for another queue pair.
+#[test]
+fn allocators_may_drop_queue_pairs_when_rings_come_back() {
+    // The ring of a queue that gets another size.
+    ends(|allocator, buffers| {
+        let ring = |count| {
+            let bytes = Entries::bytes(count, 64);
+            let memory = Memory::new(bytes, 4096, ResourceType::MLX5_CQ, Some(buffers));
+            Entries::new(memory.unwrap(), count, 64)
+        };
+        let (mut cq, mut producer) = cq(15, 64);
+        let mut to = |cq: &mut Cq, count| {
+            let switched = cq.resize(ring(count), |new| {
+                producer.write(completion(cqe::RESIZE, 0, 0));
+                producer.view = new.view();
+                Ok::<_, ()>(())
+            });
+            switched.unwrap();
+        };
+        to(&mut cq, 32);
+        *allocator.0.lock().unwrap() = Some(pair(&cq));
+        to(&mut cq, 64);
+    });
+    // The rings of a queue pair whose completions have all been taken, and that of one that nobody polls for
+    // any more.
+    for polls in [true, false] {
+        ends(move |allocator, buffers| {
+            let (mut cq, mut producer) = cq(15, 64);
+            let mut first = Pair::inline_in(QpType::RC, cap(8, 1, 0), &cq, buffers);
+            send(&mut first, 1);
+            finish(&mut producer, &first, 0);
+            if polls {
+                assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(1));
+            }
+            first.core.close();
+            drop(first);
+            *allocator.0.lock().unwrap() = Some(pair(&cq));
+            match polls {
+                // Once to hear of it, once to let it go.
+                true => {
+                    let mut other = pair(&cq);
+                    send(&mut other, 2);
+                    finish(&mut producer, &other, 0);
+                    assert_eq!(ids(&mut cq), [2]);
+                    cq.check().unwrap();
+                }
+                false => drop(cq),
+            }
+        });
+    }
+    // Those of a queue pair that the poller has never heard of.
+    ends(|allocator, buffers| {
+        let (cq, _producer) = cq(15, 64);
+        let first = Pair::inline_in(QpType::RC, cap(8, 1, 0), &cq, buffers);
+        *allocator.0.lock().unwrap() = Some(pair(&cq));
+        drop(first);
+    });
 }

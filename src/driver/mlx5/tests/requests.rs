@@ -7,6 +7,7 @@ use uverbs_uapi::flags::{AccessFlags, SendFlags};
 use super::super::format::{FM_CE_SE, SEND_DOORBELL};
 use super::super::qp::{recv_layout, send_layout};
 use super::super::recv::RecvQueue;
+use super::super::{Limits, entries, srq};
 use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
 use crate::work::{
     Bind, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
@@ -408,24 +409,99 @@ proptest! {
         }
     }
 
-    /// Would catch sizes that overflow, or capacities that the ring has no room for.
+    /// Would catch sizes that overflow or go below zero, capacities that the ring has no room for, and
+    /// requests that are longer than the device reads, whatever is asked for and whatever the device says.
     #[test]
     fn layouts_hold_what_they_promise(
-        wr in any::<u32>(), sge in any::<u32>(), inline in any::<u32>(), small in any::<bool>(),
+        wr in number(9000), sge in number(70), inline in number(1100), limits in limits(),
     ) {
-        let (wr, sge, inline) = if small { (wr % 9000, sge % 70, inline % 1100) } else { (wr, sge, inline) };
+        let cap = cap(wr, sge, inline);
         for qp_type in [QpType::RC, QpType::UC, QpType::UD] {
-            if let Some(layout) = send_layout(qp_type, &cap(wr, sge, inline), &LIMITS) {
+            if let Some(layout) = send_layout(qp_type, &cap, &limits) {
                 prop_assert!(layout.capacity >= wr && (wr == 0 || layout.max_sge >= sge && layout.max_inline >= inline));
-                prop_assert!(layout.capacity * layout.request_blocks <= layout.blocks);
+                prop_assert!(u64::from(layout.capacity) * u64::from(layout.request_blocks) <= layout.blocks.into());
                 let before = if qp_type == QpType::UD { 64 } else { 32 };
-                let room = layout.request_blocks * 64 - before;
-                prop_assert!(wr == 0 || layout.max_sge * 16 <= room && layout.max_inline + 4 <= room);
+                // 63 units of 16 bytes are the longest request.
+                let room = (layout.request_blocks * 64).min(1008) - before;
+                prop_assert!(layout.max_sge * 16 <= room);
+                prop_assert!(layout.max_inline == 0 || layout.max_inline + 4 <= room);
+                prop_assert!(layout.request_blocks * 64 <= limits.max_sq_desc_sz.into());
+                prop_assert!(layout.blocks <= limits.max_send_wqebb);
             }
         }
-        if let Some(layout) = recv_layout(&cap(wr, sge, inline), &LIMITS) {
+        if let Some(layout) = recv_layout(&cap, &limits) {
             prop_assert!(layout.count >= wr && (wr == 0 || layout.max_sge >= sge));
+            prop_assert!(u64::from(layout.max_sge) * 16 <= layout.stride.into());
             prop_assert_eq!(layout.bytes() % 64, 0);
         }
+        if let Some((count, stride)) = srq::layout(wr, sge, &limits) {
+            prop_assert!(count > wr && count.is_power_of_two() && count <= 1 << 16);
+            prop_assert!(u64::from(stride) >= 16 + 16 * u64::from(sge) && stride.is_power_of_two());
+        }
+        if let Some(count) = entries(wr) {
+            prop_assert!(count > wr && count.is_power_of_two());
+        }
+    }
+}
+
+/// A capacity: one that there may well be, or one at the ends of what there can be.
+fn number(usual: u32) -> impl Strategy<Value = u32> {
+    prop_oneof![
+        4 => 0..usual,
+        2 => 0..4_u32,
+        1 => u32::MAX - 3..=u32::MAX,
+        1 => (0..32_u32, 0..3_u32).prop_map(|(bit, beside)| (1_u32 << bit).wrapping_add(beside).wrapping_sub(1)),
+        1 => any::<u32>(),
+    ]
+}
+
+/// What a ConnectX says, or anything else.
+fn limits() -> impl Strategy<Value = Limits> {
+    let any = (
+        any::<u16>(),
+        any::<u16>(),
+        number(1 << 16),
+        number(1 << 16),
+        number(1 << 17),
+    );
+    let any = any.prop_map(|(send, recv, blocks, elements, shared)| Limits {
+        max_sq_desc_sz: send,
+        max_rq_desc_sz: recv,
+        max_send_wqebb: blocks,
+        max_recv_wr: elements,
+        max_srq_recv_wr: shared,
+    });
+    prop_oneof![2 => Just(LIMITS), 1 => any]
+}
+
+/// Would catch a request that is written behind the ring: the room for payload must not be counted below
+/// zero.
+#[test]
+fn a_datagram_without_room_for_payload_takes_none() {
+    let (cq, _) = cq(63, 64);
+    let mut pair = Pair::new(QpType::UD, cap(8, 0, 0), &cq, &cq);
+    assert_eq!((pair.send.max_sge(), pair.send.max_inline()), (0, 0));
+    let refused = pair.post(Operation::Send, Payload::Inline(&[0xee; 1000]), |_| {});
+    assert_eq!(
+        refused,
+        Err(PostError::InlineTooLong {
+            given: 1000,
+            max: 0
+        })
+    );
+    pair.send_nothing(1).unwrap();
+}
+
+/// Would catch a count of units that does not fit into the field that the device reads.
+#[test]
+fn the_longest_requests_are_counted_in_six_bits() {
+    let longest = |qp_type, sge, inline| send_layout(qp_type, &cap(8, sge, inline), &LIMITS);
+    for (qp_type, sge, inline) in [(QpType::RC, 61, 972), (QpType::UD, 59, 940)] {
+        for layout in [longest(qp_type, sge, 0), longest(qp_type, 0, inline)] {
+            let layout = layout.unwrap();
+            assert_eq!((layout.max_sge, layout.max_inline), (sge, inline));
+        }
+        assert_eq!(longest(qp_type, sge + 1, 0), None);
+        assert_eq!(longest(qp_type, 0, inline + 1), None);
     }
 }

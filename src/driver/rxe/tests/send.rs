@@ -10,7 +10,8 @@ use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::rxe::{
-    DmaInfo, SEND_PAYLOAD_OFFSET, SEND_WR_OFFSET, SendWqe, SendWr, Sge, WrAtomic, WrRdma, WrUd,
+    DmaInfo, RecvWqe, SEND_PAYLOAD_OFFSET, SEND_WR_OFFSET, SendWqe, SendWr, Sge, WrAtomic, WrRdma,
+    WrUd,
 };
 use uverbs_uapi::types;
 use uverbs_uapi::write::{CmdHdr, PostSend};
@@ -20,8 +21,8 @@ use super::memory::*;
 use super::ring::producer;
 use crate::command::{CommandFd, Route};
 use crate::driver::Ah;
-use crate::driver::rxe::SendQueue;
 use crate::driver::rxe::doorbell::Doorbell;
+use crate::driver::rxe::{RecvQueue, SendQueue, asked_slices, granted_send};
 use crate::error::Errno;
 use crate::work::{
     Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
@@ -498,6 +499,46 @@ proptest! {
             // The kernel works on the slot and leaves its traces.
             memory.write(at, SEND_WR_OFFSET + 120, [0xa5u8; 64]);
             kernel.advance();
+        }
+    }
+}
+
+/// A capacity: one that there may well be, or one at the ends of what there can be.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => 0..40_u32, 1 => u32::MAX - 3..=u32::MAX, 1 => any::<u32>()]
+}
+
+proptest! {
+    /// Would catch capacities that a slot has no room for, whatever was asked for and whatever the kernel
+    /// says that it grants.
+    #[test]
+    fn what_is_granted_fits_into_the_slots(
+        sge in number(), inline in number(), recv_sge in number(), log2 in 3..14_u32,
+    ) {
+        let cap = types::QpCap {
+            max_send_sge: sge,
+            max_recv_sge: recv_sge,
+            max_inline_data: inline,
+            ..Default::default()
+        };
+        prop_assert!(asked_slices(&cap) >= sge.max(1));
+        let (granted_sge, granted_inline) = granted_send(&cap);
+        prop_assert!(granted_inline >= inline);
+        let memory = Memory::ring(SLOTS, log2);
+        if let Ok(ring) = producer(&memory, size_of::<SendWqe>()) {
+            let fd = Arc::new(CommandFd::new(null(), 14, Route::Best));
+            let doorbell = Doorbell::new(fd, QpHandle(0x77));
+            let queue = SendQueue::new(ring, doorbell, granted_sge, granted_inline, None);
+            let room = (1_usize << log2) - SEND_PAYLOAD_OFFSET;
+            prop_assert!(queue.max_sge() as usize * size_of::<Sge>() <= room);
+            prop_assert!(queue.max_inline() as usize <= room);
+        } else {
+            prop_assert!(1 << log2 < size_of::<SendWqe>());
+        }
+        if let Ok(ring) = producer(&memory, size_of::<RecvWqe>()) {
+            let queue = RecvQueue::new(ring, recv_sge, None);
+            let room = (1_usize << log2) - size_of::<RecvWqe>();
+            prop_assert!(queue.max_sge() as usize * size_of::<Sge>() <= room);
         }
     }
 }

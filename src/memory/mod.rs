@@ -1,9 +1,13 @@
 //! What can be registered: memory whose bytes stay where they are until it is dropped.
 
+mod still;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+pub(crate) use still::{Resting, Still};
 
 /// Memory that can be registered and kept by a region.
 ///
@@ -111,6 +115,8 @@ unsafe impl Memory for memmap2::Mmap {
 
 #[cfg(feature = "memmap2")]
 // SAFETY: as for `MmapMut`; whoever else maps the same file has to cope with writes, as with any such file.
+// The mapping may be one that must not be written, for `map_raw_read_only` makes such too: then the kernel
+// refuses access that would let the device write. This side does not write, for it is no `WritableMemory`.
 unsafe impl Memory for memmap2::MmapRaw {
     fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -122,6 +128,23 @@ unsafe impl Memory for memmap2::MmapRaw {
 }
 
 /// Memory that is owned elsewhere: a borrowed slice, an allocator's arena, another library's buffer.
+///
+/// ```
+/// use std::ptr::NonNull;
+/// use uverbs::{Access, Mr, Pd, RawMemory};
+///
+/// /// Lends a buffer to the device until the region is dropped; `'static` is what the caller promises.
+/// ///
+/// /// # Safety
+/// ///
+/// /// The buffer outlives the region and is not touched by other means meanwhile.
+/// unsafe fn lend(pd: &Pd, buffer: &mut [u8]) -> uverbs::Result<Mr<RawMemory>> {
+///     let (address, length) = (NonNull::from(&mut *buffer).cast(), buffer.len());
+///     // SAFETY: by this function's contract; a slice is mapped, writable and initialised, and any byte is a `u8`.
+///     let memory = unsafe { RawMemory::new(address, length) };
+///     Ok(pd.register(memory, Access::LOCAL_WRITE)?)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct RawMemory {
     address: NonNull<u8>,
@@ -133,10 +156,18 @@ impl RawMemory {
     ///
     /// # Safety
     ///
-    /// As long as the value or a region that holds it lives, the bytes must be mapped and initialised, any
-    /// bit pattern must be valid in them, and no reference to them may exist while the device may access them
-    /// in a way that conflicts with it: while it may write, none at all; while it may read, none that is
-    /// written through.
+    /// As long as the value, or a region or an arena that holds it, lives:
+    ///
+    /// - The bytes are mapped, readable, writable and initialised, and any bit pattern is valid in them. An
+    ///   arena may map other pages over whole pages of them.
+    /// - They may be written at any time by the device and by whoever has a key of the region or of a window
+    ///   on it, as far as its access allows it; by the CPU in [`Mr::write_at`](crate::Mr::write_at),
+    ///   [`Mr::store_u64`](crate::Mr::store_u64) and inline scatter; and by the user of an arena's buffers.
+    ///   So no reference to any of them exists while one of these may write, not even as the argument of
+    ///   these functions.
+    /// - They may be read likewise: by the device and whoever has a key, by
+    ///   [`Mr::read_at`](crate::Mr::read_at) and [`Mr::load_u64`](crate::Mr::load_u64). So nobody writes to
+    ///   them through a reference while one of these may read.
     pub unsafe fn new(address: NonNull<u8>, length: usize) -> Self {
         Self { address, length }
     }
@@ -155,15 +186,26 @@ unsafe impl Memory for RawMemory {
     }
 }
 
-/// Memory that this side may write through a region. It is implemented for all [`Memory`] that is
-/// [`Memory::WRITABLE`] in this crate; implement it beside `Memory` for types of your own.
-pub trait WritableMemory: Memory {}
+/// Memory that this side may write, through a region or as an arena. It is implemented for what is writable
+/// of this crate's [`Memory`]; implement it beside `Memory` for types of your own.
+///
+/// `memmap2::MmapRaw` is not among them, for it may be mapped for reading only. Who knows that it is not
+/// takes [`RawMemory`] over it.
+///
+/// # Safety
+///
+/// [`Memory::WRITABLE`] is true, and the CPU may write any bytes through the pointer of [`Memory::address`],
+/// as long as the value lives and is not otherwise accessed.
+pub unsafe trait WritableMemory: Memory {}
 
-impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for Vec<T> {}
-impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for Box<[T]> {}
-impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for &'static mut [T] {}
-impl WritableMemory for RawMemory {}
+// SAFETY: the vector owns its elements, and `T` may hold any bytes.
+unsafe impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for Vec<T> {}
+// SAFETY: as for a vector.
+unsafe impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for Box<[T]> {}
+// SAFETY: the slice is borrowed exclusively, and `T` may hold any bytes.
+unsafe impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for &'static mut [T] {}
+// SAFETY: by the contract of `RawMemory::new`.
+unsafe impl WritableMemory for RawMemory {}
 #[cfg(feature = "memmap2")]
-impl WritableMemory for memmap2::MmapMut {}
-#[cfg(feature = "memmap2")]
-impl WritableMemory for memmap2::MmapRaw {}
+// SAFETY: it is mapped for writing: it can be made into another type only by giving it up.
+unsafe impl WritableMemory for memmap2::MmapMut {}

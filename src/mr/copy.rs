@@ -1,0 +1,231 @@
+//! Copies to and from memory that others may be writing: a device, a peer through it, or the kernel.
+//!
+//! They are no threads of this program, but the compiler does not know of them either: it may keep what a
+//! plain copy has read and never look again. So each copy here is made each time, by machine code that the
+//! compiler does not see into: the C library's memcpy(3), called from assembly, as fast as a plain copy. What
+//! it does to the region's memory is what relaxed atomic loads or stores of each byte would do, in any order
+//! and some of them twice. Bytes that change meanwhile come out old or new.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Copies bytes out of a region.
+///
+/// # Safety
+///
+/// So many bytes at `from` are mapped and readable, and initialised. No thread of this program writes them
+/// meanwhile but by [`store`], and `into` is no part of them.
+#[inline]
+pub(super) unsafe fn load(from: *const u8, into: &mut [u8]) {
+    // SAFETY: by this function's contract.
+    unsafe { copy(into.as_mut_ptr(), from, into.len()) };
+}
+
+/// Copies bytes into a region.
+///
+/// # Safety
+///
+/// There is room for all of them at `to`, mapped and writable. No thread of this program reads or writes it
+/// meanwhile but by [`load`] and this, and `bytes` are no part of it.
+#[inline]
+pub(super) unsafe fn store(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: by this function's contract.
+    unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
+}
+
+/// Loads an aligned word, whole, before everything that comes next.
+///
+/// # Safety
+///
+/// The word is mapped and readable, initialised and aligned to 8. No thread of this program writes it
+/// meanwhile but by [`store_u64`].
+#[inline]
+pub(super) unsafe fn load_u64(from: *const u8) -> u64 {
+    // SAFETY: by this function's contract. A relaxed load is one that memory may be mapped read-only for.
+    let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
+    // Acquire: whoever has stored the word stored what it tells of before; for a device that is the order in
+    // which it writes.
+    fence(Ordering::Acquire);
+    device_stores_before();
+    word
+}
+
+/// Stores an aligned word, whole, after everything that came before.
+///
+/// # Safety
+///
+/// The word is mapped and writable, and aligned to 8. No thread of this program accesses it meanwhile but by
+/// [`load_u64`] and this.
+#[inline]
+pub(super) unsafe fn store_u64(to: *mut u8, word: u64) {
+    device_loads_after();
+    // SAFETY: by this function's contract. Release: pairs with the acquire of whoever loads it; for a device
+    // that reads it, its next look at memory.
+    unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Release);
+}
+
+/// Devices are in the outer shareable domain, which the fences of the language do not speak of.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline(always)]
+fn device_stores_before() {
+    // SAFETY: a barrier touches neither registers nor memory of the program.
+    unsafe { std::arch::asm!("dmb oshld", options(nostack, preserves_flags)) };
+}
+
+/// As [`device_stores_before`].
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline(always)]
+fn device_loads_after() {
+    // SAFETY: as above.
+    unsafe { std::arch::asm!("dmb osh", options(nostack, preserves_flags)) };
+}
+
+#[cfg(not(all(target_arch = "aarch64", not(miri))))]
+#[inline(always)]
+fn device_stores_before() {}
+
+#[cfg(not(all(target_arch = "aarch64", not(miri))))]
+#[inline(always)]
+fn device_loads_after() {}
+
+/// Copies bytes by a call that the compiler does not see into.
+///
+/// # Safety
+///
+/// So many bytes can be read and written, and the two ranges do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
+    let memcpy: unsafe extern "C" fn(_, _, _) -> _ = libc::memcpy;
+    // SAFETY: by this function's contract; the call is that of the C ABI, whose stack is aligned and whose
+    // registers are told.
+    unsafe {
+        std::arch::asm!(
+            "call {memcpy}",
+            memcpy = in(reg) memcpy,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rdx") length => _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// As on x86.
+///
+/// # Safety
+///
+/// As on x86.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline(always)]
+unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
+    let memcpy: unsafe extern "C" fn(_, _, _) -> _ = libc::memcpy;
+    // SAFETY: as on x86.
+    unsafe {
+        std::arch::asm!(
+            "blr {memcpy}",
+            memcpy = in(reg) memcpy,
+            inout("x0") to => _,
+            inout("x1") from => _,
+            inout("x2") length => _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// Byte by byte, by the atomics of the language: slow, and right everywhere.
+///
+/// # Safety
+///
+/// So many bytes can be read and written, and the two ranges do not overlap.
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
+    use std::sync::atomic::AtomicU8;
+    for at in 0..length {
+        // SAFETY: by this function's contract.
+        let (to, from) = unsafe {
+            (
+                AtomicU8::from_ptr(to.add(at)),
+                AtomicU8::from_ptr(from.add(at).cast_mut()),
+            )
+        };
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicPtr;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_length_and_place_is_copied_and_nothing_else() {
+        let source: Vec<u8> = (0..=255).collect();
+        for at in 0..17 {
+            for length in 0..200 {
+                let mut into = [0xee; 256];
+                // SAFETY: the bytes lie in the vector and the array.
+                unsafe {
+                    load(source.as_ptr().add(at), &mut into[3..3 + length]);
+                }
+                assert_eq!(into[3..3 + length], source[at..at + length]);
+                assert!(
+                    into[..3]
+                        .iter()
+                        .chain(&into[3 + length..])
+                        .all(|&byte| byte == 0xee)
+                );
+                let mut target = [0xee; 256];
+                // SAFETY: as above.
+                unsafe { store(target.as_mut_ptr().add(at), &source[..length]) };
+                assert_eq!(target[at..at + length], source[..length]);
+                assert!(
+                    target[..at]
+                        .iter()
+                        .chain(&target[at + length..])
+                        .all(|&byte| byte == 0xee)
+                );
+            }
+        }
+    }
+
+    /// Would catch a copy that the compiler makes once and keeps: the loop would not end. A thread in a
+    /// device's place writes behind the compiler's back.
+    #[test]
+    fn a_flag_that_somebody_else_sets_is_seen() {
+        let mut flag = Box::new([0_u8; 8]);
+        let address = AtomicPtr::new(flag.as_mut_ptr());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                let at = address.load(Ordering::Relaxed);
+                // SAFETY: the flag outlives the scope, and is only looked at by copies.
+                unsafe { store(at, &[1; 8]) };
+            });
+            let at = address.load(Ordering::Relaxed);
+            let mut seen = [0; 1];
+            while seen[0] == 0 {
+                // SAFETY: as above.
+                unsafe { load(at, &mut seen) };
+            }
+        });
+    }
+
+    #[test]
+    fn words_are_in_the_hosts_order() {
+        let mut words = [0_u64; 2];
+        let base = words.as_mut_ptr().cast::<u8>();
+        // SAFETY: both words are the array's, aligned.
+        unsafe {
+            store_u64(base.add(8), 0x0102_0304_0506_0708);
+            assert_eq!(load_u64(base.add(8)), 0x0102_0304_0506_0708);
+            assert_eq!(load_u64(base), 0);
+        }
+        assert_eq!(
+            words[1].to_ne_bytes(),
+            0x0102_0304_0506_0708_u64.to_ne_bytes()
+        );
+    }
+}

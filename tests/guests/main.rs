@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use hca::Hca;
-use peers::pingpong::{NO_PROGRAM, Pingpong};
+use peers::pingpong::Pingpong;
 
 /// The result of anything here.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -60,24 +60,19 @@ enum Whose {
     OurClient,
 }
 
-/// A test that says whether there were programs for it.
-fn test(name: String, run: impl Fn() -> Result<bool> + Send + 'static) -> Trial {
+/// A test for the guests alone.
+fn test(name: String, run: impl Fn() -> Result + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || match Hca::of_guest() {
         None => Ok(Completion::ignored_with(
             "no adapter here: run `cargo vm test`",
         )),
-        Some(_) => match run() {
-            Ok(true) => Ok(Completion::Completed),
-            Ok(false) => Ok(Completion::ignored_with(NO_PROGRAM)),
-            Err(error) => Err(error.into()),
-        },
+        Some(_) => Ok(run().map(|()| Completion::Completed)?),
     })
 }
 
 /// Catches messages that do not find their way to a function of another guest, or do not arrive whole: by LID on InfiniBand, by
-/// IPv4 GID and through the switch on RoCE. Between programs of different stacks, whatever they understand differently. Gives
-/// whether there are programs.
-fn pingpong(transport: &str, whose: Whose) -> Result<bool> {
+/// IPv4 GID and through the switch on RoCE. Between programs of different stacks, whatever they understand differently.
+fn pingpong(transport: &str, whose: Whose) -> Result {
     let context = uverbs::open(DEVICE)?;
     let gid = context.best_gid(1)?;
     drop(context);
@@ -96,23 +91,23 @@ fn pingpong(transport: &str, whose: Whose) -> Result<bool> {
         Whose::OurServer => serves,
         Whose::OurClient => !serves,
     };
-    let program = game.ours();
-    if whose != Whose::RdmaCore && program.is_none() {
-        // On both sides, so that none waits for the other.
-        return Ok(false);
-    }
-    let program = program.filter(|_| ours);
-    let mut command = program.unwrap_or_else(|| game.of_rdma_core());
+    let mut command = match whose {
+        Whose::RdmaCore => game.of_rdma_core(),
+        Whose::OurServer | Whose::OurClient => {
+            // Sought on both sides, so that neither waits for the other.
+            let program = game.ours()?;
+            if ours { program } else { game.of_rdma_core() }
+        }
+    };
     if !serves {
         command.arg(FIRST);
     }
-    play(command, || peers::listens(PORT))?;
-    Ok(true)
+    play(command, || peers::listens(PORT))
 }
 
 /// Catches connections that rdma_cm does not make between guests: the paths to the other's port, and messages to its queue
 /// pair 1.
-fn rping() -> Result<bool> {
+fn rping() -> Result {
     let side = if serves()? { "-s" } else { "-c" };
     let mut command = Command::new("rping");
     command.args([side, "-C", "5", "-S", "2000", "-V", "-a", FIRST]);
@@ -121,8 +116,7 @@ fn rping() -> Result<bool> {
             .args(["resource", "show", "cm_id"])
             .output()?;
         Ok(String::from_utf8_lossy(&found.stdout).contains("LISTEN"))
-    })?;
-    Ok(true)
+    })
 }
 
 /// Whether this is the first guest.

@@ -5,6 +5,7 @@
     reason = "not every test that has this module plays ping-pong"
 )]
 pub(crate) mod pingpong;
+pub(crate) mod program;
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use super::program;
+
 /// One side of a game.
 #[derive(Clone, Debug)]
 pub(crate) struct Pingpong<'a> {
@@ -28,12 +30,15 @@ impl Pingpong<'_> {
         command
     }
 
-    /// This project's program. None if it was built without the command line.
-    pub(crate) fn ours(&self) -> Option<Command> {
-        let mut command = Command::new(option_env!("CARGO_BIN_EXE_uverbs")?);
+    /// This project's program.
+    ///
+    /// # Errors
+    /// If it has not been built.
+    pub(crate) fn ours(&self) -> Result<Command, String> {
+        let mut command = Command::new(program::uverbs()?);
         command.args(["pingpong", self.transport]);
         self.options(&mut command);
-        Some(command)
+        Ok(command)
     }
 
     /// What is the same for both. Every byte is checked.
@@ -54,6 +59,3 @@ impl Pingpong<'_> {
         }
     }
 }
-
-/// Why a game with [`Pingpong::ours`] cannot be played.
-pub(crate) const NO_PROGRAM: &str = "built without the command line (feature `cli`)";

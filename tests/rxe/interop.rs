@@ -3,9 +3,9 @@
 
 use libtest_mimic::Trial;
 
-use crate::common::{Result, Skip, test};
+use crate::common::{Result, test};
 use crate::device::device;
-use crate::peers::pingpong::{NO_PROGRAM, Pingpong};
+use crate::peers::pingpong::Pingpong;
 use crate::peers::{free_port, listens, play};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -54,13 +54,10 @@ fn plays(transport: &str, ours_serves: bool) -> Result {
             gid_index: gid_index(there)?,
             ..server.clone()
         };
-        let (server, client) = if ours_serves {
-            (server.ours(), Some(client.of_rdma_core()))
+        let (server, mut client) = if ours_serves {
+            (server.ours()?, client.of_rdma_core())
         } else {
-            (Some(server.of_rdma_core()), client.ours())
-        };
-        let (Some(server), Some(mut client)) = (server, client) else {
-            return Err(Skip(NO_PROGRAM.to_owned()).into());
+            (server.of_rdma_core(), client.ours()?)
         };
         client.arg("127.0.0.1");
         play(server, client, || listens(port))

@@ -21,6 +21,8 @@ mod mr;
 mod mw;
 mod native_mr;
 mod opcodes;
+#[path = "../peers/program.rs"]
+mod program;
 mod qp;
 mod refusal;
 mod resource;

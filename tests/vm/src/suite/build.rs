@@ -50,9 +50,17 @@ pub(crate) enum Ground {
 /// # Errors
 /// If one does not build, or cargo does not say where it is.
 pub(crate) fn programs(workspace: &Path, suites: &[Suite], ground: Ground) -> Result<Vec<Program>> {
+    command_line(workspace)?;
     let mut programs = build(workspace, suites, Kind::Tests, ground)?;
     programs.extend(build(workspace, suites, Kind::Example, ground)?);
     Ok(programs)
+}
+
+/// Builds the command line `uverbs`, which some tests run and look for beside themselves. The whole workspace is named as in
+/// [`build`].
+fn command_line(workspace: &Path) -> Result<()> {
+    let arguments = ["build", "--workspace", "--bin", "uverbs"];
+    cargo(workspace, arguments.map(str::to_owned).to_vec()).map(drop)
 }
 
 /// Builds a binary in release mode and gives its path.

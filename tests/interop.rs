@@ -4,11 +4,8 @@
 use std::process::ExitCode;
 
 use support::peers::{free_port, listens, play};
-use support::pingpong::{NO_PROGRAM, Pingpong};
-use support::{Result, device, run_all, skip, test};
-
-/// This project's program, if it is built.
-const UVERBS: Option<&str> = option_env!("CARGO_BIN_EXE_uverbs");
+use support::pingpong::Pingpong;
+use support::{Result, device, run_all, test};
 
 fn main() -> ExitCode {
     run_all([vec![
@@ -40,9 +37,6 @@ fn plays(transport: &str, ours_serves: bool) -> Result {
     let gid_index = |name: &str| -> Result<Option<u8>> {
         Ok(uverbs::open(name)?.best_gid(1)?.map(|(index, _)| index))
     };
-    let Some(uverbs) = UVERBS else {
-        return skip(NO_PROGRAM);
-    };
     for &(size, events) in games(transport) {
         let port = free_port()?;
         let server = Pingpong {
@@ -59,9 +53,10 @@ fn plays(transport: &str, ours_serves: bool) -> Result {
             gid_index: gid_index(there)?,
             ..server.clone()
         };
-        let (server, mut client) = match ours_serves {
-            true => (server.ours(uverbs), client.of_rdma_core()),
-            false => (server.of_rdma_core(), client.ours(uverbs)),
+        let (server, mut client) = if ours_serves {
+            (server.ours()?, client.of_rdma_core())
+        } else {
+            (server.of_rdma_core(), client.ours()?)
         };
         client.arg("127.0.0.1");
         play(server, client, || listens(port))

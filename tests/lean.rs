@@ -1,5 +1,7 @@
-//! The library pulls in no C library, and a program over it can be one static file.
+//! The library, with the features that a user gets without asking, pulls in no C library and nothing of the command line,
+//! and a program over it can be one static file.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +9,6 @@ use std::process::{Command, Output};
 
 use object::elf::{DT_NEEDED, PT_INTERP};
 use object::read::elf::{Dyn, ElfFile64, ProgramHeader};
-
-/// The features of the library alone.
-const FEATURES: &str = "rxe";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -38,22 +37,46 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-#[test]
-fn no_dependency_binds_a_c_library() {
+/// The names of what a package is built of, itself among them.
+fn dependencies(package: &str) -> BTreeSet<String> {
     let tree = run(cargo()
         .current_dir(root())
-        .args(["tree", "--package", "uverbs", "--edges", "normal,build"])
-        .args(["--no-default-features", "--features", FEATURES])
+        .args(["tree", "--package", package, "--edges", "normal,build"])
         .args(["--prefix", "none", "--format", "{p}"]));
-    let names: Vec<&str> = tree
-        .lines()
+    tree.lines()
         .filter_map(|line| line.split(' ').next())
-        .collect();
-    assert!(names.contains(&"rustix"), "no tree of the library: {tree}");
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn no_dependency_binds_a_c_library() {
+    let names = dependencies("uverbs");
+    assert!(
+        names.contains("rustix"),
+        "no tree of the library: {names:?}"
+    );
     let allowed = ["linux-raw-sys", "libc"];
-    for name in names {
-        let binds = name.ends_with("-sys") || ["cc", "bindgen", "pkg-config"].contains(&name);
-        assert!(!binds || allowed.contains(&name), "{name} in\n{tree}");
+    for name in &names {
+        let binds = name.ends_with("-sys") || ["cc", "bindgen", "pkg-config"].contains(&&**name);
+        assert!(!binds || allowed.contains(&&**name), "{name} in {names:?}");
+    }
+}
+
+/// Catches a dependency of the command line that every user of the library would build.
+#[test]
+fn the_library_is_built_without_the_command_line() {
+    let (library, program) = (dependencies("uverbs"), dependencies("uverbs-cli"));
+    assert!(program.is_superset(&library), "{library:?}\n{program:?}");
+    for name in [
+        "clap",
+        "comfy-table",
+        "hdrhistogram",
+        "serde_json",
+        "tracing-subscriber",
+    ] {
+        assert!(program.contains(name), "{name} is not in {program:?}");
+        assert!(!library.contains(name), "{name} is in {library:?}");
     }
 }
 
@@ -63,7 +86,7 @@ fn package() -> PathBuf {
     fs::create_dir_all(package.join("src")).unwrap();
     let manifest = format!(
         "[package]\nname = \"static\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies.uverbs]\n\
-         path = {:?}\ndefault-features = false\nfeatures = [{FEATURES:?}]\n",
+         path = {:?}\n",
         root()
     );
     let write = |name: &str, contents: &[u8]| {

@@ -117,7 +117,8 @@ fn inline_without_slices() -> Result {
         .pd
         .register(vec![0; 8], Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     for _ in 0..3 {
-        pair.a.post(|batch| batch.write_inline(b"8 bytes.", target.remote()))?
+        pair.a
+            .post(|batch| batch.write_inline(b"8 bytes.", target.remote()))?
             .is(WcOpcode::RDMA_WRITE)?;
     }
     let mut there = [0; 8];

@@ -90,7 +90,7 @@ fn words_that_peers_write() -> Result {
         41,
         "what the peer reads",
     )?;
-    let mut batch = pair.a.send();
+    let mut batch = pair.a.qp.send();
     batch.write_inline(&42_u64.to_ne_bytes(), target.remote().slice(8..)?)?;
     batch.ring()?;
     let deadline = Instant::now() + LIMIT;
@@ -116,7 +116,7 @@ fn a_raw_map_for_reading() -> Result {
     same(refused.is_some(), true, "access for writing refused")?;
     match pair.pd.register(map()?, Access::REMOTE_READ) {
         Ok(mr) => same(start(&mr)?, [7; 8], "what is in the file"),
-        Err(refused) if refused.error.errno() == Some(Errno::FAULT) => ignore(
+        Err(refused) if refused.error.errno() == Some(Errno::FAULT) => skip(
             "this kernel pins pages for writing in any case (until Linux 6.2), which a mapping for reading does not allow",
         ),
         Err(refused) => Err(refused.error.into()),

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
-use support::{Pair, Result, device, fail, same, skip, test};
+use support::program::uverbs;
+use support::{Pair, Result, device, fail, same, test};
 use uverbs::{Access, QpState, QpType, Rc, ResourceOwner};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -115,9 +116,7 @@ fn objects(command: &mut Command) -> Result<Vec<serde_json::Map<String, Value>>>
 
 /// Catches objects that are left out, told twice or told with other values than the kernel's own tool has for them.
 fn as_iproute2_tells() -> Result {
-    let Some(program) = option_env!("CARGO_BIN_EXE_uverbs") else {
-        return skip("built without the command line (feature `cli`)");
-    };
+    let program = uverbs()?;
     let pair = Pair::<Rc>::new()?;
     let _mr = pair.pd.register(vec![0u8; 100], Access::REMOTE_READ)?;
     let srq = pair.pd.srq(7).create()?;
@@ -134,7 +133,7 @@ fn as_iproute2_tells() -> Result {
     ] {
         let mut theirs =
             objects(Command::new("rdma").args(["-j", "-d", "resource", "show", kind]))?;
-        let mut ours = objects(Command::new(program).args(["resource", kind, "--json"]))?;
+        let mut ours = objects(Command::new(&program).args(["resource", kind, "--json"]))?;
         for object in &mut theirs {
             object.remove("ifindex");
             // iproute2 prints the last QP number of an SRQ as the name of its process.

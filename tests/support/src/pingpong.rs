@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use crate::{Result, program};
+
 /// One side of a game.
 #[derive(Clone, Debug)]
 pub struct Pingpong<'a> {
@@ -29,12 +31,15 @@ impl Pingpong<'_> {
         command
     }
 
-    /// This project's program, of which cargo tells the test where it is.
-    pub fn ours(&self, uverbs: &str) -> Command {
-        let mut command = Command::new(uverbs);
+    /// This project's program.
+    ///
+    /// # Errors
+    /// If it has not been built.
+    pub fn ours(&self) -> Result<Command> {
+        let mut command = Command::new(program::uverbs()?);
         command.args(["pingpong", self.transport]);
         self.options(&mut command);
-        command
+        Ok(command)
     }
 
     /// What is the same for both. Every byte is checked.
@@ -55,6 +60,3 @@ impl Pingpong<'_> {
         }
     }
 }
-
-/// Why a game with [`Pingpong::ours`] cannot be played.
-pub const NO_PROGRAM: &str = "built without the command line (feature `cli`)";

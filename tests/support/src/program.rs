@@ -1,5 +1,6 @@
-//! Other programs.
+//! Other programs, and this project's.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::{Result, fail};
@@ -24,4 +25,21 @@ pub fn run(command: &str) -> Result<String> {
         ));
     }
     Ok(said)
+}
+
+/// The command line `uverbs`. It is a package of its own, so cargo does not tell tests where it is: it lies in the
+/// directory above that of the tests' programs (`target/debug`).
+///
+/// # Errors
+/// If it has not been built. `cargo vm test` builds it.
+pub fn uverbs() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let directory = own.parent().and_then(|deps| deps.parent());
+    match directory.map(|directory| directory.join("uverbs")) {
+        Some(program) if program.is_file() => Ok(program),
+        _ => fail(format!(
+            "no program `uverbs` above {}: `cargo build --package uverbs-cli` makes it",
+            own.display()
+        )),
+    }
 }

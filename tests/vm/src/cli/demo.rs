@@ -39,7 +39,7 @@ impl Demo {
     /// If the build or the guest fails.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
-        let program = suite::binary(store.workspace(), "uverbs", "uverbs")?;
+        let program = suite::binary(store.workspace(), "uverbs-cli", "uverbs")?;
         let (parts, options) =
             self.machine
                 .prepare(&store, &self.kernel.kernel, Network::OneHost)?;

@@ -56,6 +56,7 @@ impl Built {
     /// # Errors
     /// If one does not build.
     pub(crate) fn some(workspace: &Path, suites: &[Suite], grounds: &[Ground]) -> Result<Self> {
+        command_line(workspace)?;
         let mut artifacts = Vec::new();
         for kind in [Kind::Tests, Kind::Example] {
             let arguments = arguments(suites, kind, grounds);
@@ -71,6 +72,7 @@ impl Built {
     /// # Errors
     /// If something does not build.
     pub(crate) fn all(workspace: &Path) -> Result<Self> {
+        command_line(workspace)?;
         let arguments = ["test", "--no-run", "--workspace"].map(str::to_owned);
         Ok(Self(cargo(workspace, arguments.to_vec())?))
     }
@@ -114,6 +116,13 @@ impl Built {
             directory: suite.directory.clone(),
         })
     }
+}
+
+/// Builds the command line `uverbs`, which some tests run and look for beside themselves. The whole workspace is named, so that
+/// cargo chooses the same features as for the tests.
+fn command_line(workspace: &Path) -> Result<()> {
+    let arguments = ["build", "--workspace", "--bin", "uverbs"];
+    cargo(workspace, arguments.map(str::to_owned).to_vec()).map(drop)
 }
 
 /// Builds a binary in release mode and gives its path.

@@ -5,9 +5,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use support::peers::listens;
-use support::pingpong::{NO_PROGRAM, Pingpong};
+use support::pingpong::Pingpong;
 use support::wait::until_so;
-use support::{Result, fail, run_all, skip, test_on_adapter};
+use support::{Result, fail, run_all, test_on_adapter};
 
 /// The device of each guest.
 const DEVICE: &str = "mlx5_0";

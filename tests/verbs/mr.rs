@@ -476,9 +476,10 @@ fn on_demand_is_flushed() -> Result {
 
 /// Catches advice that is encoded wrongly, and refusals that are not told.
 ///
-/// Advice about pinned memory is not tried: soft-RoCE takes the region for one with paging on demand without a look
-/// (`rxe_ib_prefetch_sg_list` in `rxe_odp.c`, up to Linux 7.3), reads beyond the object, and now and then the kernel dies
-/// of what is there.
+/// Advice about pinned memory is not tried: soft-RoCE takes the region for one with paging on demand without
+/// a look (`rxe_ib_prefetch_sg_list` in `rxe_odp.c`, up to Linux 7.3) and reads beyond the object. Linux 7.3
+/// takes what is there for a process and now and then dies of it (an oops in `get_pid_task` under
+/// `ib_umem_odp_map_dma_and_lock`).
 fn prefetch() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let mr = on_demand(&pair, page(None)?)?;

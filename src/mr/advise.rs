@@ -19,9 +19,10 @@ impl Pd {
     /// without [`ON_DEMAND`](crate::Access::ON_DEMAND), its pages are not mapped, or may not be written to where the
     /// advice is for writing. Manual page: `ibv_advise_mr(3)`.
     ///
-    /// Soft-RoCE does not look whether a region has [`ON_DEMAND`](crate::Access::ON_DEMAND) (`rxe_ib_prefetch_sg_list` in
-    /// `drivers/infiniband/sw/rxe/rxe_odp.c`, up to Linux 7.3): without it, the kernel reads beyond the end of an object of
-    /// its own, and may die of that. Give it no slice of such a region.
+    /// Soft-RoCE does not look whether a region has [`ON_DEMAND`](crate::Access::ON_DEMAND)
+    /// (`rxe_ib_prefetch_sg_list` in `drivers/infiniband/sw/rxe/rxe_odp.c`, up to Linux 7.3): without it, the
+    /// kernel reads beyond the end of an object of its own, and may die of that. Give it no slice of such a
+    /// region.
     pub fn advise_mr(
         &self,
         advice: AdviseMrAdvice,

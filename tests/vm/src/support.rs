@@ -26,8 +26,8 @@ pub(crate) struct Column {
     pub(crate) cases: Vec<Case>,
 }
 
-/// The page as Markdown: a section for each device, with a column for each kernel in the order in which they come, and
-/// notes that say why tests could not run.
+/// The page as Markdown: a section for each device, with a column for each kernel in the order in which they
+/// come, and notes that say why tests could not run.
 pub(crate) fn page(columns: &[Column]) -> String {
     let mut text = String::from(HEAD);
     let mut notes = Vec::new();

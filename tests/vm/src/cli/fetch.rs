@@ -16,7 +16,8 @@ use crate::store::Store;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  cargo vm fetch\n  cargo vm fetch --kernel 6.12")]
 pub(crate) struct Fetch {
-    /// A kernel series (6.1, 6.12, latest for the newest that backports has, or another that Debian has), or all of the three
+    /// A kernel series (6.1, 6.12, latest for the newest that backports has, or another that Debian has), or
+    /// all of the three
     #[arg(long, value_name = "K", default_value = "all")]
     kernel: String,
     /// A QEMU of the system (7.2 or newer), instead of the fetched one

@@ -33,7 +33,8 @@ pub(crate) struct Machine {
 /// The one kernel to boot.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Kernel {
-    /// The guest's kernel: 6.1, 6.12, latest for the newest that backports has, another series that Debian has, or the path of a system kernel (/boot/vmlinuz-VERSION)
+    /// The guest's kernel: 6.1, 6.12, latest for the newest that backports has, another series that Debian
+    /// has, or the path of a system kernel (/boot/vmlinuz-VERSION)
     #[arg(
         long,
         value_name = "K",

@@ -27,18 +27,20 @@ const RECORD: &str = "docs/support.txt";
 
 /// Run the tests: those of the host, and those of the guest on three kernels and three devices
 ///
-/// The last line is `N passed, N failed, N skipped`, over everything. A skipped test says why. The guest's tests are the
-/// programs that [package.metadata.vm] in Cargo.toml lists, and what a kernel has to complain about in its log is a
-/// failure too. Without options and names each test of the guest runs once on each kernel and at least once on each device
-/// (soft-RoCE, an adapter with InfiniBand ports, one with RoCE ports); with --full, a name, --kernel, --hca or --no-hca, it runs on
-/// all kernels and devices that these leave. N of --hca is 2 if it is not given.
+/// The last line is `N passed, N failed, N skipped`, over everything. A skipped test says why. The guest's
+/// tests are the programs that [package.metadata.vm] in Cargo.toml lists, and what a kernel has to complain
+/// about in its log is a failure too. Without options and names each test of the guest runs once on each
+/// kernel and at least once on each device (soft-RoCE, an adapter with InfiniBand ports, one with RoCE
+/// ports); with --full, a name, --kernel, --hca or --no-hca, it runs on all kernels and devices that these
+/// leave. N of --hca is 2 if it is not given.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm test\n  cargo vm test mr::\n  cargo vm test --kernel 6.1 --no-hca mr::\n  cargo vm test --hca connectx,roce --kernel latest\n  \
     cargo vm test --full --support docs/support.md"
 )]
 pub(crate) struct Test {
-    /// A kernel series (6.1, 6.12, latest for the newest that backports has, or another that Debian has), the path of a system kernel, or all of the three
+    /// A kernel series (6.1, 6.12, latest for the newest that backports has, or another that Debian has), the
+    /// path of a system kernel, or all of the three
     #[arg(long, value_name = "K", default_value = "all")]
     kernel: String,
     #[command(flatten)]
@@ -51,7 +53,8 @@ pub(crate) struct Test {
     /// Show which test of the guest runs where, and run none
     #[arg(long, conflicts_with = "support")]
     list: bool,
-    /// How many guests run at a time, the host's part counted as one; if not given, one for each CPU, at most 4
+    /// How many guests run at a time, the host's part counted as one; if not given, one for each CPU, at most
+    /// 4
     #[arg(long, value_name = "N")]
     guests_at_a_time: Option<NonZeroUsize>,
     /// Leave out the host's part
@@ -207,11 +210,11 @@ impl Test {
         Ok(rounds)
     }
 
-    /// Runs the host's part, if it is wanted, and the rounds, some at a time, and gives the results of the rounds in
-    /// their order.
+    /// Runs the host's part, if it is wanted, and the rounds, some at a time, and gives the results of the
+    /// rounds in their order.
     ///
-    /// A guest whose CPUs are emulated keeps about one CPU busy, and so does the host's part. What takes longest begins
-    /// first, so that no CPU is idle while another has much to do.
+    /// A guest whose CPUs are emulated keeps about one CPU busy, and so does the host's part. What takes
+    /// longest begins first, so that no CPU is idle while another has much to do.
     fn run_all(
         &self,
         store: &Store,
@@ -258,7 +261,8 @@ impl Test {
         Ok((host.transpose()?, groups.into_iter().flatten().collect()))
     }
 
-    /// Prepares the rounds, longest first, and gives those that can run, and at their places the results of those that cannot.
+    /// Prepares the rounds, longest first, and gives those that can run, and at their places the results of
+    /// those that cannot.
     ///
     /// One after the other, for a trial boot may be made.
     fn prepare_all(
@@ -341,8 +345,8 @@ fn failed(round: &Round, kernel: &Kernel, error: &anyhow::Error) -> Group {
     group
 }
 
-/// The results of tests by kernel and device. What else is in a group, such as what the kernel complained about, is left
-/// out.
+/// The results of tests by kernel and device. What else is in a group, such as what the kernel complained
+/// about, is left out.
 fn columns(kernels: &[Kernel], rounds: &[Round], groups: &[Group]) -> Vec<Column> {
     let column = |(round, group): (&Round, &Group)| {
         let names: BTreeSet<String> = round.jobs.iter().map(Job::name).collect();
@@ -383,8 +387,8 @@ fn write_support(
     Ok(())
 }
 
-/// The tests that skipped themselves in every cell that they were dealt to, although they have run in one of them before:
-/// a run in full tells where they run now. Empty if there is none.
+/// The tests that skipped themselves in every cell that they were dealt to, although they have run in one of
+/// them before: a run in full tells where they run now. Empty if there is none.
 fn ran_nowhere(record: &Record, rounds: &[Round], columns: &[Column]) -> String {
     let mut tests: BTreeMap<&str, (bool, Vec<Cell>)> = BTreeMap::new();
     for (round, column) in rounds.iter().zip(columns) {

@@ -1,8 +1,9 @@
 //! Stock kernels by series: which suite has which, and what to do when none has it any more.
 //!
-//! The meta package of a backports suite goes from series to series; the kernels of the series before stay in the suite
-//! for a long time. So a kernel is looked for by its own name, and the meta package is asked only if there is none.
-//! The last of the kernels that the project is tested on is the newest that a suite has, whatever its series is.
+//! The meta package of a backports suite goes from series to series; the kernels of the series before stay in
+//! the suite for a long time. So a kernel is looked for by its own name, and the meta package is asked only
+//! if there is none. The last of the kernels that the project is tested on is the newest that a suite has,
+//! whatever its series is.
 
 use std::fs;
 
@@ -72,8 +73,8 @@ struct Choice {
     version: String,
 }
 
-/// The kernels that a word of the command line means: all that the project is tested on, oldest first, or the one of that
-/// name.
+/// The kernels that a word of the command line means: all that the project is tested on, oldest first, or the
+/// one of that name.
 pub(crate) fn asked_for(word: &str) -> Vec<&str> {
     match word {
         "all" => {
@@ -242,8 +243,8 @@ fn choice(apt: Apt, suite: &'static str, package: &str) -> Result<Choice> {
     })
 }
 
-/// The newest of these packages that is wanted and an ordinary kernel: not a cloud or real-time one, not unsigned, not a meta
-/// package.
+/// The newest of these packages that is wanted and an ordinary kernel: not a cloud or real-time one, not
+/// unsigned, not a meta package.
 fn newest(names: &[String], is_wanted: impl Fn(&str) -> bool) -> Option<&str> {
     let version = |name: &str| -> Option<Vec<u64>> {
         let version = name

@@ -51,7 +51,8 @@ pub(crate) enum Ground {
 pub(crate) struct Built(Vec<Artifact>);
 
 impl Built {
-    /// Builds the programs of these suites for guests of these kinds: at once, so that cargo looks at the workspace once.
+    /// Builds the programs of these suites for guests of these kinds: at once, so that cargo looks at the
+    /// workspace once.
     ///
     /// # Errors
     /// If one does not build.
@@ -161,8 +162,9 @@ fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) ->
         .into())
 }
 
-/// The arguments of cargo that build all programs of one kind; none if there is no such program. The whole workspace is
-/// named, as for the host's tests: with a package named, cargo would choose other features and build everything once more.
+/// The arguments of cargo that build all programs of one kind; none if there is no such program. The whole
+/// workspace is named, as for the host's tests: with a package named, cargo would choose other features and
+/// build everything once more.
 fn arguments(suites: &[Suite], kind: Kind, grounds: &[Ground]) -> Vec<String> {
     let command = match kind {
         Kind::Tests => ["test", "--no-run", "--workspace"].as_slice(),

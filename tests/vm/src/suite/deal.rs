@@ -1,8 +1,8 @@
 //! Dealing tests to kernels and devices, as in a Latin square.
 //!
-//! A test that runs on three kernels and three devices has nine cells. In three of them it meets every kernel and every
-//! device once, so a run that deals takes a third of the time. What is lost is the fault that shows in one cell alone,
-//! and a run in full finds that.
+//! A test that runs on three kernels and three devices has nine cells. In three of them it meets every kernel
+//! and every device once, so a run that deals takes a third of the time. What is lost is the fault that shows
+//! in one cell alone, and a run in full finds that.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,8 +53,8 @@ pub(crate) struct Dealer {
 }
 
 impl Dealer {
-    /// Chooses, of the cells where a test can run, as few as there must be to have each kernel and each device of them.
-    /// Of several such choices it takes the one whose cells have the fewest tests so far.
+    /// Chooses, of the cells where a test can run, as few as there must be to have each kernel and each
+    /// device of them. Of several such choices it takes the one whose cells have the fewest tests so far.
     pub(crate) fn deal(&mut self, open: &[Cell]) -> Vec<Cell> {
         let Self { loads, choices } = self;
         let choices = choices.entry(open.to_vec());

@@ -1,4 +1,5 @@
-//! Where each test of the guests ran when all were run in full: what a run that deals them knows before it begins.
+//! Where each test of the guests ran when all were run in full: what a run that deals them knows before it
+//! begins.
 //!
 //! A file of one line for each test, beside the page for people (`crate::support`) and written with it.
 
@@ -50,11 +51,11 @@ impl Record {
         ran.is_some_and(|ran| cells.iter().any(|cell| ran.contains(cell)))
     }
 
-    /// Of these cells, with kernels of these series: those that a test must be dealt among, and those that it must run
-    /// in as well, since nobody knows whether it can run there.
+    /// Of these cells, with kernels of these series: those that a test must be dealt among, and those that it
+    /// must run in as well, since nobody knows whether it can run there.
     ///
-    /// A test that is not in the record, or is known to run nowhere, must run in all; and on a kernel of another series
-    /// than the record's, every test must.
+    /// A test that is not in the record, or is known to run nowhere, must run in all; and on a kernel of
+    /// another series than the record's, every test must.
     pub(crate) fn split(
         &self,
         test: &str,

@@ -77,7 +77,8 @@ impl Round {
     }
 }
 
-/// Tests of one name that differ in what they run on: two hosts or two guests are not another cell of the same test.
+/// Tests of one name that differ in what they run on: two hosts or two guests are not another cell of the
+/// same test.
 type Test = (bool, String);
 
 fn test(round: &Round, job: &Job) -> Test {

@@ -67,7 +67,8 @@ pub(crate) const FAULTS: [Fault; 2] = [
     },
     Fault {
         name: "soft-RoCE finds an error with a request and sets no status",
-        series: &["7.2"],
+        // The completer of 7.3 is that of 7.2, instruction by instruction.
+        series: &["7.2", "7.3"],
         reports: &[Report {
             text: "drivers/infiniband/sw/rxe/rxe_comp.c:",
             functions: &["rxe_completer"],

@@ -705,7 +705,7 @@ impl Pair {
     /// Whether the kernel has taken a side to the error state, or does so soon: it may have to wait for a processor.
     ///
     /// rxe completes a READ or atomic that it finds an error with as if it had gone well, without data, and takes the queue pair
-    /// to the error state after that: `COMPST_ERROR` in `rxe_completer`, where 7.2 warns of the status that nobody has set.
+    /// to the error state after that: `COMPST_ERROR` in `rxe_completer`, where it warns of the status that nobody has set.
     fn has_failed(&mut self, side: usize) -> Result<bool> {
         let since = Instant::now();
         while since.elapsed() < STALL {

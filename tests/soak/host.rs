@@ -5,7 +5,7 @@ use uverbs::QpType;
 
 use crate::ledger::{Arrival, Ledger, Message, Sent};
 use crate::message::{self, Key};
-use crate::plan::{Op, Plan, Request, Step};
+use crate::plan::{Change, Op, Plan, Request, Step};
 use crate::shadow::{Atomic, Shadow, Word};
 
 type Result = std::result::Result<(), Failed>;
@@ -14,6 +14,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         Trial::test("plan::same_seed_same_plan", same_seed_same_plan),
         Trial::test("plan::has_everything", has_everything),
+        Trial::test("plan::resets_are_asked_for", resets_are_asked_for),
         Trial::test("ledger::a_completion_comes_once", a_completion_comes_once),
         Trial::test(
             "ledger::a_completion_is_not_skipped",
@@ -48,6 +49,24 @@ fn same_seed_same_plan() -> Result {
         ensure(steps(7, pair) != steps(8, pair), "another seed")?;
     }
     ensure(steps(7, 0) != steps(7, 4), "another pair")
+}
+
+/// Catches resets in a plan that is to have none, and plans with resets that have none or differ in more.
+fn resets_are_asked_for() -> Result {
+    let with = |resets: bool| -> Vec<Step> {
+        let mut plan = Plan::new(7, 0).with_resets(resets);
+        (0..400).map(|_| plan.step()).collect()
+    };
+    let is_reset = |step: &Step| {
+        let change = Change::Reset { first: 0 };
+        let other = Change::Reset { first: 1 };
+        matches!(step, Step::Change { change: found, .. } if [change, other].contains(found))
+    };
+    let (without, with) = (with(false), with(true));
+    ensure(!without.iter().any(is_reset), "resets without being asked")?;
+    ensure(with.iter().any(is_reset), "no resets")?;
+    let same = |(a, b): (&Step, &Step)| a == b || is_reset(b);
+    ensure(without.iter().zip(&with).all(same), "other steps")
 }
 
 /// Catches an operation that no plan has any more.

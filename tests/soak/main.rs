@@ -4,7 +4,7 @@
 //!
 //! `cargo vm test` runs it for a short time on each kernel, `cargo vm soak` for as long as one wants. What it is to do
 //! comes from a seed (`UVERBS_SOAK_SEED`), which it prints, and how long from `UVERBS_SOAK_SECONDS`. The plan is the
-//! same for the same seed; what the network does is not.
+//! same for the same seed; what the network does is not. With `UVERBS_SOAK_RESETS=1` it has queue pairs reset under way too.
 //!
 //! * [`plan`]: what each pair is to do.
 //! * [`pair`]: where a pair is, and what a completion means to it; [`side`] has the objects.
@@ -98,12 +98,14 @@ fn soak() -> Result {
         None => draw()?,
     };
     println!("soak of {seconds} s, UVERBS_SOAK_SEED={seed}");
+    let resets = number("UVERBS_SOAK_RESETS")?.is_some_and(|number| number != 0);
+    let orders = |time| Orders { seed, resets, time };
     let hosts = Host::both()?;
     // What is loaded or allocated at the first use only is no leak: a run of a moment goes before.
-    run(&hosts, seed, Duration::ZERO)?;
+    run(&hosts, orders(Duration::ZERO))?;
     let before = Held::now(&hosts)?;
     let started = Instant::now();
-    let figures = run(&hosts, seed, Duration::from_secs(seconds))?;
+    let figures = run(&hosts, orders(Duration::from_secs(seconds)))?;
     let after = before.await_back(&hosts)?;
     println!("{figures}");
     // What breaks now and then is told; what breaks all the time is no soak.
@@ -122,8 +124,19 @@ fn soak() -> Result {
     Ok(())
 }
 
+/// What a run is to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Orders {
+    pub(crate) seed: u64,
+    /// Whether queue pairs are reset under way and connected anew; off, because soft-RoCE then sends writes that nobody has posted (6.12
+    /// and later) or completes READs and atomics without data, until the library goes round it.
+    pub(crate) resets: bool,
+    /// How long new steps are begun.
+    pub(crate) time: Duration,
+}
+
 /// Runs all pairs for so long, and then to their ends.
-fn run(hosts: &[Host; 2], seed: u64, time: Duration) -> Result<Figures> {
+fn run(hosts: &[Host; 2], orders: Orders) -> Result<Figures> {
     let wire = BadWire::new(hosts)?;
     let share = PAIRS / THREADS;
     let mut figures = Figures::default();
@@ -132,13 +145,8 @@ fn run(hosts: &[Host; 2], seed: u64, time: Duration) -> Result<Figures> {
         let workers: Vec<_> = (0..THREADS)
             .map(|number| {
                 scope.spawn(move || {
-                    worker::work(
-                        hosts,
-                        seed,
-                        number * share..(number + 1) * share,
-                        time,
-                        abort,
-                    )
+                    let pairs = number * share..(number + 1) * share;
+                    worker::work(hosts, orders, pairs, abort)
                 })
             })
             .collect();

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use uverbs::{Completion, GRH_LENGTH, Grh, QpState, QpType, RemoteKey, WcOpcode, WcStatus};
 
-use super::Result;
 use super::figures::Figures;
 use super::ledger::{Arrival, Ledger, Message, Sent};
 use super::message::{self, Key};
@@ -15,6 +14,7 @@ use super::net::Host;
 use super::plan::{BURST, Burst, Change, Op, Plan, Request, SLOT, Setup, Step};
 use super::shadow::{Atomic, Shadow, Word};
 use super::side::{Hub, Posting, RECEIVES, Side, shelf};
+use super::{Orders, Result};
 
 /// How long anything may take that must come. Packets are lost and sent again; only a hang takes this long.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -114,6 +114,8 @@ enum State {
     /// 7.2 warn of a task without references now and then (`rxe_sched_task` in `rxe_task.c`); to one that is reset
     /// none gets through.
     Doomed { memory: bool },
+    /// Reset in the middle of traffic, to be connected anew; completions of before may still lie in the queues.
+    Reset,
     /// Destroyed; completions of before may still lie in the queues.
     Destroyed { memory: bool },
     /// Failed on purpose, for the end.
@@ -157,8 +159,9 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// A pair with memory, not connected.
-    pub(crate) fn new(seed: u64, number: u16, place: &Place<'_>) -> Result<Self> {
-        let mut plan = Plan::new(seed, number);
+    pub(crate) fn new(orders: Orders, number: u16, place: &Place<'_>) -> Result<Self> {
+        let Orders { seed, resets, .. } = orders;
+        let mut plan = Plan::new(seed, number).with_resets(resets);
         let next = plan.setup();
         let side = |side| Side::new(&place.hubs[side], number, side);
         Ok(Self {
@@ -219,6 +222,11 @@ impl Pair {
             State::Doomed { memory } => {
                 self.sides.iter_mut().try_for_each(Side::destroy)?;
                 self.state = State::Destroyed { memory };
+            }
+            State::Reset => {
+                self.after_failure()?;
+                self.sides.iter_mut().try_for_each(Side::forget)?;
+                self.connect(place)?;
             }
             State::Destroyed { memory } => {
                 self.after_failure()?;
@@ -299,15 +307,26 @@ impl Pair {
                     }
                     Change::Destroy { first, memory } => {
                         self.count("destroyed under way", 1);
-                        for side in [first, 1 - first] {
-                            self.sides[side].qp()?.reset()?;
-                        }
+                        self.reset(first)?;
                         self.state = State::Doomed { memory };
+                    }
+                    Change::Reset { first } => {
+                        self.count("reset under way", 1);
+                        self.reset(first)?;
+                        self.state = State::Reset;
                     }
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Resets both sides, this one first.
+    fn reset(&mut self, first: usize) -> Result {
+        for side in [first, 1 - first] {
+            self.sides[side].qp()?.reset()?;
+        }
+        Ok(())
     }
 
     fn next_burst(&mut self) -> Result {
@@ -686,7 +705,7 @@ impl Pair {
     /// Whether the kernel has taken a side to the error state, or does so soon: it may have to wait for a processor.
     ///
     /// rxe completes a READ or atomic that it finds an error with as if it had gone well, without data, and takes the queue pair
-    /// to the error state after that: `COMPST_ERROR` in `rxe_completer`, where 7.2 warns of the status that nobody has set.
+    /// to the error state after that: `COMPST_ERROR` in `rxe_completer`, where it warns of the status that nobody has set.
     fn has_failed(&mut self, side: usize) -> Result<bool> {
         let since = Instant::now();
         while since.elapsed() < STALL {

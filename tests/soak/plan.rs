@@ -127,6 +127,8 @@ pub(crate) enum Change {
     Error { first: usize, at_once: bool },
     /// Destroyed while requests are under way, and created anew; with other memory too, if so said.
     Destroy { first: usize, memory: bool },
+    /// Reset while requests are under way, this side first, and connected anew. Only in plans [with resets](Plan::with_resets).
+    Reset { first: usize },
 }
 
 /// The attributes of a connection.
@@ -159,6 +161,7 @@ pub(crate) enum Step {
 pub(crate) struct Plan {
     random: ChaCha8Rng,
     transport: QpType,
+    resets: bool,
 }
 
 impl Plan {
@@ -171,7 +174,16 @@ impl Plan {
             2 => QpType::UC,
             _ => QpType::UD,
         };
-        Self { random, transport }
+        Self {
+            random,
+            transport,
+            resets: false,
+        }
+    }
+
+    /// Has some queue pairs reset under way that would be destroyed.
+    pub(crate) fn with_resets(self, resets: bool) -> Self {
+        Self { resets, ..self }
     }
 
     /// The transport of the pair.
@@ -205,9 +217,12 @@ impl Plan {
             }
             _ => {
                 let memory = self.random.random_bool(0.3);
-                let change = Change::Destroy {
-                    first: side,
-                    memory,
+                let change = match self.resets && !memory {
+                    true => Change::Reset { first: side },
+                    false => Change::Destroy {
+                        first: side,
+                        memory,
+                    },
                 };
                 self.change(change)
             }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Result;
 use super::figures::Figures;
 use super::net::Host;
 use super::pair::{Pair, Place};
 use super::side::Hub;
+use super::{Orders, Result};
 
 /// How long a thread waits for a completion before it looks at the clock.
 const NAP: Duration = Duration::from_millis(20);
@@ -19,13 +19,12 @@ const NAP: Duration = Duration::from_millis(20);
 /// thread fails.
 pub(crate) fn work(
     hosts: &[Host; 2],
-    seed: u64,
+    orders: Orders,
     pairs: Range<u16>,
-    time: Duration,
     abort: &AtomicBool,
 ) -> Result<Figures> {
     // Relaxed: it only ends the others' work early, and guards no memory.
-    let result = try_work(hosts, seed, pairs, time, abort);
+    let result = try_work(hosts, orders, pairs, abort);
     if result.is_err() {
         abort.store(true, Ordering::Relaxed);
     }
@@ -34,9 +33,8 @@ pub(crate) fn work(
 
 fn try_work(
     hosts: &[Host; 2],
-    seed: u64,
+    orders: Orders,
     pairs: Range<u16>,
-    time: Duration,
     abort: &AtomicBool,
 ) -> Result<Figures> {
     let mut figures = Figures::default();
@@ -47,7 +45,7 @@ fn try_work(
     let first = pairs.start;
     let mut all = Vec::new();
     for number in pairs {
-        all.push(Pair::new(seed, number, &Place { hosts, hubs: &hubs })?);
+        all.push(Pair::new(orders, number, &Place { hosts, hubs: &hubs })?);
     }
     let mut found = Vec::new();
     let mut until = None;
@@ -59,7 +57,7 @@ fn try_work(
             busy |= pair.turn(&place, stop)?;
         }
         // The first turn of each pair connects it.
-        until.get_or_insert_with(|| Instant::now() + time);
+        until.get_or_insert_with(|| Instant::now() + orders.time);
         for hub in &mut hubs {
             hub.take(&mut found)?;
             hub.take_events(&mut figures)?;

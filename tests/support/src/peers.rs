@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::{Result, fail};
 
 /// How long the two may take. Under emulation everything is slow; only a hang takes this long.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// How often a program is looked at.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -67,7 +67,7 @@ pub(crate) const FAULTS: [Fault; 2] = [
     },
     Fault {
         name: "soft-RoCE finds an error with a request and sets no status",
-        series: &["7.2"],
+        series: &["6.1", "6.12", "7.2", "7.3"],
         reports: &[Report {
             text: "drivers/infiniband/sw/rxe/rxe_comp.c:",
             functions: &["rxe_completer"],

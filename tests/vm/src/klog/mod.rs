@@ -317,4 +317,37 @@ mod tests {
         assert!(complaints.contains("NULL pointer"), "{complaints}");
         assert!(!complaints.contains("underflow"), "{complaints}");
     }
+
+    /// The log of another run of the soak on 6.1.176.
+    const NO_STATUS_6_1: &str = include_str!("recorded/6.1-no-status.log");
+
+    /// The same warning as Linux 7.2 writes it: the function is in the first line too.
+    const NO_STATUS: &str = "[    0.000000] Linux version 7.2.12+deb13-amd64 (debian-kernel@lists.debian.org)
+[   40.200000] ------------[ cut here ]------------
+[   40.200001] WARNING: drivers/infiniband/sw/rxe/rxe_comp.c:827 at rxe_completer+0x8f3/0xee0 [rdma_rxe], CPU#1: kworker/u8:3/61
+[   40.200002] Workqueue: rxe_wq do_work [rdma_rxe]
+[   40.200003] RIP: 0010:rxe_completer+0x8f3/0xee0 [rdma_rxe]
+[   40.200004] Call Trace:
+[   40.200005]  <TASK>
+[   40.200006]  rxe_sender+0x12/0x40 [rdma_rxe]
+[   40.200007]  </TASK>
+[   40.200008] ---[ end trace 0000000000000000 ]---";
+
+    #[test]
+    fn a_warning_is_known_by_its_function_in_either_form() {
+        let name = Some("soft-RoCE finds an error with a request and sets no status");
+        assert_eq!(faults_in(NO_STATUS_6_1), [name]);
+        let elsewhere = NO_STATUS_6_1.replace("rxe_completer", "rxe_requester");
+        assert_eq!(faults_in(&elsewhere), [None]);
+        assert_eq!(faults_in(NO_STATUS), [name]);
+        assert_eq!(faults_in(&NO_STATUS.replace("7.2.12", "7.3.4")), [name]);
+        assert_eq!(faults_in(&NO_STATUS.replace("7.2.12", "7.4.1")), [None]);
+        assert_eq!(faults_in(&NO_STATUS.replace("7.2.12", "6.18.1")), [None]);
+        let elsewhere = NO_STATUS.replace("rxe_completer+", "rxe_requester+");
+        assert_eq!(faults_in(&elsewhere), [None]);
+        assert_eq!(
+            faults_in(&NO_STATUS.replace("rxe_comp.c", "rxe_task.c")),
+            [None]
+        );
+    }
 }

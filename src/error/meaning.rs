@@ -52,7 +52,6 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::SharePd, Errno::NOENT | Errno::CONNREFUSED) => {
             "nobody makes an offer at this address"
         }
-        (Verb::SharePd, Errno::TIMEDOUT) => "the exporter does not serve its offer",
         (Verb::SharePd, Errno::CONNRESET) => "the exporter closed the connection without an answer",
         (Verb::AllocShpd, Errno::ADDRINUSE) => "something is at the address already",
         (Verb::AllocShpd, Errno::ACCESS) => "this user may not make a socket in the directory",

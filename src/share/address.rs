@@ -10,8 +10,13 @@ use rustix::net::SocketAddrUnix;
 /// The id of an offer: where its broker listens.
 ///
 /// A path lies in the file system, with a file mode. An abstract name lies in the network namespace; anybody
-/// there may take it first, which is why a joiner looks at who listens before it says the key. As text a
-/// name is written with a `@` before it.
+/// there may take it first, which is why a joiner looks at who listens before it says the key. As text a name
+/// is written with a `@` before it, so a relative path that starts with one is written with `./` before it.
+///
+/// The directory of a path, and all directories above it, must be root's or the exporter's own, and nobody
+/// else may be able to write there unless they are sticky, as `/tmp` is. Who can rename the socket can put
+/// one of their own in its place; joiners then refuse to tell it the key, unless they trust its user, and
+/// nobody can join.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// The path of the socket.
@@ -23,6 +28,8 @@ pub enum Address {
 impl Address {
     pub(super) fn to_socket(&self) -> Result<SocketAddrUnix, Errno> {
         match self {
+            // The kernel would take it for the abstract name of no bytes.
+            Self::Path(path) if path.as_os_str().is_empty() => Err(Errno::INVAL),
             Self::Path(path) => SocketAddrUnix::new(path),
             Self::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
         }
@@ -32,6 +39,9 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Path(path) if path.as_os_str().as_encoded_bytes().starts_with(b"@") => {
+                write!(f, "./{}", path.display())
+            }
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Abstract(name) => write!(f, "@{name}"),
         }
@@ -46,5 +56,33 @@ impl FromStr for Address {
             Some(name) => Self::Abstract(name.into()),
             None => Self::Path(text.into()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a path that the kernel takes for another kind of address.
+    #[test]
+    fn no_path_is_a_name() {
+        assert_eq!(
+            Address::Path("".into()).to_socket().err(),
+            Some(Errno::INVAL)
+        );
+        let with_nul = Address::Path("\0name".into());
+        assert_eq!(with_nul.to_socket().err(), Some(Errno::INVAL));
+    }
+
+    #[test]
+    fn text_comes_back() {
+        for address in [
+            Address::Path("/run/heap".into()),
+            Address::Abstract("heap".into()),
+            Address::Abstract("@".into()),
+        ] {
+            assert_eq!(address.to_string().parse(), Ok(address));
+        }
+        assert_eq!(Address::Path("@heap".into()).to_string(), "./@heap");
     }
 }

@@ -4,12 +4,13 @@
 //! epoll set, which can itself be waited for. Each client costs a file descriptor and some hundred bytes, and
 //! there are at most so many as [`Limits`] says: beyond, the kernel's queue of the socket holds them.
 //!
-//! A client is *silent* until its request comes, *waiting* while wrong keys of its user slow it down, and
-//! *joined* once it has the parcel: then its connection stays open and shows by its end that it has let go.
+//! A client is *silent* until its request comes and *joined* once it has the parcel: then its connection
+//! stays open and shows by its end that it has let go. Whoever does not join is answered and closed at once;
+//! nobody's request waits here, so that nobody can fill the place of another.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, take};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,18 +18,18 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
+use super::connection::{self, Next, Undertaker};
 use super::counters::Counters;
 use super::key::ShareKey;
 use super::listener::Listener;
 use super::message::{self, MAX_FILES, Refusal};
 use super::throttle::Throttle;
+use super::user;
 
 /// Tokens of the epoll set; clients' numbers lie above.
 const LISTENER: u64 = 0;
@@ -42,6 +43,17 @@ const EVENTS: usize = 64;
 /// How long a broker without a free file descriptor waits before it accepts again.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// How long no key of a user is looked at after a wrong one. Over all connections this makes a hundred
+/// guesses in a second, for which the 64 bits of a random key last three billion years, and lets a user whose
+/// other processes guess all the time join within seconds.
+const AFTER_WRONG_KEY: Duration = Duration::from_millis(10);
+
+/// The least time between two lines of the log about the same.
+const LOG_PACE: Duration = Duration::from_secs(1);
+
+/// Connections that are kept to be closed on another thread; nothing is accepted while there are more.
+const DISCARDED: usize = 64;
+
 /// What a broker allows its clients.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
@@ -49,7 +61,7 @@ pub(super) struct Limits {
     pub(super) users: Vec<u32>,
     /// How long a client may stay silent.
     pub(super) silence: Duration,
-    /// Clients that are silent or waiting.
+    /// Clients that are silent, shared out evenly among the users.
     pub(super) pending: usize,
     /// Clients that have joined.
     pub(super) joined: usize,
@@ -76,10 +88,17 @@ pub(super) struct Broker {
     next_client: u64,
     /// Clients that hold the parcel.
     joined: usize,
+    /// Connections that hold files of their clients: see [`connection`].
+    discarded: Vec<OwnedFd>,
+    /// At most one for each user who is allowed.
     throttles: BTreeMap<u32, Throttle>,
+    log_of_users: Throttle,
+    log_of_keys: Throttle,
     /// Nothing is accepted before this.
     paused: Option<Instant>,
     counters: Arc<Counters>,
+    /// Outlives the listener: it is dropped last.
+    undertaker: Option<Undertaker>,
 }
 
 #[derive(Debug)]
@@ -92,7 +111,6 @@ struct Client {
 #[derive(Debug)]
 enum State {
     Silent { until: Instant },
-    Waiting(ShareKey),
     Joined,
 }
 
@@ -131,9 +149,13 @@ impl Broker {
             clients: BTreeMap::new(),
             next_client: FIRST_CLIENT,
             joined: 0,
+            discarded: Vec::new(),
             throttles: BTreeMap::new(),
+            log_of_users: Throttle::default(),
+            log_of_keys: Throttle::default(),
             paused: None,
             counters: Arc::default(),
+            undertaker: None,
         })
     }
 
@@ -141,7 +163,8 @@ impl Broker {
         &self.counters
     }
 
-    /// Becomes readable, and stays so, when [`rustix::io::write`] has put a number into it: makes `serve` return.
+    /// Becomes readable, and stays so, when [`rustix::io::write`] has put a number into it: makes `serve`
+    /// return.
     pub(super) fn wake(&self) -> &Arc<OwnedFd> {
         &self.wake
     }
@@ -151,8 +174,14 @@ impl Broker {
         self.joined
     }
 
-    fn pending(&self) -> usize {
-        self.clients.len() - self.joined
+    /// Forgets joined clients that have gone. Nobody is let in.
+    pub(super) fn reap(&mut self) {
+        let joined = |(number, client): (&u64, &Client)| {
+            matches!(client.state, State::Joined).then_some(*number)
+        };
+        let joined: Vec<u64> = self.clients.iter().filter_map(joined).collect();
+        let now = Instant::now();
+        joined.into_iter().for_each(|number| self.hear(number, now));
     }
 
     /// Waits until something happens, at most so long, and deals with it. True if something has.
@@ -177,7 +206,7 @@ impl Broker {
             }
         }
         self.close_silent(now);
-        self.look_at_waiting(now);
+        self.bury_discarded(now);
         self.set_alarms(now)?;
         Ok(!tokens.is_empty())
     }
@@ -186,7 +215,7 @@ impl Broker {
     fn accept(&mut self, now: Instant) {
         // Bounded, so that the others get their turn.
         for _ in 0..EVENTS {
-            if self.pending() >= self.limits.pending && !self.evict() {
+            if self.paused.is_some() || self.discarded.len() >= DISCARDED {
                 return;
             }
             match self.listener.accept() {
@@ -194,9 +223,8 @@ impl Broker {
                 Ok(None) => return,
                 // No file descriptor or no memory is left. Who has nothing to say has to give way.
                 Err(_) => {
-                    if !self.evict() {
+                    if !self.evict(|_| true) {
                         self.paused = Some(now + PAUSE);
-                        return;
                     }
                 }
             }
@@ -206,20 +234,25 @@ impl Broker {
     /// Takes a connection if its user may join at all.
     fn admit(&mut self, socket: OwnedFd, now: Instant) {
         let Ok(peer) = getsockopt(&socket, PeerCredentials) else {
-            return;
+            return self.discard(socket);
         };
         let user = peer.uid();
-        if !self.limits.users.contains(&user) {
-            self.counters.refused_users.count();
-            tracing::warn!(target: "uverbs::share", user, pid = peer.pid(), "a user who is not allowed wants to join");
+        if !self.limits.users.contains(&user) || !user::is_certain(user) {
+            let total = self.counters.refused_users.count();
+            if self.log_of_users.pass(now, LOG_PACE) {
+                tracing::warn!(target: "uverbs::share", user, pid = peer.pid(), total, "a user who is not allowed wants to join");
+            }
             refuse(&socket, Refusal::Denied);
-            return;
+            return self.discard(socket);
         }
+        self.make_room(user);
         let number = self.next_client;
         self.next_client += 1;
         let data = epoll::EventData::new_u64(number);
-        if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_err() {
-            return;
+        let watched = connection::prepare(&socket)
+            .and_then(|()| epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN));
+        if watched.is_err() {
+            return self.discard(socket);
         }
         let until = now + self.limits.silence;
         let state = State::Silent { until };
@@ -232,122 +265,152 @@ impl Broker {
         self.hear(number, now);
     }
 
-    /// Closes the connection that has been silent longest. False if there is none.
-    fn evict(&mut self) -> bool {
-        let silent = |client: &Client| matches!(client.state, State::Silent { .. });
-        let oldest = self.clients.iter().find(|(_, client)| silent(client));
-        let Some((&number, _)) = oldest else {
+    /// Closes silent connections of a user until it may have one more.
+    fn make_room(&mut self, user: u32) {
+        let share = (self.limits.pending / self.limits.users.len()).max(1);
+        let of_user = |client: &Client| client.user == user && client.is_silent();
+        while self.clients.values().filter(|one| of_user(one)).count() >= share {
+            self.evict(|client| client.user == user);
+        }
+    }
+
+    /// Closes the connection that has been silent longest, of those that may be closed. False if there is
+    /// none.
+    fn evict(&mut self, may_close: impl Fn(&Client) -> bool) -> bool {
+        let candidate = |client: &Client| client.is_silent() && may_close(client);
+        let oldest = self.clients.iter().find(|(_, client)| candidate(client));
+        let Some((&number, client)) = oldest else {
             return false;
         };
         self.counters.silent.count();
+        refuse(&client.socket, Refusal::Later);
         self.remove(number);
         true
     }
 
-    /// Forgets a client and closes its connection, which takes it out of the epoll set too.
+    /// Forgets a client and closes its connection.
     fn remove(&mut self, number: u64) {
-        if let Some(client) = self.clients.remove(&number)
-            && matches!(client.state, State::Joined)
-        {
-            self.joined -= 1;
+        if let Some(client) = self.clients.remove(&number) {
+            if !client.is_silent() {
+                self.joined -= 1;
+            }
+            // The end of the descriptor alone would not do where a forked process has it too.
+            let _ = epoll::delete(&self.epoll, &client.socket);
+            self.discard(client.socket);
         }
     }
 
-    /// Reads what a client has sent.
+    /// Closes a connection that is not in the epoll set, now or, if it holds files, at the end of this turn.
+    fn discard(&mut self, socket: OwnedFd) {
+        self.discarded.extend(connection::close(socket).err());
+    }
+
+    /// Closes what holds files, so that only another thread can have to wait for it.
+    fn bury_discarded(&mut self, now: Instant) {
+        if self.discarded.is_empty() {
+            return;
+        }
+        match Undertaker::start() {
+            Some(_undertaker) => drop(take(&mut self.discarded)),
+            // No thread is to be had. Try again later.
+            None => self.paused = Some(now + PAUSE),
+        }
+    }
+
+    /// Takes what a client has sent.
     fn hear(&mut self, number: u64, now: Instant) {
-        let Some(client) = self.clients.get_mut(&number) else {
+        let Some(client) = self.clients.get(&number) else {
             return;
         };
         // One byte more than a request has: a longer message shows.
         let mut bytes = [0; message::REQUEST + 1];
-        let heard = match recv(&client.socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((length, _)) => &bytes[..length],
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            Err(_) => &[],
+        let request = match connection::take(&client.socket, &mut bytes) {
+            Next::Nothing => return,
+            // A second message, which nobody has any use for.
+            _ if !client.is_silent() => return self.remove(number),
+            Next::End => return self.remove(number),
+            Next::Files => Err("files come along"),
+            Next::Message(length) => message::parse_request(&bytes[..length]).map_err(|bad| bad.0),
         };
-        match client.state {
-            State::Silent { .. } if !heard.is_empty() => match message::parse_request(heard) {
-                Ok(key) => {
-                    client.state = State::Waiting(key);
-                    self.look_at(number, now);
-                }
-                Err(bad) => {
-                    self.counters.malformed.count();
-                    tracing::debug!(target: "uverbs::share", user = client.user, "a request is refused: {}", bad.0);
-                    refuse(&client.socket, Refusal::Malformed);
-                    self.remove(number);
-                }
-            },
-            // The end of the connection, or a second message, which nobody has any use for.
-            _ => self.remove(number),
+        match request {
+            Ok(key) => self.look_at(number, &key, now),
+            Err(why) => {
+                self.counters.malformed.count();
+                tracing::debug!(target: "uverbs::share", user = client.user, "a request is refused: {why}");
+                refuse(&client.socket, Refusal::Malformed);
+                self.remove(number);
+            }
         }
     }
 
-    /// Looks at the keys that had to wait, oldest first.
-    fn look_at_waiting(&mut self, now: Instant) {
-        let waiting = |(number, client): (&u64, &Client)| {
-            matches!(client.state, State::Waiting(_)).then_some(*number)
-        };
-        let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).collect();
-        for number in waiting {
-            self.look_at(number, now);
-        }
-    }
-
-    /// Looks at a client's key if its user need not wait.
-    fn look_at(&mut self, number: u64, now: Instant) {
+    /// Looks at the key of a silent client, and lets it in or closes it.
+    fn look_at(&mut self, number: u64, key: &ShareKey, now: Instant) {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
         };
-        let State::Waiting(key) = &client.state else {
-            return;
-        };
-        // At most one entry for each user who is allowed.
         let throttle = self.throttles.entry(client.user).or_default();
-        if throttle.not_before(now).is_some() {
-            return;
-        }
-        if !self.key.matches(key) {
-            throttle.punish(now);
+        let refusal = if !throttle.is_open(now) {
+            self.counters.put_off.count();
+            Refusal::Later
+        } else if !self.key.matches(key) {
+            throttle.close(now, AFTER_WRONG_KEY);
             let total = self.counters.wrong_keys.count();
-            tracing::warn!(target: "uverbs::share", user = client.user, total, "a wrong key");
-            refuse(&client.socket, Refusal::Denied);
-        } else {
-            throttle.forgive();
-            if self.joined >= self.limits.joined {
-                refuse(&client.socket, Refusal::Full);
-            } else if self.parcel.give(&client.socket).is_ok() {
-                client.state = State::Joined;
-                self.joined += 1;
-                self.counters.joined.count();
-                return;
+            if self.log_of_keys.pass(now, LOG_PACE) {
+                tracing::warn!(target: "uverbs::share", user = client.user, total, "a wrong key");
             }
-        }
+            Refusal::Denied
+        } else if self.joined >= self.limits.joined {
+            Refusal::Full
+        } else if self.parcel.give(&client.socket).is_ok() {
+            client.state = State::Joined;
+            self.joined += 1;
+            self.counters.joined.count();
+            return;
+        } else {
+            // It has gone, or as many files as this user may have are on their way (ETOOMANYREFS).
+            Refusal::Later
+        };
+        refuse(&client.socket, refusal);
         self.remove(number);
     }
 
     fn close_silent(&mut self, now: Instant) {
-        let counters = &self.counters;
-        self.clients.retain(|_, client| {
-            let stays = !matches!(client.state, State::Silent { until } if until <= now);
-            if !stays {
-                counters.silent.count();
-            }
-            stays
-        });
+        let late =
+            |client: &Client| matches!(client.state, State::Silent { until } if until <= now);
+        let late: Vec<u64> = self
+            .clients
+            .iter()
+            .filter_map(|(number, client)| late(client).then_some(*number))
+            .collect();
+        for number in late {
+            self.counters.silent.count();
+            self.remove(number);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// Copies of the clients' descriptors, such as a forked process has.
+    #[cfg(test)]
+    pub(super) fn copies(&self) -> Vec<OwnedFd> {
+        let copies = self
+            .clients
+            .values()
+            .map(|client| client.socket.try_clone());
+        copies
+            .collect::<std::io::Result<_>>()
+            .expect("descriptors are left")
     }
 
     /// Sets the timer for what is due next, and listens if there is room for somebody.
     fn set_alarms(&mut self, now: Instant) -> Result<(), Errno> {
         self.paused = self.paused.filter(|until| *until > now);
-        let crowded = self.pending() >= self.limits.pending
-            && !self
-                .clients
-                .values()
-                .any(|client| matches!(client.state, State::Silent { .. }));
-        let interest = match self.paused.is_some() || crowded {
-            true => epoll::EventFlags::empty(),
-            false => epoll::EventFlags::IN,
+        let interest = match self.paused {
+            Some(_) => epoll::EventFlags::empty(),
+            None => epoll::EventFlags::IN,
         };
         let data = epoll::EventData::new_u64(LISTENER);
         epoll::modify(&self.epoll, &self.listener, data, interest)?;
@@ -357,12 +420,40 @@ impl Broker {
             .values()
             .filter_map(|client| match client.state {
                 State::Silent { until } => Some(until),
-                State::Waiting(_) => self.throttles.get(&client.user)?.not_before(now),
                 State::Joined => None,
             });
         let wait = due.chain(self.paused).min().map(|due| due - now);
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once_in(wait))?;
         Ok(())
+    }
+}
+
+impl Client {
+    fn is_silent(&self) -> bool {
+        matches!(self.state, State::Silent { .. })
+    }
+}
+
+/// Ends all connections, also where a forked process has their descriptors, and without waiting for anybody.
+impl Drop for Broker {
+    fn drop(&mut self) {
+        for (_, client) in take(&mut self.clients) {
+            self.discard(client.socket);
+        }
+        self.listener.shut();
+        let is_drained = loop {
+            match self.listener.accept() {
+                Ok(Some(client)) => self.discard(client),
+                // Nobody is left, and nobody comes any more.
+                Ok(None) | Err(Errno::INVAL) => break true,
+                // No descriptor is left. The end of the listener closes the others.
+                Err(_) => break false,
+            }
+        };
+        if !is_drained || !self.discarded.is_empty() {
+            self.undertaker = Undertaker::start();
+        }
+        self.discarded.clear();
     }
 }
 

@@ -22,6 +22,7 @@ impl Counter {
 pub(super) struct Counters {
     pub(super) joined: Counter,
     pub(super) wrong_keys: Counter,
+    pub(super) put_off: Counter,
     pub(super) refused_users: Counter,
     pub(super) malformed: Counter,
     pub(super) silent: Counter,
@@ -34,11 +35,13 @@ pub struct OfferStats {
     pub joined: u64,
     /// Wrong keys.
     pub wrong_keys: u64,
+    /// Requests that were told to come later, because a wrong key of the same user had come just before.
+    pub put_off: u64,
     /// Connections of users who are not allowed.
     pub refused_users: u64,
     /// Requests that made no sense.
     pub malformed: u64,
-    /// Connections that were closed because they said nothing.
+    /// Connections that were closed because they said nothing, in time or while others needed their place.
     pub silent: u64,
 }
 
@@ -47,6 +50,7 @@ impl Counters {
         OfferStats {
             joined: self.joined.get(),
             wrong_keys: self.wrong_keys.get(),
+            put_off: self.put_off.get(),
             refused_users: self.refused_users.get(),
             malformed: self.malformed.get(),
             silent: self.silent.get(),

@@ -1,14 +1,15 @@
 //! The joiner's side: a protection domain of another process, by the id and the key of its offer.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uverbs_uapi::handle::{MrHandle, PdHandle};
 
 use super::address::Address;
 use super::key::ShareKey;
 use super::message::Refusal;
-use super::request::{self, Delivery, Failed};
+use super::request::{self, Delivery, Failed, Time};
+use super::user;
 use crate::context::Context;
 use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 use crate::import::{ImportedMr, ImportedPd};
@@ -33,7 +34,7 @@ const VERB: Verb = Verb::SharePd;
 pub struct Join {
     address: Address,
     key: ShareKey,
-    patience: Duration,
+    time: Time,
     offered_by: Vec<u32>,
 }
 
@@ -43,18 +44,34 @@ impl Join {
         Self {
             address,
             key,
-            patience: Duration::from_secs(10),
+            time: Time::Each(Duration::from_secs(10)),
             offered_by: vec![rustix::process::geteuid().as_raw(), 0],
         }
     }
 
-    /// How long each step may take: to be accepted, and to be answered; 10 s unless told.
+    /// How long each step may take: to be accepted, and to be answered; 10 s unless told. An offer that is
+    /// not there is not waited for. It replaces a [deadline](Self::deadline).
     pub fn patience(mut self, limit: Duration) -> Self {
-        self.patience = limit;
+        self.time = Time::Each(limit);
         self
     }
 
-    /// Trusts an exporter of this user too. Unless told, only the own user and root are: nobody else is told the key.
+    /// Waits for the offer until then: for the path to exist, for somebody to listen, to be accepted and to
+    /// be answered. It replaces [`patience`](Self::patience).
+    ///
+    /// An exporter that goes before it answers is waited for again. Whatever else is wrong, such as the key
+    /// or the user who listens, is an error at once.
+    ///
+    /// At a path the joiner sleeps until something happens to the name (inotify(7)), but looks again each
+    /// second. Nothing tells of abstract names, nor of directories that this process cannot read: there it
+    /// tries again after 1 ms, then 2, and so on up to 100 ms.
+    pub fn deadline(mut self, deadline: Instant) -> Self {
+        self.time = Time::Until(deadline);
+        self
+    }
+
+    /// Trusts an exporter of this user too. Unless told, only the own user and root are: nobody else is told
+    /// the key.
     pub fn offered_by(mut self, user: u32) -> Self {
         self.offered_by.push(user);
         self
@@ -64,28 +81,36 @@ impl Join {
     ///
     /// # Errors
     ///
-    /// `EACCES` if the key is wrong or this user is not allowed; `ENOENT` or `ECONNREFUSED` if nobody listens
-    /// at the address, `ETIMEDOUT` if nobody answers; [`Cause::Invalid`] if a user listens who is not trusted;
-    /// [`Cause::Busy`] if too many have joined. Besides, as for [`Context::import`], [`Context::import_pd`] and
-    /// [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of Oracle's libibverbs.
+    /// `EACCES` if the key is wrong or this user is not allowed; [`Cause::Invalid`] if a user listens who is
+    /// not trusted; [`Cause::Busy`] if too many have joined. Without a deadline, `ENOENT` or `ECONNREFUSED` if
+    /// nobody listens at the address, `ECONNRESET` if the exporter goes before it answers. `ETIMEDOUT` if the
+    /// time is up; [`Error::detail`] says what was waited for. Besides, as for [`Context::import`],
+    /// [`Context::import_pd`] and [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of
+    /// Oracle's libibverbs.
     pub fn join(self) -> Result<Joined> {
         let trusts = |user| self.offered_by.contains(&user);
-        let delivery = request::connect(&self.address, self.patience)
-            .and_then(|socket| request::ask(socket, &self.key, trusts));
+        let delivery = request::obtain(&self.address, &self.key, trusts, self.time);
         open(delivery.map_err(|failed| self.explain(failed))?)
     }
 
     fn explain(&self, failed: Failed) -> Error {
+        let subject = Subject::named("offer", &self.address);
         let cause = match failed {
-            Failed::Os(Errno::AGAIN) => Cause::Os(Errno::TIMEDOUT),
+            Failed::Os(Errno::AGAIN) => return self.late("the exporter did not serve its offer"),
+            Failed::Late(last) => return self.late(missing(&last)),
             Failed::Os(errno) => Cause::Os(errno),
             Failed::Refused(Refusal::Denied) => Cause::Os(Errno::ACCESS),
             Failed::Refused(Refusal::Full) => {
                 Cause::Busy("as many processes have joined as the exporter allows".into())
             }
+            Failed::Refused(Refusal::Later) => return self.late(PUT_OFF),
             Failed::Refused(Refusal::Malformed) => {
                 Cause::Unsupported("the exporter speaks another version of the protocol".into())
             }
+            Failed::Stranger(user) if !user::is_certain(user) => Cause::Invalid(
+                format!("user {user} listens there, which stands for all users that this process's user namespace does not map; the key was not told")
+                    .into(),
+            ),
             Failed::Stranger(user) => Cause::Invalid(
                 format!("user {user} listens there, who is not trusted; the key was not told")
                     .into(),
@@ -94,7 +119,29 @@ impl Join {
                 format!("what listens there is no exporter: its answer is wrong: {why}").into(),
             ),
         };
-        Error::new(VERB, Subject::named("offer", &self.address), cause)
+        Error::new(VERB, subject, cause)
+    }
+
+    /// The error that the time is up.
+    fn late(&self, missing: &str) -> Error {
+        let subject = Subject::named("offer", &self.address);
+        let limit = match self.time {
+            Time::Each(limit) => format!("in {limit:?}"),
+            Time::Until(_) => "until the deadline".into(),
+        };
+        Error::os(VERB, subject, Errno::TIMEDOUT).with_detail(format!("{missing} {limit}"))
+    }
+}
+
+const PUT_OFF: &str = "the exporter put the request off, as wrong keys of this user kept coming,";
+
+/// What was not there, by how the last try failed.
+fn missing(failed: &Failed) -> &'static str {
+    match failed {
+        Failed::Os(Errno::NOENT) => "there was no socket at the path",
+        Failed::Os(Errno::CONNREFUSED) => "nobody listened at the address",
+        Failed::Refused(Refusal::Later) => PUT_OFF,
+        _ => "exporters went without an answer",
     }
 }
 
@@ -126,8 +173,8 @@ fn open(delivery: Delivery) -> Result<Joined> {
 
 /// What a process has by an offer that it has joined.
 ///
-/// The exporter counts it as a user until the [`ImportedPd`] and all objects that stand on it here are gone, or
-/// the process is.
+/// The exporter counts it as a user until the [`ImportedPd`] and all objects that stand on it here are gone,
+/// or the process is.
 #[derive(Debug)]
 pub struct Joined {
     context: Context,
@@ -183,6 +230,9 @@ impl SharedMr {
     }
 
     /// The file that its memory is a mapping of, if the exporter gave it.
+    ///
+    /// The exporter may change its length at any time: an access beyond its end is then a SIGBUS. Where the
+    /// exporter is not trusted so far, look for `F_SEAL_SHRINK` (fcntl(2)) before the file is mapped.
     pub fn memory(&self) -> Option<&OwnedFd> {
         self.memory.as_ref()
     }

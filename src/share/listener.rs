@@ -1,13 +1,15 @@
 //! The socket that a broker listens on: made so that at no moment anybody else may connect.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
-use rustix::fs::{self, FileType, Mode};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 
 use super::address::Address;
+use super::connection;
 
 /// Connections that wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -19,49 +21,44 @@ pub(super) struct Listener {
     node: Option<Node>,
 }
 
-#[derive(Debug)]
-struct Node {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-}
-
 impl Listener {
     /// Listens at `address`. Only this user may connect to a path unless `for_others`; who others are is
     /// checked at each connection.
     pub(super) fn bind(address: &Address, for_others: bool) -> Result<Self, Errno> {
+        let listener = Self::bound(address, for_others)?;
+        listener.listen()?;
+        Ok(listener)
+    }
+
+    /// A socket that has its address, and to which nobody can connect yet.
+    pub(super) fn bound(address: &Address, for_others: bool) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        // Where the kernel cannot, connections are read and closed with care.
+        let _ = connection::pass_files(&socket, false);
         let mode = Mode::from_raw_mode(if for_others { 0o666 } else { 0o600 });
         // The kernel gives the node the mode of the socket's own inode, less the umask (`unix_bind_bsd`): so
         // it never has another, not even between two system calls.
         fs::fchmod(&socket, mode)?;
         rustix::net::bind(&socket, &address.to_socket()?)?;
-        let mut listener = Self { socket, node: None };
-        if let Address::Path(path) = address {
-            let stat = fs::lstat(path)?;
-            listener.node = Some(Node {
-                path: path.clone(),
-                device: stat.st_dev,
-                inode: stat.st_ino,
-            });
-            if for_others {
-                // The umask has taken bits away. A private node needs none back.
-                fs::chmod(path, mode)?;
-            }
-            // Before listen(2) nobody can connect, so this is early enough.
-            let stat = fs::lstat(path)?;
-            let is_right = FileType::from_raw_mode(stat.st_mode) == FileType::Socket
-                && Mode::from_raw_mode(stat.st_mode)
-                    .difference(mode)
-                    .is_empty();
-            if !is_right {
-                return Err(Errno::PERM);
-            }
+        let node = match address {
+            Address::Path(path) => Some(Node::find(path, mode)?),
+            Address::Abstract(_) => None,
+        };
+        // Before listen(2) nobody can connect, so this is early enough.
+        if let Some(node) = &node {
+            node.widen(mode)?;
         }
-        rustix::net::listen(&listener.socket, BACKLOG)?;
-        Ok(listener)
+        Ok(Self { socket, node })
+    }
+
+    pub(super) fn listen(&self) -> Result<(), Errno> {
+        rustix::net::listen(&self.socket, BACKLOG)?;
+        if let Some(node) = &self.node {
+            node.announce();
+        }
+        Ok(())
     }
 
     /// The next connection; `None` if nobody waits.
@@ -77,6 +74,12 @@ impl Listener {
             }
         }
     }
+
+    /// Refuses all who come from now on, also where a forked process still has the socket.
+    pub(super) fn shut(&self) {
+        // A listening socket can always be shut down.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
 }
 
 impl AsFd for Listener {
@@ -85,28 +88,95 @@ impl AsFd for Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let Some(Node {
-            path,
-            device,
-            inode,
-        }) = &self.node
-        else {
-            return;
+/// The name of a socket in the file system, removed at the end if it still names this socket.
+///
+/// Everything is done to the inode that was found, or to a name in the directory that was found: if others
+/// can move the directory, or put a symbolic link in the name's place, nothing elsewhere is touched.
+#[derive(Debug)]
+struct Node {
+    directory: OwnedFd,
+    name: OsString,
+    /// Keeps the inode, so that its number is not given to another file.
+    file: OwnedFd,
+    stat: Stat,
+}
+
+impl Node {
+    /// Finds the node that bind(2) has just made: a socket of this user, with one name and a mode of no more
+    /// bits than `most`.
+    fn find(path: &Path, most: Mode) -> Result<Self, Errno> {
+        let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
         };
-        if fs::lstat(path).is_ok_and(|stat| stat.st_dev == *device && stat.st_ino == *inode) {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let directory = fs::open(parent, flags | OFlags::DIRECTORY, Mode::empty())?;
+        let file = fs::openat(&directory, &name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        let stat = fs::fstat(&file)?;
+        let is_right = FileType::from_raw_mode(stat.st_mode) == FileType::Socket
+            && Mode::from_raw_mode(stat.st_mode)
+                .difference(most)
+                .is_empty()
+            && stat.st_uid == rustix::process::geteuid().as_raw()
+            && stat.st_nlink == 1;
+        match is_right {
+            true => Ok(Self {
+                directory,
+                name,
+                file,
+                stat,
+            }),
+            // Somebody has put something else in its place.
+            false => Err(Errno::PERM),
+        }
+    }
+
+    /// Gives back the bits that the umask has taken away.
+    fn widen(&self, mode: Mode) -> Result<(), Errno> {
+        if Mode::from_raw_mode(self.stat.st_mode) == mode {
+            return Ok(());
+        }
+        // chmod(2) follows this link to the very inode, whatever the name leads to by now. There is a system
+        // call for it (fchmodat2) since Linux 6.6 only.
+        fs::chmod(format!("/proc/self/fd/{}", self.file.as_raw_fd()), mode)
+    }
+
+    /// Wakes those who watch the directory for an offer: listen(2) itself makes no event.
+    fn announce(&self) {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: fs::UTIME_NOW as _,
+        };
+        let times = Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
+        // If it fails, they look again by themselves after a while.
+        let _ = fs::utimensat(&self.file, "", &times, AtFlags::EMPTY_PATH);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let is_own = fs::statat(&self.directory, &self.name, flags)
+            .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (self.stat.st_dev, self.stat.st_ino));
+        if is_own {
             // Nothing can be done if the directory does not let go of it.
-            let _ = fs::unlink(path);
+            let _ = fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
-    fn mode(path: &std::path::Path) -> u32 {
+    fn mode(path: &Path) -> u32 {
         fs::lstat(path).unwrap().st_mode & 0o777
     }
 
@@ -138,5 +208,71 @@ mod tests {
         std::fs::write(&path, "another file").unwrap();
         drop(listener);
         assert!(path.exists());
+    }
+
+    /// Catches a chmod(2) that follows what an attacker has put in the socket's place: the attacker swaps for
+    /// as long as the offers are made.
+    #[test]
+    fn a_symbolic_link_in_its_place_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let victim = directory.path().join("victim");
+        std::fs::write(&victim, "secret").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let link = directory.path().join("link");
+                while !done.load(Ordering::Relaxed) {
+                    // Each may fail, as the other side makes and removes the name.
+                    let _ = symlink(&victim, &link);
+                    if path.exists() || fs::lstat(&path).is_ok() {
+                        let _ = std::fs::rename(&link, &path);
+                    }
+                }
+            });
+            for _ in 0..2000 {
+                drop(Listener::bind(&Address::Path(path.clone()), true));
+                let _ = std::fs::remove_file(&path);
+                if mode(&victim) != 0o600 {
+                    break;
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(mode(&victim), 0o600);
+    }
+
+    /// Catches a node that is taken for the socket because of its name.
+    #[test]
+    fn what_is_not_the_socket_is_not_taken_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let most = Mode::from_raw_mode(0o666);
+        let path = |name| directory.path().join(name);
+        let _socket = Listener::bind(&Address::Path(path("socket")), false).unwrap();
+        assert!(Node::find(&path("socket"), Mode::from_raw_mode(0o400)).is_err());
+        symlink(path("socket"), path("link")).unwrap();
+        std::fs::write(path("file"), "").unwrap();
+        for name in ["link", "file"] {
+            assert_eq!(Node::find(&path(name), most).err(), Some(Errno::PERM));
+        }
+        std::fs::hard_link(path("socket"), path("second name")).unwrap();
+        assert_eq!(Node::find(&path("socket"), most).err(), Some(Errno::PERM));
+    }
+
+    /// Catches an unlink(2) by the path: it would go to whatever directory has the name by then.
+    #[test]
+    fn another_directory_in_its_place_is_left_alone() {
+        let base = tempfile::tempdir().unwrap();
+        let (directory, moved) = (base.path().join("a"), base.path().join("b"));
+        std::fs::create_dir(&directory).unwrap();
+        let listener = Listener::bind(&Address::Path(directory.join("x")), false).unwrap();
+        std::fs::rename(&directory, &moved).unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        // The same inode under the old path, so that only the directory tells the two apart.
+        std::fs::hard_link(moved.join("x"), directory.join("x")).unwrap();
+        drop(listener);
+        assert!(directory.join("x").exists());
+        assert!(!moved.join("x").exists());
     }
 }

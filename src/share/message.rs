@@ -1,9 +1,10 @@
 //! The messages of a broker: one request, one reply, each one datagram of a bounded size.
 //!
-//! A request is 16 bytes: magic, version, a reserved field and the key. A reply is a header of 16 bytes (magic,
-//! version, status, the handle of the protection domain, the number of memory regions) and 64 bytes for each
-//! region: its handle, flags, and its name, filled up with zeros. Numbers are little-endian. With a
-//! reply that grants come file descriptors: the command file, then one for each region whose flags announce it.
+//! A request is 16 bytes: magic, version, a reserved field and the key. A reply is a header of 16 bytes
+//! (magic, version, status, the handle of the protection domain, the number of memory regions) and 64 bytes
+//! for each region: its handle, flags, and its name, filled up with zeros. Numbers are little-endian. With a
+//! reply that grants come file descriptors: the command file, then one for each region whose flags announce
+//! it.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -94,6 +95,8 @@ pub(super) enum Refusal {
     Malformed,
     /// There are as many joiners as the exporter admits.
     Full,
+    /// The request was not looked at and may be made again.
+    Later,
 }
 
 /// A memory region in an offer.
@@ -136,13 +139,14 @@ impl Grant {
 }
 
 impl Refusal {
-    const ALL: [Self; 3] = [Self::Denied, Self::Malformed, Self::Full];
+    const ALL: [Self; 4] = [Self::Denied, Self::Malformed, Self::Full, Self::Later];
 
     fn status(self) -> u16 {
         match self {
             Self::Denied => 1,
             Self::Malformed => 2,
             Self::Full => 3,
+            Self::Later => 4,
         }
     }
 
@@ -295,7 +299,7 @@ mod tests {
         for refusal in Refusal::ALL {
             assert_eq!(parse_reply(&refusal.encode()), Ok(Err(refusal)));
         }
-        assert!(parse_reply(&header(4, 0, 0)).is_err());
+        assert!(parse_reply(&header(5, 0, 0)).is_err());
     }
 
     #[test]

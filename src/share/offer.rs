@@ -13,6 +13,7 @@ use super::counters::{Counters, OfferStats};
 use super::key::ShareKey;
 use super::listener::Listener;
 use super::message::{Grant, Region};
+use super::user;
 use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::import::ImportedMr;
 use crate::mr::{Memory, Mr};
@@ -34,8 +35,8 @@ impl Pd {
             limits: Limits {
                 users: vec![rustix::process::geteuid().as_raw()],
                 silence: Duration::from_secs(2),
-                pending: 1024,
-                joined: 1024,
+                pending: 64,
+                joined: 256,
             },
         }
     }
@@ -52,7 +53,8 @@ pub struct OfferBuilder<'a> {
 }
 
 impl<'a> OfferBuilder<'a> {
-    /// Adds a memory region under a name of 1 to 56 bytes. It must stay registered as long as the offer stands.
+    /// Adds a memory region under a name of 1 to 56 bytes. It must stay registered as long as the offer
+    /// stands.
     pub fn mr<M: Memory>(mut self, name: &str, mr: &Mr<M>) -> Self {
         self.regions.push(region(name, mr.handle().0));
         self
@@ -77,7 +79,8 @@ impl<'a> OfferBuilder<'a> {
 
     /// Allows processes with this effective user id to join, besides those of the own user.
     ///
-    /// A user whom this process's user namespace does not know comes as the overflow user, 65534.
+    /// In a user namespace that does not map every user the overflow user, 65534, cannot be allowed: all
+    /// those who are not mapped have this number there.
     pub fn allow_user(mut self, user: u32) -> Self {
         self.limits.users.push(user);
         self
@@ -89,8 +92,13 @@ impl<'a> OfferBuilder<'a> {
         self
     }
 
-    /// How many connections are looked at at a time, and how many processes may have joined at a time; 1,024 each
-    /// unless told. Each is a file descriptor of this process; without one left, the next wait in the kernel.
+    /// How many connections that have not joined are kept at a time, 64 unless told, and how many processes
+    /// may have joined at a time, 256 unless told. Each is a file descriptor of this process; without one
+    /// left, the next wait in the kernel.
+    ///
+    /// The users who are allowed have equal shares of the first number, at least one connection each. A
+    /// connection beyond its user's share takes the place of the one of the same user that has been silent
+    /// longest.
     pub fn limits(mut self, connections: usize, joiners: usize) -> Self {
         self.limits.pending = connections.max(1);
         self.limits.joined = joiners;
@@ -100,14 +108,16 @@ impl<'a> OfferBuilder<'a> {
     /// Makes the offer at an address.
     ///
     /// A path is created with mode 0600, or 0666 if other users are allowed, who then are checked when they
-    /// connect. It is removed when the offer ends. An offer answers nobody until it is [served](Offer::serve_once).
+    /// connect. It is removed when the offer ends. Whose its directory must be: see [`Address`]. An offer
+    /// answers nobody until it is [served](Offer::serve_once).
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] if the protection domain is already on offer; [`Cause::Invalid`] for a name that is too long,
-    /// empty or there twice, or for more than 64 regions; `EADDRINUSE` if something is at the address. Manual page:
-    /// `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
-    pub fn at(self, address: &Address) -> Result<Offer> {
+    /// [`Cause::Busy`] if the protection domain is already on offer; [`Cause::Invalid`] for a name that is
+    /// too long, empty or there twice, for more than 64 regions, or if a user who is allowed cannot be told
+    /// from others; `EADDRINUSE` if something is at the address; `EPERM` if somebody has put something in the
+    /// socket's place. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
+    pub fn at(mut self, address: &Address) -> Result<Offer> {
         let subject = || Subject::named("offer", address);
         let pd = self.pd.context().clone();
         let failed = |errno| Error::os(VERB, subject(), errno);
@@ -115,6 +125,10 @@ impl<'a> OfferBuilder<'a> {
             let why = format!("two regions have the name {name:?}");
             return Err(Error::invalid(VERB, subject(), why));
         }
+        let own = rustix::process::geteuid().as_raw();
+        let for_others = self.limits.users.iter().any(|user| *user != own);
+        self.limits.users =
+            certain(&self.limits.users).map_err(|why| Error::invalid(VERB, subject(), why))?;
         let grant = Grant {
             pd: self.pd.handle().0,
             regions: self.regions,
@@ -128,7 +142,7 @@ impl<'a> OfferBuilder<'a> {
             .collect::<Result<_, _>>()
             .map_err(failed)?;
         let share = Share::new(self.pd, &subject)?;
-        let listener = Listener::bind(address, self.limits.users.len() > 1).map_err(failed)?;
+        let listener = Listener::bind(address, for_others).map_err(failed)?;
         let parcel = Parcel { message, files };
         let broker = Broker::new(listener, self.key, parcel, self.limits).map_err(failed)?;
         Ok(Offer {
@@ -144,6 +158,26 @@ fn region(name: &str, handle: u32) -> Region {
         name: name.into(),
         handle,
         has_memory: false,
+    }
+}
+
+/// The users who can be told from others. The first is the own one, which may be missing if others are named.
+pub(super) fn certain(users: &[u32]) -> Result<Vec<u32>, String> {
+    let (own, named) = users.split_at(1);
+    let uncertain = |user: &&u32| !user::is_certain(**user);
+    let unknown = match named {
+        [] => own.iter().find(uncertain),
+        _ => named.iter().find(uncertain),
+    };
+    match unknown {
+        Some(user) => Err(format!(
+            "user {user} stands for all users that this process's user namespace does not map"
+        )),
+        None => Ok(users
+            .iter()
+            .copied()
+            .filter(|user| user::is_certain(*user))
+            .collect()),
     }
 }
 
@@ -179,9 +213,9 @@ impl Drop for Share {
 
 /// A protection domain on offer to other processes.
 ///
-/// While it stands, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection domain; dropping
-/// it ends it whatever be, and if somebody does, leaves the kernel's object to those: it then ends with the
-/// last process that holds the file.
+/// While it stands, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection
+/// domain; dropping it ends it whatever be, and if somebody does, leaves the kernel's object to those: it
+/// then ends with the last process that holds the file.
 pub struct Offer {
     broker: Box<Broker>,
     share: Share,
@@ -206,8 +240,8 @@ impl Offer {
         self.broker.counters().snapshot()
     }
 
-    /// Waits until somebody comes, says something or goes, at most so long, and deals with it. True if something
-    /// has happened; a request may need more than one.
+    /// Waits until somebody comes, says something or goes, at most so long, and deals with it. True if
+    /// something has happened; a request may need more than one.
     ///
     /// To wait for other things too, wait until the offer's [file descriptor](AsFd) is readable.
     ///
@@ -249,45 +283,31 @@ impl Offer {
 
     /// Ends the offer if nobody uses the protection domain any more; it may be freed, or offered again, then.
     ///
+    /// Nobody joins by this call: whoever has connected without having joined is sent away.
+    ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while processes that have joined hold it. The error gives the offer back.
+    /// [`Cause::Busy`] while processes that have joined hold it. The error gives the offer back, which still
+    /// stands.
     pub fn withdraw(mut self) -> Result<(), DestroyError<Offer>> {
         // Who has gone in the meantime counts no more.
-        let served = self.drain();
+        self.broker.reap();
         let joiners = self.joiners();
-        let error = match served {
-            Err(error) => error,
-            Ok(()) if joiners == 0 => return Ok(()),
-            Ok(()) => {
-                let by = format!("{joiners} processes that have joined use the PD");
-                let subject = Subject::named("offer", &self.address);
-                Error::new(VERB, subject, Cause::Busy(by.into()))
-            }
-        };
+        if joiners == 0 {
+            return Ok(());
+        }
+        let by = format!("{joiners} processes that have joined use the PD");
+        let subject = Subject::named("offer", &self.address);
         Err(DestroyError {
             object: self,
-            error,
+            error: Error::new(VERB, subject, Cause::Busy(by.into())),
         })
-    }
-
-    /// Deals with what has happened until now.
-    fn drain(&mut self) -> Result<()> {
-        // One turn for each connection and one for who comes now, so that nobody can keep it up.
-        for _ in 0..=self.joiners() {
-            if !self.serve_once(Some(Duration::ZERO))? {
-                break;
-            }
-        }
-        Ok(())
     }
 }
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        if let Err(error) = self.drain() {
-            tracing::debug!(target: "uverbs::share", %error, "an offer could not be served a last time");
-        }
+        self.broker.reap();
         if self.joiners() > 0 {
             self.share.0.leave();
         }

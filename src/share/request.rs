@@ -1,29 +1,61 @@
 //! The joiner's half of the protocol: says the key to whoever listens, if that is who it should be, and takes
 //! what comes back. It knows nothing of RDMA.
+//!
+//! A broker that puts the request off is asked again until the time is up. With a deadline, so is an address
+//! where nobody listens yet.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
-    SocketFlags, SocketType, recvmsg, send,
+    Shutdown, SocketFlags, SocketType, recvmsg, send, shutdown,
 };
 
 use super::address::Address;
+use super::connection::{self, Next, Undertaker};
 use super::key::ShareKey;
 use super::message::{self, BadMessage, Grant, MAX_FILES, MAX_MESSAGE, Refusal};
+use super::user;
+use super::wait::{Pauses, Watch};
+
+/// The pause before a broker is asked again that has put the request off.
+const BEFORE_NEXT_REQUEST: Duration = Duration::from_millis(5);
+
+/// How long to try.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Time {
+    /// Once, with so much time for each step.
+    Each(Duration),
+    /// Until then, whoever listens at first.
+    Until(Instant),
+}
+
+impl Time {
+    /// The time that a step may take from now on, as sockets count it: in microseconds, without "no limit"
+    /// (0).
+    fn of_step(self) -> Duration {
+        let limit = match self {
+            Self::Each(limit) => limit,
+            Self::Until(end) => end.saturating_duration_since(Instant::now()),
+        };
+        limit.max(Duration::from_micros(1))
+    }
+}
 
 /// Why there is nothing to be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     /// A system call failed; `AGAIN` when the time is up.
     Os(Errno),
+    /// The deadline has passed, and until then it failed like this.
+    Late(Box<Failed>),
     /// Somebody else than expected listens there: this user.
     Stranger(u32),
     /// The broker says no.
@@ -54,18 +86,92 @@ pub(super) struct Delivery {
     pub(super) lease: OwnedFd,
 }
 
-/// Connects to a broker. Each step takes at most `patience`.
-pub(super) fn connect(address: &Address, patience: Duration) -> Result<OwnedFd, Failed> {
+/// Gets what a broker gives, if `trusts` the user who listens.
+pub(super) fn obtain(
+    address: &Address,
+    key: &ShareKey,
+    trusts: impl Fn(u32) -> bool,
+    time: Time,
+) -> Result<Delivery, Failed> {
+    // Without a deadline a broker that puts the request off has the time of one step in all.
+    let end = match time {
+        Time::Each(limit) => Instant::now() + limit,
+        Time::Until(end) => end,
+    };
+    let waits = matches!(time, Time::Until(_));
+    let mut pauses = Pauses::new();
+    let mut watch = None;
+    loop {
+        let failed = match attempt(address, key, &trusts, time) {
+            Ok(delivery) => return Ok(delivery),
+            Err(failed) => failed,
+        };
+        let again = match failed {
+            Failed::Refused(Refusal::Later) => true,
+            _ => waits && failed.is_absence(),
+        };
+        if !again {
+            return Err(failed);
+        }
+        if Instant::now() >= end {
+            return Err(Failed::Late(Box::new(failed)));
+        }
+        match failed {
+            Failed::Refused(_) => std::thread::sleep(BEFORE_NEXT_REQUEST),
+            // The exporter has gone just now. What is there next need not be an event.
+            Failed::Os(Errno::CONNRESET) => pauses.pause(end),
+            _ => watch = wait(address, watch, &mut pauses, end),
+        }
+    }
+}
+
+/// Waits until another try may help. The watch that it returns was made before that try.
+fn wait(
+    address: &Address,
+    watch: Option<Watch>,
+    pauses: &mut Pauses,
+    end: Instant,
+) -> Option<Watch> {
+    if let Some(watch) = watch {
+        watch.wait(end);
+        return Watch::new(address);
+    }
+    // The first time there is no waiting: the offer may have been made before the watch was.
+    let watch = Watch::new(address);
+    if watch.is_none() {
+        pauses.pause(end);
+    }
+    watch
+}
+
+impl Failed {
+    /// Nobody is there, or whoever was has gone without an answer.
+    fn is_absence(&self) -> bool {
+        matches!(
+            self,
+            Self::Os(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET)
+        )
+    }
+}
+
+fn attempt(
+    address: &Address,
+    key: &ShareKey,
+    trusts: impl Fn(u32) -> bool,
+    time: Time,
+) -> Result<Delivery, Failed> {
+    ask(connect(address, time)?, key, trusts, time)
+}
+
+/// Connects to a broker.
+pub(super) fn connect(address: &Address, time: Time) -> Result<OwnedFd, Failed> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // The kernel counts in microseconds and takes 0 for "no limit".
-    let patience = Some(patience.max(Duration::from_micros(1)));
-    set_socket_timeout(&socket, Timeout::Send, patience)?;
-    set_socket_timeout(&socket, Timeout::Recv, patience)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(time.of_step()))?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address.to_socket()?))?;
     Ok(socket)
 }
@@ -75,22 +181,55 @@ pub(super) fn ask(
     socket: OwnedFd,
     key: &ShareKey,
     trusts: impl FnOnce(u32) -> bool,
+    time: Time,
 ) -> Result<Delivery, Failed> {
-    let peer = getsockopt(&socket, PeerCredentials)
+    match exchange(&socket, key, trusts, time) {
+        Ok((grant, files)) => Ok(Delivery {
+            grant,
+            files,
+            lease: socket,
+        }),
+        Err(failed) => {
+            // Whoever listens there may have filled it with files.
+            if let Err(socket) = connection::close(socket) {
+                let _undertaker = Undertaker::start();
+                drop(socket);
+            }
+            Err(failed)
+        }
+    }
+}
+
+fn exchange(
+    socket: &OwnedFd,
+    key: &ShareKey,
+    trusts: impl FnOnce(u32) -> bool,
+    time: Time,
+) -> Result<(Grant, VecDeque<OwnedFd>), Failed> {
+    let peer = getsockopt(socket, PeerCredentials)
         .map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
-    if !trusts(peer.uid()) {
+    if !trusts(peer.uid()) || !user::is_certain(peer.uid()) {
         return Err(Failed::Stranger(peer.uid()));
     }
-    match send(&socket, &message::request(key), SendFlags::NOSIGNAL) {
+    set_socket_timeout(socket, Timeout::Send, Some(time.of_step()))?;
+    match send(socket, &message::request(key), SendFlags::NOSIGNAL) {
         Ok(_) => {}
         // The broker may have answered and closed before it read: the answer is still there.
         Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(errno.into()),
     }
-    receive(socket)
+    set_socket_timeout(socket, Timeout::Recv, Some(time.of_step()))?;
+    let answer = receive(socket)?;
+    // Nothing more is wanted from there, so that nothing can lie in the connection when it is closed.
+    shutdown(socket, Shutdown::Read)?;
+    connection::prepare(socket)?;
+    match connection::take(socket, &mut [0; 1]) {
+        Next::End => Ok(answer),
+        _ => Err(Failed::Malformed("more comes after it")),
+    }
 }
 
-fn receive(socket: OwnedFd) -> Result<Delivery, Failed> {
+fn receive(socket: &OwnedFd) -> Result<(Grant, VecDeque<OwnedFd>), Failed> {
     // One byte more than a message can have: a longer one shows.
     let mut bytes = [0; MAX_MESSAGE + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
@@ -98,7 +237,7 @@ fn receive(socket: OwnedFd) -> Result<Delivery, Failed> {
     let mut take = || {
         rustix::io::retry_on_intr(|| {
             let mut parts = [IoSliceMut::new(&mut bytes)];
-            recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+            recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
         })
     };
     let received = match take() {
@@ -128,9 +267,5 @@ fn receive(socket: OwnedFd) -> Result<Delivery, Failed> {
             "it has not the file descriptors that it announces",
         ));
     }
-    Ok(Delivery {
-        grant,
-        files,
-        lease: socket,
-    })
+    Ok((grant, files))
 }

@@ -1,11 +1,15 @@
 //! What other processes do. Each says by lines on its standard output how far it has come.
 
-use std::io::{BufRead, IoSliceMut, Write};
+use std::io::{BufRead, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use uverbs::share::{Address, Join, Joined, ShareKey};
 use uverbs::uapi::handle::{MrHandle, PdHandle};
@@ -26,7 +30,11 @@ pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
         ("joiner", [address, user]) => {
             become_user(number(user).unwrap_or(u32::MAX)).and_then(|()| joiner(address))
         }
+        ("early-joiner", [address]) => early_joiner(address),
         ("crowd", [address]) => crowd(address),
+        ("lingerer", [address, user]) => {
+            become_user(number(user).unwrap_or(u32::MAX)).and_then(|()| lingerer(address))
+        }
         ("worker", [address, fd]) => worker::play(address, fd),
         _ => Err(format!("no such role: {role} {arguments:?}").into()),
     };
@@ -127,6 +135,46 @@ fn crowd(address: &str) -> Outcome {
     }
     say("here");
     wait_for_parent();
+    Ok(())
+}
+
+/// Leaves TCP sockets that linger for a minute with the exporter, on each of several connections. The peers
+/// that do not take their data stay here.
+fn lingerer(address: &str) -> Outcome {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let name = address.strip_prefix('@').ok_or("not an abstract name")?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let mut kept = Vec::new();
+    for _ in 0..4 {
+        let mut socket = std::net::TcpStream::connect(listener.local_addr()?)?;
+        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(60)))?;
+        socket.set_nonblocking(true)?;
+        while socket.write(&[0; 65536]).is_ok() {}
+        let flags = SocketFlags::CLOEXEC;
+        let client =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::connect(&client, &address)?;
+        match send_file(&client, socket.as_fd()) {
+            // Since Linux 6.16 the exporter's socket takes no files.
+            Ok(()) | Err(Errno::PERM) => kept.push((client, listener.accept()?)),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    say("here");
+    wait_for_parent();
+    Ok(())
+}
+
+fn send_file(socket: &OwnedFd, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file];
+    if !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(Errno::NOBUFS);
+    }
+    let parts = [IoSlice::new(b"no request")];
+    sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -237,6 +285,19 @@ fn joiner(address: &str) -> Outcome {
     traffic::over(joined.pd())?;
     say("traffic");
     exchange(joined.pd())
+}
+
+/// Joins an offer that need not be there yet.
+fn early_joiner(address: &str) -> Outcome {
+    let key: ShareKey = hear()?.parse()?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let join = Join::new(address.parse()?, key).deadline(deadline);
+    say("waiting");
+    let joined = join.join()?;
+    say("joined");
+    wait_for_parent();
+    drop(joined);
+    Ok(())
 }
 
 pub(crate) fn join(address: &str, key: ShareKey) -> Outcome<Joined> {

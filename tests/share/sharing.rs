@@ -1,6 +1,6 @@
 //! Offers: processes that join, and die at every step.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uverbs::Cause;
 use uverbs::Errno;
@@ -19,6 +19,15 @@ pub(crate) const TESTS: &[Test] = &[
     (
         "share::a_crowd_and_no_descriptor_left",
         a_crowd_and_no_descriptor_left,
+    ),
+    ("share::waits_for_an_offer", waits_for_an_offer),
+    (
+        "share::withdrawing_admits_nobody",
+        withdrawing_admits_nobody,
+    ),
+    (
+        "share::lingering_sockets_hold_nobody_up",
+        lingering_sockets_hold_nobody_up,
     ),
     ("share::once_per_pd", once_per_pd),
     (
@@ -95,7 +104,8 @@ impl Meeting {
     }
 }
 
-/// Catches a PD that is on offer twice, by itself or as the base of a parent domain, and a free under an offer.
+/// Catches a PD that is on offer twice, by itself or as the base of a parent domain, and a free under an
+/// offer.
 fn once_per_pd() -> Outcome {
     let meeting = Meeting::new()?;
     let context = import::open()?;
@@ -119,6 +129,87 @@ fn once_per_pd() -> Outcome {
         .at(&meeting.address()?)?;
     again.withdraw()?;
     busy.object.dealloc()?;
+    Ok(())
+}
+
+/// Catches a joiner that fails because it comes before the exporter, and one that does not say for what it
+/// waited.
+fn waits_for_an_offer() -> Outcome {
+    let key = ShareKey::random()?;
+    let path = format!("/tmp/uverbs-wait-{}/socket", std::process::id());
+    for address in [path, Meeting::new()?.address] {
+        let meeting = Meeting {
+            address,
+            key: key.clone(),
+        };
+        let join = Join::new(meeting.address()?, key.clone());
+        let soon = Instant::now() + Duration::from_millis(50);
+        let late = join.deadline(soon).join().unwrap_err();
+        assert_eq!(late.errno(), Some(Errno::TIMEDOUT), "{late}");
+        let missing = match meeting.address()? {
+            Address::Path(_) => "there was no socket at the path until the deadline",
+            Address::Abstract(_) => "nobody listened at the address until the deadline",
+        };
+        assert_eq!(late.detail(), Some(missing));
+
+        let mut joiner = meeting.start("early-joiner")?;
+        joiner.expect("waiting")?;
+        if let Some(directory) = std::path::Path::new(&meeting.address).parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let exporter = meeting.exporter()?;
+        joiner.expect("joined")?;
+        joiner.kill()?;
+        exporter.finish()?;
+    }
+    Ok(())
+}
+
+/// Catches a joiner that is let in while the offer ends: 64 silent connections are ahead of it.
+fn withdrawing_admits_nobody() -> Outcome {
+    let meeting = Meeting::new()?;
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    let handle = pd.handle();
+    let offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
+    let mut crowd = Process::start("crowd", &[&meeting.address])?;
+    crowd.expect("here")?;
+    let join = Join::new(meeting.address()?, meeting.key.clone());
+    let joiner = std::thread::spawn(move || join.join());
+    // It is in the kernel's queue at the latest when it has waited for an answer for a while.
+    std::thread::sleep(Duration::from_millis(100));
+    offer.withdraw()?;
+    let refused = joiner.join().map_err(|_| "it panics")?.unwrap_err();
+    assert!(
+        matches!(refused.errno(), Some(Errno::CONNRESET | Errno::CONNREFUSED)),
+        "{refused}"
+    );
+    pd.dealloc()?;
+    assert!(!context.pd_handles()?.contains(&handle));
+    crowd.kill()
+}
+
+/// Catches an exporter whom a passed socket holds up that lingers: of a user who is not allowed, and of one
+/// who is.
+fn lingering_sockets_hold_nobody_up() -> Outcome {
+    let meeting = Meeting::new()?;
+    let context = import::open()?;
+    let pd = context.alloc_pd()?;
+    for user in ["1000", "0"] {
+        let mut offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
+        let mut attacker = Process::start("lingerer", &[&meeting.address, user])?;
+        attacker.expect("here")?;
+        let start = Instant::now();
+        while offer.serve_once(Some(Duration::from_millis(10)))? {}
+        let serving = offer.spawn()?;
+        let joined = meeting.join()?;
+        drop(joined);
+        let offer = serving.stop().ok_or("the thread has panicked")?;
+        offer.withdraw()?;
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(30), "user {user}: {took:?}");
+        attacker.kill()?;
+    }
     Ok(())
 }
 

@@ -1,0 +1,63 @@
+//! Which user ids stand for one user.
+//!
+//! The kernel tells the user at the other end of a connection in the numbers of this process's user
+//! namespace. All users that the namespace does not map come as one number, the overflow user
+//! (`from_kuid_munged`), as which this process may see itself as well. So that number says who somebody is
+//! only where every user is mapped, as in the initial namespace. See user_namespaces(7).
+
+/// The overflow user of a kernel that was not told another.
+const USUAL_OVERFLOW_USER: u32 = 65534;
+
+/// Whether a user id that the kernel tells stands for one user, and not for all whom this namespace does not
+/// map.
+pub(super) fn is_certain(user: u32) -> bool {
+    if user != overflow_user() {
+        return true;
+    }
+    // Without /proc nobody can tell, and then it is not certain.
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_everybody(&map))
+}
+
+fn overflow_user() -> u32 {
+    std::fs::read_to_string("/proc/sys/kernel/overflowuid")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(USUAL_OVERFLOW_USER)
+}
+
+/// Whether a map, of lines with a first id inside, a first id outside and a count, has every user in it.
+fn maps_everybody(map: &str) -> bool {
+    let counts = map.lines().map(|line| {
+        let count = line.split_ascii_whitespace().nth(2)?;
+        count.parse::<u64>().ok()
+    });
+    // The last number of 32 bits is no user.
+    counts.sum::<Option<u64>>() == Some(u32::MAX.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_map_of_all_users_maps_everybody() {
+        assert!(maps_everybody("         0          0 4294967295\n"));
+        assert!(maps_everybody("0 0 1000\n1000 1000 4294966295\n"));
+        for partial in [
+            "",
+            "0 1000 1\n",
+            "65534 1000 1\n",
+            "0 100000 65536\n",
+            "0 0",
+            "nonsense",
+        ] {
+            assert!(!maps_everybody(partial), "{partial:?}");
+        }
+    }
+
+    #[test]
+    fn other_numbers_are_certain() {
+        assert!(is_certain(0));
+        assert!(is_certain(1000));
+    }
+}

@@ -72,7 +72,9 @@ fn old_server(address: Address, device: &str, mib: usize) -> Result {
 /// Takes over the memory, and says what it finds in it.
 fn new_server(address: Address) -> Result {
     let key: ShareKey = hear()?.parse()?;
-    let mut joined = Join::new(address, key).join()?;
+    // The old server is told to make its offer only when this process has started, so there may be none yet.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut joined = Join::new(address, key).deadline(deadline).join()?;
     let served = joined.take_mr("served").ok_or("nothing is served")?;
     let (_region, memfd) = served.into_parts();
     let memfd = memfd.ok_or("the memory did not come along")?;

@@ -4,9 +4,9 @@
 //! epoll set, which can itself be waited for. Each client costs a file descriptor and some hundred bytes, and
 //! there are at most so many as [`Limits`] says: beyond, the kernel's queue of the socket holds them.
 //!
-//! A client is *silent* until its request comes and *joined* once it has the parcel: then its connection stays
-//! open and shows by its end that it has let go. Whoever does not join is answered and closed at once; nobody's
-//! request waits here, so that nobody can fill the place of another.
+//! A client is *silent* until its request comes and *joined* once it has the parcel: then its connection
+//! stays open and shows by its end that it has let go. Whoever does not join is answered and closed at once;
+//! nobody's request waits here, so that nobody can fill the place of another.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -43,9 +43,9 @@ const EVENTS: usize = 64;
 /// How long a broker without a free file descriptor waits before it accepts again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long no key of a user is looked at after a wrong one. Over all connections this makes a hundred guesses in
-/// a second, for which the 64 bits of a random key last three billion years, and lets a user whose other
-/// processes guess all the time join within seconds.
+/// How long no key of a user is looked at after a wrong one. Over all connections this makes a hundred
+/// guesses in a second, for which the 64 bits of a random key last three billion years, and lets a user whose
+/// other processes guess all the time join within seconds.
 const AFTER_WRONG_KEY: Duration = Duration::from_millis(10);
 
 /// The least time between two lines of the log about the same.
@@ -163,7 +163,8 @@ impl Broker {
         &self.counters
     }
 
-    /// Becomes readable, and stays so, when [`rustix::io::write`] has put a number into it: makes `serve` return.
+    /// Becomes readable, and stays so, when [`rustix::io::write`] has put a number into it: makes `serve`
+    /// return.
     pub(super) fn wake(&self) -> &Arc<OwnedFd> {
         &self.wake
     }
@@ -273,7 +274,8 @@ impl Broker {
         }
     }
 
-    /// Closes the connection that has been silent longest, of those that may be closed. False if there is none.
+    /// Closes the connection that has been silent longest, of those that may be closed. False if there is
+    /// none.
     fn evict(&mut self, may_close: impl Fn(&Client) -> bool) -> bool {
         let candidate = |client: &Client| client.is_silent() && may_close(client);
         let oldest = self.clients.iter().find(|(_, client)| candidate(client));

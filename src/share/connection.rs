@@ -1,12 +1,12 @@
 //! Connections whose other end may be hostile: how to read from one and how to close it without waiting.
 //!
 //! A peer can send files along with any message (`SCM_RIGHTS`) and close its own copies. Whoever frees the
-//! message then closes those files, and that can take as long as the sender likes: a TCP socket with `SO_LINGER`
-//! and data that nobody takes holds its closer for the whole linger time (`inet_release`). So:
+//! message then closes those files, and that can take as long as the sender likes: a TCP socket with
+//! `SO_LINGER` and data that nobody takes holds its closer for the whole linger time (`inet_release`). So:
 //!
 //! * Since Linux 6.16 a socket can [refuse files](pass_files), and its peer's sendmsg(2) fails.
-//! * On older kernels a message is looked at with `MSG_PEEK`, which frees nothing, and taken only if no file is
-//!   with it. A connection that has a file in its queue is closed under an [`Undertaker`].
+//! * On older kernels a message is looked at with `MSG_PEEK`, which frees nothing, and taken only if no file
+//!   is with it. A connection that has a file in its queue is closed under an [`Undertaker`].
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -26,8 +26,8 @@ const SO_PASSRIGHTS: i32 = match cfg!(any(target_arch = "sparc", target_arch = "
     false => 83,
 };
 
-/// Says whether a socket, and what it accepts from now on, takes files; unless told, it does. `ENOPROTOOPT` before
-/// Linux 6.16.
+/// Says whether a socket, and what it accepts from now on, takes files; unless told, it does. `ENOPROTOOPT`
+/// before Linux 6.16.
 pub(super) fn pass_files(socket: impl AsFd, pass: bool) -> Result<(), Errno> {
     let value = i32::from(pass);
     // SAFETY: the pointer and the length are those of `value`, which the kernel only reads.
@@ -86,8 +86,8 @@ pub(super) fn take(socket: &OwnedFd, bytes: &mut [u8]) -> Next {
     }
 }
 
-/// Ends a connection: the peer sees the end, and can send nothing more. Closes it if it has no files in its queue,
-/// and otherwise gives it back, to be closed under an [`Undertaker`].
+/// Ends a connection: the peer sees the end, and can send nothing more. Closes it if it has no files in its
+/// queue, and otherwise gives it back, to be closed under an [`Undertaker`].
 pub(super) fn close(socket: OwnedFd) -> Result<(), OwnedFd> {
     // It fails only if the peer has gone, and then nothing more comes either.
     let _ = shutdown(&socket, Shutdown::Both);
@@ -98,7 +98,8 @@ pub(super) fn close(socket: OwnedFd) -> Result<(), OwnedFd> {
     for _ in 0..LAST_MESSAGES {
         match take(&socket, &mut [0; 1]) {
             Next::Message(_) => {}
-            // That the peer has gone may be told once as an error, whatever is in the queue: the second is the end.
+            // That the peer has gone may be told once as an error, whatever is in the queue: the second is
+            // the end.
             Next::End if ends == 1 => return Ok(()),
             Next::End => ends += 1,
             Next::Files | Next::Nothing => break,
@@ -109,12 +110,12 @@ pub(super) fn close(socket: OwnedFd) -> Result<(), OwnedFd> {
 
 /// A thread that closes last what is closed while it lives.
 ///
-/// It has a copy of this process's table of open files, so that whoever closes one of them meanwhile does not close
-/// it last. Dropped, it ends, and with it the copies. The kernel does not linger for a thread that ends
+/// It has a copy of this process's table of open files, so that whoever closes one of them meanwhile does not
+/// close it last. Dropped, it ends, and with it the copies. The kernel does not linger for a thread that ends
 /// (`PF_EXITING` in `inet_release`); and where something else should wait, this thread does.
 ///
-/// Whatever else the process closes in this time stays open until the thread has ended too. So it is for connections
-/// that hold files alone: on old kernels, under attack.
+/// Whatever else the process closes in this time stays open until the thread has ended too. So it is for
+/// connections that hold files alone: on old kernels, under attack.
 #[derive(Debug)]
 pub(super) struct Undertaker(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
 

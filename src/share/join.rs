@@ -49,28 +49,29 @@ impl Join {
         }
     }
 
-    /// How long each step may take: to be accepted, and to be answered; 10 s unless told. An offer that is not there
-    /// is not waited for. It replaces a [deadline](Self::deadline).
+    /// How long each step may take: to be accepted, and to be answered; 10 s unless told. An offer that is
+    /// not there is not waited for. It replaces a [deadline](Self::deadline).
     pub fn patience(mut self, limit: Duration) -> Self {
         self.time = Time::Each(limit);
         self
     }
 
-    /// Waits for the offer until then: for the path to exist, for somebody to listen, to be accepted and to be
-    /// answered. It replaces [`patience`](Self::patience).
+    /// Waits for the offer until then: for the path to exist, for somebody to listen, to be accepted and to
+    /// be answered. It replaces [`patience`](Self::patience).
     ///
-    /// An exporter that goes before it answers is waited for again. Whatever else is wrong, such as the key or the user
-    /// who listens, is an error at once.
+    /// An exporter that goes before it answers is waited for again. Whatever else is wrong, such as the key
+    /// or the user who listens, is an error at once.
     ///
-    /// At a path the joiner sleeps until something happens to the name (inotify(7)), but looks again each second.
-    /// Nothing tells of abstract names, nor of directories that this process cannot read: there it tries again
-    /// after 1 ms, then 2, and so on up to 100 ms.
+    /// At a path the joiner sleeps until something happens to the name (inotify(7)), but looks again each
+    /// second. Nothing tells of abstract names, nor of directories that this process cannot read: there it
+    /// tries again after 1 ms, then 2, and so on up to 100 ms.
     pub fn deadline(mut self, deadline: Instant) -> Self {
         self.time = Time::Until(deadline);
         self
     }
 
-    /// Trusts an exporter of this user too. Unless told, only the own user and root are: nobody else is told the key.
+    /// Trusts an exporter of this user too. Unless told, only the own user and root are: nobody else is told
+    /// the key.
     pub fn offered_by(mut self, user: u32) -> Self {
         self.offered_by.push(user);
         self
@@ -80,11 +81,12 @@ impl Join {
     ///
     /// # Errors
     ///
-    /// `EACCES` if the key is wrong or this user is not allowed; [`Cause::Invalid`] if a user listens who is not
-    /// trusted; [`Cause::Busy`] if too many have joined. Without a deadline, `ENOENT` or `ECONNREFUSED` if nobody listens
-    /// at the address, `ECONNRESET` if the exporter goes before it answers. `ETIMEDOUT` if the time is up;
-    /// [`Error::detail`] says what was waited for. Besides, as for [`Context::import`], [`Context::import_pd`] and
-    /// [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of Oracle's libibverbs.
+    /// `EACCES` if the key is wrong or this user is not allowed; [`Cause::Invalid`] if a user listens who is
+    /// not trusted; [`Cause::Busy`] if too many have joined. Without a deadline, `ENOENT` or `ECONNREFUSED` if
+    /// nobody listens at the address, `ECONNRESET` if the exporter goes before it answers. `ETIMEDOUT` if the
+    /// time is up; [`Error::detail`] says what was waited for. Besides, as for [`Context::import`],
+    /// [`Context::import_pd`] and [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of
+    /// Oracle's libibverbs.
     pub fn join(self) -> Result<Joined> {
         let trusts = |user| self.offered_by.contains(&user);
         let delivery = request::obtain(&self.address, &self.key, trusts, self.time);
@@ -171,8 +173,8 @@ fn open(delivery: Delivery) -> Result<Joined> {
 
 /// What a process has by an offer that it has joined.
 ///
-/// The exporter counts it as a user until the [`ImportedPd`] and all objects that stand on it here are gone, or
-/// the process is.
+/// The exporter counts it as a user until the [`ImportedPd`] and all objects that stand on it here are gone,
+/// or the process is.
 #[derive(Debug)]
 pub struct Joined {
     context: Context,
@@ -229,8 +231,8 @@ impl SharedMr {
 
     /// The file that its memory is a mapping of, if the exporter gave it.
     ///
-    /// The exporter may change its length at any time: an access beyond its end is then a SIGBUS. Where the exporter is
-    /// not trusted so far, look for `F_SEAL_SHRINK` (fcntl(2)) before the file is mapped.
+    /// The exporter may change its length at any time: an access beyond its end is then a SIGBUS. Where the
+    /// exporter is not trusted so far, look for `F_SEAL_SHRINK` (fcntl(2)) before the file is mapped.
     pub fn memory(&self) -> Option<&OwnedFd> {
         self.memory.as_ref()
     }

@@ -90,8 +90,8 @@ impl AsFd for Listener {
 
 /// The name of a socket in the file system, removed at the end if it still names this socket.
 ///
-/// Everything is done to the inode that was found, or to a name in the directory that was found: if others can
-/// move the directory, or put a symbolic link in the name's place, nothing elsewhere is touched.
+/// Everything is done to the inode that was found, or to a name in the directory that was found: if others
+/// can move the directory, or put a symbolic link in the name's place, nothing elsewhere is touched.
 #[derive(Debug)]
 struct Node {
     directory: OwnedFd,
@@ -102,8 +102,8 @@ struct Node {
 }
 
 impl Node {
-    /// Finds the node that bind(2) has just made: a socket of this user, with one name and a mode of no more bits
-    /// than `most`.
+    /// Finds the node that bind(2) has just made: a socket of this user, with one name and a mode of no more
+    /// bits than `most`.
     fn find(path: &Path, most: Mode) -> Result<Self, Errno> {
         let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
         let parent = match path.parent() {
@@ -137,8 +137,8 @@ impl Node {
         if Mode::from_raw_mode(self.stat.st_mode) == mode {
             return Ok(());
         }
-        // chmod(2) follows this link to the very inode, whatever the name leads to by now. There is a system call
-        // for it (fchmodat2) since Linux 6.6 only.
+        // chmod(2) follows this link to the very inode, whatever the name leads to by now. There is a system
+        // call for it (fchmodat2) since Linux 6.6 only.
         fs::chmod(format!("/proc/self/fd/{}", self.file.as_raw_fd()), mode)
     }
 
@@ -210,8 +210,8 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// Catches a chmod(2) that follows what an attacker has put in the socket's place: the attacker swaps for as
-    /// long as the offers are made.
+    /// Catches a chmod(2) that follows what an attacker has put in the socket's place: the attacker swaps for
+    /// as long as the offers are made.
     #[test]
     fn a_symbolic_link_in_its_place_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,9 +1,10 @@
 //! The messages of a broker: one request, one reply, each one datagram of a bounded size.
 //!
-//! A request is 16 bytes: magic, version, a reserved field and the key. A reply is a header of 16 bytes (magic,
-//! version, status, the handle of the protection domain, the number of memory regions) and 64 bytes for each
-//! region: its handle, flags, and its name, filled up with zeros. Numbers are little-endian. With a
-//! reply that grants come file descriptors: the command file, then one for each region whose flags announce it.
+//! A request is 16 bytes: magic, version, a reserved field and the key. A reply is a header of 16 bytes
+//! (magic, version, status, the handle of the protection domain, the number of memory regions) and 64 bytes
+//! for each region: its handle, flags, and its name, filled up with zeros. Numbers are little-endian. With a
+//! reply that grants come file descriptors: the command file, then one for each region whose flags announce
+//! it.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

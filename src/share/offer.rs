@@ -54,7 +54,8 @@ pub struct OfferBuilder<'a> {
 }
 
 impl<'a> OfferBuilder<'a> {
-    /// Adds a memory region under a name of 1 to 56 bytes. It must stay registered as long as the offer stands.
+    /// Adds a memory region under a name of 1 to 56 bytes. It must stay registered as long as the offer
+    /// stands.
     pub fn mr<M: Memory>(mut self, name: &str, mr: &Mr<M>) -> Self {
         self.regions.push(region(name, mr.handle().0));
         self
@@ -79,8 +80,8 @@ impl<'a> OfferBuilder<'a> {
 
     /// Allows processes with this effective user id to join, besides those of the own user.
     ///
-    /// In a user namespace that does not map every user the overflow user, 65534, cannot be allowed: all those who
-    /// are not mapped have this number there.
+    /// In a user namespace that does not map every user the overflow user, 65534, cannot be allowed: all
+    /// those who are not mapped have this number there.
     pub fn allow_user(mut self, user: u32) -> Self {
         self.limits.users.push(user);
         self
@@ -92,12 +93,13 @@ impl<'a> OfferBuilder<'a> {
         self
     }
 
-    /// How many connections that have not joined are kept at a time, 64 unless told, and how many processes may have
-    /// joined at a time, 256 unless told. Each is a file descriptor of this process; without one left, the next wait
-    /// in the kernel.
+    /// How many connections that have not joined are kept at a time, 64 unless told, and how many processes
+    /// may have joined at a time, 256 unless told. Each is a file descriptor of this process; without one
+    /// left, the next wait in the kernel.
     ///
-    /// The users who are allowed have equal shares of the first number, at least one connection each. A connection
-    /// beyond its user's share takes the place of the one of the same user that has been silent longest.
+    /// The users who are allowed have equal shares of the first number, at least one connection each. A
+    /// connection beyond its user's share takes the place of the one of the same user that has been silent
+    /// longest.
     pub fn limits(mut self, connections: usize, joiners: usize) -> Self {
         self.limits.pending = connections.max(1);
         self.limits.joined = joiners;
@@ -107,15 +109,15 @@ impl<'a> OfferBuilder<'a> {
     /// Makes the offer at an address.
     ///
     /// A path is created with mode 0600, or 0666 if other users are allowed, who then are checked when they
-    /// connect. It is removed when the offer ends. Whose its directory must be: see [`Address`]. An offer answers
-    /// nobody until it is [served](Offer::serve_once).
+    /// connect. It is removed when the offer ends. Whose its directory must be: see [`Address`]. An offer
+    /// answers nobody until it is [served](Offer::serve_once).
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] if the protection domain is already on offer; [`Cause::Invalid`] for a name that is too long,
-    /// empty or there twice, for more than 64 regions, or if a user who is allowed cannot be told from others;
-    /// `EADDRINUSE` if something is at the address; `EPERM` if somebody has put something in the socket's place.
-    /// Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
+    /// [`Cause::Busy`] if the protection domain is already on offer; [`Cause::Invalid`] for a name that is
+    /// too long, empty or there twice, for more than 64 regions, or if a user who is allowed cannot be told
+    /// from others; `EADDRINUSE` if something is at the address; `EPERM` if somebody has put something in the
+    /// socket's place. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
     pub fn at(mut self, address: &Address) -> Result<Offer> {
         let subject = || Subject::named("offer", address);
         let pd = self.pd.context().clone();
@@ -212,9 +214,9 @@ impl Drop for Share {
 
 /// A protection domain on offer to other processes.
 ///
-/// While it stands, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection domain; dropping
-/// it ends it whatever be, and if somebody does, leaves the kernel's object to those: it then ends with the
-/// last process that holds the file.
+/// While it stands, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection
+/// domain; dropping it ends it whatever be, and if somebody does, leaves the kernel's object to those: it
+/// then ends with the last process that holds the file.
 pub struct Offer {
     broker: Box<Broker>,
     share: Share,
@@ -239,8 +241,8 @@ impl Offer {
         self.broker.counters().snapshot()
     }
 
-    /// Waits until somebody comes, says something or goes, at most so long, and deals with it. True if something
-    /// has happened; a request may need more than one.
+    /// Waits until somebody comes, says something or goes, at most so long, and deals with it. True if
+    /// something has happened; a request may need more than one.
     ///
     /// To wait for other things too, wait until the offer's [file descriptor](AsFd) is readable.
     ///
@@ -286,7 +288,8 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while processes that have joined hold it. The error gives the offer back, which still stands.
+    /// [`Cause::Busy`] while processes that have joined hold it. The error gives the offer back, which still
+    /// stands.
     pub fn withdraw(mut self) -> Result<(), DestroyError<Offer>> {
         // Who has gone in the meantime counts no more.
         self.broker.reap();

@@ -1,8 +1,8 @@
 //! The joiner's half of the protocol: says the key to whoever listens, if that is who it should be, and takes
 //! what comes back. It knows nothing of RDMA.
 //!
-//! A broker that puts the request off is asked again until the time is up. With a deadline, so is an address where
-//! nobody listens yet.
+//! A broker that puts the request off is asked again until the time is up. With a deadline, so is an address
+//! where nobody listens yet.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -38,7 +38,8 @@ pub(super) enum Time {
 }
 
 impl Time {
-    /// The time that a step may take from now on, as sockets count it: in microseconds, without "no limit" (0).
+    /// The time that a step may take from now on, as sockets count it: in microseconds, without "no limit"
+    /// (0).
     fn of_step(self) -> Duration {
         let limit = match self {
             Self::Each(limit) => limit,

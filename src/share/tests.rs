@@ -278,7 +278,8 @@ fn the_right_key_is_put_off_as_the_wrong_ones_are() {
     assert_eq!(stall.broker.joined(), 0);
 }
 
-/// Catches a crowd of wrong keys that keeps the right one out: by filling the places, or by using up what is looked at.
+/// Catches a crowd of wrong keys that keeps the right one out: by filling the places, or by using up what is
+/// looked at.
 #[test]
 fn wrong_keys_lock_nobody_out() {
     more_descriptors();
@@ -398,8 +399,8 @@ fn say_with(client: &OwnedFd, bytes: &[u8], file: &OwnedFd) -> Result<usize, Err
     sendmsg(client, &parts, &mut control, SendFlags::NOSIGNAL)
 }
 
-/// The tests of files that clients send, in a process of their own: an [`Undertaker`](super::connection::Undertaker)
-/// keeps for a moment whatever other tests close.
+/// The tests of files that clients send, in a process of their own: an
+/// [`Undertaker`](super::connection::Undertaker) keeps for a moment whatever other tests close.
 #[test]
 fn files_of_clients_do_no_harm() {
     if std::env::var_os(ROLE).is_none() {
@@ -452,8 +453,8 @@ fn files_are_refused_where_the_kernel_can() {
     );
 }
 
-/// A TCP socket that holds whoever closes it last for a minute: there is data that its peer, which comes along, does
-/// not take.
+/// A TCP socket that holds whoever closes it last for a minute: there is data that its peer, which comes
+/// along, does not take.
 fn lingering() -> (OwnedFd, std::net::TcpStream) {
     use std::io::Write;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -504,8 +505,8 @@ fn pass_lingering(stall: &mut Stall, passing: Passing) -> (OwnedFd, Vec<std::net
     (client, peers)
 }
 
-/// Catches a broker that closes last what a client has sent, and waits for it: on the thread that serves, in each
-/// way that a connection can end.
+/// Catches a broker that closes last what a client has sent, and waits for it: on the thread that serves, in
+/// each way that a connection can end.
 fn lingering_sockets_hold_nobody_up() {
     let ways = [
         Passing::WithRequest,
@@ -907,8 +908,8 @@ fn child(test: &str, role: &str) -> std::process::Command {
     command
 }
 
-/// Catches an exporter that takes a stranger for its own user, and a joiner that tells a stranger the key: in a
-/// user namespace without ids, where all have the same number.
+/// Catches an exporter that takes a stranger for its own user, and a joiner that tells a stranger the key: in
+/// a user namespace without ids, where all have the same number.
 ///
 /// The child is this test again. Without privileges there is no second user, and the test has nothing to try.
 #[test]
@@ -992,10 +993,8 @@ fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             // SAFETY: the system call itself changes this thread alone, which ends here.
-            assert_eq!(
-                unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) },
-                0
-            );
+            let result = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+            assert_eq!(result, 0);
             act()
         });
         thread.join().unwrap()

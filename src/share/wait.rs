@@ -1,9 +1,9 @@
 //! How a joiner waits for an offer that is not there yet.
 //!
-//! At a path it sleeps until something happens to the name (inotify(7)): the socket appears, or its exporter, who
-//! touches it after listen(2), begins to listen. If a directory is missing, the nearest one that exists is watched.
-//! Nothing tells of abstract names, nor of directories that cannot be read: there it tries again after 1 ms, 2 ms
-//! and so on up to 100 ms.
+//! At a path it sleeps until something happens to the name (inotify(7)): the socket appears, or its exporter,
+//! who touches it after listen(2), begins to listen. If a directory is missing, the nearest one that exists
+//! is watched. Nothing tells of abstract names, nor of directories that cannot be read: there it tries again
+//! after 1 ms, 2 ms and so on up to 100 ms.
 
 use std::ffi::OsString;
 use std::mem::MaybeUninit;

@@ -133,7 +133,7 @@ unsafe impl Memory for memmap2::MmapRaw {
 /// use std::ptr::NonNull;
 /// use uverbs::{Access, Mr, Pd, RawMemory};
 ///
-/// /// Lends a buffer to the device until the region is dropped; `'static` is what the caller promises.
+/// /// Lends a buffer to the device until the region is dropped.
 /// ///
 /// /// # Safety
 /// ///

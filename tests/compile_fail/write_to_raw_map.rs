@@ -1,11 +1,10 @@
-//! A raw mapping may be one for reading only, which nobody writes to.
+//! A raw mapping may be one for reading only, which this side does not write to.
 
-use memmap2::{MmapOptions, MmapRaw};
-use uverbs::Arena;
+use memmap2::MmapRaw;
+use uverbs::{Mr, OutOfBounds};
 
-fn arena(file: &std::fs::File) -> std::io::Result<Arena<MmapRaw>> {
-    let map = MmapOptions::new().map_raw_read_only(file)?;
-    Arena::new(map)
+fn write(region: &mut Mr<MmapRaw>) -> Result<(), OutOfBounds> {
+    region.write_at(0, b"hello")
 }
 
 fn main() {}

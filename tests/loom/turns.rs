@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use loom::cell::UnsafeCell;
 use loom::thread;
 
+use crate::device::Places;
 use crate::test;
 use crate::turn::Turn;
 
@@ -16,11 +16,10 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Catches two threads that store to the register at once, and one that does not see which half the other has
 /// used.
 fn one_at_a_time() {
-    let shared = Arc::new((Turn::new(), UnsafeCell::new(0)));
-    let ring = |shared: &(Turn, UnsafeCell<u32>)| {
-        let _turn = shared.0.take();
-        // loom panics where two threads are here at once. SAFETY: that is what the turn is for.
-        shared.1.with_mut(|half| unsafe { *half += 1 });
+    let shared = Arc::new((Turn::new(), Places::<1>::new()));
+    let ring = |(turn, register): &(Turn, Places<1>)| {
+        let _turn = turn.take();
+        register.write(0, register.read(0) + 1);
     };
     let other = {
         let shared = Arc::clone(&shared);
@@ -28,6 +27,5 @@ fn one_at_a_time() {
     };
     ring(&shared);
     other.join().unwrap();
-    // SAFETY: the other thread has ended.
-    assert_eq!(shared.1.with(|half| unsafe { *half }), 2);
+    assert_eq!(shared.1.read(0), 2);
 }

@@ -18,24 +18,29 @@ impl Turn {
     /// Waits until nobody else has it.
     #[inline(always)]
     pub(super) fn take(&self) -> Mine<'_> {
-        // Acquire: what the last one stored is seen, by the release in `drop`.
-        if self.0.swap(true, Ordering::Acquire) {
+        if !self.has_taken() {
             self.wait();
         }
         Mine(self)
     }
 
+    #[inline(always)]
+    fn has_taken(&self) -> bool {
+        // Acquire: what the last one stored is seen, by the release in `drop`. Relaxed: nothing depends on a
+        // failure.
+        let taken = self
+            .0
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
+    }
+
     #[cold]
     #[inline(never)]
     fn wait(&self) {
-        let mut round = 0;
-        // Acquire: as in `take`.
-        while self.0.swap(true, Ordering::Acquire) {
-            // Looks before it stores again, so that the line stays with who has the turn.
-            while self.0.load(Ordering::Relaxed) {
-                wait_a_little(round);
-                round += 1;
-            }
+        let mut round = 0_u32;
+        while !self.has_taken() {
+            wait_a_little(round);
+            round = round.saturating_add(1);
         }
     }
 }
@@ -43,7 +48,7 @@ impl Turn {
 impl Drop for Mine<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with the acquire of who takes it next.
+        // Release: pairs with the acquire of whoever takes it next.
         self.0.0.store(false, Ordering::Release);
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use support::program::uverbs;
-use support::{Pair, Result, device, fail, same, test};
+use support::{Pair, Result, device, fail, same, skip, test};
 use uverbs::{Access, QpState, QpType, Rc, ResourceOwner};
 
 pub(crate) fn tests() -> Vec<Trial> {

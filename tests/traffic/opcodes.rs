@@ -109,8 +109,8 @@ fn local_inv_takes_the_own_key() -> Result {
             .is(WcOpcode::BIND_MW)?;
         let open = window.remote(mw.rkey());
         let into = source.slice(..)?;
-        // SAFETY: the memory is looked at by copying, after the completion.
         pair.a
+            // SAFETY: the memory is looked at by copying, after the completion.
             .post(|batch| unsafe { batch.read(into, open) })?
             .is(WcOpcode::RDMA_READ)?;
         let mut bytes = [0; 64];
@@ -122,8 +122,8 @@ fn local_inv_takes_the_own_key() -> Result {
     }
     let closed = window.remote(mw.rkey());
     let into = source.slice(..)?;
-    // SAFETY: as above.
     pair.a
+        // SAFETY: as above.
         .post(|batch| unsafe { batch.read(into, closed) })?
         .failed(WcStatus::REM_ACCESS_ERR)
 }

@@ -316,8 +316,8 @@ fn fields_are_read_when_asked_for() -> Result {
     unsafe { batch.post(7, mr.slice(2048..)?)? };
     batch.ring()?;
     let slice = mr.slice(..u64::from(LENGTH))?;
-    // SAFETY: as above.
     pair.a
+        // SAFETY: as above.
         .post(|batch| unsafe { batch.send(slice) })?
         .is(WcOpcode::SEND)?;
     let deadline = Instant::now() + LIMIT;

@@ -66,8 +66,8 @@ fn write(pair: &mut Pair<Rc>, text: &[u8], to: RemoteSlice) -> Result {
 fn read<const N: usize>(pair: &mut Pair<Rc>, from: RemoteSlice) -> Result<[u8; N]> {
     let into = pair.pd.register(vec![0u8; N], Access::LOCAL_WRITE)?;
     let (slice, from) = (into.slice(..)?, from.slice(..N as u64)?);
-    // SAFETY: the memory is looked at by copying, after the completion.
     pair.a
+        // SAFETY: the memory is looked at by copying, after the completion.
         .post(|batch| unsafe { batch.read(slice, from) })?
         .is(WcOpcode::RDMA_READ)?;
     start(&into)
@@ -489,8 +489,8 @@ fn on_demand_serves_every_operation() -> Result {
     // SAFETY: the memory is looked at by copying, after the completion; so below.
     unsafe { recv.post(1, target)? };
     recv.ring()?;
-    // SAFETY: as above.
     pair.a
+        // SAFETY: as above.
         .post(|batch| unsafe { batch.send(source) })?
         .is(WcOpcode::SEND)?;
     completion(&mut pair.b.cq)?.is(WcOpcode::RECV)?;
@@ -498,14 +498,14 @@ fn on_demand_serves_every_operation() -> Result {
     let sum = on_demand(&pair, untouched()?)?;
     let at = sum.remote().slice(..8)?;
     for old in [0u64, 5] {
-        // SAFETY: as above.
         pair.a
+            // SAFETY: as above.
             .post(|batch| unsafe { batch.fetch_add(target, at, 5) })?
             .is(WcOpcode::FETCH_ADD)?;
         same(start(&into)?, old.to_ne_bytes(), "the sum before")?;
     }
-    // SAFETY: as above.
     pair.a
+        // SAFETY: as above.
         .post(|batch| unsafe { batch.compare_swap(target, at, 10, 99) })?
         .is(WcOpcode::COMP_SWAP)?;
     same(start(&sum)?, 99u64.to_ne_bytes(), "the sum swapped")?;

@@ -233,8 +233,8 @@ fn messages_of_many_packets() -> Result {
     unsafe { recv.post(1, inbox.slice(..)?)? };
     recv.ring()?;
     let from = source.slice(..)?;
-    // SAFETY: nobody writes to the source.
     pair.a
+        // SAFETY: nobody writes to the source.
         .post(|batch| unsafe { batch.send(from) })?
         .is(WcOpcode::SEND)?;
     let received = completion(&mut pair.b.cq)?;

@@ -2,9 +2,9 @@
 //! things with.
 //!
 //! * [`outcome`], [`harness`]: results, tests, test programs. [`check`], [`wait`]: what tests say of values and of time.
-//! * [`device`], [`own_device`], [`hca`], [`control`]: the device under test. Where devices differ by right, a test asks
+//! * [`mod@device`], [`own_device`], [`hca`], [`control`]: the device under test. Where devices differ by right, a test asks
 //!   [`device::Device`], so that each difference is told in one place.
-//! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`completion`]: completions as values.
+//! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`mod@completion`]: completions as values.
 //! * [`objects`], [`trace`]: what the kernel counts, and what it is asked.
 //! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
 //! * [`bytes`], [`random`]: payloads, and numbers that a seed repeats.

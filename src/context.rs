@@ -173,6 +173,29 @@ impl Context {
         self.0.fd.as_fd().as_raw_fd()
     }
 
+    /// Whether it is the same open device as another: objects of two cannot be used together.
+    pub(crate) fn is(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Refuses to make `subject` of this context out of parts of others; each part comes with what errors call it.
+    pub(crate) fn check_parts<'a>(
+        &self,
+        verb: Verb,
+        subject: impl FnOnce() -> Subject,
+        parts: impl IntoIterator<Item = (&'static str, Option<&'a Context>)>,
+    ) -> Result<()> {
+        let mut parts = parts.into_iter();
+        let foreign = parts.find(|(_, part)| part.is_some_and(|part| !self.is(part)));
+        match foreign {
+            None => Ok(()),
+            Some((what, _)) => {
+                let why = format!("{what} belongs to another context");
+                Err(Error::invalid(verb, subject(), why))
+            }
+        }
+    }
+
     /// A number that no other object of this context has: what the kernel's events carry.
     pub(crate) fn new_id(&self) -> u64 {
         // Relaxed: only the number counts, nothing is published by it.

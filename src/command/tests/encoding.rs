@@ -5,12 +5,10 @@ use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::ioctl::{IoctlAttr, IoctlHdr};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::request;
 use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
-    AllocPd, Command, DeallocPd, DestroyCq, DriverData, QueryDevice, QueryGidTable, QueryPort,
-    ReqNotifyCq, Spelling,
+    AllocPd, Command, Destroy, DriverData, QueryDevice, QueryGidTable, QueryPort, ReqNotifyCq,
 };
 
 pub(super) const MANDATORY: u16 = 1;
@@ -295,15 +293,15 @@ fn query_device_is_extended() {
 
 #[test]
 fn destroying_names_the_handle() {
-    let (found, attributes) = frame(&DeallocPd(PdHandle(0xd0)), Spelling::Native);
+    let (found, attributes) = frame(&Destroy(PdHandle(0xd0)), Spelling::Native);
     assert_eq!(found, header(1, 0, 1));
     assert_eq!(attributes, [(0, 0, MANDATORY, 0xd0)]);
-    let (found, attributes) = frame(&DestroyCq(CqHandle(0xc1)), Spelling::Native);
+    let (found, attributes) = frame(&Destroy(CqHandle(0xc1)), Spelling::Native);
     assert_eq!(found, header(3, 1, 2));
     let expected = [(0, 0, MANDATORY, 0xc1), (1, 8, MANDATORY, POINTER)];
     assert_eq!(attributes, expected);
     // A core struct of 4 bytes lies in its attribute.
-    let (_, attributes) = frame(&DeallocPd(PdHandle(0xd0)), Spelling::Write);
+    let (_, attributes) = frame(&Destroy(PdHandle(0xd0)), Spelling::Write);
     assert_eq!(attributes[1], (0, 4, MANDATORY, 0xd0));
 }
 

@@ -118,6 +118,19 @@ impl Context {
         }))
     }
 
+    /// A context whose commands are written to this file.
+    #[cfg(all(test, feature = "rxe"))]
+    pub(crate) fn over(file: OwnedFd) -> Self {
+        let fd = CommandFd::new(file, DriverId::RXE.0, Route::Write);
+        let reply = GetContextReply {
+            num_comp_vectors: 1,
+            core_support: 0,
+            async_fd: None,
+            driver: Default::default(),
+        };
+        Self::new(Device::nameless(), driver::Device::Rxe, fd, reply)
+    }
+
     /// The device that is open.
     pub fn device(&self) -> &Device {
         &self.0.device
@@ -178,7 +191,8 @@ impl Context {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Refuses to make `subject` of this context out of parts of others; each part comes with what errors call it.
+    /// Refuses to make `subject` of this context out of parts of others; each part comes with what errors
+    /// call it.
     pub(crate) fn check_parts<'a>(
         &self,
         verb: Verb,

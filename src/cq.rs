@@ -100,9 +100,10 @@ impl<'a> CqBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Context::create_cq`]; besides, the vector does not exist, the channel is another context's, or the
-    /// driver does not have what was asked for beyond ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe has neither timestamps nor
-    /// queues that ignore overrun, nor sizes of entries. Manual page: `ibv_create_cq_ex(3)`.
+    /// As for [`Context::create_cq`]; besides, the vector does not exist, the channel is another context's,
+    /// or the driver does not have what was asked for beyond
+    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe has neither timestamps nor queues that ignore
+    /// overrun, nor sizes of entries. Manual page: `ibv_create_cq_ex(3)`.
     pub fn create(self) -> Result<Cq> {
         let context = self.context;
         let subject = || Subject::named("CQ", format_args!("of {} entries", self.entries));
@@ -170,6 +171,19 @@ pub(crate) struct CqShared {
     /// The kernel keeps the channel's file for the queue, but the number would be free for others.
     channel: Option<CompletionChannel>,
     domain: Option<PdUse>,
+}
+
+#[cfg(all(test, feature = "rxe"))]
+impl CqShared {
+    /// What a completion queue of soft-RoCE shares.
+    pub(crate) fn sample(context: &Context) -> Arc<Self> {
+        Arc::new(Self {
+            object: Owned::backed(context, CqHandle(7), driver::CqBacking::Rxe),
+            id: 1,
+            channel: None,
+            domain: None,
+        })
+    }
 }
 
 impl Drop for CqShared {
@@ -320,7 +334,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no moderation, as rxe. Manual page: `ibv_modify_cq(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no moderation, as rxe. Manual
+    /// page: `ibv_modify_cq(3)`.
     pub fn moderate(&mut self, count: u16, period: u16) -> Result<()> {
         let cq = self.handle();
         self.context().fd().execute(&ModifyCq { cq, count, period })
@@ -330,8 +345,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs report to it. The error gives the queue back. Manual page:
-    /// `ibv_destroy_cq(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs report to it. The error gives the queue back.
+    /// Manual page: `ibv_destroy_cq(3)`.
     pub fn destroy(mut self) -> Result<(), DestroyError<Cq>> {
         let result = match Arc::get_mut(&mut self.shared) {
             Some(shared) => shared.object.destroy(),

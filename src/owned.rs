@@ -7,11 +7,11 @@ use crate::command::{Command, Destroy, Object};
 use crate::context::Context;
 use crate::error::{Cause, Error, Result};
 
-/// A kernel object, as its handle, and its *backing*: what the kernel or the device uses until the object is gone,
-/// such as the memory of its rings.
+/// A kernel object, as its handle, and its *backing*: what the kernel or the device uses until the object is
+/// gone, such as the memory of its rings.
 ///
-/// The backing is dropped when the kernel has destroyed the object, and never otherwise. What else must outlive
-/// the object stands behind it in the struct that has both, since fields are dropped in their order.
+/// The backing is dropped when the kernel has destroyed the object, and never otherwise. What else must
+/// outlive the object stands behind it in the struct that has both, since fields are dropped in their order.
 pub(crate) struct Owned<H: Object, B = ()> {
     handle: H,
     stand: Stand,
@@ -72,8 +72,8 @@ impl<H: Object, B> Owned<H, B> {
         Ok(())
     }
 
-    /// Destroys it where nobody can be told of an error. If the kernel refuses, the object goes with the context
-    /// and the backing stays; `instead` does what can still be done.
+    /// Destroys it where nobody can be told of an error. If the kernel refuses, the object goes with the
+    /// context and the backing stays; `instead` does what can still be done.
     pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) {
         if let Err(error) = self.destroy() {
             self.leave();
@@ -109,5 +109,133 @@ impl<H: Object, B> Drop for Owned<H, B> {
 impl<H: Object, B> fmt::Debug for Owned<H, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Owned").field(&self.handle).finish()
+    }
+}
+
+#[cfg(all(test, feature = "rxe"))]
+pub(crate) mod tests {
+    use std::cell::Cell;
+    use std::fmt::{self, Write};
+    use std::os::fd::OwnedFd;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::rc::Rc;
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+    use uverbs_uapi::cmd;
+    use uverbs_uapi::handle::CqHandle;
+    use uverbs_uapi::write::CmdHdr;
+    use zerocopy::FromBytes;
+
+    use super::*;
+
+    /// A subscriber that hands the text of each event of a target to a function.
+    pub(crate) struct Listener<F>(pub(crate) &'static str, pub(crate) F);
+
+    struct Text(String);
+
+    impl Visit for Text {
+        fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
+            write!(self.0, "{value:?} ").unwrap();
+        }
+    }
+
+    impl<F: Fn(String) + 'static> Subscriber for Listener<F> {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == self.0
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            self.1(text.0);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Counts how often it is dropped.
+    struct Backing(Rc<Cell<u32>>);
+
+    impl Drop for Backing {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    /// An object of a context whose file is a pipe, with the count of its backing's drops. Who reads the pipe
+    /// is the kernel: commands fail when nobody does.
+    fn object() -> (OwnedFd, Owned<CqHandle, Backing>, Rc<Cell<u32>>) {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        let drops = Rc::new(Cell::new(0));
+        let context = Context::over(file);
+        let object = Owned::backed(&context, CqHandle(7), Backing(Rc::clone(&drops)));
+        (kernel, object, drops)
+    }
+
+    #[test]
+    fn the_backing_goes_once_with_the_object() {
+        let (kernel, mut object, drops) = object();
+        object.destroy().unwrap();
+        object.destroy().unwrap();
+        assert_eq!(drops.get(), 0, "it can still be looked at");
+        drop(object);
+        assert_eq!(drops.get(), 1);
+        let mut buffer = [0; 64];
+        let length = rustix::io::read(&kernel, &mut buffer).unwrap();
+        let (header, _) = CmdHdr::read_from_prefix(&buffer).unwrap();
+        assert_eq!(header.command, cmd::DESTROY_CQ);
+        assert_eq!(length, usize::from(header.in_words) * 4, "only one command");
+    }
+
+    #[test]
+    fn the_backing_of_what_the_kernel_keeps_stays() {
+        let (kernel, mut object, drops) = object();
+        drop(kernel);
+        object.destroy().unwrap_err();
+        let instead = Cell::new(false);
+        object.end(|_| instead.set(true));
+        assert!(instead.get());
+        drop(object);
+        assert_eq!(drops.get(), 0);
+    }
+
+    #[test]
+    fn the_backing_of_what_is_left_to_others_stays() {
+        let (kernel, mut object, drops) = object();
+        object.leave();
+        drop(object);
+        assert_eq!(drops.get(), 0);
+        assert_eq!(
+            rustix::io::read(&kernel, &mut [0; 64]).unwrap(),
+            0,
+            "no command"
+        );
+    }
+
+    /// The panic unwinds past the backing, which the kernel still uses, or may still use.
+    #[test]
+    fn a_subscriber_that_panics_does_not_free_the_backing() {
+        for target in ["uverbs", "uverbs::command"] {
+            let (kernel, object, drops) = object();
+            drop(kernel);
+            let panics = Listener(target, |text| panic!("told of {text}"));
+            let dropped = tracing::subscriber::with_default(panics, || {
+                catch_unwind(AssertUnwindSafe(|| drop(object)))
+            });
+            assert!(dropped.is_err(), "the subscriber was not asked");
+            assert_eq!(drops.get(), 0, "{target}");
+        }
     }
 }

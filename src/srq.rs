@@ -112,9 +112,9 @@ impl<'a> SrqBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// A number exceeds the device's limits, which are then in the text; [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does
-    /// not have the type (rxe has neither XRC nor tag matching). Manual pages: `ibv_create_srq(3)`,
-    /// `ibv_create_srq_ex(3)`.
+    /// A number exceeds the device's limits, which are then in the text;
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not have the type (rxe has
+    /// neither XRC nor tag matching). Manual pages: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
     pub fn create(self) -> Result<Srq> {
         let Self {
             pd,
@@ -335,8 +335,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs draw from it. The error gives the queue back. Manual page:
-    /// `ibv_destroy_srq(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs draw from it. The error gives the queue back.
+    /// Manual page: `ibv_destroy_srq(3)`.
     pub fn destroy(mut self) -> Result<(), DestroyError<Srq>> {
         let result = match Arc::get_mut(&mut self.shared) {
             Some(shared) => shared.object.destroy(),

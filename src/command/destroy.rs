@@ -26,9 +26,9 @@ pub(crate) trait Object: Copy + Debug + From<u32> + Into<u32> {
     /// The method that destroys it: the ids of object and method, and of the attribute with the handle.
     const METHOD: (u16, u16, u16);
 
-    /// The attribute of the method's answer and the bytes in it, where there is one. It counts the events of the
-    /// object that were read, which nobody needs to know: they name it by a number and not by an address, so one
-    /// that is read late finds nobody and does no harm.
+    /// The attribute of the method's answer and the bytes in it, where there is one. It counts the events of
+    /// the object that were read, which nobody needs to know: they name it by a number and not by an address,
+    /// so one that is read late finds nobody and does no harm.
     const ANSWER: Option<(u16, usize)> = None;
 
     /// Writes the write command that destroys it; `None` if the kernel's ABI has none.

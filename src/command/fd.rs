@@ -38,8 +38,8 @@ impl CommandFd {
 
     /// Sends a command the best way that this kernel has, and reads its answer.
     ///
-    /// A command that creates an object and whose answer makes no sense leaves nothing behind in the kernel, as far
-    /// as the answer tells the object's handle.
+    /// A command that creates an object and whose answer makes no sense leaves nothing behind in the kernel,
+    /// as far as the answer tells the object's handle.
     #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
         let mut refusal = None;
@@ -61,8 +61,8 @@ impl CommandFd {
         }
     }
 
-    /// Writes a command in the best spelling that it and the kernel have, and says how to send it and how to read its
-    /// answer.
+    /// Writes a command in the best spelling that it and the kernel have, and says how to send it and how to
+    /// read its answer.
     #[inline(always)]
     fn spell<C: Command>(&self, command: &C, request: &mut Request) -> Option<(Way, Decode<C>)> {
         if self.routes.takes_method(C::VERB)
@@ -78,8 +78,8 @@ impl CommandFd {
 
     /// Destroys an object whose making failed after the kernel's part of it.
     ///
-    /// The first error is the one to tell, so that of destroying is not: an object that stays behind goes with the
-    /// context.
+    /// The first error is the one to tell, so that of destroying is not: an object that stays behind goes
+    /// with the context.
     #[cold]
     pub(crate) fn abandon<H: Object>(&self, handle: H) {
         let _ = self.execute(&Destroy(handle));

@@ -102,7 +102,8 @@ pub(super) fn by_method(answer: &Request) -> Result<(QpHandle, u32), Malformed> 
     ))
 }
 
-/// The queue pair and its number, as the write commands answer them: the extended response starts with the plain one.
+/// The queue pair and its number, as the write commands answer them: the extended response starts with the
+/// plain one.
 #[inline]
 pub(super) fn by_write(answer: &Request) -> Result<(QpHandle, u32), Malformed> {
     let response: abi::CreateQpResp = answer.response()?;

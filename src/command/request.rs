@@ -1,11 +1,11 @@
 //! A request as a value: an ioctl method, its attributes and the bytes that they point to.
 //!
 //! Pointers are kept as offsets into the request's own bytes until the moment of the system call, so a
-//! request can be moved, compared, printed and replayed. The kernel's answer is written into the same
-//! value. It is built on the stack, in the form in which the kernel reads it, so that a command costs little
-//! beside the system call: no allocation, and nothing is copied twice. A write command has this shape too: it
-//! is the method `INVOKE_WRITE` with its core and driver parts as attributes ([`super::write`] turns that into
-//! a buffer for write(2)).
+//! request can be moved, compared, printed and replayed. The kernel's answer is written into the same value.
+//! It is built on the stack, in the form in which the kernel reads it, so that a command costs little beside
+//! the system call: no allocation, and nothing is copied twice. A write command has this shape too: it is the
+//! method `INVOKE_WRITE` with its core and driver parts as attributes ([`super::write`] turns that into a
+//! buffer for write(2)).
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -392,8 +392,8 @@ impl Request {
     }
 }
 
-/// At most eight bytes as the kernel looks for them in an attribute: from its first byte on, whatever the order of
-/// bytes in a number (`uverbs_copy_from` in `include/rdma/uverbs_ioctl.h`).
+/// At most eight bytes as the kernel looks for them in an attribute: from its first byte on, whatever the
+/// order of bytes in a number (`uverbs_copy_from` in `include/rdma/uverbs_ioctl.h`).
 #[inline]
 fn first_bytes(bytes: &[u8]) -> u64 {
     let mut data = [0; INLINE];
@@ -403,8 +403,8 @@ fn first_bytes(bytes: &[u8]) -> u64 {
 
 /// The kernel's answers.
 impl Request {
-    /// The handle of the object that was created, whatever else there is to the answer. A write command answers it in
-    /// the first word of its response, unless it is an extended one.
+    /// The handle of the object that was created, whatever else there is to the answer. A write command
+    /// answers it in the first word of its response, unless it is an extended one.
     pub(super) fn created(&self) -> Option<u32> {
         match self.write_number() {
             Some(command) if command & cmd::FLAG_EXTENDED == 0 => self.response().ok(),

@@ -66,8 +66,8 @@ impl Routes {
 
     /// Learns from a failure that the kernel lacks a way; true if another try makes sense.
     ///
-    /// `is_private`: the request had attributes of the driver's own. `invokes_write` asks the kernel whether it
-    /// has `INVOKE_WRITE`, where the failure leaves that open.
+    /// `is_private`: the request had attributes of the driver's own. `invokes_write` asks the kernel whether
+    /// it has `INVOKE_WRITE`, where the failure leaves that open.
     pub(crate) fn learn(
         &self,
         verb: Verb,

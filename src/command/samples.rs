@@ -181,6 +181,7 @@ pub(in crate::command) fn spell<C: Command>(
 }
 
 /// The command in one spelling, if it has that.
+#[cfg(test)]
 pub(in crate::command) fn request<C: Command>(command: &C, spelling: Spelling) -> Option<Request> {
     spell(command, spelling).map(|(request, _)| request)
 }

@@ -464,6 +464,12 @@ impl Drop for QpShared {
 /// A queue pair of a transport.
 ///
 /// Posting borrows it exclusively and takes no lock. It keeps its PD and its completion queues alive.
+///
+/// Dropping it, or both of its halves, destroys it. Should the kernel refuse, as while the queue pair is
+/// attached to a multicast group, the drop resets it instead: its requests are forgotten, it receives nothing
+/// more, and the rest of it goes with the context. Only [`Qp::destroy`] and [`Qp::reset`] tell whether the
+/// kernel has done it: should it refuse a drop even the reset, what the requests name stays in use until the
+/// context is closed.
 pub struct Qp<T: Transport> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
     send: SendHalf<T>,
@@ -686,3 +692,50 @@ impl<T: Transport> fmt::Debug for Qp<T> {
 
 /// A type parameter that decides about methods only.
 type Of<T> = PhantomData<fn() -> T>;
+
+#[cfg(all(test, feature = "rxe"))]
+mod tests {
+    use super::*;
+    use crate::owned::tests::Listener;
+
+    /// A queue pair of soft-RoCE, without its halves.
+    fn shared(context: &Context) -> QpShared {
+        let pd = context.alloc_pd().unwrap();
+        QpShared {
+            object: Owned::backed(context, QpHandle(9), QpBacking::Rxe),
+            qpn: 17,
+            id: 1,
+            transport: QpType::UD,
+            state: AtomicU8::new(QpState::RTS.0 as u8),
+            psn: AtomicU32::new(NO_PSN),
+            connected: AtomicBool::new(false),
+            told: Mutex::new(None),
+            pd: pd.user(User::Qp),
+            _cqs: [CqShared::sample(context), CqShared::sample(context)],
+            _srq: None,
+        }
+    }
+
+    /// The commands that dropping a queue pair takes, by the names of their verbs.
+    fn dropping(kernel_refuses: bool) -> Vec<String> {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        let context = Context::over(file);
+        let qp = shared(&context);
+        let _kernel = Some(kernel).filter(|_| !kernel_refuses);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let commands = Arc::clone(&told);
+        let listener = Listener("uverbs::command", move |text: String| {
+            let verb = text.split([' ', ':']).find(|word| word.ends_with("_qp"));
+            commands.lock().unwrap().extend(verb.map(String::from));
+        });
+        tracing::subscriber::with_default(listener, || drop(qp));
+        std::mem::take(&mut *told.lock().unwrap())
+    }
+
+    /// Otherwise it would go on receiving into memory that is the user's again.
+    #[test]
+    fn a_drop_that_the_kernel_refuses_resets() {
+        assert_eq!(dropping(false), ["destroy_qp"]);
+        assert_eq!(dropping(true), ["destroy_qp", "modify_qp"]);
+    }
+}

@@ -9,6 +9,7 @@ use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
     AllocPd, Command, Destroy, DriverData, QueryDevice, QueryGidTable, QueryPort, ReqNotifyCq,
+    Request,
 };
 
 pub(super) const MANDATORY: u16 = 1;
@@ -331,4 +332,24 @@ fn a_table_has_no_more_room_than_an_attribute_can_say() {
     let (_, attributes) = frame(&command, Spelling::Native);
     let room = attributes[1].1;
     assert_eq!(usize::from(room), QueryGidTable::MAX * 32);
+}
+
+/// The kernel takes an input out of an attribute from its first byte on, as the order of bytes in memory has
+/// it.
+#[test]
+fn short_inputs_lie_at_the_start_of_their_attributes() {
+    let mut request = Request::new();
+    request
+        .method(1, 2)
+        .u32(3, 0x0102_0304)
+        .input(4, &[5u8, 6, 7])
+        .u64(5, 0x0102_0304_0506_0708);
+    let data = |request: &mut Request, id| request.attribute(id).unwrap().data.to_ne_bytes();
+    let word = 0x0102_0304_u32.to_ne_bytes();
+    assert_eq!(data(&mut request, 3)[..4], word);
+    assert_eq!(data(&mut request, 3)[4..], [0; 4]);
+    assert_eq!(data(&mut request, 4), [5, 6, 7, 0, 0, 0, 0, 0]);
+    let number = 0x0102_0304_0506_0708_u64;
+    assert_eq!(data(&mut request, 5), number.to_ne_bytes());
+    assert!(request.to_string().contains("=0x1020304 "), "{request}");
 }

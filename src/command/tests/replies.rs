@@ -222,3 +222,23 @@ fn a_table_has_the_entries_that_the_kernel_counted() {
         assert!(matches!(refused, Err(Malformed::Contradicts(_))), "{count}");
     }
 }
+
+/// What the kernel has created is known even if nothing else of the answer makes sense.
+#[test]
+fn the_handle_of_what_was_created_is_found() {
+    let command = create_cq();
+    let nothing = Answer::to(&command, Spelling::Native).request();
+    assert_eq!(nothing.created(), None);
+    let half = Answer::to(&command, Spelling::Native)
+        .object(attr::create_cq::HANDLE, 7)
+        .request();
+    assert!(decode(&command, Spelling::Native, &half).is_err());
+    assert_eq!(half.created(), Some(7));
+    let no_handle = Answer::to(&command, Spelling::Native)
+        .object(attr::create_cq::HANDLE, 1 << 32)
+        .request();
+    assert_eq!(no_handle.created(), None);
+    let core = abi::AllocPdResp { pd_handle: 3 };
+    let answer = write_answer(&AllocPd::default(), core.as_bytes(), &[]);
+    assert_eq!(answer.created(), Some(3));
+}

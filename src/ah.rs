@@ -5,7 +5,7 @@ use std::fmt;
 use uverbs_uapi::handle::AhHandle;
 use uverbs_uapi::types::{AhAttr, GlobalRoute};
 
-use crate::command::{CreateAh, DestroyAh, DriverData};
+use crate::command::{CreateAh, DriverData};
 use crate::driver;
 use crate::error::{DestroyError, Result};
 use crate::gid::Gid;
@@ -129,7 +129,7 @@ impl Pd {
         let context = self.context();
         let (handle, vector) = context.driver().create_ah(context.fd(), command)?;
         Ok(Ah {
-            object: Owned::new(context, DestroyAh(handle)),
+            object: Owned::new(context, handle),
             vector,
             pd: self.user(User::Ah),
         })
@@ -138,7 +138,7 @@ impl Pd {
 
 /// An address handle.
 pub struct Ah {
-    object: Owned<DestroyAh>,
+    object: Owned<AhHandle>,
     /// As work requests name it.
     vector: driver::Ah,
     pd: PdUse,
@@ -147,7 +147,7 @@ pub struct Ah {
 impl Ah {
     /// The kernel's handle.
     pub fn handle(&self) -> AhHandle {
-        self.object.command().0
+        self.object.handle()
     }
 
     /// A queue pair behind this path, for datagrams to it.

@@ -129,6 +129,19 @@ impl Context {
         }))
     }
 
+    /// A context whose commands are written to this file.
+    #[cfg(all(test, feature = "rxe"))]
+    pub(crate) fn over(file: OwnedFd) -> Self {
+        let fd = CommandFd::new(file, DriverId::RXE.0, Route::Write);
+        let reply = GetContextReply {
+            num_comp_vectors: 1,
+            core_support: 0,
+            async_fd: None,
+            driver: Default::default(),
+        };
+        Self::new(Device::nameless(), driver::Device::Rxe, fd, reply)
+    }
+
     /// The device that is open.
     pub fn device(&self) -> &Device {
         &self.0.device
@@ -182,6 +195,30 @@ impl Context {
     /// The command file descriptor's number; unique among the open contexts of the process.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.0.fd.as_fd().as_raw_fd()
+    }
+
+    /// Whether it is the same open device as another: objects of two cannot be used together.
+    pub(crate) fn is(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Refuses to make `subject` of this context out of parts of others; each part comes with what errors
+    /// call it.
+    pub(crate) fn check_parts<'a>(
+        &self,
+        verb: Verb,
+        subject: impl FnOnce() -> Subject,
+        parts: impl IntoIterator<Item = (&'static str, Option<&'a Context>)>,
+    ) -> Result<()> {
+        let mut parts = parts.into_iter();
+        let foreign = parts.find(|(_, part)| part.is_some_and(|part| !self.is(part)));
+        match foreign {
+            None => Ok(()),
+            Some((what, _)) => {
+                let why = format!("{what} belongs to another context");
+                Err(Error::invalid(verb, subject(), why))
+            }
+        }
     }
 
     /// A number that no other object of this context has: what the kernel's events carry.

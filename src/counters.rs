@@ -9,7 +9,7 @@ use std::sync::Arc;
 use uverbs_uapi::flags::ReadCountersFlags;
 use uverbs_uapi::handle::CountersHandle;
 
-use crate::command::{CreateCounters, DestroyCounters, ReadCounters};
+use crate::command::{CreateCounters, ReadCounters};
 use crate::context::Context;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
@@ -22,14 +22,14 @@ impl Context {
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. Manual page: `ibv_create_counters(3)`.
     pub fn create_counters(&self) -> Result<Counters> {
         let handle = self.fd().execute(&CreateCounters)?;
-        let object = Owned::new(self, DestroyCounters(handle));
+        let object = Owned::new(self, handle);
         Ok(Counters(Arc::new(CountersShared(object))))
     }
 }
 
 /// What a set of counters shares with what it is bound to.
 #[derive(Debug)]
-pub(crate) struct CountersShared(Owned<DestroyCounters>);
+pub(crate) struct CountersShared(Owned<CountersHandle>);
 
 impl CountersShared {
     pub(crate) fn context(&self) -> &Context {
@@ -48,7 +48,7 @@ impl Counters {
 
     /// The kernel's handle.
     pub fn handle(&self) -> CountersHandle {
-        self.0.0.command().0
+        self.0.0.handle()
     }
 
     pub(crate) fn shared(&self) -> &Arc<CountersShared> {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,11 +9,12 @@ use uverbs_uapi::flags::CqCreateFlags;
 use uverbs_uapi::handle::CqHandle;
 
 use crate::channel::CompletionChannel;
-use crate::command::{CreateCq, DestroyCq, DriverData, ModifyCq, ResizeCq};
+use crate::command::{CreateCq, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
 use crate::domain::ParentDomain;
 use crate::driver;
-use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::owned::Owned;
 use crate::pd::{PdUse, User};
 use crate::wc::Completion;
 use crate::work::PollError;
@@ -106,30 +106,21 @@ impl<'a> CqBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Context::create_cq`]; besides, the vector does not exist, the channel is another context's, or the
-    /// driver does not have what was asked for beyond ([`Cause::Unsupported`]): rxe has neither timestamps nor
-    /// queues that ignore overrun, nor sizes of entries. Manual page: `ibv_create_cq_ex(3)`.
+    /// As for [`Context::create_cq`]; besides, the vector does not exist, the channel is another context's,
+    /// or the driver does not have what was asked for beyond
+    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe has neither timestamps nor queues that ignore
+    /// overrun, nor sizes of entries. Manual page: `ibv_create_cq_ex(3)`.
     pub fn create(self) -> Result<Cq> {
         let context = self.context;
         let subject = || Subject::named("CQ", format_args!("of {} entries", self.entries));
-        if let Some(channel) = self.channel
-            && channel.context().raw_fd() != context.raw_fd()
-        {
-            return Err(Error::invalid(
-                Verb::CreateCq,
-                subject(),
-                "the channel belongs to another context",
-            ));
-        }
-        if let Some(domain) = self.domain
-            && domain.context().raw_fd() != context.raw_fd()
-        {
-            return Err(Error::invalid(
-                Verb::CreateCq,
-                subject(),
-                "the parent domain belongs to another context",
-            ));
-        }
+        let parts = [
+            ("the channel", self.channel.map(CompletionChannel::context)),
+            (
+                "the parent domain",
+                self.domain.map(|domain| domain.context()),
+            ),
+        ];
+        context.check_parts(Verb::CreateCq, subject, parts)?;
         let id = context.new_id();
         let command = CreateCq {
             cqe: self.entries,
@@ -159,13 +150,10 @@ impl<'a> CqBuilder<'a> {
             channel.count_events(id, events);
         }
         let shared = CqShared {
-            context: context.clone(),
-            handle,
+            object: Owned::backed(context, handle, backing),
             id,
             channel,
             domain: self.domain.map(|domain| domain.user(User::Cq)),
-            alive: true,
-            backing,
         };
         Ok(Cq {
             ring,
@@ -184,40 +172,29 @@ fn with_flags(error: Error, flags: CqCreateFlags) -> Error {
 
 /// What a completion queue shares with the queue pairs that report to it.
 pub(crate) struct CqShared {
-    context: Context,
-    handle: CqHandle,
+    object: Owned<CqHandle, driver::CqBacking>,
     id: u64,
     /// The kernel keeps the channel's file for the queue, but the number would be free for others.
     channel: Option<CompletionChannel>,
     domain: Option<PdUse>,
-    /// False once the kernel object is gone.
-    alive: bool,
-    backing: driver::CqBacking,
 }
 
+#[cfg(all(test, feature = "rxe"))]
 impl CqShared {
-    fn subject(&self) -> Subject {
-        Subject::numbered("CQ", self.handle.0.into())
-    }
-
-    fn destroy(&mut self) -> Result<()> {
-        // The answer counts the events that were read. Events name the queue by a number, not by an address,
-        // so one that is read late finds nobody and does no harm: there is nothing to wait for.
-        self.context.fd().execute(&DestroyCq(self.handle))?;
-        self.alive = false;
-        Ok(())
+    /// What a completion queue of soft-RoCE shares.
+    pub(crate) fn sample(context: &Context) -> Arc<Self> {
+        Arc::new(Self {
+            object: Owned::backed(context, CqHandle(7), driver::CqBacking::Rxe),
+            id: 1,
+            channel: None,
+            domain: None,
+        })
     }
 }
 
 impl Drop for CqShared {
     fn drop(&mut self) {
-        if self.alive
-            && let Err(error) = self.destroy()
-        {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "a CQ could not be destroyed when it was dropped");
-            let _kept = ManuallyDrop::new(self.backing.clone());
-        }
+        self.object.end(|_| ());
         if let Some(channel) = &self.channel {
             channel.forget_events(self.id);
         }
@@ -237,12 +214,12 @@ pub struct Cq {
 impl Cq {
     /// The context that it was created in.
     pub fn context(&self) -> &Context {
-        &self.shared.context
+        self.shared.object.context()
     }
 
     /// The kernel's handle.
     pub fn handle(&self) -> CqHandle {
-        self.shared.handle
+        self.shared.object.handle()
     }
 
     /// The number by which events name it; unique in its context.
@@ -330,7 +307,7 @@ impl Cq {
         let Some(channel) = self.shared.channel.clone() else {
             return Err(Error::invalid(
                 Verb::GetCqEvent,
-                self.shared.subject(),
+                self.shared.object.subject(),
                 "the queue has no completion channel to wait on: create it with one",
             ));
         };
@@ -361,12 +338,14 @@ impl Cq {
     /// The kernel refuses. Manual page: `ibv_req_notify_cq(3)`.
     pub fn arm(&mut self, notify: Notify) -> Result<()> {
         let solicited_only = notify == Notify::Solicited;
-        let CqShared {
-            context, handle, ..
-        } = &*self.shared;
-        context
-            .driver()
-            .arm_cq(context.fd(), *handle, &mut self.ring, solicited_only)
+        let object = &self.shared.object;
+        let context = object.context();
+        context.driver().arm_cq(
+            context.fd(),
+            object.handle(),
+            &mut self.ring,
+            solicited_only,
+        )
     }
 
     /// Gives the queue another size; the completions that wait stay.
@@ -379,14 +358,10 @@ impl Cq {
     /// has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
     /// `ibv_resize_cq(3)`.
     pub fn resize(&mut self, entries: u32) -> Result<()> {
-        let CqShared {
-            context,
-            handle,
-            domain,
-            ..
-        } = &*self.shared;
+        let CqShared { object, domain, .. } = &*self.shared;
+        let context = object.context();
         let command = ResizeCq {
-            cq: *handle,
+            cq: object.handle(),
             cqe: entries,
             driver: DriverData::default(),
         };
@@ -409,46 +384,32 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`] if the device has no moderation, as rxe. Manual page: `ibv_modify_cq(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no moderation, as rxe. Manual
+    /// page: `ibv_modify_cq(3)`.
     pub fn moderate(&mut self, count: u16, period: u16) -> Result<()> {
-        let cq = self.shared.handle;
-        self.shared
-            .context
-            .fd()
-            .execute(&ModifyCq { cq, count, period })
+        let cq = self.handle();
+        self.context().fd().execute(&ModifyCq { cq, count, period })
     }
 
     /// Destroys the completion queue.
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while queue pairs report to it. The error gives the queue back. Manual page:
-    /// `ibv_destroy_cq(3)`.
-    pub fn destroy(self) -> Result<(), DestroyError<Cq>> {
-        let Cq { ring, shared } = self;
-        match Arc::try_unwrap(shared) {
-            Ok(mut shared) => match shared.destroy() {
-                Ok(()) => Ok(()),
-                Err(error) => Err(DestroyError {
-                    object: Cq {
-                        ring,
-                        shared: Arc::new(shared),
-                    },
-                    error,
-                }),
-            },
-            Err(shared) => {
-                let by = format!(
-                    "{} users, such as QPs, report to it",
-                    Arc::strong_count(&shared) - 1
-                );
-                let error = Error::new(Verb::DestroyCq, shared.subject(), Cause::Busy(by.into()));
-                Err(DestroyError {
-                    object: Cq { ring, shared },
-                    error,
-                })
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs report to it. The error gives the queue back.
+    /// Manual page: `ibv_destroy_cq(3)`.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Cq>> {
+        let result = match Arc::get_mut(&mut self.shared) {
+            Some(shared) => shared.object.destroy(),
+            None => {
+                let users = Arc::strong_count(&self.shared) - 1;
+                let by = format!("{users} users, such as QPs, report to it");
+                Err(self.shared.object.busy(by))
             }
-        }
+        };
+        result.map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
     }
 }
 

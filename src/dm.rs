@@ -10,7 +10,7 @@ use std::sync::Arc;
 use uverbs_uapi::handle::DmHandle;
 use uverbs_uapi::object;
 
-use crate::command::{AllocDm, FreeDm};
+use crate::command::{AllocDm, Destroy};
 use crate::context::Context;
 use crate::error::{DestroyError, Result, Verb};
 use crate::import;
@@ -27,7 +27,7 @@ impl Context {
         let command = AllocDm { length, log_align };
         let handle = self.driver().alloc_dm(self.fd(), &command)?;
         Ok(Dm(Arc::new(DmShared {
-            object: Owned::new(self, FreeDm(handle)),
+            object: Owned::new(self, handle),
             length,
         })))
     }
@@ -42,7 +42,7 @@ impl Context {
     pub fn import_dm(&self, handle: DmHandle) -> Result<ImportedDm> {
         import::check(self, object::DM, handle.0, Verb::ImportDm)?;
         let length = self.driver().import_dm(self.fd(), handle)?;
-        let mut object = Owned::new(self, FreeDm(handle));
+        let mut object = Owned::new(self, handle);
         object.leave();
         Ok(ImportedDm(Dm(Arc::new(DmShared { object, length }))))
     }
@@ -60,7 +60,7 @@ impl Context {
 
 /// What device memory shares with the regions in it.
 pub(crate) struct DmShared {
-    object: Owned<FreeDm>,
+    object: Owned<DmHandle>,
     /// Bytes.
     length: u64,
 }
@@ -76,7 +76,7 @@ impl Dm {
 
     /// The kernel's handle.
     pub fn handle(&self) -> DmHandle {
-        self.0.object.command().0
+        self.0.object.handle()
     }
 
     /// Bytes.
@@ -104,7 +104,7 @@ impl Dm {
     ///
     /// As for [`Dm::free`].
     pub fn disown(self) -> Result<ImportedDm, DestroyError<Self>> {
-        let leave = |object: &mut Owned<FreeDm>| {
+        let leave = |object: &mut Owned<DmHandle>| {
             object.leave();
             Ok(())
         };
@@ -114,7 +114,7 @@ impl Dm {
     /// Ends the ownership in some way, if no region of this process is in it.
     fn end(
         mut self,
-        how: impl FnOnce(&mut Owned<FreeDm>) -> Result<()>,
+        how: impl FnOnce(&mut Owned<DmHandle>) -> Result<()>,
     ) -> Result<Self, DestroyError<Self>> {
         let result = match Arc::get_mut(&mut self.0) {
             Some(shared) => how(&mut shared.object),
@@ -158,7 +158,8 @@ impl ImportedDm {
     ///
     /// As for [`Dm::free`]; `EBUSY` while others have regions in it, `ENOENT` if somebody else has freed it.
     pub fn free_for_everyone(self) -> Result<(), DestroyError<Self>> {
-        let free = |object: &mut Owned<FreeDm>| object.context().fd().execute(object.command());
+        let free =
+            |object: &mut Owned<DmHandle>| object.context().fd().execute(&Destroy(object.handle()));
         match self.0.end(free) {
             Ok(_) => Ok(()),
             Err(DestroyError { object, error }) => Err(DestroyError {

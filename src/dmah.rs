@@ -7,7 +7,7 @@ use std::fmt;
 
 use uverbs_uapi::handle::DmahHandle;
 
-use crate::command::{AllocDmah, FreeDmah};
+use crate::command::AllocDmah;
 use crate::context::Context;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
@@ -60,12 +60,12 @@ impl Context {
             memory: memory.map(|memory| memory as u8),
             hint: processing,
         })?;
-        Ok(Dmah(Owned::new(self, FreeDmah(handle))))
+        Ok(Dmah(Owned::new(self, handle)))
     }
 }
 
 /// A DMA handle. Regions that were registered with it keep it busy in the kernel; dropped before them, it goes with the context.
-pub struct Dmah(Owned<FreeDmah>);
+pub struct Dmah(Owned<DmahHandle>);
 
 impl Dmah {
     /// The context that it was allocated in.
@@ -75,7 +75,7 @@ impl Dmah {
 
     /// The kernel's handle.
     pub fn handle(&self) -> DmahHandle {
-        self.0.command().0
+        self.0.handle()
     }
 
     /// Frees it.

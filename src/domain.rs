@@ -142,14 +142,9 @@ impl<'a> ParentDomainBuilder<'a> {
     /// The thread domain belongs to another context. Manual page: `ibv_alloc_parent_domain(3)`.
     pub fn build(self) -> Result<ParentDomain> {
         let context = self.pd.context();
-        if self
-            .td
-            .is_some_and(|td| td.context().raw_fd() != context.raw_fd())
-        {
-            let subject = Subject::numbered("PD", self.pd.handle().0.into());
-            let why = "the thread domain belongs to another context than the PD";
-            return Err(Error::invalid(Verb::AllocParentDomain, subject, why));
-        }
+        let subject = || Subject::numbered("PD", self.pd.handle().0.into());
+        let parts = [("the thread domain", self.td.map(ThreadDomain::context))];
+        context.check_parts(Verb::AllocParentDomain, subject, parts)?;
         let inner = self.pd.domain();
         let id = context.new_id();
         let td = self

@@ -12,7 +12,7 @@ use uverbs_uapi::handle::FlowHandle;
 use uverbs_uapi::write as abi;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::command::{CreateFlow, DestroyFlow, DriverData, Specs};
+use crate::command::{CreateFlow, DriverData, Specs};
 use crate::counters::{Counters, CountersShared};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
@@ -168,19 +168,16 @@ impl<T: Transport> Qp<T> {
     /// not see the network's packets (`EPERM`, `CAP_NET_RAW`); the device cannot do what the rule says. Manual page:
     /// `ibv_create_flow(3)`.
     pub fn create_flow(&self, rule: &FlowRule) -> Result<Flow> {
-        let invalid = |why| {
-            let subject = Subject::numbered("QP", self.handle().0.into());
-            Error::invalid(Verb::CreateFlow, subject, why)
-        };
+        let subject = || Subject::numbered("QP", self.handle().0.into());
         let context = self.context();
-        let foreign = |set: &Arc<CountersShared>| set.context().raw_fd() != context.raw_fd();
-        if rule.counters.iter().any(foreign) {
-            return Err(invalid("counters belong to another context than the QP"));
-        }
+        let counters = rule.counters.iter();
+        let parts = counters.map(|set| ("a set of counters", Some(set.context())));
+        context.check_parts(Verb::CreateFlow, subject, parts)?;
         let (Ok(size), Ok(num_of_specs)) =
             (u16::try_from(rule.specs.len()), u8::try_from(rule.count))
         else {
-            return Err(invalid("the rule has more parts than the kernel can count"));
+            let why = "the rule has more parts than the kernel can count";
+            return Err(Error::invalid(Verb::CreateFlow, subject(), why));
         };
         let command = CreateFlow {
             qp: self.handle(),
@@ -194,7 +191,7 @@ impl<T: Transport> Qp<T> {
         };
         let handle = context.driver().create_flow(context.fd(), &command)?;
         Ok(Flow {
-            object: Owned::new(context, DestroyFlow(handle)),
+            object: Owned::new(context, handle),
             qp: Arc::clone(self.shared()),
             _counters: rule.counters.clone(),
         })
@@ -203,7 +200,7 @@ impl<T: Transport> Qp<T> {
 
 /// A flow rule that is in force. Dropping it takes it back.
 pub struct Flow {
-    object: Owned<DestroyFlow>,
+    object: Owned<FlowHandle>,
     qp: Arc<QpShared>,
     _counters: Vec<Arc<CountersShared>>,
 }
@@ -211,7 +208,7 @@ pub struct Flow {
 impl Flow {
     /// The kernel's handle.
     pub fn handle(&self) -> FlowHandle {
-        self.object.command().0
+        self.object.handle()
     }
 
     /// Takes the rule back.

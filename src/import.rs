@@ -16,7 +16,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use uverbs_uapi::handle::{MrHandle, PdHandle};
 use uverbs_uapi::object;
 
-use crate::command::{CommandFd, DeregMr, InfoHandles, QueryMr, QueryMrReply, Route};
+use crate::command::{CommandFd, Destroy, InfoHandles, QueryMr, QueryMrReply, Route};
 use crate::context::Context;
 use crate::device;
 use crate::driver::Driver;
@@ -372,7 +372,7 @@ impl ImportedMr {
     /// The kernel refuses, such as while memory windows are bound to it; the error gives it back. `ENOENT` if
     /// somebody else has deregistered it.
     pub fn deregister_for_everyone(self) -> Result<(), DestroyError<ImportedMr>> {
-        match self.pd.context().fd().execute(&DeregMr(self.handle)) {
+        match self.pd.context().fd().execute(&Destroy(self.handle)) {
             Ok(()) => Ok(()),
             Err(error) => Err(DestroyError {
                 object: self,

@@ -15,7 +15,7 @@ use uverbs_uapi::enums::MwType;
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MwHandle;
 
-use crate::command::{AllocMw, DeallocMw};
+use crate::command::AllocMw;
 use crate::error::{DestroyError, Result};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
@@ -65,7 +65,7 @@ impl Pd {
         };
         let (handle, rkey) = self.context().fd().execute(&command)?;
         Ok(Mw {
-            object: Owned::new(self.context(), DeallocMw(handle)),
+            object: Owned::new(self.context(), handle),
             rkey: RemoteKey(rkey),
             pd: self.user(User::Mw),
             kind: PhantomData,
@@ -84,7 +84,7 @@ impl Pd {
 /// invalidated by the peer ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
 /// ([`Batch::local_inv`](crate::Batch::local_inv)), after all of which the queue pair may go.
 pub struct Mw<K: MwKind> {
-    object: Owned<DeallocMw>,
+    object: Owned<MwHandle>,
     rkey: RemoteKey,
     pd: PdUse,
     kind: PhantomData<fn() -> K>,
@@ -99,7 +99,7 @@ impl<K: MwKind> Mw<K> {
 
     /// The kernel's handle.
     pub fn handle(&self) -> MwHandle {
-        self.object.command().0
+        self.object.handle()
     }
 
     /// Says which low byte the window's key really has: that of before, if a bind failed or its batch was

@@ -1,28 +1,49 @@
 //! A kernel object that is this process's to destroy: once, at the latest when it is dropped.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 
-use crate::command::Command;
+use crate::command::{Command, Destroy, Object};
 use crate::context::Context;
-use crate::error::{Cause, Error, Result};
+use crate::error::{Cause, Error, Result, Subject};
 
-/// A kernel object, as the command that destroys it.
+/// A kernel object, as its handle, and its *backing*: what the kernel or the device uses until the object is
+/// gone, such as the memory of its rings.
 ///
-/// What must outlive the object in the kernel stands behind it in the struct that has both, since fields are dropped in
-/// their order.
-pub(crate) struct Owned<D: Command> {
-    destroy: D,
-    /// False once the kernel object is gone, or somebody else's.
-    alive: bool,
+/// The backing is dropped when the kernel has destroyed the object, and never otherwise. What else must
+/// outlive the object stands behind it in the struct that has both, since fields are dropped in their order.
+pub(crate) struct Owned<H: Object, B = ()> {
+    handle: H,
+    stand: Stand,
+    backing: ManuallyDrop<B>,
     context: Context,
 }
 
-impl<D: Command> Owned<D> {
-    /// A new object of a context.
-    pub(crate) fn new(context: &Context, destroy: D) -> Self {
+/// What becomes of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    /// It is this process's to destroy.
+    Ours,
+    /// It is left to others, at the latest to the end of the context.
+    Left,
+    /// It is destroyed.
+    Gone,
+}
+
+impl<H: Object> Owned<H> {
+    /// A new object of a context that needs nothing of this process.
+    pub(crate) fn new(context: &Context, handle: H) -> Self {
+        Self::backed(context, handle, ())
+    }
+}
+
+impl<H: Object, B> Owned<H, B> {
+    /// A new object of a context, with its backing.
+    pub(crate) fn backed(context: &Context, handle: H, backing: B) -> Self {
         Self {
-            destroy,
-            alive: true,
+            handle,
+            stand: Stand::Ours,
+            backing: ManuallyDrop::new(backing),
             context: context.clone(),
         }
     }
@@ -32,42 +53,193 @@ impl<D: Command> Owned<D> {
         &self.context
     }
 
-    /// The command that destroys it, which has its handle.
-    pub(crate) fn command(&self) -> &D {
-        &self.destroy
+    /// The kernel's handle.
+    pub(crate) fn handle(&self) -> H {
+        self.handle
+    }
+
+    /// What must stay until it is gone.
+    pub(crate) fn backing(&self) -> &B {
+        &self.backing
     }
 
     /// Destroys it, if that has not been done yet.
     pub(crate) fn destroy(&mut self) -> Result<()> {
-        if self.alive {
-            self.context.fd().execute(&self.destroy)?;
-            self.alive = false;
+        if self.stand == Stand::Ours {
+            self.context.fd().execute(&Destroy(self.handle))?;
+            self.stand = Stand::Gone;
         }
         Ok(())
     }
 
+    /// Destroys it where nobody can be told of an error. If the kernel refuses, the object goes with the
+    /// context and the backing stays; `instead` does what can still be done.
+    pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) {
+        if let Err(error) = self.destroy() {
+            self.leave();
+            instead(self);
+            let what = H::NAME;
+            tracing::debug!(target: "uverbs", %error, "{what} could not be destroyed when it was dropped");
+        }
+    }
+
     /// Leaves it to others.
     pub(crate) fn leave(&mut self) {
-        self.alive = false;
+        self.stand = Stand::Left;
     }
 
     /// The error of destroying it while something of this process still needs it.
     pub(crate) fn busy(&self, by: String) -> Error {
-        Error::new(D::VERB, self.destroy.subject(), Cause::Busy(by.into()))
+        Error::new(H::DESTROY, self.subject(), Cause::Busy(by.into()))
+    }
+
+    /// How errors name it.
+    pub(crate) fn subject(&self) -> Subject {
+        Destroy(self.handle).subject()
     }
 }
 
-impl<D: Command> Drop for Owned<D> {
+impl<H: Object, B> Drop for Owned<H, B> {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "an object could not be destroyed when it was dropped");
+        // A subscriber of traces that panics unwinds from here: the backing then stays, as after a refusal.
+        self.end(|_| ());
+        if self.stand == Stand::Gone {
+            // SAFETY: it is dropped once, here, and nobody can get at it any more.
+            unsafe { ManuallyDrop::drop(&mut self.backing) };
         }
     }
 }
 
-impl<D: Command> fmt::Debug for Owned<D> {
+impl<H: Object, B> fmt::Debug for Owned<H, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Owned").field(&self.destroy).finish()
+        f.debug_tuple("Owned").field(&self.handle).finish()
+    }
+}
+
+#[cfg(all(test, feature = "rxe"))]
+pub(crate) mod tests {
+    use std::cell::Cell;
+    use std::fmt::{self, Write};
+    use std::os::fd::OwnedFd;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::rc::Rc;
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+    use uverbs_uapi::cmd;
+    use uverbs_uapi::handle::CqHandle;
+    use uverbs_uapi::write::CmdHdr;
+    use zerocopy::FromBytes;
+
+    use super::*;
+
+    /// A subscriber that hands the text of each event of a target to a function.
+    pub(crate) struct Listener<F>(pub(crate) &'static str, pub(crate) F);
+
+    struct Text(String);
+
+    impl Visit for Text {
+        fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
+            write!(self.0, "{value:?} ").unwrap();
+        }
+    }
+
+    impl<F: Fn(String) + 'static> Subscriber for Listener<F> {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == self.0
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            self.1(text.0);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Counts how often it is dropped.
+    struct Backing(Rc<Cell<u32>>);
+
+    impl Drop for Backing {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    /// An object of a context whose file is a pipe, with the count of its backing's drops. Who reads the pipe
+    /// is the kernel: commands fail when nobody does.
+    fn object() -> (OwnedFd, Owned<CqHandle, Backing>, Rc<Cell<u32>>) {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        let drops = Rc::new(Cell::new(0));
+        let context = Context::over(file);
+        let object = Owned::backed(&context, CqHandle(7), Backing(Rc::clone(&drops)));
+        (kernel, object, drops)
+    }
+
+    #[test]
+    fn the_backing_goes_once_with_the_object() {
+        let (kernel, mut object, drops) = object();
+        object.destroy().unwrap();
+        object.destroy().unwrap();
+        assert_eq!(drops.get(), 0, "it can still be looked at");
+        drop(object);
+        assert_eq!(drops.get(), 1);
+        let mut buffer = [0; 64];
+        let length = rustix::io::read(&kernel, &mut buffer).unwrap();
+        let (header, _) = CmdHdr::read_from_prefix(&buffer).unwrap();
+        assert_eq!(header.command, cmd::DESTROY_CQ);
+        assert_eq!(length, usize::from(header.in_words) * 4, "only one command");
+    }
+
+    #[test]
+    fn the_backing_of_what_the_kernel_keeps_stays() {
+        let (kernel, mut object, drops) = object();
+        drop(kernel);
+        object.destroy().unwrap_err();
+        let instead = Cell::new(false);
+        object.end(|_| instead.set(true));
+        assert!(instead.get());
+        drop(object);
+        assert_eq!(drops.get(), 0);
+    }
+
+    #[test]
+    fn the_backing_of_what_is_left_to_others_stays() {
+        let (kernel, mut object, drops) = object();
+        object.leave();
+        drop(object);
+        assert_eq!(drops.get(), 0);
+        assert_eq!(
+            rustix::io::read(&kernel, &mut [0; 64]).unwrap(),
+            0,
+            "no command"
+        );
+    }
+
+    /// The panic unwinds past the backing, which the kernel still uses, or may still use.
+    #[test]
+    fn a_subscriber_that_panics_does_not_free_the_backing() {
+        for target in ["uverbs", "uverbs::command"] {
+            let (kernel, object, drops) = object();
+            drop(kernel);
+            let panics = Listener(target, |text| panic!("told of {text}"));
+            let dropped = tracing::subscriber::with_default(panics, || {
+                catch_unwind(AssertUnwindSafe(|| drop(object)))
+            });
+            assert!(dropped.is_err(), "the subscriber was not asked");
+            assert_eq!(drops.get(), 0, "{target}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use uverbs_uapi::handle::PdHandle;
 
 use crate::alloc::Buffers;
-use crate::command::DeallocPd;
+use crate::command::Destroy;
 use crate::context::Context;
 use crate::domain::DomainState;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
@@ -275,7 +275,7 @@ impl PdInner {
     /// Frees the kernel's object, whosever it is.
     #[inline]
     pub(crate) fn free_object(&self) -> Result<()> {
-        self.context.fd().execute(&DeallocPd(self.handle))
+        self.context.fd().execute(&Destroy(self.handle))
     }
 
     /// The PD whose handle it has: itself, or the one under all the parent domains.

@@ -4,18 +4,18 @@
 //! object alive; the ring goes with this handle.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use uverbs_uapi::flags::SrqAttrMask;
 use uverbs_uapi::handle::SrqHandle;
 use uverbs_uapi::write as abi;
 
-use crate::command::{CreateSrq, DestroySrq, DriverData, ModifySrq, QuerySrq, SrqKind};
+use crate::command::{CreateSrq, DriverData, ModifySrq, QuerySrq, SrqKind};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::{SharedRecvQueue, SrqBacking};
-use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Result, Subject, Verb};
+use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 use crate::query::DeviceAttr;
@@ -112,9 +112,9 @@ impl<'a> SrqBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// A number exceeds the device's limits, which are then in the text; [`Cause::Unsupported`] if the driver does
-    /// not have the type (rxe has neither XRC nor tag matching). Manual pages: `ibv_create_srq(3)`,
-    /// `ibv_create_srq_ex(3)`.
+    /// A number exceeds the device's limits, which are then in the text;
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not have the type (rxe has
+    /// neither XRC nor tag matching). Manual pages: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
     pub fn create(self) -> Result<Srq> {
         let Self {
             pd,
@@ -124,18 +124,12 @@ impl<'a> SrqBuilder<'a> {
             kind,
         } = self;
         let context = pd.context();
-        let parts = [kind.cq().map(Cq::context), kind.xrcd().map(Xrcd::context)];
-        if parts
-            .into_iter()
-            .flatten()
-            .any(|part| part.raw_fd() != context.raw_fd())
-        {
-            return Err(Error::invalid(
-                Verb::CreateSrq,
-                Subject::named("SRQ", format_args!("in PD {}", pd.handle().0)),
-                "the CQ or the XRC domain belongs to another context than the PD",
-            ));
-        }
+        let subject = || Subject::named("SRQ", format_args!("in PD {}", pd.handle().0));
+        let parts = [
+            ("the CQ", kind.cq().map(Cq::context)),
+            ("the XRC domain", kind.xrcd().map(Xrcd::context)),
+        ];
+        context.check_parts(Verb::CreateSrq, subject, parts)?;
         let id = context.new_id();
         let command = CreateSrq {
             kind: kind.command(),
@@ -159,11 +153,9 @@ impl<'a> SrqBuilder<'a> {
         let (handle, queue, backing, srqn) =
             created.map_err(|error| context.with_limits(error, limits))?;
         let shared = SrqShared {
-            handle,
+            object: Owned::backed(context, handle, backing),
             id,
             srqn,
-            alive: true,
-            backing,
             pd: pd.user(User::Srq),
             _cq: kind.cq().map(|cq| Arc::clone(cq.shared())),
             _xrcd: kind.xrcd().map(|xrcd| Arc::clone(xrcd.shared())),
@@ -190,40 +182,12 @@ fn limits(device: &DeviceAttr) -> String {
 
 /// What a shared receive queue shares with the queue pairs that draw from it.
 pub(crate) struct SrqShared {
-    handle: SrqHandle,
+    object: Owned<SrqHandle, SrqBacking>,
     id: u64,
     srqn: Option<u32>,
-    /// False once the kernel object is gone.
-    alive: bool,
-    backing: SrqBacking,
     pd: PdUse,
     _cq: Option<Arc<CqShared>>,
     _xrcd: Option<Arc<XrcdShared>>,
-}
-
-impl SrqShared {
-    fn subject(&self) -> Subject {
-        Subject::numbered("SRQ", self.handle.0.into())
-    }
-
-    fn destroy(&mut self) -> Result<()> {
-        // The answer counts the events that were read; see `Cq` on why there is nothing to wait for.
-        self.pd.context().fd().execute(&DestroySrq(self.handle))?;
-        self.alive = false;
-        Ok(())
-    }
-}
-
-impl Drop for SrqShared {
-    fn drop(&mut self) {
-        if self.alive
-            && let Err(error) = self.destroy()
-        {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "an SRQ could not be destroyed when it was dropped");
-            let _kept = ManuallyDrop::new(self.backing.clone());
-        }
-    }
 }
 
 /// What a shared receive queue is set to.
@@ -252,7 +216,7 @@ impl Srq {
 
     /// The kernel's handle.
     pub fn handle(&self) -> SrqHandle {
-        self.shared.handle
+        self.shared.object.handle()
     }
 
     /// The number by which events name it; unique in its context.
@@ -305,7 +269,7 @@ impl Srq {
     /// The limit exceeds the capacity. Manual page: `ibv_modify_srq(3)`.
     pub fn set_limit(&self, limit: u32) -> Result<()> {
         let core = abi::ModifySrq {
-            srq_handle: self.shared.handle.0,
+            srq_handle: self.handle().0,
             attr_mask: SrqAttrMask::LIMIT.bits(),
             srq_limit: limit,
             ..Default::default()
@@ -329,7 +293,7 @@ impl Srq {
     /// `ibv_modify_srq(3)`.
     pub fn resize(&mut self, max_wr: u32) -> Result<()> {
         let core = abi::ModifySrq {
-            srq_handle: self.shared.handle.0,
+            srq_handle: self.handle().0,
             attr_mask: SrqAttrMask::MAX_WR.bits(),
             max_wr,
             ..Default::default()
@@ -359,7 +323,7 @@ impl Srq {
             max_sge,
             srq_limit,
             ..
-        } = self.context().fd().execute(&QuerySrq(self.shared.handle))?;
+        } = self.context().fd().execute(&QuerySrq(self.handle()))?;
         Ok(SrqInfo {
             max_wr,
             max_sge,
@@ -371,30 +335,20 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while queue pairs draw from it. The error gives the queue back. Manual page:
-    /// `ibv_destroy_srq(3)`.
-    pub fn destroy(self) -> Result<(), DestroyError<Srq>> {
-        let Srq { queue, shared } = self;
-        match Arc::try_unwrap(shared) {
-            Ok(mut shared) => match shared.destroy() {
-                Ok(()) => Ok(()),
-                Err(error) => Err(DestroyError {
-                    object: Srq {
-                        queue,
-                        shared: Arc::new(shared),
-                    },
-                    error,
-                }),
-            },
-            Err(shared) => {
-                let by = format!("{} QPs draw from it", Arc::strong_count(&shared) - 1);
-                let error = Error::new(Verb::DestroySrq, shared.subject(), Cause::Busy(by.into()));
-                Err(DestroyError {
-                    object: Srq { queue, shared },
-                    error,
-                })
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs draw from it. The error gives the queue back.
+    /// Manual page: `ibv_destroy_srq(3)`.
+    pub fn destroy(mut self) -> Result<(), DestroyError<Srq>> {
+        let result = match Arc::get_mut(&mut self.shared) {
+            Some(shared) => shared.object.destroy(),
+            None => {
+                let users = Arc::strong_count(&self.shared) - 1;
+                Err(self.shared.object.busy(format!("{users} QPs draw from it")))
             }
-        }
+        };
+        result.map_err(|error| DestroyError {
+            object: self,
+            error,
+        })
     }
 }
 

@@ -8,10 +8,7 @@ use uverbs_uapi::flags::{WqAttrMask, WqFlags};
 use uverbs_uapi::handle::{QpHandle, RwqIndTblHandle, WqHandle};
 use uverbs_uapi::write as abi;
 
-use crate::command::{
-    Command, CreateRssQp, CreateRwqIndTable, CreateWq, DestroyQp, DestroyRwqIndTable, DestroyWq,
-    DriverData, ModifyWq,
-};
+use crate::command::{Command, CreateRssQp, CreateRwqIndTable, CreateWq, DriverData, ModifyWq};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::RecvQueue;
@@ -72,13 +69,9 @@ impl WqBuilder<'_> {
             flags,
         } = self;
         let context = pd.context();
-        if cq.context().raw_fd() != context.raw_fd() {
-            return Err(Error::invalid(
-                Verb::CreateWq,
-                Subject::named("WQ", format_args!("in PD {}", pd.handle().0)),
-                "the CQ belongs to another context than the PD",
-            ));
-        }
+        let subject = || Subject::named("WQ", format_args!("in PD {}", pd.handle().0));
+        let parts = [("the CQ", Some(cq.context()))];
+        context.check_parts(Verb::CreateWq, subject, parts)?;
         let id = context.new_id();
         let command = CreateWq {
             pd: pd.handle(),
@@ -95,7 +88,7 @@ impl WqBuilder<'_> {
                 .driver()
                 .create_wq(context.fd(), command, pd.buffers())?;
         let shared = WqShared {
-            object: Owned::new(context, DestroyWq(handle)),
+            object: Owned::new(context, handle),
             wqn,
             id,
             pd: pd.user(User::Wq),
@@ -110,7 +103,7 @@ impl WqBuilder<'_> {
 
 /// What a work queue shares with the tables that it is in.
 pub(crate) struct WqShared {
-    object: Owned<DestroyWq>,
+    object: Owned<WqHandle>,
     wqn: u32,
     id: u64,
     pd: PdUse,
@@ -132,7 +125,7 @@ impl Wq {
 
     /// The kernel's handle.
     pub fn handle(&self) -> WqHandle {
-        self.shared.object.command().0
+        self.shared.object.handle()
     }
 
     /// The device's number of it.
@@ -245,26 +238,22 @@ impl Context {
         queues: impl IntoIterator<Item = &'a Wq>,
     ) -> Result<IndirectionTable> {
         let queues: Vec<_> = queues.into_iter().map(|wq| &wq.shared).collect();
-        let refuse = |why: String| {
-            let subject = Subject::the("indirection table");
-            Err(Error::invalid(Verb::CreateRwqIndTable, subject, why))
-        };
+        let subject = || Subject::the("indirection table");
         let most = 1 << abi::MAX_LOG_IND_TBL_SIZE;
         if !queues.len().is_power_of_two() || queues.len() > most {
             let given = queues.len();
-            return refuse(format!("{given} WQs: not a power of two up to {most}"));
+            let why = format!("{given} WQs: not a power of two up to {most}");
+            return Err(Error::invalid(Verb::CreateRwqIndTable, subject(), why));
         }
-        let foreign = |wq: &&Arc<WqShared>| wq.object.context().raw_fd() != self.raw_fd();
-        if queues.iter().any(foreign) {
-            return refuse("a WQ belongs to another context".into());
-        }
+        let parts = queues.iter().map(|wq| ("a WQ", Some(wq.object.context())));
+        self.check_parts(Verb::CreateRwqIndTable, subject, parts)?;
         let command = CreateRwqIndTable {
             log_size: queues.len().trailing_zeros(),
-            wqs: queues.iter().map(|wq| wq.object.command().0).collect(),
+            wqs: queues.iter().map(|wq| wq.object.handle()).collect(),
         };
         let (handle, number) = self.fd().execute(&command)?;
         Ok(IndirectionTable(Arc::new(TableShared {
-            object: Owned::new(self, DestroyRwqIndTable(handle)),
+            object: Owned::new(self, handle),
             number,
             _queues: queues.into_iter().cloned().collect(),
         })))
@@ -273,7 +262,7 @@ impl Context {
 
 /// What an indirection table shares with the queue pairs that receive by it.
 struct TableShared {
-    object: Owned<DestroyRwqIndTable>,
+    object: Owned<RwqIndTblHandle>,
     number: u32,
     _queues: Vec<Arc<WqShared>>,
 }
@@ -289,7 +278,7 @@ impl IndirectionTable {
 
     /// The kernel's handle.
     pub fn handle(&self) -> RwqIndTblHandle {
-        self.0.object.command().0
+        self.0.object.handle()
     }
 
     /// The device's number of it.
@@ -314,13 +303,11 @@ impl IndirectionTable {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        if pd.context().raw_fd() != context.raw_fd() {
-            let why = "the PD belongs to another context than the indirection table";
-            return Err(Error::invalid(Verb::CreateQp, command.subject(), why));
-        }
+        let parts = [("the PD", Some(pd.context()))];
+        context.check_parts(Verb::CreateQp, || command.subject(), parts)?;
         let (handle, qpn) = context.driver().create_rss_qp(context.fd(), &command)?;
         Ok(RssQp {
-            object: Owned::new(context, DestroyQp(handle)),
+            object: Owned::new(context, handle),
             qpn,
             id,
             _pd: pd.user(User::Qp),
@@ -360,7 +347,7 @@ impl fmt::Debug for IndirectionTable {
 
 /// A queue pair that receives raw packets into the work queues of an [`IndirectionTable`], which it keeps alive.
 pub struct RssQp {
-    object: Owned<DestroyQp>,
+    object: Owned<QpHandle>,
     qpn: u32,
     id: u64,
     _pd: PdUse,
@@ -370,7 +357,7 @@ pub struct RssQp {
 impl RssQp {
     /// The kernel's handle.
     pub fn handle(&self) -> QpHandle {
-        self.object.command().0
+        self.object.handle()
     }
 
     /// The device's number of it.

@@ -16,9 +16,7 @@ use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::{QpHandle, XrcdHandle};
 
-use crate::command::{
-    CloseXrcd, CreateXrcTarget, DestroyQp, DriverData, ModifyQp, OpenQp, OpenXrcd, QueryQp,
-};
+use crate::command::{CreateXrcTarget, DriverData, ModifyQp, OpenQp, OpenXrcd, QueryQp};
 use crate::context::Context;
 use crate::error::{DestroyError, Result, Subject};
 use crate::owned::Owned;
@@ -74,13 +72,13 @@ impl Context {
             oflags: how.oflags(),
         };
         let handle = self.fd().execute(&command)?;
-        let object = Owned::new(self, CloseXrcd(handle));
+        let object = Owned::new(self, handle);
         Ok(Xrcd(Arc::new(XrcdShared(object))))
     }
 }
 
 /// What an XRC domain shares with the objects in it.
-pub(crate) struct XrcdShared(Owned<CloseXrcd>);
+pub(crate) struct XrcdShared(Owned<XrcdHandle>);
 
 /// An XRC domain. The objects in it keep it open.
 pub struct Xrcd(Arc<XrcdShared>);
@@ -93,7 +91,7 @@ impl Xrcd {
 
     /// The kernel's handle.
     pub fn handle(&self) -> XrcdHandle {
-        self.0.0.command().0
+        self.0.0.handle()
     }
 
     pub(crate) fn shared(&self) -> &Arc<XrcdShared> {
@@ -139,7 +137,7 @@ impl Xrcd {
 
     fn target(&self, handle: QpHandle, qpn: u32, id: u64) -> XrcTarget {
         XrcTarget {
-            object: Owned::new(self.context(), DestroyQp(handle)),
+            object: Owned::new(self.context(), handle),
             qpn,
             id,
             state: QpState::RESET,
@@ -180,7 +178,7 @@ impl fmt::Debug for Xrcd {
 ///
 /// What arrives goes to the shared receive queues of the domain.
 pub struct XrcTarget {
-    object: Owned<DestroyQp>,
+    object: Owned<QpHandle>,
     qpn: u32,
     id: u64,
     state: QpState,
@@ -190,7 +188,7 @@ pub struct XrcTarget {
 impl XrcTarget {
     /// The kernel's handle.
     pub fn handle(&self) -> QpHandle {
-        self.object.command().0
+        self.object.handle()
     }
 
     /// The number on the wire; 24 bits.

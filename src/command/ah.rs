@@ -5,7 +5,7 @@ use uverbs_uapi::types::AhAttr;
 use uverbs_uapi::{cmd, write as abi};
 
 use super::request::DriverReply;
-use super::{Command, DriverData, Malformed, Request, Spelling};
+use super::{Command, Decode, DriverData, Request, Undo, undo};
 use crate::error::{Subject, Verb};
 
 /// Creates an address handle.
@@ -25,36 +25,29 @@ pub(crate) struct CreateAhReply {
 
 impl Command for CreateAh {
     type Reply = CreateAhReply;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::CreateAh;
+    const UNDO: Option<Undo> = Some(undo::<AhHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named("AH", format_args!("in PD {}", self.pd.0))
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::CreateAh {
             pd_handle: self.pd.0,
             attr: self.attributes,
             ..Default::default()
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request
-                    .write_command::<_, abi::CreateAhResp>(cmd::CREATE_AH, &core)
-                    .driver(&self.driver);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let response: abi::CreateAhResp = answer.response()?;
-        Ok(CreateAhReply {
-            handle: AhHandle(response.ah_handle),
-            driver: answer.driver_reply(&self.driver),
+        request
+            .write_command::<_, abi::CreateAhResp>(cmd::CREATE_AH, &core)
+            .driver(&self.driver);
+        Some(|command, answer| {
+            let response: abi::CreateAhResp = answer.response()?;
+            Ok(CreateAhReply {
+                handle: AhHandle(response.ah_handle),
+                driver: answer.driver_reply(&command.driver),
+            })
         })
     }
 }

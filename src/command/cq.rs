@@ -8,7 +8,7 @@ use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
 use super::device::owned;
 use super::request::DriverReply;
-use super::{Command, DriverData, Malformed, Request, Spelling};
+use super::{Command, Decode, DriverData, Request, Undo, nothing, undo};
 use crate::error::{Subject, Verb};
 
 /// Creates a completion channel.
@@ -17,7 +17,6 @@ pub(crate) struct CreateCompChannel;
 
 impl Command for CreateCompChannel {
     type Reply = OwnedFd;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::CreateCompChannel;
 
     fn subject(&self) -> Subject {
@@ -25,22 +24,15 @@ impl Command for CreateCompChannel {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, abi::CreateCompChannelResp>(
-                    cmd::CREATE_COMP_CHANNEL,
-                    &abi::CreateCompChannel::default(),
-                );
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<OwnedFd, Malformed> {
-        let response: abi::CreateCompChannelResp = answer.response()?;
-        owned(response.fd as i32 as i64, attr::invoke_write::CORE_OUT)
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request.write_command::<_, abi::CreateCompChannelResp>(
+            cmd::CREATE_COMP_CHANNEL,
+            &abi::CreateCompChannel::default(),
+        );
+        Some(|_, answer| {
+            let response: abi::CreateCompChannelResp = answer.response()?;
+            owned(response.fd as i32 as i64, attr::invoke_write::CORE_OUT)
+        })
     }
 }
 
@@ -70,87 +62,73 @@ pub(crate) struct CreateCqReply {
     pub(crate) driver: DriverReply,
 }
 
-impl CreateCq {
-    #[inline]
-    fn native(&self, request: &mut Request) {
-        request
-            .method(object::CQ, method::cq::CREATE)
-            .new_object(attr::create_cq::HANDLE)
-            .u32(attr::create_cq::CQE, self.cqe)
-            .u64(attr::create_cq::USER_HANDLE, self.user_handle)
-            .u32(attr::create_cq::COMP_VECTOR, self.comp_vector)
-            .output(attr::create_cq::RESP_CQE, size_of::<u32>());
-        if let Some(fd) = self.channel {
-            request.fd(attr::create_cq::COMP_CHANNEL, fd);
-        }
-        if self.flags != 0 {
-            request.u32(attr::create_cq::FLAGS, self.flags);
-        }
-        if let Some(fd) = self.event_fd {
-            request.fd(attr::create_cq::EVENT_FD, fd);
-        }
-    }
-
-    #[inline]
-    fn legacy(&self, request: &mut Request) {
-        if self.flags == 0 {
-            let core = abi::CreateCq {
-                user_handle: self.user_handle,
-                cqe: self.cqe,
-                comp_vector: self.comp_vector,
-                comp_channel: self.channel.unwrap_or(-1),
-                ..Default::default()
-            };
-            request.write_command::<_, abi::CreateCqResp>(cmd::CREATE_CQ, &core);
-            return;
-        }
-        let core = abi::ExCreateCq {
-            user_handle: self.user_handle,
-            cqe: self.cqe,
-            comp_vector: self.comp_vector,
-            comp_channel: self.channel.unwrap_or(-1),
-            flags: self.flags,
-            ..Default::default()
-        };
-        request.write_command::<_, abi::ExCreateCqResp>(cmd::EX_CREATE_CQ, &core);
-    }
-}
-
 impl Command for CreateCq {
     type Reply = CreateCqReply;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateCq;
+    const UNDO: Option<Undo> = Some(undo::<CqHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named("CQ", format_args!("of {} entries", self.cqe))
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => self.native(request),
-            Spelling::Write => self.legacy(request),
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        use attr::create_cq as id;
+        request
+            .method(object::CQ, method::cq::CREATE)
+            .new_object(id::HANDLE)
+            .u32(id::CQE, self.cqe)
+            .u64(id::USER_HANDLE, self.user_handle)
+            .u32(id::COMP_VECTOR, self.comp_vector)
+            .output(id::RESP_CQE, size_of::<u32>())
+            .fd_if_any(id::COMP_CHANNEL, self.channel);
+        if self.flags != 0 {
+            request.u32(id::FLAGS, self.flags);
         }
-        request.driver(&self.driver);
+        request
+            .fd_if_any(id::EVENT_FD, self.event_fd)
+            .driver(&self.driver);
+        Some(|command, answer| {
+            Ok(CreateCqReply {
+                handle: CqHandle(answer.new_handle(id::HANDLE)?),
+                cqe: answer.answer(id::RESP_CQE)?,
+                driver: answer.driver_reply(&command.driver),
+            })
+        })
     }
 
     #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let (handle, cqe) = match spelling {
-            Spelling::Native => (
-                answer.new_handle(attr::create_cq::HANDLE)?,
-                answer.answer(attr::create_cq::RESP_CQE)?,
-            ),
-            Spelling::Write => {
-                // The extended response starts with the plain one.
-                let response: abi::CreateCqResp = answer.response()?;
-                (response.cq_handle, response.cqe)
-            }
-        };
-        Ok(CreateCqReply {
-            handle: CqHandle(handle),
-            cqe,
-            driver: answer.driver_reply(&self.driver),
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        let comp_channel = self.channel.unwrap_or(-1);
+        if self.flags == 0 {
+            let core = abi::CreateCq {
+                user_handle: self.user_handle,
+                cqe: self.cqe,
+                comp_vector: self.comp_vector,
+                comp_channel,
+                ..Default::default()
+            };
+            request.write_command::<_, abi::CreateCqResp>(cmd::CREATE_CQ, &core);
+        } else {
+            let core = abi::ExCreateCq {
+                user_handle: self.user_handle,
+                cqe: self.cqe,
+                comp_vector: self.comp_vector,
+                comp_channel,
+                flags: self.flags,
+                ..Default::default()
+            };
+            request.write_command::<_, abi::ExCreateCqResp>(cmd::EX_CREATE_CQ, &core);
+        }
+        request.driver(&self.driver);
+        Some(|command, answer| {
+            // The extended response starts with the plain one.
+            let response: abi::CreateCqResp = answer.response()?;
+            Ok(CreateCqReply {
+                handle: CqHandle(response.cq_handle),
+                cqe: response.cqe,
+                driver: answer.driver_reply(&command.driver),
+            })
         })
     }
 }
@@ -164,7 +142,6 @@ pub(crate) struct ReqNotifyCq {
 
 impl Command for ReqNotifyCq {
     type Reply = ();
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::ReqNotifyCq;
 
     fn subject(&self) -> Subject {
@@ -172,22 +149,13 @@ impl Command for ReqNotifyCq {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::ReqNotifyCq {
             cq_handle: self.cq.0,
             solicited_only: self.solicited_only.into(),
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, ()>(cmd::REQ_NOTIFY_CQ, &core);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+        request.write_command::<_, ()>(cmd::REQ_NOTIFY_CQ, &core);
+        Some(nothing)
     }
 }
 
@@ -203,7 +171,6 @@ pub(crate) struct ResizeCq {
 impl Command for ResizeCq {
     /// The driver's private answer.
     type Reply = DriverReply;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::ResizeCq;
 
     fn subject(&self) -> Subject {
@@ -211,25 +178,16 @@ impl Command for ResizeCq {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::ResizeCq {
             cq_handle: self.cq.0,
             cqe: self.cqe,
             ..Default::default()
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request
-                    .write_command::<_, abi::ResizeCqResp>(cmd::RESIZE_CQ, &core)
-                    .driver(&self.driver);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<DriverReply, Malformed> {
-        Ok(answer.driver_reply(&self.driver))
+        request
+            .write_command::<_, abi::ResizeCqResp>(cmd::RESIZE_CQ, &core)
+            .driver(&self.driver);
+        Some(|command, answer| Ok(answer.driver_reply(&command.driver)))
     }
 }
 
@@ -245,7 +203,6 @@ pub(crate) struct ModifyCq {
 
 impl Command for ModifyCq {
     type Reply = ();
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifyCq;
 
     fn subject(&self) -> Subject {
@@ -253,7 +210,7 @@ impl Command for ModifyCq {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::ExModifyCq {
             cq_handle: self.cq.0,
             attr_mask: CqAttrMask::MODERATE.bits(),
@@ -263,16 +220,7 @@ impl Command for ModifyCq {
             },
             reserved: 0,
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, ()>(cmd::EX_MODIFY_CQ, &core);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+        request.write_command::<_, ()>(cmd::EX_MODIFY_CQ, &core);
+        Some(nothing)
     }
 }

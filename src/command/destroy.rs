@@ -1,278 +1,246 @@
-//! Destroying objects: the kernel's methods for it all look alike.
+//! Destroying objects: one command for all kinds, which differ by their ids alone.
 
-use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
+use std::fmt::Debug;
+
+use uverbs_uapi::handle::{
+    AhHandle, CountersHandle, CqHandle, DmHandle, DmahHandle, FlowHandle, MrHandle, MwHandle,
+    PdHandle, QpHandle, RwqIndTblHandle, SrqHandle, WqHandle, XrcdHandle,
+};
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
-use zerocopy::{Immutable, IntoBytes};
 
-use super::{Command, Malformed, Request, Spelling};
+use super::{Command, Decode, Request, nothing};
 use crate::error::{Subject, Verb};
 
-/// The ids of a destroy method.
-struct Native {
-    object: u16,
-    method: u16,
-    /// The attribute with the object's handle.
-    handle: u16,
-    /// The attribute with room for the answer, where there is one.
-    answer: Option<u16>,
+/// Destroys the object of this handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Destroy<H>(pub(crate) H);
+
+/// A kind of object, as its handle, that has a command to destroy it.
+pub(crate) trait Object: Copy + Debug + From<u32> + Into<u32> {
+    /// The verb that destroys it.
+    const DESTROY: Verb;
+
+    /// What errors call it.
+    const NAME: &'static str;
+
+    /// The method that destroys it: the ids of object and method, and of the attribute with the handle.
+    const METHOD: (u16, u16, u16);
+
+    /// The attribute of the method's answer and the bytes in it, where there is one. It counts the events of
+    /// the object that were read, which nobody needs to know: they name it by a number and not by an address,
+    /// so one that is read late finds nobody and does no harm.
+    const ANSWER: Option<(u16, usize)> = None;
+
+    /// Writes the write command that destroys it; `None` if the kernel's ABI has none.
+    fn write(self, _request: &mut Request) -> Option<&mut Request> {
+        None
+    }
 }
 
-/// Writes a destroy command: all there is to it is the object's handle. `core` and `R` are those of the write command;
-/// the method's answer is the same struct.
-#[inline]
-fn destroy<C: IntoBytes + Immutable, R>(
-    request: &mut Request,
-    spelling: Spelling,
-    native: Native,
-    handle: u32,
-    command: u32,
-    core: &C,
-) {
-    match spelling {
-        Spelling::Native => {
-            request
-                .method(native.object, native.method)
-                .handle(native.handle, handle);
-            if let Some(answer) = native.answer {
-                request.output(answer, size_of::<R>());
-            }
+impl<H: Object> Command for Destroy<H> {
+    type Reply = ();
+    const VERB: Verb = H::DESTROY;
+
+    fn subject(&self) -> Subject {
+        let handle: u32 = self.0.into();
+        Subject::numbered(H::NAME, handle.into())
+    }
+
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        let (object, method, handle) = H::METHOD;
+        request.method(object, method).handle(handle, self.0.into());
+        if let Some((answer, length)) = H::ANSWER {
+            request.output(answer, length);
         }
-        Spelling::Write => {
-            request.write_command::<_, R>(command, core);
-        }
+        Some(nothing)
+    }
+
+    #[inline]
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        self.0.write(request)?;
+        Some(nothing)
     }
 }
 
-/// Frees a protection domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeallocPd(pub(crate) PdHandle);
+impl Object for PdHandle {
+    const DESTROY: Verb = Verb::DeallocPd;
+    const NAME: &'static str = "PD";
+    const METHOD: (u16, u16, u16) = (object::PD, method::pd::DESTROY, attr::destroy_pd::HANDLE);
 
-impl Command for DeallocPd {
-    type Reply = ();
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::DeallocPd;
-
-    fn subject(&self) -> Subject {
-        Subject::numbered("PD", self.0.0.into())
-    }
-
-    #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        let native = Native {
-            object: object::PD,
-            method: method::pd::DESTROY,
-            handle: attr::destroy_pd::HANDLE,
-            answer: None,
-        };
-        let core = abi::DeallocPd {
-            pd_handle: self.0.0,
-        };
-        destroy::<_, ()>(request, spelling, native, self.0.0, cmd::DEALLOC_PD, &core);
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
+        let core = abi::DeallocPd { pd_handle: self.0 };
+        Some(request.write_command::<_, ()>(cmd::DEALLOC_PD, &core))
     }
 }
 
-/// Deregisters a memory region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeregMr(pub(crate) MrHandle);
+impl Object for MrHandle {
+    const DESTROY: Verb = Verb::DeregMr;
+    const NAME: &'static str = "MR";
+    const METHOD: (u16, u16, u16) = (object::MR, method::mr::DESTROY, attr::destroy_mr::HANDLE);
 
-impl Command for DeregMr {
-    type Reply = ();
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::DeregMr;
-
-    fn subject(&self) -> Subject {
-        Subject::numbered("MR", self.0.0.into())
-    }
-
-    #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        let native = Native {
-            object: object::MR,
-            method: method::mr::DESTROY,
-            handle: attr::destroy_mr::HANDLE,
-            answer: None,
-        };
-        let core = abi::DeregMr {
-            mr_handle: self.0.0,
-        };
-        destroy::<_, ()>(request, spelling, native, self.0.0, cmd::DEREG_MR, &core);
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
+        let core = abi::DeregMr { mr_handle: self.0 };
+        Some(request.write_command::<_, ()>(cmd::DEREG_MR, &core))
     }
 }
 
-/// Destroys an address handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DestroyAh(pub(crate) AhHandle);
+impl Object for MwHandle {
+    const DESTROY: Verb = Verb::DeallocMw;
+    const NAME: &'static str = "MW";
+    const METHOD: (u16, u16, u16) = (object::MW, method::mw::DESTROY, attr::destroy_mw::HANDLE);
 
-impl Command for DestroyAh {
-    type Reply = ();
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::DestroyAh;
-
-    fn subject(&self) -> Subject {
-        Subject::numbered("AH", self.0.0.into())
-    }
-
-    #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        let native = Native {
-            object: object::AH,
-            method: method::ah::DESTROY,
-            handle: attr::destroy_ah::HANDLE,
-            answer: None,
-        };
-        let core = abi::DestroyAh {
-            ah_handle: self.0.0,
-        };
-        destroy::<_, ()>(request, spelling, native, self.0.0, cmd::DESTROY_AH, &core);
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
+        let core = abi::DeallocMw { mw_handle: self.0 };
+        Some(request.write_command::<_, ()>(cmd::DEALLOC_MW, &core))
     }
 }
 
-/// Destroys a completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DestroyCq(pub(crate) CqHandle);
+impl Object for AhHandle {
+    const DESTROY: Verb = Verb::DestroyAh;
+    const NAME: &'static str = "AH";
+    const METHOD: (u16, u16, u16) = (object::AH, method::ah::DESTROY, attr::destroy_ah::HANDLE);
 
-impl Command for DestroyCq {
-    /// How many completion events and asynchronous events of the CQ were read.
-    type Reply = abi::DestroyCqResp;
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::DestroyCq;
-
-    fn subject(&self) -> Subject {
-        Subject::numbered("CQ", self.0.0.into())
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
+        let core = abi::DestroyAh { ah_handle: self.0 };
+        Some(request.write_command::<_, ()>(cmd::DESTROY_AH, &core))
     }
+}
 
-    #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        let native = Native {
-            object: object::CQ,
-            method: method::cq::DESTROY,
-            handle: attr::destroy_cq::HANDLE,
-            answer: Some(attr::destroy_cq::RESP),
-        };
+impl Object for CqHandle {
+    const DESTROY: Verb = Verb::DestroyCq;
+    const NAME: &'static str = "CQ";
+    const METHOD: (u16, u16, u16) = (object::CQ, method::cq::DESTROY, attr::destroy_cq::HANDLE);
+    const ANSWER: Option<(u16, usize)> =
+        Some((attr::destroy_cq::RESP, size_of::<abi::DestroyCqResp>()));
+
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
         let core = abi::DestroyCq {
-            cq_handle: self.0.0,
+            cq_handle: self.0,
             ..Default::default()
         };
-        destroy::<_, abi::DestroyCqResp>(
-            request,
-            spelling,
-            native,
-            self.0.0,
-            cmd::DESTROY_CQ,
-            &core,
-        );
-    }
-
-    #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        match spelling {
-            Spelling::Native => answer.answer(attr::destroy_cq::RESP),
-            Spelling::Write => answer.response(),
-        }
+        Some(request.write_command::<_, abi::DestroyCqResp>(cmd::DESTROY_CQ, &core))
     }
 }
 
-/// Destroys a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DestroyQp(pub(crate) QpHandle);
+impl Object for QpHandle {
+    const DESTROY: Verb = Verb::DestroyQp;
+    const NAME: &'static str = "QP";
+    const METHOD: (u16, u16, u16) = (object::QP, method::qp::DESTROY, attr::destroy_qp::HANDLE);
+    const ANSWER: Option<(u16, usize)> =
+        Some((attr::destroy_qp::RESP, size_of::<abi::DestroyQpResp>()));
 
-impl Command for DestroyQp {
-    /// How many asynchronous events of the QP were read.
-    type Reply = abi::DestroyQpResp;
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::DestroyQp;
-
-    fn subject(&self) -> Subject {
-        Subject::numbered("QP", self.0.0.into())
-    }
-
-    #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        let native = Native {
-            object: object::QP,
-            method: method::qp::DESTROY,
-            handle: attr::destroy_qp::HANDLE,
-            answer: Some(attr::destroy_qp::RESP),
-        };
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
         let core = abi::DestroyQp {
-            qp_handle: self.0.0,
+            qp_handle: self.0,
             ..Default::default()
         };
-        destroy::<_, abi::DestroyQpResp>(
-            request,
-            spelling,
-            native,
-            self.0.0,
-            cmd::DESTROY_QP,
-            &core,
-        );
-    }
-
-    #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        match spelling {
-            Spelling::Native => answer.answer(attr::destroy_qp::RESP),
-            Spelling::Write => answer.response(),
-        }
+        Some(request.write_command::<_, abi::DestroyQpResp>(cmd::DESTROY_QP, &core))
     }
 }
 
-/// Destroys a shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DestroySrq(pub(crate) SrqHandle);
+impl Object for SrqHandle {
+    const DESTROY: Verb = Verb::DestroySrq;
+    const NAME: &'static str = "SRQ";
+    const METHOD: (u16, u16, u16) = (object::SRQ, method::srq::DESTROY, attr::destroy_srq::HANDLE);
+    const ANSWER: Option<(u16, usize)> =
+        Some((attr::destroy_srq::RESP, size_of::<abi::DestroySrqResp>()));
 
-impl Command for DestroySrq {
-    /// How many asynchronous events of the SRQ were read.
-    type Reply = abi::DestroySrqResp;
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::DestroySrq;
-
-    fn subject(&self) -> Subject {
-        Subject::numbered("SRQ", self.0.0.into())
-    }
-
-    #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        let native = Native {
-            object: object::SRQ,
-            method: method::srq::DESTROY,
-            handle: attr::destroy_srq::HANDLE,
-            answer: Some(attr::destroy_srq::RESP),
-        };
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
         let core = abi::DestroySrq {
-            srq_handle: self.0.0,
+            srq_handle: self.0,
             ..Default::default()
         };
-        destroy::<_, abi::DestroySrqResp>(
-            request,
-            spelling,
-            native,
-            self.0.0,
-            cmd::DESTROY_SRQ,
-            &core,
-        );
+        Some(request.write_command::<_, abi::DestroySrqResp>(cmd::DESTROY_SRQ, &core))
     }
+}
 
-    #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        match spelling {
-            Spelling::Native => answer.answer(attr::destroy_srq::RESP),
-            Spelling::Write => answer.response(),
-        }
+impl Object for WqHandle {
+    const DESTROY: Verb = Verb::DestroyWq;
+    const NAME: &'static str = "WQ";
+    const METHOD: (u16, u16, u16) = (object::WQ, method::wq::DESTROY, attr::destroy_wq::HANDLE);
+    const ANSWER: Option<(u16, usize)> = Some((attr::destroy_wq::RESP, size_of::<u32>()));
+
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
+        let core = abi::ExDestroyWq {
+            comp_mask: 0,
+            wq_handle: self.0,
+        };
+        Some(request.write_command::<_, abi::ExDestroyWqResp>(cmd::EX_DESTROY_WQ, &core))
     }
+}
+
+impl Object for RwqIndTblHandle {
+    const DESTROY: Verb = Verb::DestroyRwqIndTable;
+    const NAME: &'static str = "indirection table";
+    const METHOD: (u16, u16, u16) = (
+        object::RWQ_IND_TBL,
+        method::rwq_ind_tbl::DESTROY,
+        attr::destroy_rwq_ind_tbl::HANDLE,
+    );
+
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
+        let core = abi::ExDestroyRwqIndTable {
+            comp_mask: 0,
+            ind_tbl_handle: self.0,
+        };
+        Some(request.write_command::<_, ()>(cmd::EX_DESTROY_RWQ_IND_TBL, &core))
+    }
+}
+
+impl Object for FlowHandle {
+    const DESTROY: Verb = Verb::DestroyFlow;
+    const NAME: &'static str = "flow rule";
+    const METHOD: (u16, u16, u16) = (
+        object::FLOW,
+        method::flow::DESTROY,
+        attr::destroy_flow::HANDLE,
+    );
+
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
+        let core = abi::DestroyFlow {
+            comp_mask: 0,
+            flow_handle: self.0,
+        };
+        Some(request.write_command::<_, ()>(cmd::EX_DESTROY_FLOW, &core))
+    }
+}
+
+impl Object for XrcdHandle {
+    const DESTROY: Verb = Verb::CloseXrcd;
+    const NAME: &'static str = "XRC domain";
+    const METHOD: (u16, u16, u16) = (
+        object::XRCD,
+        method::xrcd::DESTROY,
+        attr::destroy_xrcd::HANDLE,
+    );
+
+    fn write(self, request: &mut Request) -> Option<&mut Request> {
+        let core = abi::CloseXrcd {
+            xrcd_handle: self.0,
+        };
+        Some(request.write_command::<_, ()>(cmd::CLOSE_XRCD, &core))
+    }
+}
+
+impl Object for CountersHandle {
+    const DESTROY: Verb = Verb::DestroyCounters;
+    const NAME: &'static str = "counters";
+    const METHOD: (u16, u16, u16) = (
+        object::COUNTERS,
+        method::counters::DESTROY,
+        attr::destroy_counters::HANDLE,
+    );
+}
+
+impl Object for DmHandle {
+    const DESTROY: Verb = Verb::FreeDm;
+    const NAME: &'static str = "DM";
+    const METHOD: (u16, u16, u16) = (object::DM, method::dm::FREE, attr::free_dm::HANDLE);
+}
+
+impl Object for DmahHandle {
+    const DESTROY: Verb = Verb::FreeDmah;
+    const NAME: &'static str = "DMA handle";
+    const METHOD: (u16, u16, u16) = (object::DMAH, method::dmah::FREE, attr::free_dmah::HANDLE);
 }

@@ -7,7 +7,7 @@ use uverbs_uapi::{attr, cmd, method, object, write as abi};
 use zerocopy::FromBytes;
 
 use super::request::DriverReply;
-use super::{Command, DriverData, Malformed, Request, Spelling};
+use super::{Command, Decode, DriverData, Malformed, Request, response};
 use crate::error::{Subject, Verb};
 
 /// Makes the open file a user context of its device.
@@ -30,7 +30,6 @@ pub(crate) struct GetContextReply {
 
 impl Command for GetContext {
     type Reply = GetContextReply;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::GetContext;
 
     fn subject(&self) -> Subject {
@@ -38,42 +37,39 @@ impl Command for GetContext {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => request
-                .method(object::DEVICE, method::device::GET_CONTEXT)
-                .output(attr::get_context::NUM_COMP_VECTORS, size_of::<u32>())
-                .output(attr::get_context::CORE_SUPPORT, size_of::<u64>()),
-            Spelling::Write => request.write_command::<_, abi::GetContextResp>(
-                cmd::GET_CONTEXT,
-                &abi::GetContext::default(),
-            ),
-        };
-        request.driver(&self.driver);
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        use attr::get_context as id;
+        request
+            .method(object::DEVICE, method::device::GET_CONTEXT)
+            .output(id::NUM_COMP_VECTORS, size_of::<u32>())
+            .output(id::CORE_SUPPORT, size_of::<u64>())
+            .driver(&self.driver);
+        Some(|command, answer| {
+            Ok(GetContextReply {
+                num_comp_vectors: answer.answer(id::NUM_COMP_VECTORS)?,
+                core_support: answer.answer(id::CORE_SUPPORT).unwrap_or(0),
+                async_fd: None,
+                driver: answer.driver_reply(&command.driver),
+            })
+        })
     }
 
     #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        match spelling {
-            Spelling::Native => Ok(GetContextReply {
-                num_comp_vectors: answer.answer(attr::get_context::NUM_COMP_VECTORS)?,
-                core_support: answer.answer(attr::get_context::CORE_SUPPORT).unwrap_or(0),
-                async_fd: None,
-                driver: answer.driver_reply(&self.driver),
-            }),
-            Spelling::Write => {
-                let response: abi::GetContextResp = answer.response()?;
-                Ok(GetContextReply {
-                    num_comp_vectors: response.num_comp_vectors,
-                    core_support: 0,
-                    async_fd: Some(owned(
-                        response.async_fd.into(),
-                        attr::invoke_write::CORE_OUT,
-                    )?),
-                    driver: answer.driver_reply(&self.driver),
-                })
-            }
-        }
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        let core = abi::GetContext::default();
+        request
+            .write_command::<_, abi::GetContextResp>(cmd::GET_CONTEXT, &core)
+            .driver(&self.driver);
+        Some(|command, answer| {
+            let response: abi::GetContextResp = answer.response()?;
+            let async_fd = owned(response.async_fd.into(), attr::invoke_write::CORE_OUT)?;
+            Ok(GetContextReply {
+                num_comp_vectors: response.num_comp_vectors,
+                core_support: 0,
+                async_fd: Some(async_fd),
+                driver: answer.driver_reply(&command.driver),
+            })
+        })
     }
 }
 
@@ -91,7 +87,6 @@ pub(crate) struct AllocAsyncFd;
 
 impl Command for AllocAsyncFd {
     type Reply = OwnedFd;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::AllocAsyncFd;
 
     fn subject(&self) -> Subject {
@@ -99,21 +94,14 @@ impl Command for AllocAsyncFd {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::ASYNC_EVENT, method::async_event::ALLOC)
-                    .new_object(attr::async_event_alloc::FD_HANDLE);
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<OwnedFd, Malformed> {
-        let fd = answer.new_fd(attr::async_event_alloc::FD_HANDLE)?;
-        owned(fd.into(), attr::async_event_alloc::FD_HANDLE)
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .method(object::ASYNC_EVENT, method::async_event::ALLOC)
+            .new_object(attr::async_event_alloc::FD_HANDLE);
+        Some(|_, answer| {
+            let fd = answer.new_fd(attr::async_event_alloc::FD_HANDLE)?;
+            owned(fd.into(), attr::async_event_alloc::FD_HANDLE)
+        })
     }
 }
 
@@ -123,7 +111,6 @@ pub(crate) struct QueryDevice;
 
 impl Command for QueryDevice {
     type Reply = ExQueryDeviceResp;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::QueryDevice;
 
     fn subject(&self) -> Subject {
@@ -131,21 +118,12 @@ impl Command for QueryDevice {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, ExQueryDeviceResp>(
-                    cmd::EX_QUERY_DEVICE,
-                    &abi::ExQueryDevice::default(),
-                );
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        answer.response()
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request.write_command::<_, ExQueryDeviceResp>(
+            cmd::EX_QUERY_DEVICE,
+            &abi::ExQueryDevice::default(),
+        );
+        Some(response)
     }
 }
 
@@ -157,7 +135,6 @@ pub(crate) struct QueryPort {
 
 impl Command for QueryPort {
     type Reply = QueryPortRespEx;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryPort;
 
     fn subject(&self) -> Subject {
@@ -165,31 +142,27 @@ impl Command for QueryPort {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => request
-                .method(object::DEVICE, method::device::QUERY_PORT)
-                .constant(attr::query_port::PORT_NUM, self.port.into())
-                .output(attr::query_port::RESP, size_of::<QueryPortRespEx>()),
-            Spelling::Write => {
-                let core = abi::QueryPort {
-                    port_num: self.port,
-                    ..Default::default()
-                };
-                request.write_command::<_, QueryPortResp>(cmd::QUERY_PORT, &core)
-            }
-        };
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .method(object::DEVICE, method::device::QUERY_PORT)
+            .constant(attr::query_port::PORT_NUM, self.port.into())
+            .output(attr::query_port::RESP, size_of::<QueryPortRespEx>());
+        Some(|_, answer| answer.answer(attr::query_port::RESP))
     }
 
     #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        match spelling {
-            Spelling::Native => answer.answer(attr::query_port::RESP),
-            Spelling::Write => Ok(QueryPortRespEx {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        let core = abi::QueryPort {
+            port_num: self.port,
+            ..Default::default()
+        };
+        request.write_command::<_, QueryPortResp>(cmd::QUERY_PORT, &core);
+        Some(|_, answer| {
+            Ok(QueryPortRespEx {
                 legacy_resp: answer.response()?,
                 ..Default::default()
-            }),
-        }
+            })
+        })
     }
 }
 
@@ -210,7 +183,6 @@ impl QueryGidTable {
 
 impl Command for QueryGidTable {
     type Reply = Vec<GidEntry>;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryGidTable;
 
     fn subject(&self) -> Subject {
@@ -218,38 +190,32 @@ impl Command for QueryGidTable {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         let room = self.room.min(Self::MAX) * size_of::<GidEntry>();
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::DEVICE, method::device::QUERY_GID_TABLE)
-                    .constant(
-                        attr::query_gid_table::ENTRY_SIZE,
-                        size_of::<GidEntry>() as u64,
-                    )
-                    .output(attr::query_gid_table::RESP_ENTRIES, room)
-                    .output(attr::query_gid_table::RESP_NUM_ENTRIES, size_of::<u64>());
+        request
+            .method(object::DEVICE, method::device::QUERY_GID_TABLE)
+            .constant(
+                attr::query_gid_table::ENTRY_SIZE,
+                size_of::<GidEntry>() as u64,
+            )
+            .output(attr::query_gid_table::RESP_ENTRIES, room)
+            .output(attr::query_gid_table::RESP_NUM_ENTRIES, size_of::<u64>());
+        Some(|_, answer| {
+            let count: u64 = answer.answer(attr::query_gid_table::RESP_NUM_ENTRIES)?;
+            if count == 0 {
+                return Ok(Vec::new());
             }
-            Spelling::Write => {}
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let count: u64 = answer.answer(attr::query_gid_table::RESP_NUM_ENTRIES)?;
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let mut rest = answer.answer_bytes(attr::query_gid_table::RESP_ENTRIES)?;
-        let mut entries = Vec::new();
-        for _ in 0..count {
-            let (entry, behind) = GidEntry::read_from_prefix(rest)
-                .map_err(|_| Malformed::Contradicts("more GID entries than there was room for"))?;
-            entries.push(entry);
-            rest = behind;
-        }
-        Ok(entries)
+            let mut rest = answer.answer_bytes(attr::query_gid_table::RESP_ENTRIES)?;
+            let mut entries = Vec::new();
+            for _ in 0..count {
+                let (entry, behind) = GidEntry::read_from_prefix(rest).map_err(|_| {
+                    Malformed::Contradicts("more GID entries than there was room for")
+                })?;
+                entries.push(entry);
+                rest = behind;
+            }
+            Ok(entries)
+        })
     }
 }
 
@@ -262,7 +228,6 @@ pub(crate) struct QueryGid {
 
 impl Command for QueryGid {
     type Reply = GidEntry;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryGid;
 
     fn subject(&self) -> Subject {
@@ -270,23 +235,14 @@ impl Command for QueryGid {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::DEVICE, method::device::QUERY_GID_ENTRY)
-                    .constant(attr::query_gid_entry::PORT, self.port.into())
-                    .constant(attr::query_gid_entry::GID_INDEX, self.index.into())
-                    // None are defined, but without the attribute the kernel refuses.
-                    .constant(attr::query_gid_entry::FLAGS, 0)
-                    .output(attr::query_gid_entry::RESP_ENTRY, size_of::<GidEntry>());
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        answer.answer(attr::query_gid_entry::RESP_ENTRY)
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .method(object::DEVICE, method::device::QUERY_GID_ENTRY)
+            .constant(attr::query_gid_entry::PORT, self.port.into())
+            .constant(attr::query_gid_entry::GID_INDEX, self.index.into())
+            // None are defined, but without the attribute the kernel refuses.
+            .constant(attr::query_gid_entry::FLAGS, 0)
+            .output(attr::query_gid_entry::RESP_ENTRY, size_of::<GidEntry>());
+        Some(|_, answer| answer.answer(attr::query_gid_entry::RESP_ENTRY))
     }
 }

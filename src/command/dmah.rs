@@ -4,7 +4,7 @@ use uverbs_uapi::handle::{DmahHandle, MrHandle};
 use uverbs_uapi::{attr, method, object};
 
 use super::mr::{RegMr, RegMrReply};
-use super::{Command, Malformed, Request, Spelling};
+use super::{Command, Decode, Request, Undo, undo};
 use crate::error::{Subject, Verb};
 
 /// Allocates a DMA handle; what is left out is the device's choice.
@@ -20,65 +20,29 @@ pub(crate) struct AllocDmah {
 
 impl Command for AllocDmah {
     type Reply = DmahHandle;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::AllocDmah;
+    const UNDO: Option<Undo> = Some(undo::<DmahHandle>);
 
     fn subject(&self) -> Subject {
         Subject::the("DMA handle")
     }
 
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::alloc_dmah as id;
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::DMAH, method::dmah::ALLOC)
-                    .new_object(id::HANDLE);
-                if let Some(cpu) = self.cpu {
-                    request.u32(id::CPU_ID, cpu);
-                }
-                if let Some(memory) = self.memory {
-                    request.choice(id::TPH_MEM_TYPE, memory);
-                }
-                if let Some(hint) = self.hint {
-                    request.input(id::PH, &hint);
-                }
-            }
-            Spelling::Write => {}
+        request
+            .method(object::DMAH, method::dmah::ALLOC)
+            .new_object(id::HANDLE);
+        if let Some(cpu) = self.cpu {
+            request.u32(id::CPU_ID, cpu);
         }
-    }
-
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<DmahHandle, Malformed> {
-        answer.new_handle(attr::alloc_dmah::HANDLE).map(DmahHandle)
-    }
-}
-
-/// Frees a DMA handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FreeDmah(pub(crate) DmahHandle);
-
-impl Command for FreeDmah {
-    type Reply = ();
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::FreeDmah;
-
-    fn subject(&self) -> Subject {
-        Subject::numbered("DMA handle", self.0.0.into())
-    }
-
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::DMAH, method::dmah::FREE)
-                    .handle(attr::free_dmah::HANDLE, self.0.0);
-            }
-            Spelling::Write => {}
+        if let Some(memory) = self.memory {
+            request.choice(id::TPH_MEM_TYPE, memory);
         }
-    }
-
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+        if let Some(hint) = self.hint {
+            request.input(id::PH, &hint);
+        }
+        Some(|_, answer| answer.new_handle(attr::alloc_dmah::HANDLE).map(DmahHandle))
     }
 }
 
@@ -92,14 +56,15 @@ pub(crate) struct RegMrDmah {
 
 impl Command for RegMrDmah {
     type Reply = RegMrReply;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::RegMr;
+    const UNDO: Option<Undo> = Some(undo::<MrHandle>);
 
     fn subject(&self) -> Subject {
         self.region.subject()
     }
 
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::reg_mr as id;
         let RegMr {
             pd,
@@ -108,30 +73,17 @@ impl Command for RegMrDmah {
             iova,
             access,
         } = self.region;
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::MR, method::mr::REG)
-                    .new_object(id::HANDLE)
-                    .handle(id::PD_HANDLE, pd.0)
-                    .handle(id::DMA_HANDLE, self.dmah.0)
-                    .u64(id::IOVA, iova)
-                    .u64(id::ADDR, address)
-                    .u64(id::LENGTH, length)
-                    .u32(id::ACCESS_FLAGS, access)
-                    .output(id::RESP_LKEY, size_of::<u32>())
-                    .output(id::RESP_RKEY, size_of::<u32>());
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<RegMrReply, Malformed> {
-        use attr::reg_mr as id;
-        Ok(RegMrReply {
-            handle: MrHandle(answer.new_handle(id::HANDLE)?),
-            lkey: answer.answer(id::RESP_LKEY)?,
-            rkey: answer.answer(id::RESP_RKEY)?,
-        })
+        request
+            .method(object::MR, method::mr::REG)
+            .new_object(id::HANDLE)
+            .handle(id::PD_HANDLE, pd.0)
+            .handle(id::DMA_HANDLE, self.dmah.0)
+            .u64(id::IOVA, iova)
+            .u64(id::ADDR, address)
+            .u64(id::LENGTH, length)
+            .u32(id::ACCESS_FLAGS, access)
+            .output(id::RESP_LKEY, size_of::<u32>())
+            .output(id::RESP_RKEY, size_of::<u32>());
+        Some(|_, answer| RegMrReply::by_method(answer, [id::HANDLE, id::RESP_LKEY, id::RESP_RKEY]))
     }
 }

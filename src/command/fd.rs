@@ -8,9 +8,9 @@ use tracing::Level;
 use uverbs_uapi::ioctl::RDMA_VERBS_IOCTL;
 use uverbs_uapi::{cmd, write as abi};
 
-use super::routes::{Carrier, Routes};
+use super::routes::{Routes, Way};
 use super::write::WriteBuffer;
-use super::{Command, Malformed, Request, Route};
+use super::{Command, Decode, Destroy, Malformed, Object, Request, Route};
 use crate::error::{Error, Result, Verb};
 
 /// An open uverbs file, the driver behind it, and what is known of its kernel.
@@ -37,33 +37,52 @@ impl CommandFd {
     }
 
     /// Sends a command the best way that this kernel has, and reads its answer.
+    ///
+    /// A command that creates an object and whose answer makes no sense leaves nothing behind in the kernel,
+    /// as far as the answer tells the object's handle.
     #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
         let mut refusal = None;
         loop {
-            let Some((spelling, carrier)) = self.routes.choose(C::VERB, C::NATIVE) else {
+            let mut request = Request::new();
+            let Some((way, decode)) = self.spell(command, &mut request) else {
                 return Err(self.no_route(command, refusal));
             };
-            let mut request = Request::new();
-            command.encode(spelling, &mut request);
-            if request.is_empty() {
-                return Err(self.no_route(command, refusal));
+            let Err(errno) = self.send(C::VERB, &mut request, way) else {
+                return decode(command, &request)
+                    .map_err(|malformed| self.malformed(command, &request, malformed));
+            };
+            let is_private = request.has_driver_attributes();
+            let probe = || self.invokes_write();
+            if !self.routes.learn(C::VERB, way, errno, is_private, probe) {
+                return Err(self.refused(command, errno, is_private));
             }
-            match self.send(C::VERB, &mut request, carrier) {
-                Ok(()) => {
-                    return command
-                        .decode(spelling, &request)
-                        .map_err(|malformed| self.malformed(command, malformed));
-                }
-                Err(errno) => {
-                    let probe = || self.invokes_write();
-                    if !self.routes.learn(C::VERB, spelling, carrier, errno, probe) {
-                        return Err(self.refused(command, errno));
-                    }
-                    refusal = Some(errno);
-                }
-            }
+            refusal = Some(errno);
         }
+    }
+
+    /// Writes a command in the best spelling that it and the kernel have, and says how to send it and how to
+    /// read its answer.
+    #[inline(always)]
+    fn spell<C: Command>(&self, command: &C, request: &mut Request) -> Option<(Way, Decode<C>)> {
+        if self.routes.takes_method(C::VERB)
+            && let Some(decode) = command.native(request)
+        {
+            return Some((Way::Method, decode));
+        }
+        let way = self.routes.for_write()?;
+        let decode = command.write(request)?;
+        // A write command has no place for them, and without them it would be another command.
+        (!request.has_driver_attributes()).then_some((way, decode))
+    }
+
+    /// Destroys an object whose making failed after the kernel's part of it.
+    ///
+    /// The first error is the one to tell, so that of destroying is not: an object that stays behind goes
+    /// with the context.
+    #[cold]
+    pub(crate) fn abandon<H: Object>(&self, handle: H) {
+        let _ = self.execute(&Destroy(handle));
     }
 
     /// Whether the kernel has `INVOKE_WRITE`: QUERY_DEVICE without room for its answer is then ENOSPC.
@@ -75,23 +94,23 @@ impl CommandFd {
     }
 
     #[inline(always)]
-    fn send(&self, verb: Verb, request: &mut Request, carrier: Carrier) -> Result<(), Errno> {
-        let result = match carrier {
-            Carrier::Ioctl => self.ioctl(request),
-            Carrier::Write => self.write(request),
+    fn send(&self, verb: Verb, request: &mut Request, way: Way) -> Result<(), Errno> {
+        let result = match way {
+            Way::Method | Way::InvokeWrite => self.ioctl(request),
+            Way::Write => self.write(request),
         };
         if tracing::enabled!(target: "uverbs::command", Level::TRACE) {
-            self.trace(verb, request, carrier, result);
+            self.trace(verb, request, way, result);
         }
         result
     }
 
     #[cold]
-    fn trace(&self, verb: Verb, request: &Request, carrier: Carrier, result: Result<(), Errno>) {
+    fn trace(&self, verb: Verb, request: &Request, way: Way, result: Result<(), Errno>) {
         tracing::trace!(
             target: "uverbs::command",
             fd = self.fd.as_raw_fd(),
-            via = ?carrier,
+            via = ?way,
             "{verb}: {request} -> {}",
             result.map_or_else(|errno| errno.to_string(), |()| "ok".into()),
         );
@@ -133,7 +152,7 @@ impl CommandFd {
     #[cold]
     fn no_route<C: Command>(&self, command: &C, refusal: Option<Errno>) -> Error {
         if self.routes.may_ioctl() && self.routes.lacks_native(C::VERB) {
-            return self.refused(command, refusal.unwrap_or(Errno::PROTONOSUPPORT));
+            return self.refused(command, refusal.unwrap_or(Errno::PROTONOSUPPORT), false);
         }
         Error::unsupported(
             C::VERB,
@@ -142,16 +161,23 @@ impl CommandFd {
         )
     }
 
+    /// The error for an answer that makes no sense. What the command created is destroyed.
     #[cold]
-    fn malformed<C: Command>(&self, command: &C, malformed: Malformed) -> Error {
+    fn malformed<C: Command>(&self, command: &C, answer: &Request, malformed: Malformed) -> Error {
+        if let (Some(undo), Some(handle)) = (C::UNDO, answer.created()) {
+            undo(self, handle);
+        }
         Error::malformed(C::VERB, command.subject(), malformed.to_string())
     }
 
     #[cold]
-    fn refused<C: Command>(&self, command: &C, errno: Errno) -> Error {
+    fn refused<C: Command>(&self, command: &C, errno: Errno, is_private: bool) -> Error {
         let missing = match errno {
             Errno::OPNOTSUPP | Errno::NOSYS => "the driver does not have this verb",
             // The kernel drops methods that the driver does not implement, so it cannot tell the two apart.
+            Errno::PROTONOSUPPORT if is_private => {
+                "the kernel or the driver does not have this method, or not the driver's own attributes of it"
+            }
             Errno::PROTONOSUPPORT => "the kernel or the driver does not have this method",
             Errno::NOTTY => "the kernel does not have this method",
             errno => return Error::os(C::VERB, command.subject(), errno),
@@ -197,7 +223,7 @@ pub(crate) struct Prepared(Box<Buffers>);
 
 #[derive(Debug)]
 struct Buffers {
-    carrier: Carrier,
+    way: Way,
     /// What write(2) is given; its answer goes to `response`.
     write: Box<[u8]>,
     response: WriteBuffer,
@@ -209,9 +235,9 @@ impl CommandFd {
     /// Prepares a write command for [`Self::repeat`].
     pub(crate) fn prepare(&self, request: Request) -> Prepared {
         let response = WriteBuffer::new(&request);
-        let carrier = self.routes.doorbell();
+        let way = self.routes.doorbell();
         let mut buffers = Box::new(Buffers {
-            carrier,
+            way,
             write: Box::default(),
             response,
             request,
@@ -226,7 +252,7 @@ impl CommandFd {
     /// Sends a prepared command.
     #[inline]
     pub(crate) fn repeat(&self, command: &mut Prepared) -> Result<(), Errno> {
-        if command.0.carrier == Carrier::Write {
+        if command.0.way == Way::Write {
             match rustix::io::write(&self.fd, &command.0.write) {
                 Ok(_) => return Ok(()),
                 Err(errno) => return self.repeat_after(command, errno),
@@ -242,7 +268,7 @@ impl CommandFd {
             Errno::INTR => self.repeat(command),
             Errno::ACCESS if self.routes.may_ioctl() => {
                 // Another process opened the file: the ioctl has no such rule.
-                command.0.carrier = Carrier::Ioctl;
+                command.0.way = Way::InvokeWrite;
                 self.repeat_by_ioctl(command)
             }
             errno => Err(errno),

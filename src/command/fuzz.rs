@@ -22,14 +22,16 @@ fn abuse<C: Command>(command: &C, source: &mut dyn FnMut() -> u64, keep: impl Fn
 where
     C::Reply: Debug,
 {
-    assert_eq!(request(command, Spelling::Native).is_some(), C::NATIVE);
-    for spelling in [Spelling::Native, Spelling::Write] {
-        let Some(mut answer) = request(command, spelling) else {
-            continue;
-        };
+    let spellings = [Spelling::Native, Spelling::Write].map(|spelling| spell(command, spelling));
+    assert!(
+        spellings.iter().any(Option::is_some),
+        "{command:?} has no spelling"
+    );
+    for (mut answer, decode) in spellings.into_iter().flatten() {
         answer.scramble(&mut *source);
         black_box(answer.to_string());
-        match command.decode(spelling, &answer) {
+        black_box(answer.created());
+        match decode(command, &answer) {
             Ok(reply) => {
                 black_box(format!("{reply:?}"));
                 keep(reply);
@@ -49,9 +51,9 @@ pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
     abuse(&QueryGidTable { room: 3 }, source, drop);
     abuse(&QueryGid { port: 1, index: 0 }, source, drop);
     abuse(&AllocPd::default(), source, drop);
-    abuse(&DeallocPd(PdHandle(1)), source, drop);
+    abuse(&Destroy(PdHandle(1)), source, drop);
     abuse(&reg_mr(), source, drop);
-    abuse(&DeregMr(MrHandle(1)), source, drop);
+    abuse(&Destroy(MrHandle(1)), source, drop);
     let mut cq = create_cq();
     abuse(&cq, source, drop);
     cq.flags = 1;
@@ -59,7 +61,7 @@ pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
     let cq = CqHandle(1);
     let solicited_only = false;
     abuse(&ReqNotifyCq { cq, solicited_only }, source, drop);
-    abuse(&DestroyCq(cq), source, drop);
+    abuse(&Destroy(cq), source, drop);
     let mut create = create_qp();
     abuse(&create, source, drop);
     create.flags = QpCreateFlags::SCATTER_FCS;
@@ -70,7 +72,7 @@ pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
     abuse(&modify, source, drop);
     let (qp, attr_mask) = (QP, u32::MAX);
     abuse(&QueryQp { qp, attr_mask }, source, drop);
-    abuse(&DestroyQp(qp), source, drop);
+    abuse(&Destroy(qp), source, drop);
     let (pd, attributes) = (PdHandle(1), AhAttr::default());
     let driver = DriverData::output::<u64>();
     let ah = CreateAh {
@@ -79,7 +81,7 @@ pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
         driver,
     };
     abuse(&ah, source, drop);
-    abuse(&DestroyAh(AhHandle(1)), source, drop);
+    abuse(&Destroy(AhHandle(1)), source, drop);
     abuse_later(source);
     abuse_what_rxe_lacks(source);
 }
@@ -89,11 +91,11 @@ fn abuse_later(source: &mut dyn FnMut() -> u64) {
     let (pd, mr, srq) = (PdHandle(1), MrHandle(1), SrqHandle(1));
     let kind = MwType::TYPE_2;
     abuse(&AllocMw { pd, kind }, source, drop);
-    abuse(&DeallocMw(MwHandle(1)), source, drop);
+    abuse(&Destroy(MwHandle(1)), source, drop);
     abuse(&QueryMr(mr), source, drop);
     abuse(&ReregMr(Default::default()), source, drop);
     abuse(&QuerySrq(srq), source, drop);
-    abuse(&DestroySrq(srq), source, drop);
+    abuse(&Destroy(srq), source, drop);
     let driver = || DriverData::output::<[u8; 24]>();
     let resize = ResizeCq {
         cq: CqHandle(1),
@@ -124,13 +126,13 @@ fn abuse_what_rxe_lacks(source: &mut dyn FnMut() -> u64) {
     };
     abuse(&open, source, drop);
     abuse(&create_xrc_target(), source, drop);
-    abuse(&CloseXrcd(xrcd), source, drop);
+    abuse(&Destroy(xrcd), source, drop);
     abuse(&create_wq(), source, drop);
-    abuse(&DestroyWq(WqHandle(1)), source, drop);
+    abuse(&Destroy(WqHandle(1)), source, drop);
     abuse(&create_table(), source, drop);
-    abuse(&DestroyRwqIndTable(RwqIndTblHandle(1)), source, drop);
+    abuse(&Destroy(RwqIndTblHandle(1)), source, drop);
     abuse(&create_flow(), source, drop);
-    abuse(&DestroyFlow(FlowHandle(1)), source, drop);
+    abuse(&Destroy(FlowHandle(1)), source, drop);
     abuse(&CreateCounters, source, drop);
     let read = ReadCounters {
         counters: CountersHandle(1),
@@ -138,7 +140,7 @@ fn abuse_what_rxe_lacks(source: &mut dyn FnMut() -> u64) {
         flags: ReadCountersFlags::empty(),
     };
     abuse(&read, source, drop);
-    abuse(&DestroyCounters(CountersHandle(1)), source, drop);
+    abuse(&Destroy(CountersHandle(1)), source, drop);
     let (length, log_align) = (64, 3);
     abuse(&AllocDm { length, log_align }, source, drop);
     let register = RegDmMr {
@@ -149,11 +151,11 @@ fn abuse_what_rxe_lacks(source: &mut dyn FnMut() -> u64) {
         access: 0,
     };
     abuse(&register, source, drop);
-    abuse(&FreeDm(DmHandle(1)), source, drop);
+    abuse(&Destroy(DmHandle(1)), source, drop);
     abuse(&create_rss_qp(), source, drop);
     abuse(&AllocDmah::default(), source, drop);
     let dmah = DmahHandle(1);
     let region = reg_mr();
     abuse(&RegMrDmah { region, dmah }, source, drop);
-    abuse(&FreeDmah(dmah), source, drop);
+    abuse(&Destroy(dmah), source, drop);
 }

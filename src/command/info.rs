@@ -4,7 +4,7 @@ use uverbs_uapi::{attr, method, object};
 
 use smallvec::SmallVec;
 
-use super::{Command, GetContextReply, Malformed, Request, Spelling};
+use super::{Command, Decode, GetContextReply, Malformed, Request};
 use crate::error::{Subject, Verb};
 
 /// Asks for the properties of a context that somebody else has made.
@@ -17,7 +17,6 @@ pub(crate) struct QueryContext {
 impl Command for QueryContext {
     /// As of a new context, without a descriptor.
     type Reply = GetContextReply;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryContext;
 
     fn subject(&self) -> Subject {
@@ -25,34 +24,27 @@ impl Command for QueryContext {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::DEVICE, method::device::QUERY_CONTEXT)
-                    .output(attr::query_context::NUM_COMP_VECTORS, size_of::<u32>())
-                    .output(attr::query_context::CORE_SUPPORT, size_of::<u64>());
-                if let Some((id, bytes)) = self.driver_answer {
-                    request.output(id, bytes);
-                }
-            }
-            Spelling::Write => {}
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .method(object::DEVICE, method::device::QUERY_CONTEXT)
+            .output(attr::query_context::NUM_COMP_VECTORS, size_of::<u32>())
+            .output(attr::query_context::CORE_SUPPORT, size_of::<u64>());
+        if let Some((id, bytes)) = self.driver_answer {
+            request.driver_output(id, bytes);
         }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        Ok(GetContextReply {
-            num_comp_vectors: answer.answer(attr::query_context::NUM_COMP_VECTORS)?,
-            core_support: answer
-                .answer(attr::query_context::CORE_SUPPORT)
-                .unwrap_or(0),
-            async_fd: None,
-            driver: self
-                .driver_answer
-                .and_then(|(id, _)| answer.answer_bytes(id).ok())
-                .map(SmallVec::from_slice)
-                .unwrap_or_default(),
+        Some(|command, answer| {
+            Ok(GetContextReply {
+                num_comp_vectors: answer.answer(attr::query_context::NUM_COMP_VECTORS)?,
+                core_support: answer
+                    .answer(attr::query_context::CORE_SUPPORT)
+                    .unwrap_or(0),
+                async_fd: None,
+                driver: command
+                    .driver_answer
+                    .and_then(|(id, _)| answer.answer_bytes(id).ok())
+                    .map(SmallVec::from_slice)
+                    .unwrap_or_default(),
+            })
         })
     }
 }
@@ -79,7 +71,6 @@ impl InfoHandles {
 
 impl Command for InfoHandles {
     type Reply = Vec<u32>;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::InfoHandles;
 
     fn subject(&self) -> Subject {
@@ -87,31 +78,24 @@ impl Command for InfoHandles {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         let room = self.room.clamp(1, Self::MAX) * size_of::<u32>();
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::DEVICE, method::device::INFO_HANDLES)
-                    .constant(attr::info_handles::OBJECT_ID, self.object.into())
-                    .output(attr::info_handles::TOTAL_HANDLES, size_of::<u32>())
-                    .output(attr::info_handles::HANDLES_LIST, room);
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let count: u32 = answer.answer(attr::info_handles::TOTAL_HANDLES)?;
-        let bytes = answer.answer_bytes(attr::info_handles::HANDLES_LIST)?;
-        let listed = (count as usize)
-            .checked_mul(size_of::<u32>())
-            .and_then(|length| bytes.get(..length))
-            .ok_or(Malformed::Contradicts(
-                "more handles than there was room for",
-            ))?;
-        let (handles, _) = listed.as_chunks();
-        Ok(handles.iter().copied().map(u32::from_ne_bytes).collect())
+        request
+            .method(object::DEVICE, method::device::INFO_HANDLES)
+            .constant(attr::info_handles::OBJECT_ID, self.object.into())
+            .output(attr::info_handles::TOTAL_HANDLES, size_of::<u32>())
+            .output(attr::info_handles::HANDLES_LIST, room);
+        Some(|_, answer| {
+            let count: u32 = answer.answer(attr::info_handles::TOTAL_HANDLES)?;
+            let bytes = answer.answer_bytes(attr::info_handles::HANDLES_LIST)?;
+            let listed = (count as usize)
+                .checked_mul(size_of::<u32>())
+                .and_then(|length| bytes.get(..length))
+                .ok_or(Malformed::Contradicts(
+                    "more handles than there was room for",
+                ))?;
+            let (handles, _) = listed.as_chunks();
+            Ok(handles.iter().copied().map(u32::from_ne_bytes).collect())
+        })
     }
 }

@@ -3,7 +3,7 @@
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::{cmd, write as abi};
 
-use super::{Command, Malformed, Request, Spelling};
+use super::{Command, Decode, Request, nothing};
 use crate::error::{Subject, Verb};
 use crate::gid::Gid;
 
@@ -18,7 +18,6 @@ pub(crate) struct AttachMcast {
 
 impl Command for AttachMcast {
     type Reply = ();
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::AttachMcast;
 
     fn subject(&self) -> Subject {
@@ -26,7 +25,7 @@ impl Command for AttachMcast {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let Self { qp, gid, mlid } = *self;
         let core = abi::AttachMcast {
             gid: gid.raw(),
@@ -34,17 +33,8 @@ impl Command for AttachMcast {
             mlid,
             reserved: 0,
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, ()>(cmd::ATTACH_MCAST, &core);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+        request.write_command::<_, ()>(cmd::ATTACH_MCAST, &core);
+        Some(nothing)
     }
 }
 
@@ -59,7 +49,6 @@ pub(crate) struct DetachMcast {
 
 impl Command for DetachMcast {
     type Reply = ();
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::DetachMcast;
 
     fn subject(&self) -> Subject {
@@ -67,7 +56,7 @@ impl Command for DetachMcast {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let Self { qp, gid, mlid } = *self;
         let core = abi::DetachMcast {
             gid: gid.raw(),
@@ -75,16 +64,7 @@ impl Command for DetachMcast {
             mlid,
             reserved: 0,
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, ()>(cmd::DETACH_MCAST, &core);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+        request.write_command::<_, ()>(cmd::DETACH_MCAST, &core);
+        Some(nothing)
     }
 }

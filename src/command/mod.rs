@@ -1,10 +1,9 @@
 //! Talking to the kernel: one typed command in, one typed reply out.
 //!
-//! A verb is a value of a type that implements [`Command`]. It can spell itself as a [`Request`]: as its
-//! *native* ioctl method, as a *write command*, or as both, best first. [`CommandFd::execute`] sends it the
-//! best way that the kernel has: the native method, else the write command inside the ioctl
-//! `INVOKE_WRITE`, else the write command by write(2). What a kernel lacks is found once for each open
-//! file and remembered.
+//! A verb is a value of a type that implements [`Command`]. It can be spelled as a [`Request`] in two ways:
+//! as its *native* ioctl method, and as a *write command*. [`CommandFd::execute`] sends it the best way that
+//! the kernel has: the native method, else the write command inside the ioctl `INVOKE_WRITE`, else the write
+//! command by write(2). What a kernel lacks is found once for each open file and remembered.
 //!
 //! Nothing here knows devices, rings or lifetimes; driver-private data travels as bytes.
 
@@ -48,59 +47,86 @@ mod write;
 mod xrcd;
 
 pub(crate) use ah::{CreateAh, CreateAhReply};
-pub(crate) use counters::{CreateCounters, DestroyCounters, ReadCounters};
+pub(crate) use counters::{CreateCounters, ReadCounters};
 pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ModifyCq, ReqNotifyCq, ResizeCq};
-pub(crate) use destroy::{DeallocPd, DeregMr, DestroyAh, DestroyCq, DestroyQp, DestroySrq};
+pub(crate) use destroy::{Destroy, Object};
 pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
-pub(crate) use dm::{AllocDm, FreeDm, RegDmMr};
-pub(crate) use dmah::{AllocDmah, FreeDmah, RegMrDmah};
+pub(crate) use dm::{AllocDm, RegDmMr};
+pub(crate) use dmah::{AllocDmah, RegMrDmah};
 pub(crate) use fd::{CommandFd, Prepared};
-pub(crate) use flow::{CreateFlow, DestroyFlow, Specs};
+pub(crate) use flow::{CreateFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
 pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
-pub(crate) use mw::{AllocMw, DeallocMw};
+pub(crate) use mw::AllocMw;
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
 pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq, SrqKind};
-pub(crate) use wq::{CreateRwqIndTable, CreateWq, DestroyRwqIndTable, DestroyWq, ModifyWq};
-pub(crate) use xrcd::{CloseXrcd, CreateXrcTarget, OpenQp, OpenXrcd};
+pub(crate) use wq::{CreateRwqIndTable, CreateWq, ModifyWq};
+pub(crate) use xrcd::{CreateXrcTarget, OpenQp, OpenXrcd};
 
 use std::fmt::Debug;
 
+use zerocopy::FromBytes;
+
 use crate::error::{Subject, Verb};
 
-/// How a command is spelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spelling {
-    /// The verb's own ioctl method.
-    Native,
-    /// The verb's write command, whether `INVOKE_WRITE` or write(2) carries it.
-    Write,
-}
-
 /// One verb with its arguments.
-pub(crate) trait Command: Debug {
+///
+/// A command has a native spelling, a write spelling, or both. Each is one method: it writes the request and
+/// says how the kernel's answer to it is read.
+pub(crate) trait Command: Debug + Sized {
     /// What the kernel answers.
     type Reply: Debug;
 
     /// The verb, for errors and traces.
     const VERB: Verb;
 
-    /// Whether the kernel's ABI has the verb as an ioctl method.
-    const NATIVE: bool;
+    /// How to destroy what the command has created, if the rest of the answer makes no sense. `None` for a
+    /// command that creates nothing which has a handle.
+    const UNDO: Option<Undo> = None;
 
     /// The object that the verb is called on or is to create.
     fn subject(&self) -> Subject;
 
-    /// Writes the command in one spelling into an empty request, which stays empty if the kernel's ABI has no such
-    /// spelling of it, as [`Self::NATIVE`] tells of one.
-    fn encode(&self, spelling: Spelling, request: &mut Request);
+    /// Writes the command as the verb's own ioctl method into an empty request. `None` leaves the request
+    /// empty: the kernel's ABI has no such method.
+    #[inline]
+    fn native(&self, _request: &mut Request) -> Option<Decode<Self>> {
+        None
+    }
 
-    /// Reads the kernel's answer out of the request that was sent.
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed>;
+    /// Writes the verb's write command, whether `INVOKE_WRITE` or write(2) carries it, into an empty request.
+    /// `None` leaves the request empty: the kernel's ABI has no such command.
+    #[inline]
+    fn write(&self, _request: &mut Request) -> Option<Decode<Self>> {
+        None
+    }
+}
+
+/// Reads the kernel's answer to a command out of the request that was sent.
+pub(crate) type Decode<C> = fn(&C, &Request) -> Result<<C as Command>::Reply, Malformed>;
+
+/// Destroys the object of this handle.
+pub(crate) type Undo = fn(&CommandFd, u32);
+
+/// The [`Undo`] of commands that create such an object.
+fn undo<H: Object>(fd: &CommandFd, handle: u32) {
+    fd.abandon(H::from(handle));
+}
+
+/// Reads an answer that says nothing, or nothing that anybody needs.
+#[inline]
+fn nothing<C>(_: &C, _: &Request) -> Result<(), Malformed> {
+    Ok(())
+}
+
+/// Reads the response of a write command as it is.
+#[inline]
+fn response<C, T: FromBytes>(_: &C, answer: &Request) -> Result<T, Malformed> {
+    answer.response()
 }

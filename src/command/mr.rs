@@ -8,7 +8,7 @@ use uverbs_uapi::handle::{MrHandle, PdHandle};
 use uverbs_uapi::types::Sge;
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
-use super::{Command, Malformed, Request, Spelling};
+use super::{Command, Decode, Malformed, Request, Undo, nothing, response, undo};
 use crate::error::{Subject, Verb};
 
 /// Registers a range of the process's memory.
@@ -33,10 +33,24 @@ pub(crate) struct RegMrReply {
     pub(crate) rkey: u32,
 }
 
+impl RegMrReply {
+    /// As a method answers it, in the attributes for handle, lkey and rkey.
+    pub(super) fn by_method(
+        answer: &Request,
+        [handle, lkey, rkey]: [u16; 3],
+    ) -> Result<Self, Malformed> {
+        Ok(Self {
+            handle: MrHandle(answer.new_handle(handle)?),
+            lkey: answer.answer(lkey)?,
+            rkey: answer.answer(rkey)?,
+        })
+    }
+}
+
 impl Command for RegMr {
     type Reply = RegMrReply;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::RegMr;
+    const UNDO: Option<Undo> = Some(undo::<MrHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named(
@@ -48,40 +62,33 @@ impl Command for RegMr {
         )
     }
 
+    // Linux 7.2 has a method for it, MR.REG. But it leaves the I/O virtual address and the length of
+    // the kernel's own region unset, which rxe checks accesses against: such a region can be made
+    // and not be used (tests/verbs/native_mr.rs would notice a change). The write command sets them,
+    // and every kernel has it.
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            // Linux 7.2 has a method for it, MR.REG. But it leaves the I/O virtual address and the length of
-            // the kernel's own region unset, which rxe checks accesses against: such a region can be made
-            // and not be used (tests/verbs/native_mr.rs would notice a change). The write command sets them,
-            // and every kernel has it.
-            Spelling::Native => {}
-            Spelling::Write => {
-                let core = abi::RegMr {
-                    start: self.address,
-                    length: self.length,
-                    hca_va: self.iova,
-                    pd_handle: self.pd.0,
-                    access_flags: self.access,
-                    ..Default::default()
-                };
-                request.write_command::<_, abi::RegMrResp>(cmd::REG_MR, &core);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let abi::RegMrResp {
-            mr_handle,
-            lkey,
-            rkey,
-            ..
-        } = answer.response()?;
-        Ok(RegMrReply {
-            handle: MrHandle(mr_handle),
-            lkey,
-            rkey,
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        let core = abi::RegMr {
+            start: self.address,
+            length: self.length,
+            hca_va: self.iova,
+            pd_handle: self.pd.0,
+            access_flags: self.access,
+            ..Default::default()
+        };
+        request.write_command::<_, abi::RegMrResp>(cmd::REG_MR, &core);
+        Some(|_, answer| {
+            let abi::RegMrResp {
+                mr_handle,
+                lkey,
+                rkey,
+                ..
+            } = answer.response()?;
+            Ok(RegMrReply {
+                handle: MrHandle(mr_handle),
+                lkey,
+                rkey,
+            })
         })
     }
 }
@@ -103,8 +110,8 @@ pub(crate) struct RegDmabufMr {
 
 impl Command for RegDmabufMr {
     type Reply = RegMrReply;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::RegDmabufMr;
+    const UNDO: Option<Undo> = Some(undo::<MrHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named(
@@ -117,35 +124,21 @@ impl Command for RegDmabufMr {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::reg_dmabuf_mr as id;
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::MR, method::mr::REG_DMABUF)
-                    .new_object(id::HANDLE)
-                    .handle(id::PD_HANDLE, self.pd.0)
-                    .u64(id::OFFSET, self.offset)
-                    .u64(id::LENGTH, self.length)
-                    .u64(id::IOVA, self.iova)
-                    // The kernel reads this one as a number and not as a file descriptor.
-                    .u32(id::FD, self.fd as u32)
-                    .u32(id::ACCESS_FLAGS, self.access)
-                    .output(id::RESP_LKEY, size_of::<u32>())
-                    .output(id::RESP_RKEY, size_of::<u32>());
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        use attr::reg_dmabuf_mr as id;
-        Ok(RegMrReply {
-            handle: MrHandle(answer.new_handle(id::HANDLE)?),
-            lkey: answer.answer(id::RESP_LKEY)?,
-            rkey: answer.answer(id::RESP_RKEY)?,
-        })
+        request
+            .method(object::MR, method::mr::REG_DMABUF)
+            .new_object(id::HANDLE)
+            .handle(id::PD_HANDLE, self.pd.0)
+            .u64(id::OFFSET, self.offset)
+            .u64(id::LENGTH, self.length)
+            .u64(id::IOVA, self.iova)
+            // The kernel reads this one as a number and not as a file descriptor.
+            .u32(id::FD, self.fd as u32)
+            .u32(id::ACCESS_FLAGS, self.access)
+            .output(id::RESP_LKEY, size_of::<u32>())
+            .output(id::RESP_RKEY, size_of::<u32>());
+        Some(|_, answer| RegMrReply::by_method(answer, [id::HANDLE, id::RESP_LKEY, id::RESP_RKEY]))
     }
 }
 
@@ -156,7 +149,6 @@ pub(crate) struct ReregMr(pub(crate) abi::ReregMr);
 impl Command for ReregMr {
     /// The keys from then on.
     type Reply = abi::ReregMrResp;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::ReregMr;
 
     fn subject(&self) -> Subject {
@@ -164,18 +156,9 @@ impl Command for ReregMr {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, abi::ReregMrResp>(cmd::REREG_MR, &self.0);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        answer.response()
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request.write_command::<_, abi::ReregMrResp>(cmd::REREG_MR, &self.0);
+        Some(response)
     }
 }
 
@@ -196,7 +179,6 @@ pub(crate) struct QueryMrReply {
 
 impl Command for QueryMr {
     type Reply = QueryMrReply;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::QueryMr;
 
     fn subject(&self) -> Subject {
@@ -204,30 +186,22 @@ impl Command for QueryMr {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::query_mr as id;
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::MR, method::mr::QUERY)
-                    .handle(id::HANDLE, self.0.0)
-                    .output(id::RESP_LKEY, size_of::<u32>())
-                    .output(id::RESP_RKEY, size_of::<u32>())
-                    .output(id::RESP_LENGTH, size_of::<u64>())
-                    .output(id::RESP_IOVA, size_of::<u64>());
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        use attr::query_mr as id;
-        Ok(QueryMrReply {
-            lkey: answer.answer(id::RESP_LKEY)?,
-            rkey: answer.answer(id::RESP_RKEY)?,
-            length: answer.answer(id::RESP_LENGTH)?,
-            iova: answer.answer(id::RESP_IOVA).ok(),
+        request
+            .method(object::MR, method::mr::QUERY)
+            .handle(id::HANDLE, self.0.0)
+            .output(id::RESP_LKEY, size_of::<u32>())
+            .output(id::RESP_RKEY, size_of::<u32>())
+            .output(id::RESP_LENGTH, size_of::<u64>())
+            .output(id::RESP_IOVA, size_of::<u64>());
+        Some(|_, answer| {
+            Ok(QueryMrReply {
+                lkey: answer.answer(id::RESP_LKEY)?,
+                rkey: answer.answer(id::RESP_RKEY)?,
+                length: answer.answer(id::RESP_LENGTH)?,
+                iova: answer.answer(id::RESP_IOVA).ok(),
+            })
         })
     }
 }
@@ -248,7 +222,6 @@ impl AdviseMr {
 
 impl Command for AdviseMr {
     type Reply = ();
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::AdviseMr;
 
     fn subject(&self) -> Subject {
@@ -256,23 +229,14 @@ impl Command for AdviseMr {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::advise_mr as id;
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::MR, method::mr::ADVISE)
-                    .handle(id::PD_HANDLE, self.pd.0)
-                    .constant(id::ADVICE, self.advice.0.into())
-                    .u32(id::FLAGS, self.flags.bits())
-                    .array(id::SGE_LIST, &self.parts);
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+        request
+            .method(object::MR, method::mr::ADVISE)
+            .handle(id::PD_HANDLE, self.pd.0)
+            .constant(id::ADVICE, self.advice.0.into())
+            .u32(id::FLAGS, self.flags.bits())
+            .array(id::SGE_LIST, &self.parts);
+        Some(nothing)
     }
 }

@@ -4,7 +4,7 @@ use uverbs_uapi::handle::PdHandle;
 use uverbs_uapi::{cmd, write as abi};
 
 use super::request::DriverReply;
-use super::{Command, DriverData, Malformed, Request, Spelling};
+use super::{Command, Decode, DriverData, Request, Undo, undo};
 use crate::error::{Subject, Verb};
 
 /// Allocates a protection domain.
@@ -15,31 +15,24 @@ pub(crate) struct AllocPd {
 
 impl Command for AllocPd {
     type Reply = (PdHandle, DriverReply);
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::AllocPd;
+    const UNDO: Option<Undo> = Some(undo::<PdHandle>);
 
     fn subject(&self) -> Subject {
         Subject::the("PD")
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request
-                    .write_command::<_, abi::AllocPdResp>(cmd::ALLOC_PD, &abi::AllocPd::default())
-                    .driver(&self.driver);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let response: abi::AllocPdResp = answer.response()?;
-        Ok((
-            PdHandle(response.pd_handle),
-            answer.driver_reply(&self.driver),
-        ))
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .write_command::<_, abi::AllocPdResp>(cmd::ALLOC_PD, &abi::AllocPd::default())
+            .driver(&self.driver);
+        Some(|command, answer| {
+            let response: abi::AllocPdResp = answer.response()?;
+            Ok((
+                PdHandle(response.pd_handle),
+                answer.driver_reply(&command.driver),
+            ))
+        })
     }
 }

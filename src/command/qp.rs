@@ -1,5 +1,6 @@
 //! Queue pairs, and the doorbell of drivers whose doorbell is a system call.
 
+use std::mem::offset_of;
 use std::os::fd::RawFd;
 
 use uverbs_uapi::enums::QpType;
@@ -7,9 +8,10 @@ use uverbs_uapi::flags::{CreateQpMask, QpCreateFlags};
 use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, RwqIndTblHandle, SrqHandle};
 use uverbs_uapi::types::QpCap;
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
+use zerocopy::IntoBytes;
 
 use super::request::DriverReply;
-use super::{Command, DriverData, Malformed, Request, Spelling};
+use super::{Command, Decode, DriverData, Malformed, Request, Undo, response, undo};
 use crate::error::{Subject, Verb};
 
 /// Creates a queue pair.
@@ -41,58 +43,9 @@ pub(crate) struct CreateQpReply {
 }
 
 impl CreateQp {
-    #[inline]
-    fn native(&self, request: &mut Request) {
-        request
-            .method(object::QP, method::qp::CREATE)
-            .new_object(attr::create_qp::HANDLE)
-            .handle(attr::create_qp::PD_HANDLE, self.pd.0)
-            .handle(attr::create_qp::SEND_CQ_HANDLE, self.send_cq.0)
-            .handle(attr::create_qp::RECV_CQ_HANDLE, self.recv_cq.0)
-            .u64(attr::create_qp::USER_HANDLE, self.user_handle)
-            .input(attr::create_qp::CAP, &self.cap)
-            .constant(attr::create_qp::TYPE, self.qp_type.0.into())
-            .output(attr::create_qp::RESP_CAP, size_of::<QpCap>())
-            .output(attr::create_qp::RESP_QP_NUM, size_of::<u32>());
-        if let Some(srq) = self.srq {
-            request.handle(attr::create_qp::SRQ_HANDLE, srq.0);
-        }
-        let mut flags = self.flags;
-        flags.set(QpCreateFlags::SQ_SIG_ALL, self.sq_sig_all);
-        if !flags.is_empty() {
-            request.u32(attr::create_qp::FLAGS, flags.bits());
-        }
-        if let Some(fd) = self.event_fd {
-            request.fd(attr::create_qp::EVENT_FD, fd);
-        }
-    }
-
-    #[inline]
-    fn legacy(&self, request: &mut Request) {
-        if !self.flags.is_empty() {
-            return self.extended(request);
-        }
-        let core = abi::CreateQp {
-            user_handle: self.user_handle,
-            pd_handle: self.pd.0,
-            send_cq_handle: self.send_cq.0,
-            recv_cq_handle: self.recv_cq.0,
-            srq_handle: self.srq.map_or(0, |srq| srq.0),
-            max_send_wr: self.cap.max_send_wr,
-            max_recv_wr: self.cap.max_recv_wr,
-            max_send_sge: self.cap.max_send_sge,
-            max_recv_sge: self.cap.max_recv_sge,
-            max_inline_data: self.cap.max_inline_data,
-            sq_sig_all: self.sq_sig_all.into(),
-            qp_type: self.qp_type.0 as u8,
-            is_srq: self.srq.is_some().into(),
-            ..Default::default()
-        };
-        request.write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core);
-    }
-
-    fn extended(&self, request: &mut Request) {
-        let core = abi::ExCreateQp {
+    /// The core of the extended write command.
+    fn core(&self) -> abi::ExCreateQp {
+        abi::ExCreateQp {
             user_handle: self.user_handle,
             pd_handle: self.pd.0,
             send_cq_handle: self.send_cq.0,
@@ -108,55 +61,122 @@ impl CreateQp {
             is_srq: self.srq.is_some().into(),
             create_flags: self.flags.bits(),
             ..Default::default()
-        };
-        request.write_command::<_, abi::ExCreateQpResp>(cmd::EX_CREATE_QP, &core);
+        }
     }
+}
+
+/// The core of the ordinary write command: a pointer, and the fields of the extended one up to its mask.
+fn ordinary(core: &abi::ExCreateQp) -> abi::CreateQp {
+    const SAME: usize = offset_of!(abi::ExCreateQp, comp_mask);
+    const START: usize = offset_of!(abi::CreateQp, user_handle);
+    const { assert!(START + SAME == size_of::<abi::CreateQp>()) };
+    let mut ordinary = abi::CreateQp::default();
+    ordinary.as_mut_bytes()[START..].copy_from_slice(&core.as_bytes()[..SAME]);
+    ordinary
+}
+
+/// Adds the attributes that every queue pair has beside those that it stands on.
+#[inline]
+pub(super) fn common<'r>(
+    request: &'r mut Request,
+    user_handle: u64,
+    cap: &QpCap,
+    qp_type: QpType,
+) -> &'r mut Request {
+    use attr::create_qp as id;
+    request
+        .u64(id::USER_HANDLE, user_handle)
+        .input(id::CAP, cap)
+        .constant(id::TYPE, qp_type.0.into())
+        .output(id::RESP_CAP, size_of::<QpCap>())
+        .output(id::RESP_QP_NUM, size_of::<u32>())
+}
+
+/// The queue pair and its number, as the method answers them.
+#[inline]
+pub(super) fn by_method(answer: &Request) -> Result<(QpHandle, u32), Malformed> {
+    let handle = answer.new_handle(attr::create_qp::HANDLE)?;
+    Ok((
+        QpHandle(handle),
+        answer.answer(attr::create_qp::RESP_QP_NUM)?,
+    ))
+}
+
+/// The queue pair and its number, as the write commands answer them: the extended response starts with the
+/// plain one.
+#[inline]
+pub(super) fn by_write(answer: &Request) -> Result<(QpHandle, u32), Malformed> {
+    let response: abi::CreateQpResp = answer.response()?;
+    Ok((QpHandle(response.qp_handle), response.qpn))
 }
 
 impl Command for CreateQp {
     type Reply = CreateQpReply;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateQp;
+    const UNDO: Option<Undo> = Some(undo::<QpHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named("QP", format_args!("in PD {}", self.pd.0))
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => self.native(request),
-            Spelling::Write => self.legacy(request),
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        use attr::create_qp as id;
+        request
+            .method(object::QP, method::qp::CREATE)
+            .new_object(id::HANDLE)
+            .handle(id::PD_HANDLE, self.pd.0)
+            .handle(id::SEND_CQ_HANDLE, self.send_cq.0)
+            .handle(id::RECV_CQ_HANDLE, self.recv_cq.0);
+        common(request, self.user_handle, &self.cap, self.qp_type);
+        if let Some(srq) = self.srq {
+            request.handle(id::SRQ_HANDLE, srq.0);
         }
-        request.driver(&self.driver);
+        let mut flags = self.flags;
+        flags.set(QpCreateFlags::SQ_SIG_ALL, self.sq_sig_all);
+        if !flags.is_empty() {
+            request.u32(id::FLAGS, flags.bits());
+        }
+        request
+            .fd_if_any(id::EVENT_FD, self.event_fd)
+            .driver(&self.driver);
+        Some(|command, answer| {
+            let (handle, qpn) = by_method(answer)?;
+            Ok(CreateQpReply {
+                handle,
+                qpn,
+                cap: answer.answer(id::RESP_CAP)?,
+                driver: answer.driver_reply(&command.driver),
+            })
+        })
     }
 
     #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let (handle, qpn, cap) = match spelling {
-            Spelling::Native => (
-                answer.new_handle(attr::create_qp::HANDLE)?,
-                answer.answer(attr::create_qp::RESP_QP_NUM)?,
-                answer.answer(attr::create_qp::RESP_CAP)?,
-            ),
-            Spelling::Write => {
-                // The extended response starts with the plain one.
-                let response: abi::CreateQpResp = answer.response()?;
-                let cap = QpCap {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        let core = self.core();
+        match self.flags.is_empty() {
+            true => {
+                let core = ordinary(&core);
+                request.write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)
+            }
+            false => request.write_command::<_, abi::ExCreateQpResp>(cmd::EX_CREATE_QP, &core),
+        }
+        .driver(&self.driver);
+        Some(|command, answer| {
+            let response: abi::CreateQpResp = answer.response()?;
+            let (handle, qpn) = by_write(answer)?;
+            Ok(CreateQpReply {
+                handle,
+                qpn,
+                cap: QpCap {
                     max_send_wr: response.max_send_wr,
                     max_recv_wr: response.max_recv_wr,
                     max_send_sge: response.max_send_sge,
                     max_recv_sge: response.max_recv_sge,
                     max_inline_data: response.max_inline_data,
-                };
-                (response.qp_handle, response.qpn, cap)
-            }
-        };
-        Ok(CreateQpReply {
-            handle: QpHandle(handle),
-            qpn,
-            cap,
-            driver: answer.driver_reply(&self.driver),
+                },
+                driver: answer.driver_reply(&command.driver),
+            })
         })
     }
 }
@@ -177,8 +197,8 @@ pub(crate) struct CreateRssQp {
 impl Command for CreateRssQp {
     /// The queue pair, and its number.
     type Reply = (QpHandle, u32);
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateQp;
+    const UNDO: Option<Undo> = Some(undo::<QpHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named(
@@ -190,52 +210,33 @@ impl Command for CreateRssQp {
         )
     }
 
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::create_qp as id;
-        let qp_type = QpType::RAW_PACKET.0;
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::QP, method::qp::CREATE)
-                    .new_object(id::HANDLE)
-                    .handle(id::PD_HANDLE, self.pd.0)
-                    .handle(id::IND_TABLE_HANDLE, self.table.0)
-                    .u64(id::USER_HANDLE, self.user_handle)
-                    .input(id::CAP, &QpCap::default())
-                    .constant(id::TYPE, qp_type.into())
-                    .output(id::RESP_CAP, size_of::<QpCap>())
-                    .output(id::RESP_QP_NUM, size_of::<u32>());
-                if let Some(fd) = self.event_fd {
-                    request.fd(id::EVENT_FD, fd);
-                }
-            }
-            Spelling::Write => {
-                let core = abi::ExCreateQp {
-                    user_handle: self.user_handle,
-                    pd_handle: self.pd.0,
-                    qp_type: qp_type as u8,
-                    comp_mask: CreateQpMask::IND_TABLE.bits(),
-                    rwq_ind_tbl_handle: self.table.0,
-                    ..Default::default()
-                };
-                request.write_command::<_, abi::ExCreateQpResp>(cmd::EX_CREATE_QP, &core);
-            }
-        }
-        request.driver(&self.driver);
+        request
+            .method(object::QP, method::qp::CREATE)
+            .new_object(id::HANDLE)
+            .handle(id::PD_HANDLE, self.pd.0)
+            .handle(id::IND_TABLE_HANDLE, self.table.0);
+        let cap = QpCap::default();
+        common(request, self.user_handle, &cap, QpType::RAW_PACKET)
+            .fd_if_any(id::EVENT_FD, self.event_fd)
+            .driver(&self.driver);
+        Some(|_, answer| by_method(answer))
     }
 
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        let (handle, qpn) = match spelling {
-            Spelling::Native => (
-                answer.new_handle(attr::create_qp::HANDLE)?,
-                answer.answer(attr::create_qp::RESP_QP_NUM)?,
-            ),
-            Spelling::Write => {
-                let response: abi::ExCreateQpResp = answer.response()?;
-                (response.base.qp_handle, response.base.qpn)
-            }
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        let core = abi::ExCreateQp {
+            user_handle: self.user_handle,
+            pd_handle: self.pd.0,
+            qp_type: QpType::RAW_PACKET.0 as u8,
+            comp_mask: CreateQpMask::IND_TABLE.bits(),
+            rwq_ind_tbl_handle: self.table.0,
+            ..Default::default()
         };
-        Ok((QpHandle(handle), qpn))
+        request
+            .write_command::<_, abi::ExCreateQpResp>(cmd::EX_CREATE_QP, &core)
+            .driver(&self.driver);
+        Some(|_, answer| by_write(answer))
     }
 }
 
@@ -250,7 +251,6 @@ pub(crate) struct ModifyQp {
 
 impl Command for ModifyQp {
     type Reply = DriverReply;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifyQp;
 
     fn subject(&self) -> Subject {
@@ -258,10 +258,7 @@ impl Command for ModifyQp {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        if spelling == Spelling::Native {
-            return;
-        }
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         // Only the extended command has a place for what a driver answers.
         if self.rate_limit.is_none() && self.driver == DriverData::default() {
             request.write_command::<_, ()>(cmd::MODIFY_QP, &self.base);
@@ -274,11 +271,7 @@ impl Command for ModifyQp {
             request.write_command::<_, abi::ExModifyQpResp>(cmd::EX_MODIFY_QP, &core);
         }
         request.driver(&self.driver);
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<DriverReply, Malformed> {
-        Ok(answer.driver_reply(&self.driver))
+        Some(|command, answer| Ok(answer.driver_reply(&command.driver)))
     }
 }
 
@@ -292,7 +285,6 @@ pub(crate) struct QueryQp {
 
 impl Command for QueryQp {
     type Reply = abi::QueryQpResp;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::QueryQp;
 
     fn subject(&self) -> Subject {
@@ -300,22 +292,13 @@ impl Command for QueryQp {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::QueryQp {
             qp_handle: self.qp.0,
             attr_mask: self.attr_mask,
             ..Default::default()
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, abi::QueryQpResp>(cmd::QUERY_QP, &core);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        answer.response()
+        request.write_command::<_, abi::QueryQpResp>(cmd::QUERY_QP, &core);
+        Some(response)
     }
 }

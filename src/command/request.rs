@@ -1,10 +1,11 @@
 //! A request as a value: an ioctl method, its attributes and the bytes that they point to.
 //!
 //! Pointers are kept as offsets into the request's own bytes until the moment of the system call, so a
-//! request can be moved, compared, printed and replayed. The kernel's answer is written into the same
-//! value. It is built on the stack, in the form in which the kernel reads it, so that a command costs little
-//! beside the system call: no allocation, and nothing is copied twice. A write command has this shape too: it is the method `INVOKE_WRITE` with its core and driver
-//! parts as attributes ([`super::write`] turns that into a buffer for write(2)).
+//! request can be moved, compared, printed and replayed. The kernel's answer is written into the same value.
+//! It is built on the stack, in the form in which the kernel reads it, so that a command costs little beside
+//! the system call: no allocation, and nothing is copied twice. A write command has this shape too: it is the
+//! method `INVOKE_WRITE` with its core and driver parts as attributes ([`super::write`] turns that into a
+//! buffer for write(2)).
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -12,7 +13,7 @@ use std::os::fd::RawFd;
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 use uverbs_uapi::ioctl::{AttrFlags, IoctlAttr, IoctlHdr, UHW_IN, UHW_OUT};
-use uverbs_uapi::{attr, method, names, object};
+use uverbs_uapi::{attr, cmd, method, names, object};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::bytes::Bytes;
@@ -60,7 +61,7 @@ pub(crate) struct DriverData {
     input: SmallVec<[u8; 64]>,
     output_len: usize,
     /// An attribute of the driver's own, with a value of 32 bits.
-    extra: Option<(u16, u32)>,
+    attribute: Option<(u16, u32)>,
 }
 
 impl DriverData {
@@ -88,10 +89,10 @@ impl DriverData {
         }
     }
 
-    /// Adds an attribute of the driver's own, which only the native spelling has.
+    /// Adds an attribute of the driver's own. The command then goes by its native method or not at all.
     pub(crate) fn with(self, id: u16, value: u32) -> Self {
         Self {
-            extra: Some((id, value)),
+            attribute: Some((id, value)),
             ..self
         }
     }
@@ -151,6 +152,8 @@ pub(crate) struct Request {
     kinds: ArrayVec<Kind, ATTRIBUTES>,
     /// Those of them that hold addresses: a bit by their number.
     addresses: u32,
+    /// Attributes of the driver's own are among them.
+    has_driver_attributes: bool,
     /// Inputs and outputs. They are not aligned, since both sides copy them.
     bytes: Bytes,
 }
@@ -163,20 +166,27 @@ impl Request {
             frame: ArrayVec::new_const(),
             kinds: ArrayVec::new_const(),
             addresses: 0,
+            has_driver_attributes: false,
             bytes: Bytes::new(),
         }
     }
 
     /// True until it has been started.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(super) fn is_empty(&self) -> bool {
         self.frame.is_empty()
+    }
+
+    /// Whether it has attributes of the driver's own, which only a native method can have.
+    #[inline]
+    pub(crate) fn has_driver_attributes(&self) -> bool {
+        self.has_driver_attributes
     }
 
     /// Starts a request for one of the kernel's ioctl methods.
     #[inline]
     pub(crate) fn method(&mut self, object: u16, method: u16) -> &mut Self {
-        debug_assert!(self.is_empty(), "a request has one method");
+        debug_assert!(self.frame.is_empty(), "a request has one method");
         let head = Head {
             unused: 0,
             header: IoctlHdr {
@@ -224,6 +234,15 @@ impl Request {
         self.push(Kind::Fd, id, 0, fd as i64 as u64)
     }
 
+    /// Adds an open file descriptor if there is one.
+    #[inline]
+    pub(crate) fn fd_if_any(&mut self, id: u16, fd: Option<RawFd>) -> &mut Self {
+        match fd {
+            Some(fd) => self.fd(id, fd),
+            None => self,
+        }
+    }
+
     /// Adds the place where the kernel puts a new object's handle or file descriptor.
     #[inline]
     pub(crate) fn new_object(&mut self, id: u16) -> &mut Self {
@@ -248,7 +267,7 @@ impl Request {
     /// Adds an input of 32 bits or a set of flags.
     #[inline]
     pub(crate) fn u32(&mut self, id: u16, value: u32) -> &mut Self {
-        self.push(Kind::Number, id, 4, u64::from(value))
+        self.push(Kind::Number, id, 4, first_bytes(&value.to_ne_bytes()))
     }
 
     /// Adds an input of 64 bits.
@@ -285,10 +304,17 @@ impl Request {
         if data.output_len > 0 {
             self.output(UHW_OUT, data.output_len);
         }
-        if let Some((id, value)) = data.extra {
+        if let Some((id, value)) = data.attribute {
+            self.has_driver_attributes = true;
             self.u32(id, value);
         }
         self
+    }
+
+    /// Adds room for an output of the driver's own, of `len` bytes.
+    pub(crate) fn driver_output(&mut self, id: u16, len: usize) -> &mut Self {
+        self.has_driver_attributes = true;
+        self.output(id, len)
     }
 
     #[inline]
@@ -300,9 +326,7 @@ impl Request {
             "inputs are structs of the ABI"
         );
         if bytes.len() <= INLINE {
-            let mut data = [0; INLINE];
-            data[..bytes.len()].copy_from_slice(bytes);
-            return self.push(Kind::Small, id, len, u64::from_ne_bytes(data));
+            return self.push(Kind::Small, id, len, first_bytes(bytes));
         }
         let at = self.bytes.copy(bytes);
         self.push(Kind::Input { at: at as u32 }, id, len, 0)
@@ -368,8 +392,31 @@ impl Request {
     }
 }
 
+/// At most eight bytes as the kernel looks for them in an attribute: from its first byte on, whatever the
+/// order of bytes in a number (`uverbs_copy_from` in `include/rdma/uverbs_ioctl.h`).
+#[inline]
+fn first_bytes(bytes: &[u8]) -> u64 {
+    let mut data = [0; INLINE];
+    data[..bytes.len()].copy_from_slice(bytes);
+    u64::from_ne_bytes(data)
+}
+
 /// The kernel's answers.
 impl Request {
+    /// The handle of the object that was created, whatever else there is to the answer. A write command
+    /// answers it in the first word of its response, unless it is an extended one.
+    pub(super) fn created(&self) -> Option<u32> {
+        match self.write_number() {
+            Some(command) if command & cmd::FLAG_EXTENDED == 0 => self.response().ok(),
+            Some(_) => None,
+            None => {
+                let mut attributes = self.attributes();
+                let (handle, _) = attributes.find(|(_, kind)| *kind == Kind::New)?;
+                self.new_handle(handle.attr_id).ok()
+            }
+        }
+    }
+
     /// The handle of the object that the command created.
     #[inline]
     pub(crate) fn new_handle(&self, id: u16) -> Result<u32, Malformed> {
@@ -650,6 +697,10 @@ impl Request {
             Kind::Fd => write!(f, "fd {}", data as i64),
             Kind::New if data == u64::MAX => f.write_str("new"),
             Kind::New => write!(f, "new #{data}"),
+            Kind::Number if usize::from(len) == size_of::<u32>() => {
+                let (value, _) = u32::read_from_prefix(data.as_bytes()).unwrap_or_default();
+                write!(f, "{value:#x}")
+            }
             Kind::Number => write!(f, "{data:#x}"),
             Kind::Small => fmt_hex(&data.as_bytes()[..usize::from(len)], f),
             Kind::Output { .. } if !is_written(attribute) => write!(f, "[{len} bytes]"),

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::Spelling;
 use crate::error::{Errno, Verb};
 
 /// The ways that commands may take to the kernel.
@@ -18,10 +17,14 @@ pub enum Route {
     Write,
 }
 
-/// The two carriers of a request.
+/// One way to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    Ioctl,
+pub(crate) enum Way {
+    /// The verb's own ioctl method.
+    Method,
+    /// Its write command in the ioctl `INVOKE_WRITE`.
+    InvokeWrite,
+    /// Its write command by write(2).
     Write,
 }
 
@@ -46,40 +49,46 @@ impl Routes {
         }
     }
 
-    /// How to send `verb` next; `native` if it has a native method. It may turn out to have no write command.
-    pub(crate) fn choose(&self, verb: Verb, native: bool) -> Option<(Spelling, Carrier)> {
-        let ioctl = self.allowed != Route::Write;
-        if native && ioctl && !self.lacks_native(verb) {
-            return Some((Spelling::Native, Carrier::Ioctl));
+    /// Whether to try the native method of `verb`.
+    #[inline]
+    pub(crate) fn takes_method(&self, verb: Verb) -> bool {
+        self.may_ioctl() && !self.lacks_native(verb)
+    }
+
+    /// How to send a write command.
+    #[inline]
+    pub(crate) fn for_write(&self) -> Option<Way> {
+        if self.may_ioctl() && !self.no_invoke_write.load(Ordering::Relaxed) {
+            return Some(Way::InvokeWrite);
         }
-        if ioctl && !self.no_invoke_write.load(Ordering::Relaxed) {
-            return Some((Spelling::Write, Carrier::Ioctl));
-        }
-        (self.allowed != Route::Ioctl).then_some((Spelling::Write, Carrier::Write))
+        (self.allowed != Route::Ioctl).then_some(Way::Write)
     }
 
     /// Learns from a failure that the kernel lacks a way; true if another try makes sense.
     ///
-    /// `invokes_write` asks the kernel whether it has `INVOKE_WRITE`, where the failure leaves that open.
+    /// `is_private`: the request had attributes of the driver's own. `invokes_write` asks the kernel whether
+    /// it has `INVOKE_WRITE`, where the failure leaves that open.
     pub(crate) fn learn(
         &self,
         verb: Verb,
-        spelling: Spelling,
-        carrier: Carrier,
+        way: Way,
         errno: Errno,
+        is_private: bool,
         invokes_write: impl FnOnce() -> bool,
     ) -> bool {
-        match (carrier, spelling, errno) {
-            (Carrier::Ioctl, Spelling::Native, Errno::NOTTY) => {
+        match (way, errno) {
+            (Way::Method, Errno::NOTTY) => {
                 self.without_native(verb);
                 self.without_invoke_write();
                 true
             }
-            (Carrier::Ioctl, Spelling::Native, Errno::PROTONOSUPPORT) => {
+            // The kernel says the same of a method that it lacks and of an attribute that it does not know.
+            (Way::Method, Errno::PROTONOSUPPORT) if is_private => false,
+            (Way::Method, Errno::PROTONOSUPPORT) => {
                 self.without_native(verb);
                 true
             }
-            (Carrier::Ioctl, Spelling::Write, Errno::NOTTY | Errno::PROTONOSUPPORT) => {
+            (Way::InvokeWrite, Errno::NOTTY | Errno::PROTONOSUPPORT) => {
                 // EPROTONOSUPPORT may be the command's own answer: the probe tells.
                 let lacks = errno == Errno::NOTTY || !invokes_write();
                 if lacks {
@@ -103,11 +112,10 @@ impl Routes {
     }
 
     /// How to ring a doorbell that is a write command: write(2) costs the kernel less than the ioctl.
-    pub(crate) fn doorbell(&self) -> Carrier {
-        if self.allowed == Route::Ioctl {
-            Carrier::Ioctl
-        } else {
-            Carrier::Write
+    pub(crate) fn doorbell(&self) -> Way {
+        match self.allowed {
+            Route::Ioctl => Way::InvokeWrite,
+            Route::Best | Route::Write => Way::Write,
         }
     }
 
@@ -137,75 +145,71 @@ mod tests {
         assert!(Verb::ALL.iter().all(|&verb| place(verb).0 < 2));
     }
 
+    /// How a verb that has both spellings goes next.
+    fn next(routes: &Routes, verb: Verb) -> Option<Way> {
+        match routes.takes_method(verb) {
+            true => Some(Way::Method),
+            false => routes.for_write(),
+        }
+    }
+
+    const METHOD: Option<Way> = Some(Way::Method);
+    const INVOKE: Option<Way> = Some(Way::InvokeWrite);
+    const WRITE: Option<Way> = Some(Way::Write);
+
     #[test]
     fn goes_down_the_ladder_one_step_at_a_time() {
         let routes = Routes::new(Route::Best);
-        assert_eq!(
-            routes.choose(Verb::CreateCq, true),
-            Some((Spelling::Native, Carrier::Ioctl))
-        );
+        assert_eq!(next(&routes, Verb::CreateCq), METHOD);
         routes.without_native(Verb::CreateCq);
-        assert_eq!(
-            routes.choose(Verb::CreateCq, true),
-            Some((Spelling::Write, Carrier::Ioctl))
-        );
-        assert_eq!(
-            routes.choose(Verb::CreateQp, true),
-            Some((Spelling::Native, Carrier::Ioctl))
-        );
+        assert_eq!(next(&routes, Verb::CreateCq), INVOKE);
+        assert_eq!(next(&routes, Verb::CreateQp), METHOD);
         routes.without_invoke_write();
-        assert_eq!(
-            routes.choose(Verb::CreateCq, true),
-            Some((Spelling::Write, Carrier::Write))
-        );
+        assert_eq!(next(&routes, Verb::CreateCq), WRITE);
     }
 
     #[test]
     fn keeps_to_what_is_allowed() {
         let ioctl = Routes::new(Route::Ioctl);
         ioctl.without_invoke_write();
-        assert_eq!(ioctl.choose(Verb::AllocPd, false), None);
+        assert_eq!(ioctl.for_write(), None);
         let write = Routes::new(Route::Write);
-        assert_eq!(
-            write.choose(Verb::CreateCq, true),
-            Some((Spelling::Write, Carrier::Write))
-        );
+        assert_eq!(next(&write, Verb::CreateCq), WRITE);
     }
 
     /// What a failure of CREATE_CQ teaches: whether to try again, and how that and another verb go then.
     fn lesson(
-        spelling: Spelling,
-        carrier: Carrier,
+        way: Way,
         errno: Errno,
+        is_private: bool,
         probe: Option<bool>,
-    ) -> (bool, [Option<(Spelling, Carrier)>; 2]) {
+    ) -> (bool, [Option<Way>; 2]) {
         let routes = Routes::new(Route::Best);
         let asked = || probe.expect("the failure is clear without asking the kernel");
-        let again = routes.learn(Verb::CreateCq, spelling, carrier, errno, asked);
-        let next = [Verb::CreateCq, Verb::CreateQp].map(|verb| routes.choose(verb, true));
+        let again = routes.learn(Verb::CreateCq, way, errno, is_private, asked);
+        let next = [Verb::CreateCq, Verb::CreateQp].map(|verb| next(&routes, verb));
         (again, next)
     }
 
-    const NATIVE: Option<(Spelling, Carrier)> = Some((Spelling::Native, Carrier::Ioctl));
-    const INVOKE: Option<(Spelling, Carrier)> = Some((Spelling::Write, Carrier::Ioctl));
-    const WRITE: Option<(Spelling, Carrier)> = Some((Spelling::Write, Carrier::Write));
-
     #[test]
     fn a_method_that_is_missing_is_asked_for_once() {
-        let lesson = lesson(
-            Spelling::Native,
-            Carrier::Ioctl,
-            Errno::PROTONOSUPPORT,
-            None,
-        );
-        assert_eq!(lesson, (true, [INVOKE, NATIVE]));
+        let lesson = lesson(Way::Method, Errno::PROTONOSUPPORT, false, None);
+        assert_eq!(lesson, (true, [INVOKE, METHOD]));
+    }
+
+    #[test]
+    fn an_attribute_that_is_unknown_is_no_missing_method() {
+        let lesson = lesson(Way::Method, Errno::PROTONOSUPPORT, true, None);
+        assert_eq!(lesson, (false, [METHOD, METHOD]));
     }
 
     #[test]
     fn a_file_without_the_ioctl_has_write_only() {
-        let lesson = lesson(Spelling::Native, Carrier::Ioctl, Errno::NOTTY, None);
-        // Another verb's method is tried once itself: the flags are kept for each verb.
-        assert_eq!(lesson, (true, [WRITE, NATIVE]));
+        for is_private in [false, true] {
+            let lesson = lesson(Way::Method, Errno::NOTTY, is_private, None);
+            // Another verb's method is tried once itself: the flags are kept for each verb.
+            assert_eq!(lesson, (true, [WRITE, METHOD]));
+        }
     }
 
     #[test]
@@ -213,17 +217,11 @@ mod tests {
         let learn = |errno, probe| {
             let routes = Routes::new(Route::Best);
             let asked = std::cell::Cell::new(false);
-            let again = routes.learn(
-                Verb::AllocPd,
-                Spelling::Write,
-                Carrier::Ioctl,
-                errno,
-                || {
-                    asked.set(true);
-                    probe
-                },
-            );
-            (again, routes.choose(Verb::AllocPd, false), asked.get())
+            let again = routes.learn(Verb::AllocPd, Way::InvokeWrite, errno, false, || {
+                asked.set(true);
+                probe
+            });
+            (again, routes.for_write(), asked.get())
         };
         assert_eq!(learn(Errno::NOTTY, true), (true, WRITE, false));
         assert_eq!(learn(Errno::PROTONOSUPPORT, false), (true, WRITE, true));
@@ -240,14 +238,14 @@ mod tests {
             Errno::BUSY,
         ];
         for errno in errnos {
-            for spelling in [Spelling::Native, Spelling::Write] {
-                let lesson = lesson(spelling, Carrier::Ioctl, errno, None);
-                assert_eq!(lesson, (false, [NATIVE, NATIVE]), "{errno}");
+            for way in [Way::Method, Way::InvokeWrite] {
+                let lesson = lesson(way, errno, false, None);
+                assert_eq!(lesson, (false, [METHOD, METHOD]), "{errno}");
             }
         }
         for errno in [Errno::NOTTY, Errno::PROTONOSUPPORT] {
-            let lesson = lesson(Spelling::Write, Carrier::Write, errno, None);
-            assert_eq!(lesson, (false, [NATIVE, NATIVE]), "{errno}");
+            let lesson = lesson(Way::Write, errno, false, None);
+            assert_eq!(lesson, (false, [METHOD, METHOD]), "{errno}");
         }
     }
 }

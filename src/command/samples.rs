@@ -11,7 +11,7 @@ use uverbs_uapi::write as abi;
 
 use crate::command::{
     Command, CreateCq, CreateFlow, CreateQp, CreateRssQp, CreateRwqIndTable, CreateSrq, CreateWq,
-    CreateXrcTarget, DriverData, ModifyQp, RegMr, Request, Spelling, SrqKind,
+    CreateXrcTarget, Decode, DriverData, ModifyQp, RegMr, Request, SrqKind,
 };
 
 pub(in crate::command) fn create_cq() -> CreateCq {
@@ -156,9 +156,43 @@ pub(in crate::command) fn create_flow() -> CreateFlow {
 /// The handle of a QP for commands that need no more.
 pub(in crate::command) const QP: QpHandle = QpHandle(0x77);
 
-/// The command in one spelling, if it has that.
-pub(in crate::command) fn request(command: &impl Command, spelling: Spelling) -> Option<Request> {
+/// How a command is spelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::command) enum Spelling {
+    /// The verb's own ioctl method.
+    Native,
+    /// The verb's write command.
+    Write,
+}
+
+/// The command in one spelling with how its answer is read, if it has that.
+pub(in crate::command) fn spell<C: Command>(
+    command: &C,
+    spelling: Spelling,
+) -> Option<(Request, Decode<C>)> {
     let mut request = Request::new();
-    command.encode(spelling, &mut request);
-    (!request.is_empty()).then_some(request)
+    let decode = match spelling {
+        Spelling::Native => command.native(&mut request),
+        Spelling::Write => command.write(&mut request),
+    };
+    // What is not spelled leaves nothing behind that could be sent.
+    assert_eq!(decode.is_none(), request.is_empty());
+    Some((request, decode?))
+}
+
+/// The command in one spelling, if it has that.
+#[cfg(test)]
+pub(in crate::command) fn request<C: Command>(command: &C, spelling: Spelling) -> Option<Request> {
+    spell(command, spelling).map(|(request, _)| request)
+}
+
+/// Reads an answer to a command as `CommandFd::execute` does.
+#[cfg(test)]
+pub(in crate::command) fn decode<C: Command>(
+    command: &C,
+    spelling: Spelling,
+    answer: &Request,
+) -> Result<C::Reply, crate::command::Malformed> {
+    let (_, decode) = spell(command, spelling).expect("it was answered");
+    decode(command, answer)
 }

@@ -7,7 +7,7 @@ use uverbs_uapi::handle::{CqHandle, PdHandle, SrqHandle, XrcdHandle};
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
 use super::request::DriverReply;
-use super::{Command, DriverData, Malformed, Request, Spelling};
+use super::{Command, Decode, DriverData, Request, Undo, nothing, response, undo};
 use crate::error::{Subject, Verb};
 
 /// The type of a shared receive queue, with what belongs to the type.
@@ -58,8 +58,42 @@ pub(crate) struct CreateSrqReply {
 }
 
 impl CreateSrq {
+    /// The core of the write command for the types that came later.
+    fn extended(&self) -> abi::CreateXsrq {
+        let (xrcd_handle, cq_handle, max_num_tags) = match self.kind {
+            SrqKind::Basic => (0, 0, 0),
+            SrqKind::Xrc { xrcd, cq } => (xrcd.0, cq.0, 0),
+            SrqKind::TagMatching { cq, max_num_tags } => (0, cq.0, max_num_tags),
+        };
+        abi::CreateXsrq {
+            user_handle: self.user_handle,
+            srq_type: self.kind.number().0,
+            pd_handle: self.pd.0,
+            max_wr: self.max_wr,
+            max_sge: self.max_sge,
+            srq_limit: self.limit,
+            max_num_tags,
+            xrcd_handle,
+            cq_handle,
+            ..Default::default()
+        }
+    }
+}
+
+impl Command for CreateSrq {
+    type Reply = CreateSrqReply;
+    const VERB: Verb = Verb::CreateSrq;
+    const UNDO: Option<Undo> = Some(undo::<SrqHandle>);
+
+    fn subject(&self) -> Subject {
+        Subject::named(
+            "SRQ",
+            format_args!("of {} requests in PD {}", self.max_wr, self.pd.0),
+        )
+    }
+
     #[inline]
-    fn native(&self, request: &mut Request) {
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::create_srq as id;
         request
             .method(object::SRQ, method::srq::CREATE)
@@ -71,10 +105,8 @@ impl CreateSrq {
             .u32(id::LIMIT, self.limit)
             .constant(id::TYPE, self.kind.number().0.into())
             .output(id::RESP_MAX_WR, size_of::<u32>())
-            .output(id::RESP_MAX_SGE, size_of::<u32>());
-        if let Some(fd) = self.event_fd {
-            request.fd(id::EVENT_FD, fd);
-        }
+            .output(id::RESP_MAX_SGE, size_of::<u32>())
+            .fd_if_any(id::EVENT_FD, self.event_fd);
         match self.kind {
             SrqKind::Basic => request,
             SrqKind::Xrc { xrcd, cq } => request
@@ -84,86 +116,46 @@ impl CreateSrq {
             SrqKind::TagMatching { cq, max_num_tags } => request
                 .handle(id::CQ_HANDLE, cq.0)
                 .u32(id::MAX_NUM_TAGS, max_num_tags),
-        };
-    }
-
-    #[inline]
-    fn legacy(&self, request: &mut Request) {
-        let (xrcd_handle, cq_handle, max_num_tags) = match self.kind {
-            SrqKind::Basic => {
-                let core = abi::CreateSrq {
-                    user_handle: self.user_handle,
-                    pd_handle: self.pd.0,
-                    max_wr: self.max_wr,
-                    max_sge: self.max_sge,
-                    srq_limit: self.limit,
-                    ..Default::default()
-                };
-                request.write_command::<_, abi::CreateSrqResp>(cmd::CREATE_SRQ, &core);
-                return;
-            }
-            SrqKind::Xrc { xrcd, cq } => (xrcd.0, cq.0, 0),
-            SrqKind::TagMatching { cq, max_num_tags } => (0, cq.0, max_num_tags),
-        };
-        let core = abi::CreateXsrq {
-            user_handle: self.user_handle,
-            srq_type: self.kind.number().0,
-            pd_handle: self.pd.0,
-            max_wr: self.max_wr,
-            max_sge: self.max_sge,
-            srq_limit: self.limit,
-            max_num_tags,
-            xrcd_handle,
-            cq_handle,
-            ..Default::default()
-        };
-        request.write_command::<_, abi::CreateSrqResp>(cmd::CREATE_XSRQ, &core);
-    }
-}
-
-impl Command for CreateSrq {
-    type Reply = CreateSrqReply;
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::CreateSrq;
-
-    fn subject(&self) -> Subject {
-        Subject::named(
-            "SRQ",
-            format_args!("of {} requests in PD {}", self.max_wr, self.pd.0),
-        )
-    }
-
-    #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => self.native(request),
-            Spelling::Write => self.legacy(request),
         }
-        request.driver(&self.driver);
-    }
-
-    #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        use attr::create_srq as id;
-        let (handle, max_sge, srqn) = match spelling {
-            Spelling::Native => (
-                answer.new_handle(id::HANDLE)?,
-                answer.answer(id::RESP_MAX_SGE)?,
-                match self.kind {
+        .driver(&self.driver);
+        Some(|command, answer| {
+            Ok(CreateSrqReply {
+                handle: SrqHandle(answer.new_handle(id::HANDLE)?),
+                max_sge: answer.answer(id::RESP_MAX_SGE)?,
+                srqn: match command.kind {
                     SrqKind::Xrc { .. } => answer.answer(id::RESP_SRQ_NUM)?,
                     SrqKind::Basic | SrqKind::TagMatching { .. } => 0,
                 },
-            ),
-            Spelling::Write => {
-                let response: abi::CreateSrqResp = answer.response()?;
-                (response.srq_handle, response.max_sge, response.srqn)
-            }
-        };
-        Ok(CreateSrqReply {
-            handle: SrqHandle(handle),
-            max_sge,
-            srqn,
-            driver: answer.driver_reply(&self.driver),
+                driver: answer.driver_reply(&command.driver),
+            })
+        })
+    }
+
+    #[inline]
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        if self.kind == SrqKind::Basic {
+            let core = abi::CreateSrq {
+                user_handle: self.user_handle,
+                pd_handle: self.pd.0,
+                max_wr: self.max_wr,
+                max_sge: self.max_sge,
+                srq_limit: self.limit,
+                ..Default::default()
+            };
+            request.write_command::<_, abi::CreateSrqResp>(cmd::CREATE_SRQ, &core);
+        } else {
+            let core = self.extended();
+            request.write_command::<_, abi::CreateSrqResp>(cmd::CREATE_XSRQ, &core);
+        }
+        request.driver(&self.driver);
+        Some(|command, answer| {
+            let response: abi::CreateSrqResp = answer.response()?;
+            Ok(CreateSrqReply {
+                handle: SrqHandle(response.srq_handle),
+                max_sge: response.max_sge,
+                srqn: response.srqn,
+                driver: answer.driver_reply(&command.driver),
+            })
         })
     }
 }
@@ -177,7 +169,6 @@ pub(crate) struct ModifySrq {
 
 impl Command for ModifySrq {
     type Reply = ();
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::ModifySrq;
 
     fn subject(&self) -> Subject {
@@ -185,20 +176,11 @@ impl Command for ModifySrq {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request
-                    .write_command::<_, ()>(cmd::MODIFY_SRQ, &self.core)
-                    .driver(&self.driver);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .write_command::<_, ()>(cmd::MODIFY_SRQ, &self.core)
+            .driver(&self.driver);
+        Some(nothing)
     }
 }
 
@@ -208,7 +190,6 @@ pub(crate) struct QuerySrq(pub(crate) SrqHandle);
 
 impl Command for QuerySrq {
     type Reply = abi::QuerySrqResp;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::QuerySrq;
 
     fn subject(&self) -> Subject {
@@ -216,21 +197,12 @@ impl Command for QuerySrq {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::QuerySrq {
             srq_handle: self.0.0,
             ..Default::default()
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, abi::QuerySrqResp>(cmd::QUERY_SRQ, &core);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        answer.response()
+        request.write_command::<_, abi::QuerySrqResp>(cmd::QUERY_SRQ, &core);
+        Some(response)
     }
 }

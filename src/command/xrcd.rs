@@ -7,7 +7,7 @@ use uverbs_uapi::handle::{QpHandle, XrcdHandle};
 use uverbs_uapi::types::QpCap;
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
-use super::{Command, DriverData, Malformed, Request, Spelling};
+use super::{Command, Decode, DriverData, Malformed, Request, Undo, qp, undo};
 use crate::error::{Subject, Verb};
 
 /// Opens an XRC domain.
@@ -21,8 +21,8 @@ pub(crate) struct OpenXrcd {
 
 impl Command for OpenXrcd {
     type Reply = XrcdHandle;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::OpenXrcd;
+    const UNDO: Option<Undo> = Some(undo::<XrcdHandle>);
 
     fn subject(&self) -> Subject {
         match self.file {
@@ -32,58 +32,17 @@ impl Command for OpenXrcd {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::OpenXrcd {
             fd: self.file.unwrap_or(-1) as u32,
             oflags: self.oflags,
             ..Default::default()
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, abi::OpenXrcdResp>(cmd::OPEN_XRCD, &core);
-            }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<XrcdHandle, Malformed> {
-        let response: abi::OpenXrcdResp = answer.response()?;
-        Ok(XrcdHandle(response.xrcd_handle))
-    }
-}
-
-/// Closes an XRC domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CloseXrcd(pub(crate) XrcdHandle);
-
-impl Command for CloseXrcd {
-    type Reply = ();
-    const NATIVE: bool = true;
-    const VERB: Verb = Verb::CloseXrcd;
-
-    fn subject(&self) -> Subject {
-        Subject::numbered("XRC domain", self.0.0.into())
-    }
-
-    #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => request
-                .method(object::XRCD, method::xrcd::DESTROY)
-                .handle(attr::destroy_xrcd::HANDLE, self.0.0),
-            Spelling::Write => request.write_command::<_, ()>(
-                cmd::CLOSE_XRCD,
-                &abi::CloseXrcd {
-                    xrcd_handle: self.0.0,
-                },
-            ),
-        };
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, _: &Request) -> Result<(), Malformed> {
-        Ok(())
+        request.write_command::<_, abi::OpenXrcdResp>(cmd::OPEN_XRCD, &core);
+        Some(|_, answer| {
+            let response: abi::OpenXrcdResp = answer.response()?;
+            Ok(XrcdHandle(response.xrcd_handle))
+        })
     }
 }
 
@@ -101,59 +60,39 @@ pub(crate) struct CreateXrcTarget {
 impl Command for CreateXrcTarget {
     /// The queue pair and its number on the wire.
     type Reply = (QpHandle, u32);
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::CreateQp;
+    const UNDO: Option<Undo> = Some(undo::<QpHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named("XRC target", format_args!("in XRC domain {}", self.xrcd.0))
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::create_qp as id;
-        let request = match spelling {
-            Spelling::Native => {
-                let request = request
-                    .method(object::QP, method::qp::CREATE)
-                    .new_object(id::HANDLE)
-                    .handle(id::XRCD_HANDLE, self.xrcd.0)
-                    .u64(id::USER_HANDLE, self.user_handle)
-                    .input(id::CAP, &QpCap::default())
-                    .constant(id::TYPE, QpType::XRC_RECV.0.into())
-                    .output(id::RESP_CAP, size_of::<QpCap>())
-                    .output(id::RESP_QP_NUM, size_of::<u32>());
-                match self.event_fd {
-                    Some(fd) => request.fd(id::EVENT_FD, fd),
-                    None => request,
-                }
-            }
-            Spelling::Write => {
-                let core = abi::CreateQp {
-                    user_handle: self.user_handle,
-                    pd_handle: self.xrcd.0,
-                    qp_type: QpType::XRC_RECV.0 as u8,
-                    ..Default::default()
-                };
-                request.write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)
-            }
-        };
-        request.driver(&self.driver);
+        request
+            .method(object::QP, method::qp::CREATE)
+            .new_object(id::HANDLE)
+            .handle(id::XRCD_HANDLE, self.xrcd.0);
+        let cap = QpCap::default();
+        qp::common(request, self.user_handle, &cap, QpType::XRC_RECV)
+            .fd_if_any(id::EVENT_FD, self.event_fd)
+            .driver(&self.driver);
+        Some(|_, answer| qp::by_method(answer))
     }
 
     #[inline]
-    fn decode(&self, spelling: Spelling, answer: &Request) -> Result<Self::Reply, Malformed> {
-        use attr::create_qp as id;
-        let (handle, qpn) = match spelling {
-            Spelling::Native => (
-                answer.new_handle(id::HANDLE)?,
-                answer.answer(id::RESP_QP_NUM)?,
-            ),
-            Spelling::Write => {
-                let response: abi::CreateQpResp = answer.response()?;
-                (response.qp_handle, response.qpn)
-            }
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        let core = abi::CreateQp {
+            user_handle: self.user_handle,
+            pd_handle: self.xrcd.0,
+            qp_type: QpType::XRC_RECV.0 as u8,
+            ..Default::default()
         };
-        Ok((QpHandle(handle), qpn))
+        request
+            .write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)
+            .driver(&self.driver);
+        Some(|_, answer| qp::by_write(answer))
     }
 }
 
@@ -169,8 +108,8 @@ pub(crate) struct OpenQp {
 
 impl Command for OpenQp {
     type Reply = QpHandle;
-    const NATIVE: bool = false;
     const VERB: Verb = Verb::OpenQp;
+    const UNDO: Option<Undo> = Some(undo::<QpHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named(
@@ -180,7 +119,7 @@ impl Command for OpenQp {
     }
 
     #[inline]
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::OpenQp {
             user_handle: self.user_handle,
             pd_handle: self.xrcd.0,
@@ -188,20 +127,13 @@ impl Command for OpenQp {
             qp_type: QpType::XRC_RECV.0 as u8,
             ..Default::default()
         };
-        match spelling {
-            Spelling::Native => {}
-            Spelling::Write => {
-                request.write_command::<_, abi::CreateQpResp>(cmd::OPEN_QP, &core);
+        request.write_command::<_, abi::CreateQpResp>(cmd::OPEN_QP, &core);
+        Some(|command, answer| {
+            let (handle, qpn) = qp::by_write(answer)?;
+            match qpn == command.qpn {
+                true => Ok(handle),
+                false => Err(Malformed::Contradicts("another QP was opened")),
             }
-        }
-    }
-
-    #[inline]
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<QpHandle, Malformed> {
-        let response: abi::CreateQpResp = answer.response()?;
-        if response.qpn != self.qpn {
-            return Err(Malformed::Contradicts("another QP was opened"));
-        }
-        Ok(QpHandle(response.qp_handle))
+        })
     }
 }

@@ -113,6 +113,24 @@ impl Device {
         Self(Arc::new(inner))
     }
 
+    /// A device of which nothing is known.
+    #[cfg(test)]
+    pub(crate) fn nameless() -> Self {
+        Self::new(Inner {
+            info: Info {
+                name: String::new(),
+                index: None,
+                ports: None,
+                firmware: None,
+                node_guid: None,
+                system_image_guid: None,
+                node_type: None,
+            },
+            chardev: None,
+            sysfs: Sysfs::default(),
+        })
+    }
+
     /// The name, such as `rxe0` or `mlx5_0`. An administrator can change it while the device is in use.
     pub fn name(&self) -> &str {
         &self.0.info.name

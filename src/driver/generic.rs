@@ -6,8 +6,8 @@ use uverbs_uapi::handle::{DmHandle, FlowHandle, QpHandle, SrqHandle, WqHandle};
 use super::{Device, RecvQueue, SharedRecvQueue, SrqBacking};
 use crate::alloc::Buffers;
 use crate::command::{
-    AllocDm, CommandFd, CreateFlow, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, DestroySrq,
-    DestroyWq, ModifyWq,
+    AllocDm, CommandFd, CreateFlow, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, Destroy,
+    ModifyWq,
 };
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -33,7 +33,7 @@ impl Device {
             };
             let handle = fd.execute(&command)?.handle;
             // Whatever becomes of it, it is of no use here.
-            let _ = fd.execute(&DestroySrq(handle));
+            let _ = fd.execute(&Destroy(handle));
         }
         Err(self.without_rings(
             Verb::CreateSrq,
@@ -51,7 +51,7 @@ impl Device {
         // As above.
         if !self.is_mlx5() {
             let handle = fd.execute(&command)?.handle;
-            let _ = fd.execute(&DestroyWq(handle));
+            let _ = fd.execute(&Destroy(handle));
         }
         Err(self.without_rings(Verb::CreateWq, "work queues"))
     }

@@ -27,9 +27,9 @@ impl Pd {
     /// another context. Manual page: `ibv_reg_dm_mr(3)`.
     pub fn register_dm(&self, dm: &Dm, range: Range<u64>, access: AccessFlags) -> Result<DmMr> {
         let refuse = |why| Error::invalid(Verb::RegDmMr, Subject::the("MR"), why);
-        if dm.context().raw_fd() != self.context().raw_fd() {
-            return Err(refuse("the DM belongs to another context than the PD"));
-        }
+        let parts = [("the DM", Some(dm.context()))];
+        self.context()
+            .check_parts(Verb::RegDmMr, || Subject::the("MR"), parts)?;
         if range.end > dm.length() {
             return Err(refuse("the range does not lie within the DM"));
         }

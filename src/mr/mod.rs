@@ -146,12 +146,10 @@ impl Pd {
         access: AccessFlags,
         dmah: &Dmah,
     ) -> Result<Mr<M>, RegisterError<M>> {
-        if dmah.context().raw_fd() != self.context().raw_fd() {
-            let why = "the DMA handle belongs to another context than the PD";
-            return Err(RegisterError {
-                memory,
-                error: Error::invalid(Verb::RegMr, Subject::the("MR"), why),
-            });
+        let parts = [("the DMA handle", Some(dmah.context()))];
+        let subject = || Subject::the("MR");
+        if let Err(error) = self.context().check_parts(Verb::RegMr, subject, parts) {
+            return Err(RegisterError { memory, error });
         }
         self.register_memory(memory, None, access, Some(dmah.handle()))
     }

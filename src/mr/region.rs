@@ -7,7 +7,7 @@ use std::ops::RangeBounds;
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
 
-use crate::command::DeregMr;
+use crate::command::Destroy;
 use crate::error::{Error, Result};
 use crate::memory::Still;
 use crate::pd::PdUse;
@@ -44,7 +44,7 @@ impl Region {
         }
         // When a device goes away the kernel lets go of all memory and still takes this command, successfully. So an error
         // always means that the device may go on using the memory: EIO is what adapters fail with.
-        self.pd.context().fd().execute(&DeregMr(self.handle))?;
+        self.pd.context().fd().execute(&Destroy(self.handle))?;
         self.registered = false;
         Ok(())
     }

@@ -229,12 +229,9 @@ impl Region {
     fn check_memory(&self, change: Rereg<'_>, writable: bool, length: usize) -> Result<()> {
         let access = change.access.unwrap_or(self.access);
         check_access(access, writable, length).map_err(|why| self.refused(why))?;
-        match change.pd {
-            Some(pd) if pd.context().raw_fd() != self.pd.context().raw_fd() => {
-                Err(self.refused("the PD belongs to another context"))
-            }
-            _ => Ok(()),
-        }
+        let subject = || Subject::numbered("MR", self.handle.0.into());
+        let parts = [("the PD", change.pd.map(|pd| pd.context()))];
+        self.pd.context().check_parts(Verb::ReregMr, subject, parts)
     }
 
     fn refused(&self, why: &'static str) -> Error {

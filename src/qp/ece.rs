@@ -17,7 +17,7 @@ impl<T: Transport> Qp<T> {
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has none, as rxe. Manual page:
     /// `ibv_query_ece(3)`.
     pub fn query_ece(&self) -> Result<Ece> {
-        let ece = self.shared.backing.query_ece();
+        let ece = self.shared.backing().query_ece();
         ece.ok_or_else(|| self.context().driver().without_ece(Verb::QueryEce))
     }
 
@@ -30,7 +30,7 @@ impl<T: Transport> Qp<T> {
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has none, as rxe; the options are of
     /// another vendor. Manual page: `ibv_set_ece(3)`.
     pub fn set_ece(&mut self, ece: Ece) -> Result<()> {
-        let Some(own) = self.shared.backing.query_ece() else {
+        let Some(own) = self.shared.backing().query_ece() else {
             return Err(self.context().driver().without_ece(Verb::SetEce));
         };
         if ece.vendor_id != own.vendor_id {
@@ -40,7 +40,7 @@ impl<T: Transport> Qp<T> {
             );
             return Err(Error::invalid(Verb::SetEce, self.shared.subject(), what));
         }
-        self.shared.backing.set_ece(ece.options);
+        self.shared.backing().set_ece(ece.options);
         Ok(())
     }
 }

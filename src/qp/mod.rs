@@ -15,7 +15,6 @@ mod transport;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,12 +34,13 @@ pub use transport::{
 };
 
 use self::connect::Local;
-use crate::command::{CreateQp, DestroyQp, DriverData, ModifyQp, QueryQp};
+use crate::command::{CreateQp, DriverData, ModifyQp, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::domain::DomainState;
 use crate::driver::{NewQp, QpBacking, QpParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
 use crate::work::{PdTag, PostError};
@@ -242,23 +242,13 @@ impl<'a> QpBuilder<'a> {
 
     fn create_typed<T: Transport>(self, transport: QpType) -> Result<Qp<T>> {
         let context = self.pd.context();
+        let subject = || Subject::named("QP", format_args!("in PD {}", self.pd.handle().0));
         let parts = [
-            Some(self.send_cq.context()),
-            Some(self.recv_cq.context()),
-            self.srq.map(Srq::context),
+            ("the CQ of sends", Some(self.send_cq.context())),
+            ("the CQ of receives", Some(self.recv_cq.context())),
+            ("the SRQ", self.srq.map(Srq::context)),
         ];
-        if parts
-            .into_iter()
-            .flatten()
-            .any(|part| part.raw_fd() != context.raw_fd())
-        {
-            let subject = Subject::named("QP", format_args!("in PD {}", self.pd.handle().0));
-            return Err(Error::invalid(
-                Verb::CreateQp,
-                subject,
-                "a CQ or the SRQ belongs to another context than the PD",
-            ));
-        }
+        context.check_parts(Verb::CreateQp, subject, parts)?;
         let id = context.new_id();
         let command = CreateQp {
             pd: self.pd.handle(),
@@ -301,7 +291,7 @@ impl<'a> QpBuilder<'a> {
             })
         })?;
         let shared = Arc::new(QpShared {
-            handle,
+            object: Owned::backed(context, handle, backing),
             qpn,
             id,
             transport,
@@ -310,8 +300,6 @@ impl<'a> QpBuilder<'a> {
             connected: AtomicBool::new(false),
             max_datagram: AtomicU32::new(u32::MAX),
             told: Mutex::new(None),
-            alive: true,
-            backing,
             pd: self.pd.user(User::Qp),
             _cqs: [
                 Arc::clone(self.send_cq.shared()),
@@ -336,7 +324,7 @@ const PSN_AHEAD: u32 = 1 << 22;
 
 /// What the two halves of a queue pair share.
 pub(crate) struct QpShared {
-    handle: QpHandle,
+    object: Owned<QpHandle, QpBacking>,
     qpn: u32,
     id: u64,
     transport: QpType,
@@ -359,9 +347,6 @@ pub(crate) struct QpShared {
     max_datagram: AtomicU32,
     /// This side's end of the path as the peer was told it last.
     told: Mutex<Option<Local>>,
-    /// False once the kernel object is gone.
-    alive: bool,
-    backing: QpBacking,
     pd: PdUse,
     _cqs: [Arc<CqShared>; 2],
     _srq: Option<Arc<SrqShared>>,
@@ -369,15 +354,19 @@ pub(crate) struct QpShared {
 
 impl QpShared {
     pub(crate) fn handle(&self) -> QpHandle {
-        self.handle
+        self.object.handle()
     }
 
     fn subject(&self) -> Subject {
-        Subject::numbered("QP", self.handle.0.into())
+        Subject::numbered("QP", self.handle().0.into())
     }
 
     pub(crate) fn context(&self) -> &Context {
-        self.pd.context()
+        self.object.context()
+    }
+
+    fn backing(&self) -> &QpBacking {
+        self.object.backing()
     }
 
     #[inline(always)]
@@ -431,7 +420,7 @@ impl QpShared {
         if attr.rate_limit.is_some() {
             self.context().driver().paces()?;
         }
-        let base = attr.to_abi(self.handle.0);
+        let base = attr.to_abi(self.handle().0);
         let connects = matches!(
             attr.state,
             None | Some(QpState::INIT | QpState::RTR | QpState::RTS)
@@ -440,13 +429,13 @@ impl QpShared {
             base,
             rate_limit: attr.rate_limit,
             driver: match connects {
-                true => self.backing.modify_data(),
+                true => self.backing().modify_data(),
                 false => DriverData::default(),
             },
         };
         let reply = self.context().fd().execute(&command)?;
         if connects {
-            self.backing.modified(&reply);
+            self.backing().modified(&reply);
         }
         if let Some(state) = attr.state {
             self.state.store(state.0 as u8, Ordering::Relaxed);
@@ -456,7 +445,7 @@ impl QpShared {
 
     fn query(&self) -> Result<QpInfo> {
         let command = QueryQp {
-            qp: self.handle,
+            qp: self.handle(),
             attr_mask: QpAttrMask::all().bits(),
         };
         let info = QpInfo::from(self.context().fd().execute(&command)?);
@@ -464,31 +453,40 @@ impl QpShared {
         Ok(info)
     }
 
-    fn destroy(&mut self) -> Result<()> {
-        // The answer counts the events that were read; see `Cq` on why there is nothing to wait for.
-        self.context().fd().execute(&DestroyQp(self.handle))?;
-        self.alive = false;
-        Ok(())
+    /// Has the kernel forget all requests of a queue pair that it keeps.
+    fn reset_kept(object: &Owned<QpHandle, QpBacking>) {
+        let reset = QpAttr {
+            state: Some(QpState::RESET),
+            ..QpAttr::default()
+        };
+        let command = ModifyQp {
+            base: reset.to_abi(object.handle().0),
+            rate_limit: None,
+            driver: DriverData::default(),
+        };
+        if let Err(error) = object.context().fd().execute(&command) {
+            tracing::warn!(target: "uverbs", %error, "a QP that the kernel keeps could not be reset");
+        }
     }
 }
 
 impl Drop for QpShared {
     fn drop(&mut self) {
         // Whatever becomes of it, its requests are forgotten.
-        self.backing.close();
-        if self.alive
-            && let Err(error) = self.destroy()
-        {
-            // It goes with the context at the latest.
-            tracing::debug!(target: "uverbs", %error, "a QP could not be destroyed when it was dropped");
-            let _kept = ManuallyDrop::new(self.backing.clone());
-        }
+        self.backing().close();
+        self.object.end(Self::reset_kept);
     }
 }
 
 /// A queue pair of a transport.
 ///
 /// Posting borrows it exclusively and takes no lock. It keeps its PD and its completion queues alive.
+///
+/// Dropping it, or both of its halves, destroys it. Should the kernel refuse, as while the queue pair is
+/// attached to a multicast group, the drop resets it instead: its requests are forgotten, it receives nothing
+/// more, and the rest of it goes with the context. Only [`Qp::destroy`] and [`Qp::reset`] tell whether the
+/// kernel has done it: should it refuse a drop even the reset, what the requests name stays in use until the
+/// context is closed.
 pub struct Qp<T: Transport> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
     send: SendHalf<T>,
@@ -499,7 +497,7 @@ pub struct Qp<T: Transport> {
 impl<T: Transport> Qp<T> {
     /// The kernel's handle.
     pub fn handle(&self) -> QpHandle {
-        self.shared.handle
+        self.shared.handle()
     }
 
     /// The queue pair's number on the wire; 24 bits.
@@ -554,7 +552,7 @@ impl<T: Transport> Qp<T> {
         }
         if attr.state == Some(QpState::RESET) {
             let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
-            self.shared.backing.reset(send, recv);
+            self.shared.backing().reset(send, recv);
             self.shared.start_ahead();
         }
         Ok(())
@@ -608,7 +606,7 @@ impl<T: Transport> Qp<T> {
     /// The device has been removed. Manual page: `ibv_query_qp(3)`.
     pub fn query(&self) -> Result<QpInfo> {
         let info = self.shared.query()?;
-        Ok(match self.shared.backing.kernel_knows_caps() {
+        Ok(match self.shared.backing().kernel_knows_caps() {
             true => info,
             false => QpInfo {
                 caps: self.caps(),
@@ -698,7 +696,7 @@ impl<T: Transport> Qp<T> {
         // Both halves come apart so that the shared part is unique; nobody else has a share in it.
         let (send, recv) = (send.into_queue(), recv.into_queue());
         let (shared, error) = match Arc::try_unwrap(shared) {
-            Ok(mut shared) => match shared.destroy() {
+            Ok(mut shared) => match shared.object.destroy() {
                 Ok(()) => return Ok(()),
                 Err(error) => (Arc::new(shared), error),
             },
@@ -723,7 +721,7 @@ impl<T: Transport> Qp<T> {
 impl<T: Transport> fmt::Debug for Qp<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let QpShared {
-            handle,
+            object,
             qpn,
             id,
             transport,
@@ -731,7 +729,7 @@ impl<T: Transport> fmt::Debug for Qp<T> {
         } = &*self.shared;
         f.debug_struct("Qp")
             .field("transport", transport)
-            .field("handle", &handle.0)
+            .field("handle", &object.handle().0)
             .field("qpn", &format_args!("{qpn:#x}"))
             .field("id", id)
             .field("state", &self.state())
@@ -741,3 +739,51 @@ impl<T: Transport> fmt::Debug for Qp<T> {
 
 /// A type parameter that decides about methods only.
 type Of<T> = PhantomData<fn() -> T>;
+
+#[cfg(all(test, feature = "rxe"))]
+mod tests {
+    use super::*;
+    use crate::owned::tests::Listener;
+
+    /// A queue pair of soft-RoCE, without its halves.
+    fn shared(context: &Context) -> QpShared {
+        let pd = context.alloc_pd().unwrap();
+        QpShared {
+            object: Owned::backed(context, QpHandle(9), QpBacking::Rxe),
+            qpn: 17,
+            id: 1,
+            transport: QpType::UD,
+            state: AtomicU8::new(QpState::RTS.0 as u8),
+            psn: AtomicU32::new(NO_PSN),
+            connected: AtomicBool::new(false),
+            max_datagram: AtomicU32::new(u32::MAX),
+            told: Mutex::new(None),
+            pd: pd.user(User::Qp),
+            _cqs: [CqShared::sample(context), CqShared::sample(context)],
+            _srq: None,
+        }
+    }
+
+    /// The commands that dropping a queue pair takes, by the names of their verbs.
+    fn dropping(kernel_refuses: bool) -> Vec<String> {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        let context = Context::over(file);
+        let qp = shared(&context);
+        let _kernel = Some(kernel).filter(|_| !kernel_refuses);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let commands = Arc::clone(&told);
+        let listener = Listener("uverbs::command", move |text: String| {
+            let verb = text.split([' ', ':']).find(|word| word.ends_with("_qp"));
+            commands.lock().unwrap().extend(verb.map(String::from));
+        });
+        tracing::subscriber::with_default(listener, || drop(qp));
+        std::mem::take(&mut *told.lock().unwrap())
+    }
+
+    /// Otherwise it would go on receiving into memory that is the user's again.
+    #[test]
+    fn a_drop_that_the_kernel_refuses_resets() {
+        assert_eq!(dropping(false), ["destroy_qp"]);
+        assert_eq!(dropping(true), ["destroy_qp", "modify_qp"]);
+    }
+}

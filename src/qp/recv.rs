@@ -124,7 +124,8 @@ impl<'q> RecvBatch<'q> {
     /// # Safety
     ///
     /// Until the request has completed, or the queue pair has been reset or destroyed, the memory stays
-    /// registered, and nobody reads or writes it, by references above all.
+    /// registered, and nobody reads or writes it, by references above all. A drop that the kernel refuses
+    /// does not destroy: see [`Qp`](super::Qp).
     #[inline(always)]
     pub unsafe fn post(
         &mut self,

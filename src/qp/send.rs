@@ -122,7 +122,8 @@ impl<T: Transport> fmt::Debug for SendHalf<T> {
 /// The caller promises for each: until the request has completed (has a completion, or is followed by a
 /// request of the same queue that has one, or the queue pair has been reset or destroyed) the memory stays
 /// registered; nobody writes to it if the request reads it (SEND, WRITE); nobody reads or writes it, by
-/// references above all, if the request writes it (READ, atomics).
+/// references above all, if the request writes it (READ, atomics). A drop that the kernel refuses does not
+/// destroy: see [`Qp`](super::Qp).
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
     raw: driver::SendBatch<'q>,

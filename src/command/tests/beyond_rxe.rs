@@ -5,11 +5,10 @@ use uverbs_uapi::flags::{QpCreateFlags, ReadCountersFlags};
 use uverbs_uapi::handle::{CountersHandle, DmHandle, DmahHandle, PdHandle, WqHandle, XrcdHandle};
 
 use super::encoding::*;
-use super::request;
 use crate::command::samples::*;
 use crate::command::{
-    AllocDm, AllocDmah, CloseXrcd, CreateCounters, DestroyWq, FreeDmah, OpenQp, OpenXrcd,
-    ReadCounters, RegDmMr, RegMr, RegMrDmah, Spelling,
+    AllocDm, AllocDmah, CreateCounters, Destroy, OpenQp, OpenXrcd, ReadCounters, RegDmMr, RegMr,
+    RegMrDmah,
 };
 
 #[test]
@@ -26,7 +25,7 @@ fn open_xrcd_of_a_file_and_of_none() {
     assert_ne!(address, 0);
     let (bytes, _) = buffer(&OpenXrcd { file: None, ..open });
     assert_eq!(bytes[16..20], [0xff; 4], "no file is -1");
-    let (found, attributes) = frame(&CloseXrcd(XrcdHandle(0xdd)), Spelling::Native);
+    let (found, attributes) = frame(&Destroy(XrcdHandle(0xdd)), Spelling::Native);
     assert_eq!(found, header(10, 0, 1));
     assert_eq!(attributes, [(0, 0, MANDATORY, 0xdd)]);
 }
@@ -176,7 +175,7 @@ fn work_queues_by_both_spellings() {
     expected.extend(words(&wide(0x3_0000_0009)));
     expected.extend(words(&[0xd0, 0xc1, 0x11, 0x22, 2, 0]));
     assert_eq!(bytes, expected);
-    let (found, attributes) = frame(&DestroyWq(WqHandle(0x33)), Spelling::Native);
+    let (found, attributes) = frame(&Destroy(WqHandle(0x33)), Spelling::Native);
     assert_eq!(found, header(12, 1, 2));
     let expected = [(0, 0, MANDATORY, 0x33), (1, 4, MANDATORY, POINTER)];
     assert_eq!(attributes, expected);
@@ -285,7 +284,7 @@ fn dma_handles_and_regions_with_them() {
         }
     }
     assert_eq!(values.collect::<Vec<_>>(), expected);
-    let (found, attributes) = frame(&FreeDmah(DmahHandle(0xda)), Spelling::Native);
+    let (found, attributes) = frame(&Destroy(DmahHandle(0xda)), Spelling::Native);
     assert_eq!(found, header(17, 1, 1));
     assert_eq!(attributes, [(0, 0, MANDATORY, 0xda)]);
 }

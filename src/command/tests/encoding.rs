@@ -5,12 +5,11 @@ use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::ioctl::{IoctlAttr, IoctlHdr};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::request;
 use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
-    AllocPd, Command, DeallocPd, DestroyCq, DriverData, QueryDevice, QueryGidTable, QueryPort,
-    ReqNotifyCq, Spelling,
+    AllocPd, Command, Destroy, DriverData, QueryDevice, QueryGidTable, QueryPort, ReqNotifyCq,
+    Request,
 };
 
 pub(super) const MANDATORY: u16 = 1;
@@ -295,15 +294,15 @@ fn query_device_is_extended() {
 
 #[test]
 fn destroying_names_the_handle() {
-    let (found, attributes) = frame(&DeallocPd(PdHandle(0xd0)), Spelling::Native);
+    let (found, attributes) = frame(&Destroy(PdHandle(0xd0)), Spelling::Native);
     assert_eq!(found, header(1, 0, 1));
     assert_eq!(attributes, [(0, 0, MANDATORY, 0xd0)]);
-    let (found, attributes) = frame(&DestroyCq(CqHandle(0xc1)), Spelling::Native);
+    let (found, attributes) = frame(&Destroy(CqHandle(0xc1)), Spelling::Native);
     assert_eq!(found, header(3, 1, 2));
     let expected = [(0, 0, MANDATORY, 0xc1), (1, 8, MANDATORY, POINTER)];
     assert_eq!(attributes, expected);
     // A core struct of 4 bytes lies in its attribute.
-    let (_, attributes) = frame(&DeallocPd(PdHandle(0xd0)), Spelling::Write);
+    let (_, attributes) = frame(&Destroy(PdHandle(0xd0)), Spelling::Write);
     assert_eq!(attributes[1], (0, 4, MANDATORY, 0xd0));
 }
 
@@ -333,4 +332,24 @@ fn a_table_has_no_more_room_than_an_attribute_can_say() {
     let (_, attributes) = frame(&command, Spelling::Native);
     let room = attributes[1].1;
     assert_eq!(usize::from(room), QueryGidTable::MAX * 32);
+}
+
+/// The kernel takes an input out of an attribute from its first byte on, as the order of bytes in memory has
+/// it.
+#[test]
+fn short_inputs_lie_at_the_start_of_their_attributes() {
+    let mut request = Request::new();
+    request
+        .method(1, 2)
+        .u32(3, 0x0102_0304)
+        .input(4, &[5u8, 6, 7])
+        .u64(5, 0x0102_0304_0506_0708);
+    let data = |request: &mut Request, id| request.attribute(id).unwrap().data.to_ne_bytes();
+    let word = 0x0102_0304_u32.to_ne_bytes();
+    assert_eq!(data(&mut request, 3)[..4], word);
+    assert_eq!(data(&mut request, 3)[4..], [0; 4]);
+    assert_eq!(data(&mut request, 4), [5, 6, 7, 0, 0, 0, 0, 0]);
+    let number = 0x0102_0304_0506_0708_u64;
+    assert_eq!(data(&mut request, 5), number.to_ne_bytes());
+    assert!(request.to_string().contains("=0x1020304 "), "{request}");
 }

@@ -3,11 +3,13 @@
 
 use std::os::fd::OwnedFd;
 
+use uverbs_uapi::cmd;
+use uverbs_uapi::handle::XrcdHandle;
 use uverbs_uapi::write::CmdHdr;
 use zerocopy::FromBytes;
 
 use crate::command::samples::*;
-use crate::command::{AllocAsyncFd, AllocPd, Command, CommandFd, QueryQp, Route};
+use crate::command::{AllocAsyncFd, AllocPd, Command, CommandFd, OpenQp, QueryQp, Route};
 use crate::error::{Errno, Verb};
 
 fn file(route: Route) -> (OwnedFd, CommandFd) {
@@ -69,4 +71,39 @@ fn the_kernels_refusal_comes_with_verb_object_and_errno() {
     assert_eq!(error.verb(), QueryQp::VERB);
     assert_eq!(error.errno(), Some(Errno::PIPE));
     assert!(error.to_string().contains("119"), "{error}");
+}
+
+#[test]
+fn a_command_with_attributes_of_the_drivers_own_is_not_sent_without_them() {
+    let mut command = create_cq();
+    command.driver = command.driver.with(0x1007, 0x1_0000);
+    for route in [Route::Best, Route::Write] {
+        let (read, fd) = file(route);
+        let error = fd.execute(&command).unwrap_err();
+        assert!(error.is_unsupported(), "{error}");
+        drop(fd);
+        assert_eq!(rustix::io::read(&read, &mut [0; 8]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn what_was_created_with_an_answer_that_makes_no_sense_is_destroyed() {
+    let (read, fd) = file(Route::Write);
+    // Nobody answers, so the queue pair that was opened seems to have the number 0.
+    let command = OpenQp {
+        xrcd: XrcdHandle(1),
+        qpn: 17,
+        user_handle: 0,
+    };
+    let error = fd.execute(&command).unwrap_err();
+    assert_eq!(error.verb(), Verb::OpenQp);
+    let mut buffer = [0; 512];
+    let length = rustix::io::read(&read, &mut buffer).unwrap();
+    let mut rest = &buffer[..length];
+    let mut commands = Vec::new();
+    while let Ok((header, _)) = CmdHdr::read_from_prefix(rest) {
+        commands.push(header.command);
+        rest = &rest[usize::from(header.in_words) * 4..];
+    }
+    assert_eq!(commands, [cmd::OPEN_QP, cmd::DESTROY_QP]);
 }

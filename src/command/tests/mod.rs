@@ -8,5 +8,3 @@ mod fallback;
 mod fuzz;
 mod replies;
 mod text;
-
-use super::samples::request;

@@ -9,12 +9,11 @@ use uverbs_uapi::types::GidEntry;
 use uverbs_uapi::{attr, write as abi};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::request;
 use crate::command::samples::*;
 use crate::command::write::WriteBuffer;
 use crate::command::{
     AllocAsyncFd, AllocPd, Command, CreateCompChannel, CreateCqReply, CreateQpReply, GetContext,
-    Malformed, QueryGidTable, Request, Spelling, driver_reply,
+    Malformed, QueryGidTable, Request, driver_reply,
 };
 
 const MI: Mminfo = Mminfo {
@@ -98,7 +97,7 @@ fn create_cq_by_both_spellings() {
     };
     let write = write_answer(&command, core.as_bytes(), driver.as_bytes());
     for (spelling, answer) in [(Spelling::Native, native), (Spelling::Write, write)] {
-        let reply: CreateCqReply = command.decode(spelling, &answer).unwrap();
+        let reply: CreateCqReply = decode(&command, spelling, &answer).unwrap();
         assert_eq!((reply.handle, reply.cqe), (CqHandle(7), 127));
         let found: rxe::CreateCqResp = driver_reply(&reply.driver).unwrap();
         assert_eq!(found, driver);
@@ -130,7 +129,7 @@ fn create_qp_by_both_spellings() {
     };
     let write = write_answer(&command, core.as_bytes(), driver.as_bytes());
     for (spelling, answer) in [(Spelling::Native, native), (Spelling::Write, write)] {
-        let reply: CreateQpReply = command.decode(spelling, &answer).unwrap();
+        let reply: CreateQpReply = decode(&command, spelling, &answer).unwrap();
         assert_eq!((reply.handle, reply.qpn, reply.cap), (QpHandle(9), 17, CAP));
         let found: rxe::CreateQpResp = driver_reply(&reply.driver).unwrap();
         assert_eq!(found, driver);
@@ -146,7 +145,7 @@ fn alloc_pd_by_both_carriers() {
         .request();
     let write = write_answer(&command, core.as_bytes(), &[]);
     for answer in [ioctl, write] {
-        let (handle, driver) = command.decode(Spelling::Write, &answer).unwrap();
+        let (handle, driver) = decode(&command, Spelling::Write, &answer).unwrap();
         assert_eq!((handle, driver.len()), (PdHandle(3), 0));
     }
 }
@@ -156,17 +155,17 @@ fn what_the_kernel_did_not_write_is_missing() {
     let command = create_cq();
     let nothing = Answer::to(&command, Spelling::Native).request();
     let missing = Malformed::Missing(attr::create_cq::HANDLE);
-    assert_eq!(command.decode(Spelling::Native, &nothing), Err(missing));
+    assert_eq!(decode(&command, Spelling::Native, &nothing), Err(missing));
     let half = Answer::to(&command, Spelling::Native)
         .object(attr::create_cq::HANDLE, 7)
         .request();
     let missing = Malformed::Missing(attr::create_cq::RESP_CQE);
-    assert_eq!(command.decode(Spelling::Native, &half), Err(missing));
+    assert_eq!(decode(&command, Spelling::Native, &half), Err(missing));
     let no_driver = Answer::to(&command, Spelling::Native)
         .object(attr::create_cq::HANDLE, 7)
         .output(attr::create_cq::RESP_CQE, 127u32)
         .request();
-    let reply = command.decode(Spelling::Native, &no_driver).unwrap();
+    let reply = decode(&command, Spelling::Native, &no_driver).unwrap();
     let short = Malformed::Short(UHW_OUT);
     assert_eq!(driver_reply::<rxe::CreateCqResp>(&reply.driver), Err(short));
     assert!(short.to_string().contains("too short"));
@@ -178,26 +177,26 @@ fn handles_and_descriptors_out_of_range_are_refused() {
     let id = attr::create_cq::HANDLE;
     for value in [1 << 32, 1 << 63, u64::MAX - 1] {
         let answer = Answer::to(&command, Spelling::Native).object(id, value);
-        let refused = command.decode(Spelling::Native, &answer.request());
+        let refused = decode(&command, Spelling::Native, &answer.request());
         assert_eq!(refused, Err(Malformed::OutOfRange(id, value)));
     }
     let id = attr::async_event_alloc::FD_HANDLE;
     for value in [1 << 31, u64::from(u32::MAX), 1 << 32, -2i64 as u64] {
         let answer = Answer::to(&AllocAsyncFd, Spelling::Native).object(id, value);
-        let refused = AllocAsyncFd.decode(Spelling::Native, &answer.request());
+        let refused = decode(&AllocAsyncFd, Spelling::Native, &answer.request());
         assert_eq!(refused.unwrap_err(), Malformed::OutOfRange(id, value));
     }
     for fd in [-1i32, i32::MIN] {
         let core = abi::CreateCompChannelResp { fd: fd as u32 };
         let answer = write_answer(&CreateCompChannel, core.as_bytes(), &[]);
-        let refused = CreateCompChannel.decode(Spelling::Write, &answer);
+        let refused = decode(&CreateCompChannel, Spelling::Write, &answer);
         assert!(matches!(refused, Err(Malformed::OutOfRange(..))), "{fd}");
         let core = abi::GetContextResp {
             async_fd: fd as u32,
             num_comp_vectors: 1,
         };
         let answer = write_answer(&GetContext::default(), core.as_bytes(), &[]);
-        let refused = GetContext::default().decode(Spelling::Write, &answer);
+        let refused = decode(&GetContext::default(), Spelling::Write, &answer);
         assert!(matches!(refused, Err(Malformed::OutOfRange(..))), "{fd}");
     }
 }
@@ -215,11 +214,31 @@ fn a_table_has_the_entries_that_the_kernel_counted() {
             .request()
     };
     for count in 0..=4 {
-        let entries = command.decode(Spelling::Native, &answer(count)).unwrap();
+        let entries = decode(&command, Spelling::Native, &answer(count)).unwrap();
         assert_eq!(entries.len() as u64, count);
     }
     for count in [5, 1 << 32, u64::MAX] {
-        let refused = command.decode(Spelling::Native, &answer(count));
+        let refused = decode(&command, Spelling::Native, &answer(count));
         assert!(matches!(refused, Err(Malformed::Contradicts(_))), "{count}");
     }
+}
+
+/// What the kernel has created is known even if nothing else of the answer makes sense.
+#[test]
+fn the_handle_of_what_was_created_is_found() {
+    let command = create_cq();
+    let nothing = Answer::to(&command, Spelling::Native).request();
+    assert_eq!(nothing.created(), None);
+    let half = Answer::to(&command, Spelling::Native)
+        .object(attr::create_cq::HANDLE, 7)
+        .request();
+    assert!(decode(&command, Spelling::Native, &half).is_err());
+    assert_eq!(half.created(), Some(7));
+    let no_handle = Answer::to(&command, Spelling::Native)
+        .object(attr::create_cq::HANDLE, 1 << 32)
+        .request();
+    assert_eq!(no_handle.created(), None);
+    let core = abi::AllocPdResp { pd_handle: 3 };
+    let answer = write_answer(&AllocPd::default(), core.as_bytes(), &[]);
+    assert_eq!(answer.created(), Some(3));
 }

@@ -2,9 +2,8 @@
 
 use uverbs_uapi::handle::PdHandle;
 
-use super::request;
 use crate::command::samples::*;
-use crate::command::{AllocPd, Command, DeallocPd, Request, Spelling};
+use crate::command::{AllocPd, Command, Destroy, Request};
 
 fn text(command: &impl Command, spelling: Spelling) -> String {
     request(command, spelling).unwrap().to_string()
@@ -13,7 +12,7 @@ fn text(command: &impl Command, spelling: Spelling) -> String {
 #[test]
 fn a_method_is_told_by_the_names_of_object_method_and_attributes() {
     assert_eq!(
-        text(&DeallocPd(PdHandle(7)), Spelling::Native),
+        text(&Destroy(PdHandle(7)), Spelling::Native),
         "PD.DESTROY HANDLE=#7"
     );
     assert_eq!(

@@ -10,7 +10,7 @@ use uverbs_uapi::types::AhAttr;
 
 use super::format::{Be16, Be32, Datagram};
 use crate::command::{
-    CommandFd, CreateAh, CreateAhReply, DestroyAh, DriverData, DriverReply, QueryGid, QueryPort,
+    CommandFd, CreateAh, CreateAhReply, DriverData, DriverReply, QueryGid, QueryPort,
 };
 use crate::driver::answer;
 use crate::error::{Result, Subject, Verb};
@@ -59,10 +59,7 @@ pub(crate) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHand
     command.driver = DriverData::output::<abi::CreateAhResp>();
     let CreateAhReply { handle, driver } = fd.execute(&command)?;
     let vector = if ethernet {
-        over_ethernet(fd, &path, handle, &driver).inspect_err(|_| {
-            // The first error is the one to tell; an AH that stays behind goes with the context.
-            let _ = fd.execute(&DestroyAh(handle));
-        })?
+        over_ethernet(fd, &path, handle, &driver).inspect_err(|_| fd.abandon(handle))?
     } else {
         over_infiniband(&path)
     };

@@ -4,7 +4,7 @@ use uverbs_uapi::handle::{DmHandle, PdHandle};
 use uverbs_uapi::mlx5::{UarAllocType, attr, method, object};
 use uverbs_uapi::object as core_object;
 
-use crate::command::{Command, Malformed, Request, Spelling};
+use crate::command::{Command, Decode, Request};
 use crate::error::{Subject, Verb};
 
 /// Allocates a UAR: a page of the device's registers for this context.
@@ -25,35 +25,28 @@ pub(super) struct UarReply {
 
 impl Command for AllocUar {
     type Reply = UarReply;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::AllocUar;
 
     fn subject(&self) -> Subject {
         Subject::the("UAR")
     }
 
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::uar_obj_alloc as id;
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(object::UAR, method::uar::ALLOC)
-                    .new_object(id::HANDLE)
-                    .constant(id::TYPE, self.kind.0.into())
-                    .output(id::MMAP_OFFSET, size_of::<u64>())
-                    .output(id::MMAP_LENGTH, size_of::<u32>())
-                    .output(id::PAGE_ID, size_of::<u32>());
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<UarReply, Malformed> {
-        use attr::uar_obj_alloc as id;
-        Ok(UarReply {
-            offset: answer.answer(id::MMAP_OFFSET)?,
-            length: answer.answer(id::MMAP_LENGTH)?,
-            page_id: answer.answer(id::PAGE_ID)?,
+        request
+            .method(object::UAR, method::uar::ALLOC)
+            .new_object(id::HANDLE)
+            .constant(id::TYPE, self.kind.0.into())
+            .output(id::MMAP_OFFSET, size_of::<u64>())
+            .output(id::MMAP_LENGTH, size_of::<u32>())
+            .output(id::PAGE_ID, size_of::<u32>());
+        Some(|_, answer| {
+            Ok(UarReply {
+                offset: answer.answer(id::MMAP_OFFSET)?,
+                length: answer.answer(id::MMAP_LENGTH)?,
+                page_id: answer.answer(id::PAGE_ID)?,
+            })
         })
     }
 }
@@ -64,27 +57,19 @@ pub(super) struct QueryPd(pub(super) PdHandle);
 
 impl Command for QueryPd {
     type Reply = u32;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::ImportPd;
 
     fn subject(&self) -> Subject {
         Subject::numbered("PD", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(core_object::PD, method::pd::QUERY)
-                    .handle(attr::query_pd::HANDLE, self.0.0)
-                    .output(attr::query_pd::RESP_PDN, size_of::<u32>());
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<u32, Malformed> {
-        answer.answer(attr::query_pd::RESP_PDN)
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .method(core_object::PD, method::pd::QUERY)
+            .handle(attr::query_pd::HANDLE, self.0.0)
+            .output(attr::query_pd::RESP_PDN, size_of::<u32>());
+        Some(|_, answer| answer.answer(attr::query_pd::RESP_PDN))
     }
 }
 
@@ -95,29 +80,21 @@ pub(super) struct QueryDm(pub(super) DmHandle);
 impl Command for QueryDm {
     /// Bytes.
     type Reply = u64;
-    const NATIVE: bool = true;
     const VERB: Verb = Verb::ImportDm;
 
     fn subject(&self) -> Subject {
         Subject::numbered("DM", self.0.0.into())
     }
 
-    fn encode(&self, spelling: Spelling, request: &mut Request) {
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::query_dm as id;
-        match spelling {
-            Spelling::Native => {
-                request
-                    .method(core_object::DM, method::dm::QUERY)
-                    .handle(id::REQ_HANDLE, self.0.0)
-                    .output(id::RESP_START_OFFSET, size_of::<u64>())
-                    .output(id::RESP_PAGE_INDEX, size_of::<u16>())
-                    .output(id::RESP_LENGTH, size_of::<u64>());
-            }
-            Spelling::Write => {}
-        }
-    }
-
-    fn decode(&self, _: Spelling, answer: &Request) -> Result<u64, Malformed> {
-        answer.answer(attr::query_dm::RESP_LENGTH)
+        request
+            .method(core_object::DM, method::dm::QUERY)
+            .handle(id::REQ_HANDLE, self.0.0)
+            .output(id::RESP_START_OFFSET, size_of::<u64>())
+            .output(id::RESP_PAGE_INDEX, size_of::<u16>())
+            .output(id::RESP_LENGTH, size_of::<u64>());
+        Some(|_, answer| answer.answer(attr::query_dm::RESP_LENGTH))
     }
 }

@@ -59,8 +59,8 @@ use self::uar::{Registers, UarPage};
 use super::answer;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    AllocPd, Command, CommandFd, CreateCq, CreateCqReply, DestroyCq, DriverData, GetContext,
-    GetContextReply, QueryContext, QueryDevice, ResizeCq,
+    AllocPd, Command, CommandFd, CreateCq, CreateCqReply, DriverData, GetContext, GetContextReply,
+    QueryContext, QueryDevice, ResizeCq,
 };
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
@@ -294,10 +294,7 @@ pub(crate) fn create_cq(
     command.cqe = count - 1;
     let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
     let answer = answer(Verb::CreateCq, || command.subject(), &driver);
-    let abi::CreateCqResp { cqn, .. } = answer.inspect_err(|_| {
-        // The first error is the one to tell; a CQ that stays behind goes with the context.
-        let _ = fd.execute(&DestroyCq(handle));
-    })?;
+    let abi::CreateCqResp { cqn, .. } = answer.inspect_err(|_| fd.abandon(handle))?;
     // Not before: the kernel has refused sizes that are too large before it touched all that memory. The device writes
     // nothing until a queue pair reports here.
     entries.invalidate(0);

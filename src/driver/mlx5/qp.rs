@@ -26,9 +26,7 @@ use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
 use super::{Device, Limits, answer, umr};
 use crate::alloc::{Buffers, ResourceType};
-use crate::command::{
-    Command, CommandFd, CreateQp, CreateQpReply, DestroyQp, DriverData, DriverReply,
-};
+use crate::command::{Command, CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply};
 use crate::error::{Errno, Error, Result, Verb};
 
 /// The rings and the doorbell record of a queue pair.
@@ -107,8 +105,7 @@ pub(crate) fn create_qp(
     let offered = match checked(&command, &reply) {
         Ok(answer) => device.ece.then_some(answer.ece_options),
         Err(error) => {
-            // The first error is the one to tell; a QP that stays behind goes with the context.
-            let _ = fd.execute(&DestroyQp(reply.handle));
+            fd.abandon(reply.handle);
             return Err(error);
         }
     };

@@ -33,8 +33,8 @@ use super::answer;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocPd, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
-    CreateSrq, CreateSrqReply, DestroyCq, DestroyQp, DestroySrq, DriverData, DriverReply,
-    GetContext, GetContextReply, ModifySrq, QueryContext, ResizeCq,
+    CreateSrq, CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq,
+    QueryContext, ResizeCq,
 };
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -109,10 +109,7 @@ pub(crate) fn create_cq(
 ) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();
     let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
-    let cq = map_cq(fd, &driver, buffers).inspect_err(|_| {
-        // The first error is the one to tell; a CQ that stays behind goes with the context.
-        let _ = fd.execute(&DestroyCq(handle));
-    })?;
+    let cq = map_cq(fd, &driver, buffers).inspect_err(|_| fd.abandon(handle))?;
     Ok((handle, cq))
 }
 
@@ -171,10 +168,7 @@ pub(crate) fn create_qp(
     command.cap.max_send_sge = asked_slices(&command.cap);
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    map_qp(fd, command.srq.is_some(), reply, buffers).inspect_err(|_| {
-        // The first error is the one to tell; a QP that stays behind goes with the context.
-        let _ = fd.execute(&DestroyQp(handle));
-    })
+    map_qp(fd, command.srq.is_some(), reply, buffers).inspect_err(|_| fd.abandon(handle))
 }
 
 fn map_qp(
@@ -228,10 +222,7 @@ pub(crate) fn create_srq(
             answer(Verb::CreateSrq, || Subject::the(SRQ.name), &driver)?;
         producer(fd, mi, size_of::<abi::RecvWqe>(), SRQ, buffers)
     };
-    let (ring, map) = map().inspect_err(|_| {
-        // The first error is the one to tell; an SRQ that stays behind goes with the context.
-        let _ = fd.execute(&DestroySrq(handle));
-    })?;
+    let (ring, map) = map().inspect_err(|_| fd.abandon(handle))?;
     Ok((handle, RecvQueue::new(ring, max_sge, Some(map))))
 }
 
@@ -310,9 +301,10 @@ pub(crate) fn create_ah(
 ) -> Result<(uverbs_uapi::handle::AhHandle, u32)> {
     command.driver = DriverData::output::<abi::CreateAhResp>();
     let CreateAhReply { handle, driver } = fd.execute(&command)?;
-    let abi::CreateAhResp { ah_num, .. } = answer(Verb::CreateAh, || Subject::the("AH"), &driver)?;
+    let answer = answer(Verb::CreateAh, || Subject::the("AH"), &driver);
+    let abi::CreateAhResp { ah_num, .. } = answer.inspect_err(|_| fd.abandon(handle))?;
     if ah_num == 0 {
-        let _ = fd.execute(&crate::command::DestroyAh(handle));
+        fd.abandon(handle);
         return Err(Error::unsupported(
             Verb::CreateAh,
             Subject::the("AH"),

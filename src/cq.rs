@@ -312,9 +312,7 @@ impl Cq {
         let CqShared {
             context, handle, ..
         } = &*self.shared;
-        context
-            .driver()
-            .arm_cq(context.fd(), *handle, &mut self.ring, solicited_only)
+        self.ring.arm(context.fd(), *handle, solicited_only)
     }
 
     /// Gives the queue another size; the completions that wait stay.

@@ -26,6 +26,9 @@
 //! | cargo feature | devices |
 //! |---|---|
 //! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
+//! | `mlx5` | NVIDIA ConnectX from Connect-IB on, and BlueField |
+//!
+//! What a driver does not have is refused by name, as [`Cause::Unsupported`].
 
 mod ah;
 mod alloc;

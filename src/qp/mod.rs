@@ -41,7 +41,7 @@ use crate::driver::{NewQp, QpBacking, QpParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
-use crate::work::PdTag;
+use crate::work::{Operations, PdTag};
 
 /// How much a queue pair holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -257,6 +257,7 @@ impl<'a> QpBuilder<'a> {
                 "a CQ or the SRQ belongs to another context than the PD",
             ));
         }
+        let operations = context.operations(transport)?;
         let id = context.new_id();
         let command = CreateQp {
             pd: self.pd.handle(),
@@ -303,6 +304,7 @@ impl<'a> QpBuilder<'a> {
             qpn,
             id,
             transport,
+            operations,
             state: AtomicU8::new(QpState::RESET.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),
@@ -337,6 +339,7 @@ pub(crate) struct QpShared {
     qpn: u32,
     id: u64,
     transport: QpType,
+    operations: Operations,
     /// The state as this side set it last, a `QpState`. The kernel may have moved the QP on to SQE or ERR
     /// by itself, in which posting is allowed, so this never forbids what the kernel would take.
     ///

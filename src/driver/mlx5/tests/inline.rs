@@ -6,6 +6,7 @@ use uverbs_uapi::enums::{QpType, WcStatus};
 use super::super::cq::Cq;
 use super::super::format::{Be32, Cqe, cqe, opcode};
 use super::device::{Pair, Producer, cap, completion, cq, take};
+use crate::driver::contract::methods::*;
 use crate::work::{LocalKey, LocalSlice, Operation, Payload, PdTag, PollError, Remote, RemoteKey};
 
 /// What no test writes.

@@ -8,6 +8,7 @@ use super::super::format::cqe;
 use super::super::memory::Memory;
 use super::device::{Pair, Producer, cap, completion, cq, take};
 use crate::alloc::ResourceType;
+use crate::driver::contract::methods::*;
 
 fn send(pair: &mut Pair, id: u64) {
     pair.send_nothing(id).unwrap();

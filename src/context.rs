@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 
 use crate::alloc::Live;
@@ -15,6 +16,7 @@ use crate::command::{AllocAsyncFd, CommandFd, GetContextReply, Route};
 use crate::device::{Device, DriverId};
 use crate::driver::{self, Driver};
 use crate::error::{Error, Result, Subject, Verb};
+use crate::work::Operations;
 
 /// How to open a device.
 ///
@@ -96,7 +98,7 @@ struct Inner {
     driver: driver::Device,
     num_comp_vectors: u32,
     core_support: CoreSupport,
-    /// Asked for when an operation first depends on it.
+    /// Asked for when what a queue pair can do first depends on it.
     capabilities: OnceLock<DeviceCapFlags>,
     /// Made when it is first needed: a program that only registers memory has no use for it.
     async_fd: OnceLock<OwnedFd>,
@@ -130,16 +132,16 @@ impl Context {
     }
 
     /// A context whose commands are written to this file.
-    #[cfg(all(test, feature = "rxe"))]
+    #[cfg(test)]
     pub(crate) fn over(file: OwnedFd) -> Self {
-        let fd = CommandFd::new(file, DriverId::RXE.0, Route::Write);
+        let fd = CommandFd::new(file, driver::samples::ID.0, Route::Write);
         let reply = GetContextReply {
             num_comp_vectors: 1,
             core_support: 0,
             async_fd: None,
             driver: Default::default(),
         };
-        Self::new(Device::nameless(), driver::Device::Rxe, fd, reply)
+        Self::new(Device::nameless(), driver::samples::device(), fd, reply)
     }
 
     /// The device that is open.
@@ -170,14 +172,21 @@ impl Context {
         self.0.core_support
     }
 
-    /// What the device can do, as asked once.
-    #[inline]
-    pub(crate) fn capabilities(&self) -> Result<DeviceCapFlags> {
-        if let Some(known) = self.0.capabilities.get() {
-            return Ok(*known);
+    /// What queue pairs of a transport can do. The device is asked where it depends on its capabilities, once in the life
+    /// of the context.
+    pub(crate) fn operations(&self, transport: QpType) -> Result<Operations> {
+        let operations = self.driver().operations(transport);
+        if !operations.intersects(Operations::OF_CAPABILITIES) {
+            return Ok(operations);
         }
-        let asked = self.query_device()?.capabilities;
-        Ok(*self.0.capabilities.get_or_init(|| asked))
+        let capabilities = match self.0.capabilities.get() {
+            Some(known) => *known,
+            None => {
+                let asked = self.query_device()?.capabilities;
+                *self.0.capabilities.get_or_init(|| asked)
+            }
+        };
+        Ok(operations.with(capabilities))
     }
 
     pub(crate) fn fd(&self) -> &Arc<CommandFd> {

@@ -179,12 +179,12 @@ pub(crate) struct CqShared {
     domain: Option<PdUse>,
 }
 
-#[cfg(all(test, feature = "rxe"))]
+#[cfg(test)]
 impl CqShared {
-    /// What a completion queue of soft-RoCE shares.
+    /// What a completion queue of the sample driver shares.
     pub(crate) fn sample(context: &Context) -> Arc<Self> {
         Arc::new(Self {
-            object: Owned::backed(context, CqHandle(7), driver::CqBacking::Rxe),
+            object: Owned::backed(context, CqHandle(7), driver::samples::cq_backing()),
             id: 1,
             channel: None,
             domain: None,
@@ -339,13 +339,8 @@ impl Cq {
     pub fn arm(&mut self, notify: Notify) -> Result<()> {
         let solicited_only = notify == Notify::Solicited;
         let object = &self.shared.object;
-        let context = object.context();
-        context.driver().arm_cq(
-            context.fd(),
-            object.handle(),
-            &mut self.ring,
-            solicited_only,
-        )
+        let fd = object.context().fd();
+        self.ring.arm(fd, object.handle(), solicited_only)
     }
 
     /// Gives the queue another size; the completions that wait stay.

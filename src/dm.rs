@@ -25,7 +25,7 @@ impl Context {
     /// ([`DeviceAttr::max_dm_size`](crate::DeviceAttr::max_dm_size)). Manual page: `ibv_alloc_dm(3)`.
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<Dm> {
         let command = AllocDm { length, log_align };
-        let handle = self.driver().alloc_dm(self.fd(), &command)?;
+        let handle = self.fd().execute(&command)?;
         Ok(Dm(Arc::new(DmShared {
             object: Owned::new(self, handle),
             length,

@@ -24,7 +24,7 @@ impl Context {
         ThreadDomain(Arc::new(TdInner {
             context: self.clone(),
             id: self.new_id(),
-            hardware: driver::ThreadDomain::default(),
+            hardware: self.driver().thread_domain(),
             domains: AtomicU32::new(0),
         }))
     }

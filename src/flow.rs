@@ -189,7 +189,7 @@ impl<T: Transport> Qp<T> {
             specs: rule.specs.clone(),
             driver: DriverData::default(),
         };
-        let handle = context.driver().create_flow(context.fd(), &command)?;
+        let handle = context.fd().execute(&command)?;
         Ok(Flow {
             object: Owned::new(context, handle),
             qp: Arc::clone(self.shared()),

@@ -5,6 +5,12 @@
 
 use uverbs_uapi::event::{AsyncEventDesc, CompEventDesc};
 
+#[allow(
+    unused_imports,
+    unreachable_pub,
+    reason = "not every driver has ways in"
+)]
+pub use crate::driver::fuzz::*;
 use crate::error::{Subject, Verb};
 use crate::event::AsyncEvent;
 use crate::event_file::EventFile;
@@ -66,16 +72,4 @@ pub fn netlink(mut bytes: &[u8]) {
 /// Messages between a broker and those who join.
 pub fn share(bytes: &[u8]) {
     crate::share::fuzz::read(bytes);
-}
-
-/// A completion ring of rxe: four indices that its producer jumps to, then the ring.
-#[cfg(feature = "rxe")]
-pub fn rxe_poll(bytes: &[u8]) {
-    crate::driver::rxe::fuzz::poll(bytes);
-}
-
-/// A work queue ring of rxe: four indices that its consumer jumps to, then the ring.
-#[cfg(feature = "rxe")]
-pub fn rxe_post(bytes: &[u8]) {
-    crate::driver::rxe::fuzz::post(bytes);
 }

@@ -26,9 +26,10 @@
 //! | cargo feature | devices |
 //! |---|---|
 //! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
-//! | `mlx5` | NVIDIA ConnectX adapters, with InfiniBand and Ethernet ports |
+//! | `mlx5` | NVIDIA ConnectX from Connect-IB on, and BlueField, with InfiniBand and Ethernet ports |
 //!
-//! Other devices are found and listed, and opening one says that it has no driver here.
+//! What a driver does not have is refused by name, as [`Cause::Unsupported`]. Other devices are found and listed;
+//! opening one says that it has no driver here.
 
 mod ah;
 mod alloc;

@@ -116,7 +116,7 @@ impl<H: Object, B> fmt::Debug for Owned<H, B> {
     }
 }
 
-#[cfg(all(test, feature = "rxe"))]
+#[cfg(test)]
 pub(crate) mod tests {
     use std::cell::Cell;
     use std::fmt::{self, Write};

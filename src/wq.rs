@@ -190,8 +190,7 @@ impl Wq {
             },
             driver: DriverData::default(),
         };
-        let context = self.context();
-        context.driver().modify_wq(context.fd(), &command)
+        self.context().fd().execute(&command)
     }
 
     /// Destroys the queue.

@@ -253,7 +253,7 @@ mod tests {
         buffers.allocate(
             0x1000,
             0x1000,
-            ResourceType::new(DriverId::RXE, 1),
+            ResourceType::new(DriverId(77), 1),
             Purpose::Place,
         )
     }

@@ -24,7 +24,6 @@ mod pool;
 #[cfg(test)]
 mod testing;
 
-use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -58,26 +57,6 @@ use crate::error::AllocError;
 pub struct ResourceType(u64);
 
 impl ResourceType {
-    /// mlx5: the send and receive rings of a queue pair, one buffer (`MLX5DV_RES_TYPE_QP`).
-    pub const MLX5_QP: Self = Self::new(DriverId::MLX5, 1);
-    /// mlx5: the ring of a receive work queue (`MLX5DV_RES_TYPE_RWQ`).
-    pub const MLX5_RWQ: Self = Self::new(DriverId::MLX5, 2);
-    /// mlx5: a doorbell record (`MLX5DV_RES_TYPE_DBR`).
-    pub const MLX5_DBR: Self = Self::new(DriverId::MLX5, 3);
-    /// mlx5: the ring of a shared receive queue (`MLX5DV_RES_TYPE_SRQ`).
-    pub const MLX5_SRQ: Self = Self::new(DriverId::MLX5, 4);
-    /// mlx5: the ring of a completion queue (`MLX5DV_RES_TYPE_CQ`).
-    pub const MLX5_CQ: Self = Self::new(DriverId::MLX5, 5);
-    /// rxe: the send ring of a queue pair. rdma-core has no codes for rxe; these are this library's, chosen
-    /// to match mlx5's where there is a counterpart.
-    pub const RXE_SEND: Self = Self::new(DriverId::RXE, 1);
-    /// rxe: the receive ring of a queue pair.
-    pub const RXE_RECV: Self = Self::new(DriverId::RXE, 2);
-    /// rxe: the ring of a shared receive queue.
-    pub const RXE_SRQ: Self = Self::new(DriverId::RXE, 4);
-    /// rxe: the ring of a completion queue.
-    pub const RXE_CQ: Self = Self::new(DriverId::RXE, 5);
-
     /// The type with this code of a driver's.
     pub const fn new(driver: DriverId, code: u32) -> Self {
         Self((driver.0 as u64) << 32 | code as u64)
@@ -103,22 +82,6 @@ impl From<u64> for ResourceType {
 impl From<ResourceType> for u64 {
     fn from(resource: ResourceType) -> Self {
         resource.0
-    }
-}
-
-impl fmt::Debug for ResourceType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match *self {
-            Self::MLX5_QP => "QP rings",
-            Self::MLX5_RWQ => "RWQ ring",
-            Self::MLX5_DBR => "doorbell record",
-            Self::RXE_SEND => "send ring",
-            Self::RXE_RECV => "receive ring",
-            Self::MLX5_SRQ | Self::RXE_SRQ => "SRQ ring",
-            Self::MLX5_CQ | Self::RXE_CQ => "CQ ring",
-            _ => return write!(f, "{} resource {}", self.driver(), self.code()),
-        };
-        write!(f, "{} {name}", self.driver())
     }
 }
 

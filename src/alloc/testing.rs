@@ -9,13 +9,14 @@ use rustix::process::Signal;
 use uverbs_uapi::handle::PdHandle;
 
 use super::{Allocation, Allocator, BufferRequest, Purpose, ResourceType};
+use crate::device::DriverId;
 
 /// A request for memory that the device itself uses.
 pub(super) fn memory(size: usize, alignment: usize) -> BufferRequest {
     BufferRequest {
         size,
         alignment,
-        resource: ResourceType::MLX5_QP,
+        resource: ResourceType::new(DriverId(77), 1),
         purpose: Purpose::Memory,
         pd: PdHandle(0),
         domain: 1,
@@ -25,7 +26,7 @@ pub(super) fn memory(size: usize, alignment: usize) -> BufferRequest {
 /// A request for a place to map a ring over.
 pub(super) fn place(size: usize) -> BufferRequest {
     BufferRequest {
-        resource: ResourceType::RXE_SEND,
+        resource: ResourceType::new(DriverId(77), 2),
         purpose: Purpose::Place,
         ..memory(size, page_size())
     }

@@ -25,6 +25,7 @@ pub(crate) struct GetContextReply {
     pub(crate) core_support: u64,
     /// The file descriptor of asynchronous events, which only write(2) makes along with the context.
     pub(crate) async_fd: Option<OwnedFd>,
+    #[allow(dead_code, reason = "not every driver is told something")]
     pub(crate) driver: DriverReply,
 }
 

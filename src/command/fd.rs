@@ -219,9 +219,17 @@ unsafe impl Ioctl for Frame {
 ///
 /// Its buffers are built once, one for each carrier, and point into each other, so they never move.
 #[derive(Debug)]
+#[allow(
+    dead_code,
+    reason = "not every driver has a doorbell that is a system call"
+)]
 pub(crate) struct Prepared(Box<Buffers>);
 
 #[derive(Debug)]
+#[allow(
+    dead_code,
+    reason = "not every driver has a doorbell that is a system call"
+)]
 struct Buffers {
     way: Way,
     /// What write(2) is given; its answer goes to `response`.
@@ -231,6 +239,10 @@ struct Buffers {
     request: Request,
 }
 
+#[allow(
+    dead_code,
+    reason = "not every driver has a doorbell that is a system call"
+)]
 impl CommandFd {
     /// Prepares a write command for [`Self::repeat`].
     pub(crate) fn prepare(&self, request: Request) -> Prepared {

@@ -83,7 +83,7 @@ pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
     abuse(&ah, source, drop);
     abuse(&Destroy(AhHandle(1)), source, drop);
     abuse_later(source);
-    abuse_what_rxe_lacks(source);
+    abuse_what_few_devices_have(source);
 }
 
 /// The commands of what is more than the classic verbs.
@@ -112,7 +112,7 @@ fn abuse_later(source: &mut dyn FnMut() -> u64) {
 }
 
 /// The commands that no test on soft-RoCE gets an answer to.
-fn abuse_what_rxe_lacks(source: &mut dyn FnMut() -> u64) {
+fn abuse_what_few_devices_have(source: &mut dyn FnMut() -> u64) {
     for kind in [SrqKind::Basic, XRC, TAG_MATCHING] {
         abuse(&create_srq(kind), source, drop);
     }

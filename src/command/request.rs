@@ -64,6 +64,7 @@ pub(crate) struct DriverData {
     attribute: Option<(u16, u32)>,
 }
 
+#[allow(dead_code, reason = "each driver has its own ways of these")]
 impl DriverData {
     /// Input `input`, and no output.
     pub(crate) fn input<I: IntoBytes + Immutable>(input: &I) -> Self {

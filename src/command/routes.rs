@@ -112,6 +112,10 @@ impl Routes {
     }
 
     /// How to ring a doorbell that is a write command: write(2) costs the kernel less than the ioctl.
+    #[allow(
+        dead_code,
+        reason = "not every driver has a doorbell that is a system call"
+    )]
     pub(crate) fn doorbell(&self) -> Way {
         match self.allowed {
             Route::Ioctl => Way::InvokeWrite,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{self, Dev, FileType, Mode, OFlags};
 use uverbs_uapi::cmd::ABI_VERSION;
 
-use super::driver::DriverId;
+use super::driver::DriverClue;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
 /// A uverbs character device.
@@ -16,8 +16,8 @@ pub(super) struct Chardev {
     pub(super) name: String,
     /// Its device number, as in `st_rdev`.
     pub(super) number: Dev,
-    /// The driver behind it.
-    pub(super) driver: Option<DriverId>,
+    /// What tells the driver behind it.
+    pub(super) driver: Option<DriverClue>,
     /// The version of the driver's own part of the ABI.
     pub(super) abi_version: u32,
     /// The version of the ABI that all drivers share.
@@ -105,7 +105,7 @@ mod tests {
         Chardev {
             name: name.into(),
             number: fs::makedev(1, minor),
-            driver: Some(DriverId::RXE),
+            driver: Some(DriverClue::Parent),
             abi_version: 2,
             uverbs_abi_version: ABI_VERSION,
         }

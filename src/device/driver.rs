@@ -18,14 +18,21 @@ use uverbs_uapi::enums;
 pub struct DriverId(pub u32);
 
 impl DriverId {
-    /// NVIDIA ConnectX from Connect-IB on, and BlueField.
-    pub const MLX5: Self = Self(enums::DriverId::MLX5.0);
     /// Mellanox ConnectX to ConnectX-3.
     pub const MLX4: Self = Self(enums::DriverId::MLX4.0);
-    /// Soft-RoCE.
-    pub const RXE: Self = Self(enums::DriverId::RXE.0);
     /// Soft-iWARP.
     pub const SIW: Self = Self(enums::DriverId::SIW.0);
+}
+
+/// What tells the driver of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum DriverClue {
+    /// Netlink: its number.
+    Number(DriverId),
+    /// Sysfs: the bus driver that the device's hardware is bound to, by its name.
+    Bus(String),
+    /// Sysfs: no hardware, but an attribute `parent` that names a network device.
+    Parent,
 }
 
 impl fmt::Display for DriverId {

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use discovery::Discovery;
+pub(crate) use driver::DriverClue;
 pub use driver::DriverId;
 pub use node_type::NodeType;
 pub use port::{Netdev, PhysicalState, Port, PortState};
@@ -166,9 +167,9 @@ impl Device {
         self.0.info.ports
     }
 
-    /// The driver behind the device. By sysfs, only rxe and the mlx drivers are recognised.
-    pub fn driver(&self) -> Option<DriverId> {
-        self.0.chardev.as_ref()?.driver
+    /// What tells the driver behind the device.
+    pub(crate) fn driver_clue(&self) -> Option<&DriverClue> {
+        self.0.chardev.as_ref()?.driver.as_ref()
     }
 
     /// The version of the driver's own part of the ABI. A driver of this library checks it before it opens the

@@ -1,45 +1,245 @@
-//! What differs between devices. A driver is a folder here and a line in each list below.
+//! What differs between devices. A driver is a folder here and a line in the list below.
 //!
-//! The types of this file are enums over the drivers that are built in; with one driver there is one variant
-//! and nothing to dispatch. Above this line nothing knows which device it talks to; below it nothing
-//! knows reference counts and lifetimes.
+//! [`contract`] says what a driver does. Above this module nothing knows which device it talks to; below it nothing knows
+//! reference counts and lifetimes. What a driver has of an object is held as [`OneOf`] the drivers' own types: an `enum`,
+//! so that nothing is called indirectly, and with one driver built in there is one variant and nothing to dispatch.
+//!
+//! # A new driver
+//!
+//! 1. A folder here, whose `mod.rs` implements [`contract::Driver`]. [`sample`] has the least; copy it.
+//! 2. A line in `drivers!`, and the `mod` above it.
+//! 3. A feature in `Cargo.toml`, and a row in the tables of `README.md` and `lib.rs`.
+//!
+//! Its names stand nowhere else: its number, the codes of its buffers and how sysfs shows it are in its folder
+//! (`tests/driver_names.rs` holds that).
 
-#![cfg_attr(
-    not(all(feature = "rxe", feature = "mlx5")),
-    allow(
-        dead_code,
-        unused_imports,
-        unused_variables,
-        reason = "a driver that is not built in may be the only one to use a thing"
-    )
-)]
+/// The list of drivers: when one is built in, its variant of [`OneOf`], and its type. Hands it to another macro, before the
+/// arguments.
+macro_rules! drivers {
+    ($then:ident $($arguments:tt)*) => {
+        $then! {
+            {
+                (feature = "rxe") Rxe crate::driver::rxe::Rxe,
+                (feature = "mlx5") Mlx5 crate::driver::mlx5::Device,
+                (test) Sample crate::driver::sample::Sample,
+            }
+            $($arguments)*
+        }
+    };
+}
 
-#[cfg(not(any(feature = "rxe", feature = "mlx5")))]
-compile_error!("a driver is needed: the feature `rxe`, `mlx5`, or both");
+/// `dispatch!(one_of, D(it) => expression)`: the expression for the driver that it is of, as `D`.
+macro_rules! dispatch {
+    ($one_of:expr, $driver:ident($it:pat) => $then:expr) => {
+        drivers!(arms $one_of, $driver($it) => $then)
+    };
+}
 
-mod generic;
+macro_rules! arms {
+    (
+        { $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }
+        $one_of:expr, $driver:ident($it:pat) => $then:expr
+    ) => {
+        match $one_of {
+            $(
+                #[cfg($($built_in)*)]
+                #[allow(unreachable_code, reason = "a driver may not have the queue")]
+                $crate::driver::OneOf::$Variant($it) => {
+                    #[allow(dead_code, reason = "not every expression names the driver")]
+                    type $driver = $Driver;
+                    $then
+                }
+            )*
+        }
+    };
+}
+
+/// Methods that do what those of the driver's part do.
+macro_rules! forward {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(
+            #[inline(always)]
+            pub(crate) fn $name(&self, $($argument: $type),*) -> $result {
+                dispatch!(self, D(it) => it.$name($($argument),*))
+            }
+        )*
+    };
+}
+
+#[cfg(test)]
+mod absent;
+mod contract;
+mod data;
 #[cfg(feature = "mlx5")]
 mod mlx5;
 #[cfg(feature = "rxe")]
-pub(crate) mod rxe;
+mod rxe;
+#[cfg(test)]
+mod sample;
 
-use std::mem::ManuallyDrop;
+/// What the sample driver has, for tests of the objects that stand on drivers.
+#[cfg(test)]
+pub(crate) mod samples {
+    use std::sync::Arc;
+
+    use super::contract::{Driver as _, Nothing};
+    use super::sample::Sample;
+    use super::{CqBacking, Device, OneOf, QpBacking};
+    use crate::device::DriverId;
+
+    pub(crate) const ID: DriverId = Sample::ID;
+
+    pub(crate) fn device() -> Device {
+        OneOf::Sample(Arc::new(Sample))
+    }
+
+    pub(crate) fn cq_backing() -> CqBacking {
+        OneOf::Sample(Nothing)
+    }
+
+    pub(crate) fn qp_backing() -> QpBacking {
+        OneOf::Sample(Nothing)
+    }
+}
+
+/// Ways into the drivers' rings, for the fuzz targets.
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz {
+    #[cfg(feature = "rxe")]
+    pub use crate::driver::rxe::fuzz::{rxe_poll, rxe_post};
+}
+
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
-use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
-use uverbs_uapi::flags::{SendFlags, WcFlags};
-use uverbs_uapi::handle::{AhHandle, CqHandle, PdHandle, QpHandle, SrqHandle};
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
 use zerocopy::FromBytes;
 
-use crate::alloc::Buffers;
+use self::contract::methods::*;
+pub(crate) use self::data::{Completion, Completions, RecvBatch, SendBatch, SendSlot};
+use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    CommandFd, CreateAh, CreateCq, CreateQp, CreateSrq, DriverData, DriverReply, GetContextReply,
-    ModifySrq, ReqNotifyCq, ResizeCq, driver_reply,
+    CommandFd, CreateAh, CreateCq, CreateQp, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
+    DriverReply, GetContextReply, ModifySrq, ResizeCq, driver_reply,
 };
-use crate::device::DriverId;
-use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::work::{Destination, Ece, LocalSlice, Operation, Payload, PollError, PostError};
+use crate::device::{self, DriverClue, DriverId};
+use crate::error::{Error, Result, Subject, Verb};
+use crate::work::Operations;
+
+macro_rules! one_of {
+    ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {
+        /// What one of the drivers has of a kind.
+        #[repr(u8)]
+        pub(crate) enum OneOf<K: Kind> {
+            $(#[cfg($($built_in)*)] $Variant(K::Of<$Driver>),)*
+        }
+
+        $(
+            #[cfg($($built_in)*)]
+            impl Listed for $Driver {
+                #[inline(always)]
+                fn wrap<K: Kind>(it: K::Of<Self>) -> OneOf<K> {
+                    OneOf::$Variant(it)
+                }
+
+                #[inline(always)]
+                fn get<K: Kind>(one_of: &OneOf<K>) -> Option<&K::Of<Self>> {
+                    match one_of {
+                        OneOf::$Variant(it) => Some(it),
+                        #[allow(unreachable_patterns, reason = "there may be no other driver")]
+                        _ => None,
+                    }
+                }
+
+                #[inline(always)]
+                fn get_mut<K: Kind>(one_of: &mut OneOf<K>) -> Option<&mut K::Of<Self>> {
+                    match one_of {
+                        OneOf::$Variant(it) => Some(it),
+                        #[allow(unreachable_patterns, reason = "there may be no other driver")]
+                        _ => None,
+                    }
+                }
+            }
+        )*
+
+        #[cfg(not(any($($($built_in)*),*)))]
+        compile_error!("a driver is needed: the feature `rxe`, `mlx5`, or both");
+
+        /// The drivers that are built in.
+        fn built_in() -> impl Iterator<Item = Driver> {
+            [$(#[cfg($($built_in)*)] OneOf::$Variant(PhantomData),)*].into_iter()
+        }
+    };
+}
+
+drivers!(one_of);
+
+/// A kind of thing that each driver has its own type for.
+pub(crate) trait Kind {
+    type Of<D: contract::Driver>: fmt::Debug;
+}
+
+/// A driver in the list.
+pub(crate) trait Listed: contract::Driver {
+    fn wrap<K: Kind>(it: K::Of<Self>) -> OneOf<K>;
+    fn get<K: Kind>(one_of: &OneOf<K>) -> Option<&K::Of<Self>>;
+    fn get_mut<K: Kind>(one_of: &mut OneOf<K>) -> Option<&mut K::Of<Self>>;
+}
+
+impl<K: Kind> fmt::Debug for OneOf<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        dispatch!(self, D(it) => it.fmt(f))
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[$meta:meta])* $name:ident $kind:ident = $of:ty;)*) => {
+        $(
+            #[derive(Debug)]
+            pub(crate) enum $kind {}
+
+            impl Kind for $kind {
+                type Of<D: contract::Driver> = $of;
+            }
+
+            $(#[$meta])*
+            pub(crate) type $name = OneOf<$kind>;
+        )*
+    };
+}
+
+kinds! {
+    /// A driver that is built in.
+    Driver Drivers = PhantomData<D>;
+    /// What a context has of its device.
+    Device Devices = Arc<D>;
+    /// A completion queue.
+    Cq Cqs = D::Cq;
+    /// What of a completion queue must stay until the kernel has let go of it.
+    CqBacking CqBackings = <D::Cq as contract::Cq>::Backing;
+    /// A send queue.
+    SendQueue SendQueues = D::SendQueue;
+    /// A receive queue of a queue pair or a work queue.
+    RecvQueue RecvQueues = D::RecvQueue;
+    /// A shared receive queue.
+    SharedRecvQueue SharedRecvQueues = D::SharedRecvQueue;
+    /// An address handle, as work requests name it.
+    Ah Ahs = D::Ah;
+    /// What of a queue pair must stay until the kernel has let go of it.
+    QpBacking QpBackings = D::QpBacking;
+    /// As [`QpBacking`], of a shared receive queue.
+    SrqBacking SrqBackings = D::SrqBacking;
+    /// The hardware that a thread domain picks, once a queue pair needs it.
+    ThreadDomain ThreadDomains = D::ThreadDomain;
+}
+
+/// What a queue pair is made of besides its command.
+pub(crate) type QpParts<'a> = contract::QpParts<'a, Cq, SharedRecvQueue, ThreadDomain>;
+
+/// A queue pair that a driver has created.
+pub(crate) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpBacking>;
 
 /// Reads a driver's private part of the kernel's answer to a verb.
 fn answer<T: FromBytes>(
@@ -51,42 +251,53 @@ fn answer<T: FromBytes>(
         .map_err(|malformed| Error::malformed(verb, subject(), malformed.to_string()))
 }
 
-/// The drivers that are built in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Driver {
-    #[cfg(feature = "rxe")]
-    Rxe,
-    #[cfg(feature = "mlx5")]
-    Mlx5,
+/// An object of another driver's. The nouns compare contexts before they come here, so it is not seen.
+#[cold]
+fn foreign(verb: Verb) -> Error {
+    let why = "it belongs to a device of another driver";
+    Error::invalid(verb, Subject::the("object"), why)
+}
+
+impl device::Device {
+    /// The driver behind the device. By sysfs, only drivers that are built in are recognised.
+    pub fn driver(&self) -> Option<DriverId> {
+        match self.driver_clue()? {
+            DriverClue::Number(id) => Some(*id),
+            clue => built_in()
+                .find_map(|driver| dispatch!(driver, D(_) => D::is_behind(clue).then_some(D::ID))),
+        }
+    }
+}
+
+impl fmt::Debug for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (id, code) = (self.driver(), self.code());
+        let name = built_in().find_map(|driver| {
+            dispatch!(driver, D(_) => if D::ID == id { D::buffer_name(code) } else { None })
+        });
+        match name {
+            Some(name) => write!(f, "{id} {name}"),
+            None => write!(f, "{id} resource {code}"),
+        }
+    }
 }
 
 impl Driver {
     /// The driver for a device, by the kernel's driver number and the driver's ABI version.
     pub(crate) fn select(id: DriverId, abi_version: u32, device: &str) -> Result<Self> {
-        let (driver, versions) = match id {
-            #[cfg(feature = "rxe")]
-            DriverId::RXE => (Driver::Rxe, rxe::ABI_VERSIONS),
-            #[cfg(feature = "mlx5")]
-            DriverId::MLX5 => (Driver::Mlx5, mlx5::ABI_VERSIONS),
-            _ => {
-                let missing = format!("a driver for {id} devices in this build");
-                return Err(Error::unsupported(
-                    Verb::OpenDevice,
-                    Subject::named("device", device),
-                    missing,
-                ));
-            }
+        let unsupported = |missing| {
+            let subject = Subject::named("device", device);
+            Err(Error::unsupported(Verb::OpenDevice, subject, missing))
         };
+        let Some(driver) = built_in().find(|driver| dispatch!(driver, D(_) => D::ID == id)) else {
+            return unsupported(format!("a driver for {id} devices in this build"));
+        };
+        let versions = dispatch!(&driver, D(_) => D::ABI_VERSIONS);
         if !versions.contains(&abi_version) {
-            let missing = format!(
+            return unsupported(format!(
                 "version {abi_version} of the ABI of the kernel's driver {id}; this build speaks {} to {}",
                 versions.start(),
                 versions.end()
-            );
-            return Err(Error::unsupported(
-                Verb::OpenDevice,
-                Subject::named("device", device),
-                missing,
             ));
         }
         Ok(driver)
@@ -94,63 +305,37 @@ impl Driver {
 
     /// Makes the open file a context of the device.
     pub(crate) fn get_context(self, fd: &CommandFd) -> Result<(Device, GetContextReply)> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Driver::Rxe => rxe::get_context(fd).map(|reply| (Device::Rxe, reply)),
-            #[cfg(feature = "mlx5")]
-            Driver::Mlx5 => {
-                mlx5::get_context(fd).map(|(device, reply)| (Device::Mlx5(Arc::new(device)), reply))
-            }
-        }
+        dispatch!(self, D(_) => {
+            let (device, reply) = D::get_context(fd)?;
+            Ok((D::wrap(Arc::new(device)), reply))
+        })
     }
 
     /// Takes part in a context that somebody else has made of the open file.
     pub(crate) fn query_context(self, fd: &CommandFd) -> Result<(Device, GetContextReply)> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Driver::Rxe => rxe::query_context(fd).map(|reply| (Device::Rxe, reply)),
-            #[cfg(feature = "mlx5")]
-            Driver::Mlx5 => mlx5::query_context(fd)
-                .map(|(device, reply)| (Device::Mlx5(Arc::new(device)), reply)),
-        }
+        dispatch!(self, D(_) => {
+            let (device, reply) = D::query_context(fd)?;
+            Ok((D::wrap(Arc::new(device)), reply))
+        })
     }
 }
 
-/// What a context has of its device.
-#[derive(Clone, Debug)]
-pub(crate) enum Device {
-    #[cfg(feature = "rxe")]
-    Rxe,
-    #[cfg(feature = "mlx5")]
-    Mlx5(Arc<mlx5::Device>),
-}
-
+/// What [`contract::Driver`] says, whichever driver it is.
 impl Device {
-    /// Allocates a protection domain.
-    pub(crate) fn alloc_pd(&self, fd: &CommandFd) -> Result<PdHandle> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Device::Rxe => rxe::alloc_pd(fd),
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(_) => mlx5::alloc_pd(fd),
-        }
+    forward! {
+        operations(transport: QpType) -> Operations;
+        alloc_pd(fd: &CommandFd) -> Result<PdHandle>;
+        import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()>;
+        paces() -> Result<()>;
+        without_ece(verb: Verb) -> Error;
+        modify_srq(fd: &CommandFd, command: ModifySrq) -> Result<()>;
+        create_rss_qp(fd: &CommandFd, command: &CreateRssQp) -> Result<(QpHandle, u32)>;
+        create_xrc_target(fd: &CommandFd, command: &CreateXrcTarget) -> Result<(QpHandle, u32)>;
+        import_dm(fd: &CommandFd, handle: DmHandle) -> Result<u64>;
+        null_lkey() -> Result<u32>;
+        raw_clock(fd: &CommandFd) -> Result<u64>;
     }
 
-    /// Checks with the driver what the kernel's list of handles has told.
-    pub(crate) fn import_pd(&self, fd: &CommandFd, handle: PdHandle) -> Result<()> {
-        match self {
-            // The driver has no such question.
-            #[cfg(feature = "rxe")]
-            Device::Rxe => {
-                let _ = (fd, handle);
-                Ok(())
-            }
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(_) => mlx5::import_pd(fd, handle),
-        }
-    }
-
-    /// Creates a completion queue, with entries of so many bytes if they are told.
     pub(crate) fn create_cq(
         &self,
         fd: &CommandFd,
@@ -158,23 +343,12 @@ impl Device {
         entry_bytes: Option<u32>,
         buffers: Option<&Buffers>,
     ) -> Result<(CqHandle, Cq)> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Device::Rxe => match entry_bytes {
-                None => rxe::create_cq(fd, command, buffers),
-                Some(_) => Err(self.lacks(
-                    Verb::CreateCq,
-                    "completion queues with entries of a chosen size",
-                )),
-            }
-            .map(|(handle, cq)| (handle, Cq::Rxe(cq))),
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(device) => mlx5::create_cq(device, fd, command, entry_bytes, buffers)
-                .map(|(handle, cq)| (handle, Cq::Mlx5(cq))),
-        }
+        dispatch!(self, D(device) => {
+            let (handle, cq) = device.create_cq(fd, command, entry_bytes, buffers)?;
+            Ok((handle, D::wrap(cq)))
+        })
     }
 
-    /// Gives a completion queue another size; the completions that wait stay.
     pub(crate) fn resize_cq(
         &self,
         fd: &CommandFd,
@@ -182,124 +356,55 @@ impl Device {
         cq: &mut Cq,
         buffers: Option<&Buffers>,
     ) -> Result<()> {
-        match (self, cq) {
-            #[cfg(feature = "rxe")]
-            (Device::Rxe, Cq::Rxe(cq)) => rxe::resize_cq(fd, command, cq, buffers),
-            #[cfg(feature = "mlx5")]
-            (Device::Mlx5(_), Cq::Mlx5(cq)) => mlx5::resize_cq(fd, command, cq, buffers),
-            #[cfg(all(feature = "rxe", feature = "mlx5"))]
-            _ => Err(foreign(Verb::ResizeCq)),
-        }
+        dispatch!(self, D(device) => match D::get_mut(cq) {
+            Some(cq) => device.resize_cq(fd, command, cq, buffers),
+            None => Err(foreign(Verb::ResizeCq)),
+        })
     }
 
-    /// Asks for an event when the next completion arrives.
-    pub(crate) fn arm_cq(
-        &self,
-        fd: &CommandFd,
-        handle: CqHandle,
-        cq: &mut Cq,
-        solicited_only: bool,
-    ) -> Result<()> {
-        match cq {
-            #[cfg(feature = "rxe")]
-            Cq::Rxe(_) => fd.execute(&ReqNotifyCq {
-                cq: handle,
-                solicited_only,
-            }),
-            #[cfg(feature = "mlx5")]
-            Cq::Mlx5(cq) => {
-                let _ = (fd, handle);
-                cq.arm(solicited_only);
-                Ok(())
-            }
-        }
-    }
-
-    /// Creates a queue pair.
     pub(crate) fn create_qp(
         &self,
         fd: &Arc<CommandFd>,
         command: CreateQp,
         parts: &QpParts<'_>,
     ) -> Result<NewQp> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Device::Rxe if parts.inline_scatter => Err(self.lacks(
-                Verb::CreateQp,
-                "inline scatter: payloads that come in completions",
-            )),
-            #[cfg(feature = "rxe")]
-            Device::Rxe => rxe::create_qp(fd, command, parts.buffers).map(|qp| NewQp {
+        dispatch!(self, D(device) => {
+            let parts = own_parts::<D>(parts).ok_or_else(|| foreign(Verb::CreateQp))?;
+            let qp = device.create_qp(fd, command, &parts)?;
+            Ok(NewQp {
                 handle: qp.handle,
                 qpn: qp.qpn,
-                send: SendQueue::Rxe(qp.send),
-                recv: qp.recv.map(RecvQueue::Rxe),
-                backing: QpBacking::Rxe,
-            }),
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(device) => {
-                if !matches!(command.qp_type, QpType::RC | QpType::UC | QpType::UD) {
-                    let what = "queue pairs for raw packets or XRC";
-                    return Err(self.without_rings(Verb::CreateQp, what));
-                }
-                let (Some(send_cq), Some(recv_cq)) = (parts.send_cq.mlx5(), parts.recv_cq.mlx5())
-                else {
-                    return Err(foreign(Verb::CreateQp));
-                };
-                let thread_domain = match parts.thread_domain {
-                    Some(domain) => Some(domain.mlx5(device, fd)?),
-                    None => None,
-                };
-                let parts = mlx5::Parts {
-                    send_cq,
-                    recv_cq,
-                    srq: parts.srq.and_then(SharedRecvQueue::mlx5),
-                    buffers: parts.buffers,
-                    thread_domain: thread_domain.as_ref(),
-                    inline_scatter: parts.inline_scatter,
-                };
-                mlx5::create_qp(device, fd, command, &parts).map(|qp| NewQp {
-                    handle: qp.handle,
-                    qpn: qp.qpn,
-                    send: SendQueue::Mlx5(qp.send),
-                    recv: qp.recv.map(RecvQueue::Mlx5),
-                    backing: QpBacking::Mlx5(qp.core),
-                })
-            }
-        }
+                send: D::wrap(qp.send),
+                recv: qp.recv.map(D::wrap),
+                backing: D::wrap(qp.backing),
+            })
+        })
     }
 
-    /// Creates a shared receive queue.
     pub(crate) fn create_srq(
         &self,
         fd: &CommandFd,
         command: CreateSrq,
         buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking)> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Device::Rxe => rxe::create_srq(fd, command, buffers)
-                .map(|(handle, queue)| (handle, SharedRecvQueue::Rxe(queue), SrqBacking::Rxe)),
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(device) => {
-                mlx5::create_srq(device, fd, command, buffers).map(|(handle, queue, ring)| {
-                    (handle, SharedRecvQueue::Mlx5(queue), SrqBacking::Mlx5(ring))
-                })
-            }
-        }
+        dispatch!(self, D(device) => {
+            let (handle, queue, backing) = device.create_srq(fd, command, buffers)?;
+            Ok((handle, D::wrap(queue), D::wrap(backing)))
+        })
     }
 
-    /// Sets an attribute of a shared receive queue that leaves its ring alone.
-    pub(crate) fn modify_srq(&self, fd: &CommandFd, command: ModifySrq) -> Result<()> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Device::Rxe => rxe::modify_srq(fd, command),
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(_) => fd.execute(&command),
-        }
+    pub(crate) fn create_xsrq(
+        &self,
+        fd: &CommandFd,
+        command: CreateSrq,
+        buffers: Option<&Buffers>,
+    ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, u32)> {
+        dispatch!(self, D(device) => {
+            let (handle, queue, backing, number) = device.create_xsrq(fd, command, buffers)?;
+            Ok((handle, D::wrap(queue), D::wrap(backing), number))
+        })
     }
 
-    /// Gives a shared receive queue another size; its waiting requests stay.
     pub(crate) fn resize_srq(
         &self,
         fd: &CommandFd,
@@ -307,888 +412,55 @@ impl Device {
         queue: &mut SharedRecvQueue,
         buffers: Option<&Buffers>,
     ) -> Result<()> {
-        match (self, queue) {
-            #[cfg(feature = "rxe")]
-            (Device::Rxe, SharedRecvQueue::Rxe(queue)) => {
-                rxe::resize_srq(fd, command, queue, buffers)
-            }
-            #[cfg(feature = "mlx5")]
-            (Device::Mlx5(_), _) => Err(Error::unsupported(
-                Verb::ModifySrq,
-                Subject::numbered("SRQ", command.core.srq_handle.into()),
-                "shared receive queues that change their size (`mlx5_ib_modify_srq`)",
-            )),
-            #[cfg(all(feature = "rxe", feature = "mlx5"))]
-            _ => Err(foreign(Verb::ModifySrq)),
-        }
-    }
-
-    /// Creates an address handle.
-    pub(crate) fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, Ah)> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Device::Rxe => {
-                rxe::create_ah(fd, command).map(|(handle, number)| (handle, Ah::Rxe(number)))
-            }
-            #[cfg(feature = "mlx5")]
-            Device::Mlx5(_) => {
-                mlx5::create_ah(fd, command).map(|(handle, ah)| (handle, Ah::Mlx5(ah)))
-            }
-        }
-    }
-}
-
-/// An object of another driver's. The nouns compare contexts before they come here, so it is not seen.
-#[cfg(feature = "mlx5")]
-#[cold]
-fn foreign(verb: Verb) -> Error {
-    Error::invalid(
-        verb,
-        Subject::the("object"),
-        "it belongs to a device of another driver",
-    )
-}
-
-/// What a queue pair is made of besides its command.
-pub(crate) struct QpParts<'a> {
-    pub(crate) send_cq: &'a Cq,
-    pub(crate) recv_cq: &'a Cq,
-    pub(crate) srq: Option<&'a SharedRecvQueue>,
-    pub(crate) buffers: Option<&'a Buffers>,
-    pub(crate) thread_domain: Option<&'a ThreadDomain>,
-    pub(crate) inline_scatter: bool,
-}
-
-/// A queue pair that a driver has created.
-#[derive(Debug)]
-pub(crate) struct NewQp {
-    pub(crate) handle: QpHandle,
-    pub(crate) qpn: u32,
-    pub(crate) send: SendQueue,
-    /// None if the QP receives from an SRQ.
-    pub(crate) recv: Option<RecvQueue>,
-    pub(crate) backing: QpBacking,
-}
-
-/// What of a completion queue must stay until the kernel has let go of it. A clone that is forgotten keeps it for good.
-#[derive(Clone, Debug)]
-pub(crate) enum CqBacking {
-    #[cfg(feature = "rxe")]
-    Rxe,
-    #[cfg(feature = "mlx5")]
-    Mlx5(Arc<mlx5::CqCore>),
-}
-
-impl CqBacking {
-    /// The count of the queue's events that were read, if arming depends on it.
-    pub(crate) fn events(&self) -> Option<&Arc<AtomicU32>> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe => None,
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(core) => Some(core.events()),
-        }
-    }
-}
-
-/// As [`CqBacking`], of a queue pair.
-#[derive(Clone, Debug)]
-pub(crate) enum QpBacking {
-    #[cfg(feature = "rxe")]
-    Rxe,
-    #[cfg(feature = "mlx5")]
-    Mlx5(Arc<mlx5::QpCore>),
-}
-
-impl QpBacking {
-    /// Whether the kernel knows how much the send queue holds; where the ring is this side's it is told of blocks only.
-    pub(crate) fn kernel_knows_caps(&self) -> bool {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe => true,
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(_) => false,
-        }
-    }
-
-    /// The options for its connection, with their vendor; none if it has no such.
-    pub(crate) fn query_ece(&self) -> Option<Ece> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe => None,
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(core) => core.query_ece().map(|options| Ece {
-                vendor_id: mlx5::ECE_VENDOR,
-                options,
-            }),
-        }
-    }
-
-    /// Asks for options of its connection with the next change of its state, if it has such.
-    pub(crate) fn set_ece(&self, options: u32) {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe => {}
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(core) => core.set_ece(options),
-        }
-    }
-
-    /// What the kernel's driver is told with a change of the state.
-    pub(crate) fn modify_data(&self) -> DriverData {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe => DriverData::default(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(core) => core.modify_data(),
-        }
-    }
-
-    /// Takes over what the kernel's driver has answered to [`Self::modify_data`].
-    pub(crate) fn modified(&self, reply: &DriverReply) {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe => {}
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(core) => core.modified(reply),
-        }
-    }
-
-    /// Ends the loan of the memory that requests name, as far as this side would still write to it.
-    pub(crate) fn close(&self) {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe => {}
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(core) => core.close(),
-        }
-    }
-
-    /// Follows the kernel, which has taken the queue pair to the state RESET.
-    pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
-        match (self, send) {
-            // The kernel keeps the rings of these and goes on where they are.
-            #[cfg(feature = "rxe")]
-            (Self::Rxe, SendQueue::Rxe(_)) => {
-                let _ = recv;
-            }
-            #[cfg(feature = "mlx5")]
-            (Self::Mlx5(core), SendQueue::Mlx5(send)) => {
-                let recv = match recv {
-                    Some(RecvQueue::Mlx5(recv)) => Some(recv),
-                    _ => None,
-                };
-                core.reset(send, recv);
-            }
-            #[cfg(all(feature = "rxe", feature = "mlx5"))]
-            _ => {}
-        }
-    }
-}
-
-/// As [`CqBacking`], of a shared receive queue.
-#[derive(Clone, Debug)]
-pub(crate) enum SrqBacking {
-    #[cfg(feature = "rxe")]
-    Rxe,
-    #[cfg(feature = "mlx5")]
-    Mlx5(#[expect(dead_code, reason = "held until the kernel has let go")] Arc<mlx5::SrqRing>),
-}
-
-/// The hardware that a thread domain picks, once a queue pair needs it.
-#[derive(Debug, Default)]
-pub(crate) struct ThreadDomain {
-    #[cfg(feature = "mlx5")]
-    register: std::sync::OnceLock<Arc<mlx5::Lease>>,
-}
-
-#[cfg(feature = "mlx5")]
-impl ThreadDomain {
-    fn mlx5(&self, device: &mlx5::Device, fd: &CommandFd) -> Result<Arc<mlx5::Lease>> {
-        if let Some(lease) = self.register.get() {
-            return Ok(Arc::clone(lease));
-        }
-        let lease = device.alloc_td(fd)?;
-        // Two threads may come here at once: the first register stays, the other goes back unused.
-        Ok(Arc::clone(self.register.get_or_init(|| lease)))
-    }
-}
-
-/// An address handle, as work requests name it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Ah {
-    /// Its number.
-    #[cfg(feature = "rxe")]
-    Rxe(u32),
-    #[cfg(feature = "mlx5")]
-    Mlx5(mlx5::Ah),
-}
-
-impl Ah {
-    /// Its number; one that no address handle has if it is another driver's.
-    #[cfg(feature = "rxe")]
-    #[inline(always)]
-    pub(crate) fn rxe(&self) -> u32 {
-        match self {
-            Self::Rxe(number) => *number,
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(_) => 0,
-        }
-    }
-
-    /// Its address vector; one that leads nowhere if it is another driver's.
-    #[cfg(feature = "mlx5")]
-    #[inline(always)]
-    pub(crate) fn mlx5(&self) -> mlx5::Datagram {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(_) => mlx5::NOWHERE,
-            Self::Mlx5(ah) => ah.datagram(),
-        }
-    }
-}
-
-/// A send queue.
-#[derive(Debug)]
-#[repr(u8)]
-pub(crate) enum SendQueue {
-    #[cfg(feature = "rxe")]
-    Rxe(rxe::SendQueue),
-    #[cfg(feature = "mlx5")]
-    Mlx5(mlx5::SendQueue),
-}
-
-/// A request in a send queue whose id and flags can still change.
-#[derive(Debug)]
-pub(crate) enum SendSlot {
-    #[cfg(feature = "rxe")]
-    Rxe(rxe::SendSlot),
-    #[cfg(feature = "mlx5")]
-    Mlx5(mlx5::SendSlot),
-}
-
-impl SendQueue {
-    /// The most requests in flight.
-    pub(crate) fn capacity(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.capacity(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.capacity(),
-        }
-    }
-
-    /// The most slices of a request.
-    pub(crate) fn max_sge(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.max_sge(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.max_sge(),
-        }
-    }
-
-    /// The most inline bytes of a request.
-    pub(crate) fn max_inline(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.max_inline(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.max_inline(),
-        }
-    }
-
-    /// Requests that the device has not finished.
-    pub(crate) fn in_flight(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.in_flight(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.in_flight(),
-        }
-    }
-
-    /// Starts a batch.
-    #[inline(always)]
-    pub(crate) fn batch(&mut self) -> SendBatch<'_> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => SendBatch::Rxe(queue),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => SendBatch::Mlx5(queue.batch()),
-        }
-    }
-}
-
-/// Requests that are being written into a send queue. Dropped without having been rung, it leaves nothing; forgotten
-/// (`mem::forget`), some drivers take what it has to be of the next batch.
-///
-/// Like [`RecvBatch`] and [`Completions`] it is made once for many operations, and held by value: the compiler then keeps
-/// the variant in a register, or knows it, where behind a reference to the queue it would look again each time.
-#[derive(Debug)]
-pub(crate) enum SendBatch<'q> {
-    #[cfg(feature = "rxe")]
-    Rxe(&'q mut rxe::SendQueue),
-    #[cfg(feature = "mlx5")]
-    Mlx5(mlx5::SendBatch<'q>),
-}
-
-impl SendBatch<'_> {
-    /// Requests in it.
-    #[inline(always)]
-    pub(crate) fn len(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.pending(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(batch) => batch.len(),
-        }
-    }
-
-    /// Whether queue pairs of this transport can invalidate a key of their own side.
-    #[inline(always)]
-    pub(crate) fn invalidates(&self, transport: QpType) -> bool {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.invalidates(transport),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(_) => transport != QpType::UD,
-        }
-    }
-
-    /// Whether memory windows can have addresses that count from 0.
-    #[inline(always)]
-    pub(crate) fn binds_zero_based(&self) -> bool {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.binds_zero_based(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(_) => true,
-        }
-    }
-
-    /// Adds a request.
-    #[inline(always)]
-    pub(crate) fn push(
-        &mut self,
-        operation: Operation,
-        to: Option<Destination<'_, Ah>>,
-        payload: Payload<'_>,
-    ) -> Result<SendSlot, PostError> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.push(operation, to, payload).map(SendSlot::Rxe),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(batch) => batch.push(operation, to, payload).map(SendSlot::Mlx5),
-        }
-    }
-
-    /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is done.
-    #[inline(always)]
-    pub(crate) fn ring(self) -> Result<usize, Errno> {
-        match &mut *ManuallyDrop::new(self) {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => match queue.pending() {
-                0 => Ok(0),
-                count => queue.ring().map(|()| count as usize),
-            },
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(batch) => Ok(batch.ring() as usize),
-        }
-    }
-}
-
-impl Drop for SendBatch<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.abandon(),
-            // The queue knows nothing of it.
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(_) => {}
-        }
-    }
-}
-
-impl SendSlot {
-    /// Sets the id that the completion carries.
-    #[inline(always)]
-    pub(crate) fn set_id(&mut self, wr_id: u64) {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(slot) => slot.set_id(wr_id),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(slot) => slot.set_id(wr_id),
-        }
-    }
-
-    /// Sets flags on top of those that are set.
-    #[inline(always)]
-    pub(crate) fn add_flags(&mut self, flags: SendFlags) {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(slot) => slot.add_flags(flags),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(slot) => slot.add_flags(flags),
-        }
-    }
-}
-
-/// A receive queue of a queue pair or a work queue.
-#[derive(Debug)]
-#[repr(u8)]
-pub(crate) enum RecvQueue {
-    #[cfg(feature = "rxe")]
-    Rxe(rxe::RecvQueue),
-    #[cfg(feature = "mlx5")]
-    Mlx5(mlx5::RecvQueue),
-}
-
-impl RecvQueue {
-    /// The most requests in flight.
-    pub(crate) fn capacity(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.capacity(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.capacity(),
-        }
-    }
-
-    /// The most slices of a request.
-    pub(crate) fn max_sge(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.max_sge(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.max_sge(),
-        }
-    }
-
-    /// Requests that no message has been received into.
-    pub(crate) fn in_flight(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.in_flight(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.in_flight(),
-        }
-    }
-
-    /// Starts a batch.
-    #[inline(always)]
-    pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => RecvBatch::Rxe(queue),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => RecvBatch::Mlx5(queue),
-        }
-    }
-}
-
-/// A shared receive queue.
-#[derive(Debug)]
-#[repr(u8)]
-pub(crate) enum SharedRecvQueue {
-    #[cfg(feature = "rxe")]
-    Rxe(rxe::RecvQueue),
-    #[cfg(feature = "mlx5")]
-    Mlx5(mlx5::SharedRecvQueue),
-}
-
-impl SharedRecvQueue {
-    #[cfg(feature = "mlx5")]
-    fn mlx5(&self) -> Option<&mlx5::SharedRecvQueue> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(_) => None,
-            Self::Mlx5(queue) => Some(queue),
-        }
-    }
-
-    /// The most requests in flight.
-    pub(crate) fn capacity(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.capacity(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.capacity(),
-        }
-    }
-
-    /// The most slices of a request.
-    pub(crate) fn max_sge(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.max_sge(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.max_sge(),
-        }
-    }
-
-    /// Requests that no message has been received into.
-    pub(crate) fn in_flight(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.in_flight(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.in_flight(),
-        }
-    }
-
-    /// Starts a batch.
-    #[inline(always)]
-    pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => RecvBatch::Rxe(queue),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => RecvBatch::Mlx5Shared(queue),
-        }
-    }
-}
-
-/// Requests that are being written into a receive queue.
-#[derive(Debug)]
-pub(crate) enum RecvBatch<'q> {
-    #[cfg(feature = "rxe")]
-    Rxe(&'q mut rxe::RecvQueue),
-    #[cfg(feature = "mlx5")]
-    Mlx5(&'q mut mlx5::RecvQueue),
-    #[cfg(feature = "mlx5")]
-    Mlx5Shared(&'q mut mlx5::SharedRecvQueue),
-}
-
-impl RecvBatch<'_> {
-    /// Requests in it.
-    #[inline(always)]
-    pub(crate) fn len(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.pending(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.pending(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5Shared(queue) => queue.pending(),
-        }
-    }
-
-    /// Adds a request.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.push(wr_id, slices),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.push(wr_id, slices),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5Shared(queue) => queue.push(wr_id, slices),
-        }
-    }
-
-    /// Hands it to the device.
-    #[inline(always)]
-    pub(crate) fn ring(self) {
-        match &mut *ManuallyDrop::new(self) {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.ring(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.ring(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5Shared(queue) => queue.ring(),
-        }
-    }
-}
-
-impl Drop for RecvBatch<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(queue) => queue.abandon(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(queue) => queue.abandon(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5Shared(queue) => queue.abandon(),
-        }
-    }
-}
-
-/// A completion queue.
-#[derive(Debug)]
-#[repr(u8)]
-pub(crate) enum Cq {
-    #[cfg(feature = "rxe")]
-    Rxe(rxe::Cq),
-    #[cfg(feature = "mlx5")]
-    Mlx5(mlx5::Cq),
-}
-
-impl Cq {
-    /// What must outlive it.
-    pub(crate) fn backing(&self) -> CqBacking {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(_) => CqBacking::Rxe,
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq) => CqBacking::Mlx5(Arc::clone(cq.core())),
-        }
-    }
-
-    #[cfg(feature = "mlx5")]
-    fn mlx5(&self) -> Option<&mlx5::CqCore> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(_) => None,
-            Self::Mlx5(cq) => Some(cq.core()),
-        }
-    }
-
-    /// The most completions that wait at a time.
-    pub(crate) fn capacity(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(cq) => cq.capacity(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq) => cq.capacity(),
-        }
-    }
-
-    /// True if no completion is there.
-    pub(crate) fn is_empty(&mut self) -> Result<bool, PollError> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(cq) => Ok(cq.is_at(cq.filled()?)),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq) => {
-                cq.check()?;
-                Ok(cq.is_empty())
-            }
-        }
-    }
-
-    /// The completions that have arrived.
-    #[inline(always)]
-    pub(crate) fn poll(&mut self) -> Result<Completions<'_>, PollError> {
-        let queue = match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(cq) => {
-                let filled = cq.filled()?;
-                Polled::Rxe(cq, filled)
-            }
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(cq) => {
-                cq.check()?;
-                Polled::Mlx5(cq)
-            }
-        };
-        Ok(Completions {
-            queue,
-            moved: false,
+        dispatch!(self, D(device) => match D::get_mut(queue) {
+            Some(queue) => device.resize_srq(fd, command, queue, buffers),
+            None => Err(foreign(Verb::ModifySrq)),
         })
     }
-}
 
-/// Completions that are being taken; the queue's entries go back to the device when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Completions<'q> {
-    queue: Polled<'q>,
-    /// Whether any was taken or passed over.
-    moved: bool,
-}
+    pub(crate) fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, Ah)> {
+        dispatch!(self, D(device) => {
+            let (handle, ah) = device.create_ah(fd, command)?;
+            Ok((handle, D::wrap(ah)))
+        })
+    }
 
-#[derive(Debug)]
-enum Polled<'q> {
-    /// With the index of the ring up to which completions can be taken.
-    #[cfg(feature = "rxe")]
-    Rxe(&'q mut rxe::Cq, u32),
-    /// Each entry says itself whether it is there.
-    #[cfg(feature = "mlx5")]
-    Mlx5(&'q mut mlx5::Cq),
-}
+    pub(crate) fn create_wq(
+        &self,
+        fd: &CommandFd,
+        command: CreateWq,
+        buffers: Option<&Buffers>,
+    ) -> Result<(WqHandle, u32, RecvQueue)> {
+        dispatch!(self, D(device) => {
+            let (handle, number, queue) = device.create_wq(fd, command, buffers)?;
+            Ok((handle, number, D::wrap(queue)))
+        })
+    }
 
-impl Completions<'_> {
-    /// The next completion. It is not to be used after this value is dropped.
-    #[inline(always)]
-    pub(crate) fn take(&mut self) -> Option<Completion> {
-        match &mut self.queue {
-            #[cfg(feature = "rxe")]
-            Polled::Rxe(cq, filled) => {
-                let taken = cq.take(*filled)?;
-                self.moved = true;
-                Some(Completion::Rxe(taken))
-            }
-            #[cfg(feature = "mlx5")]
-            Polled::Mlx5(cq) => cq.take(&mut self.moved).map(Completion::Mlx5),
-        }
+    /// A thread domain, which has picked no hardware yet.
+    pub(crate) fn thread_domain(&self) -> ThreadDomain {
+        dispatch!(self, D(_) => D::wrap(Default::default()))
     }
 }
 
-impl Drop for Completions<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.moved {
-            return;
-        }
-        match &mut self.queue {
-            #[cfg(feature = "rxe")]
-            Polled::Rxe(cq, _) => cq.release(),
-            #[cfg(feature = "mlx5")]
-            Polled::Mlx5(cq) => cq.release(),
-        }
-    }
-}
-
-/// A completion that lies in a completion queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Completion {
-    #[cfg(feature = "rxe")]
-    Rxe(rxe::Completion),
-    #[cfg(feature = "mlx5")]
-    Mlx5(mlx5::Completion),
-}
-
-/// The fields of a completion, each read only when asked for; their meaning is told in `crate::wc`.
-impl Completion {
-    #[inline(always)]
-    pub(crate) fn wr_id(&self) -> u64 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.wr_id(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.wr_id(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn status(&self) -> WcStatus {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.status(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.status(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn opcode(&self) -> WcOpcode {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.opcode(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.opcode(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn vendor_err(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.vendor_err(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.vendor_err(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn byte_len(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.byte_len(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.byte_len(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn qp_num(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.qp_num(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.qp_num(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn src_qp(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.src_qp(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.src_qp(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn ex(&self) -> u32 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.ex(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.ex(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn flags(&self) -> WcFlags {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.flags(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.flags(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn timestamp(&self) -> Option<u64> {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.timestamp(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.timestamp(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn pkey_index(&self) -> u16 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.pkey_index(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.pkey_index(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn slid(&self) -> u16 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.slid(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.slid(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn sl(&self) -> u8 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.sl(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.sl(),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn dlid_path_bits(&self) -> u8 {
-        match self {
-            #[cfg(feature = "rxe")]
-            Self::Rxe(completion) => completion.dlid_path_bits(),
-            #[cfg(feature = "mlx5")]
-            Self::Mlx5(completion) => completion.dlid_path_bits(),
-        }
-    }
+/// The parts as the driver's own, if they all are.
+fn own_parts<'a, D: Listed>(
+    parts: &QpParts<'a>,
+) -> Option<contract::QpParts<'a, D::Cq, D::SharedRecvQueue, D::ThreadDomain>> {
+    let srq = match parts.srq {
+        Some(srq) => Some(D::get(srq)?),
+        None => None,
+    };
+    let thread_domain = match parts.thread_domain {
+        Some(thread_domain) => Some(D::get(thread_domain)?),
+        None => None,
+    };
+    Some(contract::QpParts {
+        send_cq: D::get(parts.send_cq)?,
+        recv_cq: D::get(parts.recv_cq)?,
+        srq,
+        buffers: parts.buffers,
+        thread_domain,
+        inline_scatter: parts.inline_scatter,
+    })
 }

@@ -1,17 +1,16 @@
 //! The send requests beyond the classic ones: those that take keys back, bind memory windows, flush, and write a
-//! word at once. Not every device has the last two, so they are refused here where it does not: a device that is
+//! word at once. Not every driver and device has them all, so a queue pair that cannot do one refuses it: a device that is
 //! given one all the same puts the queue pair into the error state.
 
 use uverbs_uapi::enums::{FlushLevel, MwType};
-use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags};
+use uverbs_uapi::flags::AccessFlags;
 
 use super::send::{ATOMIC, Batch, Posted, gather};
-use super::transport::{AtomicWrite, BindWindow, RdmaFlush, RemoteInvalidate, Transport};
-use crate::error::Errno;
+use super::transport::{AtomicWrite, BindWindow, RdmaFlush, RemoteInvalidate};
 use crate::mw::{Mw, MwKind, Type1, Type2, Window};
 use crate::work::{
-    Bind, LocalKey, LocalSlice, Operation, Payload, Placement, PostError, Remote, RemoteKey,
-    RemoteSlice,
+    Bind, LocalKey, LocalSlice, Operation, Operations, Payload, Placement, PostError, Remote,
+    RemoteKey, RemoteSlice,
 };
 
 impl<T: RemoteInvalidate> Batch<'_, T> {
@@ -108,10 +107,6 @@ impl<T: BindWindow> Batch<'_, T> {
     /// only. Else see [`PostError`].
     #[inline(always)]
     pub fn local_inv(&mut self, rkey: RemoteKey) -> Result<Posted<'_>, PostError> {
-        let transport = self.transport();
-        if !self.raw().invalidates(transport) {
-            return Err(PostError::NotInTransport { transport });
-        }
         self.push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
     }
 
@@ -121,10 +116,13 @@ impl<T: BindWindow> Batch<'_, T> {
         rkey: RemoteKey,
         window: Window,
     ) -> Result<Posted<'_>, PostError> {
-        if window.pd != self.pd() {
+        if window.pd != self.fixed().pd {
             return Err(PostError::ForeignPd);
         }
-        let zero_based = self.raw().binds_zero_based();
+        let zero_based = self
+            .fixed()
+            .operations
+            .contains(Operations::BIND_ZERO_BASED);
         let bind = window.bind(mw.rkey(), rkey, zero_based)?;
         self.push_bind(mw, bind)
     }
@@ -134,7 +132,7 @@ impl<T: BindWindow> Batch<'_, T> {
         mw: &mut Mw<K>,
         bind: Bind,
     ) -> Result<Posted<'_>, PostError> {
-        if mw.tag() != self.pd() {
+        if mw.tag() != self.fixed().pd {
             return Err(PostError::ForeignPd);
         }
         let of_queue_pair = K::KIND == MwType::TYPE_2;
@@ -191,7 +189,6 @@ impl<T: RdmaFlush> Batch<'_, T> {
         placement: Placement,
         level: FlushLevel,
     ) -> Result<Posted<'_>, PostError> {
-        self.needs(placement.needs())?;
         let RemoteSlice {
             address,
             length,
@@ -225,7 +222,6 @@ impl<T: AtomicWrite> Batch<'_, T> {
         word: [u8; ATOMIC as usize],
         at: RemoteSlice,
     ) -> Result<Posted<'_>, PostError> {
-        self.needs(DeviceCapFlags::ATOMIC_WRITE)?;
         if !at.address.is_multiple_of(ATOMIC) {
             return Err(PostError::NotAtomic {
                 address: at.address,
@@ -237,20 +233,5 @@ impl<T: AtomicWrite> Batch<'_, T> {
             at,
             Payload::Inline(&word),
         )
-    }
-}
-
-impl<T: Transport> Batch<'_, T> {
-    /// Refuses an operation that the device lacks. The device is asked once in the life of the context.
-    fn needs(&self, needed: DeviceCapFlags) -> Result<(), PostError> {
-        let has = self
-            .shared()
-            .context()
-            .capabilities()
-            .map_err(|error| PostError::QueryDevice(error.errno().unwrap_or(Errno::IO)))?;
-        match needed.difference(has) {
-            missing if missing.is_empty() => Ok(()),
-            capability => Err(PostError::MissingCapability { capability }),
-        }
     }
 }

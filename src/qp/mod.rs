@@ -43,7 +43,7 @@ use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
-use crate::work::{PdTag, PostError};
+use crate::work::{Operations, PdTag, PostError};
 
 /// How much a queue pair holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -249,6 +249,7 @@ impl<'a> QpBuilder<'a> {
             ("the SRQ", self.srq.map(Srq::context)),
         ];
         context.check_parts(Verb::CreateQp, subject, parts)?;
+        let operations = context.operations(transport)?;
         let id = context.new_id();
         let command = CreateQp {
             pd: self.pd.handle(),
@@ -295,6 +296,7 @@ impl<'a> QpBuilder<'a> {
             qpn,
             id,
             transport,
+            operations,
             state: AtomicU8::new(QpState::RESET.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),
@@ -328,6 +330,7 @@ pub(crate) struct QpShared {
     qpn: u32,
     id: u64,
     transport: QpType,
+    operations: Operations,
     /// The state as this side set it last, a `QpState`. The kernel may have moved the QP on to SQE or ERR
     /// by itself, in which posting is allowed, so this never forbids what the kernel would take.
     ///
@@ -740,19 +743,20 @@ impl<T: Transport> fmt::Debug for Qp<T> {
 /// A type parameter that decides about methods only.
 type Of<T> = PhantomData<fn() -> T>;
 
-#[cfg(all(test, feature = "rxe"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::owned::tests::Listener;
 
-    /// A queue pair of soft-RoCE, without its halves.
+    /// A queue pair of the sample driver, without its halves.
     fn shared(context: &Context) -> QpShared {
         let pd = context.alloc_pd().unwrap();
         QpShared {
-            object: Owned::backed(context, QpHandle(9), QpBacking::Rxe),
+            object: Owned::backed(context, QpHandle(9), crate::driver::samples::qp_backing()),
             qpn: 17,
             id: 1,
             transport: QpType::UD,
+            operations: Operations::of(QpType::UD),
             state: AtomicU8::new(QpState::RTS.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),

@@ -12,29 +12,37 @@ use super::{Of, QpShared};
 use crate::ah::UdPeer;
 use crate::driver::{self, SendQueue, SendSlot};
 use crate::work::{
-    Destination, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteSlice,
+    Destination, LocalSlice, Operation, Operations, Payload, PdTag, PostError, Remote, RemoteSlice,
 };
 
 /// Bytes that an atomic operation works on.
 pub(super) const ATOMIC: u64 = 8;
 
+/// What is fixed when a queue pair is created and posts look at.
+#[derive(Clone, Copy)]
+pub(super) struct Fixed {
+    pub(super) pd: PdTag,
+    pub(super) transport: QpType,
+    pub(super) operations: Operations,
+}
+
 /// The send half of a queue pair.
 pub struct SendHalf<T: Transport> {
     queue: SendQueue,
-    /// Copies of what every post looks at.
-    pd: PdTag,
-    transport: QpType,
+    fixed: Fixed,
     shared: Arc<QpShared>,
     of: Of<T>,
 }
 
 impl<T: Transport> SendHalf<T> {
     pub(super) fn new(queue: SendQueue, shared: &Arc<QpShared>) -> Self {
-        let (pd, transport) = (shared.tag(), shared.transport);
         Self {
             queue,
-            pd,
-            transport,
+            fixed: Fixed {
+                pd: shared.tag(),
+                transport: shared.transport,
+                operations: shared.operations,
+            },
             shared: Arc::clone(shared),
             of: PhantomData,
         }
@@ -76,8 +84,7 @@ impl<T: Transport> SendHalf<T> {
     pub fn batch(&mut self) -> Batch<'_, T> {
         Batch {
             raw: self.queue.batch(),
-            pd: &self.pd,
-            transport: &self.transport,
+            fixed: &self.fixed,
             shared: &self.shared,
             of: PhantomData,
         }
@@ -128,27 +135,14 @@ impl<T: Transport> fmt::Debug for SendHalf<T> {
 pub struct Batch<'q, T: Transport> {
     raw: driver::SendBatch<'q>,
     // Of the queue pair's half, each behind a reference: they are looked at where they lie and take up no registers.
-    pd: &'q PdTag,
-    transport: &'q QpType,
+    fixed: &'q Fixed,
     shared: &'q Arc<QpShared>,
     of: Of<T>,
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
-    pub(super) fn raw(&self) -> &driver::SendBatch<'q> {
-        &self.raw
-    }
-
-    pub(super) fn transport(&self) -> QpType {
-        *self.transport
-    }
-
-    pub(super) fn pd(&self) -> PdTag {
-        *self.pd
-    }
-
-    pub(super) fn shared(&self) -> &QpShared {
-        self.shared
+    pub(super) fn fixed(&self) -> &Fixed {
+        self.fixed
     }
 
     /// Requests in the batch.
@@ -187,16 +181,27 @@ impl<'q, T: Transport> Batch<'q, T> {
         to: Option<Destination<'_, driver::Ah>>,
         payload: Payload<'_>,
     ) -> Result<Posted<'_>, PostError> {
-        if T::TYPE.is_none() {
-            check_transport(*self.transport, operation, to.is_some())?;
+        let Fixed {
+            transport,
+            operations,
+            ..
+        } = *self.fixed;
+        if T::TYPE.is_none() && to.is_some() != (transport == QpType::UD) {
+            return Err(PostError::Destination);
+        }
+        let needed = operation.needs();
+        // A transport that is known here has the classic ones.
+        let known = T::TYPE.is_some() && Operations::CLASSIC.contains(needed);
+        if !known && !operations.contains(needed) {
+            return Err(operations.refusal(needed, transport));
         }
         if let Payload::Gather(slices) = payload
-            && slices.iter().any(|slice| slice.pd != *self.pd)
+            && slices.iter().any(|slice| slice.pd != self.fixed.pd)
         {
             return Err(PostError::ForeignPd);
         }
         if let Some(to) = to {
-            if to.pd != *self.pd {
+            if to.pd != self.fixed.pd {
                 return Err(PostError::ForeignPd);
             }
             let (given, max) = (length(payload), self.shared.max_datagram());
@@ -254,37 +259,6 @@ pub(super) fn gather(slices: &[LocalSlice]) -> Result<Payload<'_>, PostError> {
         });
     }
     Ok(payload)
-}
-
-/// Checks a request against a transport that is known at run time only.
-fn check_transport(
-    transport: QpType,
-    operation: Operation,
-    has_destination: bool,
-) -> Result<(), PostError> {
-    if has_destination != (transport == QpType::UD) {
-        return Err(PostError::Destination);
-    }
-    let connected = matches!(transport, QpType::RC | QpType::UC);
-    let has = match operation {
-        // Raw packets and XRC need more in a request than a `Batch` puts into it.
-        Operation::Send | Operation::SendImm { .. } => connected || transport == QpType::UD,
-        Operation::Write { .. }
-        | Operation::WriteImm { .. }
-        | Operation::LocalInv { .. }
-        | Operation::BindMw(_) => connected,
-        Operation::Read { .. }
-        | Operation::CompareSwap { .. }
-        | Operation::FetchAdd { .. }
-        | Operation::SendInv { .. }
-        | Operation::AtomicWrite { .. }
-        | Operation::Flush { .. } => transport == QpType::RC,
-    };
-    if has {
-        Ok(())
-    } else {
-        Err(PostError::NotInTransport { transport })
-    }
 }
 
 // Which requests a transport has is a bound on each method and not on the block around them: only there does

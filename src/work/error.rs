@@ -57,8 +57,6 @@ pub enum PostError {
         /// What the device lacks of what the operation needs.
         capability: DeviceCapFlags,
     },
-    /// The device could not be asked whether it has the operation; it may have been removed.
-    QueryDevice(Errno),
     /// A memory window cannot be bound like this, which would have broken the queue pair; the text says why.
     Window(&'static str),
     /// A slice, a memory window or an address handle belongs to another protection domain than the QP.
@@ -112,10 +110,6 @@ impl fmt::Display for PostError {
                 f,
                 "the device does not have this operation: it lacks {capability:?}"
             ),
-            Self::QueryDevice(errno) => write!(
-                f,
-                "the device could not be asked whether it has this operation ({errno})"
-            ),
             Self::Window(why) => write!(f, "the memory window cannot be bound: {why}"),
             Self::ForeignPd => f.write_str(
                 "the memory, memory window or address handle is of another protection domain than the QP",
@@ -157,7 +151,6 @@ impl From<PostError> for Error {
         let subject = Subject::the("QP");
         match error {
             PostError::Doorbell(errno) => Error::os(Verb::PostSend, subject, errno),
-            PostError::QueryDevice(errno) => Error::os(Verb::QueryDevice, subject, errno),
             PostError::MissingCapability { .. } => {
                 Error::unsupported(Verb::PostSend, subject, error.to_string())
             }

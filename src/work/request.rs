@@ -5,9 +5,7 @@
 //! into one allocates nothing.
 
 use uverbs_uapi::enums::FlushLevel;
-#[cfg(feature = "rxe")]
-use uverbs_uapi::enums::WrOpcode;
-use uverbs_uapi::flags::{AccessFlags, DeviceCapFlags, FlushPlacement};
+use uverbs_uapi::flags::{AccessFlags, FlushPlacement};
 
 use super::{LocalKey, LocalSlice, PdTag, RemoteKey};
 
@@ -83,28 +81,6 @@ pub(crate) struct Remote {
     pub(crate) rkey: RemoteKey,
 }
 
-#[cfg(feature = "rxe")]
-impl Operation {
-    /// The kernel's number of the operation, which only soft-RoCE's rings have.
-    #[inline(always)]
-    pub(crate) const fn opcode(&self) -> WrOpcode {
-        match self {
-            Operation::Send => WrOpcode::SEND,
-            Operation::SendImm { .. } => WrOpcode::SEND_WITH_IMM,
-            Operation::Write { .. } => WrOpcode::RDMA_WRITE,
-            Operation::WriteImm { .. } => WrOpcode::RDMA_WRITE_WITH_IMM,
-            Operation::Read { .. } => WrOpcode::RDMA_READ,
-            Operation::CompareSwap { .. } => WrOpcode::ATOMIC_CMP_AND_SWP,
-            Operation::FetchAdd { .. } => WrOpcode::ATOMIC_FETCH_AND_ADD,
-            Operation::SendInv { .. } => WrOpcode::SEND_WITH_INV,
-            Operation::AtomicWrite { .. } => WrOpcode::ATOMIC_WRITE,
-            Operation::Flush { .. } => WrOpcode::FLUSH,
-            Operation::LocalInv { .. } => WrOpcode::LOCAL_INV,
-            Operation::BindMw(_) => WrOpcode::BIND_MW,
-        }
-    }
-}
-
 /// Where a flush takes what was written before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Placement {
@@ -126,18 +102,6 @@ impl Placement {
             Self::GlobalAndPersistent => FlushPlacement::GLOBAL.union(FlushPlacement::PERSISTENT),
         }
     }
-
-    /// What a device must be capable of for it.
-    #[inline(always)]
-    pub(crate) const fn needs(self) -> DeviceCapFlags {
-        match self {
-            Self::Global => DeviceCapFlags::FLUSH_GLOBAL,
-            Self::Persistent => DeviceCapFlags::FLUSH_PERSISTENT,
-            Self::GlobalAndPersistent => {
-                DeviceCapFlags::FLUSH_GLOBAL.union(DeviceCapFlags::FLUSH_PERSISTENT)
-            }
-        }
-    }
 }
 
 /// What goes out, or where what comes in lands.
@@ -150,10 +114,29 @@ pub(crate) enum Payload<'a> {
 }
 
 /// Where a datagram goes. `A` is an address handle as the driver knows it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Destination<'a, A> {
     pub(crate) ah: &'a A,
     pub(crate) qpn: u32,
     pub(crate) qkey: u32,
     pub(crate) pd: PdTag,
+}
+
+// By hand: the handle itself need not be `Copy`.
+impl<A> Copy for Destination<'_, A> {}
+
+impl<A> Clone for Destination<'_, A> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<'a, A> Destination<'a, A> {
+    /// The same destination by what is in the address handle.
+    #[inline(always)]
+    pub(crate) fn with<B>(self, ah: &'a B) -> Destination<'a, B> {
+        let Self { qpn, qkey, pd, .. } = self;
+        Destination { ah, qpn, qkey, pd }
+    }
 }

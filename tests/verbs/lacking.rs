@@ -1,5 +1,5 @@
-//! What soft-RoCE does not have: the command reaches the kernel, its refusal says what is missing, and nothing is left
-//! behind or broken. Where a kernel's rxe has learnt it, the test fails and is to be made a real one. And what the adapter
+//! What soft-RoCE does not have: the driver refuses it by name, or the kernel does and its refusal says what is missing, and
+//! nothing is left behind or broken. Where a kernel's rxe has learnt it, the test fails and is to be made a real one. And what the adapter
 //! has, or may have, and this library's mlx5 driver not yet: it is refused by name.
 
 use std::fs::File;
@@ -99,7 +99,7 @@ fn xrc() -> Result {
     file.metadata()?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(8)?;
-    refused(
+    not_in_driver(
         pd.qp(&cq).create_any(QpType::XRC_SEND),
         "the initiator of XRC",
     )?;
@@ -113,7 +113,7 @@ fn raw_packets() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(8)?;
-    refused(
+    not_in_driver(
         pd.qp(&cq).create_any(QpType::RAW_PACKET),
         "raw packet queue pairs",
     )?;
@@ -140,7 +140,7 @@ fn work_queues() -> Result {
     same(context.query_device()?.max_wq_type_rq, 0, "max_wq_type_rq")?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(8)?;
-    refused(pd.wq(&cq, 16).create(), "work queues")?;
+    not_in_driver(pd.wq(&cq, 16).create(), "work queues")?;
     // A table of nothing would be refused by the kernel for its length; it is refused here, by name.
     let Err(error) = context.create_indirection_table([]) else {
         return fail("a table of no queues");
@@ -156,7 +156,7 @@ fn tag_matching() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(8)?;
-    refused(
+    not_in_driver(
         pd.srq(16).tag_matching(&cq, 8).create(),
         "queues with tag matching",
     )?;
@@ -272,11 +272,11 @@ fn ece() -> Result {
 }
 
 /// Fails unless it was refused by this library, because its driver lacks something.
-fn lacks_rings<T>(result: uverbs::Result<T>, what: &str) -> Result {
+fn not_in_driver<T>(result: uverbs::Result<T>, what: &str) -> Result {
     let error = missing(result, what)?;
     same(error.errno(), None, "the kernel's errno")?;
     let said = error.to_string();
-    same(said.contains("lacks their rings"), true, &said)
+    same(said.contains("this library's driver for"), true, &said)
 }
 
 /// Catches a domain that cannot be had although it has no rings, and an initiator or a receive queue without rings.
@@ -289,12 +289,12 @@ fn xrc_on_mlx5() -> Result {
     same(has, true, "the capability")?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(8)?;
-    lacks_rings(
+    not_in_driver(
         pd.qp(&cq).create_any(QpType::XRC_SEND),
         "the initiator of XRC",
     )?;
     let domain = context.open_xrcd()?;
-    lacks_rings(
+    not_in_driver(
         pd.srq(16).xrc(&domain, &cq).create(),
         "queues of the domain",
     )?;
@@ -310,7 +310,7 @@ fn leaves_free<T>(ask: impl FnOnce(&Pd, &Cq) -> uverbs::Result<T>, what: &str) -
     let context = open()?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(8)?;
-    lacks_rings(ask(&pd, &cq), what)?;
+    not_in_driver(ask(&pd, &cq), what)?;
     cq.destroy()?;
     Ok(pd.dealloc()?)
 }

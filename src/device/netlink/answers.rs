@@ -7,7 +7,7 @@ use uverbs_uapi::nldev::attr;
 
 use super::message::{Attribute, attributes};
 use crate::device::chardev::Chardev;
-use crate::device::driver::DriverId;
+use crate::device::driver::{DriverClue, DriverId};
 use crate::device::failure::Malformed;
 use crate::device::info::{Info, is_file_name};
 use crate::device::port::{Netdev, Port};
@@ -94,7 +94,7 @@ pub(super) fn chardev(payload: &[u8]) -> Result<Chardev, Malformed> {
     Ok(Chardev {
         name: name.required()?.to_owned(),
         number: number.required()?,
-        driver: driver.value.map(DriverId),
+        driver: driver.value.map(|id| DriverClue::Number(DriverId(id))),
         abi_version: abi.required()?,
         // Netlink speaks of character devices of the kind "uverbs", whose ABI is the one of this name.
         uverbs_abi_version: ABI_VERSION,

@@ -13,7 +13,7 @@ use attribute::{entries, nonsense, numbered, parsed, text};
 pub use gid_table::GidTableEntry;
 
 use super::chardev::Chardev;
-use super::driver::DriverId;
+use super::driver::DriverClue;
 use super::failure::{Failure, Malformed};
 use super::info::{Info, is_file_name};
 use super::port::{Netdev, Port};
@@ -88,18 +88,18 @@ impl Sysfs {
         Ok(None)
     }
 
-    /// The driver of the device with this name, as far as sysfs tells it.
+    /// What sysfs tells of the driver of the device with this name.
     ///
-    /// A hardware device has a parent, whose driver has a name. A device of rxe has none, but an attribute `parent`
-    /// that names its network device and that no other driver has.
-    pub(super) fn driver(&self, device: &str) -> Result<Option<DriverId>, Failure> {
+    /// A hardware device has a parent, whose driver has a name. A software device has none; some have an attribute
+    /// `parent` that names their network device.
+    pub(super) fn driver(&self, device: &str) -> Result<Option<DriverClue>, Failure> {
         let directory = self.device(device);
         if let Ok(link) = std::fs::read_link(directory.join("device/driver")) {
             let name = link.file_name().and_then(|name| name.to_str());
-            return Ok(name.and_then(hardware_driver));
+            return Ok(name.map(|name| DriverClue::Bus(name.to_owned())));
         }
         let parent = text(&directory.join("parent"))?;
-        Ok(parent.map(|_| DriverId::RXE))
+        Ok(parent.map(|_| DriverClue::Parent))
     }
 
     /// The ports of the device with this name.
@@ -189,16 +189,6 @@ impl Sysfs {
 
     fn port_directory(&self, device: &str, port: u32) -> PathBuf {
         self.device(device).join("ports").join(port.to_string())
-    }
-}
-
-/// The driver whose hardware is bound to a bus driver of this name.
-fn hardware_driver(name: &str) -> Option<DriverId> {
-    // A scalable function is bound to "mlx5_core.sf".
-    match name.split('.').next()? {
-        "mlx5_core" => Some(DriverId::MLX5),
-        "mlx4_core" => Some(DriverId::MLX4),
-        _ => None,
     }
 }
 

@@ -21,13 +21,13 @@ pub(crate) struct Ah(Datagram);
 
 impl Ah {
     #[inline(always)]
-    pub(crate) fn datagram(&self) -> Datagram {
+    pub(super) fn datagram(&self) -> Datagram {
         self.0
     }
 }
 
 /// A vector that leads nowhere.
-pub(crate) const NOWHERE: Datagram = Datagram {
+const NOWHERE: Datagram = Datagram {
     qkey: Be32::ZERO,
     reserved: Be32::ZERO,
     dqp_dct: Be32::ZERO,
@@ -50,7 +50,7 @@ const RATE_OFFSET: u8 = 5;
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 
 /// Creates an address handle.
-pub(crate) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHandle, Ah)> {
+pub(super) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHandle, Ah)> {
     let path = command.attributes;
     let port = fd.execute(&QueryPort {
         port: path.port_num,

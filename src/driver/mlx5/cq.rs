@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
+use uverbs_uapi::handle::CqHandle;
 
 use super::barrier;
 use super::directory::{Change, Directory, Receiver, Reporter};
@@ -16,6 +17,9 @@ use super::format::{
 use super::inline::Landed;
 use super::memory::Record;
 use super::uar::UarPage;
+use crate::command::CommandFd;
+use crate::driver::contract;
+use crate::error;
 use crate::work::PollError;
 
 /// What a completion queue shares with its queue pairs, and what must stay until the kernel has let go of it.
@@ -24,7 +28,7 @@ pub(crate) struct CqCore {
     pub(super) directory: Arc<Directory>,
     record: Record,
     /// Events of the queue that have been read: the device takes an arming for new by their number.
-    events: Arc<AtomicU32>,
+    pub(super) events: Arc<AtomicU32>,
 }
 
 impl CqCore {
@@ -34,11 +38,6 @@ impl CqCore {
             record,
             events: Arc::default(),
         }
-    }
-
-    /// The count of events that were read, for whoever reads them.
-    pub(crate) fn events(&self) -> &Arc<AtomicU32> {
-        &self.events
     }
 }
 
@@ -192,11 +191,6 @@ impl Cq {
         &self.uar
     }
 
-    /// The most completions that wait at a time.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.view.count() - 1
-    }
-
     /// Whether the queue is sound. Completions are taken as long as there are any: each entry says itself whether it is
     /// there.
     #[inline(always)]
@@ -226,11 +220,6 @@ impl Cq {
             false => self.version,
             true => NO_VERSION,
         };
-    }
-
-    /// True if no completion is there.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.view.poll(self.next).is_none()
     }
 
     /// The next completion; `moved` is set if there is one, or entries were passed over.
@@ -358,7 +347,7 @@ impl Cq {
     }
 
     /// Asks for an event for the next completion.
-    pub(crate) fn arm(&mut self, solicited_only: bool) {
+    pub(super) fn ask(&mut self, solicited_only: bool) {
         // Relaxed: the number only has to change after an event has been read, which came before in this thread or
         // by whatever handed the queue to it.
         let sequence = self.core.events.load(Ordering::Relaxed) & 3;
@@ -490,6 +479,54 @@ impl Cq {
     }
 }
 
+impl contract::Cq for Cq {
+    type Backing = Arc<CqCore>;
+    type Completion = Completion;
+    type Polled<'q> = &'q mut Cq;
+
+    fn backing(&self) -> Arc<CqCore> {
+        Arc::clone(&self.core)
+    }
+
+    fn events(backing: &Arc<CqCore>) -> Option<&Arc<AtomicU32>> {
+        Some(&backing.events)
+    }
+
+    fn capacity(&self) -> u32 {
+        self.view.count() - 1
+    }
+
+    fn is_empty(&mut self) -> Result<bool, PollError> {
+        self.check()?;
+        Ok(self.view.poll(self.next).is_none())
+    }
+
+    fn arm(&mut self, _fd: &CommandFd, _cq: CqHandle, solicited_only: bool) -> error::Result<()> {
+        self.ask(solicited_only);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn poll(&mut self) -> Result<&mut Cq, PollError> {
+        self.check()?;
+        Ok(self)
+    }
+}
+
+impl contract::Polled for &mut Cq {
+    type Completion = Completion;
+
+    #[inline(always)]
+    fn take(&mut self, moved: &mut bool) -> Option<Completion> {
+        Cq::take(self, moved)
+    }
+
+    #[inline(always)]
+    fn release(&mut self) {
+        Cq::release(self);
+    }
+}
+
 impl Drop for Cq {
     fn drop(&mut self) {
         self.core.directory.close();
@@ -553,25 +590,6 @@ impl Completion {
     }
 
     #[inline(always)]
-    pub(crate) fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-
-    #[inline(always)]
-    pub(crate) fn status(&self) -> WcStatus {
-        self.status
-    }
-
-    #[inline(always)]
-    pub(crate) fn opcode(&self) -> WcOpcode {
-        match self.code() {
-            cqe::RESP_WR_IMM => WcOpcode::RECV_RDMA_WITH_IMM,
-            cqe::REQ | cqe::REQ_ERR => self.sent(),
-            _ => WcOpcode::RECV,
-        }
-    }
-
-    #[inline(always)]
     fn sent(&self) -> WcOpcode {
         match (self.fields().sop_drop_qpn.get() >> 24) as u8 {
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
@@ -583,15 +601,36 @@ impl Completion {
             _ => WcOpcode::SEND,
         }
     }
+}
+
+impl contract::Completion for Completion {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
 
     #[inline(always)]
-    pub(crate) fn vendor_err(&self) -> u32 {
+    fn status(&self) -> WcStatus {
+        self.status
+    }
+
+    #[inline(always)]
+    fn opcode(&self) -> WcOpcode {
+        match self.code() {
+            cqe::RESP_WR_IMM => WcOpcode::RECV_RDMA_WITH_IMM,
+            cqe::REQ | cqe::REQ_ERR => self.sent(),
+            _ => WcOpcode::RECV,
+        }
+    }
+
+    #[inline(always)]
+    fn vendor_err(&self) -> u32 {
         self.fields().vendor_err_synd.into()
     }
 
     /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the entry either.
     #[inline(always)]
-    pub(crate) fn byte_len(&self) -> u32 {
+    fn byte_len(&self) -> u32 {
         match self.opcode() {
             WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => size_of::<u64>() as u32,
             _ => self.fields().byte_cnt.get(),
@@ -599,18 +638,18 @@ impl Completion {
     }
 
     #[inline(always)]
-    pub(crate) fn qp_num(&self) -> u32 {
+    fn qp_num(&self) -> u32 {
         self.fields().sop_drop_qpn.get() & NUMBER
     }
 
     #[inline(always)]
-    pub(crate) fn src_qp(&self) -> u32 {
+    fn src_qp(&self) -> u32 {
         self.fields().flags_rqpn.get() & NUMBER
     }
 
     /// The immediate data in network byte order, or the rkey in the host's.
     #[inline(always)]
-    pub(crate) fn ex(&self) -> u32 {
+    fn ex(&self) -> u32 {
         let bytes = self.fields().imm_inval_pkey;
         if self.code() == cqe::RESP_SEND_INV {
             u32::from_be_bytes(bytes)
@@ -620,7 +659,7 @@ impl Completion {
     }
 
     #[inline(always)]
-    pub(crate) fn flags(&self) -> WcFlags {
+    fn flags(&self) -> WcFlags {
         let mut flags = match self.code() {
             cqe::RESP_WR_IMM | cqe::RESP_SEND_IMM => WcFlags::WITH_IMM,
             cqe::RESP_SEND_INV => WcFlags::WITH_INV,
@@ -632,7 +671,7 @@ impl Completion {
 
     /// The device writes it whether it was asked for or not; an error stands in its place.
     #[inline(always)]
-    pub(crate) fn timestamp(&self) -> Option<u64> {
+    fn timestamp(&self) -> Option<u64> {
         let fields = self.fields();
         let [a, b, c, d, e, f] = fields.timestamp;
         let ticks = u64::from_be_bytes([a, b, c, d, e, f, fields.vendor_err_synd, fields.syndrome]);
@@ -640,7 +679,7 @@ impl Completion {
     }
 
     #[inline(always)]
-    pub(crate) fn pkey_index(&self) -> u16 {
+    fn pkey_index(&self) -> u16 {
         let [_, _, high, low] = self.fields().imm_inval_pkey;
         match self.code() {
             cqe::RESP_SEND => u16::from_be_bytes([high, low]),
@@ -649,17 +688,17 @@ impl Completion {
     }
 
     #[inline(always)]
-    pub(crate) fn slid(&self) -> u16 {
+    fn slid(&self) -> u16 {
         self.fields().slid.get()
     }
 
     #[inline(always)]
-    pub(crate) fn sl(&self) -> u8 {
+    fn sl(&self) -> u8 {
         (self.fields().flags_rqpn.get() >> 24) as u8 & 0xf
     }
 
     #[inline(always)]
-    pub(crate) fn dlid_path_bits(&self) -> u8 {
+    fn dlid_path_bits(&self) -> u8 {
         self.fields().ml_path & 0x7f
     }
 }

@@ -33,39 +33,207 @@ mod turn;
 mod uar;
 mod umr;
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 
-use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
+use uverbs_uapi::enums::{self, QpType};
+use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, SrqHandle};
 use uverbs_uapi::mlx5::{
     self as abi, AllocUcontextResp, AllocUcontextRespMask, AllocUctxFlags, CreateCqFlags, LibCaps,
     UarAllocType,
 };
 
-pub(crate) use ah::{Ah, NOWHERE, create_ah};
-pub(crate) use cq::{Completion, Cq, CqCore};
-pub(crate) use ece::VENDOR as ECE_VENDOR;
-pub(crate) use format::Datagram;
-pub(crate) use qp::{Parts, QpCore, create_qp};
-pub(crate) use recv::{RecvQueue, SharedRecvQueue};
-pub(crate) use send::{SendBatch, SendQueue, SendSlot};
-pub(crate) use srq::{SrqRing, create_srq};
-pub(crate) use uar::Lease;
-
+use self::ah::{Ah, create_ah};
 use self::clock::Clock;
+use self::cq::{Cq, CqCore};
 use self::entries::Entries;
 use self::format::BLOCK;
 use self::memory::{Memory, Record, Records};
-use self::uar::{Registers, UarPage};
+use self::qp::{QpCore, create_qp};
+use self::recv::{RecvQueue, SharedRecvQueue};
+use self::send::SendQueue;
+use self::srq::{SrqRing, create_srq};
+use self::uar::{Lease, Registers, UarPage};
 use super::answer;
+use super::contract::{self, QpParts};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    AllocPd, Command, CommandFd, CreateCq, CreateCqReply, DriverData, GetContext, GetContextReply,
-    QueryContext, QueryDevice, ResizeCq,
+    AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateQp, CreateSrq,
+    DriverData, GetContext, GetContextReply, QueryContext, QueryDevice, ResizeCq,
 };
+use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
+use crate::work::Operations;
 
-/// Versions of the driver's ABI that this module speaks.
-pub(crate) const ABI_VERSIONS: std::ops::RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
+impl DriverId {
+    /// NVIDIA ConnectX from Connect-IB on, and BlueField.
+    pub const MLX5: Self = Self(enums::DriverId::MLX5.0);
+}
+
+impl ResourceType {
+    /// mlx5: the send and receive rings of a queue pair, one buffer (`MLX5DV_RES_TYPE_QP`).
+    pub const MLX5_QP: Self = Self::new(DriverId::MLX5, 1);
+    /// mlx5: the ring of a receive work queue (`MLX5DV_RES_TYPE_RWQ`).
+    pub const MLX5_RWQ: Self = Self::new(DriverId::MLX5, 2);
+    /// mlx5: a doorbell record (`MLX5DV_RES_TYPE_DBR`).
+    pub const MLX5_DBR: Self = Self::new(DriverId::MLX5, 3);
+    /// mlx5: the ring of a shared receive queue (`MLX5DV_RES_TYPE_SRQ`).
+    pub const MLX5_SRQ: Self = Self::new(DriverId::MLX5, 4);
+    /// mlx5: the ring of a completion queue (`MLX5DV_RES_TYPE_CQ`).
+    pub const MLX5_CQ: Self = Self::new(DriverId::MLX5, 5);
+}
+
+impl contract::Driver for Device {
+    const ID: DriverId = DriverId::MLX5;
+    const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
+
+    type Cq = Cq;
+    type SendQueue = SendQueue;
+    type RecvQueue = RecvQueue;
+    type SharedRecvQueue = SharedRecvQueue;
+    type Ah = Ah;
+    type QpBacking = Arc<QpCore>;
+    type SrqBacking = Arc<SrqRing>;
+    type ThreadDomain = ThreadDomain;
+
+    fn operations(&self, transport: QpType) -> Operations {
+        Operations::of(transport).difference(Operations::OF_CAPABILITIES)
+    }
+
+    fn is_behind(clue: &DriverClue) -> bool {
+        // A scalable function is bound to "mlx5_core.sf".
+        matches!(clue, DriverClue::Bus(name) if name.split('.').next() == Some("mlx5_core"))
+    }
+
+    fn buffer_name(code: u32) -> Option<&'static str> {
+        Some(match ResourceType::new(Self::ID, code) {
+            ResourceType::MLX5_QP => "QP rings",
+            ResourceType::MLX5_RWQ => "RWQ ring",
+            ResourceType::MLX5_DBR => "doorbell record",
+            ResourceType::MLX5_SRQ => "SRQ ring",
+            ResourceType::MLX5_CQ => "CQ ring",
+            _ => return None,
+        })
+    }
+
+    fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
+        get_context(fd)
+    }
+
+    fn query_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
+        query_context(fd)
+    }
+
+    fn alloc_pd(&self, fd: &CommandFd) -> Result<PdHandle> {
+        let driver = DriverData::output::<abi::AllocPdResp>();
+        fd.execute(&AllocPd { driver }).map(|(handle, _)| handle)
+    }
+
+    fn import_pd(&self, fd: &CommandFd, handle: PdHandle) -> Result<()> {
+        fd.execute(&command::QueryPd(handle)).map(drop)
+    }
+
+    fn create_cq(
+        &self,
+        fd: &CommandFd,
+        command: CreateCq,
+        entry_bytes: Option<u32>,
+        buffers: Option<&Buffers>,
+    ) -> Result<(CqHandle, Cq)> {
+        create_cq(self, fd, command, entry_bytes, buffers)
+    }
+
+    fn resize_cq(
+        &self,
+        fd: &CommandFd,
+        command: ResizeCq,
+        cq: &mut Cq,
+        buffers: Option<&Buffers>,
+    ) -> Result<()> {
+        resize_cq(fd, command, cq, buffers)
+    }
+
+    fn create_qp(
+        &self,
+        fd: &Arc<CommandFd>,
+        command: CreateQp,
+        parts: &QpParts<'_, Cq, SharedRecvQueue, ThreadDomain>,
+    ) -> Result<NewQp> {
+        let thread_domain = match parts.thread_domain {
+            Some(domain) => Some(domain.lease(self, fd)?),
+            None => None,
+        };
+        let parts = Parts {
+            send_cq: parts.send_cq.core(),
+            recv_cq: parts.recv_cq.core(),
+            srq: parts.srq,
+            buffers: parts.buffers,
+            thread_domain: thread_domain.as_ref(),
+            inline_scatter: parts.inline_scatter,
+        };
+        create_qp(self, fd, command, &parts)
+    }
+
+    fn reset_qp(backing: &Arc<QpCore>, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
+        backing.reset(send, recv);
+    }
+
+    /// Linux 6.1 calls it an invalid argument.
+    fn paces(&self) -> Result<()> {
+        let what = "a pace for queue pairs other than those of raw packets";
+        Err(Self::lacks(Verb::ModifyQp, what))
+    }
+
+    fn without_ece(&self, verb: Verb) -> Error {
+        let missing = format!(
+            "{}, which Linux 5.8 and newer firmware brought",
+            contract::ECE
+        );
+        Error::unsupported(verb, Subject::the("device"), missing)
+    }
+
+    fn create_srq(
+        &self,
+        fd: &CommandFd,
+        command: CreateSrq,
+        buffers: Option<&Buffers>,
+    ) -> Result<(SrqHandle, SharedRecvQueue, Arc<SrqRing>)> {
+        create_srq(self, fd, command, buffers)
+    }
+
+    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, Ah)> {
+        create_ah(fd, command)
+    }
+
+    fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<u64> {
+        fd.execute(&command::QueryDm(handle))
+    }
+
+    fn raw_clock(&self, fd: &CommandFd) -> Result<u64> {
+        let lacks = || Self::lacks(Verb::QueryRtValues, contract::NO_CLOCK);
+        self.clock(fd)?.ok_or_else(lacks)
+    }
+}
+
+type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
+
+/// What a queue pair is made of besides its command.
+type Parts<'a> = QpParts<'a, CqCore, SharedRecvQueue, Arc<Lease>>;
+
+/// The doorbell register of a thread domain, once a queue pair needs it.
+#[derive(Debug, Default)]
+pub(crate) struct ThreadDomain(OnceLock<Arc<Lease>>);
+
+impl ThreadDomain {
+    fn lease(&self, device: &Device, fd: &CommandFd) -> Result<Arc<Lease>> {
+        if let Some(lease) = self.0.get() {
+            return Ok(Arc::clone(lease));
+        }
+        let lease = device.alloc_td(fd)?;
+        // Two threads may come here at once: the first register stays, the other goes back unused.
+        Ok(Arc::clone(self.0.get_or_init(|| lease)))
+    }
+}
 
 /// A context's share of the device.
 #[derive(Debug)]
@@ -102,7 +270,7 @@ const TOTAL_BFREGS: u32 = 16;
 const LOW_LATENCY_BFREGS: u32 = 4;
 
 /// Makes the open file a context of the device.
-pub(crate) fn get_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
+fn get_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
     // With DEVX first: the device then takes commands of the user's as well. Not every kernel or function has it.
     let reply = match fd.execute(&context_command(AllocUctxFlags::DEVX)) {
         Err(error) if error.errno().is_some() => {
@@ -129,7 +297,7 @@ fn context_command(flags: AllocUctxFlags) -> GetContext {
 }
 
 /// Asks a context that somebody else has made for what it was told when it was made.
-pub(crate) fn query_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
+fn query_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
     let answer_id = abi::attr::query_context::RESP_UCTX;
     let reply = fd.execute(&QueryContext {
         driver_answer: Some((answer_id, size_of::<AllocUcontextResp>())),
@@ -217,22 +385,6 @@ impl Device {
     }
 }
 
-/// Allocates a protection domain.
-pub(crate) fn alloc_pd(fd: &CommandFd) -> Result<PdHandle> {
-    let driver = DriverData::output::<abi::AllocPdResp>();
-    fd.execute(&AllocPd { driver }).map(|(handle, _)| handle)
-}
-
-/// Checks with the driver that a handle is that of a protection domain.
-pub(crate) fn import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()> {
-    fd.execute(&command::QueryPd(handle)).map(drop)
-}
-
-/// Checks with the driver that a handle is that of device memory, and tells its length in bytes.
-pub(crate) fn import_dm(fd: &CommandFd, handle: DmHandle) -> Result<u64> {
-    fd.execute(&command::QueryDm(handle))
-}
-
 /// Entries for so many completions: one stays free. None for none: the kernel would take a ring of one entry for that.
 fn entries(cqe: u32) -> Option<u32> {
     match cqe {
@@ -250,7 +402,7 @@ fn ring(count: u32, size: usize, buffers: Option<&Buffers>) -> Result<Entries> {
 }
 
 /// Creates a completion queue.
-pub(crate) fn create_cq(
+fn create_cq(
     device: &Device,
     fd: &CommandFd,
     mut command: CreateCq,
@@ -304,7 +456,7 @@ pub(crate) fn create_cq(
 }
 
 /// Gives a completion queue a ring of another size.
-pub(crate) fn resize_cq(
+fn resize_cq(
     fd: &CommandFd,
     mut command: ResizeCq,
     cq: &mut Cq,

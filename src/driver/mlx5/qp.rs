@@ -7,11 +7,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::mlx5::{self as abi, QpFlags};
 use uverbs_uapi::types::QpCap;
 
-use super::cq::CqCore;
 use super::directory::{Receiver, Registration, Reporter};
 use super::ece::{self, Ece};
 use super::format::{
@@ -24,10 +22,12 @@ use super::memory::{Memory, Record, Records};
 use super::recv::{RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
-use super::{Device, Limits, answer, umr};
-use crate::alloc::{Buffers, ResourceType};
+use super::{Device, Limits, NewQp, Parts, answer, umr};
+use crate::alloc::ResourceType;
 use crate::command::{Command, CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply};
+use crate::driver::contract::{self, Driver as _};
 use crate::error::{Errno, Error, Result, Verb};
+use crate::work;
 
 /// The rings and the doorbell record of a queue pair.
 #[derive(Debug)]
@@ -56,28 +56,6 @@ pub(crate) struct QpCore {
     ece: Option<Ece>,
 }
 
-/// A queue pair that was created.
-#[derive(Debug)]
-pub(crate) struct NewQp {
-    pub(crate) handle: QpHandle,
-    pub(crate) qpn: u32,
-    pub(crate) send: SendQueue,
-    /// None if the queue pair receives from an SRQ.
-    pub(crate) recv: Option<RecvQueue>,
-    pub(crate) core: Arc<QpCore>,
-}
-
-/// What a queue pair is made of besides its command.
-pub(crate) struct Parts<'a> {
-    pub(crate) send_cq: &'a CqCore,
-    pub(crate) recv_cq: &'a CqCore,
-    pub(crate) srq: Option<&'a SharedRecvQueue>,
-    pub(crate) buffers: Option<&'a Buffers>,
-    pub(crate) thread_domain: Option<&'a Arc<Lease>>,
-    /// Small payloads may come in completions.
-    pub(crate) inline_scatter: bool,
-}
-
 /// Creates a queue pair.
 pub(crate) fn create_qp(
     device: &Device,
@@ -85,6 +63,10 @@ pub(crate) fn create_qp(
     mut command: CreateQp,
     parts: &Parts<'_>,
 ) -> Result<NewQp> {
+    if !matches!(command.qp_type, QpType::RC | QpType::UC | QpType::UD) {
+        let what = "rings of queue pairs for raw packets or XRC";
+        return Err(Device::lacks(Verb::CreateQp, what));
+    }
     if parts.inline_scatter && command.qp_type == QpType::UD {
         let missing = "inline scatter for datagrams (`create_user_qp` of mlx5_ib)";
         return Err(Error::unsupported(
@@ -116,7 +98,7 @@ pub(crate) fn create_qp(
         qpn,
         send,
         recv,
-        core,
+        backing: core,
     })
 }
 
@@ -306,33 +288,37 @@ impl QpCore {
         *landing = Arc::new(landing.renewed());
         Some(Arc::clone(&landing))
     }
+}
 
-    /// The options for its connection; none if the device has no such.
-    pub(crate) fn query_ece(&self) -> Option<u32> {
-        self.ece.as_ref().map(Ece::query)
+impl contract::QpBacking for Arc<QpCore> {
+    fn kernel_knows_caps(&self) -> bool {
+        false
     }
 
-    /// Asks for options with the next change of its state, if the device has such.
-    pub(crate) fn set_ece(&self, options: u32) {
+    fn query_ece(&self) -> Option<work::Ece> {
+        self.ece.as_ref().map(|ece| work::Ece {
+            vendor_id: ece::VENDOR,
+            options: ece.query(),
+        })
+    }
+
+    fn set_ece(&self, options: u32) {
         if let Some(ece) = &self.ece {
             ece.set(options);
         }
     }
 
-    /// What the kernel's driver is told with a change of the state.
-    pub(crate) fn modify_data(&self) -> DriverData {
+    fn modify_data(&self) -> DriverData {
         self.ece.as_ref().map(Ece::request).unwrap_or_default()
     }
 
-    /// Takes over what the kernel's driver has answered.
-    pub(crate) fn modified(&self, reply: &DriverReply) {
+    fn modified(&self, reply: &DriverReply) {
         if let Some(ece) = &self.ece {
             ece.answered(reply);
         }
     }
 
-    /// Ends the loan of the memory that requests name: nothing is copied there from now on.
-    pub(crate) fn close(&self) {
+    fn close(&self) {
         if let Some(landing) = &self.landing {
             let landing = landing.lock().unwrap_or_else(PoisonError::into_inner);
             landing.close();

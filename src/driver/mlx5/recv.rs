@@ -11,6 +11,7 @@ use super::ledger::{RecvLedger, SrqLedger};
 use super::qp::Rings;
 use super::send::{data, put};
 use super::srq::SrqRing;
+use crate::driver::contract;
 use crate::work::{LocalSlice, PostError};
 
 /// How a receive queue is cut.
@@ -141,30 +142,37 @@ impl RecvQueue {
         self.layout
     }
 
-    /// The most requests in flight.
-    pub(crate) fn capacity(&self) -> u32 {
+    /// Looks how far the device has come; true if there is room. In line, since a call, even one that is not made, costs
+    /// whoever might make it the registers that it would spoil.
+    #[inline(always)]
+    fn look(&mut self) -> bool {
+        let in_flight = self.count.wrapping_sub(self.ledger.done());
+        let free = self.layout.count.saturating_sub(in_flight);
+        self.room_until = self.count.wrapping_add(free);
+        free > 0
+    }
+}
+
+impl contract::RecvQueue for RecvQueue {
+    fn capacity(&self) -> u32 {
         self.layout.count
     }
 
-    /// The most slices of a request.
-    pub(crate) fn max_sge(&self) -> u32 {
+    fn max_sge(&self) -> u32 {
         self.layout.max_sge
     }
 
-    /// Requests that have been posted and whose completion has not been taken.
-    pub(crate) fn in_flight(&self) -> u32 {
+    fn in_flight(&self) -> u32 {
         self.published.wrapping_sub(self.ledger.done())
     }
 
-    /// Requests in the batch that has not been rung yet.
     #[inline(always)]
-    pub(crate) fn pending(&self) -> u32 {
+    fn pending(&self) -> u32 {
         self.count.wrapping_sub(self.published)
     }
 
-    /// Writes a request into the next element.
     #[inline(always)]
-    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
         // A copy, so that it need not be read again after every write to the ring.
         let count = self.count;
         if count == self.room_until && !self.look() {
@@ -185,27 +193,15 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Looks how far the device has come; true if there is room. In line, since a call, even one that is not made, costs
-    /// whoever might make it the registers that it would spoil.
     #[inline(always)]
-    fn look(&mut self) -> bool {
-        let in_flight = self.count.wrapping_sub(self.ledger.done());
-        let free = self.layout.count.saturating_sub(in_flight);
-        self.room_until = self.count.wrapping_add(free);
-        free > 0
-    }
-
-    /// Hands the batch to the device.
-    #[inline(always)]
-    pub(crate) fn ring(&mut self) {
+    fn ring(&mut self) {
         self.published = self.count;
         // SAFETY: the word is the record's, which `_rings` keeps.
         tell(unsafe { self.word.as_ref() }, self.count);
     }
 
-    /// Forgets the batch.
     #[inline(always)]
-    pub(crate) fn abandon(&mut self) {
+    fn abandon(&mut self) {
         self.count = self.published;
     }
 }
@@ -243,39 +239,6 @@ impl SharedRecvQueue {
         &self.ring
     }
 
-    /// The most requests in flight.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.ledger.capacity()
-    }
-
-    /// The most slices of a request.
-    pub(crate) fn max_sge(&self) -> u32 {
-        self.ring.max_sge()
-    }
-
-    /// Requests that have been posted and whose completion has not been taken.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.published.wrapping_sub(self.ledger.done())
-    }
-
-    /// Requests in the batch that has not been rung yet.
-    #[inline(always)]
-    pub(crate) fn pending(&self) -> u32 {
-        self.count.wrapping_sub(self.published)
-    }
-
-    /// Writes a request into the next free element.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
-        check(slices, self.ring.max_sge())?;
-        if self.write(wr_id, slices) {
-            return Ok(());
-        }
-        Err(PostError::QueueFull {
-            capacity: self.ledger.capacity(),
-        })
-    }
-
     /// Writes a request if there is a free element. Out of line, with an answer that fits into a register: posting to a
     /// queue pair's own queue shall not pay for this one.
     #[inline(never)]
@@ -301,21 +264,6 @@ impl SharedRecvQueue {
         true
     }
 
-    /// Hands the batch to the device.
-    #[inline(always)]
-    pub(crate) fn ring(&mut self) {
-        (self.published, self.published_head) = (self.count, self.head);
-        tell(self.ring.record().word(RECORD_RECEIVE), self.count);
-    }
-
-    /// Forgets the batch.
-    #[inline(always)]
-    pub(crate) fn abandon(&mut self) {
-        if self.count != self.published {
-            self.take_back();
-        }
-    }
-
     /// Puts the elements of the batch back to the front of the list.
     #[cold]
     fn take_back(&mut self) {
@@ -326,6 +274,49 @@ impl SharedRecvQueue {
             index = next;
         }
         (self.head, self.count) = (self.published_head, self.published);
+    }
+}
+
+impl contract::RecvQueue for SharedRecvQueue {
+    fn capacity(&self) -> u32 {
+        self.ledger.capacity()
+    }
+
+    fn max_sge(&self) -> u32 {
+        self.ring.max_sge()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.published.wrapping_sub(self.ledger.done())
+    }
+
+    #[inline(always)]
+    fn pending(&self) -> u32 {
+        self.count.wrapping_sub(self.published)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+        check(slices, self.ring.max_sge())?;
+        if self.write(wr_id, slices) {
+            return Ok(());
+        }
+        Err(PostError::QueueFull {
+            capacity: self.ledger.capacity(),
+        })
+    }
+
+    #[inline(always)]
+    fn ring(&mut self) {
+        (self.published, self.published_head) = (self.count, self.head);
+        tell(self.ring.record().word(RECORD_RECEIVE), self.count);
+    }
+
+    #[inline(always)]
+    fn abandon(&mut self) {
+        if self.count != self.published {
+            self.take_back();
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use uverbs_uapi::flags::{DeviceCapFlags, SendFlags};
+use uverbs_uapi::flags::SendFlags;
 
+use super::ah::Ah;
 use super::barrier;
 use super::cq::{BIND, INVALIDATE};
 use super::format::{
@@ -25,7 +26,8 @@ use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
 use super::uar::{Lease, Own};
 use super::umr;
-use crate::driver::Ah;
+use crate::driver::contract;
+use crate::error::Errno;
 use crate::work::{Destination, LocalSlice, Operation, Payload, PostError, Remote};
 
 /// How a send queue is cut.
@@ -177,53 +179,11 @@ impl SendQueue {
         self.layout
     }
 
-    /// The most requests in flight.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.layout.capacity
-    }
-
-    /// The most slices of a request.
-    pub(crate) fn max_sge(&self) -> u32 {
-        self.layout.max_sge
-    }
-
-    /// The most inline bytes of a request.
-    pub(crate) fn max_inline(&self) -> u32 {
-        self.layout.max_inline
-    }
-
-    /// Requests that have been posted and that no completion has been taken of, nor of a later one.
-    pub(crate) fn in_flight(&self) -> u32 {
-        (self.at.count as u32).wrapping_sub(self.ledger.done())
-    }
-
-    /// Starts a batch.
-    #[inline(always)]
-    pub(crate) fn batch(&mut self) -> SendBatch<'_> {
-        // A batch that was given up may have left one.
-        self.scratched = None;
-        // Each field is a value of its own, which a copy of the whole would not be.
-        let Cursor {
-            post,
-            count,
-            ordinary_until,
-        } = self.at;
-        SendBatch {
-            post,
-            count,
-            ordinary_until,
-            queue: self,
-        }
-    }
-
-    /// Refuses a request that the device does not have, or that there is no room for in the largest one.
+    /// Refuses a request that there is no room for in the largest one.
     #[inline(always)]
     fn check(&self, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
-        match operation {
-            Operation::AtomicWrite { .. } => return Err(lacks(DeviceCapFlags::ATOMIC_WRITE)),
-            Operation::Flush { .. } => return Err(lacks(DeviceCapFlags::FLUSH_GLOBAL)),
-            Operation::BindMw(bind) => umr::check_bind(bind)?,
-            _ => {}
+        if let Operation::BindMw(bind) = operation {
+            umr::check_bind(bind)?;
         }
         let SendLayout {
             max_sge,
@@ -336,16 +296,59 @@ impl SendQueue {
     }
 }
 
-impl SendBatch<'_> {
+impl contract::SendQueue for SendQueue {
+    type Ah = Ah;
+    type Slot = SendSlot;
+    type Batch<'q> = SendBatch<'q>;
+
+    fn capacity(&self) -> u32 {
+        self.layout.capacity
+    }
+
+    fn max_sge(&self) -> u32 {
+        self.layout.max_sge
+    }
+
+    fn max_inline(&self) -> u32 {
+        self.layout.max_inline
+    }
+
+    fn in_flight(&self) -> u32 {
+        (self.at.count as u32).wrapping_sub(self.ledger.done())
+    }
+
+    #[inline(always)]
+    fn batch(&mut self) -> SendBatch<'_> {
+        // A batch that was given up may have left one.
+        self.scratched = None;
+        // Each field is a value of its own, which a copy of the whole would not be.
+        let Cursor {
+            post,
+            count,
+            ordinary_until,
+        } = self.at;
+        SendBatch {
+            post,
+            count,
+            ordinary_until,
+            queue: self,
+        }
+    }
+}
+
+impl contract::SendBatch for SendBatch<'_> {
+    type Ah = Ah;
+    type Slot = SendSlot;
+
     /// Requests in it.
     #[inline(always)]
-    pub(crate) fn len(&self) -> u32 {
+    fn len(&self) -> u32 {
         (self.count - self.queue.at.count) as u32
     }
 
     /// Writes a request into the next blocks. The caller has checked that the transport has the operation.
     #[inline(always)]
-    pub(crate) fn push(
+    fn push(
         &mut self,
         operation: Operation,
         to: Option<Destination<'_, Ah>>,
@@ -400,9 +403,9 @@ impl SendBatch<'_> {
     /// Hands the batch to the device: the record says how far, the register that there is something. Gives how many
     /// requests it had.
     #[inline(always)]
-    pub(crate) fn ring(&mut self) -> u64 {
-        let &mut Self {
-            ref mut queue,
+    fn ring(self) -> Result<usize, Errno> {
+        let Self {
+            queue,
             post,
             count,
             ordinary_until,
@@ -422,7 +425,7 @@ impl SendBatch<'_> {
         } else if requests > 0 {
             ring_otherwise(queue, post, blocks, requests);
         }
-        requests
+        Ok(requests as usize)
     }
 }
 
@@ -447,17 +450,15 @@ impl Head {
     }
 }
 
-impl SendSlot {
-    /// Sets the id that the completion carries.
+impl contract::SendSlot for SendSlot {
     #[inline(always)]
-    pub(crate) fn set_id(&mut self, wr_id: u64) {
+    fn set_id(&mut self, wr_id: u64) {
         // SAFETY: the note is the ledger's, which the queue keeps, and the batch that lent this out borrows the queue.
         unsafe { self.note.as_ref() }.set_id(wr_id);
     }
 
-    /// Sets flags on top of those that are set.
     #[inline(always)]
-    pub(crate) fn add_flags(&mut self, flags: SendFlags) {
+    fn add_flags(&mut self, flags: SendFlags) {
         let mut bits = 0;
         if flags.contains(SendFlags::SIGNALED) {
             bits |= control::CQ_UPDATE;
@@ -544,7 +545,7 @@ unsafe fn write_request(
         let mut at = request.add(size_of::<Control>());
         let mut imm = Be32::ZERO;
         if let Some(Destination { ah, qpn, qkey, .. }) = to {
-            let mut datagram = ah.mlx5();
+            let mut datagram = ah.datagram();
             datagram.qkey = Be32::new(qkey);
             datagram.dqp_dct = Be32::new(qpn | EXTENDED);
             at = put(at, datagram);
@@ -608,7 +609,7 @@ unsafe fn write_request(
                 at = umr::put_bind(at, qpn >> 8, bind);
                 opcode::UMR
             }
-            // The caller has refused these.
+            // No queue pair is made for these.
             Operation::AtomicWrite { .. } | Operation::Flush { .. } => opcode::NOP,
         };
         let before = at.offset_from(request) as u32 / UNIT as u32;
@@ -618,11 +619,6 @@ unsafe fn write_request(
             units: before + put_payload(at, payload),
         }
     }
-}
-
-#[cold]
-fn lacks(capability: DeviceCapFlags) -> PostError {
-    PostError::MissingCapability { capability }
 }
 
 /// Writes a segment and returns the place behind it.

@@ -8,6 +8,7 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{BadIndex, Consumer};
+use crate::driver::contract;
 use crate::work::PollError;
 
 /// rxe reports an invalidated rkey with the kernel's internal flag `IB_WC_WITH_INVALIDATE`, whose bit
@@ -29,14 +30,9 @@ impl Cq {
         Self { ring, _map: map }
     }
 
-    /// The most completions that wait at a time.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.ring.capacity()
-    }
-
     /// How far completions can be taken now.
     #[inline(always)]
-    pub(crate) fn filled(&self) -> Result<u32, PollError> {
+    pub(super) fn filled(&self) -> Result<u32, PollError> {
         let bad = |BadIndex { index, index_mask }| PollError::Index {
             index,
             highest: index_mask,
@@ -45,7 +41,7 @@ impl Cq {
     }
 
     /// True if nothing is left to take before `filled`.
-    pub(crate) fn is_at(&self, filled: u32) -> bool {
+    pub(super) fn is_at(&self, filled: u32) -> bool {
         self.ring.is_at(filled)
     }
 
@@ -64,6 +60,53 @@ impl Cq {
     }
 }
 
+impl contract::Cq for Cq {
+    type Backing = contract::Nothing;
+    type Completion = Completion;
+    type Polled<'q> = Polled<'q>;
+
+    fn backing(&self) -> contract::Nothing {
+        contract::Nothing
+    }
+
+    fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    fn is_empty(&mut self) -> Result<bool, PollError> {
+        Ok(self.is_at(self.filled()?))
+    }
+
+    #[inline(always)]
+    fn poll(&mut self) -> Result<Polled<'_>, PollError> {
+        let filled = self.filled()?;
+        Ok(Polled { cq: self, filled })
+    }
+}
+
+/// The completions up to an index of the ring.
+#[derive(Debug)]
+pub(crate) struct Polled<'q> {
+    cq: &'q mut Cq,
+    filled: u32,
+}
+
+impl contract::Polled for Polled<'_> {
+    type Completion = Completion;
+
+    #[inline(always)]
+    fn take(&mut self, moved: &mut bool) -> Option<Completion> {
+        let taken = self.cq.take(self.filled)?;
+        *moved = true;
+        Some(taken)
+    }
+
+    #[inline(always)]
+    fn release(&mut self) {
+        self.cq.release();
+    }
+}
+
 /// A completion that lies in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion(NonNull<Wc>);
@@ -75,50 +118,52 @@ impl Completion {
         // ends, so nobody writes it; every bit pattern is a `Wc`.
         unsafe { self.0.as_ref() }
     }
+}
 
+impl contract::Completion for Completion {
     #[inline(always)]
-    pub(crate) fn wr_id(&self) -> u64 {
+    fn wr_id(&self) -> u64 {
         self.wc().wr_id
     }
 
     #[inline(always)]
-    pub(crate) fn status(&self) -> WcStatus {
+    fn status(&self) -> WcStatus {
         WcStatus(self.wc().status)
     }
 
     #[inline(always)]
-    pub(crate) fn opcode(&self) -> WcOpcode {
+    fn opcode(&self) -> WcOpcode {
         WcOpcode(self.wc().opcode)
     }
 
     #[inline(always)]
-    pub(crate) fn vendor_err(&self) -> u32 {
+    fn vendor_err(&self) -> u32 {
         self.wc().vendor_err
     }
 
     #[inline(always)]
-    pub(crate) fn byte_len(&self) -> u32 {
+    fn byte_len(&self) -> u32 {
         self.wc().byte_len
     }
 
     #[inline(always)]
-    pub(crate) fn qp_num(&self) -> u32 {
+    fn qp_num(&self) -> u32 {
         self.wc().qp_num
     }
 
     #[inline(always)]
-    pub(crate) fn src_qp(&self) -> u32 {
+    fn src_qp(&self) -> u32 {
         self.wc().src_qp
     }
 
     /// The immediate data in network byte order, or the rkey.
     #[inline(always)]
-    pub(crate) fn ex(&self) -> u32 {
+    fn ex(&self) -> u32 {
         self.wc().ex
     }
 
     #[inline(always)]
-    pub(crate) fn flags(&self) -> WcFlags {
+    fn flags(&self) -> WcFlags {
         let raw = self.wc().wc_flags;
         let mut flags = WcFlags::from_bits_retain(raw & !WITH_INVALIDATE);
         flags.set(WcFlags::WITH_INV, raw & WITH_INVALIDATE != 0);
@@ -127,27 +172,27 @@ impl Completion {
 
     /// rxe has no clock.
     #[inline(always)]
-    pub(crate) fn timestamp(&self) -> Option<u64> {
+    fn timestamp(&self) -> Option<u64> {
         None
     }
 
     #[inline(always)]
-    pub(crate) fn pkey_index(&self) -> u16 {
+    fn pkey_index(&self) -> u16 {
         self.wc().pkey_index
     }
 
     #[inline(always)]
-    pub(crate) fn slid(&self) -> u16 {
+    fn slid(&self) -> u16 {
         self.wc().slid
     }
 
     #[inline(always)]
-    pub(crate) fn sl(&self) -> u8 {
+    fn sl(&self) -> u8 {
         self.wc().sl
     }
 
     #[inline(always)]
-    pub(crate) fn dlid_path_bits(&self) -> u8 {
+    fn dlid_path_bits(&self) -> u8 {
         self.wc().dlid_path_bits
     }
 }

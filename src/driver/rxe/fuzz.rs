@@ -11,8 +11,10 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use uverbs_uapi::rxe::{QueueBuf, RecvWqe};
 use uverbs_uapi::types::Wc;
 
+use super::cq::{Completion, Cq};
+use super::recv::RecvQueue;
 use super::ring::{Consumer, Producer};
-use super::{Completion, Cq, RecvQueue};
+use crate::driver::contract::methods::*;
 
 /// Memory with a guard behind it.
 struct Guarded {
@@ -72,8 +74,8 @@ fn parts(bytes: &[u8]) -> (impl Iterator<Item = u32>, &[u8]) {
     (words.iter().map(|word| u32::from_le_bytes(*word)), ring)
 }
 
-/// Polls a completion ring while its producer's index jumps.
-pub(crate) fn poll(bytes: &[u8]) {
+/// A completion ring of rxe: four indices that its producer jumps to, then the ring.
+pub fn rxe_poll(bytes: &[u8]) {
     let (steps, ring) = parts(bytes);
     let Some(memory) = Guarded::new(ring) else {
         return;
@@ -108,13 +110,13 @@ fn look(completion: &Completion) {
     black_box(format!("{:?}", completion.flags()));
 }
 
-/// Posts to a ring while its consumer's index jumps.
-pub(crate) fn post(bytes: &[u8]) {
+/// A work queue ring of rxe: four indices that its consumer jumps to, then the ring.
+pub fn rxe_post(bytes: &[u8]) {
     let (steps, ring) = parts(bytes);
     let Some(memory) = Guarded::new(ring) else {
         return;
     };
-    // SAFETY: as in `poll`.
+    // SAFETY: as in `rxe_poll`.
     let ring = unsafe { Producer::new(memory.base, memory.length, size_of::<RecvWqe>()) };
     let Ok(ring) = ring else { return };
     let mut queue = RecvQueue::new(ring, 0, None);

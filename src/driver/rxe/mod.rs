@@ -15,59 +15,183 @@ mod send;
 #[cfg(test)]
 mod tests;
 
+use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
+use uverbs_uapi::enums::{self, QpType};
+use uverbs_uapi::handle::{AhHandle, CqHandle, SrqHandle};
 use uverbs_uapi::rxe::{self as abi, Mminfo};
 use uverbs_uapi::types::{QpCap, Wc};
 
-pub(crate) use cq::{Completion, Cq};
-pub(crate) use recv::RecvQueue;
-pub(crate) use send::{SendQueue, SendSlot};
+use self::cq::Cq;
 
 use self::doorbell::Doorbell;
 use self::map::{Kind, RingMap};
+use self::recv::RecvQueue;
 use self::ring::{Consumer, Producer};
-use super::answer;
+use self::send::SendQueue;
+use super::contract::{Nothing, QpParts, RecvQueue as _};
+use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    AllocPd, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
+    CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
     CreateSrq, CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq,
     QueryContext, ResizeCq,
 };
+use crate::device::{DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
+use crate::work::Operations;
 
-/// Versions of the driver's ABI that this module speaks (`RXE_UVERBS_ABI_VERSION`); 1 differs from 2 only
-/// for 32-bit processes.
-pub(crate) const ABI_VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
+/// What a context has of its device: nothing, for the kernel has it all.
+#[derive(Debug)]
+pub(crate) struct Rxe;
 
-/// Makes the open file a context of the device.
-pub(crate) fn get_context(fd: &CommandFd) -> Result<GetContextReply> {
-    fd.execute(&GetContext::default())
+impl DriverId {
+    /// Soft-RoCE.
+    pub const RXE: Self = Self(enums::DriverId::RXE.0);
 }
 
-/// Asks a context that somebody else has made for its properties: those that every device has, for this driver tells
-/// none.
-pub(crate) fn query_context(fd: &CommandFd) -> Result<GetContextReply> {
-    let reply = fd.execute(&QueryContext {
-        driver_answer: None,
-    });
-    match reply {
-        Err(error) if error.is_unsupported() => Ok(GetContextReply {
-            num_comp_vectors: 1,
-            core_support: 0,
-            async_fd: None,
-            driver: DriverReply::default(),
-        }),
-        reply => reply,
+impl ResourceType {
+    /// rxe: the send ring of a queue pair. rdma-core has no codes for rxe; these are this library's, chosen
+    /// to match mlx5's where there is a counterpart.
+    pub const RXE_SEND: Self = Self::new(DriverId::RXE, 1);
+    /// rxe: the receive ring of a queue pair.
+    pub const RXE_RECV: Self = Self::new(DriverId::RXE, 2);
+    /// rxe: the ring of a shared receive queue.
+    pub const RXE_SRQ: Self = Self::new(DriverId::RXE, 4);
+    /// rxe: the ring of a completion queue.
+    pub const RXE_CQ: Self = Self::new(DriverId::RXE, 5);
+}
+
+impl contract::Driver for Rxe {
+    const ID: DriverId = DriverId::RXE;
+    /// `RXE_UVERBS_ABI_VERSION`; 1 differs from 2 only for 32-bit processes.
+    const ABI_VERSIONS: RangeInclusive<u32> = 1..=2;
+
+    type Cq = Cq;
+    type SendQueue = SendQueue;
+    type RecvQueue = RecvQueue;
+    type SharedRecvQueue = RecvQueue;
+    /// Its number.
+    type Ah = u32;
+    type QpBacking = Nothing;
+    type SrqBacking = Nothing;
+    type ThreadDomain = Nothing;
+
+    /// Only RC takes keys of its own side back (`rxe_wr_opcode_info` in `rxe_opcode.c`). A bind that counts from 0 is
+    /// taken, and its addresses are then not looked up like that.
+    fn operations(&self, transport: QpType) -> Operations {
+        let mut lacking = Operations::BIND_ZERO_BASED;
+        lacking.set(Operations::LOCAL_INV, transport != QpType::RC);
+        Operations::of(transport).difference(lacking)
+    }
+
+    fn is_behind(clue: &DriverClue) -> bool {
+        *clue == DriverClue::Parent
+    }
+
+    fn buffer_name(code: u32) -> Option<&'static str> {
+        let kinds = [SEND, RECV, SRQ, COMPLETION];
+        let kind = kinds.iter().find(|kind| kind.resource.code() == code)?;
+        Some(kind.name)
+    }
+
+    fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
+        Ok((Self, fd.execute(&GetContext::default())?))
+    }
+
+    /// Asks for the properties that every device has, for this driver tells none.
+    fn query_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
+        let reply = fd.execute(&QueryContext {
+            driver_answer: None,
+        });
+        let reply = match reply {
+            Err(error) if error.is_unsupported() => GetContextReply {
+                num_comp_vectors: 1,
+                core_support: 0,
+                async_fd: None,
+                driver: DriverReply::default(),
+            },
+            reply => reply?,
+        };
+        Ok((Self, reply))
+    }
+
+    fn create_cq(
+        &self,
+        fd: &CommandFd,
+        command: CreateCq,
+        entry_bytes: Option<u32>,
+        buffers: Option<&Buffers>,
+    ) -> Result<(CqHandle, Cq)> {
+        if entry_bytes.is_some() {
+            let what = "completion queues with entries of a chosen size";
+            return Err(Self::lacks(Verb::CreateCq, what));
+        }
+        create_cq(fd, command, buffers)
+    }
+
+    fn resize_cq(
+        &self,
+        fd: &CommandFd,
+        command: ResizeCq,
+        cq: &mut Cq,
+        buffers: Option<&Buffers>,
+    ) -> Result<()> {
+        resize_cq(fd, command, cq, buffers)
+    }
+
+    fn create_qp(
+        &self,
+        fd: &Arc<CommandFd>,
+        command: CreateQp,
+        parts: &QpParts<'_, Cq, RecvQueue, Nothing>,
+    ) -> Result<NewQp> {
+        if parts.inline_scatter {
+            let what = "inline scatter: payloads that come in completions";
+            return Err(Self::lacks(Verb::CreateQp, what));
+        }
+        if !matches!(command.qp_type, QpType::RC | QpType::UC | QpType::UD) {
+            let what = "queue pairs for raw packets or XRC";
+            return Err(Self::lacks(Verb::CreateQp, what));
+        }
+        create_qp(fd, command, parts.buffers)
+    }
+
+    fn create_srq(
+        &self,
+        fd: &CommandFd,
+        command: CreateSrq,
+        buffers: Option<&Buffers>,
+    ) -> Result<(SrqHandle, RecvQueue, Nothing)> {
+        let (handle, queue) = create_srq(fd, command, buffers)?;
+        Ok((handle, queue, Nothing))
+    }
+
+    /// The kernel's driver wants its part of the command all the same, and does not look at the address in it
+    /// (`rxe_modify_srq` in `rxe_verbs.c`).
+    fn modify_srq(&self, fd: &CommandFd, mut command: ModifySrq) -> Result<()> {
+        command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr: 0 });
+        fd.execute(&command)
+    }
+
+    fn resize_srq(
+        &self,
+        fd: &CommandFd,
+        command: ModifySrq,
+        queue: &mut RecvQueue,
+        buffers: Option<&Buffers>,
+    ) -> Result<()> {
+        resize_srq(fd, command, queue, buffers)
+    }
+
+    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, u32)> {
+        create_ah(fd, command)
     }
 }
 
-/// Allocates a protection domain.
-pub(crate) fn alloc_pd(fd: &CommandFd) -> Result<PdHandle> {
-    fd.execute(&AllocPd::default()).map(|(handle, _)| handle)
-}
+type NewQp = contract::NewQp<SendQueue, RecvQueue, Nothing>;
 
 /// The kinds of ring.
 const SEND: Kind = Kind {
@@ -102,7 +226,7 @@ fn producer(
 }
 
 /// Creates a completion queue and maps its ring.
-pub(crate) fn create_cq(
+fn create_cq(
     fd: &CommandFd,
     mut command: CreateCq,
     buffers: Option<&Buffers>,
@@ -133,7 +257,7 @@ fn consumer(
 
 /// Gives a completion queue a ring of another size. The kernel moves the waiting completions over
 /// (`rxe_cq_resize_queue`) and writes to the new ring from then on.
-pub(crate) fn resize_cq(
+fn resize_cq(
     fd: &CommandFd,
     mut command: ResizeCq,
     cq: &mut Cq,
@@ -148,18 +272,8 @@ pub(crate) fn resize_cq(
     Ok(())
 }
 
-/// A queue pair with its rings.
-#[derive(Debug)]
-pub(crate) struct NewQp {
-    pub(crate) handle: QpHandle,
-    pub(crate) qpn: u32,
-    pub(crate) send: SendQueue,
-    /// None if the QP receives from an SRQ.
-    pub(crate) recv: Option<RecvQueue>,
-}
-
 /// Creates a queue pair and maps its rings.
-pub(crate) fn create_qp(
+fn create_qp(
     fd: &Arc<CommandFd>,
     mut command: CreateQp,
     buffers: Option<&Buffers>,
@@ -201,16 +315,17 @@ fn map_qp(
         qpn,
         send,
         recv,
+        backing: Nothing,
     })
 }
 
 /// Creates a shared receive queue and maps its ring.
-pub(crate) fn create_srq(
+fn create_srq(
     fd: &CommandFd,
     mut command: CreateSrq,
     buffers: Option<&Buffers>,
 ) -> Result<(SrqHandle, RecvQueue)> {
-    command.driver = srq_data();
+    command.driver = DriverData::output::<abi::CreateSrqResp>();
     let CreateSrqReply {
         handle,
         max_sge,
@@ -226,25 +341,12 @@ pub(crate) fn create_srq(
     Ok((handle, RecvQueue::new(ring, max_sge, Some(map))))
 }
 
-/// The driver's part of a command that creates a shared receive queue. The kernel's driver looks at its size before it
-/// looks at the queue's type.
-pub(crate) fn srq_data() -> DriverData {
-    DriverData::output::<abi::CreateSrqResp>()
-}
-
-/// Sets an attribute of a shared receive queue that leaves its ring alone. The driver wants its part of the command
-/// all the same, and does not look at the address in it (`rxe_modify_srq` in `rxe_verbs.c`).
-pub(crate) fn modify_srq(fd: &CommandFd, mut command: ModifySrq) -> Result<()> {
-    command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr: 0 });
-    fd.execute(&command)
-}
-
 /// Gives a shared receive queue a ring of another size. The kernel moves the waiting requests over, and says
 /// where the new ring is at an address that it is told, not in its answer (`rxe_srq_from_attr`).
 ///
 /// A size that the waiting requests do not fit into is refused here: the kernel would free the old ring with its
 /// refusal, and find none when the next message arrives.
-pub(crate) fn resize_srq(
+fn resize_srq(
     fd: &CommandFd,
     mut command: ModifySrq,
     queue: &mut RecvQueue,
@@ -295,10 +397,7 @@ fn granted_send(cap: &QpCap) -> (u32, u32) {
 }
 
 /// Creates an address handle and returns it with its number, by which work requests name it.
-pub(crate) fn create_ah(
-    fd: &CommandFd,
-    mut command: CreateAh,
-) -> Result<(uverbs_uapi::handle::AhHandle, u32)> {
+fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHandle, u32)> {
     command.driver = DriverData::output::<abi::CreateAhResp>();
     let CreateAhReply { handle, driver } = fd.execute(&command)?;
     let answer = answer(Verb::CreateAh, || Subject::the("AH"), &driver);

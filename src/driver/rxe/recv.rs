@@ -7,6 +7,7 @@ use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 use super::map::RingMap;
 use super::ring::Producer;
 use super::send::{full, too_many, write_sges};
+use crate::driver::contract;
 use crate::work::{LocalSlice, PostError};
 
 /// The receive queue.
@@ -28,31 +29,28 @@ impl RecvQueue {
             _map: map,
         }
     }
+}
 
-    /// The most requests in flight.
-    pub(crate) fn capacity(&self) -> u32 {
+impl contract::RecvQueue for RecvQueue {
+    fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
 
-    /// The most slices of a request.
-    pub(crate) fn max_sge(&self) -> u32 {
+    fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
-    /// Requests that have been posted and that no message has been received into.
-    pub(crate) fn in_flight(&self) -> u32 {
+    fn in_flight(&self) -> u32 {
         self.ring.in_flight()
     }
 
-    /// Requests in the batch that has not been rung yet.
     #[inline(always)]
-    pub(crate) fn pending(&self) -> u32 {
+    fn pending(&self) -> u32 {
         self.ring.pending()
     }
 
-    /// Fills the next slot with a request.
     #[inline(always)]
-    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
         let Some((slot, behind)) = self.ring.free_slot() else {
             return Err(full(self.ring.capacity()));
         };
@@ -77,15 +75,13 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Hands the batch to the device.
     #[inline(always)]
-    pub(crate) fn ring(&mut self) {
+    fn ring(&mut self) {
         self.ring.publish();
     }
 
-    /// Forgets the batch.
     #[inline(always)]
-    pub(crate) fn abandon(&mut self) {
+    fn abandon(&mut self) {
         self.ring.abandon();
     }
 }

@@ -3,16 +3,17 @@
 //! Slot layout: `struct rxe_send_wqe` in `include/uapi/rdma/rdma_user_rxe.h`. The kernel keeps its progress in
 //! a slot while it is in flight, so those fields are zeroed each time a slot is filled anew.
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use uverbs_uapi::enums::QpType;
+use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrRdma, WrUd};
 
 use super::doorbell::Doorbell;
 use super::map::RingMap;
 use super::ring::Producer;
-use crate::driver::Ah;
+use crate::driver::contract;
 use crate::error::Errno;
 use crate::work::{Bind, Destination, LocalSlice, Operation, Payload, PostError, Remote};
 
@@ -58,40 +59,6 @@ impl SendQueue {
         }
     }
 
-    /// The most requests in flight.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.ring.capacity()
-    }
-
-    /// The most slices of a request.
-    pub(crate) fn max_sge(&self) -> u32 {
-        self.max_sge
-    }
-
-    /// The most inline bytes of a request.
-    pub(crate) fn max_inline(&self) -> u32 {
-        self.max_inline
-    }
-
-    /// Whether queue pairs of this transport can invalidate a key of their own side: on rxe, RC alone
-    /// (`rxe_wr_opcode_info` in `drivers/infiniband/sw/rxe/rxe_opcode.c`).
-    #[inline(always)]
-    pub(crate) fn invalidates(&self, transport: QpType) -> bool {
-        transport == QpType::RC
-    }
-
-    /// Whether memory windows can have addresses that count from 0: rxe takes such a bind and then does not
-    /// look addresses up accordingly.
-    #[inline(always)]
-    pub(crate) fn binds_zero_based(&self) -> bool {
-        false
-    }
-
-    /// Requests that have been posted and that the device has not finished.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.ring.in_flight()
-    }
-
     /// Requests in the batch that has not been rung yet.
     #[inline(always)]
     pub(crate) fn pending(&self) -> u32 {
@@ -103,7 +70,7 @@ impl SendQueue {
     pub(crate) fn push(
         &mut self,
         operation: Operation,
-        to: Option<Destination<'_, Ah>>,
+        to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
         let Some((slot, behind)) = self.ring.free_slot() else {
@@ -147,22 +114,90 @@ impl SendQueue {
     }
 }
 
-impl SendSlot {
-    /// Sets the id that the completion carries.
+impl contract::SendQueue for SendQueue {
+    type Ah = u32;
+    type Slot = SendSlot;
+    type Batch<'q> = SendBatch<'q>;
+
+    fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.ring.in_flight()
+    }
+
     #[inline(always)]
-    pub(crate) fn set_id(&mut self, wr_id: u64) {
+    fn batch(&mut self) -> SendBatch<'_> {
+        SendBatch(self)
+    }
+}
+
+/// The batch: it lies in the queue, behind what was published.
+#[derive(Debug)]
+pub(crate) struct SendBatch<'q>(&'q mut SendQueue);
+
+impl contract::SendBatch for SendBatch<'_> {
+    type Ah = u32;
+    type Slot = SendSlot;
+
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        self.0.pending()
+    }
+
+    #[inline(always)]
+    fn push(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination<'_, u32>>,
+        payload: Payload<'_>,
+    ) -> Result<SendSlot, PostError> {
+        self.0.push(operation, to, payload)
+    }
+
+    #[inline(always)]
+    fn ring(self) -> Result<usize, Errno> {
+        // Not dropped, which would forget the batch.
+        let queue = &mut *ManuallyDrop::new(self).0;
+        match queue.pending() {
+            0 => Ok(0),
+            count => queue.ring().map(|()| count as usize),
+        }
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+impl contract::SendSlot for SendSlot {
+    #[inline(always)]
+    fn set_id(&mut self, wr_id: u64) {
         // SAFETY: the slot is filled and not published, for the batch that lent it out is still borrowed.
         unsafe { (&raw mut (*self.wqe.as_ptr()).wr.wr_id).write(wr_id) };
     }
 
-    /// Sets flags on top of those that are set.
     #[inline(always)]
-    pub(crate) fn add_flags(&mut self, flags: SendFlags) {
+    fn add_flags(&mut self, flags: SendFlags) {
         self.flags |= flags;
         // SAFETY: as in `set_id`.
         unsafe { (&raw mut (*self.wqe.as_ptr()).wr.send_flags).write(self.flags.bits()) };
     }
+}
 
+impl SendSlot {
     #[inline(always)]
     fn store(&self, wr_id: u64) {
         // SAFETY: as in `set_id`.
@@ -182,7 +217,7 @@ impl SendSlot {
 unsafe fn write_request(
     wqe: NonNull<SendWqe>,
     operation: Operation,
-    to: Option<Destination<'_, Ah>>,
+    to: Option<Destination<'_, u32>>,
 ) {
     let wqe = wqe.as_ptr();
     let ex = match operation {
@@ -195,7 +230,7 @@ unsafe fn write_request(
     // forms.
     unsafe {
         let union = wqe.cast::<u8>().add(UNION);
-        (&raw mut (*wqe).wr.opcode).write(operation.opcode().0);
+        (&raw mut (*wqe).wr.opcode).write(opcode(operation).0);
         (&raw mut (*wqe).wr.ex).write(ex);
         let iova = match operation {
             Operation::Send
@@ -250,7 +285,7 @@ unsafe fn write_request(
             let ud = union.cast::<WrUd>();
             (&raw mut (*ud).remote_qpn).write(qpn);
             (&raw mut (*ud).remote_qkey).write(qkey);
-            (&raw mut (*ud).ah_num).write(ah.rxe());
+            (&raw mut (*ud).ah_num).write(*ah);
         }
         // The kernel's own fields: it expects zeros in a slot that it has not seen.
         (&raw mut (*wqe).status).write(0);
@@ -261,6 +296,25 @@ unsafe fn write_request(
         (&raw mut (*wqe).ack_length).write(0);
         (&raw mut (*wqe).ssn).write(0);
         (&raw mut (*wqe).has_rd_atomic).write(0);
+    }
+}
+
+/// The kernel's number of the operation.
+#[inline(always)]
+const fn opcode(operation: Operation) -> WrOpcode {
+    match operation {
+        Operation::Send => WrOpcode::SEND,
+        Operation::SendImm { .. } => WrOpcode::SEND_WITH_IMM,
+        Operation::Write { .. } => WrOpcode::RDMA_WRITE,
+        Operation::WriteImm { .. } => WrOpcode::RDMA_WRITE_WITH_IMM,
+        Operation::Read { .. } => WrOpcode::RDMA_READ,
+        Operation::CompareSwap { .. } => WrOpcode::ATOMIC_CMP_AND_SWP,
+        Operation::FetchAdd { .. } => WrOpcode::ATOMIC_FETCH_AND_ADD,
+        Operation::SendInv { .. } => WrOpcode::SEND_WITH_INV,
+        Operation::AtomicWrite { .. } => WrOpcode::ATOMIC_WRITE,
+        Operation::Flush { .. } => WrOpcode::FLUSH,
+        Operation::LocalInv { .. } => WrOpcode::LOCAL_INV,
+        Operation::BindMw(_) => WrOpcode::BIND_MW,
     }
 }
 
@@ -376,7 +430,7 @@ fn inline_too_long(given: usize, max: u32) -> PostError {
 
 #[cfg(test)]
 mod tests {
-    use uverbs_uapi::enums::{FlushLevel, WrOpcode};
+    use uverbs_uapi::enums::FlushLevel;
     use uverbs_uapi::flags::{AccessFlags, FlushPlacement};
     use zerocopy::{FromBytes, Immutable, IntoBytes};
 

@@ -13,13 +13,14 @@ use super::super::cq::{Completion, Cq, CqCore};
 use super::super::entries::{Entries, View};
 use super::super::format::{Be16, Be32, Cqe, OP_OWN};
 use super::super::memory::{Memory, Record, Records};
-use super::super::qp::{Draft, Parts, QpCore};
+use super::super::qp::{Draft, QpCore};
 use super::super::recv::{RecvQueue, SharedRecvQueue};
 use super::super::send::{SendQueue, SendSlot};
 use super::super::uar::{Lease, UarPage};
-use super::super::{Limits, entries};
+use super::super::{Limits, Parts, entries};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{CreateQp, DriverData};
+use crate::driver::contract::methods::*;
 use crate::work::{Operation, Payload, PostError};
 
 /// What a ConnectX says.
@@ -233,7 +234,7 @@ impl Pair {
     ) -> Result<(), PostError> {
         let mut batch = self.send.batch();
         dress(&mut batch.push(operation, None, payload)?);
-        batch.ring();
+        batch.ring().unwrap();
         Ok(())
     }
 

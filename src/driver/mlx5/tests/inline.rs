@@ -9,6 +9,7 @@ use super::super::cq::Cq;
 use super::super::format::{Be32, Cqe, cqe, opcode};
 use super::super::ledger::SendLedger;
 use super::device::{Pair, Producer, cap, completion, cq, take};
+use crate::driver::contract::methods::*;
 use crate::work::{LocalKey, LocalSlice, Operation, Payload, PdTag, PollError, Remote, RemoteKey};
 
 /// What no test writes.

@@ -12,6 +12,7 @@ use super::super::format::cqe;
 use super::super::memory::Memory;
 use super::device::{Pair, Producer, cap, completion, cq, take};
 use crate::alloc::{Allocation, Allocator, BufferRequest, Buffers, ResourceType};
+use crate::driver::contract::methods::*;
 use crate::error::AllocError;
 
 fn send(pair: &mut Pair, id: u64) {

@@ -7,3 +7,15 @@ mod inline;
 mod lives;
 mod requests;
 mod threads;
+
+use super::Device;
+use crate::device::DriverClue;
+use crate::driver::contract::methods::*;
+
+#[test]
+fn a_scalable_function_belongs_to_this_driver_as_well() {
+    let is_behind = |name: &str| Device::is_behind(&DriverClue::Bus(name.into()));
+    assert!(is_behind("mlx5_core") && is_behind("mlx5_core.sf"));
+    assert!(!is_behind("mlx5_corex") && !is_behind("mlx4_core"));
+    assert!(!Device::is_behind(&DriverClue::Parent));
+}

@@ -9,6 +9,7 @@ use super::super::qp::{recv_layout, send_layout};
 use super::super::recv::RecvQueue;
 use super::super::{Limits, entries, srq};
 use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
+use crate::driver::contract::methods::*;
 use crate::work::{
     Bind, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
 };
@@ -250,7 +251,7 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
             .push(Operation::Send, None, Payload::Gather(&[slice(1, 1)]))
             .unwrap();
     }
-    batch.ring();
+    batch.ring().unwrap();
     let at = SEND_DOORBELL + half;
     assert_eq!(
         pair.page.stored::<8>(at),
@@ -277,7 +278,7 @@ fn flags_are_those_of_the_request() {
     let mut slot = batch.push(Operation::Send, None, nothing).unwrap();
     slot.add_flags(SendFlags::FENCE);
     batch.push(Operation::Send, None, nothing).unwrap();
-    batch.ring();
+    batch.ring().unwrap();
     assert_eq!(
         [0, 2, 3].map(|block| pair.sent(block, 16)[FM_CE_SE]),
         [0, 0x80, 0]

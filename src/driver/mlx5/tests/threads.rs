@@ -7,6 +7,7 @@ use uverbs_uapi::enums::QpType;
 
 use super::super::format::cqe;
 use super::device::{Pair, cap, completion, cq, take};
+use crate::driver::contract::methods::*;
 use crate::work::PostError;
 
 /// Would catch ids that the poller sees before they are written or after they were overwritten, requests that are

@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 use super::memory::*;
 use super::ring::consumer;
 use crate::driver;
-use crate::driver::rxe::Cq;
+use crate::driver::rxe::cq::Cq;
 use crate::wc::Completion;
 use crate::work::{CompletionError, PollError, RemoteKey};
 

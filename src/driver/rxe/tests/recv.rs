@@ -7,7 +7,8 @@ use zerocopy::IntoBytes;
 
 use super::memory::*;
 use super::ring::producer;
-use crate::driver::rxe::RecvQueue;
+use crate::driver::contract::methods::*;
+use crate::driver::rxe::recv::RecvQueue;
 use crate::work::{LocalKey, LocalSlice, PdTag, PostError};
 
 /// Slots of 128 bytes: room for 5 slices.

@@ -20,9 +20,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::memory::*;
 use super::ring::producer;
 use crate::command::{CommandFd, Route};
-use crate::driver::Ah;
+use crate::driver::contract::methods::*;
 use crate::driver::rxe::doorbell::Doorbell;
-use crate::driver::rxe::{RecvQueue, SendQueue, asked_slices, granted_send};
+use crate::driver::rxe::send::SendQueue;
+use crate::driver::rxe::{RecvQueue, asked_slices, granted_send};
 use crate::error::Errno;
 use crate::work::{
     Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
@@ -63,9 +64,9 @@ const REMOTE: Remote = Remote {
     rkey: RemoteKey(0x99aa_bbcc),
 };
 
-fn to() -> Destination<'static, Ah> {
+fn to() -> Destination<'static, u32> {
     Destination {
-        ah: &Ah::Rxe(5),
+        ah: &5,
         qpn: 0x0012_3456,
         qkey: 0x1111_1111,
         pd: PdTag::new(3, 1),
@@ -231,7 +232,7 @@ fn dirty(memory: &Memory, slot: u32) {
 #[track_caller]
 fn check(
     operation: Operation,
-    to: Option<Destination<'_, Ah>>,
+    to: Option<Destination<'_, u32>>,
     payload: Payload<'_>,
     wqe: SendWqe,
     behind: &[u8],

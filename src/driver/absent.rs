@@ -1,0 +1,200 @@
+//! Queues that a driver does not have: types without values, with which every promise of the contract is kept.
+
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::flags::{SendFlags, WcFlags};
+
+use super::contract::{Completion, Cq, Nothing, Polled, RecvQueue, SendBatch, SendQueue, SendSlot};
+use crate::error::{Errno, Result};
+use crate::work::{Destination, LocalSlice, Operation, Payload, PollError, PostError};
+
+/// A send queue that a driver does not have, with its batches.
+#[derive(Debug)]
+pub(crate) enum NoSendQueue {}
+
+/// A receive queue that a driver does not have.
+#[derive(Debug)]
+pub(crate) enum NoRecvQueue {}
+
+/// A completion queue that a driver does not have, with its completions.
+#[derive(Debug)]
+pub(crate) enum NoCq {}
+
+impl SendQueue for NoSendQueue {
+    type Ah = ();
+    type Slot = Self;
+    type Batch<'q> = Self;
+
+    fn capacity(&self) -> u32 {
+        match *self {}
+    }
+
+    fn max_sge(&self) -> u32 {
+        match *self {}
+    }
+
+    fn max_inline(&self) -> u32 {
+        match *self {}
+    }
+
+    fn in_flight(&self) -> u32 {
+        match *self {}
+    }
+
+    fn batch(&mut self) -> Self {
+        match *self {}
+    }
+}
+
+impl SendBatch for NoSendQueue {
+    type Ah = ();
+    type Slot = Self;
+
+    fn len(&self) -> u32 {
+        match *self {}
+    }
+
+    fn push(
+        &mut self,
+        _: Operation,
+        _: Option<Destination<'_, ()>>,
+        _: Payload<'_>,
+    ) -> Result<Self, PostError> {
+        match *self {}
+    }
+
+    fn ring(self) -> Result<usize, Errno> {
+        match self {}
+    }
+}
+
+impl SendSlot for NoSendQueue {
+    fn set_id(&mut self, _: u64) {
+        match *self {}
+    }
+
+    fn add_flags(&mut self, _: SendFlags) {
+        match *self {}
+    }
+}
+
+impl RecvQueue for NoRecvQueue {
+    fn capacity(&self) -> u32 {
+        match *self {}
+    }
+
+    fn max_sge(&self) -> u32 {
+        match *self {}
+    }
+
+    fn in_flight(&self) -> u32 {
+        match *self {}
+    }
+
+    fn pending(&self) -> u32 {
+        match *self {}
+    }
+
+    fn push(&mut self, _: u64, _: &[LocalSlice]) -> Result<(), PostError> {
+        match *self {}
+    }
+
+    fn ring(&mut self) {
+        match *self {}
+    }
+
+    fn abandon(&mut self) {
+        match *self {}
+    }
+}
+
+impl Cq for NoCq {
+    type Backing = Nothing;
+    type Completion = Self;
+    type Polled<'q> = Self;
+
+    fn backing(&self) -> Nothing {
+        match *self {}
+    }
+
+    fn capacity(&self) -> u32 {
+        match *self {}
+    }
+
+    fn is_empty(&mut self) -> Result<bool, PollError> {
+        match *self {}
+    }
+
+    fn poll(&mut self) -> Result<Self, PollError> {
+        match *self {}
+    }
+}
+
+impl Polled for NoCq {
+    type Completion = Self;
+
+    fn take(&mut self, _: &mut bool) -> Option<Self> {
+        match *self {}
+    }
+
+    fn release(&mut self) {
+        match *self {}
+    }
+}
+
+impl Completion for NoCq {
+    fn wr_id(&self) -> u64 {
+        match *self {}
+    }
+
+    fn status(&self) -> WcStatus {
+        match *self {}
+    }
+
+    fn opcode(&self) -> WcOpcode {
+        match *self {}
+    }
+
+    fn vendor_err(&self) -> u32 {
+        match *self {}
+    }
+
+    fn byte_len(&self) -> u32 {
+        match *self {}
+    }
+
+    fn qp_num(&self) -> u32 {
+        match *self {}
+    }
+
+    fn src_qp(&self) -> u32 {
+        match *self {}
+    }
+
+    fn ex(&self) -> u32 {
+        match *self {}
+    }
+
+    fn flags(&self) -> WcFlags {
+        match *self {}
+    }
+
+    fn timestamp(&self) -> Option<u64> {
+        match *self {}
+    }
+
+    fn pkey_index(&self) -> u16 {
+        match *self {}
+    }
+
+    fn slid(&self) -> u16 {
+        match *self {}
+    }
+
+    fn sl(&self) -> u8 {
+        match *self {}
+    }
+
+    fn dlid_path_bits(&self) -> u8 {
+        match *self {}
+    }
+}

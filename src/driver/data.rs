@@ -1,0 +1,318 @@
+//! The data path, and what objects ask of their driver's part once they are created.
+//!
+//! Batches and polled completions are made once for many operations, and held by value: the compiler then keeps the
+//! variant in a register, or knows it, where behind a reference to the queue it would look again each time.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::flags::{SendFlags, WcFlags};
+use uverbs_uapi::handle::CqHandle;
+
+use super::contract::{self, methods::*};
+use super::{
+    Ah, Cq, CqBacking, Kind, Listed, OneOf, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
+    SrqBacking,
+};
+use crate::command::{CommandFd, DriverData, DriverReply};
+use crate::error::{Errno, Result};
+use crate::work::{Destination, Ece, LocalSlice, Operation, Payload, PollError, PostError};
+
+/// Requests that are being written into a send queue.
+pub(crate) type SendBatch<'q> = OneOf<SendBatches<'q>>;
+
+#[derive(Debug)]
+pub(crate) struct SendBatches<'q>(PhantomData<&'q ()>);
+
+impl<'q> Kind for SendBatches<'q> {
+    type Of<D: contract::Driver> = <D::SendQueue as contract::SendQueue>::Batch<'q>;
+}
+
+/// A request in a send queue whose id and flags can still change.
+pub(crate) type SendSlot = OneOf<SendSlots>;
+
+#[derive(Debug)]
+pub(crate) enum SendSlots {}
+
+impl Kind for SendSlots {
+    type Of<D: contract::Driver> = <D::SendQueue as contract::SendQueue>::Slot;
+}
+
+/// A completion that lies in a completion queue.
+pub(crate) type Completion = OneOf<CompletionKinds>;
+
+#[derive(Debug)]
+pub(crate) enum CompletionKinds {}
+
+impl Kind for CompletionKinds {
+    type Of<D: contract::Driver> = <D::Cq as contract::Cq>::Completion;
+}
+
+#[derive(Debug)]
+struct Polls<'q>(PhantomData<&'q ()>);
+
+impl<'q> Kind for Polls<'q> {
+    type Of<D: contract::Driver> = <D::Cq as contract::Cq>::Polled<'q>;
+}
+
+#[derive(Debug)]
+struct OwnQueues<'q>(PhantomData<&'q ()>);
+
+impl<'q> Kind for OwnQueues<'q> {
+    type Of<D: contract::Driver> = &'q mut D::RecvQueue;
+}
+
+#[derive(Debug)]
+struct SharedQueues<'q>(PhantomData<&'q ()>);
+
+impl<'q> Kind for SharedQueues<'q> {
+    type Of<D: contract::Driver> = &'q mut D::SharedRecvQueue;
+}
+
+impl SendQueue {
+    forward! {
+        capacity() -> u32;
+        max_sge() -> u32;
+        max_inline() -> u32;
+        in_flight() -> u32;
+    }
+
+    #[inline(always)]
+    pub(crate) fn batch(&mut self) -> SendBatch<'_> {
+        dispatch!(self, D(queue) => D::wrap(queue.batch()))
+    }
+}
+
+impl SendBatch<'_> {
+    forward! {
+        len() -> u32;
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination<'_, Ah>>,
+        payload: Payload<'_>,
+    ) -> Result<SendSlot, PostError> {
+        dispatch!(self, D(batch) => {
+            let to = match to {
+                None => None,
+                // Another driver's is of another PD, which the caller has noticed.
+                Some(to) => match D::get(to.ah) {
+                    Some(ah) => Some(to.with(ah)),
+                    None => return Err(PostError::ForeignPd),
+                },
+            };
+            batch.push(operation, to, payload).map(D::wrap)
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn ring(self) -> Result<usize, Errno> {
+        dispatch!(self, D(batch) => batch.ring())
+    }
+}
+
+impl SendSlot {
+    #[inline(always)]
+    pub(crate) fn set_id(&mut self, wr_id: u64) {
+        dispatch!(self, D(slot) => slot.set_id(wr_id))
+    }
+
+    #[inline(always)]
+    pub(crate) fn add_flags(&mut self, flags: SendFlags) {
+        dispatch!(self, D(slot) => slot.add_flags(flags))
+    }
+}
+
+impl RecvQueue {
+    forward! {
+        capacity() -> u32;
+        max_sge() -> u32;
+        in_flight() -> u32;
+    }
+
+    #[inline(always)]
+    pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
+        RecvBatch(Receiver::Own(dispatch!(self, D(queue) => D::wrap(queue))))
+    }
+}
+
+impl SharedRecvQueue {
+    forward! {
+        capacity() -> u32;
+        max_sge() -> u32;
+        in_flight() -> u32;
+    }
+
+    #[inline(always)]
+    pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
+        RecvBatch(Receiver::Shared(
+            dispatch!(self, D(queue) => D::wrap(queue)),
+        ))
+    }
+}
+
+/// Requests that are being written into a receive queue.
+#[derive(Debug)]
+pub(crate) struct RecvBatch<'q>(Receiver<'q>);
+
+#[derive(Debug)]
+enum Receiver<'q> {
+    Own(OneOf<OwnQueues<'q>>),
+    Shared(OneOf<SharedQueues<'q>>),
+}
+
+/// As `dispatch!`, of a queue of either kind.
+macro_rules! receive {
+    ($batch:expr, $queue:ident => $then:expr) => {
+        match $batch {
+            Receiver::Own(queue) => dispatch!(queue, D($queue) => $then),
+            Receiver::Shared(queue) => dispatch!(queue, D($queue) => $then),
+        }
+    };
+}
+
+impl RecvBatch<'_> {
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        receive!(&self.0, queue => queue.pending())
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+        receive!(&mut self.0, queue => queue.push(wr_id, slices))
+    }
+
+    #[inline(always)]
+    pub(crate) fn ring(self) {
+        receive!(&mut ManuallyDrop::new(self).0, queue => queue.ring());
+    }
+}
+
+impl Drop for RecvBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        receive!(&mut self.0, queue => queue.abandon());
+    }
+}
+
+impl Cq {
+    forward! {
+        capacity() -> u32;
+    }
+
+    pub(crate) fn backing(&self) -> CqBacking {
+        dispatch!(self, D(cq) => D::wrap(cq.backing()))
+    }
+
+    pub(crate) fn is_empty(&mut self) -> Result<bool, PollError> {
+        dispatch!(self, D(cq) => cq.is_empty())
+    }
+
+    pub(crate) fn arm(&mut self, fd: &CommandFd, cq: CqHandle, solicited_only: bool) -> Result<()> {
+        dispatch!(self, D(queue) => queue.arm(fd, cq, solicited_only))
+    }
+
+    #[inline(always)]
+    pub(crate) fn poll(&mut self) -> Result<Completions<'_>, PollError> {
+        Ok(Completions {
+            queue: dispatch!(self, D(cq) => D::wrap(cq.poll()?)),
+            moved: false,
+        })
+    }
+}
+
+/// Completions that are being taken; the queue's entries go back to the device when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Completions<'q> {
+    queue: OneOf<Polls<'q>>,
+    /// Whether any was taken or passed over.
+    moved: bool,
+}
+
+impl Completions<'_> {
+    /// The next completion. It is not to be used after this value is dropped.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<Completion> {
+        dispatch!(&mut self.queue, D(queue) => queue.take(&mut self.moved).map(D::wrap))
+    }
+}
+
+impl Drop for Completions<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.moved {
+            dispatch!(&mut self.queue, D(queue) => queue.release());
+        }
+    }
+}
+
+impl Completion {
+    forward! {
+        wr_id() -> u64;
+        status() -> WcStatus;
+        opcode() -> WcOpcode;
+        vendor_err() -> u32;
+        byte_len() -> u32;
+        qp_num() -> u32;
+        src_qp() -> u32;
+        ex() -> u32;
+        flags() -> WcFlags;
+        timestamp() -> Option<u64>;
+        pkey_index() -> u16;
+        slid() -> u16;
+        sl() -> u8;
+        dlid_path_bits() -> u8;
+    }
+}
+
+impl CqBacking {
+    pub(crate) fn events(&self) -> Option<&Arc<AtomicU32>> {
+        dispatch!(self, D(backing) => <D as contract::Driver>::Cq::events(backing))
+    }
+}
+
+impl QpBacking {
+    forward! {
+        kernel_knows_caps() -> bool;
+        query_ece() -> Option<Ece>;
+        set_ece(options: u32) -> ();
+        modify_data() -> DriverData;
+        modified(reply: &DriverReply) -> ();
+        close() -> ();
+    }
+
+    /// Follows the kernel, which has taken the queue pair to the state RESET.
+    pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
+        dispatch!(self, D(backing) => {
+            if let Some(send) = D::get_mut(send) {
+                D::reset_qp(backing, send, recv.and_then(D::get_mut));
+            }
+        })
+    }
+}
+
+// A clone that is forgotten keeps for good what the kernel has not let go of.
+
+impl Clone for CqBacking {
+    fn clone(&self) -> Self {
+        dispatch!(self, D(backing) => D::wrap(backing.clone()))
+    }
+}
+
+impl Clone for QpBacking {
+    fn clone(&self) -> Self {
+        dispatch!(self, D(backing) => D::wrap(backing.clone()))
+    }
+}
+
+impl Clone for SrqBacking {
+    fn clone(&self) -> Self {
+        dispatch!(self, D(backing) => D::wrap(backing.clone()))
+    }
+}

@@ -1,0 +1,181 @@
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
+
+use super::Sample;
+use crate::alloc::ResourceType;
+use crate::command::{
+    CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, DriverData,
+    Route, SrqKind,
+};
+use crate::device::DriverId;
+use crate::driver::contract::Driver as _;
+use crate::driver::{Device, Driver, Listed};
+use crate::error::{Error, Result, Verb};
+use crate::work::Operations;
+
+/// A context of a file that takes no commands: whoever asks the kernel hears so.
+fn context() -> (Arc<CommandFd>, Device) {
+    let file = OwnedFd::from(File::open("/dev/null").unwrap());
+    let fd = CommandFd::new(file, Sample::ID.0, Route::Best);
+    (Arc::new(fd), Sample::wrap(Arc::new(Sample)))
+}
+
+/// Fails unless it was refused by name and the kernel was not asked.
+#[track_caller]
+fn refused<T>(result: Result<T>, verb: Verb, name: &str) {
+    let error = result.map(drop).unwrap_err();
+    lacking(&error, verb, name);
+}
+
+#[track_caller]
+fn lacking(error: &Error, verb: Verb, name: &str) {
+    assert!(error.is_unsupported(), "{error}");
+    assert_eq!((error.verb(), error.errno()), (verb, None), "{error}");
+    assert!(error.to_string().contains(name), "{error}");
+    assert!(error.to_string().contains("driver for"), "{error}");
+}
+
+#[test]
+fn it_is_chosen_by_its_number_and_version() {
+    let driver = Driver::select(Sample::ID, 3, "sample0").unwrap();
+    let fd = context().0;
+    // It is asked to make a context, and asks the kernel.
+    let error = driver.get_context(&fd).map(drop).unwrap_err();
+    assert_eq!(error.verb(), Verb::GetContext);
+    assert!(error.errno().is_some(), "{error}");
+
+    let error = Driver::select(Sample::ID, 5, "sample0").unwrap_err();
+    assert!(
+        error.to_string().contains("this build speaks 3 to 4"),
+        "{error}"
+    );
+    let error = Driver::select(DriverId(0x5b), 3, "sample0").unwrap_err();
+    assert!(
+        error.to_string().contains("a driver for driver 91 devices"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_every_kernel_has_goes_to_the_kernel() {
+    let (fd, device) = context();
+    let error = device.alloc_pd(&fd).unwrap_err();
+    assert!(error.errno().is_some(), "{error}");
+    device.import_pd(&fd, PdHandle(1)).unwrap();
+}
+
+#[test]
+fn what_it_leaves_out_is_refused_by_name() {
+    let (fd, device) = context();
+    let driver = DriverData::default;
+    let cq = CreateCq {
+        cqe: 1,
+        user_handle: 1,
+        channel: None,
+        comp_vector: 0,
+        flags: 0,
+        event_fd: None,
+        driver: driver(),
+    };
+    refused(
+        device.create_cq(&fd, cq, None, None),
+        Verb::CreateCq,
+        "completion queues",
+    );
+    let srq = || CreateSrq {
+        kind: SrqKind::Basic,
+        pd: PdHandle(1),
+        max_wr: 1,
+        max_sge: 1,
+        limit: 0,
+        user_handle: 1,
+        event_fd: None,
+        driver: driver(),
+    };
+    refused(
+        device.create_srq(&fd, srq(), None),
+        Verb::CreateSrq,
+        "shared receive queues",
+    );
+    refused(
+        device.create_xsrq(&fd, srq(), None),
+        Verb::CreateSrq,
+        "XRC or tag matching",
+    );
+    let ah = CreateAh {
+        pd: PdHandle(1),
+        attributes: Default::default(),
+        driver: driver(),
+    };
+    refused(device.create_ah(&fd, ah), Verb::CreateAh, "address handles");
+    let wq = CreateWq {
+        pd: PdHandle(1),
+        cq: CqHandle(1),
+        max_wr: 1,
+        max_sge: 1,
+        flags: Default::default(),
+        user_handle: 1,
+        event_fd: None,
+        driver: driver(),
+    };
+    refused(
+        device.create_wq(&fd, wq, None),
+        Verb::CreateWq,
+        "work queues",
+    );
+    let rss = CreateRssQp {
+        pd: PdHandle(1),
+        table: uverbs_uapi::handle::RwqIndTblHandle(1),
+        user_handle: 1,
+        event_fd: None,
+        driver: driver(),
+    };
+    refused(
+        device.create_rss_qp(&fd, &rss),
+        Verb::CreateQp,
+        "indirection tables",
+    );
+    let target = CreateXrcTarget {
+        xrcd: uverbs_uapi::handle::XrcdHandle(1),
+        user_handle: 1,
+        event_fd: None,
+        driver: driver(),
+    };
+    refused(
+        device.create_xrc_target(&fd, &target),
+        Verb::CreateQp,
+        "targets of XRC domains",
+    );
+    refused(
+        device.import_dm(&fd, DmHandle(1)),
+        Verb::ImportDm,
+        "device memory",
+    );
+    refused(device.null_lkey(), Verb::AllocNullMr, "a null MR");
+    refused(device.raw_clock(&fd), Verb::QueryRtValues, "a clock");
+    refused(device.paces(), Verb::ModifyQp, "a pace");
+    lacking(&device.without_ece(Verb::QueryEce), Verb::QueryEce, "(ECE)");
+    let others = Driver::select(Sample::ID, 3, "sample0").unwrap();
+    refused(
+        others.query_context(&fd),
+        Verb::ImportDevice,
+        "contexts of others",
+    );
+}
+
+#[test]
+fn its_queue_pairs_would_have_the_classic_operations_alone() {
+    let device = context().1;
+    assert_eq!(device.operations(QpType::RC), Operations::CLASSIC);
+    assert_eq!(device.operations(QpType::UD), Operations::SEND);
+}
+
+#[test]
+fn its_buffers_have_no_names() {
+    let resource = ResourceType::new(Sample::ID, 3);
+    assert_eq!(format!("{resource:?}"), "driver 90 resource 3");
+}

@@ -1,0 +1,144 @@
+//! What a queue pair can do: a set that is fixed when it is created.
+
+use bitflags::bitflags;
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::flags::{DeviceCapFlags, FlushPlacement};
+
+use super::{Operation, PostError};
+
+bitflags! {
+    /// Operations of send requests.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Operations: u16 {
+        const SEND = 1 << 0;
+        const WRITE = 1 << 1;
+        const READ = 1 << 2;
+        const ATOMIC = 1 << 3;
+        const SEND_INV = 1 << 4;
+        const LOCAL_INV = 1 << 5;
+        const BIND_MW = 1 << 6;
+        /// Binds of windows whose addresses count from 0.
+        const BIND_ZERO_BASED = 1 << 7;
+        const ATOMIC_WRITE = 1 << 8;
+        const FLUSH_GLOBAL = 1 << 9;
+        const FLUSH_PERSISTENT = 1 << 10;
+
+        /// What every driver has where the transport has it.
+        const CLASSIC = Self::SEND.bits() | Self::WRITE.bits() | Self::READ.bits() | Self::ATOMIC.bits();
+        /// What a device may lack although its driver has it: it tells by its capabilities.
+        const OF_CAPABILITIES =
+            Self::ATOMIC_WRITE.bits() | Self::FLUSH_GLOBAL.bits() | Self::FLUSH_PERSISTENT.bits();
+    }
+}
+
+impl Operations {
+    /// What the specification gives a transport. Raw packets and XRC need more in a request than there is so far.
+    pub(crate) fn of(transport: QpType) -> Self {
+        let unreliable =
+            Self::SEND | Self::WRITE | Self::LOCAL_INV | Self::BIND_MW | Self::BIND_ZERO_BASED;
+        match transport {
+            QpType::RC => Self::all(),
+            QpType::UC => unreliable,
+            QpType::UD => Self::SEND,
+            _ => Self::empty(),
+        }
+    }
+
+    /// Without what a device with these capabilities lacks.
+    pub(crate) fn with(self, capabilities: DeviceCapFlags) -> Self {
+        let told = [
+            (Self::ATOMIC_WRITE, DeviceCapFlags::ATOMIC_WRITE),
+            (Self::FLUSH_GLOBAL, DeviceCapFlags::FLUSH_GLOBAL),
+            (Self::FLUSH_PERSISTENT, DeviceCapFlags::FLUSH_PERSISTENT),
+        ];
+        let lacking = told
+            .iter()
+            .filter(|(_, needed)| !capabilities.contains(*needed));
+        lacking.fold(self, |left, (operation, _)| left.difference(*operation))
+    }
+
+    /// Why a request that needs these is not for a queue pair that can do this much.
+    #[cold]
+    pub(crate) fn refusal(self, needed: Self, transport: QpType) -> PostError {
+        let missing = needed.difference(self);
+        let mut capability = DeviceCapFlags::empty();
+        capability.set(
+            DeviceCapFlags::ATOMIC_WRITE,
+            missing.contains(Self::ATOMIC_WRITE),
+        );
+        capability.set(
+            DeviceCapFlags::FLUSH_GLOBAL,
+            missing.contains(Self::FLUSH_GLOBAL),
+        );
+        capability.set(
+            DeviceCapFlags::FLUSH_PERSISTENT,
+            missing.contains(Self::FLUSH_PERSISTENT),
+        );
+        match Self::of(transport).contains(needed) && !capability.is_empty() {
+            true => PostError::MissingCapability { capability },
+            false => PostError::NotInTransport { transport },
+        }
+    }
+}
+
+impl Operation {
+    /// What a queue pair must be able to do for it.
+    #[inline(always)]
+    pub(crate) const fn needs(&self) -> Operations {
+        match self {
+            Self::Send | Self::SendImm { .. } => Operations::SEND,
+            Self::Write { .. } | Self::WriteImm { .. } => Operations::WRITE,
+            Self::Read { .. } => Operations::READ,
+            Self::CompareSwap { .. } | Self::FetchAdd { .. } => Operations::ATOMIC,
+            Self::SendInv { .. } => Operations::SEND_INV,
+            Self::LocalInv { .. } => Operations::LOCAL_INV,
+            Self::BindMw(_) => Operations::BIND_MW,
+            Self::AtomicWrite { .. } => Operations::ATOMIC_WRITE,
+            Self::Flush { placement, .. } => flush(*placement),
+        }
+    }
+}
+
+#[inline(always)]
+const fn flush(placement: FlushPlacement) -> Operations {
+    let global = placement.contains(FlushPlacement::GLOBAL);
+    match placement.contains(FlushPlacement::PERSISTENT) {
+        true if global => Operations::FLUSH_GLOBAL.union(Operations::FLUSH_PERSISTENT),
+        true => Operations::FLUSH_PERSISTENT,
+        false => Operations::FLUSH_GLOBAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_device_lacks_is_told_by_its_name_and_what_a_transport_lacks_by_the_transport() {
+        let able = Operations::of(QpType::RC).with(DeviceCapFlags::FLUSH_GLOBAL);
+        assert!(able.contains(Operations::FLUSH_GLOBAL | Operations::READ));
+        let both = Operations::FLUSH_GLOBAL | Operations::FLUSH_PERSISTENT;
+        assert_eq!(
+            able.refusal(both, QpType::RC),
+            PostError::MissingCapability {
+                capability: DeviceCapFlags::FLUSH_PERSISTENT
+            }
+        );
+        let transport = QpType::UC;
+        let able = Operations::of(transport).difference(Operations::LOCAL_INV);
+        for needed in [
+            Operations::LOCAL_INV,
+            Operations::READ,
+            Operations::ATOMIC_WRITE,
+        ] {
+            assert!(!able.contains(needed));
+            let refusal = PostError::NotInTransport { transport };
+            assert_eq!(able.refusal(needed, transport), refusal);
+        }
+    }
+
+    #[test]
+    fn raw_packets_have_no_requests_yet() {
+        assert_eq!(Operations::of(QpType::RAW_PACKET), Operations::empty());
+    }
+}

@@ -1,0 +1,75 @@
+//! No place but a driver's folder, and the list of drivers, names a driver: whoever adds one has nowhere else to look.
+//!
+//! Names in code and in texts count. Comments do not, for users and maintainers may need an example; nor do unit tests and
+//! the program's help.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The drivers, by what their names contain in small letters.
+const NAMES: [&str; 4] = ["rxe", "mlx5", "connectx", "roce_soft"];
+
+/// What may name them: their folders, the list, and answers of real drivers that the tests of commands decode.
+const ALLOWED: [&str; 4] = [
+    "driver/rxe/",
+    "driver/mlx5/",
+    "driver/mod.rs",
+    "command/samples.rs",
+];
+
+/// The lines that name a driver, with their numbers.
+fn naming(text: &str) -> Vec<(usize, String)> {
+    let before_tests = text.split("#[cfg(test)]\nmod tests {").next();
+    let mut found = Vec::new();
+    for (number, line) in before_tests.unwrap_or_default().lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        let small = code.to_lowercase();
+        if NAMES.iter().any(|name| small.contains(name)) {
+            found.push((number + 1, line.trim().to_owned()));
+        }
+    }
+    found
+}
+
+/// The files of the library, but for tests and the program.
+fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        match path.is_dir() {
+            true if !matches!(name, "tests" | "bin") => files(&path, found),
+            false if name.ends_with(".rs") && name != "tests.rs" => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn drivers_are_named_in_their_folders_and_in_the_list() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    files(&source, &mut paths);
+    assert!(paths.len() > 100, "only {} files were found", paths.len());
+    let mut found = Vec::new();
+    for path in paths {
+        let file = path.strip_prefix(&source).unwrap().to_str().unwrap();
+        if ALLOWED.iter().any(|allowed| file.starts_with(allowed)) {
+            continue;
+        }
+        let lines = naming(&fs::read_to_string(&path).unwrap());
+        found.extend(
+            lines
+                .iter()
+                .map(|(at, line)| format!("src/{file}:{at}: {line}")),
+        );
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_planted_name_is_found_and_a_comment_is_not() {
+    let text = "//! As on mlx5.\nfn a() {\n    if self.is_mlx5() {} // rxe too\n    let b = \"RXE\";\n}\n\
+                #[cfg(test)]\nmod tests {\n    const ID: DriverId = DriverId::RXE;\n}\n";
+    let lines: Vec<usize> = naming(text).iter().map(|(at, _)| *at).collect();
+    assert_eq!(lines, [3, 4]);
+}

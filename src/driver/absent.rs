@@ -62,8 +62,8 @@ impl SendBatch for NoSendQueue {
         match *self {}
     }
 
-    fn ring(self) -> Result<usize, Errno> {
-        match self {}
+    fn ring(&mut self) -> Result<usize, Errno> {
+        match *self {}
     }
 }
 

@@ -332,8 +332,9 @@ pub(crate) trait SendBatch: Debug {
         payload: Payload<'_>,
     ) -> Result<Self::Slot, PostError>;
 
-    /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is done.
-    fn ring(self) -> Result<usize, Errno>;
+    /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is done. The batch
+    /// is not used afterwards, and not dropped.
+    fn ring(&mut self) -> Result<usize, Errno>;
 }
 
 /// A request in a send queue whose id and flags can still change.

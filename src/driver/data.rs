@@ -113,7 +113,7 @@ impl SendBatch<'_> {
 
     #[inline(always)]
     pub(crate) fn ring(self) -> Result<usize, Errno> {
-        dispatch!(self, D(batch) => batch.ring())
+        dispatch!(&mut *ManuallyDrop::new(self), D(batch) => batch.ring())
     }
 }
 

@@ -403,9 +403,9 @@ impl contract::SendBatch for SendBatch<'_> {
     /// Hands the batch to the device: the record says how far, the register that there is something. Gives how many
     /// requests it had.
     #[inline(always)]
-    fn ring(self) -> Result<usize, Errno> {
-        let Self {
-            queue,
+    fn ring(&mut self) -> Result<usize, Errno> {
+        let &mut Self {
+            ref mut queue,
             post,
             count,
             ordinary_until,

@@ -3,7 +3,6 @@
 //! Slot layout: `struct rxe_send_wqe` in `include/uapi/rdma/rdma_user_rxe.h`. The kernel keeps its progress in
 //! a slot while it is in flight, so those fields are zeroed each time a slot is filled anew.
 
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use uverbs_uapi::enums::WrOpcode;
@@ -165,9 +164,8 @@ impl contract::SendBatch for SendBatch<'_> {
     }
 
     #[inline(always)]
-    fn ring(self) -> Result<usize, Errno> {
-        // Not dropped, which would forget the batch.
-        let queue = &mut *ManuallyDrop::new(self).0;
+    fn ring(&mut self) -> Result<usize, Errno> {
+        let queue = &mut *self.0;
         match queue.pending() {
             0 => Ok(0),
             count => queue.ring().map(|()| count as usize),

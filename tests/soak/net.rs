@@ -74,12 +74,11 @@ impl Host {
     /// it asks once: a bad wire loses one such question or answer in fifty. What is tested here is what RDMA makes of lost
     /// packets; ARP has its own way with them.
     fn knows(&self, other: &Self) -> Result {
-        let link = other.run(&format!("cat /sys/class/net/{}/address", other.netdev))?;
+        let shown = other.run(&format!("ip link show dev {}", other.netdev))?;
+        let link = link_address(&shown).ok_or_else(|| format!("ip said: {shown}"))?;
         self.run(&format!(
-            "ip neigh replace {} lladdr {} dev {} nud permanent",
-            other.address,
-            link.trim(),
-            self.netdev
+            "ip neigh replace {} lladdr {link} dev {} nud permanent",
+            other.address, self.netdev
         ))?;
         Ok(())
     }
@@ -140,4 +139,11 @@ fn statistics(text: &str) -> Option<(u64, u64)> {
         sent.parse().ok()?,
         dropped.trim_end_matches(',').parse().ok()?,
     ))
+}
+
+/// Reads `... link/ether 5a:11:12:13:14:15 brd ...`: the address.
+fn link_address(text: &str) -> Option<&str> {
+    let mut words = text.split_whitespace();
+    words.find(|word| *word == "link/ether")?;
+    words.next()
 }

@@ -14,7 +14,7 @@ use uverbs_uapi::handle::CqHandle;
 
 use super::contract::{self, methods::*};
 use super::{
-    Ah, Cq, CqBacking, Kind, Listed, OneOf, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
+    Ah, Cq, CqBacking, Kind, Lent, Listed, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
     SrqBacking,
 };
 use crate::command::{CommandFd, DriverData, DriverReply};
@@ -22,7 +22,7 @@ use crate::error::{Errno, Result};
 use crate::work::{Destination, Ece, LocalSlice, Operation, Payload, PollError, PostError};
 
 /// Requests that are being written into a send queue.
-pub(crate) type SendBatch<'q> = OneOf<SendBatches<'q>>;
+pub(crate) type SendBatch<'q> = Lent<SendBatches<'q>>;
 
 #[derive(Debug)]
 pub(crate) struct SendBatches<'q>(PhantomData<&'q ()>);
@@ -32,7 +32,7 @@ impl<'q> Kind for SendBatches<'q> {
 }
 
 /// A request in a send queue whose id and flags can still change.
-pub(crate) type SendSlot = OneOf<SendSlots>;
+pub(crate) type SendSlot = Lent<SendSlots>;
 
 #[derive(Debug)]
 pub(crate) enum SendSlots {}
@@ -42,7 +42,7 @@ impl Kind for SendSlots {
 }
 
 /// A completion that lies in a completion queue.
-pub(crate) type Completion = OneOf<CompletionKinds>;
+pub(crate) type Completion = Lent<CompletionKinds>;
 
 #[derive(Debug)]
 pub(crate) enum CompletionKinds {}
@@ -82,13 +82,13 @@ impl SendQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> SendBatch<'_> {
-        dispatch!(self, D(queue) => D::wrap(queue.batch()))
+        dispatch!(self, D(queue) => D::lend(queue.batch()))
     }
 }
 
 impl SendBatch<'_> {
-    forward! {
-        len() -> u32;
+    forward! { lent
+        len -> u32;
     }
 
     #[inline(always)]
@@ -98,7 +98,7 @@ impl SendBatch<'_> {
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        dispatch!(self, D(batch) => {
+        dispatch!(lent self, D(batch) => {
             let to = match to {
                 None => None,
                 // Another driver's is of another PD, which the caller has noticed.
@@ -107,25 +107,25 @@ impl SendBatch<'_> {
                     None => return Err(PostError::ForeignPd),
                 },
             };
-            batch.push(operation, to, payload).map(D::wrap)
+            batch.push(operation, to, payload).map(D::lend)
         })
     }
 
     #[inline(always)]
     pub(crate) fn ring(self) -> Result<usize, Errno> {
-        dispatch!(&mut *ManuallyDrop::new(self), D(batch) => batch.ring())
+        dispatch!(lent &mut *ManuallyDrop::new(self), D(batch) => batch.ring())
     }
 }
 
 impl SendSlot {
     #[inline(always)]
     pub(crate) fn set_id(&mut self, wr_id: u64) {
-        dispatch!(self, D(slot) => slot.set_id(wr_id))
+        dispatch!(lent self, D(slot) => slot.set_id(wr_id))
     }
 
     #[inline(always)]
     pub(crate) fn add_flags(&mut self, flags: SendFlags) {
-        dispatch!(self, D(slot) => slot.add_flags(flags))
+        dispatch!(lent self, D(slot) => slot.add_flags(flags))
     }
 }
 
@@ -138,7 +138,7 @@ impl RecvQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        RecvBatch(Receiver::Own(dispatch!(self, D(queue) => D::wrap(queue))))
+        RecvBatch(Receiver::Own(dispatch!(self, D(queue) => D::lend(queue))))
     }
 }
 
@@ -152,7 +152,7 @@ impl SharedRecvQueue {
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
         RecvBatch(Receiver::Shared(
-            dispatch!(self, D(queue) => D::wrap(queue)),
+            dispatch!(self, D(queue) => D::lend(queue)),
         ))
     }
 }
@@ -163,16 +163,16 @@ pub(crate) struct RecvBatch<'q>(Receiver<'q>);
 
 #[derive(Debug)]
 enum Receiver<'q> {
-    Own(OneOf<OwnQueues<'q>>),
-    Shared(OneOf<SharedQueues<'q>>),
+    Own(Lent<OwnQueues<'q>>),
+    Shared(Lent<SharedQueues<'q>>),
 }
 
 /// As `dispatch!`, of a queue of either kind.
 macro_rules! receive {
     ($batch:expr, $queue:ident => $then:expr) => {
         match $batch {
-            Receiver::Own(queue) => dispatch!(queue, D($queue) => $then),
-            Receiver::Shared(queue) => dispatch!(queue, D($queue) => $then),
+            Receiver::Own(queue) => dispatch!(lent queue, D($queue) => $then),
+            Receiver::Shared(queue) => dispatch!(lent queue, D($queue) => $then),
         }
     };
 }
@@ -221,7 +221,7 @@ impl Cq {
     #[inline(always)]
     pub(crate) fn poll(&mut self) -> Result<Completions<'_>, PollError> {
         Ok(Completions {
-            queue: dispatch!(self, D(cq) => D::wrap(cq.poll()?)),
+            queue: dispatch!(self, D(cq) => D::lend(cq.poll()?)),
             moved: false,
         })
     }
@@ -230,7 +230,7 @@ impl Cq {
 /// Completions that are being taken; the queue's entries go back to the device when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Completions<'q> {
-    queue: OneOf<Polls<'q>>,
+    queue: Lent<Polls<'q>>,
     /// Whether any was taken or passed over.
     moved: bool,
 }
@@ -239,7 +239,7 @@ impl Completions<'_> {
     /// The next completion. It is not to be used after this value is dropped.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Completion> {
-        dispatch!(&mut self.queue, D(queue) => queue.take(&mut self.moved).map(D::wrap))
+        dispatch!(lent &mut self.queue, D(queue) => queue.take(&mut self.moved).map(D::lend))
     }
 }
 
@@ -247,27 +247,27 @@ impl Drop for Completions<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.moved {
-            dispatch!(&mut self.queue, D(queue) => queue.release());
+            dispatch!(lent &mut self.queue, D(queue) => queue.release());
         }
     }
 }
 
 impl Completion {
-    forward! {
-        wr_id() -> u64;
-        status() -> WcStatus;
-        opcode() -> WcOpcode;
-        vendor_err() -> u32;
-        byte_len() -> u32;
-        qp_num() -> u32;
-        src_qp() -> u32;
-        ex() -> u32;
-        flags() -> WcFlags;
-        timestamp() -> Option<u64>;
-        pkey_index() -> u16;
-        slid() -> u16;
-        sl() -> u8;
-        dlid_path_bits() -> u8;
+    forward! { lent
+        wr_id -> u64;
+        status -> WcStatus;
+        opcode -> WcOpcode;
+        vendor_err -> u32;
+        byte_len -> u32;
+        qp_num -> u32;
+        src_qp -> u32;
+        ex -> u32;
+        flags -> WcFlags;
+        timestamp -> Option<u64>;
+        pkey_index -> u16;
+        slid -> u16;
+        sl -> u8;
+        dlid_path_bits -> u8;
     }
 }
 

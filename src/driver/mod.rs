@@ -28,23 +28,27 @@ macro_rules! drivers {
     };
 }
 
-/// `dispatch!(one_of, D(it) => expression)`: the expression for the driver that it is of, as `D`.
+/// `dispatch!(one_of, D(it) => expression)`: the expression for the driver that it is of, as `D`. Of a [`Lent`] with `lent`
+/// before it.
 macro_rules! dispatch {
+    (lent $one_of:expr, $driver:ident($it:pat) => $then:expr) => {
+        drivers!(arms Lent $one_of, $driver($it) => $then)
+    };
     ($one_of:expr, $driver:ident($it:pat) => $then:expr) => {
-        drivers!(arms $one_of, $driver($it) => $then)
+        drivers!(arms OneOf $one_of, $driver($it) => $then)
     };
 }
 
 macro_rules! arms {
     (
         { $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }
-        $one_of:expr, $driver:ident($it:pat) => $then:expr
+        $Enum:ident $one_of:expr, $driver:ident($it:pat) => $then:expr
     ) => {
         match $one_of {
             $(
                 #[cfg($($built_in)*)]
                 #[allow(unreachable_code, reason = "a driver may not have the queue")]
-                $crate::driver::OneOf::$Variant($it) => {
+                $crate::driver::$Enum::$Variant($it) => {
                     #[allow(dead_code, reason = "not every expression names the driver")]
                     type $driver = $Driver;
                     $then
@@ -56,6 +60,14 @@ macro_rules! arms {
 
 /// Methods that do what those of the driver's part do.
 macro_rules! forward {
+    (lent $($name:ident -> $result:ty;)*) => {
+        $(
+            #[inline(always)]
+            pub(crate) fn $name(&self) -> $result {
+                dispatch!(lent self, D(it) => it.$name())
+            }
+        )*
+    };
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
             #[inline(always)]
@@ -113,9 +125,20 @@ macro_rules! one_of {
             $(#[cfg($($built_in)*)] $Variant(K::Of<$Driver>),)*
         }
 
+        /// As [`OneOf`], of what is made for a moment and held by value. It has no tag in a place of its own: where a
+        /// pointer in it can tell, that is one value less to keep in a register.
+        pub(crate) enum Lent<K: Kind> {
+            $(#[cfg($($built_in)*)] $Variant(K::Of<$Driver>),)*
+        }
+
         $(
             #[cfg($($built_in)*)]
             impl Listed for $Driver {
+                #[inline(always)]
+                fn lend<K: Kind>(it: K::Of<Self>) -> Lent<K> {
+                    Lent::$Variant(it)
+                }
+
                 #[inline(always)]
                 fn wrap<K: Kind>(it: K::Of<Self>) -> OneOf<K> {
                     OneOf::$Variant(it)
@@ -160,6 +183,7 @@ pub(crate) trait Kind {
 
 /// A driver in the list.
 pub(crate) trait Listed: contract::Driver {
+    fn lend<K: Kind>(it: K::Of<Self>) -> Lent<K>;
     fn wrap<K: Kind>(it: K::Of<Self>) -> OneOf<K>;
     fn get<K: Kind>(one_of: &OneOf<K>) -> Option<&K::Of<Self>>;
     fn get_mut<K: Kind>(one_of: &mut OneOf<K>) -> Option<&mut K::Of<Self>>;
@@ -168,6 +192,12 @@ pub(crate) trait Listed: contract::Driver {
 impl<K: Kind> fmt::Debug for OneOf<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         dispatch!(self, D(it) => it.fmt(f))
+    }
+}
+
+impl<K: Kind> fmt::Debug for Lent<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        dispatch!(lent self, D(it) => it.fmt(f))
     }
 }
 

@@ -11,8 +11,10 @@ use std::sync::{Arc, OnceLock};
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 
+pub use crate::command::Route;
+
 use crate::alloc::Live;
-use crate::command::{AllocAsyncFd, CommandFd, GetContextReply, Route};
+use crate::command::{AllocAsyncFd, CommandFd, GetContextReply};
 use crate::device::{Device, DriverId};
 use crate::driver::{self, Driver};
 use crate::error::{Error, Result, Subject, Verb};
@@ -22,8 +24,8 @@ use crate::work::Operations;
 ///
 /// ```no_run
 /// # fn main() -> uverbs::Result<()> {
-/// let device = uverbs::find("rxe0")?;
-/// let context = uverbs::OpenOptions::new().route(uverbs::Route::Ioctl).open(&device)?;
+/// let device = uverbs::device::find("rxe0")?;
+/// let context = uverbs::OpenOptions::new().route(uverbs::context::Route::Ioctl).open(&device)?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Sets of counters that the device keeps, such as of the packets that a flow rule has led somewhere.
 //!
 //! What is counted is said when a set is bound to something: to a flow rule by
-//! [`FlowRule::count`](crate::FlowRule::count).
+//! [`FlowRule::count`](crate::flow::FlowRule::count).
 
 use std::fmt;
 use std::sync::Arc;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use uverbs_uapi::flags::CqCreateFlags;
 use uverbs_uapi::handle::CqHandle;
 
+pub use crate::work::PollError;
+
 use crate::channel::CompletionChannel;
 use crate::command::{CreateCq, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
@@ -17,7 +19,6 @@ use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 use crate::pd::{PdUse, User};
 use crate::wc::Completion;
-use crate::work::PollError;
 
 /// A completion queue to be: what it is to have.
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ impl Context {
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe; `ENOMEM` if not so much is left
-    /// ([`DeviceAttr::max_dm_size`](crate::DeviceAttr::max_dm_size)). Manual page: `ibv_alloc_dm(3)`.
+    /// ([`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size)). Manual page: `ibv_alloc_dm(3)`.
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<Dm> {
         let command = AllocDm { length, log_align };
         let handle = self.fd().execute(&command)?;

@@ -6,8 +6,9 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use uverbs_uapi::enums::AsyncEventType;
 use uverbs_uapi::event::AsyncEventDesc;
+
+pub use uverbs_uapi::enums::AsyncEventType;
 
 use crate::context::Context;
 use crate::error::{Error, Result, Subject, Verb};

@@ -6,11 +6,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use uverbs_uapi::enums::{FlowAttrType, FlowSpecType};
-use uverbs_uapi::flags::FlowAttrFlags;
+use uverbs_uapi::enums::FlowSpecType;
 use uverbs_uapi::handle::FlowHandle;
 use uverbs_uapi::write as abi;
 use zerocopy::{Immutable, IntoBytes};
+
+pub use uverbs_uapi::enums::FlowAttrType;
+pub use uverbs_uapi::flags::FlowAttrFlags;
 
 use crate::command::{CreateFlow, DriverData, Specs};
 use crate::counters::{Counters, CountersShared};
@@ -46,7 +48,7 @@ pub enum FlowMatch {
 ///
 /// ```
 /// use uverbs::uapi::write::FlowTcpUdpFilter;
-/// use uverbs::{FlowMatch, FlowRule};
+/// use uverbs::{flow::{FlowMatch, FlowRule}};
 ///
 /// let port_4791 = FlowTcpUdpFilter { dst_port: 4791.into(), ..Default::default() };
 /// let all_bits = FlowTcpUdpFilter { dst_port: 0xffff.into(), ..Default::default() };

@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// It prints, and is read, as sysfs and rdma-core's programs spell it: four groups of four hexadecimal digits.
 ///
 /// ```
-/// # use uverbs::Guid;
+/// # use uverbs::guid::Guid;
 /// let guid = Guid(0x0011_2233_4455_6677);
 /// assert_eq!(guid.to_string(), "0011:2233:4455:6677");
 /// assert_eq!("0011:2233:4455:6677".parse(), Ok(guid));

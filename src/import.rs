@@ -190,7 +190,7 @@ fn name_of(object: u16) -> &'static str {
 /// Dropping it lets it go and never touches the kernel's object. [`Pd::dealloc`] cannot be called on it:
 ///
 /// ```compile_fail,E0507
-/// fn free(imported: uverbs::ImportedPd) {
+/// fn free(imported: uverbs::import::ImportedPd) {
 ///     imported.dealloc();
 /// }
 /// ```

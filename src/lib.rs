@@ -31,100 +31,63 @@
 //! What a driver does not have is refused by name, as [`Cause::Unsupported`]. Other devices are found and listed;
 //! opening one says that it has no driver here.
 
-mod ah;
-mod alloc;
-mod channel;
+pub mod ah;
+pub mod alloc;
+pub mod channel;
 mod command;
-mod context;
-mod counters;
-mod cq;
-mod device;
-mod dm;
-mod dmah;
-mod domain;
+pub mod context;
+pub mod counters;
+pub mod cq;
+pub mod device;
+pub mod dm;
+pub mod dmah;
+pub mod domain;
 mod driver;
-mod error;
-mod event;
+pub mod error;
+pub mod event;
 mod event_file;
-mod flow;
+pub mod flow;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
-mod gid;
-mod grh;
-mod guid;
-mod import;
+pub mod gid;
+pub mod grh;
+pub mod guid;
+pub mod import;
 mod memory;
-mod mr;
-mod mw;
+pub mod mr;
+pub mod mw;
 mod owned;
-mod pd;
-mod qp;
-mod query;
+pub mod pd;
+pub mod qp;
+pub mod query;
 pub mod share;
-mod srq;
-mod wc;
+pub mod srq;
+pub mod wc;
 mod work;
-mod wq;
-mod xrcd;
+pub mod wq;
+pub mod xrcd;
 
+pub use device::resource;
+pub use qp::transport;
 pub use uverbs_uapi as uapi;
 
 pub use ah::{AddressVector, Ah, UdPeer};
-pub use alloc::{
-    Allocation, Allocator, Arena, BufferCounts, BufferRequest, Counting, GuardPages, HugePageSize,
-    HugePages, NumaNode, Purpose, ResourceType, SharedMemfd,
-};
-pub use channel::{CompletionChannel, CqEvent};
-pub use command::Route;
+pub use channel::CompletionChannel;
 pub use context::{Context, OpenOptions, open};
-pub use counters::Counters;
-pub use cq::{CompletionIter, Completions, Cq, CqBuilder, Notify};
-pub use device::{
-    CmIdResource, ContextResource, CqResource, Device, Discovery, DriverId, GidTableEntry,
-    MrResource, Netdev, NodeType, PdResource, PhysicalState, Port, PortState, QpResource,
-    ResourceCount, ResourceOwner, Resources, SrqResource, devices, find,
-};
-pub use dm::{Dm, ImportedDm};
-pub use dmah::{DmaHints, Dmah, HintedMemory};
-pub use domain::{ParentDomain, ParentDomainBuilder, ThreadDomain};
-pub use error::{AllocError, Cause, DestroyError, Errno, Error, Result, Subject, Verb};
-pub use event::{AsyncEvent, AsyncEvents, EventSource};
-pub use flow::{Flow, FlowMatch, FlowRule};
-pub use gid::{Gid, GidType};
-pub use grh::{GRH_LENGTH, Grh, GrhNetwork};
-pub use guid::{Guid, ParseGuidError};
-pub use import::{ImportedMr, ImportedPd};
-pub use memory::{Memory, RawMemory, WritableMemory};
-pub use mr::{
-    AfterRereg, DmMr, DmabufMr, ImplicitMr, Mr, MrInfo, NullMr, RegisterError, Rereg, ReregError,
-    ReregMemoryError, UnusableMr, WordError,
-};
-pub use mw::{Mw, MwKind, Type1, Type2, Window};
+pub use cq::{Completions, Cq, Notify};
+pub use device::{Device, devices};
+pub use domain::{ParentDomain, ThreadDomain};
+pub use error::{Cause, Error, Result};
+pub use gid::Gid;
+pub use mr::Mr;
 pub use pd::Pd;
-pub use qp::{
-    AltPath, Any, Atomic, AtomicWrite, Batch, BindWindow, Caps, ConnectOptions, Connected, Control,
-    Datagram, Endpoint, ParseEndpointError, Posted, Qp, QpAttr, QpBuilder, QpInfo, Rc, RdmaFlush,
-    RdmaRead, RdmaWrite, RecvBatch, RecvHalf, RemoteInvalidate, SendHalf, StaticTransport,
-    Transport, Uc, Ud,
-};
-pub use query::{DeviceAttr, GidEntry, PortAttr};
-pub use srq::{Srq, SrqBuilder, SrqInfo};
-pub use uverbs_uapi::enums::{
-    AdviseMrAdvice as Advice, AsyncEventType, AtomicCap, FlowAttrType, LinkLayer, MigState, Mtu,
-    MwType, QpState, QpType, WcOpcode, WcStatus, WqState,
-};
-pub use uverbs_uapi::flags::{
-    AccessFlags as Access, CoreSupport, DeviceCapFlags, FlowAttrFlags, PortCapFlags, PortCapFlags2,
-    QpAttrMask, QpCreateFlags, QueryPortFlags, WcFlags, WqFlags,
-};
+pub use qp::{Batch, Caps, ConnectOptions, Endpoint, Qp, QpState, Rc, RecvHalf, SendHalf, Uc, Ud};
+pub use srq::Srq;
+pub use uverbs_uapi::enums::{WcOpcode, WcStatus};
+pub use uverbs_uapi::flags::AccessFlags as Access;
 pub use wc::Completion;
-pub use work::{
-    CompletionError, Ece, LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, Placement,
-    PollError, PostError, RemoteKey, RemoteSlice,
-};
-pub use wq::{IndirectionTable, RssQp, Wq, WqBuilder};
-pub use xrcd::{XrcTarget, Xrcd, XrcdFile};
+pub use work::{LocalSlice, PostError, RemoteSlice};
 
 /// The guide's snippets, compiled as documentation tests.
 #[cfg(doctest)]

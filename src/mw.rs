@@ -11,9 +11,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-use uverbs_uapi::enums::MwType;
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MwHandle;
+
+pub use uverbs_uapi::enums::MwType;
 
 use crate::command::AllocMw;
 use crate::error::{DestroyError, Result};

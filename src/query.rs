@@ -3,12 +3,15 @@
 //! The structs carry the field names of `ibv_query_device_ex(3)` and `ibv_query_port(3)`; flags and numbers that
 //! mean something have types.
 
-use uverbs_uapi::enums::{self, AtomicCap, LinkLayer, Mtu};
-use uverbs_uapi::flags::{
-    DeviceCapFlags, PortCapFlags, PortCapFlags2, QueryPortFlags, RawPacketCaps,
-};
+use uverbs_uapi::enums::{self, Mtu};
+use uverbs_uapi::flags::RawPacketCaps;
 use uverbs_uapi::types::{
     self as abi, CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
+};
+
+pub use uverbs_uapi::enums::{AtomicCap, LinkLayer};
+pub use uverbs_uapi::flags::{
+    CoreSupport, DeviceCapFlags, PortCapFlags, PortCapFlags2, QueryPortFlags,
 };
 
 use crate::command::{QueryDevice, QueryGid, QueryGidTable, QueryPort};

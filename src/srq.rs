@@ -261,7 +261,7 @@ impl Srq {
         RecvBatch::new(Some(self.queue.batch()), self.shared.pd.tag(), None)
     }
 
-    /// Asks for an event ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::AsyncEventType::SRQ_LIMIT_REACHED)) when
+    /// Asks for an event ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::event::AsyncEventType::SRQ_LIMIT_REACHED)) when
     /// fewer requests than `limit` wait. It comes once; 0 takes the wish back.
     ///
     /// # Errors

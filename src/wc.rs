@@ -6,11 +6,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use uverbs_uapi::enums::{WcOpcode, WcStatus};
-use uverbs_uapi::flags::WcFlags;
+pub use crate::work::CompletionError;
+pub use uverbs_uapi::enums::{WcOpcode, WcStatus};
+pub use uverbs_uapi::flags::WcFlags;
 
 use crate::driver;
-use crate::work::{CompletionError, RemoteKey};
+use crate::work::RemoteKey;
 
 /// Proof that a completion's queue is borrowed.
 pub(crate) type Loan<'a> = PhantomData<&'a mut ()>;
@@ -134,8 +135,8 @@ impl<'a> Completion<'a> {
     }
 
     /// When it completed, in ticks of the device's clock
-    /// ([`DeviceAttr::hca_core_clock`](crate::DeviceAttr::hca_core_clock)), for successes of a device that has one. Ask
-    /// for it when the queue is made ([`CqBuilder::timestamps`](crate::CqBuilder::timestamps)).
+    /// ([`DeviceAttr::hca_core_clock`](crate::query::DeviceAttr::hca_core_clock)), for successes of a device that has one. Ask
+    /// for it when the queue is made ([`CqBuilder::timestamps`](crate::cq::CqBuilder::timestamps)).
     #[inline(always)]
     pub fn timestamp(&self) -> Option<u64> {
         self.raw.timestamp()

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use uverbs_uapi::enums::WqState;
-use uverbs_uapi::flags::{WqAttrMask, WqFlags};
+use uverbs_uapi::flags::WqAttrMask;
 use uverbs_uapi::handle::{QpHandle, RwqIndTblHandle, WqHandle};
 use uverbs_uapi::write as abi;
+
+pub use uverbs_uapi::enums::WqState;
+pub use uverbs_uapi::flags::WqFlags;
 
 use crate::command::{Command, CreateRssQp, CreateRwqIndTable, CreateWq, DriverData, ModifyWq};
 use crate::context::Context;

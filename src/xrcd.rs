@@ -4,8 +4,8 @@
 //! *target*, a queue pair without queues, and names with each message the shared receive queue that it is for.
 //!
 //! soft-RoCE has none of it. [`Pd::srq`](crate::Pd::srq) makes the shared receive queues
-//! ([`SrqBuilder::xrc`](crate::SrqBuilder::xrc)); the sending side is a queue pair of the type
-//! [`XRC_SEND`](crate::QpType::XRC_SEND).
+//! ([`SrqBuilder::xrc`](crate::srq::SrqBuilder::xrc)); the sending side is a queue pair of the type
+//! [`XRC_SEND`](crate::qp::QpType::XRC_SEND).
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -8,7 +8,11 @@ use rustix::io::Errno;
 use rustix::mount::{self, MountFlags, MountPropagationFlags};
 use rustix::thread::UnshareFlags;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use uverbs::{Cause, Device, Discovery, Port, devices, find};
+use uverbs::{
+    Cause, Device,
+    device::{Discovery, Port, find},
+    devices,
+};
 
 /// What both ways must tell alike of a device.
 #[derive(Clone, PartialEq, Debug)]

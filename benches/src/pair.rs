@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use uverbs::{
-    Access, Arena, Caps, ConnectOptions, Context, Cq, CqBuilder, LinkLayer, Mr, Pd, Qp, Rc,
+    Access, Caps, ConnectOptions, Context, Cq, Mr, Pd, Qp, Rc, alloc::Arena, cq::CqBuilder,
+    query::LinkLayer,
 };
 
 /// Index of the GID that both programs use: on a soft-RoCE device with one IPv4 address, RoCE v2.

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use uverbs::{Allocator, Arena, Caps, Counting, GuardPages, Pd, Rc};
+use uverbs::{
+    Caps, Pd, Rc,
+    alloc::{Allocator, Arena, Counting, GuardPages},
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let devices = uverbs::devices()?;

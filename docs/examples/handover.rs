@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use memmap2::MmapRaw;
 use uverbs::share::{Address, Join, ShareKey};
-use uverbs::{Access, Caps, Context, Cq, Mr, Qp, Rc, RemoteKey, RemoteSlice};
+use uverbs::{Access, Caps, Context, Cq, Mr, Qp, Rc, RemoteSlice, mr::RemoteKey};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 

@@ -18,11 +18,11 @@ use crate::memory::{Resting, WritableMemory};
 /// seeing the same pages.
 ///
 /// Buffers that are a [`Purpose::Place`] come back as private zeroed pages: a file that was mapped there is cut off
-/// from these pages. For memory that is to stay shared there is [`SharedMemfd`](crate::SharedMemfd).
+/// from these pages. For memory that is to stay shared there is [`SharedMemfd`](crate::alloc::SharedMemfd).
 ///
 /// ```
 /// use std::sync::Arc;
-/// use uverbs::{Arena, ParentDomain, Pd};
+/// use uverbs::{alloc::Arena, ParentDomain, Pd};
 ///
 /// let arena = Arc::new(Arena::new(vec![0u8; 1 << 20])?);
 /// assert!(arena.capacity() >= (1 << 20) - 2 * 4096);

@@ -35,7 +35,7 @@ impl BufferCounts {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use uverbs::{Counting, GuardPages, Pd};
+/// use uverbs::{alloc::{Counting, GuardPages}, Pd};
 ///
 /// let counting = Arc::new(Counting::new(GuardPages::new()));
 ///
@@ -116,7 +116,7 @@ unsafe impl<A: Allocator> Allocator for Counting<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SharedMemfd;
+    use crate::alloc::SharedMemfd;
     use crate::alloc::testing::{give_back, granted, memory};
 
     #[test]

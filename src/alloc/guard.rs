@@ -17,7 +17,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 /// addresses and one of memory.
 ///
 /// ```
-/// use uverbs::{GuardPages, ParentDomain, Pd};
+/// use uverbs::{alloc::GuardPages, ParentDomain, Pd};
 ///
 /// fn guarded(pd: &Pd) -> uverbs::Result<ParentDomain> {
 ///     pd.parent_domain().allocator(GuardPages::new()).build()

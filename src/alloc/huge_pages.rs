@@ -17,7 +17,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 /// has no effect.
 ///
 /// ```
-/// use uverbs::{HugePageSize, HugePages, ParentDomain, Pd};
+/// use uverbs::{alloc::{HugePageSize, HugePages}, ParentDomain, Pd};
 ///
 /// fn in_huge_pages(pd: &Pd) -> Result<ParentDomain, Box<dyn std::error::Error>> {
 ///     Ok(pd.parent_domain().allocator(HugePages::new()?).build()?)

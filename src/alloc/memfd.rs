@@ -27,7 +27,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use uverbs::{ParentDomain, Pd, SharedMemfd};
+/// use uverbs::{alloc::SharedMemfd, ParentDomain, Pd};
 ///
 /// let shared = Arc::new(SharedMemfd::new(1 << 20)?);
 /// assert_eq!(shared.capacity(), 1 << 20);

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use rustix::param::page_size;
 use uverbs_uapi::handle::PdHandle;
 
+pub use crate::error::AllocError;
 pub use arena::Arena;
 pub use counting::{BufferCounts, Counting};
 pub(crate) use grant::{Buffers, Grant, Live};
@@ -39,14 +40,13 @@ pub use memfd::SharedMemfd;
 pub use numa::NumaNode;
 
 use crate::device::DriverId;
-use crate::error::AllocError;
 
 /// What a buffer is for: the driver's number above, the driver's own code below.
 ///
 /// It converts to and from the `resource_type` of `ibv_alloc_parent_domain(3)`:
 ///
 /// ```
-/// use uverbs::{DriverId, ResourceType};
+/// use uverbs::{alloc::ResourceType, device::DriverId};
 ///
 /// assert_eq!(u64::from(ResourceType::MLX5_DBR), 1 << 32 | 3);
 /// assert_eq!(ResourceType::from(14 << 32 | 5), ResourceType::RXE_CQ);
@@ -147,7 +147,7 @@ pub enum Allocation {
 ///
 /// ```
 /// use std::ptr::NonNull;
-/// use uverbs::{AllocError, Allocation, Allocator, BufferRequest, Purpose, SharedMemfd};
+/// use uverbs::{alloc::{AllocError, Allocation, Allocator, BufferRequest, Purpose, SharedMemfd}};
 ///
 /// /// Puts completion queues into a file of their own, and leaves everything else to the driver.
 /// struct Watched(SharedMemfd);

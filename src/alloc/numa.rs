@@ -15,7 +15,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 /// their node. So on rxe it has no effect.
 ///
 /// ```
-/// use uverbs::{NumaNode, ParentDomain, Pd};
+/// use uverbs::{alloc::NumaNode, ParentDomain, Pd};
 ///
 /// fn on_node(pd: &Pd, node: u32) -> Result<ParentDomain, Box<dyn std::error::Error>> {
 ///     Ok(pd.parent_domain().allocator(NumaNode::new(node)?).build()?)

@@ -9,7 +9,7 @@ use uverbs_uapi::enums;
 /// It prints as the driver's name in small letters:
 ///
 /// ```
-/// # use uverbs::DriverId;
+/// # use uverbs::device::DriverId;
 /// assert_eq!(DriverId::RXE.to_string(), "rxe");
 /// assert_eq!(DriverId(4711).to_string(), "driver 4711");
 /// ```

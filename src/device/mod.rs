@@ -12,7 +12,7 @@ mod info;
 pub(crate) mod netlink;
 mod node_type;
 mod port;
-mod resource;
+pub mod resource;
 mod sysfs;
 
 use std::fmt;

@@ -58,7 +58,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         false
     }
 
-    /// What a buffer with this code is for ([`ResourceType::code`](crate::ResourceType::code)).
+    /// What a buffer with this code is for ([`ResourceType::code`](crate::alloc::ResourceType::code)).
     fn buffer_name(code: u32) -> Option<&'static str> {
         let _ = code;
         None

@@ -3,7 +3,7 @@
 //! Every control-path error names the verb that failed, the object that it was called on and the cause.
 //! Where the cause is an errno, the error adds what that errno means *for that verb* and, where it can be
 //! found out, the limit that was hit. Posting and polling have small error types of their own
-//! ([`crate::PostError`], [`crate::CompletionError`]), because they must cost nothing when all is well.
+//! ([`crate::PostError`], [`crate::wc::CompletionError`]), because they must cost nothing when all is well.
 
 mod alloc;
 mod meaning;

@@ -131,7 +131,7 @@ unsafe impl Memory for memmap2::MmapRaw {
 ///
 /// ```
 /// use std::ptr::NonNull;
-/// use uverbs::{Access, Mr, Pd, RawMemory};
+/// use uverbs::{mr::RawMemory, Access, Mr, Pd};
 ///
 /// /// Lends a buffer to the device until the region is dropped.
 /// ///

@@ -1,7 +1,7 @@
 //! Memory regions: memory that the device may reach, and the keys by which it is named.
 //!
 //! A region owns its memory (anything that is [`Memory`]) and gives it back when it is deregistered; memory
-//! that is owned elsewhere is registered through [`RawMemory`](crate::RawMemory), whose constructor states the contract. While
+//! that is owned elsewhere is registered through [`RawMemory`], whose constructor states the contract. While
 //! it is registered, peers that hold the remote key may change it at any time. So the region lends out no
 //! references to it without `unsafe`; it copies in and out.
 
@@ -22,23 +22,27 @@ use rustix::process::{Resource, getrlimit};
 use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
 use uverbs_uapi::handle::{DmahHandle, MrHandle};
 
+pub use crate::memory::{Memory, RawMemory, WritableMemory};
+pub use crate::work::{
+    LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice,
+};
 pub use dm::DmMr;
 pub use dmabuf::DmabufMr;
 pub use implicit::ImplicitMr;
 pub use null::NullMr;
 pub use query::MrInfo;
 pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
+pub use uverbs_uapi::enums::AdviseMrAdvice as Advice;
 
 use self::region::{Held, Region};
 use crate::command::{RegMr, RegMrDmah};
 use crate::context::Context;
 use crate::dmah::Dmah;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
-use crate::memory::{Memory, Still, WritableMemory};
+use crate::memory::Still;
 use crate::mw::Window;
 use crate::pd::{Pd, PdUse, User};
 use crate::query::DeviceAttr;
-use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 /// A word of a region that cannot be loaded or stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::gid::Gid;
 /// `ibv_modify_qp(3)`.
 ///
 /// ```
-/// use uverbs::{Access, QpAttr, QpState};
+/// use uverbs::{qp::QpAttr, Access, QpState};
 ///
 /// let init = QpAttr {
 ///     state: Some(QpState::INIT),

@@ -1,4 +1,4 @@
-//! Queue pairs: creation, states, destruction. Posting is in [`send`] and [`recv`].
+//! Queue pairs: creation, states, destruction. Posting is by [`Batch`] and [`RecvBatch`].
 //!
 //! A [`Qp`] is made of two halves that share the kernel object: the send half and the receive half. Each is
 //! used by exclusive borrow, without locks, and the two can go to different threads ([`Qp::split`]).
@@ -11,18 +11,17 @@ mod extended;
 mod recv;
 mod send;
 mod transition;
-mod transport;
+pub mod transport;
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use uverbs_uapi::enums::{Mtu, QpState, QpType};
-use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpCap;
 
+pub use crate::work::{Ece, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
 pub use control::Control;
@@ -30,8 +29,10 @@ pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
     Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Rc, RdmaFlush, RdmaRead, RdmaWrite,
-    RemoteInvalidate, Transport, Uc, Ud,
+    RemoteInvalidate, StaticTransport, Transport, Uc, Ud,
 };
+pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
+pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
 use self::connect::Local;
 use crate::command::{CreateQp, DriverData, ModifyQp, QueryQp};
@@ -43,7 +44,7 @@ use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
-use crate::work::{Operations, PdTag, PostError};
+use crate::work::{Operations, PdTag};
 
 /// How much a queue pair holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,26 +126,6 @@ impl Pd {
     }
 }
 
-/// A transport that is known at compile time: all but [`Any`].
-#[diagnostic::on_unimplemented(
-    message = "the transport of a new queue pair must be known here, and `{Self}` does not tell it",
-    note = "name `Rc`, `Uc` or `Ud`; for one chosen at run time use `QpBuilder::create_any(transport)`"
-)]
-pub trait StaticTransport: Transport {
-    /// The transport.
-    const QP_TYPE: QpType;
-}
-
-impl StaticTransport for Rc {
-    const QP_TYPE: QpType = QpType::RC;
-}
-impl StaticTransport for Uc {
-    const QP_TYPE: QpType = QpType::UC;
-}
-impl StaticTransport for Ud {
-    const QP_TYPE: QpType = QpType::UD;
-}
-
 impl<'a> QpBuilder<'a> {
     /// Lets receives complete on another queue than sends.
     pub fn recv_cq(mut self, cq: &'a Cq) -> Self {
@@ -180,7 +161,7 @@ impl<'a> QpBuilder<'a> {
 
     /// Lets small payloads come in completions (inline scatter): the device then writes once and not twice, and whoever polls
     /// copies what came to where it belongs. With completions of 64 bytes that is for up to 32 bytes, with those of 128 bytes
-    /// ([`CqBuilder::entry_bytes`](crate::CqBuilder::entry_bytes)) for up to 64. It is done for received messages, also into a
+    /// ([`CqBuilder::entry_bytes`](crate::cq::CqBuilder::entry_bytes)) for up to 64. It is done for received messages, also into a
     /// shared receive queue, and with [`signal_all`](Self::signal_all) for what a READ or an atomic operation brings back.
     /// A device that cannot do it writes to memory as without it.
     ///
@@ -220,13 +201,13 @@ impl<'a> QpBuilder<'a> {
     ///
     /// Whether there are queue pairs of the types [`RAW_PACKET`](QpType::RAW_PACKET) and
     /// [`XRC_SEND`](QpType::XRC_SEND) is up to the driver, and rxe has none; there are no send requests for them
-    /// yet, so posting refuses with [`PostError::NotInTransport`](crate::PostError::NotInTransport).
+    /// yet, so posting refuses with [`PostError::NotInTransport`].
     ///
     /// # Errors
     ///
     /// As for [`QpBuilder::create`]; besides, the driver does not have the transport ([`Cause::Unsupported`](crate::Cause::Unsupported)), or
     /// the process may not see the network's packets (`EPERM`, for `RAW_PACKET`). XRC targets are created by
-    /// [`Xrcd::create_target`](crate::Xrcd::create_target).
+    /// [`Xrcd::create_target`](crate::xrcd::Xrcd::create_target).
     pub fn create_any(self, transport: QpType) -> Result<Qp<Any>> {
         match transport {
             QpType::RC | QpType::UC | QpType::UD | QpType::RAW_PACKET | QpType::XRC_SEND => {
@@ -688,7 +669,7 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Destroys the queue pair. Requests in flight are forgotten without completion. Memory windows of type 2 that are bound on
-    /// it should go first: soft-RoCE waits for them, see [`Mw`](crate::Mw).
+    /// it should go first: soft-RoCE waits for them, see [`Mw`](crate::mw::Mw).
     ///
     /// # Errors
     ///

@@ -150,3 +150,23 @@ impl RdmaFlush for Any {}
 
 impl AtomicWrite for Rc {}
 impl AtomicWrite for Any {}
+
+/// A transport that is known at compile time: all but [`Any`].
+#[diagnostic::on_unimplemented(
+    message = "the transport of a new queue pair must be known here, and `{Self}` does not tell it",
+    note = "name `Rc`, `Uc` or `Ud`; for one chosen at run time use `QpBuilder::create_any(transport)`"
+)]
+pub trait StaticTransport: Transport {
+    /// The transport.
+    const QP_TYPE: QpType;
+}
+
+impl StaticTransport for Rc {
+    const QP_TYPE: QpType = QpType::RC;
+}
+impl StaticTransport for Uc {
+    const QP_TYPE: QpType = QpType::UC;
+}
+impl StaticTransport for Ud {
+    const QP_TYPE: QpType = QpType::UD;
+}

@@ -46,7 +46,7 @@ impl RemoteKey {
     /// The key with the next low byte; 0 comes after 255. Manual page: `ibv_inc_rkey(3)`.
     ///
     /// ```
-    /// # use uverbs::RemoteKey;
+    /// # use uverbs::mr::RemoteKey;
     /// assert_eq!(RemoteKey(0x1201).next(), RemoteKey(0x1202));
     /// assert_eq!(RemoteKey(0x12ff).next(), RemoteKey(0x1200));
     /// ```

@@ -1,6 +1,6 @@
 //! Nobody else's type is a transport.
 
-use uverbs::{Qp, RdmaWrite};
+use uverbs::{transport::RdmaWrite, Qp};
 
 struct Dc;
 

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use uverbs::{Allocator, BufferRequest, SharedMemfd};
+use uverbs::{alloc::{Allocator, BufferRequest, SharedMemfd}};
 
 fn free(shared: &SharedMemfd, mine: &mut [u8], request: &BufferRequest) {
     shared.free(NonNull::from(mine), request);

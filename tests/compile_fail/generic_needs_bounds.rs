@@ -1,8 +1,8 @@
 //! Code over any transport has to say what it needs of it.
 
-use uverbs::{LocalSlice, Qp, RemoteSlice, Transport, Ud};
+use uverbs::{transport::Transport, LocalSlice, Qp, RemoteSlice, Ud};
 
-fn read<T: Transport + uverbs::RdmaRead>(qp: &mut Qp<T>, here: LocalSlice, there: RemoteSlice) {
+fn read<T: Transport + uverbs::transport::RdmaRead>(qp: &mut Qp<T>, here: LocalSlice, there: RemoteSlice) {
     let mut batch = qp.send();
     let _ = unsafe { batch.read(here, there) };
 }

@@ -1,6 +1,6 @@
 //! A queue is not polled while completions of it are looked at.
 
-use uverbs::{Cq, PollError};
+use uverbs::{cq::PollError, Cq};
 
 fn poll(cq: &mut Cq) -> Result<(), PollError> {
     for completion in &mut cq.poll()? {

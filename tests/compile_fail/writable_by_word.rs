@@ -1,6 +1,6 @@
 //! Unsafe code writes to memory that is said to be writable, so saying it is `unsafe`.
 
-use uverbs::{Memory, WritableMemory};
+use uverbs::{mr::{Memory, WritableMemory}};
 
 struct Constant(&'static [u8]);
 

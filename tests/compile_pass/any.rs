@@ -1,9 +1,6 @@
 //! A transport chosen at run time has all operations; the transport decides when they are called.
 
-use uverbs::{
-    Any, ConnectOptions, Cq, Endpoint, LocalSlice, Pd, PostError, Qp, QpType, RemoteSlice, Result,
-    UdPeer,
-};
+use uverbs::{qp::QpType, transport::Any, ConnectOptions, Cq, Endpoint, LocalSlice, Pd, PostError, Qp, RemoteSlice, Result, UdPeer};
 
 pub fn create(pd: &Pd, cq: &Cq, peer: Option<&Endpoint>) -> Result<Qp<Any>> {
     let mut qp = match peer {

@@ -1,6 +1,6 @@
 //! Objects have no lifetimes: they are stored, moved to threads and dropped in any order.
 
-use uverbs::{Any, Cq, Mr, Pd, Qp, Rc, RecvHalf, SendHalf, Ud};
+use uverbs::{transport::Any, Cq, Mr, Pd, Qp, Rc, RecvHalf, SendHalf, Ud};
 
 pub struct Session {
     pub pd: Pd,

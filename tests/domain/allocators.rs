@@ -5,7 +5,10 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use support::exchange::CAPS;
 use support::{Exchange, Result, device, open, skip, test_without_leaks};
-use uverbs::{Allocation, BufferRequest, Purpose, Rc, ResourceType};
+use uverbs::{
+    Rc,
+    alloc::{Allocation, BufferRequest, Purpose, ResourceType},
+};
 
 use crate::script::{Script, expose, fresh, here, map_at, range};
 use crate::traffic::{cq_on, on_domain};

@@ -3,7 +3,7 @@
 use libtest_mimic::Trial;
 use support::exchange::CAPS;
 use support::{Objects, Result, open, own_path, test_without_leaks};
-use uverbs::{Access, Cause, DestroyError, Error, ParentDomain, Pd, Rc, ThreadDomain};
+use uverbs::{Access, Cause, Error, ParentDomain, Pd, Rc, ThreadDomain, error::DestroyError};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -11,8 +11,9 @@ use rustix::mm::MapFlags;
 use support::exchange::CAPS;
 use support::{Objects, Result, device, open, skip, test_without_leaks};
 use uverbs::{
-    AllocError, Allocation, Allocator, BufferRequest, Cause, Context, Cq, Error, ParentDomain, Pd,
-    Purpose, Rc, Verb,
+    Cause, Context, Cq, Error, ParentDomain, Pd, Rc,
+    alloc::{AllocError, Allocation, Allocator, BufferRequest, Purpose},
+    error::Verb,
 };
 
 use crate::kinds::reserve_huge_pages;
@@ -217,7 +218,10 @@ fn huge_place() -> Result {
     let error = rig.fails(1)?;
     assert_eq!(error.verb(), Verb::MapQueue, "{error}");
     // Linux 6.1 has one errno for all that keeps it from unmapping what is there.
-    let errnos = [Some(uverbs::Errno::INVAL), Some(uverbs::Errno::NOMEM)];
+    let errnos = [
+        Some(uverbs::error::Errno::INVAL),
+        Some(uverbs::error::Errno::NOMEM),
+    ];
     assert!(errnos.contains(&error.errno()), "{error}");
     assert!(error.to_string().contains("huge page"), "{error}");
     // The page is whole.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use support::{Device, Result, device, open, skip, test_without_leaks};
-use uverbs::{Allocator, Arena, GuardPages, SharedMemfd};
+use uverbs::alloc::{Allocator, Arena, GuardPages, SharedMemfd};
 
 use crate::kinds::Aligned;
 use crate::traffic::on_domain;

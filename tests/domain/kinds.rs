@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use support::{Device, Objects, Result, device, open, test_without_leaks};
-use uverbs::{
+use uverbs::alloc::{
     AllocError, Allocation, Allocator, Arena, BufferRequest, Counting, GuardPages, HugePageSize,
     HugePages, NumaNode, ResourceType, SharedMemfd,
 };

@@ -11,8 +11,10 @@ use libtest_mimic::Trial;
 use support::random::{Random, seed_and_steps};
 use support::{Objects, Result, device, open, own_path, same, test_without_leaks};
 use uverbs::{
-    Access, AddressVector, Ah, Caps, Cause, Context, Counting, Cq, DestroyError, GuardPages, Mr,
-    ParentDomain, Pd, Purpose, Qp, Rc, Srq, ThreadDomain,
+    Access, AddressVector, Ah, Caps, Cause, Context, Cq, Mr, ParentDomain, Pd, Qp, Rc, Srq,
+    ThreadDomain,
+    alloc::{Counting, GuardPages, Purpose},
+    error::DestroyError,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use support::exchange::CAPS;
 use support::{Exchange, Objects, Result, device, open, own_path, test_without_leaks};
-use uverbs::{Access, Caps, Counting, GuardPages, Pd, QpType, Rc, Uc, Ud};
+use uverbs::{
+    Access, Caps, Pd, Rc, Uc, Ud,
+    alloc::{Counting, GuardPages},
+    qp::QpType,
+};
 
 use crate::busy::refused;
 use crate::traffic::{cq_on, datagrams, on_domain};

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use uverbs::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+use uverbs::alloc::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 
 type Answer = dyn Fn(usize, &BufferRequest) -> Result<Allocation, AllocError> + Send + Sync;
 

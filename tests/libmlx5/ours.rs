@@ -4,8 +4,10 @@ use support::{QKEY, Result, completions, nothing};
 use uverbs::uapi::enums::WrOpcode;
 use uverbs::uapi::flags::{AccessFlags, SendFlags};
 use uverbs::{
-    AddressVector, Ah, Any, Batch, Caps, ConnectOptions, Context, Cq, Gid, LocalSlice, Mr, Mw, Pd,
-    Posted, Qp, QpType, Srq, Type1, Type2,
+    AddressVector, Ah, Batch, Caps, ConnectOptions, Context, Cq, Gid, LocalSlice, Mr, Pd, Qp, Srq,
+    mw::{Mw, Type1, Type2},
+    qp::{Posted, QpType},
+    transport::Any,
 };
 
 use crate::DEVICE;

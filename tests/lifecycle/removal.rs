@@ -12,8 +12,9 @@ use support::{
     test, until,
 };
 use uverbs::{
-    AsyncEventType, AsyncEvents, CompletionChannel, ConnectOptions, Context, Errno, PostError,
-    QpState, Rc, WcStatus,
+    CompletionChannel, ConnectOptions, Context, PostError, QpState, Rc, WcStatus,
+    error::Errno,
+    event::{AsyncEventType, AsyncEvents},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -172,7 +173,7 @@ fn the_network_goes_down_and_comes_back() -> Result {
     }
     run(&format!("ip link set {} up", device.netdev))?;
     until("the port", || {
-        Ok((pair.context.query_port(1)?.state == uverbs::PortState::Active).then_some(()))
+        Ok((pair.context.query_port(1)?.state == uverbs::device::PortState::Active).then_some(()))
     })?;
     for side in [&mut pair.a, &mut pair.b] {
         side.qp.reset()?;

@@ -11,9 +11,13 @@ use libtest_mimic::Trial;
 use support::wait::until_so;
 use support::{LIMIT, Result, completion, device, fail, own_path, same, skip, test};
 use uverbs::{
-    Access, Ah, AsyncEvent, AsyncEventType, AsyncEvents, BufferCounts, Caps, Context, Counting, Cq,
-    Error, EventSource, GuardPages, Memory, Mr, Mw, Notify, ParentDomain, Pd, PortState, Qp, Rc,
-    Srq, ThreadDomain, Type1, Type2, WcOpcode,
+    Access, Ah, Caps, Context, Cq, Error, Mr, Notify, ParentDomain, Pd, Qp, Rc, Srq, ThreadDomain,
+    WcOpcode,
+    alloc::{BufferCounts, Counting, GuardPages},
+    device::PortState,
+    event::{AsyncEvent, AsyncEventType, AsyncEvents, EventSource},
+    mr::Memory,
+    mw::{Mw, Type1, Type2},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

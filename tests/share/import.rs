@@ -12,7 +12,7 @@ use rustix::net::{
 use support::exchange::{OPEN, over};
 use support::{Exchange, Result, open, own_path, test_without_leaks};
 use uverbs::uapi::handle::{DmHandle, MrHandle, PdHandle};
-use uverbs::{Cause, Context, Errno, Mr, Pd, Route};
+use uverbs::{Cause, Context, Mr, Pd, context::Route, error::Errno};
 
 use crate::process::{Process, inheritable};
 

@@ -8,7 +8,7 @@
 //! what a process had that is killed. At quiet points the kernel's lists of handles and its counts must be those of the
 //! model; at the end, when the last holder of the file has gone, nothing is left.
 //!
-//! The model keeps to what [`uverbs::ImportedPd`] asks of its users: nobody destroys for everyone what somebody owns, and
+//! The model keeps to what [`uverbs::import::ImportedPd`] asks of its users: nobody destroys for everyone what somebody owns, and
 //! what has been destroyed by another is only let go of.
 
 use std::collections::{BTreeMap, BTreeSet};

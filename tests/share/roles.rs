@@ -15,7 +15,7 @@ use support::exchange::{OPEN, over};
 use support::{Exchange, Result, completion, open};
 use uverbs::share::{Address, Join, Joined, ShareKey};
 use uverbs::uapi::handle::{MrHandle, PdHandle};
-use uverbs::{Caps, Context, ImportedPd, Rc, RemoteKey, RemoteSlice};
+use uverbs::{Caps, Context, Rc, RemoteSlice, import::ImportedPd, mr::RemoteKey};
 
 use crate::worker;
 
@@ -157,8 +157,9 @@ fn lingerer(address: &str) -> Result {
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::net::connect(&client, &address)?;
         match send_file(&client, socket.as_fd()) {
-            // Since Linux 6.16 the exporter's socket takes no files.
-            Ok(()) | Err(Errno::PERM) => kept.push((client, listener.accept()?)),
+            Ok(()) => kept.push((client, listener.accept()?, None)),
+            // Since Linux 6.16 the exporter's socket takes no files: this process would linger if it closed its own.
+            Err(Errno::PERM) => kept.push((client, listener.accept()?, Some(socket))),
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use support::exchange::{OPEN, over};
 use support::{Exchange, Result, open, test_without_leaks};
 use uverbs::Cause;
-use uverbs::Errno;
+use uverbs::error::Errno;
 use uverbs::share::{Address, Join, Joined, ShareKey};
 
 use crate::process::Process;

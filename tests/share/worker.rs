@@ -12,7 +12,9 @@ use std::os::unix::net::UnixStream;
 use support::Result as Outcome;
 use uverbs::uapi::handle::{MrHandle, PdHandle};
 use uverbs::{
-    Access, Caps, Cause, Context, Cq, DestroyError, Error, ImportedMr, ImportedPd, Mr, Pd, Qp, Rc,
+    Access, Caps, Cause, Context, Cq, Error, Mr, Pd, Qp, Rc,
+    error::DestroyError,
+    import::{ImportedMr, ImportedPd},
 };
 
 use crate::roles::inherited;

@@ -1,7 +1,7 @@
 //! What can be tried without a device: that a plan follows from its seed, and that the accounts notice what they are for.
 
 use libtest_mimic::{Failed, Trial};
-use uverbs::QpType;
+use uverbs::qp::QpType;
 
 use crate::ledger::{Arrival, Ledger, Message, Sent};
 use crate::message::{self, Key};

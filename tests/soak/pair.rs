@@ -6,7 +6,12 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use support::kernel;
-use uverbs::{Completion, GRH_LENGTH, Grh, QpState, QpType, RemoteKey, WcOpcode, WcStatus};
+use uverbs::{
+    Completion, QpState, WcOpcode, WcStatus,
+    grh::{GRH_LENGTH, Grh},
+    mr::RemoteKey,
+    qp::QpType,
+};
 
 use super::figures::Figures;
 use super::ledger::{Arrival, Ledger, Message, Sent};

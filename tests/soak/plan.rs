@@ -4,7 +4,7 @@
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use uverbs::{Mtu, QpType};
+use uverbs::qp::{Mtu, QpType};
 
 /// The most requests that a side posts at a time, each with memory of its own.
 pub(crate) const BURST: usize = 8;

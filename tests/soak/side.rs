@@ -3,9 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use uverbs::{
-    Access, Ah, Any, AsyncEventType, AsyncEvents, Caps, CompletionChannel, ConnectOptions, Context,
-    Cq, Endpoint, LocalSlice, Mr, Mtu, Mw, Notify, Pd, Qp, QpAttr, QpState, QpType, RemoteKey,
-    RemoteSlice, Type2, UdPeer,
+    Access, Ah, Caps, CompletionChannel, ConnectOptions, Context, Cq, Endpoint, LocalSlice, Mr,
+    Notify, Pd, Qp, QpState, RemoteSlice, UdPeer,
+    event::{AsyncEventType, AsyncEvents},
+    mr::RemoteKey,
+    mw::{Mw, Type2},
+    qp::{Mtu, QpAttr, QpType},
+    transport::Any,
 };
 
 use super::Result;

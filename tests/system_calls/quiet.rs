@@ -3,7 +3,11 @@
 use libtest_mimic::Trial;
 use support::trace::{mark, names, traced};
 use support::{Result, device, fail, own_path, role, same, test};
-use uverbs::{Access, Arena, Caps, DestroyError, Error, GuardPages, Rc};
+use uverbs::{
+    Access, Caps, Error, Rc,
+    alloc::{Arena, GuardPages},
+    error::DestroyError,
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test(

@@ -6,7 +6,7 @@ use support::trace::{Trace, traced};
 use support::{
     ALL, LIMIT, Pair, Result, Setup, completion, device, only_on_rxe, role, same, talk, test,
 };
-use uverbs::{Context, Notify, OpenOptions, Rc, Route, Uc};
+use uverbs::{Context, Notify, OpenOptions, Rc, Uc, context::Route};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -36,7 +36,7 @@ pub(crate) const ROLES: [role::Role; 5] = [
 
 /// Opens the device of this role by a route.
 fn open_by(route: Route) -> Result<Context> {
-    let device = uverbs::find(&role::device()?)?;
+    let device = uverbs::device::find(&role::device()?)?;
     Ok(OpenOptions::new().route(route).open(&device)?)
 }
 
@@ -144,7 +144,7 @@ fn other_credentials() -> Result {
     rustix::thread::set_thread_res_uid(nobody, nobody, nobody)?;
     // The kernel's word that this is what is tested.
     let refused = rustix::io::write(&pair.context, &[0; 8]).err();
-    same(refused, Some(uverbs::Errno::ACCESS), "write")?;
+    same(refused, Some(uverbs::error::Errno::ACCESS), "write")?;
     talk::sends(&mut pair)?;
     talk::writes(&mut pair)?;
     let Pair { a, .. } = pair;

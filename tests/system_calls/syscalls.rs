@@ -5,7 +5,7 @@
 use libtest_mimic::Trial;
 use support::trace::{mark, names, traced};
 use support::{Pair, Result, Setup, completions, device, only_on_rxe, role, same, test};
-use uverbs::{GuardPages, OpenOptions, Rc, Route};
+use uverbs::{OpenOptions, Rc, alloc::GuardPages, context::Route};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -32,7 +32,7 @@ const BATCHES: usize = 5;
 
 /// The stages whose system calls are counted, with a mark before and after each.
 fn stages(route: Route) -> Result {
-    let device = uverbs::find(&role::device()?)?;
+    let device = uverbs::device::find(&role::device()?)?;
     let context = OpenOptions::new().route(route).open(&device)?;
     let mut pair = Pair::<Rc>::on(&context, &Setup::default())?;
     let slice = pair.b.mr.slice(..64)?;

@@ -6,7 +6,7 @@ use support::{
     ALL, Pair, QKEY, Result, Setup, completion, completions, nothing, open, pattern, same, talk,
     test,
 };
-use uverbs::{Caps, PostError, QpType, Rc, Uc, WcOpcode};
+use uverbs::{Caps, PostError, Rc, Uc, WcOpcode, qp::QpType};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -7,8 +7,8 @@ use support::{
     talk, test, until,
 };
 use uverbs::{
-    Access, Caps, ConnectOptions, Mr, PostError, QpAttr, QpState, Rc, RemoteKey, RemoteSlice,
-    WcOpcode, WcStatus,
+    Access, Caps, ConnectOptions, Mr, PostError, QpState, Rc, RemoteSlice, WcOpcode, WcStatus,
+    mr::RemoteKey, qp::QpAttr,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use support::{Result, Wc, completion, device, fail, open, same, skip, test, until};
 use uverbs::{
-    Access, Caps, Connected, Cq, GuardPages, LocalSlice, Mr, Pd, Qp, QpBuilder, Rc, Srq,
-    StaticTransport, Uc, Ud, WcOpcode, WcStatus,
+    Access, Caps, Cq, LocalSlice, Mr, Pd, Qp, Rc, Srq, Uc, Ud, WcOpcode, WcStatus,
+    alloc::GuardPages,
+    qp::QpBuilder,
+    transport::{Connected, StaticTransport},
 };
 
 /// A test with its name.

@@ -3,8 +3,11 @@
 use libtest_mimic::Trial;
 use support::{ALL, Pair, Result, Setup, completion, device, fail, has, open, same, skip, test};
 use uverbs::{
-    Access, DeviceCapFlags, Mr, Placement, PostError, QpState, QpType, Rc, RemoteKey, Type2, Uc,
-    WcOpcode, WcStatus,
+    Access, Mr, PostError, QpState, Rc, Uc, WcOpcode, WcStatus,
+    mr::RemoteKey,
+    mw::Type2,
+    qp::{Placement, QpType},
+    query::DeviceCapFlags,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -92,7 +95,7 @@ fn send_inv_takes_the_peers_key() -> Result {
 }
 
 /// Slices within a window always exist here.
-fn none(_: uverbs::OutOfBounds) -> PostError {
+fn none(_: uverbs::mr::OutOfBounds) -> PostError {
     PostError::Destination
 }
 
@@ -266,7 +269,11 @@ fn flush_persistent() -> Result {
     match pd.register(vec![0u8; 4096], access) {
         Ok(_) => fail("ordinary memory was registered as persistent"),
         Err(refused) => {
-            same(refused.error.errno(), Some(uverbs::Errno::INVAL), "errno")?;
+            same(
+                refused.error.errno(),
+                Some(uverbs::error::Errno::INVAL),
+                "errno",
+            )?;
             same(refused.memory.len(), 4096, "the memory that came back")
         }
     }

@@ -2,7 +2,7 @@
 
 use libtest_mimic::Trial;
 use support::{Pair, Result, Setup, completion, open, own_path, same, test};
-use uverbs::{Access, Caps, ConnectOptions, PostError, Rc, Type1, Ud, WcOpcode};
+use uverbs::{Access, Caps, ConnectOptions, PostError, Rc, Ud, WcOpcode, mw::Type1};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use support::{LIMIT, QKEY, QUIET, Result, completion, device, fail, open, same, skip, test};
 use uverbs::{
-    Access, AddressVector, Caps, ConnectOptions, Context, Cq, Errno, GRH_LENGTH, Gid, GidType, Grh,
-    GrhNetwork, Mr, Pd, Qp, QpState, Ud, WcOpcode,
+    Access, AddressVector, Caps, ConnectOptions, Context, Cq, Gid, Mr, Pd, Qp, QpState, Ud,
+    WcOpcode,
+    error::Errno,
+    gid::GidType,
+    grh::{GRH_LENGTH, Grh, GrhNetwork},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

@@ -4,7 +4,12 @@ use libtest_mimic::Trial;
 use support::{Device, Result, device, fail, open, same, test};
 use uverbs::uapi::types::QpCap;
 use uverbs::uapi::{attr, method, object};
-use uverbs::{Access, Cause, DmaHints, Errno, HintedMemory, QpType};
+use uverbs::{
+    Access, Cause,
+    dmah::{DmaHints, HintedMemory},
+    error::Errno,
+    qp::QpType,
+};
 
 use crate::native_mr::{number, output, send};
 

@@ -10,8 +10,10 @@ use support::{
     LIMIT, Pair, QUIET, Result, Setup, completion, device, fail, open, same, skip, test, until,
 };
 use uverbs::{
-    Access, AllocError, Allocation, Allocator, AsyncEvent, AsyncEventType, BufferRequest, Counting,
-    Cq, Errno, EventSource, GuardPages, Mr, QpState, Rc, ResourceType, WcOpcode, WcStatus,
+    Access, Cq, Mr, QpState, Rc, WcOpcode, WcStatus,
+    alloc::{AllocError, Allocation, Allocator, BufferRequest, Counting, GuardPages, ResourceType},
+    error::Errno,
+    event::{AsyncEvent, AsyncEventType, EventSource},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

@@ -10,8 +10,11 @@ use libtest_mimic::Trial;
 use support::{Result, device, fail, open, same, test};
 use uverbs::uapi::flags::{DeviceCapFlags, OdpGeneralCapBits, OdpTransportCapBits, RawPacketCaps};
 use uverbs::{
-    AtomicCap, Context, DeviceAttr, GidEntry, GidType, LinkLayer, Mtu, NodeType, PhysicalState,
-    PortAttr, PortState, QpType,
+    Context,
+    device::{NodeType, PhysicalState, PortState},
+    gid::GidType,
+    qp::{Mtu, QpType},
+    query::{AtomicCap, DeviceAttr, GidEntry, LinkLayer, PortAttr},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

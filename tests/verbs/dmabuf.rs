@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libtest_mimic::Trial;
 use support::{ALL, Pair, Result, device, fail, same, skip, test};
-use uverbs::{Access, Errno, Rc, WcOpcode};
+use uverbs::{Access, Rc, WcOpcode, error::Errno};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -2,7 +2,11 @@
 
 use libtest_mimic::Trial;
 use support::{Pair, Result, completion, device, fail, open, same, skip, test};
-use uverbs::{Access, Connected, Ece, Qp, QpType, Rc, StaticTransport, Uc, Ud, WcOpcode};
+use uverbs::{
+    Access, Qp, Rc, Uc, Ud, WcOpcode,
+    qp::{Ece, QpType},
+    transport::{Connected, StaticTransport},
+};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);

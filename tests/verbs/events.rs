@@ -13,9 +13,13 @@ use support::{
     kernel, only_on_rxe, open, own_path, run, same, skip, test, until,
 };
 use uverbs::{
-    Access, AsyncEvent, AsyncEventType, AsyncEvents, Batch, Caps, CompletionChannel,
-    ConnectOptions, Connected, Cq, CqEvent, EventSource, LocalSlice, Notify, Posted, QpAttr,
-    QpState, Rc, RemoteKey, RemoteSlice, Ud, WcStatus,
+    Access, Batch, Caps, CompletionChannel, ConnectOptions, Cq, LocalSlice, Notify, QpState, Rc,
+    RemoteSlice, Ud, WcStatus,
+    channel::CqEvent,
+    event::{AsyncEvent, AsyncEventType, AsyncEvents, EventSource},
+    mr::RemoteKey,
+    qp::{Posted, QpAttr},
+    transport::Connected,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -364,7 +368,11 @@ fn the_descriptor_becomes_readable() -> Result {
     same(ready(Duration::ZERO)?, false, "readable when read")?;
     let mut byte = [0; 8];
     let read = rustix::io::read(channel.as_fd(), &mut byte).err();
-    same(read, Some(uverbs::Errno::AGAIN), "reading without an event")
+    same(
+        read,
+        Some(uverbs::error::Errno::AGAIN),
+        "reading without an event",
+    )
 }
 
 /// Catches a channel whose number means another file in the other context.
@@ -414,7 +422,7 @@ fn the_port_goes_down_and_up() -> Result {
     )?;
     same(
         context.query_port(1)?.state,
-        uverbs::PortState::Down,
+        uverbs::device::PortState::Down,
         "the state",
     )?;
     run(&format!("ip link set {} up", device.netdev))?;
@@ -427,7 +435,7 @@ fn the_port_goes_down_and_up() -> Result {
     )?;
     same(
         context.query_port(1)?.state,
-        uverbs::PortState::Active,
+        uverbs::device::PortState::Active,
         "the state",
     )
 }

@@ -9,8 +9,12 @@ use libtest_mimic::Trial;
 use support::{Pair, Result, device, fail, open, same, skip, test, until};
 use uverbs::uapi::write::FlowTcpUdpFilter;
 use uverbs::{
-    Access, Cause, Cq, DeviceCapFlags, Ece, Errno, Error, FlowMatch, FlowRule, Pd, QpCreateFlags,
-    QpType, Rc, Ud, WcOpcode, XrcdFile,
+    Access, Cause, Cq, Error, Pd, Rc, Ud, WcOpcode,
+    error::Errno,
+    flow::{FlowMatch, FlowRule},
+    qp::{Ece, QpCreateFlags, QpType},
+    query::DeviceCapFlags,
+    xrcd::XrcdFile,
 };
 
 /// A test, not yet held back from other devices.

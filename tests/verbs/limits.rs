@@ -4,7 +4,10 @@ use libtest_mimic::Trial;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use support::{ALL, Pair, Result, Setup, device, open, role, same, says, talk, test};
 use uverbs::{
-    Access, AddressVector, Caps, Cause, Errno, Error, QpAttr, QpState, Rc, RegisterError, Uc, Verb,
+    Access, AddressVector, Caps, Cause, Error, QpState, Rc, Uc,
+    error::{Errno, Verb},
+    mr::RegisterError,
+    qp::QpAttr,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -185,7 +188,7 @@ fn memory_that_is_not_mapped() -> Result {
     let address =
         std::ptr::NonNull::new(std::ptr::without_provenance_mut(0x10000)).ok_or("null")?;
     // SAFETY: the registration fails, so that nobody accesses the memory, which does not exist.
-    let memory = unsafe { uverbs::RawMemory::new(address, 4096) };
+    let memory = unsafe { uverbs::mr::RawMemory::new(address, 4096) };
     let error = pd
         .register(memory, Access::LOCAL_WRITE)
         .err()

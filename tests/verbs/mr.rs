@@ -9,8 +9,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use support::{ALL, LIMIT, Pair, Result, Setup, completion, fail, has, open, same, skip, test};
 use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
-    Access, Advice, AfterRereg, DeviceCapFlags, Errno, Memory, Mr, Placement, RawMemory, Rc,
-    RemoteSlice, Rereg, WcOpcode, WcStatus, WordError,
+    Access, Mr, Rc, RemoteSlice, WcOpcode, WcStatus,
+    error::Errno,
+    mr::{Advice, AfterRereg, Memory, RawMemory, Rereg, WordError},
+    qp::Placement,
+    query::DeviceCapFlags,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -293,7 +296,7 @@ fn unmapped_while_registered() -> Result {
 /// Takes a change that the kernel does not have as the reason to ignore the test, once the region is found as it was.
 fn changed<M: Memory>(
     pair: &mut Pair<Rc>,
-    result: std::result::Result<Mr<M>, uverbs::ReregError<Mr<M>, M>>,
+    result: std::result::Result<Mr<M>, uverbs::mr::ReregError<Mr<M>, M>>,
 ) -> Result<Mr<M>> {
     let failed = match result {
         Ok(mr) => return Ok(mr),

@@ -3,8 +3,9 @@
 use libtest_mimic::Trial;
 use support::{Pair, Result, device, fail, open, same, skip, test};
 use uverbs::{
-    Access, Cause, Connected, Mr, PostError, QpState, Rc, StaticTransport, Type1, Type2, Uc,
-    WcOpcode, WcStatus,
+    Access, Cause, Mr, PostError, QpState, Rc, Uc, WcOpcode, WcStatus,
+    mw::{Type1, Type2},
+    transport::{Connected, StaticTransport},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -314,7 +315,7 @@ fn counts_on_its_pd() -> Result {
 fn bind_of_a_stale_window_fails() -> Result {
     fn failed<T>(pair: &mut Pair<T>, state: QpState) -> Result
     where
-        T: StaticTransport + Connected + uverbs::BindWindow,
+        T: StaticTransport + Connected + uverbs::transport::BindWindow,
     {
         let target = region(pair)?;
         let mut mw = pair.pd.alloc_mw::<Type1>()?;

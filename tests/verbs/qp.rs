@@ -7,8 +7,10 @@ use support::{
     LIMIT, Pair, QKEY, Result, completion, device, fail, kernel, open, same, skip, test,
 };
 use uverbs::{
-    Access, AltPath, AsyncEvent, AsyncEventType, Caps, ConnectOptions, Errno, EventSource, Mtu,
-    PostError, QpAttr, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
+    Access, Caps, ConnectOptions, PostError, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
+    error::Errno,
+    event::{AsyncEvent, AsyncEventType, EventSource},
+    qp::{AltPath, Mtu, QpAttr},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

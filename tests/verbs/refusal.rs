@@ -5,7 +5,10 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use serde_json::json;
 use support::{Control, Result, Setup, device, fail, open, same, skip, test};
-use uverbs::{Access, Counting, GuardPages, Rc};
+use uverbs::{
+    Access, Rc,
+    alloc::{Counting, GuardPages},
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

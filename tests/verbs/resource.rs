@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 use support::program::uverbs;
 use support::{Pair, Result, device, fail, same, skip, test};
-use uverbs::{Access, QpState, QpType, Rc, ResourceOwner};
+use uverbs::{Access, QpState, Rc, qp::QpType, resource::ResourceOwner};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -181,7 +181,7 @@ fn as_iproute2_tells() -> Result {
 
 /// Catches the kernel's own queue pair being told as a process's, or with a transport that makes no sense.
 fn the_kernels_objects() -> Result {
-    let resources = uverbs::find(device().name())?.resources()?;
+    let resources = uverbs::device::find(device().name())?.resources()?;
     let qps = resources.qps()?;
     let Some(gsi) = qps.iter().find(|qp| qp.lqpn == 1) else {
         return skip(format!("this kernel has no GSI QP on rxe: {qps:?}"));

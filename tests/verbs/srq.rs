@@ -5,8 +5,9 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use support::{LIMIT, QUIET, Result, Wc, completion, device, fail, open, same, skip, test};
 use uverbs::{
-    Access, AsyncEvent, AsyncEventType, Caps, Cause, Counting, Cq, EventSource, GuardPages, Mr, Pd,
-    PostError, Qp, Rc, Srq, WcOpcode,
+    Access, Caps, Cause, Cq, Mr, Pd, PostError, Qp, Rc, Srq, WcOpcode,
+    alloc::{Counting, GuardPages},
+    event::{AsyncEvent, AsyncEventType, EventSource},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -204,7 +205,11 @@ fn a_limit_beyond_the_queue_is_refused() -> Result {
     let Err(error) = srq.set_limit(srq.capacity() + 1) else {
         return fail("a limit above the capacity was taken");
     };
-    same(error.errno(), Some(uverbs::Errno::INVAL), "the errno")?;
+    same(
+        error.errno(),
+        Some(uverbs::error::Errno::INVAL),
+        "the errno",
+    )?;
     same(srq.query()?.limit, 7, "the limit afterwards")
 }
 

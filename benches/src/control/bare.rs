@@ -4,7 +4,7 @@ use std::io;
 use std::ptr::{self, NonNull};
 
 use anyhow::Result;
-use uverbs::{Access, Caps, ConnectOptions, Cq, Endpoint, Pd, QpAttrMask};
+use uverbs::{Access, Caps, ConnectOptions, Cq, Endpoint, Pd, qp::QpAttrMask};
 use uverbs_uapi::enums::{Mtu, QpState, QpType};
 use uverbs_uapi::ioctl::UHW_OUT;
 use uverbs_uapi::rxe::{CreateCqResp, CreateQpResp, Mminfo};

@@ -9,7 +9,9 @@ use std::ptr::NonNull;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
-use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Endpoint, Mtu, Pd, Qp, RawMemory, Rc};
+use uverbs::{
+    Access, Caps, ConnectOptions, Context, Cq, Endpoint, Pd, Qp, Rc, mr::RawMemory, qp::Mtu,
+};
 
 use self::bare::Bare;
 use self::memory::Mapping;

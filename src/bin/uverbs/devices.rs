@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use uverbs::{Device, Port};
+use uverbs::{Device, device::Port};
 
 use crate::failure::Result;
 use crate::output::{self, or_dash};

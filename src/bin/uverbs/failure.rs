@@ -4,7 +4,10 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-use uverbs::{Cause, Errno, Error, Verb};
+use uverbs::{
+    Cause, Error,
+    error::{Errno, Verb},
+};
 
 /// The result of a subcommand.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_device_that_does_not_exist_is_not_found() {
-        let error = uverbs::Discovery::Sysfs("/nowhere".into())
+        let error = uverbs::device::Discovery::Sysfs("/nowhere".into())
             .find("no_such_device")
             .unwrap_err();
         assert_eq!(Failure::from(error).kind(), Kind::NotFound);

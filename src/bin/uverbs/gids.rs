@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use uverbs::{Device, Gid, GidType};
+use uverbs::{Device, Gid, gid::GidType};
 
 use crate::failure::Result;
 use crate::output::{self, or_dash};

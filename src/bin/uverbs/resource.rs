@@ -4,7 +4,11 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 use uverbs::uapi::enums::SrqType;
 use uverbs::uapi::names::Ids;
-use uverbs::{MigState, QpState, QpType, ResourceOwner, Resources};
+use uverbs::{
+    QpState,
+    qp::{MigState, QpType},
+    resource::{ResourceOwner, Resources},
+};
 
 use crate::failure::Result;
 use crate::output;
@@ -84,7 +88,7 @@ fn objects(
     Ok(match kind {
         Kind::Summary => {
             let counts = resources.summary()?.into_iter();
-            let object = |count: uverbs::ResourceCount| {
+            let object = |count: uverbs::resource::ResourceCount| {
                 vec![("kind", count.kind.into()), ("count", count.count.into())]
             };
             counts.map(|count| (None, object(count))).collect()

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Kind, Result};
 /// The device of that name, or all devices, of which there must be one.
 pub(crate) fn devices(name: Option<&str>) -> Result<Vec<Device>> {
     let devices = match name {
-        Some(name) => vec![uverbs::find(name)?],
+        Some(name) => vec![uverbs::device::find(name)?],
         None => uverbs::devices()?,
     };
     match devices.is_empty() {

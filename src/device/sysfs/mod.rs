@@ -106,7 +106,7 @@ impl Sysfs {
     pub(super) fn ports(&self, device: &str) -> Result<Vec<Port>, Failure> {
         let directory = self.device(device).join("ports");
         let Some(names) = entries(&directory)? else {
-            return Err(Failure::Refused(crate::Errno::NODEV));
+            return Err(Failure::Refused(crate::error::Errno::NODEV));
         };
         let mut ports = Vec::with_capacity(names.len());
         for name in names {

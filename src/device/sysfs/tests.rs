@@ -8,7 +8,7 @@ use super::*;
 use crate::device::node_type::NodeType;
 use crate::device::port::{PhysicalState, PortState};
 use crate::error::Cause;
-use crate::{Discovery, Errno, Gid, GidType, Guid};
+use crate::{Gid, device::Discovery, error::Errno, gid::GidType, guid::Guid};
 
 /// A sysfs with these files.
 fn sysfs(files: &[(&str, &str)]) -> TempDir {

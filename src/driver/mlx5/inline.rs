@@ -2,7 +2,7 @@
 //! takes the completion copies them there.
 //!
 //! The copy goes to addresses that were posted, so it is made for queue pairs only whose creator has promised that those are
-//! addresses of this process ([`QpBuilder::inline_scatter`](crate::QpBuilder::inline_scatter)). Whatever the device reports,
+//! addresses of this process ([`QpBuilder::inline_scatter`](crate::qp::QpBuilder::inline_scatter)). Whatever the device reports,
 //! nothing is written but the memory of a request that it has: a request counts as such if it was handed over and
 //! has not completed, and what it wants is read from its ring. (A device that reports an element of a shared queue to two
 //! pollers at once is beyond that.)

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
-use uverbs::Discovery;
+use uverbs::device::Discovery;
 
 /// The files whose contents are fuzzed, of one device with one port.
 const FILES: [&str; 14] = [

@@ -5,7 +5,11 @@ use std::hint::black_box;
 use std::str::FromStr;
 
 use uverbs::share::ShareKey;
-use uverbs::{Endpoint, GRH_LENGTH, Gid, Grh, Guid};
+use uverbs::{
+    Endpoint, Gid,
+    grh::{GRH_LENGTH, Grh},
+    guid::Guid,
+};
 
 /// Reads the text as everything that can be read from one. What is read must come back from its own text.
 pub(crate) fn read(bytes: &[u8]) {

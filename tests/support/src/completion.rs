@@ -1,6 +1,6 @@
 //! Completions as values, and waiting for them.
 
-use uverbs::{Completion, Cq, RemoteKey, WcOpcode, WcStatus};
+use uverbs::{Completion, Cq, WcOpcode, WcStatus, mr::RemoteKey};
 
 use crate::{Result, fail, same, until};
 

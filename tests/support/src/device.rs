@@ -2,7 +2,11 @@
 //!
 //! A test says what verbs do; where devices differ by right, it asks here, so that each difference is told in one place.
 
-use uverbs::{AddressVector, Context, DeviceCapFlags, Purpose, ResourceType};
+use uverbs::{
+    AddressVector, Context,
+    alloc::{Purpose, ResourceType},
+    query::DeviceCapFlags,
+};
 
 use crate::{Result, fail};
 

@@ -3,7 +3,7 @@
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use uverbs::{Context, Errno};
+use uverbs::{Context, error::Errno};
 
 use crate::device::settle;
 use crate::{Result, device, run, until};

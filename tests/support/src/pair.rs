@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::result::Result as Either;
 
 use uverbs::{
-    Access, Batch, Caps, ConnectOptions, Connected, Context, Cq, Mr, Pd, PostError, Posted, Qp,
-    QpBuilder, StaticTransport, Transport, Ud,
+    Access, Batch, Caps, ConnectOptions, Context, Cq, Mr, Pd, PostError, Qp, Ud,
+    qp::{Posted, QpBuilder},
+    transport::{Connected, StaticTransport, Transport},
 };
 
 use crate::{Result, Wc, completion, open};

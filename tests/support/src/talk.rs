@@ -1,7 +1,10 @@
 //! Every operation that a transport has, once, with the payload checked: what a test runs that is about something
 //! else, such as the way to the kernel, and what the tests of the data path start with.
 
-use uverbs::{Atomic, Connected, Datagram, Mr, RdmaRead, RdmaWrite, Transport, WcOpcode};
+use uverbs::{
+    Mr, WcOpcode,
+    transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport},
+};
 
 use crate::{Pair, QKEY, Result, Side, Wc, completion, device, nothing, pattern, same, until};
 

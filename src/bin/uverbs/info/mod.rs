@@ -6,7 +6,11 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use uverbs::uapi::enums::{AtomicCap, LinkLayer, LinkSpeed, LinkWidth, QpType};
 use uverbs::uapi::flags::{OdpGeneralCapBits, OdpTransportCapBits, TmCapFlags};
-use uverbs::{Context, Device, DeviceAttr, GidEntry, Mtu, OpenOptions, PortAttr};
+use uverbs::{
+    Context, Device, OpenOptions,
+    qp::Mtu,
+    query::{DeviceAttr, GidEntry, PortAttr},
+};
 
 use crate::failure::{Failure, Kind, Result};
 use crate::{output, select};

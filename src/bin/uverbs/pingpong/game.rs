@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use uverbs::{Completion, CompletionError, Notify, WcOpcode};
+use uverbs::{Completion, Notify, WcOpcode, wc::CompletionError};
 
 use super::link::{End, Link, RECV, SEND, Source};
 use super::payload::{self, Checker};

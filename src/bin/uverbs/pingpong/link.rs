@@ -5,8 +5,12 @@
 use std::ops::Range;
 
 use uverbs::{
-    Access, Ah, Any, Caps, CompletionChannel, ConnectOptions, Context, Cq, Device, Endpoint,
-    LinkLayer, Mr, Mtu, OpenOptions, Pd, PortAttr, PortState, Qp, QpType,
+    Access, Ah, Caps, CompletionChannel, ConnectOptions, Context, Cq, Device, Endpoint, Mr,
+    OpenOptions, Pd, Qp,
+    device::PortState,
+    qp::{Mtu, QpType},
+    query::{LinkLayer, PortAttr},
+    transport::Any,
 };
 
 use super::options::{Options, Transport};

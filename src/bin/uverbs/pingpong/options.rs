@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use uverbs::{Mtu, QpType};
+use uverbs::qp::{Mtu, QpType};
 
 use crate::number;
 

@@ -287,6 +287,8 @@ impl CommandFd {
         }
     }
 
+    // Not the ordinary way: what follows write(2) lies close to it.
+    #[cold]
     fn repeat_by_ioctl(&self, command: &mut Prepared) -> Result<(), Errno> {
         loop {
             // SAFETY: as in `ioctl`; the request is boxed, and stays armed.

@@ -315,8 +315,8 @@ pub(crate) trait SendQueue: Debug {
     fn batch(&mut self) -> Self::Batch<'_>;
 }
 
-/// Requests that are being written into a send queue. Dropped without having been rung, it leaves nothing; forgotten
-/// (`mem::forget`), it may leave its requests to the next batch.
+/// Requests that are being written into a send queue. It is rung or abandoned; forgotten (`mem::forget`), it may leave its
+/// requests to the next batch.
 pub(crate) trait SendBatch: Debug {
     type Ah;
     type Slot: SendSlot;
@@ -333,8 +333,12 @@ pub(crate) trait SendBatch: Debug {
     ) -> Result<Self::Slot, PostError>;
 
     /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is done. The batch
-    /// is not used afterwards, and not dropped.
+    /// is not used afterwards.
     fn ring(&mut self) -> Result<usize, Errno>;
+
+    /// Forgets it, where the queue knows of it: a batch that is not rung leaves nothing.
+    #[inline(always)]
+    fn abandon(&mut self) {}
 }
 
 /// A request in a send queue whose id and flags can still change.

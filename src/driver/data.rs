@@ -22,7 +22,8 @@ use crate::error::{Errno, Result};
 use crate::work::{Destination, Ece, LocalSlice, Operation, Payload, PollError, PostError};
 
 /// Requests that are being written into a send queue.
-pub(crate) type SendBatch<'q> = Lent<SendBatches<'q>>;
+#[derive(Debug)]
+pub(crate) struct SendBatch<'q>(Lent<SendBatches<'q>>);
 
 #[derive(Debug)]
 pub(crate) struct SendBatches<'q>(PhantomData<&'q ()>);
@@ -82,13 +83,14 @@ impl SendQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> SendBatch<'_> {
-        dispatch!(self, D(queue) => D::lend(queue.batch()))
+        SendBatch(dispatch!(self, D(queue) => D::lend(queue.batch())))
     }
 }
 
 impl SendBatch<'_> {
-    forward! { lent
-        len -> u32;
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        dispatch!(lent &self.0, D(batch) => batch.len())
     }
 
     #[inline(always)]
@@ -98,7 +100,7 @@ impl SendBatch<'_> {
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        dispatch!(lent self, D(batch) => {
+        dispatch!(lent &mut self.0, D(batch) => {
             let to = match to {
                 None => None,
                 // Another driver's is of another PD, which the caller has noticed.
@@ -113,7 +115,14 @@ impl SendBatch<'_> {
 
     #[inline(always)]
     pub(crate) fn ring(self) -> Result<usize, Errno> {
-        dispatch!(lent &mut *ManuallyDrop::new(self), D(batch) => batch.ring())
+        dispatch!(lent &mut ManuallyDrop::new(self).0, D(batch) => batch.ring())
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        dispatch!(lent &mut self.0, D(batch) => batch.abandon());
     }
 }
 

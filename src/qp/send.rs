@@ -181,19 +181,10 @@ impl<'q, T: Transport> Batch<'q, T> {
         to: Option<Destination<'_, driver::Ah>>,
         payload: Payload<'_>,
     ) -> Result<Posted<'_>, PostError> {
-        let Fixed {
-            transport,
-            operations,
-            ..
-        } = *self.fixed;
-        if T::TYPE.is_none() && to.is_some() != (transport == QpType::UD) {
-            return Err(PostError::Destination);
-        }
         let needed = operation.needs();
         // A transport that is known here has the classic ones.
-        let known = T::TYPE.is_some() && Operations::CLASSIC.contains(needed);
-        if !known && !operations.contains(needed) {
-            return Err(operations.refusal(needed, transport));
+        if T::TYPE.is_none() || !Operations::CLASSIC.contains(needed) {
+            self.check(needed, to.is_some())?;
         }
         if let Payload::Gather(slices) = payload
             && slices.iter().any(|slice| slice.pd != self.fixed.pd)
@@ -213,6 +204,23 @@ impl<'q, T: Transport> Batch<'q, T> {
             slot,
             batch: PhantomData,
         })
+    }
+
+    /// Refuses what the queue pair cannot do.
+    #[inline(always)]
+    fn check(&self, needed: Operations, has_destination: bool) -> Result<(), PostError> {
+        let Fixed {
+            transport,
+            operations,
+            ..
+        } = *self.fixed;
+        if T::TYPE.is_none() && has_destination != (transport == QpType::UD) {
+            return Err(PostError::Destination);
+        }
+        match operations.contains(needed) {
+            true => Ok(()),
+            false => Err(operations.refusal(needed, transport)),
+        }
     }
 
     /// As `push`, for a payload that goes to or comes from `remote`.

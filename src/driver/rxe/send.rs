@@ -171,11 +171,9 @@ impl contract::SendBatch for SendBatch<'_> {
             count => queue.ring().map(|()| count as usize),
         }
     }
-}
 
-impl Drop for SendBatch<'_> {
     #[inline(always)]
-    fn drop(&mut self) {
+    fn abandon(&mut self) {
         self.0.abandon();
     }
 }

@@ -26,7 +26,8 @@ pub struct AddressVector {
     pub flow_label: u32,
     /// Index of the own GID in the port's table; it also decides between RoCE v1 and v2.
     pub sgid_index: u8,
-    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel takes the route's instead.
+    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel takes the route's
+    /// instead.
     pub hop_limit: u8,
     /// The header's traffic class (on RoCE v2 the DSCP and ECN bits).
     pub traffic_class: u8,
@@ -65,8 +66,8 @@ impl AddressVector {
 
     /// The path back to whoever sent a datagram (`ibv_init_ah_from_wc(3)`).
     ///
-    /// `grh` are the first 40 bytes of the buffer that it was received into, `sgid_index` the index of the own
-    /// GID that it was sent to, or for multicast the one to answer from.
+    /// `grh` are the first 40 bytes of the buffer that it was received into, `sgid_index` the index of the
+    /// own GID that it was sent to, or for multicast the one to answer from.
     pub fn reply_to(
         completion: &Completion<'_>,
         grh: &[u8; GRH_LENGTH],
@@ -120,6 +121,7 @@ impl Pd {
     /// # Errors
     ///
     /// There is no such port or GID index, or no route to the peer. Manual page: `ibv_create_ah(3)`.
+    #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, path: &AddressVector) -> Result<Ah> {
         let command = CreateAh {
             pd: self.handle(),
@@ -167,6 +169,7 @@ impl Ah {
     /// # Errors
     ///
     /// The kernel refuses; the error gives the handle back. Manual page: `ibv_destroy_ah(3)`.
+    #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Ah>> {
         self.object.destroy().map_err(|error| DestroyError {
             object: self,

@@ -1,7 +1,8 @@
 //! Completion channels: where armed completion queues report that something has arrived.
 //!
-//! An event names its queue by a number ([`Cq::id`](crate::Cq::id)), so it needs no acknowledgement: a queue may
-//! be destroyed while events of it are under way, and who reads them late finds that nobody has the number.
+//! An event names its queue by a number ([`Cq::id`](crate::Cq::id)), so it needs no acknowledgement: a queue
+//! may be destroyed while events of it are under way, and who reads them late finds that nobody has the
+//! number.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,6 +24,7 @@ impl Context {
     /// # Errors
     ///
     /// The process has no file descriptor left. Manual page: `ibv_create_comp_channel(3)`.
+    #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_channel(&self) -> Result<CompletionChannel> {
         let fd: OwnedFd = self.fd().execute(&CreateCompChannel)?;
         let file = EventFile::new(
@@ -75,6 +77,7 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// The device has been removed (`EIO`). Manual page: `ibv_get_cq_event(3)`.
+    #[doc(alias = "ibv_get_cq_event")]
     pub fn wait(&self) -> Result<CqEvent> {
         loop {
             if let Some(event) = self.wait_for(Duration::MAX)? {
@@ -99,7 +102,8 @@ impl CompletionChannel {
     fn event(&self, event: CompEventDesc) -> CqEvent {
         let cq = event.cq_handle;
         if let Some(count) = self.counts().get(&cq) {
-            // Relaxed: whoever arms the queue next learnt of the event from here, by whatever brought it there.
+            // Relaxed: whoever arms the queue next learnt of the event from here, by whatever brought it
+            // there.
             count.fetch_add(1, Ordering::Relaxed);
         }
         CqEvent { cq }

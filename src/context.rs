@@ -49,8 +49,8 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// The character device is missing or may not be opened; the device is being removed; its driver, or the version of
-    /// its driver's ABI, is not built in ([`Cause::Unsupported`](crate::Cause::Unsupported)).
+    /// The character device is missing or may not be opened; the device is being removed; its driver, or the
+    /// version of its driver's ABI, is not built in ([`Cause::Unsupported`](crate::Cause::Unsupported)).
     pub fn open(&self, device: &Device) -> Result<Context> {
         let Some(abi_version) = device.abi_version() else {
             return Err(device.without_chardev());
@@ -75,6 +75,7 @@ impl OpenOptions {
 ///
 /// As for [`OpenOptions::open`]; besides, [`Cause::NotFound`](crate::Cause::NotFound) with the names that
 /// exist. Manual page: `ibv_open_device(3)`.
+#[doc(alias = "ibv_open_device")]
 pub fn open(name: &str) -> Result<Context> {
     OpenOptions::new().open(&crate::device::find(name)?)
 }
@@ -85,6 +86,7 @@ impl Device {
     /// # Errors
     ///
     /// As for [`OpenOptions::open`]. Manual page: `ibv_open_device(3)`.
+    #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
         OpenOptions::new().open(self)
     }
@@ -174,8 +176,8 @@ impl Context {
         self.0.core_support
     }
 
-    /// What queue pairs of a transport can do. The device is asked where it depends on its capabilities, once in the life
-    /// of the context.
+    /// What queue pairs of a transport can do. The device is asked where it depends on its capabilities, once
+    /// in the life of the context.
     pub(crate) fn operations(&self, transport: QpType) -> Result<Operations> {
         let operations = self.driver().operations(transport);
         if !operations.intersects(Operations::OF_CAPABILITIES) {

@@ -19,7 +19,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. Manual page: `ibv_create_counters(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. Manual page:
+    /// `ibv_create_counters(3)`.
+    #[doc(alias = "ibv_create_counters")]
     pub fn create_counters(&self) -> Result<Counters> {
         let handle = self.fd().execute(&CreateCounters)?;
         let object = Owned::new(self, handle);
@@ -60,6 +62,7 @@ impl Counters {
     /// # Errors
     ///
     /// `count` is 0, or more than the set has. Manual page: `ibv_read_counters(3)`.
+    #[doc(alias = "ibv_read_counters")]
     pub fn read(&self, count: usize, cached: bool) -> Result<Vec<u64>> {
         if count == 0 || count > ReadCounters::MAX {
             return Err(Error::invalid(
@@ -81,8 +84,9 @@ impl Counters {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while it is bound to something. The error gives it back. Manual page:
-    /// `ibv_destroy_counters(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while it is bound to something. The error gives it back. Manual
+    /// page: `ibv_destroy_counters(3)`.
+    #[doc(alias = "ibv_destroy_counters")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         let result = match Arc::get_mut(&mut self.0) {
             Some(shared) => shared.0.destroy(),

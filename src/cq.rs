@@ -38,6 +38,7 @@ impl Context {
     /// # Errors
     ///
     /// `entries` is 0 or exceeds the device's `max_cqe`. Manual page: `ibv_create_cq(3)`.
+    #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, entries: u32) -> Result<Cq> {
         self.cq(entries).create()
     }
@@ -89,8 +90,8 @@ impl<'a> CqBuilder<'a> {
         self
     }
 
-    /// Bytes of an entry, where the device has more than one size: 64 or 128 on mlx5, which otherwise takes that of the CPU's
-    /// cache line (`cqe_size` of `mlx5dv_create_cq(3)`).
+    /// Bytes of an entry, where the device has more than one size: 64 or 128 on mlx5, which otherwise takes
+    /// that of the CPU's cache line (`cqe_size` of `mlx5dv_create_cq(3)`).
     pub fn entry_bytes(mut self, bytes: u32) -> Self {
         self.entry_bytes = Some(bytes);
         self
@@ -111,6 +112,7 @@ impl<'a> CqBuilder<'a> {
     /// or the driver does not have what was asked for beyond
     /// ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe has neither timestamps nor queues that ignore
     /// overrun, nor sizes of entries. Manual page: `ibv_create_cq_ex(3)`.
+    #[doc(alias = "ibv_create_cq_ex")]
     pub fn create(self) -> Result<Cq> {
         let context = self.context;
         let subject = || Subject::named("CQ", format_args!("of {} entries", self.entries));
@@ -244,10 +246,11 @@ impl Cq {
     /// Takes the completions that have arrived.
     ///
     /// They lie in the ring while they are looked at; the entries go back to the device when the result is
-    /// dropped, except those that were not come to. No completion is an empty loop. No system call is made.
+    /// dropped, except those that the loop did not reach. No completion is an empty loop. No system call is
+    /// made.
     ///
-    /// Until then they count against the queue's [capacity](Self::capacity): who posts requests inside the loop
-    /// whose completions may arrive meanwhile needs room for both, or posts behind it.
+    /// Until then they count against the queue's [capacity](Self::capacity): who posts requests inside the
+    /// loop whose completions may arrive meanwhile needs room for both, or posts behind it.
     ///
     /// ```no_run
     /// # fn poll(cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
@@ -259,8 +262,10 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The ring's contents make no sense: the memory that is shared with the kernel or device has been overwritten, or
-    /// the device errs. Completions behind the one that is told of here can be taken by the next call. Manual page: `ibv_poll_cq(3)`.
+    /// The ring's contents make no sense: the memory that is shared with the kernel or device has been
+    /// overwritten, or the device errs. Completions behind the one that is told of here can be taken by the
+    /// next call. Manual page: `ibv_poll_cq(3)`.
+    #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_>, PollError> {
         let raw = self.ring.poll()?;
@@ -270,7 +275,8 @@ impl Cq {
     /// Takes the completions that have arrived; if there are none, asks for an event and looks again.
     ///
     /// `None` means that the queue is empty *and* armed: an event will come to its channel. This is the only
-    /// order in which no completion goes unnoticed, since an event comes for those only that arrive after arming.
+    /// order in which no completion goes unnoticed, since an event comes for those only that arrive after
+    /// arming.
     ///
     /// # Errors
     ///
@@ -285,10 +291,11 @@ impl Cq {
         Ok(Some(self.poll()?))
     }
 
-    /// Takes the completions that have arrived; if there are none, waits for one, at most so long. `None` if none came.
+    /// Takes the completions that have arrived; if there are none, waits for one, at most so long. `None` if
+    /// none came.
     ///
-    /// It sleeps on the queue's [channel](CqBuilder::channel), which should be this queue's alone: events of other queues
-    /// that it reads are dropped.
+    /// It sleeps on the queue's [channel](CqBuilder::channel), which should be this queue's alone: events of
+    /// other queues that it reads are dropped.
     ///
     /// ```no_run
     /// # fn wait(context: &uverbs::Context) -> uverbs::Result<()> {
@@ -303,7 +310,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The queue has no channel; besides, as for [`Cq::poll`], [`Cq::arm`] and [`CompletionChannel::wait_for`].
+    /// The queue has no channel; besides, as for [`Cq::poll`], [`Cq::arm`] and
+    /// [`CompletionChannel::wait_for`].
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Completions<'_>>> {
         let Some(channel) = self.shared.channel.clone() else {
             return Err(Error::invalid(
@@ -337,6 +345,7 @@ impl Cq {
     /// # Errors
     ///
     /// The kernel refuses. Manual page: `ibv_req_notify_cq(3)`.
+    #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&mut self, notify: Notify) -> Result<()> {
         let solicited_only = notify == Notify::Solicited;
         let object = &self.shared.object;
@@ -350,9 +359,10 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// More completions wait than fit, or the device's limit is exceeded: the queue is as it was. If the kernel
-    /// has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
+    /// More completions wait than fit, or the device's limit is exceeded: the queue is as it was. If the
+    /// kernel has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
     /// `ibv_resize_cq(3)`.
+    #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, entries: u32) -> Result<()> {
         let CqShared { object, domain, .. } = &*self.shared;
         let context = object.context();
@@ -382,6 +392,7 @@ impl Cq {
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no moderation, as rxe. Manual
     /// page: `ibv_modify_cq(3)`.
+    #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&mut self, count: u16, period: u16) -> Result<()> {
         let cq = self.handle();
         self.context().fd().execute(&ModifyCq { cq, count, period })
@@ -393,6 +404,7 @@ impl Cq {
     ///
     /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs report to it. The error gives the queue back.
     /// Manual page: `ibv_destroy_cq(3)`.
+    #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Cq>> {
         let result = match Arc::get_mut(&mut self.shared) {
             Some(shared) => shared.object.destroy(),
@@ -424,15 +436,16 @@ impl fmt::Debug for Cq {
 pub enum Notify {
     /// The next one of any kind.
     Next,
-    /// The next one of a message that its sender marked as solicited. The specification has failed requests count as
-    /// well, and not every device keeps to it: with rxe no failed send does, and flushed receives do until Linux 6.3
-    /// (`rxe_cq_post` and its callers). Who waits for failures too arms for [`Next`](Self::Next).
+    /// The next one of a message that its sender marked as solicited. The specification has failed requests
+    /// count as well, and not every device keeps to it: with rxe no failed send does, and flushed receives do
+    /// until Linux 6.3 (`rxe_cq_post` and its callers). Who waits for failures too arms for
+    /// [`Next`](Self::Next).
     Solicited,
 }
 
 /// Completions on loan from their queue.
 ///
-/// Iterate over a mutable reference; what is not come to stays in the queue.
+/// Iterate over a mutable reference; what the loop does not reach stays in the queue.
 pub struct Completions<'cq> {
     raw: driver::Completions<'cq>,
 }

@@ -1,7 +1,7 @@
 //! Device memory: memory that the device has itself, for what peers read and write often.
 //!
-//! A piece of it is registered in parts by [`Pd::register_dm`](crate::Pd::register_dm). Copying from and to it by the
-//! processor needs a mapping that only drivers know; no driver of this library has one so far.
+//! A piece of it is registered in parts by [`Pd::register_dm`](crate::Pd::register_dm). Copying from and to
+//! it by the processor needs a mapping that only drivers know; no driver of this library has one so far.
 
 use std::fmt;
 use std::ops::Deref;
@@ -21,8 +21,10 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe; `ENOMEM` if not so much is left
-    /// ([`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size)). Manual page: `ibv_alloc_dm(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe; `ENOMEM` if not so
+    /// much is left ([`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size)). Manual page:
+    /// `ibv_alloc_dm(3)`.
+    #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<Dm> {
         let command = AllocDm { length, log_align };
         let handle = self.fd().execute(&command)?;
@@ -37,8 +39,9 @@ impl Context {
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no such memory, as rxe;
-    /// [`Cause::NotFound`](crate::Cause::NotFound) if the handle names none, and the text says what it names. See
-    /// [`Context::import_pd`] on stale handles. Manual page: `ibv_import_dm(3)`.
+    /// [`Cause::NotFound`](crate::Cause::NotFound) if the handle names none, and the text says what it names.
+    /// See [`Context::import_pd`] on stale handles. Manual page: `ibv_import_dm(3)`.
+    #[doc(alias = "ibv_import_dm")]
     pub fn import_dm(&self, handle: DmHandle) -> Result<ImportedDm> {
         import::check(self, object::DM, handle.0, Verb::ImportDm)?;
         let length = self.driver().import_dm(self.fd(), handle)?;
@@ -51,7 +54,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As for [`Context::pd_handles`]; besides, [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none.
+    /// As for [`Context::pd_handles`]; besides, [`Cause::Unsupported`](crate::Cause::Unsupported) if the
+    /// device has none.
     pub fn dm_handles(&self) -> Result<Vec<DmHandle>> {
         let handles = import::handles(self, object::DM, Verb::InfoHandles)?;
         Ok(handles.into_iter().map(DmHandle).collect())
@@ -92,8 +96,9 @@ impl Dm {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while regions are registered in it. The error gives it back. Manual page:
-    /// `ibv_free_dm(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while regions are registered in it. The error gives it back.
+    /// Manual page: `ibv_free_dm(3)`.
+    #[doc(alias = "ibv_free_dm")]
     pub fn free(self) -> Result<(), DestroyError<Self>> {
         self.end(Owned::destroy).map(drop)
     }
@@ -148,11 +153,13 @@ impl fmt::Debug for Dm {
 pub struct ImportedDm(Dm);
 
 impl ImportedDm {
-    /// Lets the memory go, as drop does. The kernel is not called; regions that this process has in it live on. Manual page:
-    /// `ibv_unimport_dm(3)`.
+    /// Lets the memory go, as drop does. The kernel is not called; regions that this process has in it live
+    /// on. Manual page: `ibv_unimport_dm(3)`.
+    #[doc(alias = "ibv_unimport_dm")]
     pub fn unimport(self) {}
 
-    /// Frees the kernel's object under everybody who uses it. An owner must [`disown`](Dm::disown) its [`Dm`] first.
+    /// Frees the kernel's object under everybody who uses it. An owner must [`disown`](Dm::disown) its [`Dm`]
+    /// first.
     ///
     /// # Errors
     ///

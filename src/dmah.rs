@@ -1,7 +1,9 @@
-//! DMA handles: hints that an adapter gives with its accesses to memory, so that data come to the cache of the processor that
-//! uses them (TPH of PCI Express). [`Pd::register_dmah`](crate::Pd::register_dmah) registers memory with them.
+//! DMA handles: hints that an adapter gives with its accesses to memory, so that data come to the cache of
+//! the processor that uses them (TPH of PCI Express). [`Pd::register_dmah`](crate::Pd::register_dmah)
+//! registers memory with them.
 //!
-//! The kernel has them since Linux 6.17, for adapters and platforms that have TPH. soft-RoCE has no bus to give hints on.
+//! The kernel has them since Linux 6.17, for adapters and platforms that have TPH. soft-RoCE has no bus to
+//! give hints on.
 
 use std::fmt;
 
@@ -25,12 +27,13 @@ pub enum HintedMemory {
 /// What an adapter is to tell with its accesses; what is `None` is left to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DmaHints {
-    /// The processor whose cache should get the data, by the number of the system; the process must be allowed to run on it.
+    /// The processor whose cache should get the data, by the number of the system; the process must be
+    /// allowed to run on it.
     pub cpu: Option<u32>,
     /// The kind of memory.
     pub memory: Option<HintedMemory>,
-    /// How the data are used, the PH field of PCI Express: 0 read and written by both sides, 1 by the device mostly, 2 by the
-    /// processor mostly, 3 by the processor soon.
+    /// How the data are used, the PH field of PCI Express: 0 read and written by both sides, 1 by the device
+    /// mostly, 2 by the processor mostly, 3 by the processor soon.
     pub processing: Option<u8>,
 }
 
@@ -39,9 +42,10 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the kernel (before Linux 6.17) or the device has none, as rxe; the
-    /// process may not run on the processor (`EPERM`); there is no such processor or processing hint. Manual page:
-    /// `ibv_alloc_dmah(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the kernel (before Linux 6.17) or the device has
+    /// none, as rxe; the process may not run on the processor (`EPERM`); there is no such processor or
+    /// processing hint. Manual page: `ibv_alloc_dmah(3)`.
+    #[doc(alias = "ibv_alloc_dmah")]
     pub fn alloc_dmah(&self, hints: DmaHints) -> Result<Dmah> {
         let DmaHints {
             cpu,
@@ -64,7 +68,8 @@ impl Context {
     }
 }
 
-/// A DMA handle. Regions that were registered with it keep it busy in the kernel; dropped before them, it goes with the context.
+/// A DMA handle. Regions that were registered with it keep it busy in the kernel; dropped before them, it
+/// goes with the context.
 pub struct Dmah(Owned<DmahHandle>);
 
 impl Dmah {
@@ -82,7 +87,9 @@ impl Dmah {
     ///
     /// # Errors
     ///
-    /// `EBUSY` while regions are registered with it; the error gives it back. Manual page: `ibv_dealloc_dmah(3)`.
+    /// `EBUSY` while regions are registered with it; the error gives it back. Manual page:
+    /// `ibv_dealloc_dmah(3)`.
+    #[doc(alias = "ibv_dealloc_dmah")]
     pub fn free(mut self) -> Result<(), DestroyError<Self>> {
         self.0.destroy().map_err(|error| DestroyError {
             object: self,

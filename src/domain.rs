@@ -20,6 +20,7 @@ use crate::pd::{Pd, PdUse, User};
 
 impl Context {
     /// Allocates a thread domain. Manual page: `ibv_alloc_td(3)`.
+    #[doc(alias = "ibv_alloc_td")]
     pub fn alloc_td(&self) -> ThreadDomain {
         ThreadDomain(Arc::new(TdInner {
             context: self.clone(),
@@ -56,7 +57,9 @@ impl ThreadDomain {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while parent domains use it; the error gives it back. Manual page: `ibv_dealloc_td(3)`.
+    /// [`Cause::Busy`] while parent domains use it; the error gives it back. Manual page:
+    /// `ibv_dealloc_td(3)`.
+    #[doc(alias = "ibv_dealloc_td")]
     pub fn dealloc(self) -> Result<(), DestroyError<ThreadDomain>> {
         match Arc::try_unwrap(self.0) {
             Ok(_) => Ok(()),
@@ -140,6 +143,7 @@ impl<'a> ParentDomainBuilder<'a> {
     /// # Errors
     ///
     /// The thread domain belongs to another context. Manual page: `ibv_alloc_parent_domain(3)`.
+    #[doc(alias = "ibv_alloc_parent_domain")]
     pub fn build(self) -> Result<ParentDomain> {
         let context = self.pd.context();
         let subject = || Subject::numbered("PD", self.pd.handle().0.into());
@@ -223,6 +227,7 @@ impl ParentDomain {
     ///
     /// [`Cause::Busy`] while objects stand on it, named by kind and count; the error gives it back. Manual
     /// page: `ibv_dealloc_pd(3)`.
+    #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc(self) -> Result<(), DestroyError<ParentDomain>> {
         self.0
             .dealloc()

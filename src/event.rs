@@ -106,8 +106,8 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 
 /// The stream of a context's asynchronous events.
 ///
-/// The file descriptor does not block and becomes readable with an event. If the device is removed while it is open,
-/// [`AsyncEventType::DEVICE_FATAL`] is the last event.
+/// The file descriptor does not block and becomes readable with an event. If the device is removed while it
+/// is open, [`AsyncEventType::DEVICE_FATAL`] is the last event.
 #[derive(Debug)]
 pub struct AsyncEvents {
     file: EventFile,
@@ -129,8 +129,9 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// The kernel refuses (`EIO` where the device has been removed, if the kernel tells it here). Manual page:
-    /// `ibv_get_async_event(3)`.
+    /// The kernel refuses (`EIO` where the device has been removed, if the kernel tells it here). Manual
+    /// page: `ibv_get_async_event(3)`.
+    #[doc(alias = "ibv_get_async_event")]
     pub fn wait_for(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         let event = self
             .file

@@ -1,7 +1,7 @@
 //! Flow steering: rules that lead packets to a queue pair by what their headers say.
 //!
-//! A [`FlowRule`] says what to look for and what to do; [`Qp::create_flow`] hands it to the device. The filters are
-//! the structs of the kernel's ABI, each with a mask of the bits that count, in network order.
+//! A [`FlowRule`] says what to look for and what to do; [`Qp::create_flow`] hands it to the device. The
+//! filters are the structs of the kernel's ABI, each with a mask of the bits that count, in network order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ pub struct FlowRule {
 }
 
 impl FlowRule {
-    /// A rule for packets that arrive at this port, counted from 1; without a match it takes none or all, as its
-    /// [kind](Self::kind) says.
+    /// A rule for packets that arrive at this port, counted from 1; without a match it takes none or all, as
+    /// its [kind](Self::kind) says.
     pub fn new(port: u8) -> Self {
         Self {
             attr: abi::FlowAttr {
@@ -166,9 +166,10 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no flow steering, as rxe; the process may
-    /// not see the network's packets (`EPERM`, `CAP_NET_RAW`); the device cannot do what the rule says. Manual page:
-    /// `ibv_create_flow(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no flow steering, as rxe; the
+    /// process may not see the network's packets (`EPERM`, `CAP_NET_RAW`); the device cannot do what the rule
+    /// says. Manual page: `ibv_create_flow(3)`.
+    #[doc(alias = "ibv_create_flow")]
     pub fn create_flow(&self, rule: &FlowRule) -> Result<Flow> {
         let subject = || Subject::numbered("QP", self.handle().0.into());
         let context = self.context();
@@ -218,6 +219,7 @@ impl Flow {
     /// # Errors
     ///
     /// The kernel refuses; the error gives the rule back. Manual page: `ibv_destroy_flow(3)`.
+    #[doc(alias = "ibv_destroy_flow")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         self.object.destroy().map_err(|error| DestroyError {
             object: self,

@@ -1,5 +1,5 @@
-//! Ways into what reads bytes of the kernel, of a device or of a peer, for the fuzz targets in `tests/fuzz`: no part of the
-//! interface, and only there with the feature `fuzz`.
+//! Ways into what reads bytes of the kernel, of a device or of a peer, for the fuzz targets in `tests/fuzz`:
+//! no part of the interface, and only there with the feature `fuzz`.
 //!
 //! Each takes any bytes and must come back: an error is fine, a panic is a finding.
 
@@ -55,8 +55,8 @@ pub fn events(bytes: &[u8]) {
     }
 }
 
-/// Datagrams of RDMA netlink in answer to all questions; each has its length before it, in two bytes. The questions
-/// are answered up to a datagram of length 0.
+/// Datagrams of RDMA netlink in answer to all questions; each has its length before it, in two bytes. The
+/// questions are answered up to a datagram of length 0.
 pub fn netlink(mut bytes: &[u8]) {
     crate::device::netlink::fuzz::read(bytes);
     let mut datagrams = Vec::new();

@@ -1,5 +1,5 @@
-//! The GID: a port's address, or a multicast group's, as 16 bytes in network order. GID tables are not here: a
-//! table belongs to a port of a device.
+//! The GID: a port's address, or a multicast group's, as 16 bytes in network order. GID tables are not here:
+//! a table belongs to a port of a device.
 
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,8 +9,8 @@ use uverbs_uapi::enums;
 
 /// A global identifier, `union ibv_gid` in C.
 ///
-/// On RoCE v2 it is an IP address, IPv4 in its IPv4-mapped form; on InfiniBand it is the subnet prefix followed by
-/// the GUID of the port. It prints as IPv6 text and is read from IPv6 or IPv4 text:
+/// On RoCE v2 it is an IP address, IPv4 in its IPv4-mapped form; on InfiniBand it is the subnet prefix
+/// followed by the GUID of the port. It prints as IPv6 text and is read from IPv6 or IPv4 text:
 ///
 /// ```
 /// # use uverbs::Gid;

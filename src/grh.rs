@@ -1,7 +1,7 @@
 //! The global route header that lies before a received datagram: 40 bytes at the start of its buffer.
 //!
-//! On InfiniBand and RoCE v1 it is a GRH, which has the layout of an IPv6 header; on RoCE v2 over IPv6 it is the
-//! IPv6 header, and over IPv4 the IPv4 header, in the last 20 of the 40 bytes.
+//! On InfiniBand and RoCE v1 it is a GRH, which has the layout of an IPv6 header; on RoCE v2 over IPv6 it is
+//! the IPv6 header, and over IPv4 the IPv4 header, in the last 20 of the 40 bytes.
 //!
 //! Source: the InfiniBand specification, volume 1, section 8.3, and annex A17 (RoCE v2).
 
@@ -41,9 +41,9 @@ pub enum GrhNetwork {
 impl Grh {
     /// Reads a header from the first 40 bytes of a received datagram's buffer; `None` if it is none.
     ///
-    /// An IPv4 header is known by its version and length in the last 20 bytes. As senders' addresses can make an IPv6
-    /// header look the same, its checksum decides then; otherwise it is not looked at, since rxe leaves it out for
-    /// datagrams that do not leave the machine.
+    /// An IPv4 header is known by its version and length in the last 20 bytes. As senders' addresses can make
+    /// an IPv6 header look the same, its checksum decides then; otherwise it is not looked at, since rxe
+    /// leaves it out for datagrams that do not leave the machine.
     pub fn parse(bytes: &[u8; GRH_LENGTH]) -> Option<Self> {
         Self::parse_ipv4(bytes).or_else(|| Self::parse_ipv6(bytes))
     }

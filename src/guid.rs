@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 /// A globally unique identifier (EUI-64), in host byte order.
 ///
-/// It prints, and is read, as sysfs and rdma-core's programs spell it: four groups of four hexadecimal digits.
+/// It prints, and is read, as sysfs and rdma-core's programs spell it: four groups of four hexadecimal
+/// digits.
 ///
 /// ```
 /// # use uverbs::guid::Guid;

@@ -4,9 +4,9 @@
 //! dup(2), `SCM_RIGHTS`, `pidfd_getfd(2)` or over fork(2)) makes a [`Context`] of it and names the objects in
 //! it by their handles. The kernel is asked about every handle before it is used.
 //!
-//! An imported object is *let go* by dropping it, without any call to the kernel, or *destroyed for everyone*,
-//! which has that in its name. The kernel frees what is left when the last duplicate of the file is closed,
-//! which may be long after the process that made it has died. Manual page: `ibv_import_pd(3)`.
+//! An imported object is *let go* by dropping it, without any call to the kernel, or *destroyed for
+//! everyone*, which has that in its name. The kernel frees what is left when the last duplicate of the file
+//! is closed, which may be long after the process that made it has died. Manual page: `ibv_import_pd(3)`.
 
 use std::fmt;
 use std::ops::{Deref, RangeBounds};
@@ -47,8 +47,9 @@ impl Context {
     /// # Errors
     ///
     /// [`Cause::Invalid`] if the file is no character device; [`Cause::NotFound`] if no RDMA device has its
-    /// number; `EINVAL` if the file has no context; [`Cause::Unsupported`] if this build has no driver for the device.
-    /// Manual page: `ibv_import_device(3)`.
+    /// number; `EINVAL` if the file has no context; [`Cause::Unsupported`] if this build has no driver for
+    /// the device. Manual page: `ibv_import_device(3)`.
+    #[doc(alias = "ibv_import_device")]
     pub fn import(fd: OwnedFd) -> Result<Context> {
         const VERB: Verb = Verb::ImportDevice;
         let device = device::find_by_file(fd.as_fd(), VERB)?;
@@ -75,9 +76,10 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::NotFound`] if the handle names no protection domain; the text says what it names, if anything.
-    /// Handles are small numbers and used again: one that has become stale may name a newer protection domain,
-    /// which nothing can tell apart. Manual page: `ibv_import_pd(3)`.
+    /// [`Cause::NotFound`] if the handle names no protection domain; the text says what it names, if
+    /// anything. Handles are small numbers and used again: one that has become stale may name a newer
+    /// protection domain, which nothing can tell apart. Manual page: `ibv_import_pd(3)`.
+    #[doc(alias = "ibv_import_pd")]
     pub fn import_pd(&self, handle: PdHandle) -> Result<ImportedPd> {
         self.import_leased_pd(handle, None)
     }
@@ -148,7 +150,8 @@ pub(crate) fn handles(context: &Context, object: u16, verb: Verb) -> Result<Vec<
     }
 }
 
-/// Fails unless an object of the context has this handle and is of this kind; the text says what the handle names.
+/// Fails unless an object of the context has this handle and is of this kind; the text says what the handle
+/// names.
 pub(crate) fn check(context: &Context, object: u16, handle: u32, verb: Verb) -> Result<()> {
     if handles(context, object, verb)?.contains(&handle) {
         return Ok(());
@@ -197,19 +200,21 @@ fn name_of(object: u16) -> &'static str {
 pub struct ImportedPd(Pd);
 
 impl ImportedPd {
-    /// Lets the protection domain go, as drop does. The kernel is not called; objects that this process has made in it
-    /// live on. Manual page: `ibv_unimport_pd(3)`.
+    /// Lets the protection domain go, as drop does. The kernel is not called; objects that this process has
+    /// made in it live on. Manual page: `ibv_unimport_pd(3)`.
+    #[doc(alias = "ibv_unimport_pd")]
     pub fn unimport(self) {}
 
     /// Frees the kernel's protection domain under everybody who uses it.
     ///
-    /// The others can only let go of it then; what they still ask of it is answered by `ENOENT`, or worse: the kernel
-    /// gives the handle to the next object. So an owner must [`disown`](Pd::disown) its [`Pd`] first.
+    /// The others can only let go of it then; what they still ask of it is answered by `ENOENT`, or worse:
+    /// the kernel gives the handle to the next object. So an owner must [`disown`](Pd::disown) its [`Pd`]
+    /// first.
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while objects of this process stand on it, `EBUSY` while objects of others do; the error gives
-    /// it back. `ENOENT` if somebody else has freed it.
+    /// [`Cause::Busy`] while objects of this process stand on it, `EBUSY` while objects of others do; the
+    /// error gives it back. `ENOENT` if somebody else has freed it.
     pub fn dealloc_for_everyone(self) -> Result<(), DestroyError<ImportedPd>> {
         self.0
             .end(|inner| inner.free_object())
@@ -250,8 +255,9 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// `ENOENT` if the context has no object with this handle, `EINVAL` if it is of another kind. Manual page:
-    /// `ibv_import_mr(3)`.
+    /// `ENOENT` if the context has no object with this handle, `EINVAL` if it is of another kind. Manual
+    /// page: `ibv_import_mr(3)`.
+    #[doc(alias = "ibv_import_mr")]
     pub fn import_mr(&self, handle: MrHandle) -> Result<ImportedMr> {
         let known = self.context().fd().execute(&QueryMr(handle));
         let known = known.map_err(|error| match error.errno() {
@@ -279,8 +285,8 @@ impl Pd {
 }
 
 impl<M: Memory> Mr<M> {
-    /// Gives up the ownership: the region stays registered however this process ends or lets go of it, as long
-    /// as somebody holds the file.
+    /// Gives up the ownership: the region stays registered however this process ends or lets go of it, as
+    /// long as somebody holds the file.
     ///
     /// The memory is leaked: it stays mapped until the process ends, since the device goes on using it.
     pub fn disown(self) -> ImportedMr {
@@ -301,8 +307,8 @@ impl<M: Memory> Mr<M> {
 
 /// A memory region that somebody else has registered: its keys and its range, without the memory.
 ///
-/// The memory itself may lie in another process. Dropping it lets the region go and never touches the kernel's
-/// object.
+/// The memory itself may lie in another process. Dropping it lets the region go and never touches the
+/// kernel's object.
 pub struct ImportedMr {
     handle: MrHandle,
     known: QueryMrReply,
@@ -336,7 +342,8 @@ impl ImportedMr {
         self.known.length == 0
     }
 
-    /// The address by which work requests and peers name the first byte. It need not be mapped in this process.
+    /// The address by which work requests and peers name the first byte. It need not be mapped in this
+    /// process.
     pub fn iova(&self) -> u64 {
         self.iova
     }
@@ -360,6 +367,7 @@ impl ImportedMr {
     }
 
     /// Lets the region go, as drop does. The kernel is not called. Manual page: `ibv_unimport_mr(3)`.
+    #[doc(alias = "ibv_unimport_mr")]
     pub fn unimport(self) {}
 
     /// Deregisters the kernel's region under everybody who uses it.

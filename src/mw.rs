@@ -1,11 +1,11 @@
-//! Memory windows: keys to a part of a memory region that peers get for a while and that are taken back at once,
-//! by a work request instead of a system call.
+//! Memory windows: keys to a part of a memory region that peers get for a while and that are taken back at
+//! once, by a work request instead of a system call.
 //!
 //! A window is allocated here and bound by [`Batch::bind_mw`](crate::Batch::bind_mw) or
 //! [`Batch::bind_mw_as`](crate::Batch::bind_mw_as). There are two types: windows of [`Type1`] belong to their
-//! protection domain, get their next key from the library and are taken back by binding them anew or to nothing;
-//! windows of [`Type2`] belong to the queue pair that they were bound on, get their key from the user and are taken
-//! back by invalidating it, from this side or from the peer's.
+//! protection domain, get their next key from the library and are taken back by binding them anew or to
+//! nothing; windows of [`Type2`] belong to the queue pair that they were bound on, get their key from the
+//! user and are taken back by invalidating it, from this side or from the peer's.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -59,6 +59,7 @@ impl Pd {
     ///
     /// The device does not have windows of this type, or its limit is reached (`max_mw`). Manual page:
     /// `ibv_alloc_mw(3)`.
+    #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw<K: MwKind>(&self) -> Result<Mw<K>> {
         let command = AllocMw {
             pd: self.handle(),
@@ -78,10 +79,11 @@ impl Pd {
 ///
 /// Dropping it frees it, and takes what it was bound to back from peers.
 ///
-/// A bound window of [`Type2`] is to go, or to be invalidated, before the queue pair that it was bound on. soft-RoCE's window
-/// holds on to its queue pair, and whoever destroys or drops that waits for the window to let go: nearly a minute, seen on Linux 7.2
-/// (`rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in `rxe_pool.c`). In a struct that has both, the field of the window stands before
-/// that of the queue pair. This library does not refuse it, since it cannot know: a bind may have failed, and a window may have been
+/// A bound window of [`Type2`] is to go, or to be invalidated, before the queue pair that it was bound on.
+/// soft-RoCE's window holds on to its queue pair, and whoever destroys or drops that waits for the window to
+/// let go: nearly a minute, seen on Linux 7.2 (`rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in
+/// `rxe_pool.c`). In a struct that has both, the field of the window stands before that of the queue pair.
+/// This library does not refuse it, since it cannot know: a bind may have failed, and a window may have been
 /// invalidated by the peer ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
 /// ([`Batch::local_inv`](crate::Batch::local_inv)), after all of which the queue pair may go.
 pub struct Mw<K: MwKind> {
@@ -92,8 +94,8 @@ pub struct Mw<K: MwKind> {
 }
 
 impl<K: MwKind> Mw<K> {
-    /// The key that the last bind gives it, for the peer. It opens nothing before the bind has completed; on the
-    /// same queue pair it may be sent right behind the bind.
+    /// The key that the last bind gives it, for the peer. It opens nothing before the bind has completed; on
+    /// the same queue pair it may be sent right behind the bind.
     pub fn rkey(&self) -> RemoteKey {
         self.rkey
     }
@@ -118,6 +120,7 @@ impl<K: MwKind> Mw<K> {
     /// # Errors
     ///
     /// The kernel refuses; the error gives the window back. Manual page: `ibv_dealloc_mw(3)`.
+    #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc(mut self) -> Result<(), DestroyError<Self>> {
         self.object.destroy().map_err(|error| DestroyError {
             object: self,
@@ -138,12 +141,12 @@ impl<K: MwKind> fmt::Debug for Mw<K> {
 
 /// A part of a memory region and what peers may do to it: what a memory window is bound to.
 ///
-/// soft-RoCE checks what a peer names against the region under a window and not against the window itself (`check_rkey`
-/// in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window opens the whole region with its
-/// access.
+/// soft-RoCE checks what a peer names against the region under a window and not against the window itself
+/// (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window opens the
+/// whole region with its access.
 ///
-/// It is a plain value and keeps nothing alive. While a window is bound to it the kernel does not let the region
-/// go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region back.
+/// It is a plain value and keeps nothing alive. While a window is bound to it the kernel does not let the
+/// region go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub(crate) address: u64,

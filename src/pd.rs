@@ -20,6 +20,7 @@ impl Context {
     /// # Errors
     ///
     /// The kernel's or the device's limit is reached. Manual page: `ibv_alloc_pd(3)`.
+    #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<Pd> {
         let handle = self.driver().alloc_pd(self.fd())?;
         let stand = Stand::Owned(AtomicBool::new(true));
@@ -206,6 +207,7 @@ impl Pd {
     /// [`Cause::Busy`] if objects of this process still stand on it, named by kind and count, before any
     /// system call; `EBUSY` if objects of others do. The error gives the PD back. Manual page:
     /// `ibv_dealloc_pd(3)`.
+    #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc(self) -> Result<(), DestroyError<Pd>> {
         self.end(PdInner::dealloc)
     }

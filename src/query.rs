@@ -1,7 +1,7 @@
 //! What a device and its ports are capable of.
 //!
-//! The structs carry the field names of `ibv_query_device_ex(3)` and `ibv_query_port(3)`; flags and numbers that
-//! mean something have types.
+//! The structs carry the field names of `ibv_query_device_ex(3)` and `ibv_query_port(3)`; flags and numbers
+//! that mean something have types.
 
 use uverbs_uapi::enums::{self, Mtu};
 use uverbs_uapi::flags::RawPacketCaps;
@@ -25,7 +25,8 @@ use crate::guid::Guid;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceAttr {
-    /// Firmware version as a number; [`Device::firmware_version`](crate::Device::firmware_version) has its text.
+    /// Firmware version as a number; [`Device::firmware_version`](crate::Device::firmware_version) has its
+    /// text.
     pub fw_ver: u64,
     /// GUID of the node.
     pub node_guid: Guid,
@@ -284,8 +285,8 @@ impl From<abi::GidEntry> for GidEntry {
 }
 
 impl Context {
-    /// Adds the device's limits to an error that may come from them: the kernel's EINVAL to a verb, but not to
-    /// the mapping of a ring.
+    /// Adds the device's limits to an error that may come from them: the kernel's EINVAL to a verb, but not
+    /// to the mapping of a ring.
     pub(crate) fn with_limits(
         &self,
         error: Error,
@@ -305,6 +306,7 @@ impl Context {
     /// # Errors
     ///
     /// The device has been removed. Manual page: `ibv_query_device_ex(3)`.
+    #[doc(alias = "ibv_query_device_ex")]
     pub fn query_device(&self) -> Result<DeviceAttr> {
         self.fd().execute(&QueryDevice).map(DeviceAttr::from)
     }
@@ -314,8 +316,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe, or its driver here cannot read
-    /// it. Manual page: `ibv_query_rt_values_ex(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe, or its driver here
+    /// cannot read it. Manual page: `ibv_query_rt_values_ex(3)`.
+    #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn raw_clock(&self) -> Result<u64> {
         self.driver().raw_clock(self.fd())
     }
@@ -325,6 +328,7 @@ impl Context {
     /// # Errors
     ///
     /// There is no such port (`EINVAL`). Manual page: `ibv_query_port(3)`.
+    #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self, port: u8) -> Result<PortAttr> {
         self.fd().execute(&QueryPort { port }).map(PortAttr::from)
     }
@@ -336,6 +340,7 @@ impl Context {
     /// # Errors
     ///
     /// The device has been removed. Manual page: `ibv_query_gid_table(3)`.
+    #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self) -> Result<Vec<GidEntry>> {
         let mut room = QueryGidTable::USUAL;
         loop {
@@ -365,8 +370,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// There is no such port or index, or the entry is empty; the text says how long the table is. Manual page:
-    /// `ibv_query_gid_ex(3)`.
+    /// There is no such port or index, or the entry is empty; the text says how long the table is. Manual
+    /// page: `ibv_query_gid_ex(3)`.
+    #[doc(alias = "ibv_query_gid_ex")]
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry> {
         let command = QueryGid {
             port: port.into(),
@@ -392,6 +398,7 @@ impl Context {
     /// # Errors
     ///
     /// There is no such port or index, or sysfs is not there. Manual page: `ibv_query_pkey(3)`.
+    #[doc(alias = "ibv_query_pkey")]
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
         self.device().pkey(port.into(), index.into())
     }

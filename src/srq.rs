@@ -95,14 +95,15 @@ impl<'a> SrqBuilder<'a> {
         self
     }
 
-    /// Makes it a queue of an XRC domain: peers name it with each message to a target of the domain. What is received
-    /// completes on `cq`.
+    /// Makes it a queue of an XRC domain: peers name it with each message to a target of the domain. What is
+    /// received completes on `cq`.
     pub fn xrc(mut self, xrcd: &'a Xrcd, cq: &'a Cq) -> Self {
         self.kind = Kind::Xrc(xrcd, cq);
         self
     }
 
-    /// Makes it a queue that matches the tags of messages, `max_num_tags` at once. What is received completes on `cq`.
+    /// Makes it a queue that matches the tags of messages, `max_num_tags` at once. What is received completes
+    /// on `cq`.
     pub fn tag_matching(mut self, cq: &'a Cq, max_num_tags: u32) -> Self {
         self.kind = Kind::TagMatching(cq, max_num_tags);
         self
@@ -115,6 +116,8 @@ impl<'a> SrqBuilder<'a> {
     /// A number exceeds the device's limits, which are then in the text;
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not have the type (rxe has
     /// neither XRC nor tag matching). Manual pages: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
+    #[doc(alias = "ibv_create_srq")]
+    #[doc(alias = "ibv_create_srq_ex")]
     pub fn create(self) -> Result<Srq> {
         let Self {
             pd,
@@ -225,6 +228,7 @@ impl Srq {
     }
 
     /// The number by which peers name it, if it is of an XRC domain. Manual page: `ibv_get_srq_num(3)`.
+    #[doc(alias = "ibv_get_srq_num")]
     pub fn srqn(&self) -> Option<u32> {
         self.shared.srqn.filter(|&srqn| srqn != 0)
     }
@@ -261,12 +265,14 @@ impl Srq {
         RecvBatch::new(Some(self.queue.batch()), self.shared.pd.tag(), None)
     }
 
-    /// Asks for an event ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::event::AsyncEventType::SRQ_LIMIT_REACHED)) when
-    /// fewer requests than `limit` wait. It comes once; 0 takes the wish back.
+    /// Asks for an event
+    /// ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::event::AsyncEventType::SRQ_LIMIT_REACHED)) when fewer
+    /// requests than `limit` wait. It comes once; 0 takes the wish back.
     ///
     /// # Errors
     ///
     /// The limit exceeds the capacity. Manual page: `ibv_modify_srq(3)`.
+    #[doc(alias = "ibv_modify_srq")]
     pub fn set_limit(&self, limit: u32) -> Result<()> {
         let core = abi::ModifySrq {
             srq_handle: self.handle().0,
@@ -291,6 +297,7 @@ impl Srq {
     /// More requests wait than fit, or the device's limit is exceeded: the queue is as it was. If the kernel
     /// has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
     /// `ibv_modify_srq(3)`.
+    #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&mut self, max_wr: u32) -> Result<()> {
         let core = abi::ModifySrq {
             srq_handle: self.handle().0,
@@ -317,6 +324,7 @@ impl Srq {
     /// # Errors
     ///
     /// The device has been removed. Manual page: `ibv_query_srq(3)`.
+    #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqInfo> {
         let abi::QuerySrqResp {
             max_wr,
@@ -337,6 +345,7 @@ impl Srq {
     ///
     /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs draw from it. The error gives the queue back.
     /// Manual page: `ibv_destroy_srq(3)`.
+    #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Srq>> {
         let result = match Arc::get_mut(&mut self.shared) {
             Some(shared) => shared.object.destroy(),

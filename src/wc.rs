@@ -21,6 +21,7 @@ pub(crate) type Loan<'a> = PhantomData<&'a mut ()>;
 /// If the request failed only [`wr_id`](Self::wr_id), [`status`](Self::status),
 /// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) have a meaning; [`result`](Self::result)
 /// tells which it is. Manual page: `ibv_poll_cq(3)`.
+#[doc(alias = "ibv_poll_cq")]
 pub struct Completion<'a> {
     raw: driver::Completion,
     _loan: Loan<'a>,
@@ -135,8 +136,9 @@ impl<'a> Completion<'a> {
     }
 
     /// When it completed, in ticks of the device's clock
-    /// ([`DeviceAttr::hca_core_clock`](crate::query::DeviceAttr::hca_core_clock)), for successes of a device that has one. Ask
-    /// for it when the queue is made ([`CqBuilder::timestamps`](crate::cq::CqBuilder::timestamps)).
+    /// ([`DeviceAttr::hca_core_clock`](crate::query::DeviceAttr::hca_core_clock)), for successes of a device
+    /// that has one. Ask for it when the queue is made
+    /// ([`CqBuilder::timestamps`](crate::cq::CqBuilder::timestamps)).
     #[inline(always)]
     pub fn timestamp(&self) -> Option<u64> {
         self.raw.timestamp()

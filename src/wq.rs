@@ -1,4 +1,5 @@
-//! Work queues that only receive, and the tables that spread a queue pair's packets over them: receive-side scaling.
+//! Work queues that only receive, and the tables that spread a queue pair's packets over them: receive-side
+//! scaling.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ pub struct WqBuilder<'a> {
 }
 
 impl Pd {
-    /// Starts the description of a work queue for at least `max_wr` receive requests of one slice, which complete on
-    /// `cq`.
+    /// Starts the description of a work queue for at least `max_wr` receive requests of one slice, which
+    /// complete on `cq`.
     pub fn wq<'a>(&'a self, cq: &'a Cq, max_wr: u32) -> WqBuilder<'a> {
         WqBuilder {
             pd: self,
@@ -60,8 +61,9 @@ impl WqBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no work queues, as rxe; a number exceeds the device's limits; the CQ
-    /// belongs to another context. Manual page: `ibv_create_wq(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no work queues, as rxe; a number
+    /// exceeds the device's limits; the CQ belongs to another context. Manual page: `ibv_create_wq(3)`.
+    #[doc(alias = "ibv_create_wq")]
     pub fn create(self) -> Result<Wq> {
         let Self {
             pd,
@@ -161,6 +163,7 @@ impl Wq {
     /// # Errors
     ///
     /// It is in another state, or the device does not have the transition. Manual page: `ibv_modify_wq(3)`.
+    #[doc(alias = "ibv_modify_wq")]
     pub fn set_state(&mut self, from: WqState, to: WqState) -> Result<()> {
         self.modify(abi::ExModifyWq {
             attr_mask: (WqAttrMask::STATE | WqAttrMask::CURR_STATE).bits(),
@@ -175,6 +178,7 @@ impl Wq {
     /// # Errors
     ///
     /// The device cannot change them. Manual page: `ibv_modify_wq(3)`.
+    #[doc(alias = "ibv_modify_wq")]
     pub fn set_flags(&mut self, flags: WqFlags, mask: WqFlags) -> Result<()> {
         self.modify(abi::ExModifyWq {
             attr_mask: WqAttrMask::FLAGS.bits(),
@@ -199,7 +203,9 @@ impl Wq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while tables lead to it. The error gives the queue back. Manual page: `ibv_destroy_wq(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while tables lead to it. The error gives the queue back. Manual
+    /// page: `ibv_destroy_wq(3)`.
+    #[doc(alias = "ibv_destroy_wq")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Wq>> {
         let result = match Arc::get_mut(&mut self.shared) {
             Some(shared) => shared.object.destroy(),
@@ -231,9 +237,10 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no tables; the number is not a power of two or more than the device's
-    /// ([`RssCaps`](crate::uapi::types::RssCaps)); a queue belongs to another context. Manual page:
-    /// `ibv_create_rwq_ind_table(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no tables; the number is not a
+    /// power of two or more than the device's ([`RssCaps`](crate::uapi::types::RssCaps)); a queue belongs to
+    /// another context. Manual page: `ibv_create_rwq_ind_table(3)`.
+    #[doc(alias = "ibv_create_rwq_ind_table")]
     pub fn create_indirection_table<'a>(
         &self,
         queues: impl IntoIterator<Item = &'a Wq>,
@@ -287,13 +294,16 @@ impl IndirectionTable {
         self.0.number
     }
 
-    /// Creates a queue pair for raw packets that has no queues itself: what it receives is spread over the table's.
+    /// Creates a queue pair for raw packets that has no queues itself: what it receives is spread over the
+    /// table's.
     ///
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported): how packets are spread (`rx_hash_conf` of
-    /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends so far; where the driver has
-    /// none, as on rxe, the kernel refuses. The PD belongs to another context. Manual page: `ibv_create_qp_ex(3)`.
+    /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends so far;
+    /// where the driver has none, as on rxe, the kernel refuses. The PD belongs to another context. Manual
+    /// page: `ibv_create_qp_ex(3)`.
+    #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_qp(&self, pd: &Pd) -> Result<RssQp> {
         let context = self.context();
         let id = context.new_id();
@@ -322,6 +332,7 @@ impl IndirectionTable {
     ///
     /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error gives it back. Manual page:
     /// `ibv_destroy_rwq_ind_table(3)`.
+    #[doc(alias = "ibv_destroy_rwq_ind_table")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         let result = match Arc::get_mut(&mut self.0) {
             Some(shared) => shared.object.destroy(),
@@ -346,7 +357,8 @@ impl fmt::Debug for IndirectionTable {
     }
 }
 
-/// A queue pair that receives raw packets into the work queues of an [`IndirectionTable`], which it keeps alive.
+/// A queue pair that receives raw packets into the work queues of an [`IndirectionTable`], which it keeps
+/// alive.
 pub struct RssQp {
     object: Owned<QpHandle>,
     qpn: u32,
@@ -377,6 +389,7 @@ impl RssQp {
     ///
     /// The kernel refuses, such as while flow rules lead to it; the error gives it back. Manual page:
     /// `ibv_destroy_qp(3)`.
+    #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         self.object.destroy().map_err(|error| DestroyError {
             object: self,

@@ -1,7 +1,8 @@
 //! XRC domains: shared receive queues that the queue pairs of many processes deliver to.
 //!
-//! A domain that belongs to a file can be opened by every process that can open the file. A peer sends to the domain's
-//! *target*, a queue pair without queues, and names with each message the shared receive queue that it is for.
+//! A domain that belongs to a file can be opened by every process that can open the file. A peer sends to the
+//! domain's *target*, a queue pair without queues, and names with each message the shared receive queue that
+//! it is for.
 //!
 //! soft-RoCE has none of it. [`Pd::srq`](crate::Pd::srq) makes the shared receive queues
 //! ([`SrqBuilder::xrc`](crate::srq::SrqBuilder::xrc)); the sending side is a queue pair of the type
@@ -49,19 +50,21 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no XRC, as rxe. Manual page: `ibv_open_xrcd(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no XRC, as rxe. Manual page:
+    /// `ibv_open_xrcd(3)`.
+    #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Result<Xrcd> {
         // The kernel insists on being told to make one where there is no file to look for it by.
         self.xrcd(None, XrcdFile::Create)
     }
 
-    /// Opens the XRC domain of a file's inode, which this device's other users can open as well. The kernel does not
-    /// look into the file.
+    /// Opens the XRC domain of a file's inode, which this device's other users can open as well. The kernel
+    /// does not look into the file.
     ///
     /// # Errors
     ///
-    /// As for [`Context::open_xrcd`]; besides, the domain is not open yet (`EAGAIN`), or it is and was to be new
-    /// (`EINVAL`).
+    /// As for [`Context::open_xrcd`]; besides, the domain is not open yet (`EAGAIN`), or it is and was to be
+    /// new (`EINVAL`).
     pub fn open_xrcd_of(&self, file: BorrowedFd<'_>, how: XrcdFile) -> Result<Xrcd> {
         self.xrcd(Some(file), how)
     }
@@ -103,6 +106,7 @@ impl Xrcd {
     /// # Errors
     ///
     /// The device's limit is reached. Manual page: `ibv_create_qp_ex(3)`.
+    #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_target(&self) -> Result<XrcTarget> {
         let context = self.context();
         let id = context.new_id();
@@ -121,10 +125,12 @@ impl Xrcd {
     /// # Errors
     ///
     /// The domain has no such target (`EINVAL`). Manual page: `ibv_open_qp(3)`.
+    #[doc(alias = "ibv_open_qp")]
     pub fn open_target(&self, qpn: u32) -> Result<XrcTarget> {
         let context = self.context();
         let id = context.new_id();
-        // Events of the queue pair come to the context's first event file, which is made with its first object.
+        // Events of the queue pair come to the context's first event file, which is made with its first
+        // object.
         context.event_fd()?;
         let command = OpenQp {
             xrcd: self.handle(),
@@ -149,8 +155,9 @@ impl Xrcd {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while targets or shared receive queues of this process are in it. The error gives it back.
-    /// Manual page: `ibv_close_xrcd(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while targets or shared receive queues of this process are in it.
+    /// The error gives it back. Manual page: `ibv_close_xrcd(3)`.
+    #[doc(alias = "ibv_close_xrcd")]
     pub fn close(mut self) -> Result<(), DestroyError<Self>> {
         let result = match Arc::get_mut(&mut self.0) {
             Some(shared) => shared.0.destroy(),
@@ -224,6 +231,7 @@ impl XrcTarget {
     /// # Errors
     ///
     /// The device has been removed. Manual page: `ibv_query_qp(3)`.
+    #[doc(alias = "ibv_query_qp")]
     pub fn query(&mut self) -> Result<QpInfo> {
         let command = QueryQp {
             qp: self.handle(),
@@ -239,6 +247,7 @@ impl XrcTarget {
     /// # Errors
     ///
     /// The kernel refuses; the error gives it back. Manual page: `ibv_destroy_qp(3)`.
+    #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         self.object.destroy().map_err(|error| DestroyError {
             object: self,

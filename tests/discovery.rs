@@ -1,5 +1,6 @@
-//! Finding devices on the kernel that runs this test, also from within sandboxes that close one of the two ways.
-//! Where there is no RDMA device, that is what is tested: that the lists are empty and the errors say so.
+//! Finding devices on the kernel that runs this test, also from within sandboxes that close one of the two
+//! ways. Where there is no RDMA device, that is what is tested: that the lists are empty and the errors say
+//! so.
 
 use std::path::PathBuf;
 use std::thread;

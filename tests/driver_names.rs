@@ -1,7 +1,8 @@
-//! No place but a driver's folder, and the list of drivers, names a driver: whoever adds one has nowhere else to look.
+//! No place but a driver's folder, and the list of drivers, names a driver: whoever adds one has nowhere else
+//! to look.
 //!
-//! Names in code and in texts count. Comments do not, for users and maintainers may need an example; nor do unit tests and
-//! the program's help.
+//! Names in code and in texts count. Comments do not, for users and maintainers may need an example; nor do
+//! unit tests and the program's help.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 /// The drivers, by what their names contain in small letters.
 const NAMES: [&str; 4] = ["rxe", "mlx5", "connectx", "roce_soft"];
 
-/// What may name them: their folders, the list, and answers of real drivers that the tests of commands decode.
+/// What may name them: their folders, the list, and answers of real drivers that the tests of commands
+/// decode.
 const ALLOWED: [&str; 4] = [
     "driver/rxe/",
     "driver/mlx5/",

@@ -1,5 +1,5 @@
-//! Our ping-pong against rdma-core's, with each as the server once: messages of all sizes, checked by both sides. On the
-//! adapter the two have a function each.
+//! Our ping-pong against rdma-core's, with each as the server once: messages of all sizes, checked by both
+//! sides. On the adapter the two have a function each.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,8 @@ fn main() -> ExitCode {
 /// Exchanges in each game.
 const COUNT: u32 = 20;
 
-/// Lengths of messages, within a packet and of many, and whether the sides sleep until they come. A datagram is one packet.
+/// Lengths of messages, within a packet and of many, and whether the sides sleep until they come. A datagram
+/// is one packet.
 fn games(transport: &str) -> &'static [(u32, bool)] {
     match transport {
         "ud" => &[(1, true), (64, false), (1024, true)],
@@ -29,8 +30,8 @@ fn games(transport: &str) -> &'static [(u32, bool)] {
     }
 }
 
-/// Catches whatever the two stacks understand differently: the exchange of addresses, PSNs, the headers, the order of
-/// completions, events.
+/// Catches whatever the two stacks understand differently: the exchange of addresses, PSNs, the headers, the
+/// order of completions, events.
 fn plays(transport: &str, ours_serves: bool) -> Result {
     let here = device().name();
     let there = if device().is_mlx5() { "mlx5_1" } else { here };

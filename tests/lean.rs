@@ -1,5 +1,5 @@
-//! The library, with the features that a user gets without asking, pulls in no C library and nothing of the command line,
-//! and a program over it can be one static file.
+//! The library, with the features that a user gets without asking, pulls in no C library and nothing of the
+//! command line, and a program over it can be one static file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -1,7 +1,9 @@
-//! The order of the rooms: no file of the library knows what stands above it. `docs/architecture.md` has the picture.
+//! The order of the rooms: no file of the library knows what stands above it. `docs/architecture.md` has the
+//! picture.
 //!
-//! The paths that begin with `crate` or `super` tell what a file knows. Within a room files may know each other as they
-//! like. Comments do not count: documentation may point up. Nor do unit tests, which may use what users have.
+//! The paths that begin with `crate` or `super` tell what a file knows. Within a room files may know each
+//! other as they like. Comments do not count: documentation may point up. Nor do unit tests, which may use
+//! what users have.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -27,8 +27,8 @@ const READY: usize = 128;
 const WRITE: u64 = 64;
 /// Bytes of the inline SEND.
 const INLINE: usize = 32;
-/// How long requests are given to complete before they are polled. On a quiet machine they complete in well under a
-/// millisecond each; a poll that finds too few ends the program.
+/// How long requests are given to complete before they are polled. On a quiet machine they complete in well
+/// under a millisecond each; a poll that finds too few ends the program.
 const SETTLE: Duration = Duration::from_millis(700);
 
 /// Posts one signaled WRITE.
@@ -148,8 +148,8 @@ pub(crate) fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Resu
 }
 
 /// Does all operations in turn. Each prints the name and the number of its calls, in the order of the
-/// profiles that callgrind writes; the warm-up before it prints a dash. With `arena` all rings lie in an arena of a parent
-/// domain, which is to make no difference.
+/// profiles that callgrind writes; the warm-up before it prints a dash. With `arena` all rings lie in an
+/// arena of a parent domain, which is to make no difference.
 ///
 /// # Errors
 /// If an operation fails or a poll finds another number of completions than there must be.

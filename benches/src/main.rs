@@ -1,7 +1,7 @@
 //! The command line of the measurements.
 //!
-//! `measure` runs the groups that are named and prints a record of JSON for each row. The other subcommands are the work
-//! itself, which `measure` has this program and the C programs do in turn.
+//! `measure` runs the groups that are named and prints a record of JSON for each row. The other subcommands
+//! are the work itself, which `measure` has this program and the C programs do in turn.
 
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
 //! A process that does timed work when it is asked: so two programs can take turns without starting anew.
 //!
-//! A request is a line, `transfer OPERATION SIZE BATCH MAX_SAMPLES MAX_MS` or `control WHAT MAX_SAMPLES MAX_MS`. The
-//! answer is a line of nanoseconds, one number for each time that the work was done, or a line that starts with `error`.
-//! `rdma_core.c` understands the same. This program's answer to `control` has the library's and the bare calls' numbers
-//! by turns.
+//! A request is a line, `transfer OPERATION SIZE BATCH MAX_SAMPLES MAX_MS` or
+//! `control WHAT MAX_SAMPLES MAX_MS`. The answer is a line of nanoseconds, one number for each time that the
+//! work was done, or a line that starts with `error`. `rdma_core.c` understands the same. This program's
+//! answer to `control` has the library's and the bare calls' numbers by turns.
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ pub struct Until {
 }
 
 impl Until {
-    /// Does the work until it was done often enough or took long enough, and gives the nanoseconds of each time.
+    /// Does the work until it was done often enough or took long enough, and gives the nanoseconds of each
+    /// time.
     ///
     /// # Errors
     /// Those of the work.

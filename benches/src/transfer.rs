@@ -47,8 +47,8 @@ impl Transfer {
         Pair::new(context, MAX_SIZE).map(Self)
     }
 
-    /// Moves batches of messages, each batch with one doorbell and a completion for its last message, and gives the
-    /// nanoseconds from posting to that completion.
+    /// Moves batches of messages, each batch with one doorbell and a completion for its last message, and
+    /// gives the nanoseconds from posting to that completion.
     ///
     /// # Errors
     /// If a request is refused or fails.

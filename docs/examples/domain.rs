@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(pd.dealloc()?)
 }
 
-/// Creates a completion queue and a queue pair on a domain with this allocator, and prints what they asked for.
+/// Creates a completion queue and a queue pair on a domain with this allocator, and prints what they asked
+/// for.
 fn rings_in<A: Allocator>(
     place: &str,
     pd: &Pd,

@@ -6,8 +6,8 @@
 //! two_hosts                          # both, on this host
 //! ```
 //!
-//! What peers must know of each other goes over TCP as a line of text: the queue pair's endpoint, and the slice of
-//! memory that may be written to.
+//! What peers must know of each other goes over TCP as a line of text: the queue pair's endpoint, and the
+//! slice of memory that may be written to.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -46,8 +46,8 @@ fn serve(device: Option<&str>) -> Result<()> {
     let mut wire = Wire::new(stream)?;
     let (peer, _) = wire.exchange(&side)?;
     side.qp.connect(&peer)?;
-    // A WRITE with immediate data takes a receive, so that it has a completion here. The receive needs no memory.
-    // It is posted before the peer is told to begin.
+    // A WRITE with immediate data takes a receive, so that it has a completion here. The receive needs no
+    // memory. It is posted before the peer is told to begin.
     let mut batch = side.qp.recv();
     batch.post_empty(1)?;
     batch.ring()?;

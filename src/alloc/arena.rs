@@ -13,12 +13,13 @@ use crate::memory::{Resting, WritableMemory};
 
 /// An allocator that hands out the caller's memory from its beginning to its end.
 ///
-/// Freed buffers are not used again until [`Arena::reset`], which wants all of them to be free. Only whole pages of
-/// the memory are used. A forked child does not have them (`MADV_DONTFORK`), so that the device and the parent keep
-/// seeing the same pages.
+/// Freed buffers are not used again until [`Arena::reset`], which wants all of them to be free. Only whole
+/// pages of the memory are used. A forked child does not have them (`MADV_DONTFORK`), so that the device and
+/// the parent keep seeing the same pages.
 ///
-/// Buffers that are a [`Purpose::Place`] come back as private zeroed pages: a file that was mapped there is cut off
-/// from these pages. For memory that is to stay shared there is [`SharedMemfd`](crate::alloc::SharedMemfd).
+/// Buffers that are a [`Purpose::Place`] come back as private zeroed pages: a file that was mapped there is
+/// cut off from these pages. For memory that is to stay shared there is
+/// [`SharedMemfd`](crate::alloc::SharedMemfd).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -114,8 +115,8 @@ impl<M: WritableMemory> Arena<M> {
     }
 }
 
-// SAFETY: each byte is handed out once between resets, a reset needs all buffers to be back, and the memory lives
-// as long as the arena. It is zeroed when handed out, and children of a fork have none of it.
+// SAFETY: each byte is handed out once between resets, a reset needs all buffers to be back, and the memory
+// lives as long as the arena. It is zeroed when handed out, and children of a fork have none of it.
 unsafe impl<M: WritableMemory> Allocator for Arena<M> {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let (size, alignment) = request.span();
@@ -204,8 +205,8 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let address = self.base.as_ptr().cast();
-        // SAFETY: the advice changes nothing in this process. It fails for memory of a device only, which had the
-        // property before.
+        // SAFETY: the advice changes nothing in this process. It fails for memory of a device only, which had
+        // the property before.
         let _ = unsafe { madvise(address, self.length, Advice::LinuxDoFork) };
     }
 }

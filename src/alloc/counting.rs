@@ -30,8 +30,8 @@ impl BufferCounts {
     }
 }
 
-/// An allocator around another one that counts by type of resource, and logs every call by `tracing` at the level
-/// `DEBUG`, target `uverbs`.
+/// An allocator around another one that counts by type of resource, and logs every call by `tracing` at the
+/// level `DEBUG`, target `uverbs`.
 ///
 /// ```
 /// use std::sync::Arc;

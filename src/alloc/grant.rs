@@ -122,7 +122,8 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a text")
 }
 
-/// A buffer on loan. Dropping it gives it back; whoever holds it sees to it that the kernel has let go by then.
+/// A buffer on loan. Dropping it gives it back; whoever holds it sees to it that the kernel has let go by
+/// then.
 pub(crate) struct Grant {
     memory: NonNull<[u8]>,
     request: BufferRequest,
@@ -131,7 +132,8 @@ pub(crate) struct Grant {
     live: Option<Arc<Live>>,
 }
 
-// SAFETY: the memory is the allocator's, which promises it to the holder alone and is `Send` and `Sync` itself.
+// SAFETY: the memory is the allocator's, which promises it to the holder alone and is `Send` and `Sync`
+// itself.
 unsafe impl Send for Grant {}
 // SAFETY: shared references give out the address only.
 unsafe impl Sync for Grant {}

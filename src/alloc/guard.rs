@@ -12,9 +12,9 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 
 /// An allocator that gives each buffer pages of its own, with inaccessible pages before and behind.
 ///
-/// A buffer ends where the page behind it begins, or as close to that as its alignment allows; so the first byte of an
-/// overrun is a fault (`SIGSEGV`) in the instruction that is to blame. Each buffer costs at least three pages of
-/// addresses and one of memory.
+/// A buffer ends where the page behind it begins, or as close to that as its alignment allows; so the first
+/// byte of an overrun is a fault (`SIGSEGV`) in the instruction that is to blame. Each buffer costs at least
+/// three pages of addresses and one of memory.
 ///
 /// ```
 /// use uverbs::{alloc::GuardPages, ParentDomain, Pd};
@@ -68,7 +68,8 @@ fn map(size: usize, alignment: usize) -> io::Result<(Mapping, usize)> {
     Ok((mapping, at))
 }
 
-// SAFETY: each buffer has a mapping of its own, new and so zeroed, shared at a fork, that lives until it is freed.
+// SAFETY: each buffer has a mapping of its own, new and so zeroed, shared at a fork, that lives until it is
+// freed.
 unsafe impl Allocator for GuardPages {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let (size, alignment) = request.span();

@@ -13,8 +13,8 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 
 /// An allocator that cuts buffers from huge pages, which it keeps until it goes.
 ///
-/// A part of a huge page cannot be mapped over, so for a [`Purpose::Place`] it answers [`Allocation::Default`]: on rxe it
-/// has no effect.
+/// A part of a huge page cannot be mapped over, so for a [`Purpose::Place`] it answers
+/// [`Allocation::Default`]: on rxe it has no effect.
 ///
 /// ```
 /// use uverbs::{alloc::{HugePageSize, HugePages}, ParentDomain, Pd};
@@ -98,8 +98,8 @@ impl HugePages {
     ///
     /// # Errors
     ///
-    /// `Unsupported` if the kernel has no pages of this size, `OutOfMemory` if none are reserved; the text tells how to
-    /// reserve some.
+    /// `Unsupported` if the kernel has no pages of this size, `OutOfMemory` if none are reserved; the text
+    /// tells how to reserve some.
     pub fn of(size: HugePageSize) -> io::Result<Self> {
         let reserved = size.count("nr_hugepages").map_err(|error| {
             let why = format!(
@@ -144,8 +144,8 @@ impl HugePages {
     }
 }
 
-// SAFETY: the pool gives each byte to one buffer at a time, zeroed, from mappings that are shared at a fork and live as
-// long as the allocator.
+// SAFETY: the pool gives each byte to one buffer at a time, zeroed, from mappings that are shared at a fork
+// and live as long as the allocator.
 unsafe impl Allocator for HugePages {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         match request.purpose {

@@ -85,8 +85,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and whoever got memory in it has given it back. An error would mean that
-        // it was not mapped; there is nobody to tell.
+        // SAFETY: the mapping is owned, and whoever got memory in it has given it back. An error would mean
+        // that it was not mapped; there is nobody to tell.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

@@ -17,9 +17,9 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 
 /// An allocator whose buffers lie in a memfd of fixed size.
 ///
-/// Whoever gets the descriptor ([`AsFd`]) and maps the file sees what the device and this process see, as far as the
-/// buffers are [`Purpose::Memory`]. Over a [`Purpose::Place`] the driver maps pages of its own, which are not in the
-/// file; when the ring goes, the file's pages are mapped there again, as they were.
+/// Whoever gets the descriptor ([`AsFd`]) and maps the file sees what the device and this process see, as far
+/// as the buffers are [`Purpose::Memory`]. Over a [`Purpose::Place`] the driver maps pages of its own, which
+/// are not in the file; when the ring goes, the file's pages are mapped there again, as they were.
 ///
 /// Only this process writes: the file is sealed (`F_SEAL_FUTURE_WRITE`, `F_SEAL_SHRINK` and `F_SEAL_GROW` of
 /// fcntl(2)), so the descriptor, here as elsewhere, neither writes to the file nor maps it for writing nor
@@ -143,8 +143,8 @@ impl AsFd for SharedMemfd {
     }
 }
 
-// SAFETY: the free list gives each byte to one buffer at a time, and the mapping lives as long as the allocator. It is
-// shared, so a fork copies nothing, and it is zeroed when handed out.
+// SAFETY: the free list gives each byte to one buffer at a time, and the mapping lives as long as the
+// allocator. It is shared, so a fork copies nothing, and it is zeroed when handed out.
 unsafe impl Allocator for SharedMemfd {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let (size, alignment) = request.span();

@@ -1,15 +1,16 @@
 //! Memory for rings, from the user: what a parent domain's allocator is asked and what it may answer.
 //!
-//! A driver that needs memory for a ring or a doorbell record in a domain asks the domain's [`Allocator`] with
-//! size, alignment and [`ResourceType`]. The answer is memory, "use the default", or an error, which surfaces
-//! unchanged. What the allocator gave it gets back exactly once, after the kernel has let go of it; what it did
-//! not give it never sees. Manual page: `ibv_alloc_parent_domain(3)`.
+//! A driver that needs memory for a ring or a doorbell record in a domain asks the domain's [`Allocator`]
+//! with size, alignment and [`ResourceType`]. The answer is memory, "use the default", or an error, which
+//! surfaces unchanged. What the allocator gave it gets back exactly once, after the kernel has let go of it;
+//! what it did not give it never sees. Manual page: `ibv_alloc_parent_domain(3)`.
 //!
-//! rxe's rings are pages of the kernel's own, so there the allocator supplies the *place*: addresses over which
-//! the driver maps the ring, and which it gives back as fresh zeroed private pages ([`Purpose::Place`]).
+//! rxe's rings are pages of the kernel's own, so there the allocator supplies the *place*: addresses over
+//! which the driver maps the ring, and which it gives back as fresh zeroed private pages
+//! ([`Purpose::Place`]).
 //!
-//! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`], [`NumaNode`], and
-//! [`Counting`] around any.
+//! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`],
+//! [`NumaNode`], and [`Counting`] around any.
 
 mod arena;
 mod counting;
@@ -139,8 +140,8 @@ pub enum Allocation {
 
 /// Where the rings and doorbell records of a domain's objects lie.
 ///
-/// The allocator's own state is the context of the user's that the manual page passes as a pointer. A domain may
-/// be used by several threads, so calls may come at the same time.
+/// The allocator's own state is the context of the user's that the manual page passes as a pointer. A domain
+/// may be used by several threads, so calls may come at the same time.
 ///
 /// A panic in either function is caught: in `allocate` it becomes an error, in `free` a log entry. Wrong
 /// alignment, too little memory and overlap with a live buffer of the same context are found out and refused.

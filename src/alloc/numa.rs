@@ -9,10 +9,11 @@ use super::mapping::Mapping;
 use super::pool::Pool;
 use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 
-/// An allocator whose buffers lie in the memory of one NUMA node and nowhere else (mbind(2) with `MPOL_BIND`).
+/// An allocator whose buffers lie in the memory of one NUMA node and nowhere else (mbind(2) with
+/// `MPOL_BIND`).
 ///
-/// For a [`Purpose::Place`] it answers [`Allocation::Default`]: the pages that come there are the kernel's, and it chooses
-/// their node. So on rxe it has no effect.
+/// For a [`Purpose::Place`] it answers [`Allocation::Default`]: the pages that come there are the kernel's,
+/// and it chooses their node. So on rxe it has no effect.
 ///
 /// ```
 /// use uverbs::{alloc::NumaNode, ParentDomain, Pd};
@@ -77,8 +78,8 @@ fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
         .get_mut(node as usize / BITS)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "there are no such nodes"))?;
     *word = 1 << (node as usize % BITS);
-    // SAFETY: the range is a mapping of ours that has no pages yet, the mask is as long as is said (the kernel counts one
-    // bit less), and both are only read.
+    // SAFETY: the range is a mapping of ours that has no pages yet, the mask is as long as is said (the
+    // kernel counts one bit less), and both are only read.
     let status = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -97,8 +98,8 @@ fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
     }
 }
 
-// SAFETY: the pool gives each byte to one buffer at a time, zeroed, from mappings that are shared at a fork and live as
-// long as the allocator.
+// SAFETY: the pool gives each byte to one buffer at a time, zeroed, from mappings that are shared at a fork
+// and live as long as the allocator.
 unsafe impl Allocator for NumaNode {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         match request.purpose {

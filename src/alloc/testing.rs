@@ -97,8 +97,9 @@ pub(super) fn keeps_the_contract(allocator: &impl Allocator) {
     }
 }
 
-/// What a fork would do to a page: the flags of its mapping in /proc/self/smaps say whether it is shared (`sh`) or not
-/// copied to children (`dc`). Otherwise whoever writes first after a fork gets a copy, and the device keeps the original.
+/// What a fork would do to a page: the flags of its mapping in /proc/self/smaps say whether it is shared
+/// (`sh`) or not copied to children (`dc`). Otherwise whoever writes first after a fork gets a copy, and the
+/// device keeps the original.
 fn survives_a_fork(address: usize) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut inside = false;
@@ -128,7 +129,8 @@ pub(super) fn in_child(body: impl FnOnce()) {
 
 /// Runs `body` in a forked child, and tells the signal that ended it.
 ///
-/// Other threads do not exist in the child, so `body` must not wait for a lock: it touches memory and compares.
+/// Other threads do not exist in the child, so `body` must not wait for a lock: it touches memory and
+/// compares.
 pub(super) fn killed_by(body: impl FnOnce()) -> Option<Signal> {
     // SAFETY: the child runs `body`, which takes no locks, and leaves without running anything else.
     let child = unsafe { libc::fork() };

@@ -3,7 +3,8 @@
 //! A piece is known by its offset. Pieces that fit lie in the value itself, so that a usual request needs no
 //! allocation; what is larger lies on the heap, at offsets behind all others.
 
-/// Bytes in the value itself. All is zeroed at the start, which so few bytes make cheaper than to do it piece by piece.
+/// Bytes in the value itself. All is zeroed at the start, which so few bytes make cheaper than to do it piece
+/// by piece.
 const NEAR: usize = 128;
 
 /// Zeroed or given bytes in pieces, each of which stays at its offset.
@@ -70,7 +71,8 @@ impl Bytes {
         }
     }
 
-    /// The address of an offset, for the kernel to read from and write to; good until the value is moved or gets more.
+    /// The address of an offset, for the kernel to read from and write to; good until the value is moved or
+    /// gets more.
     #[inline]
     pub(super) fn address(&mut self, at: usize) -> u64 {
         let pointer = match at.checked_sub(NEAR) {

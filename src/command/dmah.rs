@@ -46,8 +46,8 @@ impl Command for AllocDmah {
     }
 }
 
-/// Registers memory that the device reaches with the hints of a DMA handle. Unlike [`RegMr`] by itself it goes by the method
-/// `REG_MR`: the write command cannot name a DMA handle.
+/// Registers memory that the device reaches with the hints of a DMA handle. Unlike [`RegMr`] by itself it
+/// goes by the method `REG_MR`: the write command cannot name a DMA handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegMrDmah {
     pub(crate) region: RegMr,

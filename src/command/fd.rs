@@ -122,9 +122,9 @@ impl CommandFd {
         // The kernel may have created the object before a signal came only if it then reports success, so
         // an interrupted method can be sent again.
         loop {
-            // SAFETY: the request is armed: its frame is laid out as RDMA_VERBS_IOCTL wants, its header gives its
-            // true length, and every address in it leads into the request's bytes with the length that stands
-            // beside it; it is borrowed and not touched until the call returns.
+            // SAFETY: the request is armed: its frame is laid out as RDMA_VERBS_IOCTL wants, its header gives
+            // its true length, and every address in it leads into the request's bytes with the length that
+            // stands beside it; it is borrowed and not touched until the call returns.
             match unsafe { ioctl::ioctl(&self.fd, Frame(request.frame())) } {
                 Err(Errno::INTR) => {}
                 result => return result,
@@ -195,8 +195,8 @@ impl AsFd for CommandFd {
 /// Where the frame of an armed request starts.
 struct Frame(*mut u8);
 
-// SAFETY: the opcode is the one that belongs to a frame, and the pointer leads to a frame that starts with a header
-// giving its length. The kernel reads and writes within that length.
+// SAFETY: the opcode is the one that belongs to a frame, and the pointer leads to a frame that starts with a
+// header giving its length. The kernel reads and writes within that length.
 unsafe impl Ioctl for Frame {
     type Output = ();
 

@@ -1,4 +1,5 @@
-//! Answers that make no sense, to every command in both spellings: values or errors must come of them, never a panic.
+//! Answers that make no sense, to every command in both spellings: values or errors must come of them, never
+//! a panic.
 
 use std::fmt::Debug;
 use std::hint::black_box;

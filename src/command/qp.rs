@@ -181,8 +181,8 @@ impl Command for CreateQp {
     }
 }
 
-/// Creates a queue pair that receives raw packets into the work queues of an indirection table. How packets are spread is
-/// the driver's part.
+/// Creates a queue pair that receives raw packets into the work queues of an indirection table. How packets
+/// are spread is the driver's part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreateRssQp {
     pub(crate) pd: PdHandle,
@@ -244,7 +244,8 @@ impl Command for CreateRssQp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModifyQp {
     pub(crate) base: abi::ModifyQp,
-    /// Kilobits per second, if the pace of a raw packet QP is to change; sent by the extended command, as a driver's data are.
+    /// Kilobits per second, if the pace of a raw packet QP is to change; sent by the extended command, as a
+    /// driver's data are.
     pub(crate) rate_limit: Option<u32>,
     pub(crate) driver: DriverData,
 }

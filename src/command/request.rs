@@ -142,12 +142,12 @@ const HEAD: usize = size_of::<Head>() / size_of::<IoctlAttr>();
 
 /// A method with its attributes; after the call, with the kernel's answers in them.
 ///
-/// A new one is empty. [`Self::method`] or [`Self::write_command`] starts it, the others add to it, all in place: a request
-/// is larger than it is worth moving.
+/// A new one is empty. [`Self::method`] or [`Self::write_command`] starts it, the others add to it, all in
+/// place: a request is larger than it is worth moving.
 #[derive(Clone)]
 pub(crate) struct Request {
-    /// The frame of the ioctl as the kernel reads it: the head, and behind it the attributes. What stands where the kernel
-    /// wants an address means something during the call alone.
+    /// The frame of the ioctl as the kernel reads it: the head, and behind it the attributes. What stands
+    /// where the kernel wants an address means something during the call alone.
     frame: ArrayVec<IoctlAttr, { HEAD + ATTRIBUTES }>,
     /// What each attribute holds.
     kinds: ArrayVec<Kind, ATTRIBUTES>,

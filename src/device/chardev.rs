@@ -1,4 +1,5 @@
-//! The character device that verbs go through: which it is, and opening it under whatever name it has in /dev.
+//! The character device that verbs go through: which it is, and opening it under whatever name it has in
+//! /dev.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,8 @@ pub(super) struct Chardev {
 }
 
 impl Chardev {
-    /// Opens the node in `directory`, wherever it is: under the kernel's name, or under another if that is missing
-    /// or is some other device, as it happens in containers.
+    /// Opens the node in `directory`, wherever it is: under the kernel's name, or under another if that is
+    /// missing or is some other device, as it happens in containers.
     pub(super) fn open_in(&self, directory: &Path, device: &str) -> Result<OwnedFd> {
         let failed = |errno| Error::os(Verb::OpenDevice, Subject::named("device", device), errno);
         self.check_abi(Verb::OpenDevice, device)?;

@@ -12,8 +12,8 @@ use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 
 /// Where devices are looked for.
 ///
-/// [`devices`](super::devices) and [`find`](super::find) use [`Discovery::Automatic`], which is right everywhere; the
-/// other two are for whoever must know where an answer comes from.
+/// [`devices`](super::devices) and [`find`](super::find) use [`Discovery::Automatic`], which is right
+/// everywhere; the other two are for whoever must know where an answer comes from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Discovery {
@@ -46,7 +46,8 @@ impl Discovery {
     /// Finds the device with this name.
     ///
     /// # Errors
-    /// [`Cause::NotFound`] if there is none, with the names that there are; as [`Discovery::devices`] otherwise.
+    /// [`Cause::NotFound`] if there is none, with the names that there are; as [`Discovery::devices`]
+    /// otherwise.
     pub fn find(&self, name: &str) -> Result<Device> {
         let subject = || Subject::named("device", name);
         let failed = |failure: Failure| failure.of(Verb::FindDevice, subject());
@@ -58,8 +59,8 @@ impl Discovery {
         }
     }
 
-    /// Takes the first open way and lists what it shows; `None` if the kernel has no RDMA. What comes after a device
-    /// that is `enough` may be missing.
+    /// Takes the first open way and lists what it shows; `None` if the kernel has no RDMA. What comes after a
+    /// device that is `enough` may be missing.
     fn survey(
         &self,
         enough: impl Fn(&Info) -> bool,
@@ -88,8 +89,9 @@ fn by_sysfs(sysfs: Sysfs) -> Result<(Route, Option<Vec<Info>>), Failure> {
     Ok((Route::Sysfs(sysfs), infos))
 }
 
-/// True if a socket that could not be opened, or a first request that was refused, means that there is no RDMA
-/// netlink here: no such protocol or family, a sandbox's filter, no listener in this network namespace, no `nldev`.
+/// True if a socket that could not be opened, or a first request that was refused, means that there is no
+/// RDMA netlink here: no such protocol or family, a sandbox's filter, no listener in this network namespace,
+/// no `nldev`.
 fn means_no_netlink(errno: Errno) -> bool {
     matches!(
         errno,

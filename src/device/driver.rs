@@ -1,4 +1,5 @@
-//! Which kernel driver a device belongs to. What the driver's devices can do is the business of `crate::driver`.
+//! Which kernel driver a device belongs to. What the driver's devices can do is the business of
+//! `crate::driver`.
 
 use std::fmt::{self, Write};
 

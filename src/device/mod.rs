@@ -1,8 +1,10 @@
-//! RDMA devices: which there are, what can be known of them without opening them, and their character devices.
+//! RDMA devices: which there are, what can be known of them without opening them, and their character
+//! devices.
 //!
-//! Nothing here speaks verbs; a device is opened to a context for that. Devices are found by RDMA netlink, and by
-//! sysfs where that is closed ([`Discovery`]). Finding a device by its name costs seven system calls: a socket, the
-//! list of devices (one `send`, two `recv`s), the device's character device (one `send`, one `recv`), `close`.
+//! Nothing here speaks verbs; a device is opened to a context for that. Devices are found by RDMA netlink,
+//! and by sysfs where that is closed ([`Discovery`]). Finding a device by its name costs seven system calls:
+//! a socket, the list of devices (one `send`, two `recv`s), the device's character device (one `send`, one
+//! `recv`), `close`.
 
 mod chardev;
 mod discovery;
@@ -56,6 +58,7 @@ const DEV_INFINIBAND: &str = "/dev/infiniband";
 ///
 /// # Errors
 /// The kernel refused, or answered nonsense.
+#[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<Vec<Device>> {
     Discovery::Automatic.devices()
 }
@@ -63,7 +66,8 @@ pub fn devices() -> Result<Vec<Device>> {
 /// Finds the RDMA device with this name.
 ///
 /// # Errors
-/// [`Cause::NotFound`] if there is none, with the names that there are; the kernel refused, or answered nonsense.
+/// [`Cause::NotFound`] if there is none, with the names that there are; the kernel refused, or answered
+/// nonsense.
 pub fn find(name: &str) -> Result<Device> {
     Discovery::Automatic.find(name)
 }
@@ -172,8 +176,8 @@ impl Device {
         self.0.chardev.as_ref()?.driver.as_ref()
     }
 
-    /// The version of the driver's own part of the ABI. A driver of this library checks it before it opens the
-    /// device.
+    /// The version of the driver's own part of the ABI. A driver of this library checks it before it opens
+    /// the device.
     pub fn abi_version(&self) -> Option<u32> {
         Some(self.0.chardev.as_ref()?.abi_version)
     }
@@ -190,12 +194,12 @@ impl Device {
         Some(self.0.chardev.as_ref()?.number)
     }
 
-    /// Opens the character device, under another name in `/dev/infiniband` if it has not the kernel's, and makes
-    /// sure that it is this device's. The file has no context yet.
+    /// Opens the character device, under another name in `/dev/infiniband` if it has not the kernel's, and
+    /// makes sure that it is this device's. The file has no context yet.
     ///
     /// # Errors
-    /// [`Cause::Unsupported`] if the device has no character device or the kernel's uverbs ABI is not version 6;
-    /// `ENOENT` if no node belongs to the device; else what open(2) says.
+    /// [`Cause::Unsupported`] if the device has no character device or the kernel's uverbs ABI is not version
+    /// 6; `ENOENT` if no node belongs to the device; else what open(2) says.
     pub fn open_chardev(&self) -> Result<OwnedFd> {
         match &self.0.chardev {
             Some(chardev) => chardev.open_in(Path::new(DEV_INFINIBAND), self.name()),
@@ -203,8 +207,8 @@ impl Device {
         }
     }
 
-    /// The error for a device that cannot be opened because the kernel shows no character device of it. That goes first
-    /// when a device is removed, while its users are waited for.
+    /// The error for a device that cannot be opened because the kernel shows no character device of it. That
+    /// goes first when a device is removed, while its users are waited for.
     pub(crate) fn without_chardev(&self) -> Error {
         Error::unsupported(
             Verb::OpenDevice,
@@ -230,8 +234,8 @@ impl Device {
     /// One entry of a port's partition key table. Its top bit says full member; 0 is an unused entry.
     ///
     /// # Errors
-    /// [`Cause::NotFound`] if there is no such port or entry; [`Cause::Unsupported`] without sysfs, since the kernel
-    /// shows partition keys nowhere else.
+    /// [`Cause::NotFound`] if there is no such port or entry; [`Cause::Unsupported`] without sysfs, since the
+    /// kernel shows partition keys nowhere else.
     pub fn pkey(&self, port: u32, index: u32) -> Result<u16> {
         let found = self.0.sysfs.pkey(self.name(), port, index);
         self.looked_up(found, Verb::QueryPkey, || {
@@ -242,8 +246,8 @@ impl Device {
     /// A port's partition keys with their indices, without the unused entries.
     ///
     /// # Errors
-    /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs, since the kernel shows
-    /// partition keys nowhere else.
+    /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs, since the kernel
+    /// shows partition keys nowhere else.
     pub fn pkeys(&self, port: u32) -> Result<Vec<(u32, u16)>> {
         let found = self.0.sysfs.pkeys(self.name(), port);
         self.looked_up(found, Verb::QueryPkey, || {
@@ -251,8 +255,8 @@ impl Device {
         })
     }
 
-    /// A port's GID table by sysfs, without the empty entries, for whoever may not open the device. An open context
-    /// tells it faster.
+    /// A port's GID table by sysfs, without the empty entries, for whoever may not open the device. An open
+    /// context tells it faster.
     ///
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs.
@@ -266,8 +270,8 @@ impl Device {
     /// One entry of a port's GID table by sysfs.
     ///
     /// # Errors
-    /// [`Cause::NotFound`] if there is no such port, or no entry in use of this index; [`Cause::Unsupported`] without
-    /// sysfs.
+    /// [`Cause::NotFound`] if there is no such port, or no entry in use of this index; [`Cause::Unsupported`]
+    /// without sysfs.
     pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidTableEntry> {
         let found = self.0.sysfs.gid_entry(self.name(), port, index);
         self.looked_up(found, Verb::QueryGid, || {

@@ -30,7 +30,8 @@ pub struct Netdev {
     pub index: Option<u32>,
 }
 
-/// The logical state of a port's link, `enum ibv_port_state` in C (InfiniBand specification, PortInfo:PortState).
+/// The logical state of a port's link, `enum ibv_port_state` in C (InfiniBand specification,
+/// PortInfo:PortState).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PortState {

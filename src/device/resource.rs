@@ -1,7 +1,8 @@
 //! The objects on a device, whoever made them: what `rdma resource` of iproute2 shows, typed.
 //!
-//! The kernel tells it by netlink, to everybody, about the objects of the processes in the caller's PID namespace; of its
-//! own objects it tells in the initial one. What a kernel or driver does not tell is `None`.
+//! The kernel tells it by netlink, to everybody, about the objects of the processes in the caller's PID
+//! namespace; of its own objects it tells in the initial one. What a kernel or driver does not tell is
+//! `None`.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -91,7 +92,8 @@ pub struct CqResource {
     pub cqe: u32,
     /// Objects that report to it.
     pub users: u64,
-    /// How the kernel polls it, if it is the kernel's: 0 directly, 1 in a soft interrupt, 2 and 3 in a work queue.
+    /// How the kernel polls it, if it is the kernel's: 0 directly, 1 in a soft interrupt, 2 and 3 in a work
+    /// queue.
     pub poll_context: Option<u8>,
     /// Whether its moderation adapts itself.
     pub adaptive_moderation: Option<bool>,
@@ -191,7 +193,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device was found by sysfs: only netlink tells.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device was found by sysfs: only netlink
+    /// tells.
     pub fn resources(&self) -> Result<Resources> {
         match self.index() {
             Some(index) => Ok(Resources {
@@ -209,8 +212,8 @@ impl Device {
 
 /// # Errors
 ///
-/// `EINVAL` or `ENODEV` if the device has been removed, `EPERM` or `EOPNOTSUPP` where a kernel does not tell, or its
-/// answer makes no sense. Source: `drivers/infiniband/core/nldev.c`; manual page: `rdma-resource(8)`.
+/// `EINVAL` or `ENODEV` if the device has been removed, `EPERM` or `EOPNOTSUPP` where a kernel does not tell,
+/// or its answer makes no sense. Source: `drivers/infiniband/core/nldev.c`; manual page: `rdma-resource(8)`.
 impl Resources {
     /// How many objects there are of each kind that the kernel counts.
     pub fn summary(&self) -> Result<Vec<ResourceCount>> {

@@ -1,4 +1,5 @@
-//! Queues that a driver does not have: types without values, with which every promise of the contract is kept.
+//! Queues that a driver does not have: types without values, with which every promise of the contract is
+//! kept.
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};

@@ -1,8 +1,9 @@
 //! The contract between the objects of this library and a driver.
 //!
-//! A driver implements [`Driver`] on what a context has of its device, and the traits of the queues that it has. What it
-//! leaves out is refused by name, before the kernel is asked: that is what the default methods do. A queue that a driver
-//! does not have is one of those in `absent.rs`. `sample` is the least of a driver, to be copied.
+//! A driver implements [`Driver`] on what a context has of its device, and the traits of the queues that it
+//! has. What it leaves out is refused by name, before the kernel is asked: that is what the default methods
+//! do. A queue that a driver does not have is one of those in `absent.rs`. `sample` is the least of a driver,
+//! to be copied.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -39,15 +40,16 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     type SharedRecvQueue: RecvQueue + 'static;
     /// An address handle, as requests name it.
     type Ah: Debug;
-    /// What must stay until the kernel has let go of a queue pair. A clone that is forgotten keeps it for good.
+    /// What must stay until the kernel has let go of a queue pair. A clone that is forgotten keeps it for
+    /// good.
     type QpBacking: QpBacking;
     /// As `QpBacking`, of a shared receive queue.
     type SrqBacking: Debug + Clone;
     /// The hardware that a thread domain picks, once a queue pair needs it.
     type ThreadDomain: Debug + Default;
 
-    /// What queue pairs of a transport can do. Of [`Operations::OF_CAPABILITIES`] those that the driver has, whatever the
-    /// device.
+    /// What queue pairs of a transport can do. Of [`Operations::OF_CAPABILITIES`] those that the driver has,
+    /// whatever the device.
     fn operations(&self, transport: QpType) -> Operations {
         Operations::of(transport).intersection(Operations::CLASSIC)
     }
@@ -77,7 +79,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         fd.execute(&AllocPd::default()).map(|(handle, _)| handle)
     }
 
-    /// Checks with the driver what the kernel's list of handles has told, where the driver has such a question.
+    /// Checks with the driver what the kernel's list of handles has told, where the driver has such a
+    /// question.
     fn import_pd(&self, _fd: &CommandFd, _handle: PdHandle) -> Result<()> {
         Ok(())
     }
@@ -117,8 +120,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateQp, "queue pairs"))
     }
 
-    /// Follows the kernel, which has taken a queue pair to the state RESET. A kernel that has the rings goes on in them
-    /// where it is.
+    /// Follows the kernel, which has taken a queue pair to the state RESET. A kernel that has the rings goes
+    /// on in them where it is.
     fn reset_qp(
         _backing: &Self::QpBacking,
         _send: &mut Self::SendQueue,
@@ -258,7 +261,8 @@ pub(crate) struct NewQp<S, R, B> {
 
 /// What must stay of a queue pair, and what it answers for the queue pair.
 pub(crate) trait QpBacking: Debug + Clone {
-    /// Whether the kernel knows how much the send queue holds; where the ring is this side's it is told of blocks only.
+    /// Whether the kernel knows how much the send queue holds; where the ring is this side's it is told of
+    /// blocks only.
     fn kernel_knows_caps(&self) -> bool {
         true
     }
@@ -315,8 +319,8 @@ pub(crate) trait SendQueue: Debug {
     fn batch(&mut self) -> Self::Batch<'_>;
 }
 
-/// Requests that are being written into a send queue. It is rung or abandoned; forgotten (`mem::forget`), it may leave its
-/// requests to the next batch.
+/// Requests that are being written into a send queue. It is rung or abandoned; forgotten (`mem::forget`), it
+/// may leave its requests to the next batch.
 pub(crate) trait SendBatch: Debug {
     type Ah;
     type Slot: SendSlot;
@@ -332,8 +336,8 @@ pub(crate) trait SendBatch: Debug {
         payload: Payload<'_>,
     ) -> Result<Self::Slot, PostError>;
 
-    /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is done. The batch
-    /// is not used afterwards.
+    /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is
+    /// done. The batch is not used afterwards.
     fn ring(&mut self) -> Result<usize, Errno>;
 
     /// Forgets it, where the queue knows of it: a batch that is not rung leaves nothing.
@@ -410,16 +414,16 @@ pub(crate) trait Cq: Debug {
 pub(crate) trait Polled: Debug {
     type Completion: Completion;
 
-    /// The next completion, not to be used after [`release`](Self::release). `moved` is set if there is one, or if entries
-    /// were passed over.
+    /// The next completion, not to be used after [`release`](Self::release). `moved` is set if there is one,
+    /// or if entries were passed over.
     fn take(&mut self, moved: &mut bool) -> Option<Self::Completion>;
 
     /// Gives the queue's entries back to the device.
     fn release(&mut self);
 }
 
-/// A completion that lies in a completion queue. Its fields are read only when asked for; their meaning is told in
-/// `crate::wc`.
+/// A completion that lies in a completion queue. Its fields are read only when asked for; their meaning is
+/// told in `crate::wc`.
 pub(crate) trait Completion: Debug {
     fn wr_id(&self) -> u64;
     fn status(&self) -> WcStatus;

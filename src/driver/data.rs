@@ -1,7 +1,8 @@
 //! The data path, and what objects ask of their driver's part once they are created.
 //!
-//! Batches and polled completions are made once for many operations, and held by value: the compiler then keeps the
-//! variant in a register, or knows it, where behind a reference to the queue it would look again each time.
+//! Batches and polled completions are made once for many operations, and held by value: the compiler then
+//! keeps the variant in a register, or knows it, where behind a reference to the queue it would look again
+//! each time.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;

@@ -1,8 +1,9 @@
 //! What differs between devices. A driver is a folder here and a line in the list below.
 //!
-//! [`contract`] says what a driver does. Above this module nothing knows which device it talks to; below it nothing knows
-//! reference counts and lifetimes. What a driver has of an object is held as [`OneOf`] the drivers' own types: an `enum`,
-//! so that nothing is called indirectly, and with one driver built in there is one variant and nothing to dispatch.
+//! [`contract`] says what a driver does. Above this module nothing knows which device it talks to; below it
+//! nothing knows reference counts and lifetimes. What a driver has of an object is held as [`OneOf`] the
+//! drivers' own types: an `enum`, so that nothing is called indirectly, and with one driver built in there is
+//! one variant and nothing to dispatch.
 //!
 //! # A new driver
 //!
@@ -10,11 +11,11 @@
 //! 2. A line in `drivers!`, and the `mod` above it.
 //! 3. A feature in `Cargo.toml`, and a row in the tables of `README.md` and `lib.rs`.
 //!
-//! Its names stand nowhere else: its number, the codes of its buffers and how sysfs shows it are in its folder
-//! (`tests/driver_names.rs` holds that).
+//! Its names stand nowhere else: its number, the codes of its buffers and how sysfs shows it are in its
+//! folder (`tests/driver_names.rs` holds that).
 
-/// The list of drivers: when one is built in, its variant of [`OneOf`], and its type. Hands it to another macro, before the
-/// arguments.
+/// The list of drivers: when one is built in, its variant of [`OneOf`], and its type. Hands it to another
+/// macro, before the arguments.
 macro_rules! drivers {
     ($then:ident $($arguments:tt)*) => {
         $then! {
@@ -28,8 +29,8 @@ macro_rules! drivers {
     };
 }
 
-/// `dispatch!(one_of, D(it) => expression)`: the expression for the driver that it is of, as `D`. Of a [`Lent`] with `lent`
-/// before it.
+/// `dispatch!(one_of, D(it) => expression)`: the expression for the driver that it is of, as `D`. Of a
+/// [`Lent`] with `lent` before it.
 macro_rules! dispatch {
     (lent $one_of:expr, $driver:ident($it:pat) => $then:expr) => {
         drivers!(arms Lent $one_of, $driver($it) => $then)
@@ -125,8 +126,8 @@ macro_rules! one_of {
             $(#[cfg($($built_in)*)] $Variant(K::Of<$Driver>),)*
         }
 
-        /// As [`OneOf`], of what is made for a moment and held by value. It has no tag in a place of its own: where a
-        /// pointer in it can tell, that is one value less to keep in a register.
+        /// As [`OneOf`], of what is made for a moment and held by value. It has no tag in a place of its own:
+        /// where a pointer in it can tell, that is one value less to keep in a register.
         pub(crate) enum Lent<K: Kind> {
             $(#[cfg($($built_in)*)] $Variant(K::Of<$Driver>),)*
         }

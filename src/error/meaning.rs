@@ -1,7 +1,8 @@
 //! What an errno means for a verb: the kernel reuses a dozen numbers for a hundred reasons.
 //!
 //! Sources: `drivers/infiniband/core/uverbs_cmd.c`, `uverbs_ioctl.c`, `rdma_core.c`, `umem.c`, `verbs.c` and
-//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2. A pair without an entry has no meaning beyond the errno's own.
+//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2. A pair without an entry has no meaning beyond the errno's
+//! own.
 
 use super::{Errno, Verb};
 
@@ -109,7 +110,8 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::ModifyQp, Errno::NODEV) => {
             "the GID's network device is in another network namespace"
         }
-        // rdma_addr_find_l2_eth_by_grh in drivers/infiniband/core/addr.c waits for a second, in which one question is asked.
+        // rdma_addr_find_l2_eth_by_grh in drivers/infiniband/core/addr.c waits for a second, in which one
+        // question is asked.
         (Verb::ModifyQp | Verb::CreateAh, Errno::TIMEDOUT) => {
             "nobody answered for the peer's GID within a second (ARP, ND): there is no such host, or a packet was \
              lost and another attempt may succeed"

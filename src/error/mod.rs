@@ -74,8 +74,8 @@ impl fmt::Debug for Subject {
 pub enum Cause {
     /// The kernel refused with this errno.
     Os(Errno),
-    /// The kernel, the driver or the device does not have what was asked for; the text says what is missing. If the
-    /// kernel was asked, [`Error::errno`] has its answer.
+    /// The kernel, the driver or the device does not have what was asked for; the text says what is missing.
+    /// If the kernel was asked, [`Error::errno`] has its answer.
     Unsupported(Cow<'static, str>),
     /// The request was refused before the kernel saw it; the text says which argument and why.
     Invalid(Cow<'static, str>),
@@ -150,7 +150,8 @@ impl Error {
         Self::new(verb, subject, Cause::Malformed(what.into()))
     }
 
-    /// Adds what could be found out after the failure, such as the limit that was hit, to what is known already.
+    /// Adds what could be found out after the failure, such as the limit that was hit, to what is known
+    /// already.
     pub(crate) fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         let detail = detail.into();
         self.0.detail = Some(match self.0.detail.take() {
@@ -252,7 +253,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// `{:?}` prints the text, so that `fn main() -> Result<(), uverbs::Error>` shows it; `{:#?}` prints the fields.
+/// `{:?}` prints the text, so that `fn main() -> Result<(), uverbs::Error>` shows it; `{:#?}` prints the
+/// fields.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {

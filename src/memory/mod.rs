@@ -13,9 +13,9 @@ pub(crate) use still::{Resting, Still};
 ///
 /// # Safety
 ///
-/// The pointer and the length must stay the same however the value is moved, until it is dropped. The bytes must
-/// be initialised, valid for any bit pattern and, if [`Memory::WRITABLE`], writable through the pointer without
-/// breaking anybody's aliasing rules while the value is not otherwise accessed.
+/// The pointer and the length must stay the same however the value is moved, until it is dropped. The bytes
+/// must be initialised, valid for any bit pattern and, if [`Memory::WRITABLE`], writable through the pointer
+/// without breaking anybody's aliasing rules while the value is not otherwise accessed.
 pub unsafe trait Memory: Send + 'static {
     /// False if the memory must not be written; it is then registered for reading only.
     const WRITABLE: bool = true;
@@ -99,8 +99,8 @@ unsafe impl Memory for memmap2::MmapMut {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: a mapping stays where it is until it is dropped; it is registered for reading only, and whoever changes the
-// file meanwhile does so under the contract of `Mmap`'s own constructor.
+// SAFETY: a mapping stays where it is until it is dropped; it is registered for reading only, and whoever
+// changes the file meanwhile does so under the contract of `Mmap`'s own constructor.
 unsafe impl Memory for memmap2::Mmap {
     const WRITABLE: bool = false;
 

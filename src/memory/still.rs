@@ -6,8 +6,9 @@ use super::Memory;
 
 /// Memory at rest while a pointer to it is in use, wherever this value is moved.
 ///
-/// Moving a `Box` or a `&mut` asserts that nobody else has a pointer to what it leads to, which would end those that were made
-/// before. Nothing is asserted of a `MaybeUninit`. Like one, it does not drop what is in it.
+/// Moving a `Box` or a `&mut` asserts that nobody else has a pointer to what it leads to, which would end
+/// those that were made before. Nothing is asserted of a `MaybeUninit`. Like one, it does not drop what is in
+/// it.
 pub(crate) struct Still<T>(MaybeUninit<T>);
 
 impl<T> Still<T> {

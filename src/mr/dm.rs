@@ -18,13 +18,14 @@ use crate::pd::{Pd, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Pd {
-    /// Registers the bytes `range` of device memory. Work requests and peers name the first one by 0: the kernel knows
-    /// no other way.
+    /// Registers the bytes `range` of device memory. Work requests and peers name the first one by 0: the
+    /// kernel knows no other way.
     ///
     /// # Errors
     ///
-    /// The range is empty or not within the memory; the access flags contradict each other; the memory belongs to
-    /// another context. Manual page: `ibv_reg_dm_mr(3)`.
+    /// The range is empty or not within the memory; the access flags contradict each other; the memory
+    /// belongs to another context. Manual page: `ibv_reg_dm_mr(3)`.
+    #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_dm(&self, dm: &Dm, range: Range<u64>, access: AccessFlags) -> Result<DmMr> {
         let refuse = |why| Error::invalid(Verb::RegDmMr, Subject::the("MR"), why);
         let parts = [("the DM", Some(dm.context()))];
@@ -103,8 +104,9 @@ impl DmMr {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back. Manual page:
-    /// `ibv_dereg_mr(3)`.
+    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back.
+    /// Manual page: `ibv_dereg_mr(3)`.
+    #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<(), DestroyError<Self>> {
         match self.held.release() {
             Ok(_) => Ok(()),

@@ -21,8 +21,10 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// The driver has no such regions (soft-RoCE has none); the range is empty or not within the dma-buf; the access
-    /// flags contradict each other. The error gives the dma-buf back. Manual page: `ibv_reg_dmabuf_mr(3)`.
+    /// The driver has no such regions (soft-RoCE has none); the range is empty or not within the dma-buf; the
+    /// access flags contradict each other. The error gives the dma-buf back. Manual page:
+    /// `ibv_reg_dmabuf_mr(3)`.
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn register_dmabuf(
         &self,
         dmabuf: OwnedFd,
@@ -117,8 +119,9 @@ impl DmabufMr {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back. Manual page:
-    /// `ibv_dereg_mr(3)`.
+    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back.
+    /// Manual page: `ibv_dereg_mr(3)`.
+    #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<OwnedFd, DestroyError<Self>> {
         self.held.release().map_err(|(held, error)| DestroyError {
             object: Self { held },

@@ -15,18 +15,19 @@ use crate::pd::{Pd, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey};
 
 impl Pd {
-    /// Registers the whole address space of the process for paging on demand: work requests name all memory that is
-    /// mapped at the time, under one key and by its address.
+    /// Registers the whole address space of the process for paging on demand: work requests name all memory
+    /// that is mapped at the time, under one key and by its address.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no implicit paging on demand, as rxe.
-    /// Manual page: `ibv_reg_mr(3)`, `IBV_ACCESS_ON_DEMAND`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no implicit paging on demand, as
+    /// rxe. Manual page: `ibv_reg_mr(3)`, `IBV_ACCESS_ON_DEMAND`.
     ///
     /// # Safety
     ///
-    /// Whoever has the remote key may do to any memory of this process what `access` allows, at any time. Without remote
-    /// access it is safe: work requests promise for their slices themselves.
+    /// Whoever has the remote key may do to any memory of this process what `access` allows, at any time.
+    /// Without remote access it is safe: work requests promise for their slices themselves.
+    #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_everything(&self, access: AccessFlags) -> Result<ImplicitMr> {
         let access = access | AccessFlags::ON_DEMAND;
         let access = without_unknown_options(access, self.context());
@@ -112,6 +113,7 @@ impl ImplicitMr {
     /// # Errors
     ///
     /// The kernel refuses; the error gives the region back. Manual page: `ibv_dereg_mr(3)`.
+    #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<(), DestroyError<Self>> {
         self.held.release().map_err(|(held, error)| DestroyError {
             object: Self { held },

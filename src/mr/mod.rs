@@ -114,7 +114,9 @@ impl Pd {
     /// # Errors
     ///
     /// The access flags contradict each other or the memory; the memory is empty; the kernel cannot pin it
-    /// (then with `RLIMIT_MEMLOCK` in the text). The error gives the memory back. Manual page: `ibv_reg_mr(3)`.
+    /// (then with `RLIMIT_MEMLOCK` in the text). The error gives the memory back. Manual page:
+    /// `ibv_reg_mr(3)`.
+    #[doc(alias = "ibv_reg_mr")]
     pub fn register<M: Memory>(
         &self,
         memory: M,
@@ -129,6 +131,7 @@ impl Pd {
     ///
     /// As for [`Pd::register`]; besides, `iova` and the address of the memory must lie at the same offset in
     /// their pages. Manual page: `ibv_reg_mr_iova(3)`.
+    #[doc(alias = "ibv_reg_mr_iova")]
     pub fn register_at<M: Memory>(
         &self,
         memory: M,
@@ -142,8 +145,9 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// As for [`Pd::register`]; besides, the DMA handle belongs to another context, or the kernel (before Linux 6.17) cannot
-    /// register with one. Manual page: `ibv_reg_mr_ex(3)`.
+    /// As for [`Pd::register`]; besides, the DMA handle belongs to another context, or the kernel (before
+    /// Linux 6.17) cannot register with one. Manual page: `ibv_reg_mr_ex(3)`.
+    #[doc(alias = "ibv_reg_mr_ex")]
     pub fn register_dmah<M: Memory>(
         &self,
         memory: M,
@@ -264,8 +268,8 @@ fn pins_for_writing(access: AccessFlags) -> bool {
     )
 }
 
-/// Says what an error that may come from the access flags comes from. Drivers answer that they do not support a flag,
-/// older kernels that the argument is invalid.
+/// Says what an error that may come from the access flags comes from. Drivers answer that they do not support
+/// a flag, older kernels that the argument is invalid.
 fn with_access(error: Error, access: AccessFlags, context: &Context) -> Error {
     if error.is_unsupported() {
         return error.with_detail(format!("with the access {access:?}"));
@@ -311,7 +315,8 @@ fn with_memlock(error: Error) -> Error {
 
 /// A memory region, and the memory in it.
 ///
-/// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the device.
+/// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the
+/// device.
 pub struct Mr<M: Memory> {
     held: Held<M>,
 }
@@ -521,8 +526,10 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back.
-    /// A device that has been removed is no error: the kernel has let go of the memory by then. Manual page: `ibv_dereg_mr(3)`.
+    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back. A
+    /// device that has been removed is no error: the kernel has let go of the memory by then. Manual page:
+    /// `ibv_dereg_mr(3)`.
+    #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DestroyError<Mr<M>>> {
         self.held.release().map_err(|(held, error)| DestroyError {
             object: Self { held },

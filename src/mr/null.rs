@@ -5,13 +5,14 @@ use crate::pd::{Pd, PdUse, User};
 use crate::work::{LocalKey, LocalSlice, PdTag};
 
 impl Pd {
-    /// The memory region that swallows what is written to it and gives zeros: for the parts of a message that nobody
-    /// wants.
+    /// The memory region that swallows what is written to it and gives zeros: for the parts of a message that
+    /// nobody wants.
     ///
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. Manual page:
     /// `ibv_alloc_null_mr(3)`.
+    #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_mr(&self) -> Result<NullMr> {
         let lkey = LocalKey(self.context().driver().null_lkey()?);
         Ok(NullMr {

@@ -42,8 +42,9 @@ impl Region {
         if !self.registered {
             return Ok(());
         }
-        // When a device goes away the kernel lets go of all memory and still takes this command, successfully. So an error
-        // always means that the device may go on using the memory: EIO is what adapters fail with.
+        // When a device goes away the kernel lets go of all memory and still takes this command,
+        // successfully. So an error always means that the device may go on using the memory: EIO is what
+        // adapters fail with.
         self.pd.context().fd().execute(&Destroy(self.handle))?;
         self.registered = false;
         Ok(())
@@ -94,7 +95,8 @@ impl Region {
 
 /// A registered range with what must live as long as it is registered.
 ///
-/// Dropping it deregisters the range. Should the kernel refuse, what is held is leaked rather than freed under the device.
+/// Dropping it deregisters the range. Should the kernel refuse, what is held is leaked rather than freed
+/// under the device.
 pub(super) struct Held<T> {
     memory: Still<T>,
     pub(super) region: Region,

@@ -1,8 +1,8 @@
 //! Changing a region that is registered: its access, its protection domain, its memory.
 //!
-//! The kernel may fail halfway, and the manual page then tells to do nothing with the region but to deregister it. So
-//! a change takes the region, and its error gives back either the region as it was or one that can only be
-//! deregistered. Both keep all memory that the device may still reach.
+//! The kernel may fail halfway, and the manual page then tells to do nothing with the region but to
+//! deregister it. So a change takes the region, and its error gives back either the region as it was or one
+//! that can only be deregistered. Both keep all memory that the device may still reach.
 
 use std::fmt;
 
@@ -108,9 +108,11 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Errors
     ///
-    /// Nothing is to be changed, the access contradicts itself or the memory, the protection domain is of another
-    /// context, or the device is to write to pages that were registered for reading: the region is as it was. The
-    /// kernel or its driver does not have it (soft-RoCE since Linux 6.2), or fails. Manual page: `ibv_rereg_mr(3)`.
+    /// Nothing is to be changed, the access contradicts itself or the memory, the protection domain is of
+    /// another context, or the device is to write to pages that were registered for reading: the region is as
+    /// it was. The kernel or its driver does not have it (soft-RoCE since Linux 6.2), or fails. Manual page:
+    /// `ibv_rereg_mr(3)`.
+    #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(self, change: Rereg<'_>) -> Result<Self, ReregError<Self, M>> {
         let region = &self.held.region;
         if let Err(error) = region.check(change, M::WRITABLE) {
@@ -138,8 +140,8 @@ impl<M: Memory> Mr<M> {
         }
     }
 
-    /// Changes the memory of the region, and with it what `change` says, and gives the old memory back. Peers name
-    /// the first byte by its address in this process.
+    /// Changes the memory of the region, and with it what `change` says, and gives the old memory back. Peers
+    /// name the first byte by its address in this process.
     ///
     /// # Errors
     ///
@@ -183,8 +185,8 @@ impl<M: Memory> Mr<M> {
     }
 }
 
-/// Whether a region is as it was although the kernel was asked: a driver that does not have the one thing that was
-/// asked of it. If there was more than one it may have done the first.
+/// Whether a region is as it was although the kernel was asked: a driver that does not have the one thing
+/// that was asked of it. If there was more than one it may have done the first.
 fn is_whole(command: &abi::ReregMr, error: &Error) -> bool {
     matches!(error.cause(), Cause::Unsupported(_)) && command.flags.count_ones() == 1
 }

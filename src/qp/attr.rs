@@ -28,6 +28,7 @@ use crate::gid::Gid;
 /// };
 /// # let _ = init;
 /// ```
+#[doc(alias = "ibv_modify_qp")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QpAttr {
     /// The state to go to.
@@ -226,6 +227,7 @@ fn dest(path: &AddressVector) -> QpDest {
 /// What a queue pair is set to. Attributes that its transport does not have are 0.
 ///
 /// Manual page: `ibv_query_qp(3)`.
+#[doc(alias = "ibv_query_qp")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QpInfo {
     /// The state.

@@ -117,7 +117,8 @@ pub struct ConnectOptions {
     pub hop_limit: u8,
     /// See [`QpAttr::timeout`].
     pub timeout: u8,
-    /// See [`QpAttr::retry_cnt`]. Soft-RoCE takes 7 for "without end": a peer that has died is then never noticed.
+    /// See [`QpAttr::retry_cnt`]. Soft-RoCE takes 7 for "without end": a peer that has died is then never
+    /// noticed.
     pub retry_cnt: u8,
     /// See [`QpAttr::rnr_retry`].
     pub rnr_retry: u8,
@@ -130,8 +131,8 @@ pub struct ConnectOptions {
 }
 
 /// Port 1, the best GID, the port's MTU; the peer may read, write and do atomics where the memory allows it;
-/// a timeout of 268 ms with 6 retries, so that a dead peer is noticed after about two seconds; retries without end while
-/// the peer has no receive posted.
+/// a timeout of 268 ms with 6 retries, so that a dead peer is noticed after about two seconds; retries
+/// without end while the peer has no receive posted.
 impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
@@ -156,8 +157,8 @@ impl Default for ConnectOptions {
 }
 
 impl Context {
-    /// The GID of a port that suits most: what [`ConnectOptions::gid_index`] takes if nothing is said, and `None`
-    /// on InfiniBand, where peers in the subnet need none.
+    /// The GID of a port that suits most: what [`ConnectOptions::gid_index`] takes if nothing is said, and
+    /// `None` on InfiniBand, where peers in the subnet need none.
     ///
     /// # Errors
     ///
@@ -225,9 +226,9 @@ impl<T: Transport> Qp<T> {
 
     /// What the peer must know to connect, over a port and GID of choice.
     ///
-    /// The PSN is drawn at the first call and stays the same from then on. The port and the GID are looked at now; the
-    /// next [`Qp::connect_with`] with the same port and GID index uses what was found, so that it is the GID that the
-    /// peer is told.
+    /// The PSN is drawn at the first call and stays the same from then on. The port and the GID are looked at
+    /// now; the next [`Qp::connect_with`] with the same port and GID index uses what was found, so that it is
+    /// the GID that the peer is told.
     ///
     /// # Errors
     ///
@@ -256,8 +257,8 @@ impl<T: Transport> Qp<T> {
         })
     }
 
-    /// This side's end of the path: as it was told to the peer last, or else as it is now. It is forgotten, since a
-    /// connection after this one may find another.
+    /// This side's end of the path: as it was told to the peer last, or else as it is now. It is forgotten,
+    /// since a connection after this one may find another.
     fn local(&self, options: &ConnectOptions) -> Result<Local> {
         if let Some(told) = self.shared.recall()
             && told.is_for(options)
@@ -321,8 +322,9 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     ///
     /// The peer's endpoint lacks a GID, or there is no route to it; the queue pair is then left in the state
-    /// that it came to, and [`Qp::reset`] makes another attempt possible. One may be worth it after `ETIMEDOUT`: on
-    /// Ethernet the kernel asks for the peer's link-layer address once, and gives up after a second.
+    /// that it came to, and [`Qp::reset`] makes another attempt possible. One may be worth it after
+    /// `ETIMEDOUT`: on Ethernet the kernel asks for the peer's link-layer address once, and gives up after a
+    /// second.
     pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
     where
         T: Connected,
@@ -436,14 +438,17 @@ impl<T: Transport> Qp<T> {
 }
 
 impl<T: Datagram> Qp<T> {
-    /// Joins a multicast group: datagrams to it are received from then on, by every queue pair that has joined.
+    /// Joins a multicast group: datagrams to it are received from then on, by every queue pair that has
+    /// joined.
     ///
-    /// `mlid` is the group's LID on InfiniBand, where the subnet manager has to be asked for it first; 0 on RoCE.
+    /// `mlid` is the group's LID on InfiniBand, where the subnet manager has to be asked for it first; 0 on
+    /// RoCE.
     ///
     /// # Errors
     ///
     /// The GID is not a multicast one, or the device's limit of groups is reached. Manual page:
     /// `ibv_attach_mcast(3)`.
+    #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
         let command = AttachMcast {
             qp: self.handle(),
@@ -458,6 +463,7 @@ impl<T: Datagram> Qp<T> {
     /// # Errors
     ///
     /// The queue pair has not joined it. Manual page: `ibv_detach_mcast(3)`.
+    #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
         let command = DetachMcast {
             qp: self.handle(),

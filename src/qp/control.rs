@@ -10,8 +10,9 @@ use crate::error::{Cause, Error, Result, Subject, Verb};
 
 /// The control of a queue pair, apart from its halves. Clones control the same queue pair.
 ///
-/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds beside it: what is asked for
-/// afterwards fails with [`Cause::NotFound`]. A call under way on another thread counts as a user for that moment.
+/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds beside it: what is
+/// asked for afterwards fails with [`Cause::NotFound`]. A call under way on another thread counts as a user
+/// for that moment.
 ///
 /// ```no_run
 /// # fn split(qp: uverbs::Qp<uverbs::Rc>) -> uverbs::Result<()> {
@@ -52,6 +53,7 @@ impl Control {
     /// # Errors
     ///
     /// The queue pair or the device has gone. Manual page: `ibv_query_qp(3)`.
+    #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpInfo> {
         self.qp(Verb::QueryQp)?.query()
     }

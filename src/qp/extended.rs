@@ -1,6 +1,6 @@
-//! The send requests beyond the classic ones: those that take keys back, bind memory windows, flush, and write a
-//! word at once. Not every driver and device has them all, so a queue pair that cannot do one refuses it: a device that is
-//! given one all the same puts the queue pair into the error state.
+//! The send requests beyond the classic ones: those that take keys back, bind memory windows, flush, and
+//! write a word at once. Not every driver and device has them all, so a queue pair that cannot do one refuses
+//! it: a device that is given one all the same puts the queue pair into the error state.
 
 use uverbs_uapi::enums::{FlushLevel, MwType};
 use uverbs_uapi::flags::AccessFlags;
@@ -14,8 +14,9 @@ use crate::work::{
 };
 
 impl<T: RemoteInvalidate> Batch<'_, T> {
-    /// Adds a SEND that, when it is received, invalidates a key of the peer: of a memory window of type 2. The peer
-    /// finds the key in its completion ([`Completion::invalidated_rkey`](crate::Completion::invalidated_rkey)).
+    /// Adds a SEND that, when it is received, invalidates a key of the peer: of a memory window of type 2.
+    /// The peer finds the key in its completion
+    /// ([`Completion::invalidated_rkey`](crate::Completion::invalidated_rkey)).
     ///
     /// # Errors
     ///
@@ -49,23 +50,24 @@ impl<T: RemoteInvalidate> Batch<'_, T> {
 }
 
 impl<T: BindWindow> Batch<'_, T> {
-    /// Adds the bind of a memory window of type 1. The window has the key that follows its last one from then on;
-    /// peers with the last one can do nothing any more.
+    /// Adds the bind of a memory window of type 1. The window has the key that follows its last one from then
+    /// on; peers with the last one can do nothing any more.
     ///
-    /// If the bind fails, or the batch is dropped, [`Mw::set_tag`] sets the window's key right again. Manual page:
-    /// `ibv_bind_mw(3)`.
+    /// If the bind fails, or the batch is dropped, [`Mw::set_tag`] sets the window's key right again. Manual
+    /// page: `ibv_bind_mw(3)`.
     ///
     /// # Errors
     ///
     /// [`PostError::Window`] for what a device would answer by breaking the queue pair: the region lacks
     /// [`MW_BIND`](AccessFlags::MW_BIND), or the access is more than it can give. Else see [`PostError`].
+    #[doc(alias = "ibv_bind_mw")]
     pub fn bind_mw(&mut self, mw: &mut Mw<Type1>, window: Window) -> Result<Posted<'_>, PostError> {
         let next = mw.rkey().next();
         self.bind(mw, next, window)
     }
 
-    /// Adds the bind of a memory window of type 2, whose key has the low byte `tag` from then on. The window must not
-    /// be bound: invalidate it first.
+    /// Adds the bind of a memory window of type 2, whose key has the low byte `tag` from then on. The window
+    /// must not be bound: invalidate it first.
     ///
     /// # Errors
     ///
@@ -103,8 +105,8 @@ impl<T: BindWindow> Batch<'_, T> {
     ///
     /// # Errors
     ///
-    /// [`PostError::NotInTransport`] if the device does not have it for this transport: soft-RoCE has it for RC
-    /// only. Else see [`PostError`].
+    /// [`PostError::NotInTransport`] if the device does not have it for this transport: soft-RoCE has it for
+    /// RC only. Else see [`PostError`].
     #[inline(always)]
     pub fn local_inv(&mut self, rkey: RemoteKey) -> Result<Posted<'_>, PostError> {
         self.push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
@@ -147,16 +149,16 @@ impl<T: BindWindow> Batch<'_, T> {
 }
 
 impl<T: RdmaFlush> Batch<'_, T> {
-    /// Adds a FLUSH of a piece of the peer's memory: what was written to it by earlier requests of this queue pair
-    /// has reached the placement when the FLUSH completes.
+    /// Adds a FLUSH of a piece of the peer's memory: what was written to it by earlier requests of this queue
+    /// pair has reached the placement when the FLUSH completes.
     ///
     /// The peer's queue pair and region need [`FLUSH_GLOBAL`](AccessFlags::FLUSH_GLOBAL) or
     /// [`FLUSH_PERSISTENT`](AccessFlags::FLUSH_PERSISTENT).
     ///
     /// # Errors
     ///
-    /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::MessageTooLong`] for 4 GiB and
-    /// more. Else see [`PostError`].
+    /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::MessageTooLong`] for 4
+    /// GiB and more. Else see [`PostError`].
     pub fn flush(
         &mut self,
         at: RemoteSlice,
@@ -209,14 +211,14 @@ impl<T: RdmaFlush> Batch<'_, T> {
 }
 
 impl<T: AtomicWrite> Batch<'_, T> {
-    /// Adds a write of 8 bytes to the peer's memory that nobody sees half done. The bytes are copied into the request,
-    /// so the queue must have been made for as many inline bytes. The peer needs
+    /// Adds a write of 8 bytes to the peer's memory that nobody sees half done. The bytes are copied into the
+    /// request, so the queue must have been made for as many inline bytes. The peer needs
     /// [`REMOTE_WRITE`](AccessFlags::REMOTE_WRITE) only.
     ///
     /// # Errors
     ///
-    /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::NotAtomic`] if the address is no
-    /// multiple of 8. Else see [`PostError`].
+    /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::NotAtomic`] if the
+    /// address is no multiple of 8. Else see [`PostError`].
     pub fn atomic_write(
         &mut self,
         word: [u8; ATOMIC as usize],

@@ -107,6 +107,7 @@ impl Pd {
     /// # Errors
     ///
     /// A capacity exceeds the device's, which are then in the text. Manual page: `ibv_create_qp(3)`.
+    #[doc(alias = "ibv_create_qp")]
     pub fn create_qp<T: StaticTransport>(&self, cq: &Cq, caps: Caps) -> Result<Qp<T>> {
         self.qp(cq).caps(caps).create()
     }
@@ -159,30 +160,33 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
-    /// Lets small payloads come in completions (inline scatter): the device then writes once and not twice, and whoever polls
-    /// copies what came to where it belongs. With completions of 64 bytes that is for up to 32 bytes, with those of 128 bytes
-    /// ([`CqBuilder::entry_bytes`](crate::cq::CqBuilder::entry_bytes)) for up to 64. It is done for received messages, also into a
-    /// shared receive queue, and with [`signal_all`](Self::signal_all) for what a READ or an atomic operation brings back.
-    /// A device that cannot do it writes to memory as without it.
+    /// Lets small payloads come in completions (inline scatter): the device then writes once and not twice,
+    /// and whoever polls copies what came to where it belongs. With completions of 64 bytes that is for up to
+    /// 32 bytes, with those of 128 bytes ([`CqBuilder::entry_bytes`](crate::cq::CqBuilder::entry_bytes)) for
+    /// up to 64. It is done for received messages, also into a shared receive queue, and with
+    /// [`signal_all`](Self::signal_all) for what a READ or an atomic operation brings back. A device that
+    /// cannot do it writes to memory as without it.
     ///
     /// A completion that is taken after the queue pair has been destroyed brings no data: its status is
     /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
     ///
-    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has none, as rxe, or none for the
-    /// transport: mlx5 has it for RC and UC.
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has none, as rxe,
+    /// or none for the transport: mlx5 has it for RC and UC.
     ///
     /// # Safety
     ///
-    /// What the queue pair receives into, or reads into, is written to by this process under the addresses that the requests
-    /// name. So of each receive request, READ and atomic operation that is posted to it, and each receive request of
-    /// its shared receive queue, the slices must be of memory whose address in this process is the one that the device knows
-    /// it by ([`LocalSlice::address`](crate::LocalSlice::address)), and that may be written to there. That holds for
-    /// regions of [`Pd::register`] that are [`Mr::as_ptr`](crate::Mr::as_ptr) at [`Mr::iova`](crate::Mr::iova) and allow local writing. It does
-    /// not hold for regions with an address of their own ([`Pd::register_at`]), of device memory or a DMA-BUF, the null
-    /// MR, and imported ones.
+    /// What the queue pair receives into, or reads into, is written to by this process under the addresses
+    /// that the requests name. So of each receive request, READ and atomic operation that is posted to it,
+    /// and each receive request of its shared receive queue, the slices must be of memory whose address in
+    /// this process is the one that the device knows it by
+    /// ([`LocalSlice::address`](crate::LocalSlice::address)), and that may be written to there. That holds
+    /// for regions of [`Pd::register`] that are [`Mr::as_ptr`](crate::Mr::as_ptr) at
+    /// [`Mr::iova`](crate::Mr::iova) and allow local writing. It does not hold for regions with an address of
+    /// their own ([`Pd::register_at`]), of device memory or a DMA-BUF, the null MR, and imported ones.
     ///
-    /// What the posting functions ask for lasts until the completion has been taken from its completion queue, or the
-    /// queue pair has been reset or destroyed: the memory stays as it is, and nobody else uses it.
+    /// What the posting functions ask for lasts until the completion has been taken from its completion
+    /// queue, or the queue pair has been reset or destroyed: the memory stays as it is, and nobody else uses
+    /// it.
     pub unsafe fn inline_scatter(mut self) -> Self {
         self.inline_scatter = true;
         self
@@ -200,13 +204,14 @@ impl<'a> QpBuilder<'a> {
     /// Creates the queue pair, of a transport that is chosen at run time.
     ///
     /// Whether there are queue pairs of the types [`RAW_PACKET`](QpType::RAW_PACKET) and
-    /// [`XRC_SEND`](QpType::XRC_SEND) is up to the driver, and rxe has none; there are no send requests for them
-    /// yet, so posting refuses with [`PostError::NotInTransport`].
+    /// [`XRC_SEND`](QpType::XRC_SEND) is up to the driver, and rxe has none; there are no send requests for
+    /// them yet, so posting refuses with [`PostError::NotInTransport`].
     ///
     /// # Errors
     ///
-    /// As for [`QpBuilder::create`]; besides, the driver does not have the transport ([`Cause::Unsupported`](crate::Cause::Unsupported)), or
-    /// the process may not see the network's packets (`EPERM`, for `RAW_PACKET`). XRC targets are created by
+    /// As for [`QpBuilder::create`]; besides, the driver does not have the transport
+    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)), or the process may not see the network's packets
+    /// (`EPERM`, for `RAW_PACKET`). XRC targets are created by
     /// [`Xrcd::create_target`](crate::xrcd::Xrcd::create_target).
     pub fn create_any(self, transport: QpType) -> Result<Qp<Any>> {
         match transport {
@@ -301,8 +306,8 @@ impl<'a> QpBuilder<'a> {
 /// Stands for a packet sequence number that has not been drawn yet; a real one has 24 bits.
 const NO_PSN: u32 = u32::MAX;
 
-/// How far ahead of a connection's the packet sequence numbers of the next one begin. Numbers are compared modulo 2^24, so that up
-/// to half of that is ahead; this is half of that half.
+/// How far ahead of a connection's the packet sequence numbers of the next one begin. Numbers are compared
+/// modulo 2^24, so that up to half of that is ahead; this is half of that half.
 const PSN_AHEAD: u32 = 1 << 22;
 
 /// What the two halves of a queue pair share.
@@ -364,8 +369,9 @@ impl QpShared {
 
     /// Has the next connection count its packets from further on than this one is likely to have come.
     ///
-    /// Late packets of this connection are then behind, and passed over. One that were ahead could pass for an acknowledgement
-    /// of what is under way: soft-RoCE lets it complete that (`check_psn` in `drivers/infiniband/sw/rxe/rxe_comp.c`).
+    /// Late packets of this connection are then behind, and passed over. One that were ahead could pass for
+    /// an acknowledgement of what is under way: soft-RoCE lets it complete that (`check_psn` in
+    /// `drivers/infiniband/sw/rxe/rxe_comp.c`).
     fn start_ahead(&self) {
         let psn = self.psn.load(Ordering::Relaxed);
         // One that was only told to a peer has no packets.
@@ -375,7 +381,8 @@ impl QpShared {
         }
     }
 
-    /// Has longer datagrams refused: a device drops them in silence, or completes them as if it had sent them.
+    /// Has longer datagrams refused: a device drops them in silence, or completes them as if it had sent
+    /// them.
     fn limit_datagrams(&self, mtu: Mtu) {
         let bytes = mtu.bytes().unwrap_or(u32::MAX);
         self.max_datagram.store(bytes, Ordering::Relaxed);
@@ -529,6 +536,7 @@ impl<T: Transport> Qp<T> {
     /// The transition does not exist, lacks attributes or does not take them: refused with their names before
     /// the kernel is asked. The kernel finds a value wrong, or no route to the peer. Manual page:
     /// `ibv_modify_qp(3)`.
+    #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         self.shared.modify(attr)?;
         if attr.state == Some(QpState::RTS) {
@@ -573,8 +581,10 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     ///
-    /// The driver does not pace queue pairs of this transport ([`Cause::Unsupported`](crate::Cause::Unsupported)):
-    /// rxe paces none, mlx5 raw packets. Manual page: `ibv_modify_qp_rate_limit(3)`.
+    /// The driver does not pace queue pairs of this transport
+    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe paces none, mlx5 raw packets. Manual page:
+    /// `ibv_modify_qp_rate_limit(3)`.
+    #[doc(alias = "ibv_modify_qp_rate_limit")]
     pub fn set_rate_limit(&mut self, kilobits: u32) -> Result<()> {
         self.modify(&QpAttr {
             state: Some(QpState::RTS),
@@ -588,6 +598,7 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     ///
     /// The device has been removed. Manual page: `ibv_query_qp(3)`.
+    #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpInfo> {
         let info = self.shared.query()?;
         Ok(match self.shared.backing().kernel_knows_caps() {
@@ -625,7 +636,8 @@ impl<T: Transport> Qp<T> {
         (self.send, self.recv)
     }
 
-    /// What stays of the queue pair's control when its halves go to two threads: clones of it tell its state and fail it.
+    /// What stays of the queue pair's control when its halves go to two threads: clones of it tell its state
+    /// and fail it.
     pub fn control(&self) -> Control {
         Control::new(&self.shared)
     }
@@ -668,13 +680,14 @@ impl<T: Transport> Qp<T> {
         Ok(Self { send, recv, shared })
     }
 
-    /// Destroys the queue pair. Requests in flight are forgotten without completion. Memory windows of type 2 that are bound on
-    /// it should go first: soft-RoCE waits for them, see [`Mw`](crate::mw::Mw).
+    /// Destroys the queue pair. Requests in flight are forgotten without completion. Memory windows of type 2
+    /// that are bound on it should go first: soft-RoCE waits for them, see [`Mw`](crate::mw::Mw).
     ///
     /// # Errors
     ///
     /// The kernel refuses, such as while it is attached to a multicast group; the error gives the queue pair
     /// back. Manual page: `ibv_destroy_qp(3)`.
+    #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<(), DestroyError<Qp<T>>> {
         let Qp { send, recv, shared } = self;
         // Both halves come apart so that the shared part is unique; nobody else has a share in it.

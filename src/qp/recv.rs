@@ -81,8 +81,8 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
 
 /// Receive requests that are being written into the ring.
 ///
-/// The device sees none of them before [`RecvBatch::ring`]; a batch that is dropped posts nothing. One that is forgotten
-/// (`mem::forget`) leaves its requests to the next.
+/// The device sees none of them before [`RecvBatch::ring`]; a batch that is dropped posts nothing. One that
+/// is forgotten (`mem::forget`) leaves its requests to the next.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct RecvBatch<'q> {
     raw: Option<driver::RecvBatch<'q>>,
@@ -158,6 +158,8 @@ impl<'q> RecvBatch<'q> {
     /// # Errors
     ///
     /// [`PostError::WrongState`] in the state RESET: nothing is posted.
+    #[doc(alias = "ibv_post_recv")]
+    #[doc(alias = "ibv_post_srq_recv")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
         let count = self.len();

@@ -71,10 +71,10 @@ impl<T: Transport> SendHalf<T> {
 
     /// Send requests that have been rung and that are not known to be finished.
     ///
-    /// Soft-RoCE shows how far it has come. Hardware tells with completions alone: the number falls when a completion is
-    /// taken from the completion queue, by that request and all before it. Whoever waits for the number to fall has to poll
-    /// meanwhile, and has to ask for a completion now and then: requests behind the last signaled one stay in flight, and
-    /// keep their places in the ring.
+    /// Soft-RoCE shows how far it has come. Hardware tells with completions alone: the number falls when a
+    /// completion is taken from the completion queue, by that request and all before it. Whoever waits for
+    /// the number to fall has to poll meanwhile, and has to ask for a completion now and then: requests
+    /// behind the last signaled one stay in flight, and keep their places in the ring.
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }
@@ -119,9 +119,9 @@ impl<T: Transport> fmt::Debug for SendHalf<T> {
 
 /// Send requests that are being written into the ring.
 ///
-/// The device sees none of them before [`Batch::ring`]; a batch that is dropped posts nothing, and one that is forgotten
-/// (`mem::forget`) may leave its requests to the next. A method that
-/// fails adds nothing, and what was added before stays in the batch: [`Batch::len`] says how much.
+/// The device sees none of them before [`Batch::ring`]; a batch that is dropped posts nothing, and one that
+/// is forgotten (`mem::forget`) may leave its requests to the next. A method that fails adds nothing, and
+/// what was added before stays in the batch: [`Batch::len`] says how much.
 ///
 /// # Safety of the methods
 ///
@@ -134,7 +134,8 @@ impl<T: Transport> fmt::Debug for SendHalf<T> {
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
     raw: driver::SendBatch<'q>,
-    // Of the queue pair's half, each behind a reference: they are looked at where they lie and take up no registers.
+    // Of the queue pair's half, each behind a reference: they are looked at where they lie and take up no
+    // registers.
     fixed: &'q Fixed,
     shared: &'q Arc<QpShared>,
     of: Of<T>,
@@ -164,6 +165,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     ///
     /// [`PostError::WrongState`] if the queue pair does not send yet: nothing is posted.
     /// [`PostError::Doorbell`] if the kernel refuses the doorbell, such as after the device's removal.
+    #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
         let state = self.shared.state();
@@ -341,7 +343,8 @@ impl<T: Transport> Batch<'_, T> {
 impl<T: Transport> Batch<'_, T> {
     /// Adds a SEND of registered memory, at most the path's MTU, to a destination.
     ///
-    /// The address handle must live until the request has completed; if it does not, the datagram is not sent.
+    /// The address handle must live until the request has completed; if it does not, the datagram is not
+    /// sent.
     ///
     /// # Errors
     ///
@@ -552,8 +555,8 @@ impl<T: Transport> Batch<'_, T> {
 }
 
 impl<T: Transport> Batch<'_, T> {
-    /// Adds an atomic compare-and-swap: 8 bytes of the peer's memory become `swap` if they are `compare`; what
-    /// they were is written to `into`. The numbers are in this host's byte order.
+    /// Adds an atomic compare-and-swap: 8 bytes of the peer's memory become `swap` if they are `compare`;
+    /// what they were is written to `into`. The numbers are in this host's byte order.
     ///
     /// # Errors
     ///
@@ -584,8 +587,8 @@ impl<T: Transport> Batch<'_, T> {
         )
     }
 
-    /// Adds an atomic fetch-and-add: `add` is added to 8 bytes of the peer's memory; what they were is written
-    /// to `into`. The numbers are in this host's byte order.
+    /// Adds an atomic fetch-and-add: `add` is added to 8 bytes of the peer's memory; what they were is
+    /// written to `into`. The numbers are in this host's byte order.
     ///
     /// # Errors
     ///

@@ -82,11 +82,12 @@ impl Join {
     /// # Errors
     ///
     /// `EACCES` if the key is wrong or this user is not allowed; [`Cause::Invalid`] if a user listens who is
-    /// not trusted; [`Cause::Busy`] if too many have joined. Without a deadline, `ENOENT` or `ECONNREFUSED` if
-    /// nobody listens at the address, `ECONNRESET` if the exporter goes before it answers. `ETIMEDOUT` if the
-    /// time is up; [`Error::detail`] says what was waited for. Besides, as for [`Context::import`],
+    /// not trusted; [`Cause::Busy`] if too many have joined. Without a deadline, `ENOENT` or `ECONNREFUSED`
+    /// if nobody listens at the address, `ECONNRESET` if the exporter goes before it answers. `ETIMEDOUT` if
+    /// the time is up; [`Error::detail`] says what was waited for. Besides, as for [`Context::import`],
     /// [`Context::import_pd`] and [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of
     /// Oracle's libibverbs.
+    #[doc(alias = "ibv_share_pd")]
     pub fn join(self) -> Result<Joined> {
         let trusts = |user| self.offered_by.contains(&user);
         let delivery = request::obtain(&self.address, &self.key, trusts, self.time);

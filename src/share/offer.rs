@@ -118,6 +118,7 @@ impl<'a> OfferBuilder<'a> {
     /// too long, empty or there twice, for more than 64 regions, or if a user who is allowed cannot be told
     /// from others; `EADDRINUSE` if something is at the address; `EPERM` if somebody has put something in the
     /// socket's place. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
+    #[doc(alias = "ibv_alloc_shpd")]
     pub fn at(mut self, address: &Address) -> Result<Offer> {
         let subject = || Subject::named("offer", address);
         let pd = self.pd.context().clone();

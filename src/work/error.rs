@@ -1,4 +1,5 @@
-//! What can be wrong with posting, with polling, and with a request that was posted. These cost nothing when all is well.
+//! What can be wrong with posting, with polling, and with a request that was posted. These cost nothing when
+//! all is well.
 
 use std::fmt;
 
@@ -182,8 +183,8 @@ pub enum PollError {
         /// The number that it names, as this side gives them out.
         number: u32,
     },
-    /// A completion is of a kind that this library does not know or has not asked for, or of a request that was not
-    /// posted.
+    /// A completion is of a kind that this library does not know or has not asked for, or of a request that
+    /// was not posted.
     Unknown {
         /// The device's code of the kind.
         code: u8,
@@ -226,8 +227,9 @@ impl From<PollError> for Error {
 /// A work request that failed.
 ///
 /// The queue pair is in the error state then, and the requests behind this one complete with
-/// [`WcStatus::WR_FLUSH_ERR`]. Unconnected queue pairs (UD, and UC) go on receiving after a failed send on devices that
-/// have the state [`SQE`](crate::QpState::SQE); rxe has not, and takes them to the error state like the others.
+/// [`WcStatus::WR_FLUSH_ERR`]. Unconnected queue pairs (UD, and UC) go on receiving after a failed send on
+/// devices that have the state [`SQE`](crate::QpState::SQE); rxe has not, and takes them to the error state
+/// like the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionError {
     /// Why it failed.

@@ -50,6 +50,7 @@ impl RemoteKey {
     /// assert_eq!(RemoteKey(0x1201).next(), RemoteKey(0x1202));
     /// assert_eq!(RemoteKey(0x12ff).next(), RemoteKey(0x1200));
     /// ```
+    #[doc(alias = "ibv_inc_rkey")]
     #[must_use]
     pub const fn next(self) -> Self {
         self.with_tag(self.tag().wrapping_add(1))

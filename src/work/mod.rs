@@ -1,4 +1,5 @@
-//! The words of work requests: keys and slices, what a request does, how it can fail, options of a connection.
+//! The words of work requests: keys and slices, what a request does, how it can fail, options of a
+//! connection.
 //!
 //! Drivers and objects both speak in these, so they stand below both and know neither.
 

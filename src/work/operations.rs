@@ -32,7 +32,8 @@ bitflags! {
 }
 
 impl Operations {
-    /// What the specification gives a transport. Raw packets and XRC need more in a request than there is so far.
+    /// What the specification gives a transport. Raw packets and XRC need more in a request than there is so
+    /// far.
     pub(crate) fn of(transport: QpType) -> Self {
         let unreliable =
             Self::SEND | Self::WRITE | Self::LOCAL_INV | Self::BIND_MW | Self::BIND_ZERO_BASED;

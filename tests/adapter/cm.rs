@@ -1,5 +1,5 @@
-//! Connections made by rdma_cm, by the programs of rdma-core and perftest: the kernel's connection manager, its messages to
-//! queue pair 1, and addresses that are found by ARP.
+//! Connections made by rdma_cm, by the programs of rdma-core and perftest: the kernel's connection manager,
+//! its messages to queue pair 1, and addresses that are found by ARP.
 
 use std::process::Command;
 
@@ -53,8 +53,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         .collect()
 }
 
-/// Catches messages of the connection manager that go astray, and connections between the wrong queue pairs. The server is in
-/// the namespace of the second function.
+/// Catches messages of the connection manager that go astray, and connections between the wrong queue pairs.
+/// The server is in the namespace of the second function.
 fn connect(hca: Hca, server: &str, client: &str) -> Result {
     hca.needs_two()?;
     let command = |words: String| {

@@ -10,8 +10,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     )]
 }
 
-/// Catches a function that the kernel's driver or libmlx5 does not take for its own, and a port that is down or of the
-/// wrong kind.
+/// Catches a function that the kernel's driver or libmlx5 does not take for its own, and a port that is down
+/// or of the wrong kind.
 fn active_ports(hca: Hca) -> Result {
     for device in hca.devices() {
         let said = run(&format!("ibv_devinfo -d {device}"))?;

@@ -30,7 +30,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Catches a port whose loss is not seen by the driver, or not told to programs, and one that is back but not in its groups.
+/// Catches a port whose loss is not seen by the driver, or not told to programs, and one that is back but not
+/// in its groups.
 fn port_down_and_up(hca: Hca) -> Result {
     let mut control = Control::open()?;
     let watch = Watch::start("mlx5_0")?;
@@ -81,8 +82,8 @@ fn stalled(hca: Hca) -> Result {
     holds(hca, "stall", &[0, 1], "doorbell", "send")
 }
 
-/// Plays with a fault at some functions that is taken away when the first record of one kind is there, at which time there must
-/// be none of the other kind.
+/// Plays with a fault at some functions that is taken away when the first record of one kind is there, at
+/// which time there must be none of the other kind.
 fn holds(hca: Hca, fault: &str, at: &[u16], first: &str, none: &str) -> Result {
     let mut control = Control::open()?;
     let functions = || at.iter().filter(|number| **number < hca.functions);
@@ -168,7 +169,8 @@ fn command_fails(hca: Hca) -> Result {
     pingpong(hca, || Ok(()))
 }
 
-/// Catches a failure that the driver does not see in the registers, does not tell to programs, or cannot recover from.
+/// Catches a failure that the driver does not see in the registers, does not tell to programs, or cannot
+/// recover from.
 fn internal_error(hca: Hca) -> Result {
     if hca.roce {
         return skip("the netdev would lose its address, which later tests need");
@@ -183,7 +185,8 @@ fn internal_error(hca: Hca) -> Result {
     })
 }
 
-/// Catches objects that keep a removed function, programs that are not told, and a function that does not come back.
+/// Catches objects that keep a removed function, programs that are not told, and a function that does not
+/// come back.
 fn removal(hca: Hca) -> Result {
     if hca.roce {
         return skip("the netdev would lose its address, which later tests need");

@@ -1,7 +1,9 @@
-//! The adapter made of software (`tests/connectx`) against programs that this project did not write: rdma-core's own, with
-//! its libmlx5, on the kernel's own mlx5 driver. What holds here is ground that this library's driver can stand on.
+//! The adapter made of software (`tests/connectx`) against programs that this project did not write:
+//! rdma-core's own, with its libmlx5, on the kernel's own mlx5 driver. What holds here is ground that this
+//! library's driver can stand on.
 //!
-//! `cargo vm test` runs these in guests that have the adapter, once with InfiniBand ports and once with RoCE ports.
+//! `cargo vm test` runs these in guests that have the adapter, once with InfiniBand ports and once with RoCE
+//! ports.
 
 mod cm;
 mod devices;

@@ -1,6 +1,6 @@
-//! The netdevs of the ports: packets go from one to the other. On InfiniBand they are datagrams of ib_ipoib, to groups of the
-//! subnet and to peers that its administrator knows the way to; of an Ethernet port they are frames, with the check sums that
-//! the driver leaves to the device.
+//! The netdevs of the ports: packets go from one to the other. On InfiniBand they are datagrams of ib_ipoib,
+//! to groups of the subnet and to peers that its administrator knows the way to; of an Ethernet port they are
+//! frames, with the check sums that the driver leaves to the device.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,8 +17,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Catches packets that are lost, cut or sent to the wrong port: over IPv4, for which ARP must work first, and over IPv6, whose
-/// neighbours are looked for in groups that the ports have made themselves.
+/// Catches packets that are lost, cut or sent to the wrong port: over IPv4, for which ARP must work first,
+/// and over IPv6, whose neighbours are looked for in groups that the ports have made themselves.
 fn ping(hca: Hca) -> Result {
     hca.needs_two()?;
     run("ping -c 2 -i 0.2 -W 5 10.9.0.2")?;
@@ -31,7 +31,8 @@ fn ping(hca: Hca) -> Result {
     run(&format!("ping -6 -c 1 -W 5 {neighbour}")).map(drop)
 }
 
-/// Catches check sums that are wrong, and long segments that are cut wrongly: a stream of so many bytes is sent in such.
+/// Catches check sums that are wrong, and long segments that are cut wrongly: a stream of so many bytes is
+/// sent in such.
 fn stream(hca: Hca) -> Result {
     hca.needs_two()?;
     if !hca.roce {

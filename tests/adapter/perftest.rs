@@ -1,5 +1,5 @@
-//! perftest between two functions: each operation on each transport that has it, with polling and with events, with one queue
-//! pair and with several.
+//! perftest between two functions: each operation on each transport that has it, with polling and with
+//! events, with one queue pair and with several.
 
 use std::process::Command;
 

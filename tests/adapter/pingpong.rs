@@ -39,8 +39,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         .collect()
 }
 
-/// Catches data that arrive at the wrong place or not at all, completions and events that are missing, and addresses that
-/// lead elsewhere.
+/// Catches data that arrive at the wrong place or not at all, completions and events that are missing, and
+/// addresses that lead elsewhere.
 fn exchange(hca: Hca, program: &str, arguments: &[&str]) -> Result {
     let port = free_port()?;
     let side = |device: &str| -> Result<Command> {

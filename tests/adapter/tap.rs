@@ -15,8 +15,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     )]
 }
 
-/// Catches requests, receives, doorbells and BlueFlame copies that the tap loses, and fields that it reads wrongly: of five
-/// inline sends each way, each is one of each.
+/// Catches requests, receives, doorbells and BlueFlame copies that the tap loses, and fields that it reads
+/// wrongly: of five inline sends each way, each is one of each.
 fn recorded(hca: Hca) -> Result {
     needs_copies("mlx5_0")?;
     let mut control = Control::open()?;

@@ -84,7 +84,8 @@ fn requests() -> Result {
     Ok(())
 }
 
-/// Whether size and alignment are those that rdma-core's providers ask for, and on soft-RoCE those of whole pages.
+/// Whether size and alignment are those that rdma-core's providers ask for, and on soft-RoCE those of whole
+/// pages.
 fn is_sensible(request: &BufferRequest) -> bool {
     let BufferRequest {
         size, alignment, ..
@@ -100,8 +101,8 @@ fn is_sensible(request: &BufferRequest) -> bool {
     }
 }
 
-/// Catches a ring that lies elsewhere. The kernel's account: its file is mapped at the allocator's addresses, from
-/// the first byte to the last. Where the memory itself is used, it has been written to.
+/// Catches a ring that lies elsewhere. The kernel's account: its file is mapped at the allocator's addresses,
+/// from the first byte to the last. Where the memory itself is used, it has been written to.
 fn rings_lie_there() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -114,7 +115,8 @@ fn rings_lie_there() -> Result {
     for (address, request) in live {
         if request.purpose == Purpose::Memory {
             let first = std::ptr::with_exposed_provenance::<u8>(address);
-            // SAFETY: the memory is the allocator's, mapped as long as the process lives; the queues are at rest.
+            // SAFETY: the memory is the allocator's, mapped as long as the process lives; the queues are at
+            // rest.
             let used = (0..request.size).any(|at| unsafe { first.add(at).read_volatile() } != 0);
             assert!(used, "nothing was written to {request:?}");
             continue;

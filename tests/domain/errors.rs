@@ -1,5 +1,5 @@
-//! Allocators that fail, in the middle of creating an object above all: the error surfaces, nothing leaks, and nothing
-//! stays behind in the kernel.
+//! Allocators that fail, in the middle of creating an object above all: the error surfaces, nothing leaks,
+//! and nothing stays behind in the kernel.
 
 use std::error::Error as _;
 use std::ptr::NonNull;
@@ -68,8 +68,8 @@ fn rig(
 }
 
 impl Rig {
-    /// Creates a queue pair, which must fail, and checks that nothing is left: in the kernel, or with the allocator, which
-    /// has granted and got back `freed` buffers.
+    /// Creates a queue pair, which must fail, and checks that nothing is left: in the kernel, or with the
+    /// allocator, which has granted and got back `freed` buffers.
     fn fails(&self, freed: usize) -> Result<Error> {
         let error = self.domain.create_qp::<Rc>(&self.cq, CAPS).unwrap_err();
         assert_eq!(Objects::now()?, self.before, "{error}");

@@ -61,7 +61,8 @@ fn grants(allocator: impl Allocator) -> Result<Option<Kind>> {
     kind(allocator, true)
 }
 
-/// Allocators whose memory is good for rings, but not as a place for soft-RoCE's, which they leave to the driver.
+/// Allocators whose memory is good for rings, but not as a place for soft-RoCE's, which they leave to the
+/// driver.
 fn memory(allocator: impl Allocator) -> Result<Option<Kind>> {
     kind(allocator, device() != Device::Rxe)
 }
@@ -99,8 +100,8 @@ fn two_queue_pairs() -> Vec<ResourceType> {
     .concat()
 }
 
-/// The buffers if one of the two receives from a shared queue, and that and the completion queue are given another size
-/// twice.
+/// The buffers if one of the two receives from a shared queue, and that and the completion queue are given
+/// another size twice.
 fn one_of_them_shares() -> Vec<ResourceType> {
     let device = device();
     let mut buffers = [
@@ -130,7 +131,8 @@ fn two_of_them_share() -> Vec<ResourceType> {
     .concat()
 }
 
-/// Runs traffic over a domain with an allocator, and compares what the allocator saw with the buffers that there were.
+/// Runs traffic over a domain with an allocator, and compares what the allocator saw with the buffers that
+/// there were.
 fn over(
     kind: Option<Kind>,
     rings: Vec<ResourceType>,
@@ -214,8 +216,9 @@ fn layout(request: &BufferRequest) -> Layout {
     Layout::from_size_align(request.size, request.alignment).expect("a sensible request")
 }
 
-// SAFETY: the heap gives memory to one user at a time. Parts of pages that a fork copies are never a ring on rxe, whose
-// requests are for whole pages, which are mapped over; elsewhere no test forks while it has rings here.
+// SAFETY: the heap gives memory to one user at a time. Parts of pages that a fork copies are never a ring on
+// rxe, whose requests are for whole pages, which are mapped over; elsewhere no test forks while it has rings
+// here.
 unsafe impl Allocator for Aligned {
     fn allocate(&self, request: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
         // SAFETY: the size of a ring is not 0.

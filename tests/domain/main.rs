@@ -1,5 +1,5 @@
-//! Protection domains, thread domains, parent domains and users' allocators. With soft-RoCE and with the adapter, in guests
-//! of `cargo vm test`; elsewhere every test is ignored.
+//! Protection domains, thread domains, parent domains and users' allocators. With soft-RoCE and with the
+//! adapter, in guests of `cargo vm test`; elsewhere every test is ignored.
 
 mod allocators;
 mod busy;

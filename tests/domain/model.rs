@@ -1,8 +1,10 @@
-//! Random sequences of create, resize, destroy and drop in any order, against a simple model of who may be destroyed when.
+//! Random sequences of create, resize, destroy and drop in any order, against a simple model of who may be
+//! destroyed when.
 //!
-//! The model: an object is alive as long as its handle is held or an object that was made with it is alive. To destroy
-//! one succeeds if nothing alive was made with it, and otherwise is refused with the living counted by kind. At quiet
-//! points the kernel's own counts must be those of the model, and the allocator's live buffers too.
+//! The model: an object is alive as long as its handle is held or an object that was made with it is alive.
+//! To destroy one succeeds if nothing alive was made with it, and otherwise is refused with the living
+//! counted by kind. At quiet points the kernel's own counts must be those of the model, and the allocator's
+//! live buffers too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ const PERIOD: usize = 250;
 /// Objects that there are at most at a time; beyond, only destruction is left.
 const MOST: usize = 60;
 
-/// The kinds in the order in which a refusal counts them, thread domains and PDs last since they stand on nothing.
+/// The kinds in the order in which a refusal counts them, thread domains and PDs last since they stand on
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Mr,
@@ -203,8 +206,8 @@ impl World {
         }
     }
 
-    /// What was made with an object, as often as that uses it: a QP whose sends and receives complete on one queue uses it
-    /// twice.
+    /// What was made with an object, as often as that uses it: a QP whose sends and receives complete on one
+    /// queue uses it twice.
     fn children(&self, at: usize) -> impl Iterator<Item = &Object> {
         let later = self.objects.range(at + 1..);
         later.flat_map(move |(_, child)| {
@@ -307,7 +310,8 @@ impl World {
         Ok(made)
     }
 
-    /// Gives a random completion queue or shared receive queue another size: its ring moves, and it is as busy as before.
+    /// Gives a random completion queue or shared receive queue another size: its ring moves, and it is as
+    /// busy as before.
     fn resize(&mut self) -> Result {
         let size = 1 + self.random.below(300) as u32;
         let queue =
@@ -428,8 +432,8 @@ impl World {
         ];
         let what = format!("the kernel's {kinds:?} beside the model's");
         same(Objects::now()?.counts(kinds)?, expected, &what)?;
-        // Soft-RoCE's rings are the kernel's, so their places come back with the handle. Memory that the device uses stays
-        // until the kernel has let go of the object.
+        // Soft-RoCE's rings are the kernel's, so their places come back with the handle. Memory that the
+        // device uses stays until the kernel has let go of the object.
         let until_the_end = device().purpose() == Purpose::Memory;
         let held = alive().filter(|object| until_the_end || object.handle.is_some());
         let buffers: usize = held.map(|object| object.buffers).sum();

@@ -183,8 +183,8 @@ fn all_verbs(pd: &Pd) -> Result {
     Ok(())
 }
 
-/// Catches more than one protection domain in the kernel: its queue pairs, memory and address handles work together whichever of the
-/// handles they were made with.
+/// Catches more than one protection domain in the kernel: its queue pairs, memory and address handles work
+/// together whichever of the handles they were made with.
 fn mixed() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -196,7 +196,8 @@ fn mixed() -> Result {
     datagrams(&pd, &inner, &outer, context.create_cq(32)?)
 }
 
-/// Catches a recursion that runs out of stack, and a chain that breaks: the last domain alone keeps all others, and asks the first one's allocator.
+/// Catches a recursion that runs out of stack, and a chain that breaks: the last domain alone keeps all
+/// others, and asks the first one's allocator.
 fn deep() -> Result {
     const DEPTH: usize = 200;
     let before = Objects::now()?;

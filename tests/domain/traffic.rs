@@ -103,8 +103,8 @@ pub(crate) fn shared_datagrams(domain: &ParentDomain) -> Result {
     Ok(())
 }
 
-/// Messages that are received from a shared queue, with the shared queue and the completion queue made larger and smaller
-/// while requests wait.
+/// Messages that are received from a shared queue, with the shared queue and the completion queue made larger
+/// and smaller while requests wait.
 pub(crate) fn shared_receives(domain: &ParentDomain) -> Result {
     let mut cq = cq_on(domain)?;
     let mut srq = domain.srq(7).create()?;

@@ -1,4 +1,5 @@
-//! Two guests on one fabric: each test runs in both at a time, as the server in the first and as the client in the second.
+//! Two guests on one fabric: each test runs in both at a time, as the server in the first and as the client
+//! in the second.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -50,8 +51,9 @@ enum Whose {
     OurClient,
 }
 
-/// Catches messages that do not find their way to a function of another guest, or do not arrive whole: by LID on InfiniBand, by
-/// IPv4 GID and through the switch on RoCE. Between programs of different stacks, whatever they understand differently.
+/// Catches messages that do not find their way to a function of another guest, or do not arrive whole: by LID
+/// on InfiniBand, by IPv4 GID and through the switch on RoCE. Between programs of different stacks, whatever
+/// they understand differently.
 fn pingpong(transport: &str, whose: Whose) -> Result {
     let context = uverbs::open(DEVICE)?;
     let gid = context.best_gid(1)?;
@@ -85,8 +87,8 @@ fn pingpong(transport: &str, whose: Whose) -> Result {
     play(command, || listens(PORT))
 }
 
-/// Catches connections that rdma_cm does not make between guests: the paths to the other's port, and messages to its queue
-/// pair 1.
+/// Catches connections that rdma_cm does not make between guests: the paths to the other's port, and messages
+/// to its queue pair 1.
 fn rping() -> Result {
     let side = if serves()? { "-s" } else { "-c" };
     let mut command = Command::new("rping");

@@ -1,4 +1,5 @@
-//! Where the two differ by right, and why. What is not said here fails the test, and what is said in vain fails it too.
+//! Where the two differ by right, and why. What is not said here fails the test, and what is said in vain
+//! fails it too.
 
 use crate::list::Kind;
 use crate::tapped::{Entry, WRAPS};
@@ -95,7 +96,8 @@ fn is_source_port(text: &str) -> bool {
     digits.and_then(|digits| u16::from_str_radix(digits, 16).ok()) >= Some(0xc000)
 }
 
-/// The differences of two lists of entries that nobody has explained, in words, and the explanations that were of no use.
+/// The differences of two lists of entries that nobody has explained, in words, and the explanations that
+/// were of no use.
 pub(crate) fn unexplained(kind: Kind, roce: bool, lists: &[(&[Entry], &[Entry])]) -> Vec<String> {
     let table: Vec<&Difference> = TABLE
         .iter()

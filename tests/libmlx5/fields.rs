@@ -1,4 +1,5 @@
-//! The bytes of requests as named fields, all of them: what has no meaning has a name too, so that nothing is left out.
+//! The bytes of requests as named fields, all of them: what has no meaning has a name too, so that nothing is
+//! left out.
 //!
 //! The fields have the names of the kernel's `include/linux/mlx5/qp.h`.
 

@@ -12,7 +12,8 @@ const SOURCE: u64 = 0;
 const TARGET: u64 = 16384;
 const INBOX: u64 = 32768;
 
-/// How much the queues hold: small rings, so that requests go on at their starts; lists and inline data of several blocks.
+/// How much the queues hold: small rings, so that requests go on at their starts; lists and inline data of
+/// several blocks.
 pub(crate) const SEND_WR: u32 = 4;
 pub(crate) const RECV_WR: u32 = 8;
 pub(crate) const SEND_SGE: u32 = 12;
@@ -66,8 +67,8 @@ pub(crate) struct Request {
     pub(crate) immediate: u32,
     /// Where the peer's memory begins.
     pub(crate) offset: u64,
-    /// Operands of an atomic: what is compared with or added, and what is swapped in. Of a bind: the access, and the key's
-    /// low byte.
+    /// Operands of an atomic: what is compared with or added, and what is swapped in. Of a bind: the access,
+    /// and the key's low byte.
     pub(crate) operands: (u64, u64),
     /// Which address handle it goes to.
     pub(crate) address: Option<usize>,
@@ -340,13 +341,14 @@ impl List {
         request
     }
 
-    /// Each of these with lists of slices and with inline data of many lengths: on both sides of the ends of units and of
-    /// blocks, for requests with and without a segment before the data.
+    /// Each of these with lists of slices and with inline data of many lengths: on both sides of the ends of
+    /// units and of blocks, for requests with and without a segment before the data.
     fn payloads(&mut self, opcodes: &[WrOpcode]) {
         const LENGTHS: &[u32] = &[
             0, 1, 12, 13, 28, 29, 44, 45, 60, 61, 108, 109, 140, 172, 299, INLINE,
         ];
-        // Immediate data change nothing behind the control segment. Of datagrams all are needed to get round the ring.
+        // Immediate data change nothing behind the control segment. Of datagrams all are needed to get round
+        // the ring.
         const FEW_LENGTHS: &[u32] = &[0, 1, 45, 61, INLINE];
         for &opcode in opcodes {
             let lengths = match opcode {
@@ -387,7 +389,8 @@ impl List {
         }
     }
 
-    /// Each flag, and none: the first two have no completion, and are known to be done by what the peer receives.
+    /// Each flag, and none: the first two have no completion, and are known to be done by what the peer
+    /// receives.
     fn flags(&mut self, fence: SendFlags) {
         let signaled = SendFlags::SIGNALED;
         for flags in [
@@ -503,7 +506,8 @@ impl List {
         }
     }
 
-    /// Receive requests of the shared queue in both directions, more than it holds, so that its entries are used anew.
+    /// Receive requests of the shared queue in both directions, more than it holds, so that its entries are
+    /// used anew.
     fn receives(&mut self) {
         for turn in 0..3 * RECV_WR {
             let request = self.request(WrOpcode::SEND).slices(turn % SEND_SGE);

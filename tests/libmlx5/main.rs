@@ -1,7 +1,8 @@
-//! The same work requests, posted by this library and by libmlx5: what the two write into the rings of the software ConnectX
-//! and to its doorbells is compared field by field, as the model's tap saw it.
+//! The same work requests, posted by this library and by libmlx5: what the two write into the rings of the
+//! software ConnectX and to its doorbells is compared field by field, as the model's tap saw it.
 //!
-//! `cargo vm test` runs these in guests that have the adapter. The C program for libmlx5's side is compiled by the host.
+//! `cargo vm test` runs these in guests that have the adapter. The C program for libmlx5's side is compiled
+//! by the host.
 
 mod differences;
 mod fields;

@@ -1,4 +1,5 @@
-//! What numbers stand for: two runs have other keys, addresses and queue pairs, and are compared by what these name.
+//! What numbers stand for: two runs have other keys, addresses and queue pairs, and are compared by what
+//! these name.
 
 use crate::list::MEMORY;
 
@@ -23,8 +24,8 @@ impl Names {
         }
     }
 
-    /// Which region or window it is. The low byte of a window's key is the kernel's choice at first, and then counts up from
-    /// there (type 1) or is said by the request (type 2).
+    /// Which region or window it is. The low byte of a window's key is the kernel's choice at first, and then
+    /// counts up from there (type 1) or is said by the request (type 2).
     pub(crate) fn key(&self, key: u32) -> String {
         let [first, second] = self.windows;
         if self.keys.contains(&key) {

@@ -241,7 +241,8 @@ fn push<'b>(
     let to = request
         .address
         .map(|address| addresses[address].to(peer, QKEY));
-    // SAFETY: the memory is registered until everything has completed, and nobody looks at it in the meantime.
+    // SAFETY: the memory is registered until everything has completed, and nobody looks at it in the
+    // meantime.
     let posted = unsafe {
         match (request.opcode, to) {
             (WrOpcode::SEND, Some(to)) if inline => batch.send_inline_to(to, &bytes)?,

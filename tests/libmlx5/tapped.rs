@@ -103,8 +103,8 @@ fn doorbells(records: &[Value], steps: &[Step], names: &Names) -> Result<Vec<Ent
     let mut rung: Vec<Entry> = Vec::new();
     let mut copied = Vec::new();
     let mut posts = posts(steps).into_iter();
-    // The model may see the doorbell when the next request is posted already, since it may carry one out with the one
-    // before: the record is then that of a later request. But it always is where a request ends.
+    // The model may see the doorbell when the next request is posted already, since it may carry one out with
+    // the one before: the record is then that of a later request. But it always is where a request ends.
     let mut ends = Vec::new();
     let mut wrapped = Vec::new();
     for record in records.iter().filter(|record| record["kind"] == "send") {

@@ -1,8 +1,9 @@
 //! The device or its network goes away while it is in use.
 //!
-//! Up to Linux 7.2, rxe has no way to take a device from its users (`disassociate_ucontext`): the kernel makes whoever
-//! removes it wait until the last user has closed it, and it works until then. So what is tested is that users can go on
-//! and go away, and that the removal comes to its end. From 7.3 on the device goes at once, and users get errors.
+//! Up to Linux 7.2, rxe has no way to take a device from its users (`disassociate_ucontext`): the kernel
+//! makes whoever removes it wait until the last user has closed it, and it works until then. So what is
+//! tested is that users can go on and go away, and that the removal comes to its end. From 7.3 on the device
+//! goes at once, and users get errors.
 
 use std::process::{Child, Command, Stdio};
 
@@ -54,7 +55,8 @@ fn ends_well(mut removal: Child) -> Result {
     )
 }
 
-/// Catches a call or a drop that hangs while the device is going, and a descriptor that stays open and blocks the removal.
+/// Catches a call or a drop that hangs while the device is going, and a descriptor that stays open and blocks
+/// the removal.
 fn the_device_is_removed_in_use() -> Result {
     only_on_rxe("here soft-RoCE's device or its network interface goes")?;
     let device = OwnDevice::new()?;
@@ -136,12 +138,13 @@ fn is_gone(
     Ok(())
 }
 
-/// Catches a request that never completes while the network is down, and a queue pair that is of no use afterwards.
+/// Catches a request that never completes while the network is down, and a queue pair that is of no use
+/// afterwards.
 fn the_network_goes_down_and_comes_back() -> Result {
     only_on_rxe("here soft-RoCE's device or its network interface goes")?;
     let device = OwnDevice::new()?;
-    // 0.3 s, three times. Less would be too little for the messages that must arrive, where the guest's processors wait for the
-    // host's; and with 7 retries rxe goes on for ever.
+    // 0.3 s, three times. Less would be too little for the messages that must arrive, where the guest's
+    // processors wait for the host's; and with 7 retries rxe goes on for ever.
     let options = ConnectOptions {
         timeout: 16,
         retry_cnt: 2,
@@ -159,8 +162,8 @@ fn the_network_goes_down_and_comes_back() -> Result {
         .write_inline(b"into the void", pair.b.mr.remote())?
         .signaled(1);
     batch.ring()?;
-    // The kernel may find its way within itself, run out of retries, or fail what it could not send: with an operation
-    // error on 6.1, flushed later.
+    // The kernel may find its way within itself, run out of retries, or fail what it could not send: with an
+    // operation error on 6.1, flushed later.
     let wc = completion(&mut pair.a.cq)?;
     let known = [
         WcStatus::SUCCESS,

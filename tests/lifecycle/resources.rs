@@ -55,8 +55,8 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
     shorter.into_iter().flat_map(longer).collect()
 }
 
-/// Catches an object that is freed while another needs it, freed twice, or never: all orders of dropping a PD, an MR, a
-/// CQ, an AH and a QP, with the context and the channel once before and once after them.
+/// Catches an object that is freed while another needs it, freed twice, or never: all orders of dropping a
+/// PD, an MR, a CQ, an AH and a QP, with the context and the channel once before and once after them.
 fn handles_go_in_any_order() -> Result {
     let device = OwnDevice::new()?;
     let before = Objects::on(&device.name)?;

@@ -111,8 +111,9 @@ impl Rig {
         completion(&mut self.cq)?.is(WcOpcode::RDMA_WRITE)
     }
 
-    /// Polls until the device is gone, and then writes, which must do no harm. While it goes nothing is posted: a doorbell
-    /// for a queue pair that the kernel has just destroyed is what the model of the adapter complains of.
+    /// Polls until the device is gone, and then writes, which must do no harm. While it goes nothing is
+    /// posted: a doorbell for a queue pair that the kernel has just destroyed is what the model of the
+    /// adapter complains of.
     fn toil(mut self, gone: &AtomicBool) -> Self {
         let mut after = 0;
         while after < 100 {
@@ -162,8 +163,8 @@ fn ends(events: &AsyncEvents) -> Result {
     }
 }
 
-/// Catches a process that dies, hangs or is told nothing when its device goes: threads post, poll and wait meanwhile. And
-/// objects that hinder the device from coming back.
+/// Catches a process that dies, hangs or is told nothing when its device goes: threads post, poll and wait
+/// meanwhile. And objects that hinder the device from coming back.
 fn users_get_errors() -> Result {
     if device().is_rxe() {
         return skip("soft-RoCE's removal is tested by itself");
@@ -355,8 +356,9 @@ fn without_device(free: impl FnOnce(Everything, &Traces) -> Result) -> Result {
     Rig::new(&uverbs::open(NAME)?)?.write()
 }
 
-/// Catches an object that cannot be freed without its device, and buffers that come back to their allocator early, late or
-/// never. The kernel has destroyed the objects by then and kept their handles, so that each can be freed by its owner.
+/// Catches an object that cannot be freed without its device, and buffers that come back to their allocator
+/// early, late or never. The kernel has destroyed the objects by then and kept their handles, so that each
+/// can be freed by its owner.
 fn everything_can_be_freed() -> Result {
     without_device(|all, traces| {
         let Everything {

@@ -26,7 +26,8 @@ impl Device {
     }
 }
 
-/// Places that a poster writes and a poller reads, as those of a ring are; loom fails if both are at one at once.
+/// Places that a poster writes and a poller reads, as those of a ring are; loom fails if both are at one at
+/// once.
 pub(crate) struct Places<const N: usize>([UnsafeCell<u64>; N]);
 
 // SAFETY: loom stops a test where two threads are at a place at once, and does not let them.

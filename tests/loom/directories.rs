@@ -133,7 +133,8 @@ fn register(directory: &Arc<Directory>, id: u64) -> Registration {
     Registration::new(directory, directory, reporter(id)).unwrap()
 }
 
-/// Two queue pairs, one created after the other, have one completion each; `between` gets the first one in between.
+/// Two queue pairs, one created after the other, have one completion each; `between` gets the first one in
+/// between.
 fn two_report(between: impl FnOnce(Registration) -> Option<Registration>) {
     let entries = Entries::new();
     let directory = Arc::new(Directory::new(entries.clone()));
@@ -158,7 +159,8 @@ fn created() {
     two_report(Some);
 }
 
-/// Would catch a completion of before a reset that is taken for one of a new request, and a new one that is passed over.
+/// Would catch a completion of before a reset that is taken for one of a new request, and a new one that is
+/// passed over.
 fn reset() {
     let entries = Entries::new();
     let directory = Arc::new(Directory::new(entries.clone()));

@@ -1,5 +1,5 @@
-//! The entries of a completion queue, as the directory looks at them: whether the device has written one, and the number
-//! in it. The ring is so long that it does not wrap.
+//! The entries of a completion queue, as the directory looks at them: whether the device has written one, and
+//! the number in it. The ring is so long that it does not wrap.
 
 use std::sync::Arc;
 

@@ -87,8 +87,8 @@ fn send_queue(signaled: u32) -> Queue<SendLedger> {
     }
 }
 
-/// Would catch a place of the ring that is used again while the poller still reads its note, and an id of the request that
-/// comes after.
+/// Would catch a place of the ring that is used again while the poller still reads its note, and an id of the
+/// request that comes after.
 fn sends() {
     send_queue(1).run();
 }
@@ -104,7 +104,8 @@ fn receives() {
         ledger: RecvLedger::new(RING),
         done: RecvLedger::done,
         note: |ledger, index| {
-            // SAFETY: the ledger has `RING` places for ids; the driver's poster relies on as many as its ring has.
+            // SAFETY: the ledger has `RING` places for ids; the driver's poster relies on as many as its ring
+            // has.
             let place = unsafe { ledger.first().add((index % RING) as usize).as_ref() };
             place.store(id(index), Ordering::Relaxed);
         },
@@ -114,8 +115,8 @@ fn receives() {
     queue.run();
 }
 
-/// Would catch an element of a shared receive queue that is lost or comes twice when two pollers give elements back at once,
-/// and one that is posted again while a poller still reads its note.
+/// Would catch an element of a shared receive queue that is lost or comes twice when two pollers give
+/// elements back at once, and one that is posted again while a poller still reads its note.
 fn shared() {
     // One element is always the list's end, so two can be posted at a time.
     let ledger = Arc::new(SrqLedger::new(3));

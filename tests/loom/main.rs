@@ -6,8 +6,9 @@
 //! again and again until it has seen all orders, and fails where one of them breaks an assertion or lets two
 //! threads at a place at once that one of them writes.
 //!
-//! A device is played by an atomic: what the poster stores with release at its doorbell, the poller loads with acquire from
-//! the completion. That is what the barriers of the driver make of a real one (`src/driver/mlx5/barrier.rs`).
+//! A device is played by an atomic: what the poster stores with release at its doorbell, the poller loads
+//! with acquire from the completion. That is what the barriers of the driver make of a real one
+//! (`src/driver/mlx5/barrier.rs`).
 
 mod device;
 mod directories;
@@ -46,7 +47,8 @@ fn main() {
 fn test(name: &str, model: fn()) -> Trial {
     Trial::test(name, move || {
         let mut builder = loom::model::Builder::new();
-        // Threads are stopped where they need not stop at most this often in one run. More finds little and takes hours.
+        // Threads are stopped where they need not stop at most this often in one run. More finds little and
+        // takes hours.
         builder.preemption_bound = Some(3);
         builder.check(model);
         Ok(())

@@ -235,8 +235,9 @@ fn handles_that_are_no_mr() -> Result {
     Ok(())
 }
 
-/// Catches a handle that is taken for device memory where there is none: neither of the devices has any, and the kernel does
-/// not know the kind of object then. Where a device has learnt it, this is to be made a real import.
+/// Catches a handle that is taken for device memory where there is none: neither of the devices has any, and
+/// the kernel does not know the kind of object then. Where a device has learnt it, this is to be made a real
+/// import.
 fn device_memory() -> Result {
     let original = open()?;
     assert_eq!(original.query_device()?.max_dm_size, 0);

@@ -1,8 +1,8 @@
-//! Import, sharing and hand-over between processes, with traffic over what was had. With soft-RoCE and with the adapter, in
-//! guests of `cargo vm test`; elsewhere every test is ignored.
+//! Import, sharing and hand-over between processes, with traffic over what was had. With soft-RoCE and with
+//! the adapter, in guests of `cargo vm test`; elsewhere every test is ignored.
 //!
-//! Other processes are this program again, in a [role](roles); parents and children speak by lines over pipes, so nothing
-//! waits for time to pass.
+//! Other processes are this program again, in a [role](roles); parents and children speak by lines over
+//! pipes, so nothing waits for time to pass.
 
 mod import;
 mod model;

@@ -1,15 +1,16 @@
-//! Random sequences of create, destroy, drop, import, unimport, disown, fork, kill and end in any order, by several processes
-//! with one file, against a simple model of who may be destroyed when.
+//! Random sequences of create, destroy, drop, import, unimport, disown, fork, kill and end in any order, by
+//! several processes with one file, against a simple model of who may be destroyed when.
 //!
-//! The model: an object of the kernel's is there from its creation until somebody destroys it, and a PD cannot be
-//! destroyed while an MR or a QP is in it, whosever that is. A process that frees a PD on which objects of its own stand is
-//! refused by the library; one on which only others' stand, by the kernel. What an owner drops is destroyed when the last of
-//! its own objects in it goes, or left behind if others' are in it. What an importer lets go of is as it was, and so is
-//! what a process had that is killed. At quiet points the kernel's lists of handles and its counts must be those of the
-//! model; at the end, when the last holder of the file has gone, nothing is left.
+//! The model: an object of the kernel's is there from its creation until somebody destroys it, and a PD
+//! cannot be destroyed while an MR or a QP is in it, whosever that is. A process that frees a PD on which
+//! objects of its own stand is refused by the library; one on which only others' stand, by the kernel. What
+//! an owner drops is destroyed when the last of its own objects in it goes, or left behind if others' are in
+//! it. What an importer lets go of is as it was, and so is what a process had that is killed. At quiet points
+//! the kernel's lists of handles and its counts must be those of the model; at the end, when the last holder
+//! of the file has gone, nothing is left.
 //!
-//! The model keeps to what [`uverbs::import::ImportedPd`] asks of its users: nobody destroys for everyone what somebody owns, and
-//! what has been destroyed by another is only let go of.
+//! The model keeps to what [`uverbs::import::ImportedPd`] asks of its users: nobody destroys for everyone
+//! what somebody owns, and what has been destroyed by another is only let go of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};

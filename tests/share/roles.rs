@@ -139,8 +139,8 @@ fn crowd(address: &str) -> Result {
     Ok(())
 }
 
-/// Leaves TCP sockets that linger for a minute with the exporter, on each of several connections. The peers that do not
-/// take their data stay here.
+/// Leaves TCP sockets that linger for a minute with the exporter, on each of several connections. The peers
+/// that do not take their data stay here.
 fn lingerer(address: &str) -> Result {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let name = address.strip_prefix('@').ok_or("not an abstract name")?;
@@ -158,7 +158,8 @@ fn lingerer(address: &str) -> Result {
         rustix::net::connect(&client, &address)?;
         match send_file(&client, socket.as_fd()) {
             Ok(()) => kept.push((client, listener.accept()?, None)),
-            // Since Linux 6.16 the exporter's socket takes no files: this process would linger if it closed its own.
+            // Since Linux 6.16 the exporter's socket takes no files: this process would linger if it closed
+            // its own.
             Err(Errno::PERM) => kept.push((client, listener.accept()?, Some(socket))),
             Err(errno) => return Err(errno.into()),
         }

@@ -107,7 +107,8 @@ impl Meeting {
     }
 }
 
-/// Catches a PD that is on offer twice, by itself or as the base of a parent domain, and a free under an offer.
+/// Catches a PD that is on offer twice, by itself or as the base of a parent domain, and a free under an
+/// offer.
 fn once_per_pd() -> Result {
     let meeting = Meeting::new()?;
     let context = open()?;
@@ -134,7 +135,8 @@ fn once_per_pd() -> Result {
     Ok(())
 }
 
-/// Catches a joiner that fails because it comes before the exporter, and one that does not say for what it waited.
+/// Catches a joiner that fails because it comes before the exporter, and one that does not say for what it
+/// waited.
 fn waits_for_an_offer() -> Result {
     let key = ShareKey::random()?;
     let path = format!("/tmp/uverbs-wait-{}/socket", std::process::id());
@@ -190,7 +192,8 @@ fn withdrawing_admits_nobody() -> Result {
     crowd.kill()
 }
 
-/// Catches an exporter whom a passed socket holds up that lingers: of a user who is not allowed, and of one who is.
+/// Catches an exporter whom a passed socket holds up that lingers: of a user who is not allowed, and of one
+/// who is.
 fn lingering_sockets_hold_nobody_up() -> Result {
     let meeting = Meeting::new()?;
     let context = open()?;

@@ -1,8 +1,10 @@
-//! A process that does with a shared file what it is told, one thing at a time: the hands of [`crate::model`].
+//! A process that does with a shared file what it is told, one thing at a time: the hands of
+//! [`crate::model`].
 //!
-//! An order is a line of a word and numbers: what to do, the number that the object is or will be known by, and what it is
-//! made with. The answer is a line: `ok` with a handle if there is a new one, `busy` if the library refused, `missing` if a
-//! handle names nothing of the kind, `errno` with its number if the kernel refused.
+//! An order is a line of a word and numbers: what to do, the number that the object is or will be known by,
+//! and what it is made with. The answer is a line: `ok` with a handle if there is a new one, `busy` if the
+//! library refused, `missing` if a handle names nothing of the kind, `errno` with its number if the kernel
+//! refused.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,5 @@
-//! What can be tried without a device: that a plan follows from its seed, and that the accounts notice what they are for.
+//! What can be tried without a device: that a plan follows from its seed, and that the accounts notice what
+//! they are for.
 
 use libtest_mimic::{Failed, Trial};
 use uverbs::qp::QpType;

@@ -1,7 +1,7 @@
 //! The accounts of one queue pair: what was posted on it, what was sent to it, and what has become of each.
 //!
-//! It knows of no device, so its own rules can be tried anywhere. It fails on a completion that nobody waits for, that
-//! comes twice, or that comes before one that had to come earlier.
+//! It knows of no device, so its own rules can be tried anywhere. It fails on a completion that nobody waits
+//! for, that comes twice, or that comes before one that had to come earlier.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -70,8 +70,8 @@ impl Ledger {
         self.missing.insert(message.key.serial, message);
     }
 
-    /// A send request has completed, well or not. Gives those before it that were to complete in silence and so have
-    /// succeeded, and itself.
+    /// A send request has completed, well or not. Gives those before it that were to complete in silence and
+    /// so have succeeded, and itself.
     pub(crate) fn sent(&mut self, serial: u32) -> Result<(Vec<Sent>, Sent), String> {
         let mut silent = Vec::new();
         while let Some(sent) = self.sends.pop_front() {
@@ -144,7 +144,8 @@ impl Ledger {
         self.expected.len()
     }
 
-    /// The queue pair is gone, or reset: nothing more comes. Gives the sends and receives that have not completed.
+    /// The queue pair is gone, or reset: nothing more comes. Gives the sends and receives that have not
+    /// completed.
     pub(crate) fn close(&mut self) -> (Vec<Sent>, usize) {
         self.expected.clear();
         let receives = self.receives.len();

@@ -1,10 +1,11 @@
-//! A soak: many queue pairs of all transports with random traffic, random failures and random destruction, over a wire that
-//! loses, doubles and reorders packets. Every completion is accounted for, every payload is looked at, and nothing may
-//! be left in this process or in the kernel.
+//! A soak: many queue pairs of all transports with random traffic, random failures and random destruction,
+//! over a wire that loses, doubles and reorders packets. Every completion is accounted for, every payload is
+//! looked at, and nothing may be left in this process or in the kernel.
 //!
-//! `cargo vm test` runs it for a short time on each kernel, `cargo vm soak` for as long as one wants. What it is to do
-//! comes from a seed (`UVERBS_SOAK_SEED`), which it prints, and how long from `UVERBS_SOAK_SECONDS`. The plan is the
-//! same for the same seed; what the network does is not. With `UVERBS_SOAK_RESETS=1` it has queue pairs reset under way too.
+//! `cargo vm test` runs it for a short time on each kernel, `cargo vm soak` for as long as one wants. What it
+//! is to do comes from a seed (`UVERBS_SOAK_SEED`), which it prints, and how long from `UVERBS_SOAK_SECONDS`.
+//! The plan is the same for the same seed; what the network does is not. With `UVERBS_SOAK_RESETS=1` it has
+//! queue pairs reset under way too.
 //!
 //! * [`plan`]: what each pair is to do.
 //! * [`pair`]: where a pair is, and what a completion means to it; [`side`] has the objects.
@@ -128,8 +129,9 @@ fn soak() -> Result {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orders {
     pub(crate) seed: u64,
-    /// Whether queue pairs are reset under way and connected anew; off, because soft-RoCE then sends writes that nobody has posted (6.12
-    /// and later) or completes READs and atomics without data, until the library goes round it.
+    /// Whether queue pairs are reset under way and connected anew; off, because soft-RoCE then sends writes
+    /// that nobody has posted (6.12 and later) or completes READs and atomics without data, until the library
+    /// goes round it.
     pub(crate) resets: bool,
     /// How long new steps are begun.
     pub(crate) time: Duration,

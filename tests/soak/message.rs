@@ -19,7 +19,8 @@ impl Key {
         u64::from(self.pair) << 40 | u64::from(self.side) << 32 | u64::from(self.serial)
     }
 
-    /// The message with this key: the key and the length, then bytes that depend on both; cut off where it ends.
+    /// The message with this key: the key and the length, then bytes that depend on both; cut off where it
+    /// ends.
     pub(crate) fn message(self, length: u32) -> Vec<u8> {
         let mut hash = self.number() << 16 ^ u64::from(length);
         let noise = noise();
@@ -51,7 +52,8 @@ impl Key {
 
 const SIGN: [u8; 4] = *b"soak";
 
-/// Random bytes, the same always. Each message has a piece of them: copying is quick also where nothing is optimised.
+/// Random bytes, the same always. Each message has a piece of them: copying is quick also where nothing is
+/// optimised.
 fn noise() -> &'static [u8] {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     NOISE.get_or_init(|| {

@@ -1,7 +1,8 @@
 //! The two hosts, and the bad wire between them.
 //!
-//! The runner has laid them out (`cargo vm run --hosts 2`): the devices `rxe1` and `rxe2` on a veth pair, each in a network
-//! namespace of its own where the kernel's rxe knows namespaces, else both in the initial one.
+//! The runner has laid them out (`cargo vm run --hosts 2`): the devices `rxe1` and `rxe2` on a veth pair,
+//! each in a network namespace of its own where the kernel's rxe knows namespaces, else both in the initial
+//! one.
 
 use std::fs::File;
 
@@ -70,9 +71,9 @@ impl Host {
 
     /// Tells this host the link-layer address of the other one, for good.
     ///
-    /// Else the kernel asks for it by ARP when a queue pair is connected, and gives up after a second (`ETIMEDOUT`), in which
-    /// it asks once: a bad wire loses one such question or answer in fifty. What is tested here is what RDMA makes of lost
-    /// packets; ARP has its own way with them.
+    /// Else the kernel asks for it by ARP when a queue pair is connected, and gives up after a second
+    /// (`ETIMEDOUT`), in which it asks once: a bad wire loses one such question or answer in fifty. What is
+    /// tested here is what RDMA makes of lost packets; ARP has its own way with them.
     fn knows(&self, other: &Self) -> Result {
         let shown = other.run(&format!("ip link show dev {}", other.netdev))?;
         let link = link_address(&shown).ok_or_else(|| format!("ip said: {shown}"))?;

@@ -25,8 +25,8 @@ use super::{Orders, Result};
 /// How long anything may take that must come. Packets are lost and sent again; only a hang takes this long.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// After what time requests that do not complete count as given up by the kernel: rxe of 6.1 now and then sends nothing any
-/// more. They must still be flushed.
+/// After what time requests that do not complete count as given up by the kernel: rxe of 6.1 now and then
+/// sends nothing any more. They must still be flushed.
 const STALL: Duration = Duration::from_secs(10);
 
 /// After what time a queue pair in the error state is told once more to flush what it has.
@@ -116,11 +116,12 @@ enum State {
         kicked: Instant,
         told: [bool; 2],
     },
-    /// Reset in the middle of traffic, to be destroyed. A packet that comes to a queue pair while it is destroyed makes rxe of
-    /// 7.2 warn of a task without references now and then (`rxe_sched_task` in `rxe_task.c`); to one that is reset
-    /// none gets through.
+    /// Reset in the middle of traffic, to be destroyed. A packet that comes to a queue pair while it is
+    /// destroyed makes rxe of 7.2 warn of a task without references now and then (`rxe_sched_task` in
+    /// `rxe_task.c`); to one that is reset none gets through.
     Doomed { memory: bool },
-    /// Reset in the middle of traffic, to be connected anew; completions of before may still lie in the queues.
+    /// Reset in the middle of traffic, to be connected anew; completions of before may still lie in the
+    /// queues.
     Reset,
     /// Destroyed; completions of before may still lie in the queues.
     Destroyed { memory: bool },
@@ -354,8 +355,9 @@ impl Pair {
 
     /// Posts a burst on both sides, and the receives that it needs before.
     ///
-    /// A reliable sender is never told that the receiver is not ready: after that rxe of 7.2 now and then takes the sender's
-    /// queue pair to the error state without a reason, or sends nothing any more, also without loss.
+    /// A reliable sender is never told that the receiver is not ready: after that rxe of 7.2 now and then
+    /// takes the sender's queue pair to the error state without a reason, or sends nothing any more, also
+    /// without loss.
     fn begin(&mut self, burst: &Burst) -> Result {
         let reliable = self.transport == QpType::RC;
         for side in [0, 1] {
@@ -569,8 +571,9 @@ impl Pair {
         Ok(false)
     }
 
-    /// Receives that are posted after rxe has found the error state and flushed are left lying (`rxe_resp.c`): a failure that
-    /// the kernel finds can overtake us there. It flushes again if it is told the state again.
+    /// Receives that are posted after rxe has found the error state and flushed are left lying
+    /// (`rxe_resp.c`): a failure that the kernel finds can overtake us there. It flushes again if it is told
+    /// the state again.
     fn kick(&mut self) -> Result {
         self.count("told twice to flush", 1);
         self.fail(0)?;
@@ -625,7 +628,8 @@ impl Pair {
         Ok(())
     }
 
-    /// The connection is gone, and nothing changes any more: each request was done, or not, or in part if it is a write.
+    /// The connection is gone, and nothing changes any more: each request was done, or not, or in part if it
+    /// is a write.
     fn after_failure(&mut self) -> Result {
         for side in [0, 1] {
             let peer = 1 - side;
@@ -717,10 +721,12 @@ impl Pair {
         }
     }
 
-    /// Whether the kernel has taken a side to the error state, or does so soon: it may have to wait for a processor.
+    /// Whether the kernel has taken a side to the error state, or does so soon: it may have to wait for a
+    /// processor.
     ///
-    /// rxe completes a READ or atomic that it finds an error with as if it had gone well, without data, and takes the queue pair
-    /// to the error state after that: `COMPST_ERROR` in `rxe_completer`, where it warns of the status that nobody has set.
+    /// rxe completes a READ or atomic that it finds an error with as if it had gone well, without data, and
+    /// takes the queue pair to the error state after that: `COMPST_ERROR` in `rxe_completer`, where it warns
+    /// of the status that nobody has set.
     fn has_failed(&mut self, side: usize) -> Result<bool> {
         let since = Instant::now();
         while since.elapsed() < STALL {
@@ -931,8 +937,9 @@ fn may_break(transport: QpType, status: WcStatus) -> bool {
     match status {
         // So many packets in a row were lost.
         WcStatus::RETRY_EXC_ERR => transport == QpType::RC,
-        // rxe since 6.2 or so now and then fails while it sends again what has arrived already, as it seems because a negative
-        // acknowledgement has counted for it (`req_retry` in `rxe_req.c`). All comes back as flushed.
+        // rxe since 6.2 or so now and then fails while it sends again what has arrived already, as it seems
+        // because a negative acknowledgement has counted for it (`req_retry` in `rxe_req.c`). All comes back
+        // as flushed.
         WcStatus::WR_FLUSH_ERR => transport == QpType::RC,
         _ => false,
     }

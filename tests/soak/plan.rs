@@ -122,12 +122,13 @@ pub(crate) struct Burst {
 /// How a pair ends that is to be made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// To the error state, this side first, and back through RESET. The other side hears of it from its requests that
-    /// fail, or at once.
+    /// To the error state, this side first, and back through RESET. The other side hears of it from its
+    /// requests that fail, or at once.
     Error { first: usize, at_once: bool },
     /// Destroyed while requests are under way, and created anew; with other memory too, if so said.
     Destroy { first: usize, memory: bool },
-    /// Reset while requests are under way, this side first, and connected anew. Only in plans [with resets](Plan::with_resets).
+    /// Reset while requests are under way, this side first, and connected anew. Only in plans
+    /// [with resets](Plan::with_resets).
     Reset { first: usize },
 }
 
@@ -135,12 +136,14 @@ pub(crate) enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) path_mtu: Mtu,
-    /// How far ahead of where it began last each side begins to count packets: further than an earlier connection can have come,
-    /// and not so far that what is late of one of the last thirty seems to be ahead.
+    /// How far ahead of where it began last each side begins to count packets: further than an earlier
+    /// connection can have come, and not so far that what is late of one of the last thirty seems to be
+    /// ahead.
     ///
-    /// A late acknowledgement of an earlier connection of the same queue pairs that is ahead counts for whatever is under way
-    /// (`check_psn` in `rxe_comp.c`), which completes well and may never arrive; one that is behind is passed over. And the
-    /// packets are late by as much as a processor of the guest has to wait for one of the host.
+    /// A late acknowledgement of an earlier connection of the same queue pairs that is ahead counts for
+    /// whatever is under way (`check_psn` in `rxe_comp.c`), which completes well and may never arrive; one
+    /// that is behind is passed over. And the packets are late by as much as a processor of the guest has to
+    /// wait for one of the host.
     pub(crate) ahead: [u32; 2],
 }
 
@@ -239,9 +242,9 @@ impl Plan {
 
     /// A READ or atomic is alone on its side.
     ///
-    /// In front of others or behind them, rxe loses track of it when packets are lost (`rxe_comp.c`, 6.1 to 7.2): the
-    /// acknowledgement of another request, or a negative one that counts as one, completes it without data, or lets
-    /// it be done twice.
+    /// In front of others or behind them, rxe loses track of it when packets are lost (`rxe_comp.c`, 6.1 to
+    /// 7.2): the acknowledgement of another request, or a negative one that counts as one, completes it
+    /// without data, or lets it be done twice.
     fn burst(&mut self) -> Burst {
         let mut burst = Burst {
             batch: self.random.random_range(1..=BURST),

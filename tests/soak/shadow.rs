@@ -40,7 +40,8 @@ impl Shadow {
         }
     }
 
-    /// The write has surely not been done and never will be, or has been done at most in part and never will be again.
+    /// The write has surely not been done and never will be, or has been done at most in part and never will
+    /// be again.
     pub(crate) fn settle(&mut self, now: &[u8]) {
         self.sure.copy_from_slice(now);
         self.maybe.clear();
@@ -93,7 +94,8 @@ impl Shadow {
     }
 }
 
-/// The word that the peer's atomics work on: what it surely was, and operations that may have changed it since, in order.
+/// The word that the peer's atomics work on: what it surely was, and operations that may have changed it
+/// since, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Word {
     sure: u64,

@@ -100,8 +100,8 @@ impl Hub {
 
 /// A queue pair, if there is one, and its memory.
 ///
-/// What is declared first goes first: the window, for the reason that [`Side::destroy`] has, then the queue pair, then what
-/// it works on.
+/// What is declared first goes first: the window, for the reason that [`Side::destroy`] has, then the queue
+/// pair, then what it works on.
 pub(crate) struct Side {
     pub(crate) window: Option<Mw<Type2>>,
     pub(crate) qp: Option<Qp<Any>>,
@@ -185,8 +185,9 @@ impl Side {
 
     /// Destroys the queue pair and what belongs to it.
     ///
-    /// The window goes first: on rxe a bound one of type 2 holds on to its queue pair (`rxe_do_bind_mw` in `rxe_mw.c`), and
-    /// to destroy that before hangs for a minute and ends with a warning in the kernel's log.
+    /// The window goes first: on rxe a bound one of type 2 holds on to its queue pair (`rxe_do_bind_mw` in
+    /// `rxe_mw.c`), and to destroy that before hangs for a minute and ends with a warning in the kernel's
+    /// log.
     pub(crate) fn destroy(&mut self) -> Result {
         if let Some(window) = self.window.take() {
             window.dealloc()?;
@@ -221,8 +222,8 @@ impl Side {
         })
     }
 
-    /// Takes the queue pair from RESET to RTS, where it counts packets from its own and from its peer's number. This thread must
-    /// be on the queue pair's host.
+    /// Takes the queue pair from RESET to RTS, where it counts packets from its own and from its peer's
+    /// number. This thread must be on the queue pair's host.
     pub(crate) fn connect(
         &mut self,
         hub: &Hub,
@@ -294,8 +295,8 @@ impl Side {
         Ok(())
     }
 
-    /// Posts requests with these ids, and rings once for each `per_bell` of them. Each message lies in the memory of its
-    /// place in the burst.
+    /// Posts requests with these ids, and rings once for each `per_bell` of them. Each message lies in the
+    /// memory of its place in the burst.
     pub(crate) fn post(&mut self, requests: &[Posting], to: Address, per_bell: usize) -> Result {
         for posting in requests {
             if !posting.message.is_empty() && !posting.request.op.is_inline() {
@@ -403,8 +404,8 @@ impl Posting {
         let peer: Option<UdPeer<'_>> = ah.map(|ah| ah.to(to.qpn, QKEY));
         let imm = self.serial;
         let bytes = &self.message[..];
-        // SAFETY: the regions outlive the queue pair, a slot is used by one request at a time, and memory that
-        // requests write to is looked at by copying only.
+        // SAFETY: the regions outlive the queue pair, a slot is used by one request at a time, and memory
+        // that requests write to is looked at by copying only.
         let posted = unsafe {
             match (self.request.op, peer) {
                 (Op::Send, None) => batch.send(pieces)?,

@@ -15,8 +15,8 @@ use super::{Orders, Result};
 /// How long a thread waits for a completion before it looks at the clock.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Runs these pairs for so long from when all are connected, and then until each has come to its end; not so long if another
-/// thread fails.
+/// Runs these pairs for so long from when all are connected, and then until each has come to its end; not so
+/// long if another thread fails.
 pub(crate) fn work(
     hosts: &[Host; 2],
     orders: Orders,

@@ -1,5 +1,5 @@
-//! What is asked of the kernel, as strace sees it, and by which of the ways to it. With soft-RoCE and with the adapter, in
-//! guests of `cargo vm test`; elsewhere every test is ignored.
+//! What is asked of the kernel, as strace sees it, and by which of the ways to it. With soft-RoCE and with
+//! the adapter, in guests of `cargo vm test`; elsewhere every test is ignored.
 //!
 //! The programs that strace looks at are this one again, in a [role](support::role).
 

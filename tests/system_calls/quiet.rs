@@ -18,7 +18,8 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 pub(crate) const ROLES: [role::Role; 1] = [("domains_and_refusals", domains_and_refusals)];
 
-/// The steps that are looked at. The last one reaches the kernel, so that it is seen that the others would have been seen.
+/// The steps that are looked at. The last one reaches the kernel, so that it is seen that the others would
+/// have been seen.
 const STEPS: [&str; 8] = [
     "make a domain",
     "make a nested domain",

@@ -1,5 +1,5 @@
-//! The ways to the kernel: by ioctl alone, by write(2) alone, and by the best of them, in processes that did not open the
-//! file as well.
+//! The ways to the kernel: by ioctl alone, by write(2) alone, and by the best of them, in processes that did
+//! not open the file as well.
 
 use libtest_mimic::Trial;
 use support::trace::{Trace, traced};
@@ -123,8 +123,8 @@ fn write_alone_is_enough() -> Result {
     }
 }
 
-/// Catches a command that goes by write(2) although the kernel takes it by ioctl: the doorbell alone does, because it
-/// costs less, and it alone has 40 bytes.
+/// Catches a command that goes by write(2) although the kernel takes it by ioctl: the doorbell alone does,
+/// because it costs less, and it alone has 40 bytes.
 fn best_route() -> Result {
     let calls = calls_on_device("everything_by_the_best")?;
     let others: Vec<&str> = calls
@@ -135,8 +135,8 @@ fn best_route() -> Result {
     same(others, Vec::new(), "calls of write that are no doorbell")
 }
 
-/// Catches a doorbell that fails for good when the process has changed its credentials since it opened the device: the
-/// kernel then refuses write(2) with EACCES.
+/// Catches a doorbell that fails for good when the process has changed its credentials since it opened the
+/// device: the kernel then refuses write(2) with EACCES.
 fn other_credentials() -> Result {
     let mut pair = Pair::<Rc>::on(&open_by(Route::Best)?, &Setup::default())?;
     talk::sends(&mut pair)?;
@@ -153,7 +153,8 @@ fn other_credentials() -> Result {
     Ok(())
 }
 
-/// Catches a child that cannot post with the queue pair that it has from its parent, which has another's credentials.
+/// Catches a child that cannot post with the queue pair that it has from its parent, which has another's
+/// credentials.
 fn forked_child() -> Result {
     let mut pair = Pair::<Rc>::on(&open_by(Route::Best)?, &Setup::default())?;
     talk::sends(&mut pair)?;

@@ -1,6 +1,6 @@
-//! What is asked of the kernel: on the data path nothing but one doorbell for a batch of sends on soft-RoCE, and nothing
-//! at all on the adapter; for a protection domain one call to make it and one to free it; for what only this library knows
-//! nothing.
+//! What is asked of the kernel: on the data path nothing but one doorbell for a batch of sends on soft-RoCE,
+//! and nothing at all on the adapter; for a protection domain one call to make it and one to free it; for
+//! what only this library knows nothing.
 
 use libtest_mimic::Trial;
 use support::trace::{mark, names, traced};
@@ -115,8 +115,8 @@ fn connects() -> Result {
     Ok(())
 }
 
-/// Catches questions about the port that have been answered: one for its attributes and one for its GIDs will do, and
-/// connecting is three transitions.
+/// Catches questions about the port that have been answered: one for its attributes and one for its GIDs will
+/// do, and connecting is three transitions.
 fn connecting() -> Result {
     only_on_rxe("what is counted are the calls that soft-RoCE needs")?;
     let trace = traced("connects", "rxe0", "all")?;

@@ -1,5 +1,5 @@
-//! Programs on libibverbs, rdma-core's and perftest's, on the device that this library uses at the same time: each with a
-//! queue pair of its own, and neither disturbs the other.
+//! Programs on libibverbs, rdma-core's and perftest's, on the device that this library uses at the same time:
+//! each with a queue pair of its own, and neither disturbs the other.
 
 use std::process::Command;
 use std::thread;
@@ -38,8 +38,8 @@ fn srq_pingpong() -> Result {
     beside("ibv_srq_pingpong", &arguments)
 }
 
-/// Catches a program of theirs that fails because of our traffic, a payload or a completion of ours that goes wrong because of
-/// theirs, and objects that are left behind.
+/// Catches a program of theirs that fails because of our traffic, a payload or a completion of ours that goes
+/// wrong because of theirs, and objects that are left behind.
 fn beside(program: &str, arguments: &[&str]) -> Result {
     only_on_rxe("the adapter has tests of its own with perftest")?;
     let before = Objects::on("rxe0")?;

@@ -86,8 +86,8 @@ fn any_does_what_its_transport_has() -> Result {
     talk::datagrams(&mut pair)
 }
 
-/// Catches a request that the device would fail with the whole queue pair, where an error would do no harm; and that
-/// what was refused leaves a trace in the batch.
+/// Catches a request that the device would fail with the whole queue pair, where an error would do no harm;
+/// and that what was refused leaves a trace in the batch.
 fn any_refuses_what_its_transport_lacks() -> Result {
     for transport in [QpType::RC, QpType::UC, QpType::UD] {
         let mut pair = Pair::create(&open()?, &Setup::default(), |qp| qp.create_any(transport))?;
@@ -224,7 +224,8 @@ fn messages_may_be_empty() -> Result {
     )
 }
 
-/// Catches lengths that go wrong at a packet's end: 0 and 1 more and less than 1, 2, 3 MTUs, and a long message.
+/// Catches lengths that go wrong at a packet's end: 0 and 1 more and less than 1, 2, 3 MTUs, and a long
+/// message.
 fn lengths_around_packets() -> Result {
     let setup = Setup {
         length: 1 << 20,

@@ -1,5 +1,5 @@
-//! What goes wrong on the data path: completions in error as the field knows them, requests that are refused before they
-//! are posted, and queue pairs that work again afterwards.
+//! What goes wrong on the data path: completions in error as the field knows them, requests that are refused
+//! before they are posted, and queue pairs that work again afterwards.
 
 use libtest_mimic::Trial;
 use support::{
@@ -48,16 +48,16 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Options with which a peer that does not answer is given up soon: 16 ms, one retry. A busy machine makes a peer look like
-/// that which does answer; so only for peers that do not.
+/// Options with which a peer that does not answer is given up soon: 16 ms, one retry. A busy machine makes a
+/// peer look like that which does answer; so only for peers that do not.
 fn impatient() -> Setup {
     let mut setup = patient();
     (setup.options.timeout, setup.options.retry_cnt) = (12, 1);
     setup
 }
 
-/// Options for a peer that answers. Time is lost only if a packet is, half a second each time; one pause of 10 µs is
-/// allowed for if the peer has no receive.
+/// Options for a peer that answers. Time is lost only if a packet is, half a second each time; one pause of
+/// 10 µs is allowed for if the peer has no receive.
 fn patient() -> Setup {
     let options = ConnectOptions {
         timeout: 17,
@@ -72,8 +72,8 @@ fn patient() -> Setup {
     }
 }
 
-/// Sends a message that must fail, and two behind it that must be flushed; then the same queue pairs must work again,
-/// connected with these options.
+/// Sends a message that must fail, and two behind it that must be flushed; then the same queue pairs must
+/// work again, connected with these options.
 fn fails_with(pair: &mut Pair<Rc>, options: &ConnectOptions, status: WcStatus) -> Result {
     let mut batch = pair.a.qp.send();
     batch.send_inline(b"this one")?.signaled(1);
@@ -144,7 +144,8 @@ fn peer_is_destroyed() -> Result {
     fails_with(&mut pair, &patient().options, WcStatus::RETRY_EXC_ERR)
 }
 
-/// Catches wrong keys, or bounds that nobody checks: beside the memory, across its end, with a key that nobody has.
+/// Catches wrong keys, or bounds that nobody checks: beside the memory, across its end, with a key that
+/// nobody has.
 fn remote_memory_that_is_not_there() -> Result {
     let setup = patient();
     let mut pair = Pair::<Rc>::with(&setup)?;
@@ -240,9 +241,9 @@ fn attempt(pair: &mut Pair<Rc>, mr: &Mr<Vec<u8>>, operation: usize) -> Result {
     Ok(())
 }
 
-/// What is reported for a send of memory that is not registered: by adapters LOC_PROT_ERR, by rxe otherwise. 6.1 calls
-/// every failed copy an operation error (`rxe_requester` in `rxe_req.c`); later the completer flushes the request before it has told its
-/// status (`rxe_completer` in `rxe_comp.c`).
+/// What is reported for a send of memory that is not registered: by adapters LOC_PROT_ERR, by rxe otherwise.
+/// 6.1 calls every failed copy an operation error (`rxe_requester` in `rxe_req.c`); later the completer
+/// flushes the request before it has told its status (`rxe_completer` in `rxe_comp.c`).
 fn local_protection_error() -> WcStatus {
     if device().is_mlx5() {
         return WcStatus::LOC_PROT_ERR;
@@ -275,8 +276,8 @@ fn local_memory_that_is_deregistered() -> Result {
 
 /// Catches bytes written beyond the receive, and statuses on the two sides that do not belong together.
 ///
-/// Adapters say REM_INV_REQ_ERR and LOC_LEN_ERR here. rxe says REM_OP_ERR and LOC_QP_OP_ERR, because it takes the receive
-/// for a malformed one (`send_data_in` in `rxe_resp.c`).
+/// Adapters say REM_INV_REQ_ERR and LOC_LEN_ERR here. rxe says REM_OP_ERR and LOC_QP_OP_ERR, because it takes
+/// the receive for a malformed one (`send_data_in` in `rxe_resp.c`).
 fn message_longer_than_the_receive() -> Result {
     let setup = patient();
     let mut pair = Pair::<Rc>::with(&setup)?;
@@ -375,8 +376,9 @@ fn a_queue_pair_works_again_after_reset() -> Result {
         }
         batch.send_inline(b"the last one tells")?.signaled(1);
         batch.ring()?;
-        // By way of the error state, until nothing is on its way: where a reset overtakes packets, rxe of 7.2 now
-        // and then takes one of the time before for one of the next connection, which is not this test's matter.
+        // By way of the error state, until nothing is on its way: where a reset overtakes packets, rxe of 7.2
+        // now and then takes one of the time before for one of the next connection, which is not this test's
+        // matter.
         pair.a.qp.fail()?;
         pair.b.qp.fail()?;
         until("the sends to be flushed", || {
@@ -495,7 +497,8 @@ fn requests_that_do_not_fit() -> Result {
     )
 }
 
-/// Catches memory and address handles of another protection domain, with which the device would fail the queue pair.
+/// Catches memory and address handles of another protection domain, with which the device would fail the
+/// queue pair.
 fn memory_of_another_pd() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let other = pair.context.alloc_pd()?;

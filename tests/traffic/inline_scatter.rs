@@ -1,7 +1,7 @@
 //! Payloads that come in completions: that they do, and that they then are where the request wanted them.
 //!
-//! Behind each small message goes a large one, which the device writes to memory. Messages arrive in order: once the large
-//! one is there so is the small one, and as long as nobody polls its buffer must be untouched.
+//! Behind each small message goes a large one, which the device writes to memory. Messages arrive in order:
+//! once the large one is there so is the small one, and as long as nobody polls its buffer must be untouched.
 
 use std::sync::Arc;
 
@@ -86,8 +86,8 @@ fn caps() -> Caps {
 
 /// What every queue pair here is.
 fn with_inline_scatter(builder: QpBuilder<'_>) -> QpBuilder<'_> {
-    // SAFETY: the tests post slices of regions that are known by their addresses in this process and stay until the
-    // completion or the queue pair's end; they look at the memory from the thread that polls.
+    // SAFETY: the tests post slices of regions that are known by their addresses in this process and stay
+    // until the completion or the queue pair's end; they look at the memory from the thread that polls.
     unsafe { builder.caps(caps()).inline_scatter() }
 }
 
@@ -241,8 +241,8 @@ fn data(size: usize) -> Vec<u8> {
     (1..=size as u8).collect()
 }
 
-/// Catches data that are lost or put in the wrong place on their way through a completion, entries whose data are looked for in
-/// the wrong half, and inline scatter that is asked for and not had.
+/// Catches data that are lost or put in the wrong place on their way through a completion, entries whose data
+/// are looked for in the wrong half, and inline scatter that is asked for and not had.
 fn every_size<T: StaticTransport + Connected>(shared: bool) -> Result {
     only_mlx5()?;
     for (entry_bytes, most) in [(64, 32), (128, 64)] {
@@ -270,8 +270,8 @@ fn every_size<T: StaticTransport + Connected>(shared: bool) -> Result {
     Ok(())
 }
 
-/// Catches what a READ or an atomic operation brings back in the wrong place: with all requests signaled it comes in the
-/// completion too.
+/// Catches what a READ or an atomic operation brings back in the wrong place: with all requests signaled it
+/// comes in the completion too.
 fn reads_and_atomics() -> Result {
     only_mlx5()?;
     for (entry_bytes, most) in [(64, 32), (128, 64)] {
@@ -351,7 +351,8 @@ fn reads_and_atomics() -> Result {
     Ok(())
 }
 
-/// Catches a completion queue that treats queue pairs alike: one has its data in completions, the other in memory.
+/// Catches a completion queue that treats queue pairs alike: one has its data in completions, the other in
+/// memory.
 fn beside_others() -> Result {
     only_mlx5()?;
     let context = open()?;

@@ -1,5 +1,5 @@
-//! The data path under load: a million requests, many queue pairs on one completion queue, rings of every size with
-//! many times around them.
+//! The data path under load: a million requests, many queue pairs on one completion queue, rings of every
+//! size with many times around them.
 
 use std::time::Instant;
 
@@ -36,8 +36,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// How many requests make the load: a million on the newest kernel, a tenth on the others, where it would test nothing
-/// else, and fewer still on the adapter made of software; or what the environment says.
+/// How many requests make the load: a million on the newest kernel, a tenth on the others, where it would
+/// test nothing else, and fewer still on the adapter made of software; or what the environment says.
 fn requests() -> Result<u64> {
     match std::env::var("UVERBS_TEST_REQUESTS") {
         Ok(count) => Ok(count.parse()?),
@@ -55,8 +55,8 @@ fn payload(number: u64) -> [u8; 16] {
     bytes
 }
 
-/// Catches an index, a slot or a completion that goes astray once in a long while: every message's bytes, length
-/// and order are checked.
+/// Catches an index, a slot or a completion that goes astray once in a long while: every message's bytes,
+/// length and order are checked.
 fn a_million_requests() -> Result {
     let total = requests()?;
     let mut stream = Stream::new(total)?;
@@ -231,8 +231,8 @@ fn many_queue_pairs_on_one_cq() -> Result {
 /// Sizes at and beside powers of 2, where a ring's arithmetic goes wrong.
 const SIZES: [u32; 12] = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 63];
 
-/// Catches a ring that holds one request too few or too many, and an index that goes wrong where the ring starts over:
-/// rings are filled to the last slot and emptied, several times around, from every offset.
+/// Catches a ring that holds one request too few or too many, and an index that goes wrong where the ring
+/// starts over: rings are filled to the last slot and emptied, several times around, from every offset.
 fn send_rings_of_every_size_wrap() -> Result {
     for size in SIZES {
         let caps = Caps {
@@ -253,8 +253,8 @@ fn send_rings_of_every_size_wrap() -> Result {
     Ok(())
 }
 
-/// Sends as many messages as the send ring takes (but `less`), and checks what arrives. The number of requests that
-/// the ring took.
+/// Sends as many messages as the send ring takes (but `less`), and checks what arrives. The number of
+/// requests that the ring took.
 fn fill_and_check(pair: &mut Pair<Rc>, number: &mut u64, less: u32) -> Result<u32> {
     let capacity = pair.a.qp.caps().max_send_wr;
     let count = (capacity - less.min(capacity - 1)) as usize;
@@ -347,9 +347,11 @@ fn recv_rings_of_every_size_wrap() -> Result {
     Ok(())
 }
 
-/// Catches the same in completion queues, up to the largest: filled to the last entry before anything is taken.
+/// Catches the same in completion queues, up to the largest: filled to the last entry before anything is
+/// taken.
 fn cq_rings_of_every_size_wrap() -> Result {
-    // On an adapter a request has its place until its completion is taken, so the send queue bounds what can wait.
+    // On an adapter a request has its place until its completion is taken, so the send queue bounds what can
+    // wait.
     let limits = open()?.query_device()?;
     let (max, max_send_wr) = match device().is_rxe() {
         true => (limits.max_cqe, 256),
@@ -391,8 +393,8 @@ fn cq_rings_of_every_size_wrap() -> Result {
 
 /// Lets `count` requests complete, without taking a completion.
 ///
-/// Behind each batch of them goes a READ without a completion. Requests end in their order, so what it brings comes when
-/// the completions of all others are there.
+/// Behind each batch of them goes a READ without a completion. Requests end in their order, so what it brings
+/// comes when the completions of all others are there.
 fn fill_cq(pair: &mut Pair<Rc>, count: u64) -> Result {
     let (there, back) = (pair.b.mr.remote(), pair.a.mr.slice(..1)?);
     let mut id = 0;
@@ -414,8 +416,8 @@ fn fill_cq(pair: &mut Pair<Rc>, count: u64) -> Result {
     Ok(())
 }
 
-/// Catches a ring size or offset that is computed in too few bits. The queue pair is connected to itself, because the
-/// rings are large.
+/// Catches a ring size or offset that is computed in too few bits. The queue pair is connected to itself,
+/// because the rings are large.
 fn the_largest_rings_fill_to_the_last_slot() -> Result {
     let context = open()?;
     let max = context.query_device()?.max_qp_wr;

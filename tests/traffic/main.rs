@@ -1,5 +1,6 @@
-//! What goes over the wire: every operation of every transport, the shapes that messages and their memory can have, load,
-//! and what fails. With soft-RoCE and with the adapter, in guests of `cargo vm test`; elsewhere every test is ignored.
+//! What goes over the wire: every operation of every transport, the shapes that messages and their memory can
+//! have, load, and what fails. With soft-RoCE and with the adapter, in guests of `cargo vm test`; elsewhere
+//! every test is ignored.
 
 mod beside;
 mod data;

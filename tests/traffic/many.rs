@@ -1,5 +1,5 @@
-//! Many queue pairs on few completion queues and few threads: whose request a completion is of, whatever becomes of the
-//! queue pair in between.
+//! Many queue pairs on few completion queues and few threads: whose request a completion is of, whatever
+//! becomes of the queue pair in between.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,8 +65,8 @@ fn word(mr: &Mr<Vec<u8>>, at: usize) -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Catches doorbells that go to another thread's queue pair, or are lost where registers are shared or run out: single
-/// requests and batches by turns, each thread on queue pairs and a completion queue of its own.
+/// Catches doorbells that go to another thread's queue pair, or are lost where registers are shared or run
+/// out: single requests and batches by turns, each thread on queue pairs and a completion queue of its own.
 fn several_threads_post() -> Result {
     const ROUNDS: u64 = 60;
     let context = open()?;
@@ -116,8 +116,8 @@ fn joined(thread: std::thread::ScopedJoinHandle<'_, Result>) -> Result {
     thread.join().unwrap_or_else(|_| fail("a thread panicked"))
 }
 
-/// Catches ids that are told for another request or queue pair, and requests that are never retired, when the poller
-/// looks at what other threads are writing: every third request has a completion.
+/// Catches ids that are told for another request or queue pair, and requests that are never retired, when the
+/// poller looks at what other threads are writing: every third request has a completion.
 fn one_thread_polls_while_others_post() -> Result {
     const REQUESTS: u64 = 150;
     let context = open()?;
@@ -189,8 +189,8 @@ fn one_thread_polls_while_others_post() -> Result {
     Ok(())
 }
 
-/// Completes a write for each id, and leaves the completions in the queue: the READ behind them brings its word when they
-/// are there.
+/// Completes a write for each id, and leaves the completions in the queue: the READ behind them brings its
+/// word when they are there.
 fn complete(pd: &Pd, qp: &mut Qp<Rc>, ids: Range<u64>) -> Result {
     let memory = words(pd, 2)?;
     let to = memory.remote().slice(..WORD as u64)?;
@@ -216,7 +216,8 @@ fn ids(cq: &mut Cq) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-/// Catches completions of before a reset that are taken for new ones, and another queue pair's that go with them.
+/// Catches completions of before a reset that are taken for new ones, and another queue pair's that go with
+/// them.
 fn a_reset_forgets_its_own_completions_alone() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -248,7 +249,8 @@ fn a_reset_forgets_its_own_completions_alone() -> Result {
     Ok(())
 }
 
-/// Catches completions that are lost with their queue pair, or told as its successor's, which has the same number here.
+/// Catches completions that are lost with their queue pair, or told as its successor's, which has the same
+/// number here.
 fn completions_outlive_their_queue_pair() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -275,7 +277,8 @@ fn completions_outlive_their_queue_pair() -> Result {
     Ok(())
 }
 
-/// Catches a thread domain that picks no hardware of its own, and queue pairs without one that take more than their share.
+/// Catches a thread domain that picks no hardware of its own, and queue pairs without one that take more than
+/// their share.
 fn a_thread_domain_has_a_register() -> Result {
     if device().is_rxe() {
         return skip("soft-RoCE has no registers");

@@ -50,8 +50,8 @@ fn region(pair: &Pair<Rc>, fill: u8) -> Result<Mr<Vec<u8>>> {
     Ok(pair.pd.register(vec![fill; 64], access)?)
 }
 
-/// Catches a key that travels in the wrong byte order, a completion that does not tell the key, and a window that
-/// stays open after its invalidation.
+/// Catches a key that travels in the wrong byte order, a completion that does not tell the key, and a window
+/// that stays open after its invalidation.
 fn send_inv_takes_the_peers_key() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = region(&pair, 0)?;
@@ -258,7 +258,8 @@ fn flush_needs_the_access() -> Result {
         .failed(WcStatus::REM_ACCESS_ERR)
 }
 
-/// Catches an access flag that is dropped on its way: ordinary memory is not persistent, which the kernel notices.
+/// Catches an access flag that is dropped on its way: ordinary memory is not persistent, which the kernel
+/// notices.
 fn flush_persistent() -> Result {
     let context = open()?;
     if !has(&context, DeviceCapFlags::FLUSH_PERSISTENT)? {
@@ -307,7 +308,8 @@ fn missing_is_refused_before_posting() -> Result {
         .is(WcOpcode::RDMA_WRITE)
 }
 
-/// Catches a request that a transport lacks and that is let through because the transport is chosen at run time.
+/// Catches a request that a transport lacks and that is let through because the transport is chosen at run
+/// time.
 fn each_has_its_transports() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;

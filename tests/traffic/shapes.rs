@@ -1,4 +1,5 @@
-//! Requests of every shape around the end of a small ring: the longest lists, the longest inline data, binds, by turns.
+//! Requests of every shape around the end of a small ring: the longest lists, the longest inline data, binds,
+//! by turns.
 
 use libtest_mimic::Trial;
 use support::{Pair, Result, Setup, completion, open, own_path, same, test};
@@ -29,8 +30,9 @@ fn pair(caps: Caps) -> Result<Pair<Rc>> {
     Pair::with(&Setup::with_caps(caps))
 }
 
-/// Catches a request whose parts are written beside the ring, or read from the wrong place, where it goes on at the ring's
-/// start: lists of 1 to as many slices as there can be, so that each length begins at each place.
+/// Catches a request whose parts are written beside the ring, or read from the wrong place, where it goes on
+/// at the ring's start: lists of 1 to as many slices as there can be, so that each length begins at each
+/// place.
 fn lists_around_the_end() -> Result {
     let probe = Pair::<Rc>::new()?;
     let most = probe.context.query_device()?.max_sge;
@@ -155,7 +157,8 @@ fn datagrams_without_payload() -> Result {
     )
 }
 
-/// Catches the same of binds, which are the longest requests of hardware, and a request that overtakes the bind before it.
+/// Catches the same of binds, which are the longest requests of hardware, and a request that overtakes the
+/// bind before it.
 fn binds_around_the_end() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let caps = Caps {

@@ -20,8 +20,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Catches hints that are promised and not given, and a refusal that looks like a wrong argument. Where a device has learnt
-/// them, this is to be made a real test.
+/// Catches hints that are promised and not given, and a refusal that looks like a wrong argument. Where a
+/// device has learnt them, this is to be made a real test.
 fn dma_handles() -> Result {
     let context = open()?;
     let all = DmaHints {
@@ -46,7 +46,8 @@ fn dma_handles() -> Result {
     let refused = error.is_some_and(|error| matches!(error.cause(), Cause::Invalid(_)));
     same(refused, true, "a processing hint that there is not")?;
 
-    // A region cannot name one either: the kernel has no such kind of object for the driver, or no such method yet.
+    // A region cannot name one either: the kernel has no such kind of object for the driver, or no such
+    // method yet.
     let pd = context.alloc_pd()?;
     let memory = [0u8; 64];
     let (mut lkey, mut rkey) = (0u32, 0u32);
@@ -74,8 +75,9 @@ fn dma_handles() -> Result {
     Ok(pd.dealloc()?)
 }
 
-/// Catches a kernel that lets a queue pair stand on a table that there is not. Without work queues there are no tables, and so
-/// the library never comes to ask for such a queue pair; what it would send is held against frames made by hand elsewhere.
+/// Catches a kernel that lets a queue pair stand on a table that there is not. Without work queues there are
+/// no tables, and so the library never comes to ask for such a queue pair; what it would send is held against
+/// frames made by hand elsewhere.
 fn queue_pairs_over_tables() -> Result {
     let context = open()?;
     let Err(error) = context.create_indirection_table([]) else {
@@ -98,7 +100,8 @@ fn queue_pairs_over_tables() -> Result {
     // SAFETY: what goes in and what comes out is as long as told.
     let refused = unsafe { send(&context, (object::QP, method::qp::CREATE), &attributes) };
     let errno = refused.err().and_then(|error| error.raw_os_error());
-    // The kernel's driver has tables for Ethernet ports, and so the kernel looks for this one. Else it does not know the kind.
+    // The kernel's driver has tables for Ethernet ports, and so the kernel looks for this one. Else it does
+    // not know the kind.
     let expected = match device() {
         Device::Mlx5 { roce: true } => libc::ENOENT,
         Device::Mlx5 { roce: false } | Device::Rxe => libc::EINVAL,

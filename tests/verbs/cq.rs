@@ -46,8 +46,8 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// Completes a write for each of these ids, and leaves the completions in the queue.
 ///
-/// Behind the writes goes a READ without a completion. Requests end in their order, so what it brings comes when the
-/// completions of all others are there.
+/// Behind the writes goes a READ without a completion. Requests end in their order, so what it brings comes
+/// when the completions of all others are there.
 fn complete(pair: &mut Pair<Rc>, target: &Mr<Vec<u8>>, ids: std::ops::Range<u64>) -> Result {
     let back = pair.pd.register(vec![0u8; 1], Access::LOCAL_WRITE)?;
     let mut batch = pair.a.qp.send();
@@ -101,7 +101,8 @@ fn resize_keeps_what_waits() -> Result {
     same(pair.a.cq.poll()?.iter().count(), 0, "more completions")
 }
 
-/// Catches a poller that goes on in another ring than the device: mlx5 does nothing when the size is the old one.
+/// Catches a poller that goes on in another ring than the device: mlx5 does nothing when the size is the old
+/// one.
 fn the_same_size_changes_nothing() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = target(&pair)?;
@@ -226,8 +227,8 @@ fn entries_of_either_size() -> Result {
     Ok(())
 }
 
-/// Catches a ring that does not lie where the allocator said, and buffers that are not asked for anew or not given back
-/// when the size changes.
+/// Catches a ring that does not lie where the allocator said, and buffers that are not asked for anew or not
+/// given back when the size changes.
 fn on_a_domain() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let counting = Arc::new(Counting::new(GuardPages::new()));
@@ -288,8 +289,8 @@ unsafe impl Allocator for Telling {
     }
 }
 
-/// Catches completions that are copied out of the ring as they are found, whole or in part, which nobody may have asked for:
-/// a field that is changed in the ring after the completion was taken is read as it is then.
+/// Catches completions that are copied out of the ring as they are found, whole or in part, which nobody may
+/// have asked for: a field that is changed in the ring after the completion was taken is read as it is then.
 fn fields_are_read_when_asked_for() -> Result {
     const LENGTH: u32 = 1234;
     const CHANGED: u32 = 4321;
@@ -346,8 +347,8 @@ fn exchange(ring: usize, from: u32, to: u32) -> usize {
     let words = std::ptr::with_exposed_provenance_mut::<[u8; 4]>(ring);
     let mut found = 0;
     for index in 0..1024 {
-        // SAFETY: a ring has whole pages, which stay mapped while its queue is there; nobody has a reference to an entry
-        // between two looks at a completion, and the device has no reason to write.
+        // SAFETY: a ring has whole pages, which stay mapped while its queue is there; nobody has a reference
+        // to an entry between two looks at a completion, and the device has no reason to write.
         unsafe {
             let word = words.add(index);
             if word.read_volatile() == bytes(from) {
@@ -359,7 +360,8 @@ fn exchange(ring: usize, from: u32, to: u32) -> usize {
     found
 }
 
-/// Catches a refusal that looks like a wrong argument, and one that harms the queue; and moderation that does.
+/// Catches a refusal that looks like a wrong argument, and one that harms the queue; and moderation that
+/// does.
 fn moderated_or_told() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = target(&pair)?;
@@ -393,7 +395,8 @@ fn overflow_keeps_what_was_there() -> Result {
     same(events.wait_for(LIMIT)?, Some(expected), "the event")?;
     take(&mut pair.a.cq, 0..room)?;
     same(pair.a.cq.poll()?.iter().count(), 0, "completions beyond")?;
-    // The completion that did not fit is lost, so who gets the event gives the queue pair up: that still works.
+    // The completion that did not fit is lost, so who gets the event gives the queue pair up: that still
+    // works.
     pair.a.qp.fail()?;
     same(pair.a.qp.query()?.state, QpState::ERR, "state")
 }

@@ -1,5 +1,6 @@
-//! What rdma-core's `ibv_devinfo -v` prints of the device, line by line against what this library's queries say. A line that
-//! is not known here fails the test: somebody knows something that this library does not tell.
+//! What rdma-core's `ibv_devinfo -v` prints of the device, line by line against what this library's queries
+//! say. A line that is not known here fails the test: somebody knows something that this library does not
+//! tell.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -59,8 +60,9 @@ fn says_the_same() -> Result {
     )
 }
 
-/// What the kernel's generic answers have no field for: the driver-private one has segmentation, pacing and hashes of raw
-/// packets, which no queue pair of this library can use; and old kinds of objects, of which the kernel has none.
+/// What the kernel's generic answers have no field for: the driver-private one has segmentation, pacing and
+/// hashes of raw packets, which no queue pair of this library can use; and old kinds of objects, of which the
+/// kernel has none.
 fn not_asked(key: &str, said: &str) -> bool {
     let driver = [
         "tso_caps max_tso",
@@ -84,8 +86,8 @@ fn not_asked(key: &str, said: &str) -> bool {
     driver.contains(&key) || old.contains(&key) && said == "0"
 }
 
-/// The lines as keys with values. A line deep within is a bit of a set, which belongs to the key above it; a set becomes one
-/// value, its bits.
+/// The lines as keys with values. A line deep within is a bit of a set, which belongs to the key above it; a
+/// set becomes one value, its bits.
 fn lines(text: &str) -> Result<BTreeMap<String, String>> {
     let mut lines = BTreeMap::new();
     let mut sets: BTreeMap<String, u64> = BTreeMap::new();
@@ -372,8 +374,8 @@ fn grouped(raw: [u8; 16]) -> String {
     groups.collect::<Vec<_>>().join(":")
 }
 
-/// Catches an entry that is left out, doubled, of another type, or of another network device: `show_gids` prints what is
-/// compared here, from the same files.
+/// Catches an entry that is left out, doubled, of another type, or of another network device: `show_gids`
+/// prints what is compared here, from the same files.
 fn gids_are_those_of_sysfs() -> Result {
     let context = open()?;
     let port = format!("/sys/class/infiniband/{}/ports/1", context.name());

@@ -1,4 +1,5 @@
-//! Regions in dma-bufs, with a real one: where a device refuses them, the refusal must be told and the dma-buf come back.
+//! Regions in dma-bufs, with a real one: where a device refuses them, the refusal must be told and the
+//! dma-buf come back.
 
 use std::ffi::c_ulong;
 use std::fs::File;
@@ -91,7 +92,8 @@ fn from_memory() -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Catches a request that the kernel cannot read, a dma-buf that is lost, and a refusal that is told as something else.
+/// Catches a request that the kernel cannot read, a dma-buf that is lost, and a refusal that is told as
+/// something else.
 fn registered_or_refused() -> Result {
     let dmabuf = match (from_heap(), from_memory()) {
         (Ok(dmabuf), _) | (_, Ok(dmabuf)) => dmabuf,

@@ -48,8 +48,8 @@ fn ece(options: u32) -> Ece {
     }
 }
 
-/// Catches options that do not reach the device, an answer of its that is lost, and a connection that no longer works: both
-/// ends go through what a connection manager does.
+/// Catches options that do not reach the device, an answer of its that is lost, and a connection that no
+/// longer works: both ends go through what a connection manager does.
 fn agreed<T: StaticTransport + Connected>() -> Result {
     only_mlx5()?;
     let context = open()?;

@@ -221,8 +221,8 @@ fn solicited_and_flushed() -> Result {
     for wc in completions(&mut pair.b.cq, 3)? {
         same(wc.status, WcStatus::WR_FLUSH_ERR, "the status")?;
     }
-    // 6.1 tells: a flushed receive counts as solicited there (`do_complete` in `rxe_resp.c`), and no more since 6.4
-    // (`flush_recv_wqe`).
+    // 6.1 tells: a flushed receive counts as solicited there (`do_complete` in `rxe_resp.c`), and no more
+    // since 6.4 (`flush_recv_wqe`).
     if kernel() < (6, 4) {
         return event(&channel, &pair.b.cq);
     }
@@ -258,8 +258,8 @@ fn several_queues_on_one_channel() -> Result {
     Ok(())
 }
 
-/// Catches events that go to another queue where there are many, that come for queues which were not armed, or come twice;
-/// and queues that wait for events to be acknowledged when they go.
+/// Catches events that go to another queue where there are many, that come for queues which were not armed,
+/// or come twice; and queues that wait for events to be acknowledged when they go.
 fn many_queues_on_one_channel() -> Result {
     let context = open()?;
     let channel = context.create_channel()?;
@@ -333,7 +333,8 @@ const FEW: Caps = Caps {
 /// The number of a queue pair that there is not.
 const NOBODY: u32 = 0x00ff_fff0;
 
-/// Catches a destruction that waits for events to be acknowledged, and a late event that is taken for another's.
+/// Catches a destruction that waits for events to be acknowledged, and a late event that is taken for
+/// another's.
 fn a_queue_goes_with_unread_events() -> Result {
     let (mut pair, channel) = with_channel()?;
     pair.b.post_recv(1, 0..64)?;
@@ -442,7 +443,8 @@ fn the_port_goes_down_and_up() -> Result {
 
 /// Catches events that carry another number than [`Cq::id`] and [`uverbs::Qp::id`].
 fn queue_pairs_and_queues_are_named() -> Result {
-    // A message that comes before this side is ready to send: rxe has no COMM_EST, but a queue that overflows has.
+    // A message that comes before this side is ready to send: rxe has no COMM_EST, but a queue that overflows
+    // has.
     let setup = Setup {
         cqe: 1,
         options: ConnectOptions::default(),
@@ -470,8 +472,8 @@ fn queue_pairs_and_queues_are_named() -> Result {
     Ok(())
 }
 
-/// Everything that has been told of a context, up to an event that is provoked here: it comes behind what has happened
-/// before.
+/// Everything that has been told of a context, up to an event that is provoked here: it comes behind what has
+/// happened before.
 fn told_so_far(pair: &Pair<Rc>, events: &AsyncEvents) -> Result<Vec<AsyncEvent>> {
     let mut cq = pair.context.create_cq(1)?;
     let mut sentinel = pair.pd.qp(&cq).create::<Rc>()?;
@@ -529,11 +531,13 @@ struct Breach {
 
 const ACCESS: Option<AsyncEventType> = Some(AsyncEventType::QP_ACCESS_ERR);
 
-/// Everything for which the specification has an event of a queue pair's responder, or soft-RoCE could have one.
+/// Everything for which the specification has an event of a queue pair's responder, or soft-RoCE could have
+/// one.
 ///
-/// soft-RoCE has `QP_ACCESS_ERR` alone, of RC, for keys and ranges that are wrong, unless a receive request can tell it
-/// (`get_rkey_violation_state` and `do_qp_event` in `rxe_resp.c`). It never raises `QP_FATAL`, `QP_REQ_ERR`, `PATH_MIG` or
-/// `PATH_MIG_ERR`: whatever else fails is answered and completed (`do_class_ac_error`), and no event is made.
+/// soft-RoCE has `QP_ACCESS_ERR` alone, of RC, for keys and ranges that are wrong, unless a receive request
+/// can tell it (`get_rkey_violation_state` and `do_qp_event` in `rxe_resp.c`). It never raises `QP_FATAL`,
+/// `QP_REQ_ERR`, `PATH_MIG` or `PATH_MIG_ERR`: whatever else fails is answered and completed
+/// (`do_class_ac_error`), and no event is made.
 const BREACHES: [Breach; 8] = [
     Breach {
         what: "a WRITE with an unknown key",
@@ -637,8 +641,8 @@ fn post(
     Ok(())
 }
 
-/// Catches events that are lost, come twice, name another object or are of another kind than the driver's; and an event that
-/// a driver has learnt to tell.
+/// Catches events that are lost, come twice, name another object or are of another kind than the driver's;
+/// and an event that a driver has learnt to tell.
 fn what_is_told_of_broken_queue_pairs() -> Result {
     let setup = Setup::default();
     let mut pair = Pair::<Rc>::with(&setup)?;
@@ -669,9 +673,10 @@ fn what_is_told_of_broken_queue_pairs() -> Result {
     Ok(())
 }
 
-/// Catches a message that is lost when it comes before its queue pair is ready to send, for which the specification has
-/// `COMM_EST`. Neither device tells: soft-RoCE takes the message and raises nothing (`check_qp_state` and the handlers behind
-/// it in `rxe_recv.c`, `rxe_resp.c`). So a server that waits with its last step for the event would wait for ever.
+/// Catches a message that is lost when it comes before its queue pair is ready to send, for which the
+/// specification has `COMM_EST`. Neither device tells: soft-RoCE takes the message and raises nothing
+/// (`check_qp_state` and the handlers behind it in `rxe_recv.c`, `rxe_resp.c`). So a server that waits with
+/// its last step for the event would wait for ever.
 fn an_early_message_is_not_told() -> Result {
     let setup = Setup::default();
     let mut pair = Pair::<Rc>::unconnected(&open()?, &setup)?;
@@ -706,7 +711,8 @@ fn an_early_message_is_not_told() -> Result {
     same(told_so_far(&pair, &events)?, Vec::new(), "what was told")
 }
 
-/// Catches a queue pair that goes on when its receives can no longer be told, and events that name another object.
+/// Catches a queue pair that goes on when its receives can no longer be told, and events that name another
+/// object.
 fn a_full_queue_fails_its_receiver() -> Result {
     let setup = Setup {
         cqe: 3,

@@ -1,6 +1,7 @@
-//! What soft-RoCE does not have: the driver refuses it by name, or the kernel does and its refusal says what is missing, and
-//! nothing is left behind or broken. Where a kernel's rxe has learnt it, the test fails and is to be made a real one. And what the adapter
-//! has, or may have, and this library's mlx5 driver not yet: it is refused by name.
+//! What soft-RoCE does not have: the driver refuses it by name, or the kernel does and its refusal says what
+//! is missing, and nothing is left behind or broken. Where a kernel's rxe has learnt it, the test fails and
+//! is to be made a real one. And what the adapter has, or may have, and this library's mlx5 driver not yet:
+//! it is refused by name.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -283,7 +284,8 @@ fn not_in_driver<T>(result: uverbs::Result<T>, what: &str) -> Result {
     same(said.contains("this library's driver for"), true, &said)
 }
 
-/// Catches a domain that cannot be had although it has no rings, and an initiator or a receive queue without rings.
+/// Catches a domain that cannot be had although it has no rings, and an initiator or a receive queue without
+/// rings.
 fn xrc_on_mlx5() -> Result {
     let context = open()?;
     let has = context
@@ -327,12 +329,14 @@ fn raw_packets_on_mlx5() -> Result {
     )
 }
 
-/// Catches a work queue that leaves a count on its PD or CQ, and one that is refused as if an argument were wrong.
+/// Catches a work queue that leaves a count on its PD or CQ, and one that is refused as if an argument were
+/// wrong.
 fn work_queues_on_mlx5() -> Result {
     leaves_free(|pd, cq| pd.wq(cq, 16).create(), "work queues")
 }
 
-/// Catches a tag-matching queue that is made as an ordinary one, and one that is refused as if an argument were wrong.
+/// Catches a tag-matching queue that is made as an ordinary one, and one that is refused as if an argument
+/// were wrong.
 fn tag_matching_on_mlx5() -> Result {
     leaves_free(
         |pd, cq| pd.srq(16).tag_matching(cq, 8).create(),

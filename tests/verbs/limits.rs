@@ -1,4 +1,5 @@
-//! Limits and refusals of the control path: the error says which limit, before the kernel is asked where that can be.
+//! Limits and refusals of the control path: the error says which limit, before the kernel is asked where that
+//! can be.
 
 use libtest_mimic::Trial;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -143,7 +144,8 @@ fn has(granted: Caps, asked: Caps) -> bool {
         && granted.max_inline_data >= asked.max_inline_data
 }
 
-/// Catches access flags that are refused by the kernel only, with EINVAL for a reason; and memory that is not given back.
+/// Catches access flags that are refused by the kernel only, with EINVAL for a reason; and memory that is not
+/// given back.
 fn access_that_contradicts_itself() -> Result {
     let pd = open()?.alloc_pd()?;
     for access in [
@@ -198,8 +200,8 @@ fn memory_that_is_not_mapped() -> Result {
     says(&error, &["reg_mr", "not mapped"])
 }
 
-/// Catches ENOMEM without the limit that is the reason nearly always. In a process of its own, which gives up the
-/// privilege to lock memory without a limit.
+/// Catches ENOMEM without the limit that is the reason nearly always. In a process of its own, which gives up
+/// the privilege to lock memory without a limit.
 fn locked_memory_runs_out() -> Result {
     const LIMIT: u64 = 65536;
     let context = uverbs::open(&role::device()?)?;
@@ -264,8 +266,8 @@ fn descriptors_run_out() -> Result {
     talk::sends(&mut pair)
 }
 
-/// Catches a transition that is tried although an attribute is missing or too much: the error names it, and the
-/// kernel was not asked.
+/// Catches a transition that is tried although an attribute is missing or too much: the error names it, and
+/// the kernel was not asked.
 fn attributes_of_a_transition() -> Result {
     let mut pair = Pair::<Rc>::unconnected(&open()?, &Setup::default())?;
     let qp = &mut pair.a.qp;

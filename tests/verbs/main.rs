@@ -1,5 +1,5 @@
-//! What verbs do and refuse, object by object. With soft-RoCE and with the adapter, in guests of `cargo vm test`; elsewhere
-//! every test is ignored.
+//! What verbs do and refuse, object by object. With soft-RoCE and with the adapter, in guests of
+//! `cargo vm test`; elsewhere every test is ignored.
 //!
 //! What a kernel or a device does not have is ignored with the reason, after the refusal has been looked at.
 

@@ -222,7 +222,8 @@ fn huge_pages() -> Result {
     same(&bytes, b"across", "the memory")
 }
 
-/// Catches a file mapping that is pinned for writing although it is mapped for reading, and one that peers can write.
+/// Catches a file mapping that is pinned for writing although it is mapped for reading, and one that peers
+/// can write.
 fn read_only_file() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let mut file = tempfile::tempfile_in("/dev/shm")?;
@@ -256,7 +257,8 @@ fn page(place: Option<NonNull<u8>>) -> Result<NonNull<u8>> {
         None => (ptr::null_mut(), MapFlags::empty()),
     };
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, or one over a page that this function has mapped before and that nobody refers to.
+    // SAFETY: a new mapping, or one over a page that this function has mapped before and that nobody refers
+    // to.
     let mapped = unsafe { mmap_anonymous(address, PAGE, protection, MapFlags::PRIVATE | fixed) };
     let mapped = NonNull::new(mapped?.cast());
     match mapped {
@@ -265,8 +267,8 @@ fn page(place: Option<NonNull<u8>>) -> Result<NonNull<u8>> {
     }
 }
 
-/// Catches pages that are freed under the device when the process lets go of them: other pages lie at the address
-/// afterwards, and the device still has the old ones.
+/// Catches pages that are freed under the device when the process lets go of them: other pages lie at the
+/// address afterwards, and the device still has the old ones.
 fn unmapped_while_registered() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let place = page(None)?;
@@ -293,7 +295,8 @@ fn unmapped_while_registered() -> Result {
     same(&start(&mr)?, &[0; 6], "the process's page afterwards")
 }
 
-/// Takes a change that the kernel does not have as the reason to ignore the test, once the region is found as it was.
+/// Takes a change that the kernel does not have as the reason to ignore the test, once the region is found as
+/// it was.
 fn changed<M: Memory>(
     pair: &mut Pair<Rc>,
     result: std::result::Result<Mr<M>, uverbs::mr::ReregError<Mr<M>, M>>,
@@ -457,7 +460,8 @@ fn on_demand_with(pair: &Pair<Rc>, place: NonNull<u8>, access: Access) -> Result
     }
 }
 
-/// Catches pages that were pinned after all: the device must see what the process has at the address at the time.
+/// Catches pages that were pinned after all: the device must see what the process has at the address at the
+/// time.
 fn on_demand_follows_the_process() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let place = page(None)?;
@@ -540,9 +544,10 @@ fn on_demand_is_flushed() -> Result {
 
 /// Catches advice that is encoded wrongly, and slices of another protection domain that are let through.
 ///
-/// Pinned memory is not tried: soft-RoCE, the only driver here that has the advice, does not ask what a region is
-/// (rxe_ib_prefetch_sg_list in rxe_odp.c). It takes the description of a pinned one for the longer one of a region on demand
-/// and uses what lies behind it, which now and then is an oops with a lock held (seen on 7.3).
+/// Pinned memory is not tried: soft-RoCE, the only driver here that has the advice, does not ask what a
+/// region is (rxe_ib_prefetch_sg_list in rxe_odp.c). It takes the description of a pinned one for the longer
+/// one of a region on demand and uses what lies behind it, which now and then is an oops with a lock held
+/// (seen on 7.3).
 fn prefetch() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let mr = on_demand(&pair, page(None)?)?;

@@ -77,7 +77,8 @@ fn type_1_opens_a_part() -> Result {
     same(bytes(&target)?, expected, "the target afterwards")
 }
 
-/// Catches a kernel that keeps peers within the window: then this is to be asserted, and `Window` documented so.
+/// Catches a kernel that keeps peers within the window: then this is to be asserted, and `Window` documented
+/// so.
 fn bounds_are_the_windows() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = region(&pair)?;
@@ -202,7 +203,8 @@ fn type_2_belongs_to_its_queue_pair() -> Result {
     )
 }
 
-/// Catches access that comes from the region and not from the window: the region is open for writing by its own key.
+/// Catches access that comes from the region and not from the window: the region is open for writing by its
+/// own key.
 fn access_is_the_windows() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let access = Access::LOCAL_WRITE | Access::MW_BIND | Access::REMOTE_WRITE;
@@ -221,8 +223,8 @@ fn access_is_the_windows() -> Result {
     same(&bytes(&target)?[..10], b"by regionx", "the target")
 }
 
-/// Catches memory that is freed while a window leads to it. Soft-RoCE keeps the region; an adapter lets it go, and then
-/// looks through the window in vain.
+/// Catches memory that is freed while a window leads to it. Soft-RoCE keeps the region; an adapter lets it
+/// go, and then looks through the window in vain.
 fn a_region_under_a_window_stays_or_is_closed() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let target = region(&pair)?;
@@ -323,8 +325,8 @@ fn bind_of_a_stale_window_fails() -> Result {
         mw.set_tag(before.tag().wrapping_add(77));
         let window = target.window(.., Access::REMOTE_READ)?;
         let wc = pair.b.post(|batch| batch.bind_mw(&mut mw, window))?;
-        // Since Linux 6.2 or so the failure sends the queue pair into the error state before it is told, and the
-        // request comes back as flushed.
+        // Since Linux 6.2 or so the failure sends the queue pair into the error state before it is told, and
+        // the request comes back as flushed.
         if !matches!(wc.status, WcStatus::MW_BIND_ERR | WcStatus::WR_FLUSH_ERR) {
             return fail(format!("{wc:?}"));
         }

@@ -1,5 +1,6 @@
-//! The kernel's own method to register memory, MR.REG, which this library leaves alone: on Linux 7.2 it does not set the
-//! range of the kernel's region. The test speaks to the kernel directly and tells when that has changed.
+//! The kernel's own method to register memory, MR.REG, which this library leaves alone: on Linux 7.2 it does
+//! not set the range of the kernel's region. The test speaks to the kernel directly and tells when that has
+//! changed.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -55,7 +56,8 @@ pub(crate) unsafe fn send(
         .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
         .collect();
     let fd = context.as_fd().as_raw_fd();
-    // SAFETY: the frame starts with a header that tells its length; its addresses are good by this function's contract.
+    // SAFETY: the frame starts with a header that tells its length; its addresses are good by this function's
+    // contract.
     let result = unsafe { libc::ioctl(fd, RDMA_VERBS_IOCTL.into(), frame.as_mut_ptr()) };
     match result {
         0 => Ok(frame.split_off(size_of::<IoctlHdr>() / 8)),
@@ -81,8 +83,8 @@ fn leaves_the_range_unset() -> Result {
         output(reg::RESP_LKEY, &mut lkey),
         output(reg::RESP_RKEY, &mut rkey),
     ];
-    // SAFETY: the outputs are as long as told; the memory outlives its registration, which ends below or with the
-    // context, both of which come first.
+    // SAFETY: the outputs are as long as told; the memory outlives its registration, which ends below or with
+    // the context, both of which come first.
     let answer = match unsafe { send(&context, (object::MR, method::mr::REG), &attributes) } {
         Ok(answer) => answer,
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {

@@ -45,8 +45,8 @@ fn writes(pair: &mut Pair<Rc>) -> Result {
     same(&bytes, b"arrived!", "the target")
 }
 
-/// Catches an event that is lost or names another object, a drained queue that sends all the same, and requests that
-/// are lost on the way back.
+/// Catches an event that is lost or names another object, a drained queue that sends all the same, and
+/// requests that are lost on the way back.
 fn drained_and_back() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     writes(&mut pair)?;
@@ -83,8 +83,8 @@ fn drained_and_back() -> Result {
     writes(&mut pair)
 }
 
-/// Catches requests and indices of the time before that are taken for new ones, after a failed request as after a
-/// failure by hand.
+/// Catches requests and indices of the time before that are taken for new ones, after a failed request as
+/// after a failure by hand.
 fn reset_makes_it_new() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
@@ -120,8 +120,8 @@ fn reset_makes_it_new() -> Result {
     Ok(())
 }
 
-/// Catches an event that names another object; without it nobody knows when a failed queue pair has taken its last
-/// request from a shared queue.
+/// Catches an event that names another object; without it nobody knows when a failed queue pair has taken its
+/// last request from a shared queue.
 fn last_receive() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let events = pair.context.async_events()?;
@@ -191,7 +191,8 @@ fn holds_what_it_says() -> Result {
     writes(&mut pair)
 }
 
-/// Catches an alternate path that is taken, though nothing would ever migrate to it. An adapter has path migration.
+/// Catches an alternate path that is taken, though nothing would ever migrate to it. An adapter has path
+/// migration.
 fn no_alternate_path_on_roce() -> Result {
     if device().is_mlx5() {
         return skip("an adapter takes an alternate path; what it does with it is its matter");
@@ -280,8 +281,8 @@ fn too_many_reads_are_refused() -> Result {
     writes(&mut pair)
 }
 
-/// Catches a state after a failed datagram that the queue pair cannot be taken out of, as the specification or as rxe has
-/// it: SQE, from which it goes on, or ERR, from which it starts anew.
+/// Catches a state after a failed datagram that the queue pair cannot be taken out of, as the specification
+/// or as rxe has it: SQE, from which it goes on, or ERR, from which it starts anew.
 fn a_datagram_that_fails() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -301,8 +302,8 @@ fn a_datagram_that_fails() -> Result {
         .send_inline_to(ah.to(qpn, qkey), b"behind")?
         .signaled(2);
     batch.ring()?;
-    // rxe may tell the request that failed as flushed, like those behind it; that of 6.1 has one answer for a key that it
-    // does not find and for everything else that goes wrong with a packet.
+    // rxe may tell the request that failed as flushed, like those behind it; that of 6.1 has one answer for a
+    // key that it does not find and for everything else that goes wrong with a packet.
     let first = completion(&mut cq)?;
     let known = [
         WcStatus::LOC_PROT_ERR,

@@ -1,4 +1,5 @@
-//! The adapter refuses to let go of an object: what it may still write to must stay, until it has let go after all.
+//! The adapter refuses to let go of an object: what it may still write to must stay, until it has let go
+//! after all.
 
 use std::sync::Arc;
 
@@ -49,7 +50,8 @@ fn a_region_stays() -> Result {
     Ok(pd.dealloc()?)
 }
 
-/// Catches rings that go back to their allocator while the adapter still writes to them, that never go back, or go twice.
+/// Catches rings that go back to their allocator while the adapter still writes to them, that never go back,
+/// or go twice.
 fn rings_stay() -> Result {
     if device().is_rxe() {
         return skip("rxe cannot be told to refuse");
@@ -73,7 +75,8 @@ fn rings_stay() -> Result {
     same(freed(), 2, "buffers while the completion queue is there")?;
     refused.object.destroy()?;
     same(freed(), 4, "buffers of the completion queue")?;
-    // The kernel says on some versions that such a queue is gone, whatever the adapter says; then it is let go of.
+    // The kernel says on some versions that such a queue is gone, whatever the adapter says; then it is let
+    // go of.
     fail_next("DESTROY_RMP")?;
     match srq.destroy() {
         Ok(()) => {}

@@ -1,5 +1,5 @@
-//! The objects on a device as the library and the command line tell them, beside what iproute2's `rdma resource` tells,
-//! with objects of this process, of others and of the kernel.
+//! The objects on a device as the library and the command line tell them, beside what iproute2's
+//! `rdma resource` tells, with objects of this process, of others and of the kernel.
 
 use std::process::Command;
 
@@ -114,7 +114,8 @@ fn objects(command: &mut Command) -> Result<Vec<serde_json::Map<String, Value>>>
     }
 }
 
-/// Catches objects that are left out, told twice or told with other values than the kernel's own tool has for them.
+/// Catches objects that are left out, told twice or told with other values than the kernel's own tool has for
+/// them.
 fn as_iproute2_tells() -> Result {
     let program = uverbs()?;
     let pair = Pair::<Rc>::new()?;

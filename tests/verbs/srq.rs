@@ -88,7 +88,8 @@ impl Several {
         completion(&mut self.send_cq)?.is(WcOpcode::SEND)
     }
 
-    /// The next receive must be the request `id`, filled with message `number`, on the receiver of that place.
+    /// The next receive must be the request `id`, filled with message `number`, on the receiver of that
+    /// place.
     #[track_caller]
     fn received(&mut self, id: u64, number: u64, on: usize) -> Result {
         let wc = completion(&mut self.recv_cq)?;
@@ -140,8 +141,8 @@ fn limit_reached(srq: &Srq) -> AsyncEvent {
     }
 }
 
-/// Catches a completion on the wrong queue pair, a request that is used twice or out of turn, and a count of waiting
-/// requests that does not go down.
+/// Catches a completion on the wrong queue pair, a request that is used twice or out of turn, and a count of
+/// waiting requests that does not go down.
 fn several_draw_from_one() -> Result {
     let pd = open()?.alloc_pd()?;
     let mut several = Several::new(&pd, pd.srq(31).create()?, 3)?;
@@ -155,8 +156,8 @@ fn several_draw_from_one() -> Result {
     same(several.srq.in_flight(), 0, "requests waiting at the end")
 }
 
-/// Catches an event that comes early, late, twice, or with another number; and a limit that does not survive being set
-/// again.
+/// Catches an event that comes early, late, twice, or with another number; and a limit that does not survive
+/// being set again.
 fn the_limit_tells_once() -> Result {
     let pd = open()?.alloc_pd()?;
     let mut several = Several::new(&pd, pd.srq(31).create()?, 2)?;
@@ -213,7 +214,8 @@ fn a_limit_beyond_the_queue_is_refused() -> Result {
     same(srq.query()?.limit, 7, "the limit afterwards")
 }
 
-/// Ends a test of other sizes on a device whose queues keep theirs; after the refusal the queue must be as it was.
+/// Ends a test of other sizes on a device whose queues keep theirs; after the refusal the queue must be as it
+/// was.
 fn needs_resize(srq: &mut Srq) -> Result {
     if device().is_rxe() {
         return Ok(());
@@ -227,8 +229,8 @@ fn needs_resize(srq: &mut Srq) -> Result {
     skip("mlx5's shared receive queues keep their size (`mlx5_ib_modify_srq`)")
 }
 
-/// Catches requests that are lost, doubled or reordered when the ring moves, first and last ones above all: the old
-/// ring is full around its end.
+/// Catches requests that are lost, doubled or reordered when the ring moves, first and last ones above all:
+/// the old ring is full around its end.
 fn resize_keeps_what_waits() -> Result {
     let pd = open()?.alloc_pd()?;
     let mut several = Several::new(&pd, pd.srq(15).create()?, 1)?;
@@ -361,8 +363,8 @@ fn in_use_it_stays() -> Result {
     Ok(several.srq.destroy()?)
 }
 
-/// Catches a ring that does not lie where the allocator said, and buffers that are not asked for anew or not given back
-/// when the size changes.
+/// Catches a ring that does not lie where the allocator said, and buffers that are not asked for anew or not
+/// given back when the size changes.
 fn on_a_domain() -> Result {
     let pd = open()?.alloc_pd()?;
     let counting = Arc::new(Counting::new(GuardPages::new()));

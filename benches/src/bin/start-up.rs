@@ -1,7 +1,7 @@
 //! Nothing but a start: from exec to the first protection domain, or to the first completion.
 //!
-//! `start-up DEVICE pd|completion [memory]`. It ends right there, without cleaning up, so that what is counted is the start
-//! alone. With `memory` it first prints the most memory that was resident, in KiB.
+//! `start-up DEVICE pd|completion [memory]`. It ends right there, without cleaning up, so that what is
+//! counted is the start alone. With `memory` it first prints the most memory that was resident, in KiB.
 
 use std::error::Error;
 

@@ -1,7 +1,8 @@
-//! A system call on the command file, spelled out by hand: the header and the attributes in one array of words.
+//! A system call on the command file, spelled out by hand: the header and the attributes in one array of
+//! words.
 //!
-//! This is deliberately less than the library's commands are: it knows no errors but errno, checks nothing and allocates
-//! nothing.
+//! This is deliberately less than the library's commands are: it knows no errors but errno, checks nothing
+//! and allocates nothing.
 
 use std::io;
 

@@ -128,8 +128,8 @@ impl Control {
         })
     }
 
-    /// Makes and destroys an object by the library and by the bare system calls, turn about, and gives the nanoseconds of
-    /// each time: first the library's, then the bare calls', and so on.
+    /// Makes and destroys an object by the library and by the bare system calls, turn about, and gives the
+    /// nanoseconds of each time: first the library's, then the bare calls', and so on.
     ///
     /// # Errors
     /// If the device refuses the object.
@@ -184,8 +184,8 @@ impl Control {
         Ok(())
     }
 
-    /// Makes and destroys each kind of object that [`INSTRUCTIONS`] names some times by the library and some times by the
-    /// bare calls, for callgrind to count: the phases `NAME` and `NAME-bare`.
+    /// Makes and destroys each kind of object that [`INSTRUCTIONS`] names some times by the library and some
+    /// times by the bare calls, for callgrind to count: the phases `NAME` and `NAME-bare`.
     ///
     /// # Errors
     /// If the device refuses an object.

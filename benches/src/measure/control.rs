@@ -1,4 +1,5 @@
-//! Making and destroying objects: the library beside the bare calls in the same process, and beside rdma-core.
+//! Making and destroying objects: the library beside the bare calls in the same process, and beside
+//! rdma-core.
 
 use std::collections::BTreeMap;
 

@@ -65,8 +65,8 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The time that a tenth of the samples kept to. Where a poller waits for the scheduler most samples are of that wait,
-/// which both programs have alike but never at the same times; the quickest are of the work.
+/// The time that a tenth of the samples kept to. Where a poller waits for the scheduler most samples are of
+/// that wait, which both programs have alike but never at the same times; the quickest are of the work.
 fn quickest_tenth(samples: &[u64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();

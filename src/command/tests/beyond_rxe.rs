@@ -1,5 +1,5 @@
-//! The commands that soft-RoCE refuses, against frames and buffers made by hand: the kernel's refusal does not tell
-//! whether it would have understood them.
+//! The commands that soft-RoCE refuses, against frames and buffers made by hand: the kernel's refusal does
+//! not tell whether it would have understood them.
 
 use uverbs_uapi::flags::{QpCreateFlags, ReadCountersFlags};
 use uverbs_uapi::handle::{CountersHandle, DmHandle, DmahHandle, PdHandle, WqHandle, XrcdHandle};

@@ -1,10 +1,10 @@
-//! Question and answer over netlink: sequence numbers, answers in many parts, interrupted dumps, datagrams that
-//! do not fit. What is asked, and what the answers mean, is not here.
+//! Question and answer over netlink: sequence numbers, answers in many parts, interrupted dumps, datagrams
+//! that do not fit. What is asked, and what the answers mean, is not here.
 //!
-//! The kernel answers an RDMA netlink request within the `send` itself, and prepares the next part of a dump within
-//! the `recv` that takes the one before (`netlink_dump_start`, `netlink_recvmsg` in `net/netlink/af_netlink.c`). So
-//! nothing here ever has to wait: an empty queue is a missing answer. The socket is never bound either, since the
-//! first `send` gives it an address.
+//! The kernel answers an RDMA netlink request within the `send` itself, and prepares the next part of a dump
+//! within the `recv` that takes the one before (`netlink_dump_start`, `netlink_recvmsg` in
+//! `net/netlink/af_netlink.c`). So nothing here ever has to wait: an empty queue is a missing answer. The
+//! socket is never bound either, since the first `send` gives it an address.
 
 use std::os::fd::OwnedFd;
 
@@ -20,8 +20,8 @@ use super::message::{Message, Messages, Request};
 use crate::device::failure::{Failure, Malformed};
 use crate::error::Errno;
 
-/// The kernel's parts of a dump are at most this long until it has seen a larger buffer (`NLMSG_GOODSIZE`), and
-/// single answers always (`NLMSG_DEFAULT_SIZE`).
+/// The kernel's parts of a dump are at most this long until it has seen a larger buffer (`NLMSG_GOODSIZE`),
+/// and single answers always (`NLMSG_DEFAULT_SIZE`).
 const FIRST_BUFFER: usize = 8192;
 
 /// How often a question is asked again because its answer was cut off or changed while it was given.
@@ -35,7 +35,8 @@ pub(in crate::device) trait Channel {
     /// Sends one datagram.
     fn send(&mut self, datagram: &[u8]) -> Result<(), Errno>;
 
-    /// Receives one datagram into the empty buffer's capacity, without waiting; returns how long it really is.
+    /// Receives one datagram into the empty buffer's capacity, without waiting; returns how long it really
+    /// is.
     fn receive(&mut self, buffer: &mut Vec<u8>) -> Result<usize, Errno>;
 }
 
@@ -93,8 +94,8 @@ impl<C: Channel> Conversation<C> {
 
     /// Asks, and parses the payload of every answer.
     ///
-    /// A complete set of answers is returned, or an error: answers that were cut off, or that the kernel marked as
-    /// inconsistent, are asked for again.
+    /// A complete set of answers is returned, or an error: answers that were cut off, or that the kernel
+    /// marked as inconsistent, are asked for again.
     pub(in crate::device) fn ask<T>(
         &mut self,
         request: Request,
@@ -103,7 +104,8 @@ impl<C: Channel> Conversation<C> {
         self.ask_until(request, parse, |_| false)
     }
 
-    /// As [`ask`](Self::ask), but no further than an answer that is `enough`, which then is the last of the set.
+    /// As [`ask`](Self::ask), but no further than an answer that is `enough`, which then is the last of the
+    /// set.
     ///
     /// The kernel is left in the middle of its answer, so it refuses another dump on this channel afterwards.
     pub(in crate::device) fn ask_until<T>(
@@ -167,8 +169,8 @@ impl<C: Channel> Conversation<C> {
         Err(Malformed::from("the answer has no end").into())
     }
 
-    /// Receives one datagram into the buffer; false if it did not fit and is lost, in which case the buffer is empty
-    /// and the next of its size will fit.
+    /// Receives one datagram into the buffer; false if it did not fit and is lost, in which case the buffer
+    /// is empty and the next of its size will fit.
     fn receive(&mut self) -> Result<bool, Errno> {
         self.buffer.clear();
         let length = self.channel.receive(&mut self.buffer)?;

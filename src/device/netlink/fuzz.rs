@@ -6,8 +6,8 @@ use super::conversation::Channel;
 use super::{Netlink, answers};
 use crate::error::Errno;
 
-/// Answers a request with the next datagrams, up to one that is empty, and puts the sequence number where the request has
-/// its own if the answer has 0 there.
+/// Answers a request with the next datagrams, up to one that is empty, and puts the sequence number where the
+/// request has its own if the answer has 0 there.
 struct Kernel<'a> {
     datagrams: VecDeque<&'a [u8]>,
     queue: VecDeque<Vec<u8>>,

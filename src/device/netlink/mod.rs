@@ -1,5 +1,5 @@
-//! Devices by the kernel's RDMA netlink: needs no file system, shows only what this network namespace may see, and
-//! says which driver a device belongs to. Not for events, and nothing is ever changed through it.
+//! Devices by the kernel's RDMA netlink: needs no file system, shows only what this network namespace may
+//! see, and says which driver a device belongs to. Not for events, and nothing is ever changed through it.
 
 mod answers;
 mod conversation;
@@ -45,8 +45,8 @@ impl<C: Channel> Netlink<C> {
         self.0.ask_until(request, answers::device, enough)
     }
 
-    /// The uverbs character device of the device with this index; `None` if it has none, or if the kernel cannot
-    /// tell (before Linux 5.3).
+    /// The uverbs character device of the device with this index; `None` if it has none, or if the kernel
+    /// cannot tell (before Linux 5.3).
     pub(super) fn chardev(&mut self, index: u32) -> Result<Option<Chardev>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::GET_CHARDEV), 0)
             .with_u32(attr::DEV_INDEX, index)

@@ -1,8 +1,8 @@
 //! What the kernel's answers say about the objects on a device.
 //!
-//! Source: `fill_res_info` and the `fill_res_*_entry` of `drivers/infiniband/core/nldev.c`. An answer about objects names
-//! the device and holds a table of entries; all attributes of an entry are optional there, and those that no kernel leaves
-//! out are required here.
+//! Source: `fill_res_info` and the `fill_res_*_entry` of `drivers/infiniband/core/nldev.c`. An answer about
+//! objects names the device and holds a table of entries; all attributes of an entry are optional there, and
+//! those that no kernel leaves out are required here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;

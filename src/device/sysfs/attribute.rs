@@ -1,4 +1,5 @@
-//! Reading single files of sysfs: what is missing is `None`, what makes no sense is an error that names the file.
+//! Reading single files of sysfs: what is missing is `None`, what makes no sense is an error that names the
+//! file.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
@@ -61,8 +62,8 @@ pub(super) fn nonsense(path: &Path, text: &str) -> Malformed {
     format!("{} says {text:?}", path.display()).into()
 }
 
-/// `None` if the error means that the file or its value is not there: never was, no longer is (a device that is
-/// being removed), or has nothing to show (`EINVAL`: an empty entry of a table).
+/// `None` if the error means that the file or its value is not there: never was, no longer is (a device that
+/// is being removed), or has nothing to show (`EINVAL`: an empty entry of a table).
 fn absent<T>(error: Error) -> Result<Option<T>, Failure> {
     match errno(&error) {
         Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::NXIO | Errno::INVAL => Ok(None),

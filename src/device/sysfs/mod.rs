@@ -1,7 +1,9 @@
-//! Devices by sysfs: the fall-back where netlink is forbidden, and the only place for partition keys. Not for GID
-//! tables of kernels that have `QUERY_GID_TABLE` (5.10 and later), except where the device cannot be opened.
+//! Devices by sysfs: the fall-back where netlink is forbidden, and the only place for partition keys. Not for
+//! GID tables of kernels that have `QUERY_GID_TABLE` (5.10 and later), except where the device cannot be
+//! opened.
 //!
-//! Sources: `drivers/infiniband/core/sysfs.c`, `uverbs_main.c`, `Documentation/ABI/stable/sysfs-class-infiniband`.
+//! Sources: `drivers/infiniband/core/sysfs.c`, `uverbs_main.c`,
+//! `Documentation/ABI/stable/sysfs-class-infiniband`.
 
 mod attribute;
 mod gid_table;
@@ -90,8 +92,8 @@ impl Sysfs {
 
     /// What sysfs tells of the driver of the device with this name.
     ///
-    /// A hardware device has a parent, whose driver has a name. A software device has none; some have an attribute
-    /// `parent` that names their network device.
+    /// A hardware device has a parent, whose driver has a name. A software device has none; some have an
+    /// attribute `parent` that names their network device.
     pub(super) fn driver(&self, device: &str) -> Result<Option<DriverClue>, Failure> {
         let directory = self.device(device);
         if let Ok(link) = std::fs::read_link(directory.join("device/driver")) {

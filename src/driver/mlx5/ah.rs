@@ -1,7 +1,7 @@
 //! Address handles: the address vector that goes into every datagram's request.
 //!
-//! The device knows no address handles. The kernel is asked for one all the same: it looks the link-layer address up
-//! on Ethernet, and counts the handle with its protection domain.
+//! The device knows no address handles. The kernel is asked for one all the same: it looks the link-layer
+//! address up on Ethernet, and counts the handle with its protection domain.
 
 use uverbs_uapi::enums::{GidType, LinkLayer, Rate};
 use uverbs_uapi::handle::AhHandle;
@@ -130,8 +130,9 @@ fn over_ethernet(
     Ok(vector)
 }
 
-/// The UDP port that datagrams come from, by which the network spreads them over its paths: of the flow label as the
-/// RoCE annex has it (`rdma_flow_label_to_udp_sport` in the kernel), or one for each handle where there is none.
+/// The UDP port that datagrams come from, by which the network spreads them over its paths: of the flow label
+/// as the RoCE annex has it (`rdma_flow_label_to_udp_sport` in the kernel), or one for each handle where
+/// there is none.
 fn source_port(flow_label: u32, handle: u32) -> u16 {
     let folded = match flow_label {
         0 => handle,

@@ -9,9 +9,11 @@ use uverbs_uapi::mlx5::MmapCmd;
 use crate::command::CommandFd;
 use crate::error::{Error, Result, Subject, Verb};
 
-/// Bits of the index in a file offset that is counted in pages; above them is what it is an index of (`MLX5_IB_MMAP_CMD_SHIFT`).
+/// Bits of the index in a file offset that is counted in pages; above them is what it is an index of
+/// (`MLX5_IB_MMAP_CMD_SHIFT`).
 const INDEX_BITS: u32 = 8;
-/// Bytes of the mapping. The kernel offers the clock only where this is a page, so that no more registers are seen.
+/// Bytes of the mapping. The kernel offers the clock only where this is a page, so that no more registers are
+/// seen.
 const PAGE: usize = 4096;
 
 /// The mapped page.
@@ -61,7 +63,8 @@ impl Clock {
     /// The counter now.
     pub(super) fn read(&self) -> u64 {
         let half = |at: usize| {
-            // SAFETY: both halves lie in the page, aligned to 4, which `map` has seen to; the device allows reads of 4 bytes.
+            // SAFETY: both halves lie in the page, aligned to 4, which `map` has seen to; the device allows
+            // reads of 4 bytes.
             u32::from_be(unsafe {
                 self.base
                     .add(self.offset + at)

@@ -73,7 +73,8 @@ impl Command for QueryPd {
     }
 }
 
-/// Asks how long a piece of device memory is. The kernel tells as well where it lies, which only a mapping needs.
+/// Asks how long a piece of device memory is. The kernel tells as well where it lies, which only a mapping
+/// needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryDm(pub(super) DmHandle);
 

@@ -45,12 +45,13 @@ impl CqCore {
 #[derive(Debug)]
 pub(crate) struct Cq {
     view: View,
-    /// Index of the next entry to look at, and of the first that has not been given back; they count on round the ring.
+    /// Index of the next entry to look at, and of the first that has not been given back; they count on round
+    /// the ring.
     next: u32,
     released: u32,
     /// The owner bit of the next entry once the device has written it.
     lap: u8,
-    /// The version of the directory with which a completion needs no more than `reporters`: the one that they are of, or
+    /// The version of the directory that `reporters` is of, with which a completion needs nothing else; or
     /// [`NO_VERSION`] while there is something to attend to.
     simple_at: u64,
     /// The version of the directory that `reporters` is of.
@@ -72,7 +73,8 @@ unsafe impl Send for Cq {}
 // SAFETY: shared references only look whether an entry is valid.
 unsafe impl Sync for Cq {}
 
-/// A queue pair that reports here, or the place of one. Aligned so that a shift finds it, and a single line holds it.
+/// A queue pair that reports here, or the place of one. Aligned so that a shift finds it, and a single line
+/// holds it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Entry {
@@ -95,8 +97,8 @@ impl Entry {
             .is_some_and(|until| is_before(index, until))
     }
 
-    /// What the completion of a request that went well is of, if nothing but its id is to be found out: of a send, or of a
-    /// receive from a queue of the queue pair's own.
+    /// What the completion of a request that went well is of, if nothing but its id is to be found out: of a
+    /// send, or of a receive from a queue of the queue pair's own.
     #[inline(always)]
     fn simple(&self, op_own: u8, counter: u16) -> Option<(u64, u32)> {
         if op_own & (0xf0 | cqe::SCATTERED) == cqe::REQ << 4 {
@@ -126,7 +128,8 @@ impl Entry {
         }
     }
 
-    /// How the request went that the entry is of, once its data are where they belong. None if it makes no sense.
+    /// How the request went that the entry is of, once its data are where they belong. None if it makes no
+    /// sense.
     ///
     /// # Safety
     ///
@@ -191,8 +194,8 @@ impl Cq {
         &self.uar
     }
 
-    /// Whether the queue is sound. Completions are taken as long as there are any: each entry says itself whether it is
-    /// there.
+    /// Whether the queue is sound. Completions are taken as long as there are any: each entry says itself
+    /// whether it is there.
     #[inline(always)]
     pub(crate) fn check(&mut self) -> Result<(), PollError> {
         match self.attention {
@@ -237,8 +240,8 @@ impl Cq {
         *moved = true;
         barrier::owner_before_entry();
         if self.directory.version() == self.simple_at {
-            // SAFETY: the device has written the entry and does not write it again before it is given back, which is
-            // after the loan of the completion; every bit pattern is a `Cqe`.
+            // SAFETY: the device has written the entry and does not write it again before it is given back,
+            // which is after the loan of the completion; every bit pattern is a `Cqe`.
             let fields = unsafe { entry.as_ref() };
             let number = fields.srqn_uidx.get() & NUMBER;
             if let Some(reporter) = self.reporters.get(number as usize)
@@ -348,8 +351,8 @@ impl Cq {
 
     /// Asks for an event for the next completion.
     pub(super) fn ask(&mut self, solicited_only: bool) {
-        // Relaxed: the number only has to change after an event has been read, which came before in this thread or
-        // by whatever handed the queue to it.
+        // Relaxed: the number only has to change after an event has been read, which came before in this
+        // thread or by whatever handed the queue to it.
         let sequence = self.core.events.load(Ordering::Relaxed) & 3;
         let command = if solicited_only { ARM_SOLICITED } else { 0 };
         let word = sequence << 28 | command | self.released & INDEX_MASK;
@@ -450,8 +453,8 @@ impl Cq {
         new.invalidate(self.next.wrapping_add(1));
         switch(&new)?;
         let view = new.view();
-        // The device has ended the old ring with an entry that says so. Its place in the new one stays empty, so what
-        // was not taken moves on by one.
+        // The device has ended the old ring with an entry that says so. Its place in the new one stays empty,
+        // so what was not taken moves on by one.
         let mut index = self.next;
         while let Some(op_own) = self.view.poll(index) {
             barrier::owner_before_entry();
@@ -628,7 +631,8 @@ impl contract::Completion for Completion {
         self.fields().vendor_err_synd.into()
     }
 
-    /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the entry either.
+    /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the
+    /// entry either.
     #[inline(always)]
     fn byte_len(&self) -> u32 {
         match self.opcode() {

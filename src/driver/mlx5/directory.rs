@@ -1,14 +1,15 @@
-//! Which queue pair a completion is of: the numbers by which a completion queue's entries name the queues that report
-//! to it, and what the poller must know of each.
+//! Which queue pair a completion is of: the numbers by which a completion queue's entries name the queues
+//! that report to it, and what the poller must know of each.
 //!
-//! A completion carries a number that this side chose when it created the queue pair (`uidx`). The numbers of a
-//! completion queue are small and dense, so the poller's table is an array of its own, which no one else touches. Who
-//! creates, resets or destroys a queue pair leaves a *change* behind and raises `version`; the poller looks at it
-//! once for each completion and takes the changes over before it interprets the completion. So polling takes no lock
-//! while nothing changes.
+//! A completion carries a number that this side chose when it created the queue pair (`uidx`). The numbers of
+//! a completion queue are small and dense, so the poller's table is an array of its own, which no one else
+//! touches. Who creates, resets or destroys a queue pair leaves a *change* behind and raises `version`; the
+//! poller looks at it once for each completion and takes the changes over before it interprets the
+//! completion. So polling takes no lock while nothing changes.
 //!
-//! Completions outlive what they are of. A number is given to another queue pair only when the poller has passed
-//! everything that the last one reported, and what a queue pair reported before a reset is passed over.
+//! Completions outlive what they are of. A number is given to another queue pair only when the poller has
+//! passed everything that the last one reported, and what a queue pair reported before a reset is passed
+//! over.
 
 use std::sync::{Arc, PoisonError};
 
@@ -106,8 +107,8 @@ impl Directory {
     /// Changes when there are changes.
     #[inline(always)]
     pub(super) fn version(&self) -> u64 {
-        // Relaxed: whoever made the change did so before the device could report anything of it, and the barrier
-        // behind the owner bit keeps this load behind the look at the completion.
+        // Relaxed: whoever made the change did so before the device could report anything of it, and the
+        // barrier behind the owner bit keeps this load behind the look at the completion.
         self.version.load(Ordering::Relaxed)
     }
 

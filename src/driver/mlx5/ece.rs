@@ -1,7 +1,8 @@
 //! Enhanced connection establishment: options that both devices of a connection have to use.
 //!
-//! The device says what it can do when a queue pair is created. What is to be used goes along with the next change of the
-//! queue pair's state, whose answer says what is used of it (`mlx5_ib_modify_qp` in `drivers/infiniband/hw/mlx5/qp.c`).
+//! The device says what it can do when a queue pair is created. What is to be used goes along with the next
+//! change of the queue pair's state, whose answer says what is used of it (`mlx5_ib_modify_qp` in
+//! `drivers/infiniband/hw/mlx5/qp.c`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -67,7 +68,8 @@ impl Ece {
     /// Takes the answer to [`Self::request`] over.
     pub(super) fn answered(&self, reply: &DriverReply) {
         if self.asked.swap(0, Ordering::Relaxed) != 0 {
-            // The state has changed, whatever the kernel says of the options: without an answer there are none.
+            // The state has changed, whatever the kernel says of the options: without an answer there are
+            // none.
             let answer = driver_reply::<ModifyQpResp>(reply);
             let granted = answer.map_or(0, |answer| answer.ece_options);
             self.granted.store(granted, Ordering::Relaxed);

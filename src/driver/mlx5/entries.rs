@@ -1,7 +1,7 @@
 //! The ring of a completion queue: entries of 64 or 128 bytes, and whose each is.
 //!
-//! An entry has an owner bit, which the device turns over with each lap: it is this side's if the bit is that of the lap
-//! that the consumer is in. In an entry of 128 bytes the second half is the one that counts.
+//! An entry has an owner bit, which the device turns over with each lap: it is this side's if the bit is that
+//! of the lap that the consumer is in. In an entry of 128 bytes the second half is the one that counts.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -39,7 +39,8 @@ impl Entries {
         count as usize * size
     }
 
-    /// Entries of `size` bytes, 64 or 128, over memory that has [`Self::bytes`] of them; `count` is a power of two.
+    /// Entries of `size` bytes, 64 or 128, over memory that has [`Self::bytes`] of them; `count` is a power
+    /// of two.
     pub(super) fn new(memory: Memory, count: u32, size: usize) -> Self {
         debug_assert!(count.is_power_of_two() && (size == BLOCK || size == 2 * BLOCK));
         // SAFETY: an entry has `size` bytes, so the last 64 of the first lie in the memory.
@@ -56,8 +57,8 @@ impl Entries {
         }
     }
 
-    /// Marks every entry as the device's, for a consumer that starts at `first`: its owner bit is that of the lap before.
-    /// The device must not write to the ring yet.
+    /// Marks every entry as the device's, for a consumer that starts at `first`: its owner bit is that of the
+    /// lap before. The device must not write to the ring yet.
     pub(super) fn invalidate(&self, first: u32) {
         for at in 0..self.view.count() {
             let index = first.wrapping_add(at);
@@ -85,9 +86,9 @@ impl Entries {
     /// The number in a valid entry.
     pub(super) fn number(&self, index: u32) -> u32 {
         let entry = self.view.entry(index).as_ptr();
-        // SAFETY: the entry lies in the memory that this value keeps. It is valid, or was a moment ago; if the device
-        // has come round since, what is read is some number of its, and every bit pattern is one. Nothing else is read: the
-        // poller may be clearing what was data (`super::inline`).
+        // SAFETY: the entry lies in the memory that this value keeps. It is valid, or was a moment ago; if
+        // the device has come round since, what is read is some number of its, and every bit pattern is one.
+        // Nothing else is read: the poller may be clearing what was data (`super::inline`).
         let number = unsafe { (&raw const (*entry).srqn_uidx).read_volatile() };
         number.get() & NUMBER
     }
@@ -123,7 +124,8 @@ impl View {
 
     #[inline(always)]
     fn op_own_of(entry: &NonNull<Cqe>) -> &AtomicU8 {
-        // SAFETY: entries are only given out by `entry`, and while one may be written only atomics touch this byte of it.
+        // SAFETY: entries are only given out by `entry`, and while one may be written only atomics touch this
+        // byte of it.
         unsafe { entry.cast::<AtomicU8>().add(OP_OWN).as_ref() }
     }
 
@@ -139,17 +141,18 @@ impl View {
         index & self.mask == 0
     }
 
-    /// What the entry at this index is (the upper half of `op_own` counts) if the device has written it; as for
-    /// [`Self::op_own`].
+    /// What the entry at this index is (the upper half of `op_own` counts) if the device has written it; as
+    /// for [`Self::op_own`].
     pub(super) fn poll(self, index: u32) -> Option<u8> {
         let op_own = Self::op_own(self.entry(index));
         (op_own & 1 == self.lap(index)).then_some(op_own)
     }
 
-    /// Copies a valid entry to a place of another ring with entries as large, where it counts as written in that lap.
+    /// Copies a valid entry to a place of another ring with entries as large, where it counts as written in
+    /// that lap.
     pub(super) fn copy_to(self, index: u32, other: View, to: u32) {
-        // SAFETY: both entries lie in their rings, with what is before the half that counts. The device wrote this one and
-        // no longer does; of the other ring it leaves the places alone that are for such copies.
+        // SAFETY: both entries lie in their rings, with what is before the half that counts. The device wrote
+        // this one and no longer does; of the other ring it leaves the places alone that are for such copies.
         unsafe {
             if self.size == other.size {
                 let before = self.size - BLOCK;

@@ -1,6 +1,7 @@
 //! The formats of the device's rings: elements of send and receive queues, completions, doorbells.
 //!
-//! All numbers are big-endian. Field names are those of the kernel's `include/linux/mlx5/qp.h` and `device.h`.
+//! All numbers are big-endian. Field names are those of the kernel's `include/linux/mlx5/qp.h` and
+//! `device.h`.
 
 use zerocopy::{BigEndian, FromBytes, Immutable, IntoBytes, KnownLayout, U16, U32, U64};
 

@@ -1,11 +1,12 @@
-//! Inline scatter: small payloads that the device puts into the completion, and not where the request wants them. Whoever
-//! takes the completion copies them there.
+//! Inline scatter: small payloads that the device puts into the completion, and not where the request wants
+//! them. Whoever takes the completion copies them there.
 //!
-//! The copy goes to addresses that were posted, so it is made for queue pairs only whose creator has promised that those are
-//! addresses of this process ([`QpBuilder::inline_scatter`](crate::qp::QpBuilder::inline_scatter)). Whatever the device reports,
-//! nothing is written but the memory of a request that it has: a request counts as such if it was handed over and
-//! has not completed, and what it wants is read from its ring. (A device that reports an element of a shared queue to two
-//! pollers at once is beyond that.)
+//! The copy goes to addresses that were posted, so it is made for queue pairs only whose creator has promised
+//! that those are addresses of this process
+//! ([`QpBuilder::inline_scatter`](crate::qp::QpBuilder::inline_scatter)). Whatever the device reports,
+//! nothing is written but the memory of a request that it has: a request counts as such if it was handed over
+//! and has not completed, and what it wants is read from its ring. (A device that reports an element of a
+//! shared queue to two pollers at once is beyond that.)
 
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,8 +78,8 @@ impl Slices {
         (0..self.count)
             .map(move |index| {
                 let at = (self.first + index * UNIT) % self.bytes;
-                // SAFETY: the unit lies in the ring, for both are multiples of a unit, and nobody writes it; every bit
-                // pattern is a `Data`.
+                // SAFETY: the unit lies in the ring, for both are multiples of a unit, and nobody writes it;
+                // every bit pattern is a `Data`.
                 unsafe { self.ring.add(at).cast::<Data>().read() }
             })
             .take_while(|data| {
@@ -126,7 +127,8 @@ impl Landing {
         *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
-    /// Copies the data of a completion to where its request wants them. None if the completion makes no sense.
+    /// Copies the data of a completion to where its request wants them. None if the completion makes no
+    /// sense.
     ///
     /// An entry that has lost fields to the data has zeros there afterwards.
     ///
@@ -150,8 +152,8 @@ impl Landing {
         };
         let (mut data, room) = ([0; MOST], if in_front { MOST } else { MOST / 2 });
         let bytes = entry.cast::<u8>();
-        // SAFETY: as above; in an entry of two halves the other one lies before. The data are taken out, and what had
-        // been in their place is not there, so zeros are as true as anything.
+        // SAFETY: as above; in an entry of two halves the other one lies before. The data are taken out, and
+        // what had been in their place is not there, so zeros are as true as anything.
         unsafe {
             if in_front {
                 bytes
@@ -188,9 +190,10 @@ impl Landing {
         let Some(data) = data[..room].get(..length) else {
             return Some(Landed::TooLong);
         };
-        // SAFETY: the list is of a request that is the device's, so it is not written until its completion is noted,
-        // which is after this. What it names is lent: its creator has promised that those are addresses of this
-        // process, of memory to write to that nobody else touches, as long as `lent` is true.
+        // SAFETY: the list is of a request that is the device's, so it is not written until its completion is
+        // noted, which is after this. What it names is lent: its creator has promised that those are
+        // addresses of this process, of memory to write to that nobody else touches, as long as `lent` is
+        // true.
         Some(unsafe { scatter(data, slices) })
     }
 
@@ -224,8 +227,8 @@ impl Landing {
         })
     }
 
-    /// The slices of a READ or an atomic operation that begins in that block and is with the device, and whether it is an
-    /// atomic one.
+    /// The slices of a READ or an atomic operation that begins in that block and is with the device, and
+    /// whether it is an atomic one.
     fn sent(&self, ledger: &SendLedger, counter: u16) -> Option<(Slices, bool)> {
         let ahead = self.posted(RECORD_SEND).wrapping_sub(counter);
         let is_posted = ahead != 0 && u32::from(ahead) <= self.blocks;
@@ -234,8 +237,8 @@ impl Landing {
         }
         let bytes = self.blocks as usize * BLOCK;
         let at = usize::from(counter) * BLOCK % bytes;
-        // SAFETY: a block lies in the ring; the request is with the device, so it is not written. Every bit pattern is a
-        // `Control`.
+        // SAFETY: a block lies in the ring; the request is with the device, so it is not written. Every bit
+        // pattern is a `Control`.
         let control = unsafe { self.send_ring.add(at).cast::<Control>().read() };
         // Control and address, and the operands.
         let (head, atomic) = match control.opmod_idx_opcode.get() as u8 {
@@ -256,7 +259,8 @@ impl Landing {
     /// How many requests or blocks the device was told of.
     fn posted(&self, word: usize) -> u16 {
         use std::sync::atomic::Ordering;
-        // Acquire: pairs with the barrier before the poster's store, so that what is handed over is there to be read.
+        // Acquire: pairs with the barrier before the poster's store, so that what is handed over is there to
+        // be read.
         u32::from_be(self.rings.record.word(word).load(Ordering::Acquire)) as u16
     }
 }

@@ -1,13 +1,14 @@
 //! What a completion must be told apart by: the ids of the requests that a queue has posted.
 //!
-//! The device reports a request by its place in the ring, not by its id, and only those that asked for it. So a queue
-//! notes the id of each request, and where its successor begins; whoever polls the completion queue looks it
-//! up and notes how far the queue has come. Poster and poller may be different threads and take no lock:
+//! The device reports a request by its place in the ring, not by its id, and only those that asked for it. So
+//! a queue notes the id of each request, and where its successor begins; whoever polls the completion queue
+//! looks it up and notes how far the queue has come. Poster and poller may be different threads and take no
+//! lock:
 //!
-//! - the poster writes a note and then tells the device; the device writes the completion; the poller reads it and
-//!   then the note. The barriers around doorbell and completion order the two ([`super::barrier`]).
-//! - the poller reads a note and then stores `done` with release; the poster loads it with acquire before it uses the
-//!   note's place again.
+//! - the poster writes a note and then tells the device; the device writes the completion; the poller reads
+//!   it and then the note. The barriers around doorbell and completion order the two ([`super::barrier`]).
+//! - the poller reads a note and then stores `done` with release; the poster loads it with acquire before it
+//!   uses the note's place again.
 //!
 //! Everything is an atomic, so that a device that reports nonsense spoils ids and not memory.
 
@@ -19,7 +20,8 @@ use super::sync::{AtomicU32, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct SendNote {
     id: AtomicU64,
-    /// In the low half, requests posted when this one is included; in the high half, what a change to a memory key was for.
+    /// In the low half, requests posted when this one is included; in the high half, what a change to a
+    /// memory key was for.
     count_change: AtomicU64,
 }
 
@@ -93,8 +95,8 @@ impl SendLedger {
         count.wrapping_sub(done).cast_signed() > 0
     }
 
-    /// Takes the request that begins in this block, and all before it, as finished; gives its id, and what it changed
-    /// a memory key for if it did.
+    /// Takes the request that begins in this block, and all before it, as finished; gives its id, and what it
+    /// changed a memory key for if it did.
     #[inline(always)]
     pub(super) fn finish(&self, block: u16) -> (u64, u32) {
         let note = self.note(block.into());
@@ -134,7 +136,8 @@ impl RecvLedger {
         unsafe { self.ids.get_unchecked((index & self.mask) as usize) }
     }
 
-    /// The first place for an id, for the poster, which counts the elements of the ring itself; the ledger keeps it.
+    /// The first place for an id, for the poster, which counts the elements of the ring itself; the ledger
+    /// keeps it.
     pub(super) fn first(&self) -> NonNull<AtomicU64> {
         NonNull::from(&*self.ids).cast()
     }
@@ -152,8 +155,8 @@ impl RecvLedger {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Takes the next request as finished and gives its id. Requests of a receive queue finish in the order in which
-    /// they were posted.
+    /// Takes the next request as finished and gives its id. Requests of a receive queue finish in the order
+    /// in which they were posted.
     #[inline(always)]
     pub(super) fn finish(&self) -> u64 {
         let index = self.next();
@@ -166,8 +169,8 @@ impl RecvLedger {
 
 /// The elements of a shared receive queue: which are free, in what order, and the ids of those that are not.
 ///
-/// The device finishes them in any order, so the free ones are a list. The poster takes from its head; pollers of
-/// several completion queues append at its end. One element always stays in the list, as its end.
+/// The device finishes them in any order, so the free ones are a list. The poster takes from its head;
+/// pollers of several completion queues append at its end. One element always stays in the list, as its end.
 #[derive(Debug)]
 pub(super) struct SrqLedger {
     elements: Box<[SrqElement]>,
@@ -256,7 +259,8 @@ impl SrqLedger {
         let index = u32::from(index);
         let element = self.elements.get(index as usize)?;
         let id = element.id.load(Ordering::Relaxed);
-        // Who gets POSTED out of it appends it, once, whatever the device reports. Relaxed: the stores below publish.
+        // Who gets POSTED out of it appends it, once, whatever the device reports. Relaxed: the stores below
+        // publish.
         element
             .next
             .compare_exchange(POSTED, END, Ordering::Relaxed, Ordering::Relaxed)

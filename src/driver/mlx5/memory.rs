@@ -1,8 +1,9 @@
 //! Memory that the device reads and writes: rings, and doorbell records.
 //!
-//! A ring is the domain's allocator's if it gives one, else pages of its own. Doorbell records are small and many, so
-//! the default ones are packed into pages, a cache line apart. Neither is copied by fork(2): the device keeps to the
-//! parent's pages, and a child that wrote first would else leave the parent with a copy that the device does not see.
+//! A ring is the domain's allocator's if it gives one, else pages of its own. Doorbell records are small and
+//! many, so the default ones are packed into pages, a cache line apart. Neither is copied by fork(2): the
+//! device keeps to the parent's pages, and a child that wrote first would else leave the parent with a copy
+//! that the device does not see.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
@@ -107,8 +108,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and whoever pointed into it is gone. An error would mean that it was not
-        // mapped; there is nobody to tell.
+        // SAFETY: the mapping is owned, and whoever pointed into it is gone. An error would mean that it was
+        // not mapped; there is nobody to tell.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

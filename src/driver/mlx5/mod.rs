@@ -1,14 +1,15 @@
-//! mlx5, the driver of NVIDIA's ConnectX: rings in memory of this process, doorbells in registers of the device.
+//! mlx5, the driver of NVIDIA's ConnectX: rings in memory of this process, doorbells in registers of the
+//! device.
 //!
-//! What is particular to it: rings and doorbell records are this side's to allocate, and the kernel pins them; the
-//! formats of requests and completions are the hardware's, big-endian ([`format`]); a completion names a request
-//! by its place in the ring, so ids are kept here ([`ledger`], [`directory`]); doorbells and arming are stores to mapped
-//! registers ([`uar`]), in an order that matters ([`barrier`]). Source: `drivers/infiniband/hw/mlx5` and
-//! `include/linux/mlx5` of Linux 6.1 to 7.2.
+//! What is particular to it: rings and doorbell records are this side's to allocate, and the kernel pins
+//! them; the formats of requests and completions are the hardware's, big-endian ([`format`]); a completion
+//! names a request by its place in the ring, so ids are kept here ([`ledger`], [`directory`]); doorbells and
+//! arming are stores to mapped registers ([`uar`]), in an order that matters ([`barrier`]). Source:
+//! `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
 //!
-//! Not there yet, each with its place: queue pairs of type XRC (a layout in [`qp`], a segment in [`send`]) and raw packet
-//! (as well, and a ring of its own for receives), compressed completions ([`entries`], [`cq`]),
-//! device memory and DEVX objects (commands in [`command`]).
+//! Not there yet, each with its place: queue pairs of type XRC (a layout in [`qp`], a segment in [`send`])
+//! and raw packet (as well, and a ring of its own for receives), compressed completions ([`entries`],
+//! [`cq`]), device memory and DEVX objects (commands in [`command`]).
 
 mod ah;
 mod barrier;
@@ -271,7 +272,8 @@ const LOW_LATENCY_BFREGS: u32 = 4;
 
 /// Makes the open file a context of the device.
 fn get_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
-    // With DEVX first: the device then takes commands of the user's as well. Not every kernel or function has it.
+    // With DEVX first: the device then takes commands of the user's as well. Not every kernel or function has
+    // it.
     let reply = match fd.execute(&context_command(AllocUctxFlags::DEVX)) {
         Err(error) if error.errno().is_some() => {
             fd.execute(&context_command(AllocUctxFlags::empty()))
@@ -385,7 +387,8 @@ impl Device {
     }
 }
 
-/// Entries for so many completions: one stays free. None for none: the kernel would take a ring of one entry for that.
+/// Entries for so many completions: one stays free. None for none: the kernel would take a ring of one entry
+/// for that.
 fn entries(cqe: u32) -> Option<u32> {
     match cqe {
         0 => None,
@@ -447,8 +450,8 @@ fn create_cq(
     let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
     let answer = answer(Verb::CreateCq, || command.subject(), &driver);
     let abi::CreateCqResp { cqn, .. } = answer.inspect_err(|_| fd.abandon(handle))?;
-    // Not before: the kernel has refused sizes that are too large before it touched all that memory. The device writes
-    // nothing until a queue pair reports here.
+    // Not before: the kernel has refused sizes that are too large before it touched all that memory. The
+    // device writes nothing until a queue pair reports here.
     entries.invalidate(0);
     let core = Arc::new(CqCore::new(entries, record));
     let cq = Cq::new(core, cqn, Arc::clone(&device.uar));
@@ -470,7 +473,8 @@ fn resize_cq(
         cqe => entries(cqe),
     };
     let count = count.ok_or_else(refuse)?;
-    // The kernel does nothing then, and says that it has (`mlx5_ib_resize_cq`): the device would stay with the old ring.
+    // The kernel does nothing then, and says that it has (`mlx5_ib_resize_cq`): the device would stay with
+    // the old ring.
     if count == cq.count() {
         return Ok(());
     }

@@ -203,7 +203,8 @@ impl Draft {
         }
     }
 
-    /// The queues, now that the queue pair has its number on the wire, and the device offers options for its connection.
+    /// The queues, now that the queue pair has its number on the wire, and the device offers options for its
+    /// connection.
     pub(super) fn finish(
         self,
         qpn: u32,
@@ -259,8 +260,8 @@ fn reporter(
 }
 
 impl QpCore {
-    /// Follows the kernel, which has taken the queue pair to the state RESET: the device starts both rings anew, and
-    /// what was reported before is passed over.
+    /// Follows the kernel, which has taken the queue pair to the state RESET: the device starts both rings
+    /// anew, and what was reported before is passed over.
     pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
         let send_ledger = Arc::new(SendLedger::new(send.layout().blocks));
         let count = recv.as_ref().map_or(0, |recv| recv.layout().count);
@@ -326,7 +327,8 @@ impl contract::QpBacking for Arc<QpCore> {
     }
 }
 
-/// What the allocator is asked for: the kernel tells the device where a buffer starts within a large page in 64ths of it.
+/// What the allocator is asked for: the kernel tells the device where a buffer starts within a large page in
+/// 64ths of it.
 fn alignment(bytes: usize, stride: u32) -> usize {
     let whole = bytes.next_multiple_of(rustix::param::page_size());
     let part = whole.next_power_of_two() / 64;

@@ -1,5 +1,5 @@
-//! Receive queues: a queue pair's own, and shared ones. Neither has a register: the device looks at the record when a
-//! message arrives.
+//! Receive queues: a queue pair's own, and shared ones. Neither has a register: the device looks at the
+//! record when a message arrives.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -53,8 +53,8 @@ pub(crate) struct RecvQueue {
     _rings: Arc<Rings>,
 }
 
-// SAFETY: ring and record are memory that `_rings` keeps, the ids the ledger's; of the ring and the word only this value
-// writes.
+// SAFETY: ring and record are memory that `_rings` keeps, the ids the ledger's; of the ring and the word only
+// this value writes.
 unsafe impl Send for RecvQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for RecvQueue {}
@@ -142,8 +142,8 @@ impl RecvQueue {
         self.layout
     }
 
-    /// Looks how far the device has come; true if there is room. In line, since a call, even one that is not made, costs
-    /// whoever might make it the registers that it would spoil.
+    /// Looks how far the device has come; true if there is room. In line, since a call, even one that is not
+    /// made, costs whoever might make it the registers that it would spoil.
     #[inline(always)]
     fn look(&mut self) -> bool {
         let in_flight = self.count.wrapping_sub(self.ledger.done());
@@ -182,8 +182,9 @@ impl contract::RecvQueue for RecvQueue {
         }
         check(slices, self.max_sge)?;
         let index = (count & self.mask) as usize;
-        // SAFETY: the masked index is below the count of elements, of which there are some, for there is room. Each has room
-        // for `max_sge` slices, and an id in the ledger, which the queue keeps; the device has finished with this one.
+        // SAFETY: the masked index is below the count of elements, of which there are some, for there is
+        // room. Each has room for `max_sge` slices, and an id in the ledger, which the queue keeps; the
+        // device has finished with this one.
         unsafe {
             let element = self.ring.add(index * self.stride);
             put_slices(element, slices, self.max_sge);
@@ -239,8 +240,8 @@ impl SharedRecvQueue {
         &self.ring
     }
 
-    /// Writes a request if there is a free element. Out of line, with an answer that fits into a register: posting to a
-    /// queue pair's own queue shall not pay for this one.
+    /// Writes a request if there is a free element. Out of line, with an answer that fits into a register:
+    /// posting to a queue pair's own queue shall not pay for this one.
     #[inline(never)]
     fn write(&mut self, wr_id: u64, slices: &[LocalSlice]) -> bool {
         let Some(next) = self.ledger.behind(self.head) else {

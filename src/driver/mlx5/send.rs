@@ -1,13 +1,14 @@
 //! The send queue: work requests into basic blocks, and the doorbell.
 //!
-//! A request starts with a control segment and goes on with what its operation needs, in units of 16 bytes; it takes as
-//! many basic blocks of 64 bytes as it fills and may go on at the ring's start. The ring has room for as many requests
-//! of the largest size as the queue holds, so only requests are counted, not blocks.
+//! A request starts with a control segment and goes on with what its operation needs, in units of 16 bytes;
+//! it takes as many basic blocks of 64 bytes as it fills and may go on at the ring's start. The ring has room
+//! for as many requests of the largest size as the queue holds, so only requests are counted, not blocks.
 //!
-//! A batch counts for itself where it is and tells the queue when it is rung: the compiler keeps what it counts in
-//! registers, and a batch that is not rung leaves nothing to undo. For most requests all that has to be asked is whether they
-//! are ordinary: that there is room is known, in one piece, and nothing has to be waited for. Everything else is out of line
-//! ([`SendQueue::prepare`], [`ring_otherwise`]), and finds a place to write to for the same code.
+//! A batch counts for itself where it is and tells the queue when it is rung: the compiler keeps what it
+//! counts in registers, and a batch that is not rung leaves nothing to undo. For most requests all that has
+//! to be asked is whether they are ordinary: that there is room is known, in one piece, and nothing has to be
+//! waited for. Everything else is out of line ([`SendQueue::prepare`], [`ring_otherwise`]), and finds a place
+//! to write to for the same code.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -74,15 +75,15 @@ pub(crate) struct SendQueue {
     scratch: Box<[Block]>,
 }
 
-/// A place in the ring. All that is counted counts on round the ring. (Of 64 bits, since two that share a word are taken out
-/// of it and put back.)
+/// A place in the ring. All that is counted counts on round the ring. (Of 64 bits, since two that share a
+/// word are taken out of it and put back.)
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     /// Blocks and requests that have been written.
     post: u64,
     count: u64,
-    /// Before this many requests have been written, the next is an ordinary one: there is room, for all of it before the
-    /// ring's end, it waits for nothing, and the last one needs no more looking after.
+    /// Before this many requests have been written, the next is an ordinary one: there is room, for all of it
+    /// before the ring's end, it waits for nothing, and the last one needs no more looking after.
     ordinary_until: u64,
 }
 
@@ -95,8 +96,8 @@ impl Cursor {
     };
 }
 
-// SAFETY: ring and record are memory that `_rings` keeps, the notes the ledger's; of the ring and the word only this
-// value writes.
+// SAFETY: ring and record are memory that `_rings` keeps, the notes the ledger's; of the ring and the word
+// only this value writes.
 unsafe impl Send for SendQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for SendQueue {}
@@ -207,8 +208,8 @@ impl SendQueue {
         }
     }
 
-    /// Looks how far the device has come, and tells until which count there is room, in one piece, from this place on:
-    /// until now, if the next request has to go on at the ring's start. None if there is no room.
+    /// Looks how far the device has come, and tells until which count there is room, in one piece, from this
+    /// place on: until now, if the next request has to go on at the ring's start. None if there is no room.
     fn look(&self, post: u64, count: u64) -> Option<u64> {
         let SendLayout {
             blocks,
@@ -226,8 +227,8 @@ impl SendQueue {
         Some(count + u64::from(free.min(before_end)))
     }
 
-    /// Finds out about a request that may not be an ordinary one: until which count they are, and where it is to be
-    /// written, with which flags. None if the queue is full.
+    /// Finds out about a request that may not be an ordinary one: until which count they are, and where it is
+    /// to be written, with which flags. None if the queue is full.
     #[cold]
     #[inline(never)]
     fn prepare(&mut self, post: u64, count: u64) -> Option<Prepared> {
@@ -255,7 +256,8 @@ impl SendQueue {
         })
     }
 
-    /// Copies the request in the scratch space, if there is one before this place, to the ring's end and on to its start.
+    /// Copies the request in the scratch space, if there is one before this place, to the ring's end and on
+    /// to its start.
     fn look_after_last(&mut self, post: u64) {
         if let Some(first) = self.scratched.take() {
             self.copy_round(first, post);
@@ -291,7 +293,8 @@ impl SendQueue {
     #[inline(always)]
     unsafe fn block(&self, post: u64) -> (NonNull<u8>, NonNull<SendNote>) {
         let block = (post & self.mask) as usize;
-        // SAFETY: the masked index is below the count of blocks, so the block lies in the ring, and has a note.
+        // SAFETY: the masked index is below the count of blocks, so the block lies in the ring, and has a
+        // note.
         unsafe { (self.ring.add(block * BLOCK), self.notes.add(block)) }
     }
 }
@@ -357,8 +360,8 @@ impl contract::SendBatch for SendBatch<'_> {
         self.queue.check(operation, payload)?;
         let (post, count) = (self.post, self.count);
         let queue = &mut *self.queue;
-        // SAFETY: if there is a request, there are blocks; if there is none, `prepare` says so. The note is the ledger's,
-        // which the queue keeps.
+        // SAFETY: if there is a request, there are blocks; if there is none, `prepare` says so. The note is
+        // the ledger's, which the queue keeps.
         let (mut first, note) = unsafe { queue.block(post) };
         let (mut flags, mut ordinary_until) = (queue.always, self.ordinary_until);
         if count == ordinary_until {
@@ -372,8 +375,8 @@ impl contract::SendBatch for SendBatch<'_> {
         }
         // From here on nothing fails.
         self.ordinary_until = ordinary_until;
-        // SAFETY: behind `first` there is room for the largest request within the limits checked above (`qp::send_layout`
-        // made sure of it), in one piece.
+        // SAFETY: behind `first` there is room for the largest request within the limits checked above
+        // (`qp::send_layout` made sure of it), in one piece.
         let head = unsafe {
             let head = write_request(first, queue.qpn, operation, to, payload);
             write_control(first, queue.qpn, post, flags, &head);
@@ -400,8 +403,8 @@ impl contract::SendBatch for SendBatch<'_> {
         })
     }
 
-    /// Hands the batch to the device: the record says how far, the register that there is something. Gives how many
-    /// requests it had.
+    /// Hands the batch to the device: the record says how far, the register that there is something. Gives
+    /// how many requests it had.
     #[inline(always)]
     fn ring(&mut self) -> Result<usize, Errno> {
         let &mut Self {
@@ -420,7 +423,8 @@ impl contract::SendBatch for SendBatch<'_> {
         // A batch of one request can be copied whole.
         if requests == 1 && count != ordinary_until && blocks * BLOCK as u64 <= queue.own.half() {
             queue.tell(post);
-            // SAFETY: the request's blocks lie in the ring one behind the other, aligned, and fit into a half.
+            // SAFETY: the request's blocks lie in the ring one behind the other, aligned, and fit into a
+            // half.
             unsafe { queue.own.copy(queue.last, blocks as usize) };
         } else if requests > 0 {
             ring_otherwise(queue, post, blocks, requests);
@@ -453,7 +457,8 @@ impl Head {
 impl contract::SendSlot for SendSlot {
     #[inline(always)]
     fn set_id(&mut self, wr_id: u64) {
-        // SAFETY: the note is the ledger's, which the queue keeps, and the batch that lent this out borrows the queue.
+        // SAFETY: the note is the ledger's, which the queue keeps, and the batch that lent this out borrows
+        // the queue.
         unsafe { self.note.as_ref() }.set_id(wr_id);
     }
 
@@ -466,8 +471,8 @@ impl contract::SendSlot for SendSlot {
         if flags.contains(SendFlags::SOLICITED) {
             bits |= control::SOLICITED;
         }
-        // SAFETY: the byte lies in a request that the device has not been told of, for the batch that lent it out is
-        // still borrowed.
+        // SAFETY: the byte lies in a request that the device has not been told of, for the batch that lent it
+        // out is still borrowed.
         unsafe {
             let mut now = self.flags.read();
             if flags.contains(SendFlags::FENCE) {
@@ -479,8 +484,8 @@ impl contract::SendSlot for SendSlot {
     }
 }
 
-/// Rings for a batch of some requests that is not one ordinary request for a register of the queue's own: by a copy after
-/// all if it is one request in one piece, else by the first 8 bytes of the last.
+/// Rings for a batch of some requests that is not one ordinary request for a register of the queue's own: by
+/// a copy after all if it is one request in one piece, else by the first 8 bytes of the last.
 #[inline(never)]
 fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64) {
     let first = post.wrapping_sub(blocks) & queue.mask;
@@ -489,8 +494,8 @@ fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64) 
     queue.tell(post);
     let bytes = blocks * BLOCK as u64;
     let shared = queue.lease.register();
-    // SAFETY: a request has a first block, which is aligned, and what is copied lies in the ring, its blocks one behind the
-    // other.
+    // SAFETY: a request has a first block, which is aligned, and what is copied lies in the ring, its blocks
+    // one behind the other.
     unsafe {
         let request = match whole {
             true => queue.ring.add(first as usize * BLOCK),
@@ -518,8 +523,8 @@ unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u64, h
     let qpn_ds = Be32::new(qpn | head.units);
     // The word of the flags has the immediate data or key in its other half.
     let fm_ce_se_imm = flags | word(Be32::ZERO, head.imm);
-    // SAFETY: by this function's contract. Field by field: as a whole the first two would be put together before they are
-    // written.
+    // SAFETY: by this function's contract. Field by field: as a whole the first two would be put together
+    // before they are written.
     unsafe {
         (&raw mut (*control).opmod_idx_opcode).write(opmod_idx_opcode);
         (&raw mut (*control).qpn_ds).write(qpn_ds);
@@ -527,7 +532,8 @@ unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u64, h
     }
 }
 
-/// Writes everything of a request but its control segment, and tells what that says. `qpn` is as in the control segment.
+/// Writes everything of a request but its control segment, and tells what that says. `qpn` is as in the
+/// control segment.
 ///
 /// # Safety
 ///

@@ -1,9 +1,10 @@
 //! UARs: pages of the device's registers, through which doorbells are rung.
 //!
-//! A context has one uncached UAR, where completion queues are armed and where queue pairs ring that got nothing
-//! better. A queue pair gets a *BlueFlame register* of its own while there are some: a place in a write-combining UAR
-//! into which a whole small request is copied, so that the device need not fetch it. A register has two halves that are
-//! used in turn, since the device may still read one while the next request is written.
+//! A context has one uncached UAR, where completion queues are armed and where queue pairs ring that got
+//! nothing better. A queue pair gets a *BlueFlame register* of its own while there are some: a place in a
+//! write-combining UAR into which a whole small request is copied, so that the device need not fetch it. A
+//! register has two halves that are used in turn, since the device may still read one while the next request
+//! is written.
 //!
 //! A register of a queue pair's own is rung by its send half alone, and nobody locks. A thread domain's
 //! register is shared by the domain's queue pairs, so it has a lock ([`Turn`]) for all stores to it: 8 bytes
@@ -30,7 +31,8 @@ use crate::error::{Error, Result, Subject, Verb};
 const PER_UAR: usize = 2;
 /// Bytes of a UAR.
 const UAR: usize = 4096;
-/// Registers that queue pairs without a thread domain have among them; the others do without. libmlx5 has as many.
+/// Registers that queue pairs without a thread domain have among them; the others do without. libmlx5 has as
+/// many.
 const MOST: usize = 16;
 
 /// A mapped UAR page. The kernel frees the UAR with the context.
@@ -108,7 +110,8 @@ impl UarPage {
         self.page_id
     }
 
-    /// Arms a completion queue: the word that is in its record, and its number, both as they are in the register.
+    /// Arms a completion queue: the word that is in its record, and its number, both as they are in the
+    /// register.
     pub(super) fn arm(&self, word: u32, cqn: u32) {
         let doorbell = u64::from(word) << 32 | u64::from(cqn);
         barrier::record_before_register();
@@ -125,8 +128,8 @@ impl UarPage {
 
 impl Drop for UarPage {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and registers keep the page alive. An error would mean that it was not
-        // mapped; there is nobody to tell.
+        // SAFETY: the mapping is owned, and registers keep the page alive. An error would mean that it was
+        // not mapped; there is nobody to tell.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -144,14 +147,16 @@ pub(super) struct Register {
     turn: Turn,
 }
 
-// SAFETY: the address leads into the page, which the register keeps; who may write when is told at the methods.
+// SAFETY: the address leads into the page, which the register keeps; who may write when is told at the
+// methods.
 unsafe impl Send for Register {}
 // SAFETY: as above.
 unsafe impl Sync for Register {}
 
 impl Register {
     fn new(page: &Arc<UarPage>, index: usize, size: usize) -> Self {
-        // SAFETY: both registers lie in the page, for a UAR has room for two of the largest size behind the offset.
+        // SAFETY: both registers lie in the page, for a UAR has room for two of the largest size behind the
+        // offset.
         let at = unsafe { page.base.add(SEND_DOORBELL + index * size) };
         Self {
             page: Arc::clone(page),
@@ -191,8 +196,8 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which are at most
-    /// [`Self::half`] bytes.
+    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which are
+    /// at most [`Self::half`] bytes.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(&self, request: NonNull<u8>, blocks: usize) {
         let _turn = self.turn.take();
@@ -253,7 +258,8 @@ struct Pool {
 pub(super) struct Own {
     /// Where the half begins that is next.
     next: NonNull<u8>,
-    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if requests cannot be copied here.
+    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if requests cannot
+    /// be copied here.
     half: u64,
 }
 
@@ -309,8 +315,8 @@ impl Own {
     ///
     /// # Safety
     ///
-    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which are at most
-    /// [`Self::half`] bytes.
+    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which are
+    /// at most [`Self::half`] bytes.
     #[inline(always)]
     pub(super) unsafe fn copy(&mut self, request: NonNull<u8>, blocks: usize) {
         barrier::record_before_register();

@@ -1,8 +1,8 @@
 //! Mapping rxe's rings: pages of the kernel's, reached through the command file by an offset.
 //!
 //! The kernel maps each ring once only and only for the context that created it (`rxe_mmap` in
-//! `drivers/infiniband/sw/rxe/rxe_mmap.c`); a second attempt is EINVAL. The mapping is shared, so a fork leaves
-//! parent and child with the same pages rather than with copies.
+//! `drivers/infiniband/sw/rxe/rxe_mmap.c`); a second attempt is EINVAL. The mapping is shared, so a fork
+//! leaves parent and child with the same pages rather than with copies.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};

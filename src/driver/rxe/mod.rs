@@ -1,7 +1,7 @@
 //! rxe, the kernel's soft-RoCE driver: objects whose rings are pages of the kernel's, mapped by offset.
 //!
-//! What is particular to it: every create answers with the offset and size of each ring (`struct mminfo`), the
-//! send doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`.
+//! What is particular to it: every create answers with the offset and size of each ring (`struct mminfo`),
+//! the send doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`.
 //! Source: `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
 
 mod cq;
@@ -79,8 +79,8 @@ impl contract::Driver for Rxe {
     type SrqBacking = Nothing;
     type ThreadDomain = Nothing;
 
-    /// Only RC takes keys of its own side back (`rxe_wr_opcode_info` in `rxe_opcode.c`). A bind that counts from 0 is
-    /// taken, and its addresses are then not looked up like that.
+    /// Only RC takes keys of its own side back (`rxe_wr_opcode_info` in `rxe_opcode.c`). A bind that counts
+    /// from 0 is taken, and its addresses are then not looked up like that.
     fn operations(&self, transport: QpType) -> Operations {
         let mut lacking = Operations::BIND_ZERO_BASED;
         lacking.set(Operations::LOCAL_INV, transport != QpType::RC);
@@ -344,8 +344,8 @@ fn create_srq(
 /// Gives a shared receive queue a ring of another size. The kernel moves the waiting requests over, and says
 /// where the new ring is at an address that it is told, not in its answer (`rxe_srq_from_attr`).
 ///
-/// A size that the waiting requests do not fit into is refused here: the kernel would free the old ring with its
-/// refusal, and find none when the next message arrives.
+/// A size that the waiting requests do not fit into is refused here: the kernel would free the old ring with
+/// its refusal, and find none when the next message arrives.
 fn resize_srq(
     fd: &CommandFd,
     mut command: ModifySrq,

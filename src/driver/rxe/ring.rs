@@ -237,15 +237,15 @@ impl Producer {
         Some((self.ring.slot(next), Behind(behind)))
     }
 
-    /// Looks at the kernel's index again; true if a slot is free now. In line, since a call, even one that is not made, costs
-    /// whoever might make it the registers that it would spoil.
+    /// Looks at the kernel's index again; true if a slot is free now. In line, since a call, even one that is
+    /// not made, costs whoever might make it the registers that it would spoil.
     #[inline(always)]
     fn look(&mut self) -> bool {
         // Acquire: pairs with the kernel's release of its consumer index after its last access to the
         // slots before it, which are about to be written again.
         let consumed = self.ring.consumer_index().load(Ordering::Acquire) & self.ring.index_mask;
-        // What was not published cannot have been consumed. Such an index frees nothing: it would let slots be filled
-        // twice.
+        // What was not published cannot have been consumed. Such an index frees nothing: it would let slots
+        // be filled twice.
         let distance = |to: u32| to.wrapping_sub(self.consumed) & self.ring.index_mask;
         if distance(consumed) > distance(self.published) {
             return false;

@@ -1,7 +1,9 @@
-//! The least of a driver: it opens devices and has protection domains. Built for the unit tests alone, and to be copied.
+//! The least of a driver: it opens devices and has protection domains. Built for the unit tests alone, and to
+//! be copied.
 //!
-//! What a driver leaves out is refused by name. What comes next, in the order in which programs need it: completion queues
-//! (`create_cq`, with a type of its own that implements [`contract::Cq`]), then queue pairs.
+//! What a driver leaves out is refused by name. What comes next, in the order in which programs need it:
+//! completion queues (`create_cq`, with a type of its own that implements [`contract::Cq`]), then queue
+//! pairs.
 
 #[cfg(test)]
 mod tests;

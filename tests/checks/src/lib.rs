@@ -28,7 +28,8 @@ pub fn cargo() -> Command {
 /// Compares lines with a snapshot, or writes it where the environment says so.
 ///
 /// # Errors
-/// If they differ: the lines that went and came, and the command that accepts them. If the file cannot be read or written.
+/// If they differ: the lines that went and came, and the command that accepts them. If the file cannot be
+/// read or written.
 pub fn compare(name: &str, found: &[String]) -> Result<(), String> {
     let path = snapshot(name);
     let failed = |error| format!("{}: {error}", path.display());

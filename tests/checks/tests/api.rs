@@ -1,9 +1,9 @@
-//! The library's public interface, item by item, beside the snapshot `uverbs.txt`. Who changes the interface changes the
-//! snapshot too, so that the change is seen. `uverbs-uapi` has no snapshot: a test of its own compares it with the kernel's
-//! headers.
+//! The library's public interface, item by item, beside the snapshot `uverbs.txt`. Who changes the interface
+//! changes the snapshot too, so that the change is seen. `uverbs-uapi` has no snapshot: a test of its own
+//! compares it with the kernel's headers.
 //!
-//! rustdoc writes the interface as JSON, which stable compilers do only when `RUSTC_BOOTSTRAP` allows it. The format has
-//! a version. Where the crate `public-api` does not know the compiler's, the test is ignored.
+//! rustdoc writes the interface as JSON, which stable compilers do only when `RUSTC_BOOTSTRAP` allows it. The
+//! format has a version. Where the crate `public-api` does not know the compiler's, the test is ignored.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,8 +37,8 @@ fn check() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
-/// Has rustdoc write the interface, and gives the file. The directory is one of its own: `RUSTC_BOOTSTRAP` has some
-/// dependencies built in another way.
+/// Has rustdoc write the interface, and gives the file. The directory is one of its own: `RUSTC_BOOTSTRAP`
+/// has some dependencies built in another way.
 fn json() -> Result<PathBuf, Failed> {
     let target = workspace().join("target/api");
     let output = cargo()

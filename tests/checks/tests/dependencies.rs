@@ -1,4 +1,5 @@
-//! What is built of others: under which licences, from where, and what is in two versions in what a user builds.
+//! What is built of others: under which licences, from where, and what is in two versions in what a user
+//! builds.
 //!
 //! Known vulnerabilities are not looked up: their list is on the network.
 

@@ -1,5 +1,5 @@
-//! How often each file of the library says `unsafe`, beside the snapshot `unsafe.txt`: who adds a place that a reader must
-//! check says so.
+//! How often each file of the library says `unsafe`, beside the snapshot `unsafe.txt`: who adds a place that
+//! a reader must check says so.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

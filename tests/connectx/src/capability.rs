@@ -155,7 +155,8 @@ const LIMITS: [(Field, u64); 37] = [
     (hca_cap::LOG_MAX_RMP, 15),
     (hca_cap::LOG_MAX_WQ_SZ, 20),
     (hca_cap::LOG_MAX_UCTX, 8),
-    // Without send queues newer drivers do not try whether writes are combined, and give out no BlueFlame registers.
+    // Without send queues newer drivers do not try whether writes are combined, and give out no BlueFlame
+    // registers.
     (hca_cap::LOG_MAX_SQ, 10),
     // The clock counts nanoseconds.
     (hca_cap::DEVICE_FREQUENCY_KHZ, 1_000_000),

@@ -1,8 +1,8 @@
 //! The control channel: a program beside the driver asks the model for what no driver could ask for.
 //!
-//! Requests and replies are JSON, one a line, over a byte stream. A request is an object with `id`, which the reply
-//! repeats, and `do`, which names a [`Request`], with that one's fields. A reply has `ok`: what was asked for, or null; or
-//! `error`: why it cannot be done.
+//! Requests and replies are JSON, one a line, over a byte stream. A request is an object with `id`, which the
+//! reply repeats, and `do`, which names a [`Request`], with that one's fields. A reply has `ok`: what was
+//! asked for, or null; or `error`: why it cannot be done.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

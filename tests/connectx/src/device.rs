@@ -104,8 +104,8 @@ fn command(functions: &mut [Function], index: usize, queue: u64, number: u32) {
             return;
         }
     };
-    // The queue for such events must exist before the command: the driver does not expect one for the command that makes
-    // the queue itself.
+    // The queue for such events must exist before the command: the driver does not expect one for the command
+    // that makes the queue itself.
     let had_queue = eq::is_wanted(function, Event::Command);
     let input = entry.input(&function.memory);
     let output = input.and_then(|input| {

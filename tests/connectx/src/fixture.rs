@@ -1,4 +1,5 @@
-//! What the unit tests start from: a function with memory of its own, and objects that are made as the driver makes them.
+//! What the unit tests start from: a function with memory of its own, and objects that are made as the driver
+//! makes them.
 
 use crate::command::{Handler, Status};
 use crate::function::Function;
@@ -20,8 +21,8 @@ pub(crate) fn function() -> Function {
     function
 }
 
-/// Executes a command that makes an object from a context, which begins at that byte of the input, and pages. Gives the
-/// command's output.
+/// Executes a command that makes an object from a context, which begins at that byte of the input, and pages.
+/// Gives the command's output.
 pub(crate) fn create(
     function: &mut Function,
     command: Handler,

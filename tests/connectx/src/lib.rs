@@ -1,7 +1,8 @@
 //! A ConnectX that exists only in software, for the unmodified mlx5 kernel driver in a QEMU guest.
 //!
-//! [`Model::start`] makes some functions on one fabric and serves each on a Unix socket by the vfio-user protocol; QEMU's
-//! device `vfio-user-pci` connects there, and the guest sees a PCI device. [`Model::take_violations`] tells what rules were broken.
+//! [`Model::start`] makes some functions on one fabric and serves each on a Unix socket by the vfio-user
+//! protocol; QEMU's device `vfio-user-pci` connects there, and the guest sees a PCI device.
+//! [`Model::take_violations`] tells what rules were broken.
 //!
 //! This is a tool of the project's own tests. It is strict where hardware is, or stricter, and not fast.
 //! `tests/connectx/README.md` says what it models, and what it cannot prove.
@@ -112,7 +113,8 @@ impl Model {
         })
     }
 
-    /// Takes requests from a program beside the driver (see `tests/connectx/README.md`), until the stream ends.
+    /// Takes requests from a program beside the driver (see `tests/connectx/README.md`), until the stream
+    /// ends.
     ///
     /// # Errors
     /// If the stream cannot be shared with the thread that reads it.

@@ -1,7 +1,7 @@
 //! The guest's memory, as the device sees it: the pieces that QEMU maps for DMA, found by bus address.
 //!
-//! The guest writes this memory while the model reads it, as with any device. So it is reached by copies only, never
-//! by references.
+//! The guest writes this memory while the model reads it, as with any device. So it is reached by copies
+//! only, never by references.
 
 use std::fs::File;
 use std::io;
@@ -66,9 +66,9 @@ impl GuestMemory {
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Unmapped> {
         let source = self.locate(address, bytes.len())?;
         fence(Ordering::Acquire);
-        // SAFETY: `locate` has checked that the mapping holds that many bytes from there on; the destination is a
-        // separate buffer of this process. The guest may write meanwhile: no reference to its memory is made, and any
-        // bytes are valid.
+        // SAFETY: `locate` has checked that the mapping holds that many bytes from there on; the destination
+        // is a separate buffer of this process. The guest may write meanwhile: no reference to its memory is
+        // made, and any bytes are valid.
         unsafe { ptr::copy_nonoverlapping(source.cast_const(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
@@ -95,7 +95,8 @@ impl GuestMemory {
         Ok(u32::from_be_bytes(bytes))
     }
 
-    /// Replaces 8 bytes, taken as a number of the host's order, by what the function makes of them; gives the old value.
+    /// Replaces 8 bytes, taken as a number of the host's order, by what the function makes of them; gives the
+    /// old value.
     ///
     /// # Errors
     /// As [`GuestMemory::read`], and if the address is not a multiple of 8.
@@ -108,8 +109,8 @@ impl GuestMemory {
         if !place.is_aligned() {
             return Err(Unmapped { address, length: 8 });
         }
-        // SAFETY: `locate` has checked the 8 bytes, they are aligned, and the guest changes them by its processor's own
-        // atomics only, or accepts what a race gives.
+        // SAFETY: `locate` has checked the 8 bytes, they are aligned, and the guest changes them by its
+        // processor's own atomics only, or accepts what a race gives.
         let atomic = unsafe { AtomicU64::from_ptr(place) };
         atomic
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(new(old)))

@@ -1,7 +1,8 @@
 //! The function's PCI configuration space.
 //!
-//! It is a virtual function of a ConnectX, which spares the driver the paths that only a physical one has. QEMU keeps
-//! addresses of BARs and the MSI-X table itself; what is written here is remembered where hardware would remember it.
+//! It is a virtual function of a ConnectX, which spares the driver the paths that only a physical one has.
+//! QEMU keeps addresses of BARs and the MSI-X table itself; what is written here is remembered where hardware
+//! would remember it.
 
 use crate::interrupt::VECTORS;
 

@@ -1,8 +1,9 @@
 //! What the model has to complain about.
 //!
-//! A *violation* is something that no correct driver or provider does, whatever the application asks for: a malformed
-//! work request, a wrong doorbell, an unknown command. It fails a test run. An application's own error, such as an
-//! access without the right, is not reported: it is answered with a completion, as the verbs say.
+//! A *violation* is something that no correct driver or provider does, whatever the application asks for: a
+//! malformed work request, a wrong doorbell, an unknown command. It fails a test run. An application's own
+//! error, such as an access without the right, is not reported: it is answered with a completion, as the
+//! verbs say.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

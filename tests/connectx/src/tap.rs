@@ -1,9 +1,10 @@
-//! The tap: what the device fetches from the guest's rings and takes at its doorbells, as records for programs to compare.
+//! The tap: what the device fetches from the guest's rings and takes at its doorbells, as records for
+//! programs to compare.
 //!
-//! A record is a JSON object on a line of its own. All have `kind` and `function`; numbers are numbers, bytes are
-//! hexadecimal. The kinds: `send` (a request of a send queue, with `request` or `malformed`), `receive` and
-//! `shared_receive` (a request of a receive queue), `doorbell` (a write to a send register, with the record that goes
-//! with it), `blue_flame` (what follows the first 8 bytes there).
+//! A record is a JSON object on a line of its own. All have `kind` and `function`; numbers are numbers, bytes
+//! are hexadecimal. The kinds: `send` (a request of a send queue, with `request` or `malformed`), `receive`
+//! and `shared_receive` (a request of a receive queue), `doorbell` (a write to a send register, with the
+//! record that goes with it), `blue_flame` (what follows the first 8 bytes there).
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -1,7 +1,8 @@
-//! Fuzz targets: whatever reads bytes of the kernel, of a device or of a peer, each as a function of bytes that must come
-//! back. Errors are fine; a panic, a hang or a fault is a finding.
+//! Fuzz targets: whatever reads bytes of the kernel, of a device or of a peer, each as a function of bytes
+//! that must come back. Errors are fine; a panic, a hang or a fault is a finding.
 //!
-//! The same functions are driven by libFuzzer (`src/main.rs`) and by the test that tries each file of the corpus.
+//! The same functions are driven by libFuzzer (`src/main.rs`) and by the test that tries each file of the
+//! corpus.
 
 mod sysfs;
 mod text;

@@ -25,8 +25,8 @@ const FILES: [&str; 14] = [
     "class/infiniband_verbs/uverbs0/dev",
 ];
 
-/// Reads everything of a device. The bytes are the contents of the files, with a 0 between two; what is left out is a file
-/// that is not there.
+/// Reads everything of a device. The bytes are the contents of the files, with a 0 between two; what is left
+/// out is a file that is not there.
 pub(crate) fn read(bytes: &[u8]) {
     static TREE: OnceLock<Option<TempDir>> = OnceLock::new();
     let Some(root) = TREE.get_or_init(tree) else {

@@ -1,7 +1,7 @@
 //! The corpus through the targets, and a minute of libFuzzer.
 //!
-//! libFuzzer is led by coverage, which stable Rust has (`-C passes=sancov-module`); the sanitizers are for nightly only, so what
-//! is found are panics, overflows, failed assertions, hangs, and faults at guard pages.
+//! libFuzzer is led by coverage, which stable Rust has (`-C passes=sancov-module`); the sanitizers are for
+//! nightly only, so what is found are panics, overflows, failed assertions, hangs, and faults at guard pages.
 
 use std::ffi::OsString;
 use std::fs;
@@ -34,7 +34,8 @@ fn files(name: &str) -> Result<Vec<PathBuf>, Failed> {
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Catches a target without corpus, and what once was found: each file, whole and cut off at each place, must come back.
+/// Catches a target without corpus, and what once was found: each file, whole and cut off at each place, must
+/// come back.
 fn corpus(name: &str, target: fn(&[u8])) -> Result<(), Failed> {
     let files = files(name)?;
     if files.is_empty() {
@@ -145,7 +146,8 @@ fn succeeded(output: Output) -> Result<String, Failed> {
     }
 }
 
-/// Fuzzes one target for so many seconds, from the corpus on; what is new goes into a directory that is thrown away.
+/// Fuzzes one target for so many seconds, from the corpus on; what is new goes into a directory that is
+/// thrown away.
 fn fuzz_target(program: &Path, name: &str, seconds: usize, findings: &Path) -> Result<(), Failed> {
     let scratch = tempfile::tempdir()?;
     let run = |arguments: &[String]| {

@@ -1,6 +1,8 @@
-//! The device under test, and what tests must know of its ways: soft-RoCE, or the adapter of `cargo vm test --hca`.
+//! The device under test, and what tests must know of its ways: soft-RoCE, or the adapter of
+//! `cargo vm test --hca`.
 //!
-//! A test says what verbs do; where devices differ by right, it asks here, so that each difference is told in one place.
+//! A test says what verbs do; where devices differ by right, it asks here, so that each difference is told in
+//! one place.
 
 use uverbs::{
     AddressVector, Context,
@@ -51,7 +53,8 @@ impl Device {
         }
     }
 
-    /// Whether peers are named by GIDs. On InfiniBand they are named by LIDs, and datagrams come without a network header.
+    /// Whether peers are named by GIDs. On InfiniBand they are named by LIDs, and datagrams come without a
+    /// network header.
     pub fn has_gids(self) -> bool {
         self != Self::Mlx5 { roce: false }
     }
@@ -88,7 +91,8 @@ impl Device {
         }
     }
 
-    /// What an allocator is asked for when a queue pair that receives from a shared queue is created, in this order.
+    /// What an allocator is asked for when a queue pair that receives from a shared queue is created, in this
+    /// order.
     pub fn qp_buffers_with_srq(self) -> &'static [ResourceType] {
         match self {
             Self::Rxe => &[ResourceType::RXE_SEND],
@@ -104,12 +108,14 @@ impl Device {
         }
     }
 
-    /// Whether its driver gives a shared receive queue another size: mlx5's kernel driver has no such command.
+    /// Whether its driver gives a shared receive queue another size: mlx5's kernel driver has no such
+    /// command.
     pub fn resizes_srqs(self) -> bool {
         self.is_rxe()
     }
 
-    /// What the allocator's buffers are for: soft-RoCE maps the kernel's rings over them, hardware uses them as they are.
+    /// What the allocator's buffers are for: soft-RoCE maps the kernel's rings over them, hardware uses them
+    /// as they are.
     pub fn purpose(self) -> Purpose {
         match self {
             Self::Rxe => Purpose::Place,
@@ -117,8 +123,8 @@ impl Device {
         }
     }
 
-    /// Completions beyond its capacity that a completion queue still takes before it overflows: hardware uses the entry
-    /// that the capacity leaves free.
+    /// Completions beyond its capacity that a completion queue still takes before it overflows: hardware uses
+    /// the entry that the capacity leaves free.
     pub fn spare_completions(self) -> u64 {
         match self {
             Self::Rxe => 0,
@@ -127,7 +133,8 @@ impl Device {
     }
 }
 
-/// Opens the device under test: by its name, since an adapter's function that was away and came back is the last in the list.
+/// Opens the device under test: by its name, since an adapter's function that was away and came back is the
+/// last in the list.
 ///
 /// # Errors
 /// If there is none, or it cannot be opened.
@@ -153,8 +160,8 @@ pub fn kernel() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Has the kernel's driver make what it makes late, so that its own objects do not look like ones that a test left behind:
-/// mlx5 has a completion queue of its own from the first registration on.
+/// Has the kernel's driver make what it makes late, so that its own objects do not look like ones that a test
+/// left behind: mlx5 has a completion queue of its own from the first registration on.
 ///
 /// # Errors
 /// If nothing can be registered.

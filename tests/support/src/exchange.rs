@@ -1,5 +1,5 @@
-//! Messages, WRITEs and READs between two queue pairs that report to one completion queue, with a look at every byte:
-//! whether a protection domain works, however it was had.
+//! Messages, WRITEs and READs between two queue pairs that report to one completion queue, with a look at
+//! every byte: whether a protection domain works, however it was had.
 
 use uverbs::{Access, Caps, Cq, Mr, Pd, Qp, Rc, RemoteSlice};
 

@@ -44,7 +44,8 @@ pub fn test_on_adapter(
     })
 }
 
-/// Runs the tests that the command line chooses, one at a time: they share the guest's devices, and count what is on them.
+/// Runs the tests that the command line chooses, one at a time: they share the guest's devices, and count
+/// what is on them.
 pub fn run_all(modules: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);

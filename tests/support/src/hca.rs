@@ -48,8 +48,8 @@ impl Hca {
         }
     }
 
-    /// The index of a GID of a RoCE port: that of the IPv4 address, of RoCE 2. None on InfiniBand, which has LIDs. Found
-    /// without this library, for programs that do not use it either.
+    /// The index of a GID of a RoCE port: that of the IPv4 address, of RoCE 2. None on InfiniBand, which has
+    /// LIDs. Found without this library, for programs that do not use it either.
     ///
     /// # Errors
     /// If a RoCE port has none.
@@ -71,9 +71,9 @@ impl Hca {
 /// Why a test of copies to registers cannot run.
 pub const NO_COPIES: &str = "the kernel has found that write combining does not work here";
 
-/// Skips a test of requests that are copied to the device's registers, where programs have none for it. The kernel's driver
-/// tries once whether writes are combined, for 100 ms; on a busy machine it may find that they are not, and gives out no such
-/// registers then.
+/// Skips a test of requests that are copied to the device's registers, where programs have none for it. The
+/// kernel's driver tries once whether writes are combined, for 100 ms; on a busy machine it may find that
+/// they are not, and gives out no such registers then.
 ///
 /// # Errors
 /// [`crate::outcome::Skip`] then; else if the device cannot be used.

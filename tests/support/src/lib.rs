@@ -1,10 +1,12 @@
-//! What the integration tests share: how a test is declared and ends, the device that it runs on, and queue pairs to try
-//! things with.
+//! What the integration tests share: how a test is declared and ends, the device that it runs on, and queue
+//! pairs to try things with.
 //!
-//! * [`outcome`], [`harness`]: results, tests, test programs. [`check`], [`wait`]: what tests say of values and of time.
-//! * [`mod@device`], [`own_device`], [`hca`], [`control`]: the device under test. Where devices differ by right, a test asks
-//!   [`device::Device`], so that each difference is told in one place.
-//! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`mod@completion`]: completions as values.
+//! * [`outcome`], [`harness`]: results, tests, test programs. [`check`], [`wait`]: what tests say of values
+//!   and of time.
+//! * [`mod@device`], [`own_device`], [`hca`], [`control`]: the device under test. Where devices differ by
+//!   right, a test asks [`device::Device`], so that each difference is told in one place.
+//! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`mod@completion`]:
+//!   completions as values.
 //! * [`objects`], [`trace`]: what the kernel counts, and what it is asked.
 //! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
 //! * [`bytes`], [`random`]: payloads, and numbers that a seed repeats.

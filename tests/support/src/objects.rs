@@ -68,8 +68,8 @@ impl Objects {
         Ok(counts)
     }
 
-    /// Waits until there are as many as these again. The kernel counts down when an object's last user is gone, which may
-    /// be a packet still under way.
+    /// Waits until there are as many as these again. The kernel counts down when an object's last user is
+    /// gone, which may be a packet still under way.
     ///
     /// # Errors
     /// If something is left, or missing.

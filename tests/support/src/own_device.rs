@@ -8,8 +8,9 @@ use uverbs::{Context, error::Errno};
 use crate::device::settle;
 use crate::{Result, device, run, until};
 
-/// A device that nobody else uses. Soft-RoCE's is made for one test, with the network interface under it, and both are
-/// removed when it is dropped. An adapter cannot be made: there it is the guest's, for a test at a time.
+/// A device that nobody else uses. Soft-RoCE's is made for one test, with the network interface under it, and
+/// both are removed when it is dropped. An adapter cannot be made: there it is the guest's, for a test at a
+/// time.
 #[derive(Debug)]
 pub struct OwnDevice {
     /// The RDMA device's name.
@@ -75,7 +76,8 @@ impl OwnDevice {
         run(&format!("rdma link del {}", self.name)).map(drop)
     }
 
-    /// GIDs come from a work queue of the kernel, the device node from devtmpfs: both some time after the device.
+    /// GIDs come from a work queue of the kernel, the device node from devtmpfs: both some time after the
+    /// device.
     fn await_address(&self) -> Result {
         let context = until("the character device", || match uverbs::open(&self.name) {
             Ok(context) => Ok(Some(context)),

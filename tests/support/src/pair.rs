@@ -23,8 +23,8 @@ pub const QKEY: u32 = 0x1122_3344;
 /// What a pair is to have.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Of each queue pair. Usually there is room for every request of a test whose completions are taken late, since hardware
-    /// has its place in the ring back only then.
+    /// Of each queue pair. Usually there is room for every request of a test whose completions are taken
+    /// late, since hardware has its place in the ring back only then.
     pub caps: Caps,
     /// With what the two are connected or activated.
     pub options: ConnectOptions,
@@ -72,8 +72,8 @@ impl Setup {
     }
 }
 
-/// One of the two queue pairs. The queue pair is declared first: it goes before what it may still work on, which is
-/// what makes it sound to post slices of `mr` to `qp`, whatever a failing test leaves behind.
+/// One of the two queue pairs. The queue pair is declared first: it goes before what it may still work on,
+/// which is what makes it sound to post slices of `mr` to `qp`, whatever a failing test leaves behind.
 #[derive(Debug)]
 pub struct Side<T: Transport> {
     /// The queue pair.
@@ -86,9 +86,9 @@ pub struct Side<T: Transport> {
 
 /// Two connected queue pairs in one protection domain.
 ///
-/// Tests declare a pair before regions of their own that they post: what is declared last is dropped first, so a region
-/// whose test failed halfway is deregistered while requests may still name it. Deregistering ends the device's access before
-/// the memory is freed, so that is sound.
+/// Tests declare a pair before regions of their own that they post: what is declared last is dropped first,
+/// so a region whose test failed halfway is deregistered while requests may still name it. Deregistering ends
+/// the device's access before the memory is freed, so that is sound.
 #[derive(Debug)]
 #[expect(
     missing_docs,
@@ -137,7 +137,8 @@ impl<T: Transport> Side<T> {
     pub fn post_recv(&mut self, wr_id: u64, range: Range<u64>) -> Result {
         let slice = self.mr.slice(range)?;
         let mut batch = self.qp.recv();
-        // SAFETY: the memory outlives the queue pair, and tests look at it by copying after the completion only.
+        // SAFETY: the memory outlives the queue pair, and tests look at it by copying after the completion
+        // only.
         unsafe { batch.post(wr_id, slice)? };
         batch.ring()?;
         Ok(())

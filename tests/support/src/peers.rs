@@ -21,7 +21,8 @@ pub struct Said {
     pub client: String,
 }
 
-/// Runs both to their ends, which must be successes. The client is started when `ready` says that the server listens.
+/// Runs both to their ends, which must be successes. The client is started when `ready` says that the server
+/// listens.
 ///
 /// # Errors
 /// If one fails or does not end in time; the error has what both said.

@@ -27,8 +27,8 @@ pub fn run(command: &str) -> Result<String> {
     Ok(said)
 }
 
-/// The command line `uverbs`. It is a package of its own, so cargo does not tell tests where it is: it lies in the
-/// directory above that of the tests' programs (`target/debug`).
+/// The command line `uverbs`. It is a package of its own, so cargo does not tell tests where it is: it lies
+/// in the directory above that of the tests' programs (`target/debug`).
 ///
 /// # Errors
 /// If it has not been built. `cargo vm test` builds it.

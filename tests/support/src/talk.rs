@@ -1,5 +1,5 @@
-//! Every operation that a transport has, once, with the payload checked: what a test runs that is about something
-//! else, such as the way to the kernel, and what the tests of the data path start with.
+//! Every operation that a transport has, once, with the payload checked: what a test runs that is about
+//! something else, such as the way to the kernel, and what the tests of the data path start with.
 
 use uverbs::{
     Mr, WcOpcode,

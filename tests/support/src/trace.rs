@@ -8,8 +8,8 @@ use crate::{Result, role};
 #[derive(Debug)]
 pub struct Trace(Vec<String>);
 
-/// Plays a role under strace; `calls` names the system calls to trace, as its option `-e` does. The others run at their
-/// own speed.
+/// Plays a role under strace; `calls` names the system calls to trace, as its option `-e` does. The others
+/// run at their own speed.
 ///
 /// # Errors
 /// If strace or the role fails.

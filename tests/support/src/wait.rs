@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Result, fail};
 
-/// How long anything that must happen may take. Under emulation everything is slow; only a hang takes this long.
+/// How long anything that must happen may take. Under emulation everything is slow; only a hang takes this
+/// long.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// How long a test waits for what must not happen.

@@ -1,4 +1,5 @@
-//! The adapter made of software (`tests/connectx`) as an option of the command line and a device of the machine.
+//! The adapter made of software (`tests/connectx`) as an option of the command line and a device of the
+//! machine.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use crate::modules::{FOR_INFINIBAND, FOR_MLX5, Wanted};
 /// No guest has room for more.
 const MOST: u16 = 8;
 
-/// How many functions the adapter of the tests has unless another number is asked for: one for each end of a wire.
+/// How many functions the adapter of the tests has unless another number is asked for: one for each end of a
+/// wire.
 pub(crate) const FOR_TESTS: u16 = 2;
 
 /// Which adapter a guest has.

@@ -1,7 +1,7 @@
 //! The initramfs: a static busybox, the modules, and the script that puts the root file system together.
 //!
-//! It comes in two archives, one after the other, which the kernel unpacks both: the modules, made once for each
-//! kernel and kept, and a small one with the configuration of this boot.
+//! It comes in two archives, one after the other, which the kernel unpacks both: the modules, made once for
+//! each kernel and kept, and a small one with the configuration of this boot.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

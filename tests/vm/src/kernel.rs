@@ -19,7 +19,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel of the system, named by its image: `/boot/vmlinuz-RELEASE`, with the modules in `/lib/modules/RELEASE`.
+    /// A kernel of the system, named by its image: `/boot/vmlinuz-RELEASE`, with the modules in
+    /// `/lib/modules/RELEASE`.
     ///
     /// # Errors
     /// If the file name holds no release, or the modules are not there.

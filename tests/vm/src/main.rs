@@ -1,9 +1,11 @@
 //! `cargo vm`: boots a stock kernel in QEMU and runs programs of the host in it.
 //!
-//! What it needs comes as distribution packages into `target/vm`, without root. The guest's root file system is the
-//! host's own, read-only, so a program that runs here runs there. `tests/vm/README.md` says how the parts fit.
+//! What it needs comes as distribution packages into `target/vm`, without root. The guest's root file system
+//! is the host's own, read-only, so a program that runs here runs there. `tests/vm/README.md` says how the
+//! parts fit.
 //!
-//! This is a tool of the project's own tests: no stable interface, nothing for other machines than x86-64 Linux.
+//! This is a tool of the project's own tests: no stable interface, nothing for other machines than x86-64
+//! Linux.
 
 mod accel;
 mod agent;

@@ -1,7 +1,8 @@
 //! Kernel modules and the order to load them in.
 //!
-//! The order comes from the modules themselves: each names those it needs in its `.modinfo` section. So neither depmod
-//! nor its `modules.dep` is needed, which packages do not carry (their post-install scripts make it).
+//! The order comes from the modules themselves: each names those it needs in its `.modinfo` section. So
+//! neither depmod nor its `modules.dep` is needed, which packages do not carry (their post-install scripts
+//! make it).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,8 +36,9 @@ const fn optional(name: &'static str) -> Wanted {
 
 /// What the guest loads, in this order as far as dependencies leave it free.
 ///
-/// The generic CRC modules come before rxe: on Linux 6.1 rxe asks the crypto layer for "crc32" by name, which no
-/// symbol and so no dependency tells; without them `rdma link add` fails with ENOENT. Later kernels have no such modules.
+/// The generic CRC modules come before rxe: on Linux 6.1 rxe asks the crypto layer for "crc32" by name, which
+/// no symbol and so no dependency tells; without them `rdma link add` fails with ENOENT. Later kernels have
+/// no such modules.
 pub(crate) const WANTED: [Wanted; 16] = [
     required("virtio_pci"),
     required("virtio_console"),
@@ -59,8 +61,8 @@ pub(crate) const WANTED: [Wanted; 16] = [
 /// What the guest loads besides if it has an adapter for it.
 pub(crate) const FOR_MLX5: [Wanted; 2] = [required("mlx5_core"), required("mlx5_ib")];
 
-/// What the guest loads besides if its adapter has InfiniBand ports: their netdevs. It comes last, so that they are there
-/// when it is loaded.
+/// What the guest loads besides if its adapter has InfiniBand ports: their netdevs. It comes last, so that
+/// they are there when it is loaded.
 pub(crate) const FOR_INFINIBAND: [Wanted; 1] = [required("ib_ipoib")];
 
 /// A module, ready to be loaded.

@@ -37,8 +37,8 @@ pub(crate) fn output(step: &str, command: &mut Command) -> Result<String> {
     Ok(stdout)
 }
 
-/// Has the command's process killed when the thread that starts it ends, so that none is left behind by this program,
-/// however it ends.
+/// Has the command's process killed when the thread that starts it ends, so that none is left behind by this
+/// program, however it ends.
 pub(crate) fn end_with_parent(command: &mut Command) {
     // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
     unsafe {
@@ -46,11 +46,12 @@ pub(crate) fn end_with_parent(command: &mut Command) {
     }
 }
 
-/// Lets the command's process have this file under the number that it has here, and no other process that is started meanwhile.
+/// Lets the command's process have this file under the number that it has here, and no other process that is
+/// started meanwhile.
 pub(crate) fn inherit(command: &mut Command, file: BorrowedFd<'_>) {
     let number = file.as_raw_fd();
-    // SAFETY: between fork and exec only one system call is made, which is async-signal-safe. In the child the number is that
-    // of the file, which the caller keeps open until the process is started.
+    // SAFETY: between fork and exec only one system call is made, which is async-signal-safe. In the child
+    // the number is that of the file, which the caller keeps open until the process is started.
     unsafe {
         command.pre_exec(move || {
             let file = BorrowedFd::borrow_raw(number);
@@ -63,8 +64,9 @@ pub(crate) fn inherit(command: &mut Command, file: BorrowedFd<'_>) {
 /// How far the command's process steps back behind this one's threads.
 const STEP_BACK: i32 = 5;
 
-/// Has the command's process wait when one of this process's threads wants its CPU. An emulated CPU is always busy, and the
-/// software adapter is asked by a driver that waits for 100 ms at most (`TEST_WC_POLLING_MAX_TIME`).
+/// Has the command's process wait when one of this process's threads wants its CPU. An emulated CPU is always
+/// busy, and the software adapter is asked by a driver that waits for 100 ms at most
+/// (`TEST_WC_POLLING_MAX_TIME`).
 pub(crate) fn step_back(command: &mut Command) {
     // SAFETY: as in `end_with_parent`.
     unsafe {

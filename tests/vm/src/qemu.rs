@@ -131,7 +131,8 @@ impl Machine {
         arguments
     }
 
-    /// Board, processors and memory. The memory is a shared file, so that a device in another process can map it.
+    /// Board, processors and memory. The memory is a shared file, so that a device in another process can map
+    /// it.
     fn board(&self) -> Vec<String> {
         let (accelerator, cpu) = match self.accelerator {
             Accelerator::Kvm => ("kvm", "host"),

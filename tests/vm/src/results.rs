@@ -120,8 +120,8 @@ pub(crate) fn totals(groups: &[Group]) -> Totals {
         })
 }
 
-/// The report's end: each skip with its reason, each failure, each known fault of a kernel, the totals of each group, and
-/// the sum as the last line.
+/// The report's end: each skip with its reason, each failure, each known fault of a kernel, the totals of
+/// each group, and the sum as the last line.
 pub(crate) fn summary(groups: &[Group]) -> String {
     let mut text = String::new();
     for group in groups {
@@ -188,7 +188,8 @@ fn group_width(groups: &[Group]) -> usize {
         .unwrap_or_default()
 }
 
-/// Reads one line of libtest's output (libtest-mimic's is nearly the same): `test NAME ... ok`. None for other lines.
+/// Reads one line of libtest's output (libtest-mimic's is nearly the same): `test NAME ... ok`. None for
+/// other lines.
 pub(crate) fn parse_line(line: &str) -> Option<Case> {
     let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let verdict = match verdict.trim() {
@@ -211,7 +212,8 @@ fn reason(line: &str) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// The reason in the output of a program that ran one test and says that it ignored it. None if it does not say so.
+/// The reason in the output of a program that ran one test and says that it ignored it. None if it does not
+/// say so.
 pub(crate) fn ignored(output: &str) -> Option<String> {
     let summary = output
         .lines()
@@ -220,7 +222,8 @@ pub(crate) fn ignored(output: &str) -> Option<String> {
     if !summary.contains(" 0 failed; 1 ignored;") {
         return None;
     }
-    // The test may have written before it was ignored, so that the verdict is not on a line of the known form.
+    // The test may have written before it was ignored, so that the verdict is not on a line of the known
+    // form.
     Some(
         output
             .lines()

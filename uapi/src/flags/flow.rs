@@ -14,7 +14,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// How an ESP action works (`enum ib_uverbs_flow_action_esp_flags`); each bit's absence is the other choice.
+    /// How an ESP action works (`enum ib_uverbs_flow_action_esp_flags`); each bit's absence is the other
+    /// choice.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FlowActionEspFlags: u32 {
         /// The device does everything; otherwise only the encryption.

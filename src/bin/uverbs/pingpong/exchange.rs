@@ -1,7 +1,7 @@
 //! What the two sides tell each other by TCP before they play, byte for byte as rdma-core's programs do.
 //!
-//! The client sends its endpoint, the server connects its QP and answers with its own, and the client confirms.
-//! An endpoint is 51 characters of text and a NUL; the confirmation is `done` and a NUL. Here is no
+//! The client sends its endpoint, the server connects its QP and answers with its own, and the client
+//! confirms. An endpoint is 51 characters of text and a NUL; the confirmation is `done` and a NUL. Here is no
 //! socket; [`super::meet`] makes it.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! What the messages say, so that a byte that goes astray is noticed.
 //!
-//! rdma-core's programs fill a message with 0x7b, and with `-c` the client puts 0 at the start of each page, which
-//! is all that the server looks at. A checking client here keeps these zeros and makes all other bytes
+//! rdma-core's programs fill a message with 0x7b, and with `-c` the client puts 0 at the start of each page,
+//! which is all that the server looks at. A checking client here keeps these zeros and makes all other bytes
 //! depend on the message's number and their place, so a lost, repeated or shifted packet cannot look right.
 
 /// The byte that the C programs fill messages with.

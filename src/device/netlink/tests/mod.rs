@@ -1,5 +1,5 @@
-//! The parser and the conversation over bytes that a kernel sends, could send, and never should. Here are a kernel
-//! that follows a script, and the messages that it sends.
+//! The parser and the conversation over bytes that a kernel sends, could send, and never should. Here are a
+//! kernel that follows a script, and the messages that it sends.
 
 mod answers;
 mod conversation;

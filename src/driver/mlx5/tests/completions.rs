@@ -67,7 +67,8 @@ fn unsignaled_requests_finish_with_the_next_completion() {
     assert_eq!(pair.send.in_flight(), 1);
 }
 
-/// Would catch ids that are mixed up between the queue pairs of a completion queue, or between sends and receives.
+/// Would catch ids that are mixed up between the queue pairs of a completion queue, or between sends and
+/// receives.
 #[test]
 fn one_queue_serves_many_queue_pairs() {
     let (mut cq, mut producer) = cq(255, 64);

@@ -1,4 +1,5 @@
-//! Inline scatter: data in completions go where their requests want them, and nowhere else whatever the device claims.
+//! Inline scatter: data in completions go where their requests want them, and nowhere else whatever the
+//! device claims.
 
 use std::sync::Arc;
 
@@ -82,8 +83,8 @@ fn pair(cq: &Cq) -> Pair {
     Pair::inline(QpType::RC, cap(4, 3, 0), cq)
 }
 
-/// Catches bytes that are lost, in the wrong slice, or written behind their end, in either format and size of entry, on every
-/// lap of the ring; and left-over of the data that passes for where a message came from.
+/// Catches bytes that are lost, in the wrong slice, or written behind their end, in either format and size of
+/// entry, on every lap of the ring; and left-over of the data that passes for where a message came from.
 #[test]
 fn data_go_where_the_receive_wants_them() {
     for (size, format, most) in [
@@ -128,8 +129,8 @@ fn data_go_where_the_receive_wants_them() {
     }
 }
 
-/// Catches a copy beyond the slices or the entry, for a device that claims more than there is; and a queue that goes on with
-/// another request's id.
+/// Catches a copy beyond the slices or the entry, for a device that claims more than there is; and a queue
+/// that goes on with another request's id.
 #[test]
 fn more_than_fits_is_an_error_and_is_not_copied() {
     for (size, format, length, claimed) in [
@@ -159,7 +160,8 @@ fn more_than_fits_is_an_error_and_is_not_copied() {
     }
 }
 
-/// Catches data that are copied for a request that the device does not have, or for a queue pair that has not asked for it.
+/// Catches data that are copied for a request that the device does not have, or for a queue pair that has not
+/// asked for it.
 #[test]
 fn what_makes_no_sense_is_told_and_not_copied() {
     type Spoil = fn(&mut Cqe);
@@ -270,8 +272,8 @@ const REMOTE: Remote = Remote {
     rkey: RemoteKey(9),
 };
 
-/// Catches what a READ or an atomic operation brings back in the wrong place: the slices lie behind different segments, and the
-/// request may go round the ring's end.
+/// Catches what a READ or an atomic operation brings back in the wrong place: the slices lie behind different
+/// segments, and the request may go round the ring's end.
 #[test]
 fn what_comes_back_goes_where_the_request_wants_it() {
     let (mut cq, mut producer) = cq(15, 64);

@@ -35,7 +35,8 @@ fn ids(cq: &mut Cq) -> Vec<u64> {
     ids
 }
 
-/// Would catch a completion of before a reset that is given as one of after, or that spoils the count of requests.
+/// Would catch a completion of before a reset that is given as one of after, or that spoils the count of
+/// requests.
 #[test]
 fn what_was_reported_before_a_reset_is_forgotten() {
     let (mut cq, mut producer) = cq(15, 64);
@@ -110,7 +111,8 @@ fn a_number_is_good_in_both_completion_queues() {
     assert!(take(&mut sends).is_none() && sends.check().is_err());
 }
 
-/// Would catch completions that a resize loses, doubles or puts out of order, growing and shrinking, in any lap.
+/// Would catch completions that a resize loses, doubles or puts out of order, growing and shrinking, in any
+/// lap.
 #[test]
 fn what_waits_moves_with_the_ring() {
     for size in [64, 128] {

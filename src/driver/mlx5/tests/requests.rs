@@ -172,7 +172,8 @@ fn inline_bytes_follow_their_length() {
     assert_eq!(pair.sent(2, 16), control(2, 0x0a, 1, 0, 0));
 }
 
-/// Would catch a key change with rests of other requests in its reserved bytes, or without the check that it needs.
+/// Would catch a key change with rests of other requests in its reserved bytes, or without the check that it
+/// needs.
 #[test]
 fn key_changes_say_what_changes() {
     let mut pair = rc();
@@ -316,7 +317,8 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     assert!(pair.send_nothing(0).is_err());
 }
 
-/// Would catch a request that a batch wrote which was given up, and that comes back later over one that was posted.
+/// Would catch a request that a batch wrote which was given up, and that comes back later over one that was
+/// posted.
 #[test]
 fn a_batch_that_is_given_up_leaves_nothing() {
     let (mut cq, mut producer) = cq(255, 64);

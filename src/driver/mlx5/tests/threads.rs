@@ -10,9 +10,9 @@ use super::device::{Pair, cap, completion, cq, take};
 use crate::driver::contract::methods::*;
 use crate::work::PostError;
 
-/// Would catch ids that the poller sees before they are written or after they were overwritten, requests that are
-/// finished twice, and a queue that stays full. The device completes every fourth request, as if the others had not
-/// asked for it.
+/// Would catch ids that the poller sees before they are written or after they were overwritten, requests that
+/// are finished twice, and a queue that stays full. The device completes every fourth request, as if the
+/// others had not asked for it.
 #[test]
 fn posters_do_not_disturb_the_poller() {
     const POSTERS: usize = 3;

@@ -1,7 +1,7 @@
 //! Commands of an Ethernet port: its context, RoCE addresses, and the objects of the netdev's receiving side.
 //!
-//! Frames are not sorted on their way to the receive queues ([`crate::object::rq`]). So transport interfaces, indirection and
-//! flow tables are numbers.
+//! Frames are not sorted on their way to the receive queues ([`crate::object::rq`]). So transport interfaces,
+//! indirection and flow tables are numbers.
 
 use super::Status;
 use crate::function::{Function, RoceAddress};

@@ -1,7 +1,7 @@
 //! Commands: what the driver asks the device for, one line in [`COMMANDS`] for each.
 //!
-//! A command that is not there is answered with "bad operation" and reported. The handlers stand with the objects that
-//! they make, change and destroy.
+//! A command that is not there is answered with "bad operation" and reported. The handlers stand with the
+//! objects that they make, change and destroy.
 
 mod ethernet;
 mod initialize;

@@ -1,4 +1,5 @@
-//! The command queue: entries of 64 bytes with mailboxes for what does not fit (`mlx5_cmd_layout`, `mlx5_cmd_prot_block`).
+//! The command queue: entries of 64 bytes with mailboxes for what does not fit (`mlx5_cmd_layout`,
+//! `mlx5_cmd_prot_block`).
 //!
 //! This part moves bytes and signatures; what a command means is not its business.
 
@@ -162,7 +163,8 @@ impl Entry {
         memory.write(self.address + entry::STATUS_OWNER as u64, last)
     }
 
-    /// Visits the mailbox blocks of an input or output of that many bytes, with the number of bytes that belong to it.
+    /// Visits the mailbox blocks of an input or output of that many bytes, with the number of bytes that
+    /// belong to it.
     fn each_block(
         &self,
         memory: &GuestMemory,

@@ -36,13 +36,13 @@ pub(crate) struct Completion {
     pub(crate) length: u32,
     /// Immediate data, an invalidated key, or a partition key.
     pub(crate) immediate: [u8; 4],
-    /// Whence a datagram came.
+    /// Where a datagram came from.
     pub(crate) source: Option<Source>,
     pub(crate) syndrome: Option<Syndrome>,
     pub(crate) timestamp: u64,
 }
 
-/// Whence a message came.
+/// Where a message came from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Source {
     pub(crate) qpn: u32,

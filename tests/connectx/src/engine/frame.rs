@@ -1,5 +1,5 @@
-//! Ethernet frames: made of the requests of the netdev's send queues, with the check sums and the cutting that the driver
-//! leaves to the device.
+//! Ethernet frames: made of the requests of the netdev's send queues, with the check sums and the cutting
+//! that the driver leaves to the device.
 
 use crate::engine::wqe::{Control, UNIT};
 use crate::function::Function;

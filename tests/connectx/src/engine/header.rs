@@ -1,4 +1,5 @@
-//! The header before a datagram's data: what is left of the network layer (40 bytes, of an IPv4 header the last 20).
+//! The header before a datagram's data: what is left of the network layer (40 bytes, of an IPv4 header the
+//! last 20).
 
 use crate::engine::cqe::NetworkHeader;
 use crate::engine::wqe::AddressVector;
@@ -18,7 +19,8 @@ pub(crate) struct Header {
     pub(crate) kind: NetworkHeader,
 }
 
-/// Makes the header of a datagram with so many bytes of data. On InfiniBand without a GID there is none, but its place.
+/// Makes the header of a datagram with so many bytes of data. On InfiniBand without a GID there is none, but
+/// its place.
 pub(super) fn of(function: &Function, vector: &AddressVector, length: usize) -> Header {
     let mut header = Header {
         bytes: [0; LENGTH],

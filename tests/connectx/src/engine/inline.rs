@@ -1,7 +1,9 @@
-//! Inline scatter: data that lie in the completion entry instead of the buffers, from which the consumer copies them on.
+//! Inline scatter: data that lie in the completion entry instead of the buffers, from which the consumer
+//! copies them on.
 //!
-//! The driver asks for it with `cs_res` for received messages and `cs_req` for what reads and atomics bring back. The data
-//! are at the start of the entry, over fields that only datagrams need, or fill the first half of one of 128 bytes.
+//! The driver asks for it with `cs_res` for received messages and `cs_req` for what reads and atomics bring
+//! back. The data are at the start of the entry, over fields that only datagrams need, or fill the first half
+//! of one of 128 bytes.
 
 use serde_json::json;
 
@@ -56,7 +58,8 @@ impl From<[u8; 64]> for Entry {
 }
 
 impl Entry {
-    /// The entry with the data in it that are to lie there, of which there are no more than there is room for.
+    /// The entry with the data in it that are to lie there, of which there are no more than there is room
+    /// for.
     pub(crate) fn new(mut last: [u8; 64], inline: Option<(&[u8], Room)>) -> Self {
         const FORMAT_32: u8 = 0x4;
         const FORMAT_64: u8 = 0x8;
@@ -84,8 +87,8 @@ impl Entry {
     }
 }
 
-/// What a queue pair's context asks for on that side; an error if there is nothing of that code, or not for such queue
-/// pairs.
+/// What a queue pair's context asks for on that side; an error if there is nothing of that code, or not for
+/// such queue pairs.
 pub(crate) fn asked(queue_pair: &QueuePair, side: Side) -> Result<Option<Room>, ()> {
     let (code, serves) = match side {
         Side::Responder => (

@@ -1,7 +1,7 @@
 //! The engine: carries out what is posted to send queues.
 //!
-//! It runs within the access that rings a doorbell, so a message is there before the doorbell's write is done. What
-//! cannot be done at once waits for [`tick`].
+//! It runs within the access that rings a doorbell, so a message is there before the doorbell's write is
+//! done. What cannot be done at once waits for [`tick`].
 
 pub(crate) mod cqe;
 mod fabric;
@@ -98,8 +98,8 @@ pub(crate) fn blue_flame(function: &mut Function, doorbell: SendDoorbell, at: us
     }
 }
 
-/// Whether this piece of a BlueFlame copy asks for a completion where the ring does not. So the driver finds out whether
-/// copies are used at all: by requests that do nothing and are signaled in the copy alone.
+/// Whether this piece of a BlueFlame copy asks for a completion where the ring does not. So the driver finds
+/// out whether copies are used at all: by requests that do nothing and are signaled in the copy alone.
 pub(crate) fn signals_nop(ring: &wqe::Control, at: usize, copied: &[u8]) -> bool {
     let flags = wqe::FLAGS_AT.checked_sub(at).and_then(|at| copied.get(at));
     ring.is_nop() && !ring.is_signaled() && flags.is_some_and(|flags| wqe::wants_completion(*flags))
@@ -197,8 +197,8 @@ pub(crate) fn resume(functions: &mut [Function], index: usize) {
     }
 }
 
-/// Looks again at requests that wait, and at queue pairs in the error state, to which requests may have been posted
-/// without a doorbell.
+/// Looks again at requests that wait, and at queue pairs in the error state, to which requests may have been
+/// posted without a doorbell.
 pub(crate) fn tick(functions: &mut [Function]) {
     let due: Vec<(usize, u32)> = functions
         .iter()

@@ -1,4 +1,5 @@
-//! What travels between functions: whole messages and their answers. The model does not cut messages into packets.
+//! What travels between functions: whole messages and their answers. The model does not cut messages into
+//! packets.
 
 use crate::engine::cqe::Source;
 use crate::engine::header::Header;
@@ -56,7 +57,7 @@ pub(crate) enum Tail {
 pub(crate) struct Message {
     pub(crate) operation: Operation,
     pub(crate) solicited: bool,
-    /// Whence it comes.
+    /// Where it comes from.
     pub(crate) source: Source,
     /// The network layer's header, for datagrams.
     pub(crate) header: Option<Header>,

@@ -117,11 +117,12 @@ fn tapped(
     })
 }
 
-/// Checks the first 8 bytes of a request as they came with a doorbell against the ring, and keeps the request for what may
-/// follow them.
+/// Checks the first 8 bytes of a request as they came with a doorbell against the ring, and keeps the request
+/// for what may follow them.
 ///
-/// QEMU does not wait until a write to a register is done. So when a doorbell is taken, its request may have been carried
-/// out with the one before and its place in the ring be used anew: then there is nothing to compare with.
+/// QEMU does not wait until a write to a register is done. So when a doorbell is taken, its request may have
+/// been carried out with the one before and its place in the ring be used anew: then there is nothing to
+/// compare with.
 pub(super) fn check_doorbell(function: &mut Function, qpn: u32, doorbell: SendDoorbell) {
     let Ok(queue_pair) = function.objects.qps.get_mut(qpn) else {
         return;
@@ -152,8 +153,8 @@ pub(super) fn check_doorbell(function: &mut Function, qpn: u32, doorbell: SendDo
     queue_pair.rung = Some(Rung { index, bytes });
 }
 
-/// Checks a piece of a BlueFlame copy: it is what the ring had there, and does not go on behind the request. Gives the
-/// request's control segment if it is right.
+/// Checks a piece of a BlueFlame copy: it is what the ring had there, and does not go on behind the request.
+/// Gives the request's control segment if it is right.
 pub(super) fn check_blue_flame(
     function: &Function,
     queue_pair: &QueuePair,

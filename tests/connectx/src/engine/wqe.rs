@@ -1,4 +1,5 @@
-//! Send work requests as the driver writes them (`struct mlx5_wqe_ctrl_seg` and what follows), checked and decoded.
+//! Send work requests as the driver writes them (`struct mlx5_wqe_ctrl_seg` and what follows), checked and
+//! decoded.
 //!
 //! Only what can be told from the request itself is checked here; keys and states come later.
 

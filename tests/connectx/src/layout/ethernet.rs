@@ -1,5 +1,6 @@
-//! Ethernet: capabilities (`per_protocol_networking_offload_caps`, `roce_cap`, `flow_table_prop_layout`), the virtual port's
-//! context (`nic_vport_context`), RoCE addresses (`roce_addr_layout`), send queues (`sqc` with its `wq`) and receive queues (`rqc`).
+//! Ethernet: capabilities (`per_protocol_networking_offload_caps`, `roce_cap`, `flow_table_prop_layout`), the
+//! virtual port's context (`nic_vport_context`), RoCE addresses (`roce_addr_layout`), send queues (`sqc` with
+//! its `wq`) and receive queues (`rqc`).
 
 /// Fields of `per_protocol_networking_offload_caps`.
 pub(crate) mod offload {

@@ -1,5 +1,5 @@
-//! Packets to and from the subnet's administrator (volume 1 of the InfiniBand specification, chapters 13 and 15), with the
-//! names of the kernel's `ib_mad.h` and `ib_sa.h`.
+//! Packets to and from the subnet's administrator (volume 1 of the InfiniBand specification, chapters 13 and
+//! 15), with the names of the kernel's `ib_mad.h` and `ib_sa.h`.
 
 use super::Field;
 

@@ -1,8 +1,8 @@
-//! Where the fields of the device's structures lie: bit offsets and widths, by the names of the driver's header
-//! `include/linux/mlx5/mlx5_ifc.h`.
+//! Where the fields of the device's structures lie: bit offsets and widths, by the names of the driver's
+//! header `include/linux/mlx5/mlx5_ifc.h`.
 //!
-//! Only the fields that the model reads or writes are here. Offsets count bits from the start of the structure, the most
-//! significant bit of the first byte being bit 0, as the header counts them.
+//! Only the fields that the model reads or writes are here. Offsets count bits from the start of the
+//! structure, the most significant bit of the first byte being bit 0, as the header counts them.
 
 pub(crate) mod atomic;
 pub(crate) mod cmd;
@@ -60,7 +60,8 @@ impl Field {
         self.get(bytes) != 0
     }
 
-    /// Sets the field; bits beyond its width are cut, and bytes that the structure is too short for are left out.
+    /// Sets the field; bits beyond its width are cut, and bytes that the structure is too short for are left
+    /// out.
     pub(crate) fn set(self, bytes: &mut [u8], value: u64) {
         let mut value = value;
         for index in (self.bit / 8..=(self.bit + self.width - 1) / 8).rev() {

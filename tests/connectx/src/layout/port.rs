@@ -1,4 +1,5 @@
-//! The port: the context of an InfiniBand virtual port (`hca_vport_context`) and the registers that describe the link.
+//! The port: the context of an InfiniBand virtual port (`hca_vport_context`) and the registers that describe
+//! the link.
 
 /// Fields of `hca_vport_context`.
 pub(crate) mod vport {

@@ -124,8 +124,8 @@ impl CompletionQueue {
         Ok(true)
     }
 
-    /// Goes on in another buffer. The last entry in the old one says so, and its place in the new one stays empty: there
-    /// the consumer puts what it has not yet seen.
+    /// Goes on in another buffer. The last entry in the old one says so, and its place in the new one stays
+    /// empty: there the consumer puts what it has not yet seen.
     fn resize(&mut self, memory: &GuestMemory, context: &[u8], list: &[u8]) -> Result<(), Status> {
         const RESIZED: u8 = 0x5;
         let new = Self::new(context, list)?;
@@ -222,7 +222,8 @@ pub(crate) fn query(
     Ok(())
 }
 
-/// Executes MODIFY_CQ: gives the queue another buffer, or changes when events come, which the model leaves as it is.
+/// Executes MODIFY_CQ: gives the queue another buffer, or changes when events come, which the model leaves as
+/// it is.
 ///
 /// # Errors
 /// If the queue's event queue is to be changed, the new buffer is too small, or there is no such queue.

@@ -1,7 +1,8 @@
 //! Enhanced connection establishment: options that both ends of a connection have to use.
 //!
-//! Creating a queue pair tells what queue pairs of its type can have; each command that changes its state tells what it
-//! has from then on: of the options that were asked for those that it can have. What the options do is not modelled.
+//! Creating a queue pair tells what queue pairs of its type can have; each command that changes its state
+//! tells what it has from then on: of the options that were asked for those that it can have. What the
+//! options do is not modelled.
 
 use crate::object::qp::Transport;
 

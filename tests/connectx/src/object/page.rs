@@ -1,5 +1,5 @@
-//! Memory that the driver lends the device's firmware. The model has no use for it, but must ask for some, and give
-//! back just what it got.
+//! Memory that the driver lends the device's firmware. The model has no use for it, but must ask for some,
+//! and give back just what it got.
 
 use crate::command::Status;
 use crate::function::Function;

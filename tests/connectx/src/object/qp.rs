@@ -396,8 +396,8 @@ pub(crate) fn query(
 /// Executes the commands that change a queue pair's state.
 ///
 /// # Errors
-/// If there is no such queue pair, or its state does not allow the change, or a queue pair for datagrams is to have other
-/// options than it has.
+/// If there is no such queue pair, or its state does not allow the change, or a queue pair for datagrams is
+/// to have other options than it has.
 pub(crate) fn modify(
     function: &mut Function,
     input: &[u8],

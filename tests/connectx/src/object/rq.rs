@@ -1,7 +1,7 @@
 //! Receive queues of the netdev: where frames from the wire go.
 //!
-//! The model does not sort frames by flow tables: each goes to the first queue that has room, whatever the driver's rules
-//! about spreading them are.
+//! The model does not sort frames by flow tables: each goes to the first queue that has room, whatever the
+//! driver's rules about spreading them are.
 
 use crate::command::Status;
 use crate::engine::cqe;
@@ -32,7 +32,8 @@ pub(crate) struct ReceiveQueue {
 /// Executes CREATE_RQ.
 ///
 /// # Errors
-/// If the queue is of a kind that the model does not have, does not fit its pages, or names objects that are not there.
+/// If the queue is of a kind that the model does not have, does not fit its pages, or names objects that are
+/// not there.
 pub(crate) fn create(
     function: &mut Function,
     input: &[u8],

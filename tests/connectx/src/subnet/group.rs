@@ -1,4 +1,5 @@
-//! Multicast groups as the administrator knows them: which ports have joined, and what their datagrams have in common.
+//! Multicast groups as the administrator knows them: which ports have joined, and what their datagrams have
+//! in common.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +82,8 @@ impl Default for Groups {
 }
 
 impl Groups {
-    /// Whether a datagram to that LID and group gets to a port. One to a group that nobody has made gets everywhere.
+    /// Whether a datagram to that LID and group gets to a port. One to a group that nobody has made gets
+    /// everywhere.
     pub(super) fn reach(&self, lid: u16, group: [u8; 16], port: [u8; 16]) -> bool {
         let Some(group) = self.groups.get(&group) else {
             return true;

@@ -67,8 +67,8 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A packet as a request, unless it is none that anybody answers: it is too short, of another class, an answer itself,
-    /// or with a key that is not the manager's.
+    /// A packet as a request, unless it is none that anybody answers: it is too short, of another class, an
+    /// answer itself, or with a key that is not the manager's.
     pub(super) fn read(packet: &'a [u8]) -> Option<Self> {
         let packet: &[u8; mad::LENGTH] = packet.try_into().ok()?;
         let is_for_us = mad::MGMT_CLASS.get(packet) == CLASS;
@@ -138,8 +138,8 @@ impl<'a> Request<'a> {
         self.given(component).is_none_or(|given| given == value)
     }
 
-    /// Whether the request leaves a quantity open, or its selector and value allow this one. The function gives the order of
-    /// the codes.
+    /// Whether the request leaves a quantity open, or its selector and value allow this one. The function
+    /// gives the order of the codes.
     pub(super) fn selects(
         &self,
         selector: Component,

@@ -1,7 +1,8 @@
-//! The administrator of an InfiniBand subnet, as far as hosts ask it: paths, and membership of multicast groups.
+//! The administrator of an InfiniBand subnet, as far as hosts ask it: paths, and membership of multicast
+//! groups.
 //!
-//! It has a LID of its own, and answers what is sent to queue pair 1 there. There is no manager that would look for ports
-//! and give out LIDs: all that is as it is from the start.
+//! It has a LID of its own, and answers what is sent to queue pair 1 there. There is no manager that would
+//! look for ports and give out LIDs: all that is as it is from the start.
 
 mod group;
 mod mad;
@@ -43,7 +44,8 @@ pub(crate) struct Subnet {
 }
 
 impl Subnet {
-    /// Answers a packet that the port with that LID has sent, given all ports that have a link. None if it is nothing to answer.
+    /// Answers a packet that the port with that LID has sent, given all ports that have a link. None if it is
+    /// nothing to answer.
     pub(crate) fn answer(&self, hosts: &[Host], from: u16, packet: &[u8]) -> Option<[u8; LENGTH]> {
         let request = Request::read(packet)?;
         let answer = self.carry_out(hosts, from, &request);

@@ -18,7 +18,7 @@ const EXACTLY: u64 = mad::EXACTLY;
 /// Finds the paths that a request asks for.
 ///
 /// # Errors
-/// If it does not say whence, or for a single one whereto, or no port has the GID that it names.
+/// If it names no source, or for a single path no destination, or no port has the GID that it names.
 pub(super) fn find(
     hosts: &[Host],
     method: Method,

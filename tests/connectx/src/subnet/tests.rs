@@ -164,7 +164,8 @@ fn a_path_has_both_ends_and_what_goes_over_it() {
 #[test]
 fn fields_lie_where_the_specification_has_them() {
     let answer = ask(&Subnet::default(), 1, &path_between(0, 1));
-    // LIDs, flow label and hop limit, traffic class, one reversible path, partition, service level, MTU, rate, life time.
+    // LIDs, flow label and hop limit, traffic class, one reversible path, partition, service level, MTU,
+    // rate, life time.
     assert_eq!(
         answer[56 + 40..56 + 57],
         [

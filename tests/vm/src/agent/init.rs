@@ -14,7 +14,8 @@ pub(crate) const AGENT: &str = "guest-agent";
 /// Runs the guest until the agent ends, then powers it off.
 ///
 /// # Errors
-/// If the agent cannot be started or the machine not be powered off; the kernel then panics, which ends the guest too.
+/// If the agent cannot be started or the machine not be powered off; the kernel then panics, which ends the
+/// guest too.
 pub(crate) fn main() -> Result<Infallible> {
     let program = std::env::current_exe().context("finding the agent's executable")?;
     let agent = Command::new(program)

@@ -8,7 +8,8 @@ use super::Host;
 use crate::guest::protocol::{Frame, Kind};
 use crate::klog::MARK;
 
-/// Written into the log by [`Follower::finish`], so that the follower knows that it has seen everything before.
+/// Written into the log by [`Follower::finish`], so that the follower knows that it has seen everything
+/// before.
 const LAST_LINE: &str = "vm: end of the log";
 
 /// Marks in the log what runs from now on.
@@ -47,7 +48,8 @@ impl Follower {
     }
 }
 
-/// Writes a line into the log. It has to be one write, and without the line's end the kernel would wait for more of it.
+/// Writes a line into the log. It has to be one write, and without the line's end the kernel would wait for
+/// more of it.
 fn write_line(text: &str) -> io::Result<()> {
     File::options()
         .write(true)
@@ -55,7 +57,8 @@ fn write_line(text: &str) -> io::Result<()> {
         .write_all(format!("{text}\n").as_bytes())
 }
 
-/// One read gives one record (dev-kmsg in the kernel's ABI documents); EPIPE says that records were overwritten.
+/// One read gives one record (dev-kmsg in the kernel's ABI documents); EPIPE says that records were
+/// overwritten.
 fn send_all(mut log: File, host: &Host) {
     let mut record = [0; 8192];
     loop {

@@ -1,5 +1,5 @@
-//! The part of this program that runs in the guest: it takes requests from the host over a virtio-serial port and runs
-//! processes for it.
+//! The part of this program that runs in the guest: it takes requests from the host over a virtio-serial port
+//! and runs processes for it.
 //!
 //! It is the same executable, found on the host's file system. Nothing here runs on the host.
 

@@ -34,9 +34,10 @@ ip netns exec h1 rdma link add rxe1 type rxe netdev veth1
 ip netns exec h2 rdma link add rxe2 type rxe netdev veth2
 ";
 
-/// Moves the two soft-RoCE devices to a second wire, both ends of which are in the initial namespace, for kernels whose
-/// rxe sends and receives only there. Policy routing puts what goes from one end to the other on the wire, where the
-/// kernel would otherwise deliver it on the spot. The namespaces keep the first wire, with the same addresses.
+/// Moves the two soft-RoCE devices to a second wire, both ends of which are in the initial namespace, for
+/// kernels whose rxe sends and receives only there. Policy routing puts what goes from one end to the other
+/// on the wire, where the kernel would otherwise deliver it on the spot. The namespaces keep the first wire,
+/// with the same addresses.
 const WIRE_IN_INITIAL_NAMESPACE: &str = "
 rdma link del rxe1
 rdma link del rxe2
@@ -90,7 +91,8 @@ fn devices() -> impl Iterator<Item = String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
-/// Waits until a device has the GID of its IPv4 address: the kernel enters it some time after the device is there.
+/// Waits until a device has the GID of its IPv4 address: the kernel enters it some time after the device is
+/// there.
 fn wait_for_gid(device: &str) -> Result<()> {
     const MAPPED: &str = "0000:0000:0000:0000:0000:ffff:";
     let table = format!("{DEVICES}/{device}/ports/1/gids");
@@ -103,7 +105,8 @@ fn wait_for_gid(device: &str) -> Result<()> {
     })
 }
 
-/// How long the kernel may take with a device. It is a matter of moments, but of many more where the host is busy.
+/// How long the kernel may take with a device. It is a matter of moments, but of many more where the host is
+/// busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks until it is so, for at most [`PATIENCE`].
@@ -120,9 +123,9 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the adapter's devices, and gives their netdevs the addresses 10.9.0.1/24 and on, in the devices' order. Each
-/// netdev but the first is in a namespace of its own, `h2` and on, since Linux keeps what goes from one of its own
-/// addresses to another off the wire.
+/// Waits for the adapter's devices, and gives their netdevs the addresses 10.9.0.1/24 and on, in the devices'
+/// order. Each netdev but the first is in a namespace of its own, `h2` and on, since Linux keeps what goes
+/// from one of its own addresses to another off the wire.
 fn lay_out_adapter(functions: u16, guest: u16) -> Result<()> {
     run("ip link set lo up")?;
     let wanted = usize::from(functions);
@@ -171,8 +174,8 @@ fn is_infiniband(device: &str) -> bool {
     layer.is_ok_and(|layer| layer.trim() == "InfiniBand")
 }
 
-/// Waits until a netdev has a link. One of ib_ipoib has it when its port has joined the broadcast group; what is sent before
-/// is dropped.
+/// Waits until a netdev has a link. One of ib_ipoib has it when its port has joined the broadcast group; what
+/// is sent before is dropped.
 fn wait_for_link(ip: &str, netdev: &str) -> Result<()> {
     wait_for(&format!("{netdev}'s link"), || {
         run(&format!("{ip} link show {netdev}")).is_ok_and(|link| link.contains("LOWER_UP"))
@@ -194,12 +197,13 @@ pub(crate) fn take_down() {
             eprintln!("vm-agent: taking {name:?} from its driver: {error}");
         }
     }
-    // On a debug kernel, memory that nothing points to any more is logged now. Stock kernels have no such file.
+    // On a debug kernel, memory that nothing points to any more is logged now. Stock kernels have no such
+    // file.
     let _ = fs::write("/sys/kernel/debug/kmemleak", "scan");
 }
 
-/// Whether rxe has opened its socket in the namespace that a device of its is in. Linux 6.1 and 6.12 know one socket,
-/// in the initial namespace (drivers/infiniband/sw/rxe/rxe_net.c); 7.2 has one in each.
+/// Whether rxe has opened its socket in the namespace that a device of its is in. Linux 6.1 and 6.12 know one
+/// socket, in the initial namespace (drivers/infiniband/sw/rxe/rxe_net.c); 7.2 has one in each.
 fn rxe_listens_in_namespaces() -> Result<bool> {
     let sockets = run("ip netns exec h1 cat /proc/net/udp").context("looking for rxe's socket")?;
     Ok(sockets.contains(ROCE_PORT))

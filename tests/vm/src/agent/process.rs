@@ -15,7 +15,8 @@ use nix::unistd::Pid;
 use super::Host;
 use crate::guest::protocol::{Ending, Frame, Kind, Report, Spec, WindowSize};
 
-/// How long the next output is waited for after the process has ended: a child that it left behind may keep the pipe open.
+/// How long the next output is waited for after the process has ended: a child that it left behind may keep
+/// the pipe open.
 const LAST_OUTPUT: Duration = Duration::from_secs(3);
 
 nix::ioctl_write_ptr_bad!(
@@ -101,7 +102,8 @@ impl Process {
             });
         }
         let child = command.spawn()?;
-        // The command holds the terminal's other end; the last output is complete only when all of them are closed.
+        // The command holds the terminal's other end; the last output is complete only when all of them are
+        // closed.
         drop(command);
         let (sent, ended) = sync_channel(1);
         forward(
@@ -148,7 +150,8 @@ impl Process {
 /// Kills everything but process 1 and the agent.
 pub(crate) fn end_all() {
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
-    // They are gone when their devices are closed, which takes the kernel a moment; the removal of a device waits for it.
+    // They are gone when their devices are closed, which takes the kernel a moment; the removal of a device
+    // waits for it.
 }
 
 fn command(spec: &Spec) -> io::Result<Command> {

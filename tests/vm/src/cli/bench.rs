@@ -19,15 +19,15 @@ use crate::store::Store;
 /// How long all measurements may take.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// What the guest is given before: huge pages to register, and a processor for the kernel's workers, so that a
-/// program that polls on the other one does not wait for the scheduler.
+/// What the guest is given before: huge pages to register, and a processor for the kernel's workers, so that
+/// a program that polls on the other one does not wait for the scheduler.
 const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; \
      echo 2 > /sys/devices/virtual/workqueue/cpumask; exec taskset 1 \"$@\"";
 
 /// Measure side by side with rdma-core, in one guest
 ///
-/// Ours and rdma-core's programs do the same work and take turns. Numbers of instructions and system calls are exact; times
-/// under emulation mean something only as ratios.
+/// Ours and rdma-core's programs do the same work and take turns. Numbers of instructions and system calls
+/// are exact; times under emulation mean something only as ratios.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo vm bench\n  \

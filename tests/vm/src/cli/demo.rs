@@ -92,7 +92,8 @@ struct Side {
     status: Option<i32>,
 }
 
-/// Starts both sides at once (the client waits for the server by itself) and shows their output, each when it ends.
+/// Starts both sides at once (the client waits for the server by itself) and shows their output, each when it
+/// ends.
 fn both(guest: &mut Guest, specs: &[(&'static str, Spec); 2]) -> Result<bool> {
     let mut sides = Vec::new();
     for (name, spec) in specs {

@@ -11,8 +11,8 @@ use crate::store::Store;
 
 /// Fetch kernels, QEMU and rdma-core's programs into target/vm
 ///
-/// They come as packages from the mirror that this machine's apt sources name, verified by apt, without root and
-/// without a change to the system. The other subcommands fetch what they need by themselves.
+/// They come as packages from the mirror that this machine's apt sources name, verified by apt, without root
+/// and without a change to the system. The other subcommands fetch what they need by themselves.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  cargo vm fetch\n  cargo vm fetch --kernel 6.12")]
 pub(crate) struct Fetch {

@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// The status if this program or the guest fails, and not the command; the same as that of timeout(1) and env(1).
+/// The status if this program or the guest fails, and not the command; the same as that of timeout(1) and
+/// env(1).
 pub(crate) const EXIT_RUNNER_FAILED: u8 = 125;
 
 /// The status if the command was killed at its time limit, as that of timeout(1).

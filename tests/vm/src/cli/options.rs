@@ -53,7 +53,8 @@ pub(crate) struct Adapter {
     /// Tell on standard error what the driver asks of the adapter
     #[arg(long, requires = "hca")]
     hca_trace: bool,
-    /// Write what the adapter fetches from rings and takes at doorbells to this file, as JSON, one record a line
+    /// Write what the adapter fetches from rings and takes at doorbells to this file, as JSON, one record a
+    /// line
     #[arg(long, value_name = "FILE", requires = "hca")]
     hca_tap: Option<PathBuf>,
 }
@@ -124,8 +125,8 @@ impl Machine {
     }
 }
 
-/// Ends the guest, and looks through its kernel's log. Gives whether that was clean; if not, it is shown. Known faults of the
-/// kernel are told, and are clean.
+/// Ends the guest, and looks through its kernel's log. Gives whether that was clean; if not, it is shown.
+/// Known faults of the kernel are told, and are clean.
 ///
 /// # Errors
 /// If the guest does not end.

@@ -17,10 +17,10 @@ use crate::store::Store;
 
 /// Run a command of the host in a guest, and end with its status
 ///
-/// The command finds the host's file system, read-only, with rdma-core's programs added; /tmp, /run and /dev/shm are
-/// fresh. There is one soft-RoCE device, rxe0, on the netdev d0 with the address 10.9.0.1. The status is 128+N for
-/// signal N, 124 at the time limit, and 125 if the guest fails or its kernel complains. With --hca the devices are mlx5_0 and
-/// so on, and there is no soft-RoCE.
+/// The command finds the host's file system, read-only, with rdma-core's programs added; /tmp, /run and
+/// /dev/shm are fresh. There is one soft-RoCE device, rxe0, on the netdev d0 with the address 10.9.0.1. The
+/// status is 128+N for signal N, 124 at the time limit, and 125 if the guest fails or its kernel complains.
+/// With --hca the devices are mlx5_0 and so on, and there is no soft-RoCE.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo vm run -- ibv_devinfo\n  \
@@ -35,7 +35,8 @@ pub(crate) struct Run {
     adapter: Adapter,
     #[command(flatten)]
     environment: Environment,
-    /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the command runs in h1
+    /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the command runs in
+    /// h1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2), conflicts_with = "hca")]
     hosts: u8,
     /// 2: two guests share the adapter, each with N functions; the command runs in both, with VM_GUEST=1 or 2
@@ -161,7 +162,8 @@ pub(super) fn in_first_host(command: &[String], network: Network) -> Vec<String>
         .collect()
 }
 
-/// Writes what the command wrote to the stream of the same name. If nobody reads it any more, it is lost, as in a pipe.
+/// Writes what the command wrote to the stream of the same name. If nobody reads it any more, it is lost, as
+/// in a pipe.
 pub(super) fn pass_on(stream: Stream, bytes: &[u8]) {
     let _ = match stream {
         Stream::Output => io::stdout()

@@ -33,7 +33,8 @@ pub(crate) struct Shell {
     machine: Machine,
     #[command(flatten)]
     environment: Environment,
-    /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the shell runs in h1
+    /// 2: network namespaces h1 (10.9.0.1, rxe1) and h2 (10.9.0.2, rxe2), joined by veth; the shell runs in
+    /// h1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
 }
@@ -81,7 +82,8 @@ impl Shell {
         let outcome = guest::to_end(&mut guest, process, None, run::pass_on);
         drop(raw);
         let outcome = outcome?;
-        // What a person did to the kernel is theirs to judge: its complaints are shown, and the status stays the shell's.
+        // What a person did to the kernel is theirs to judge: its complaints are shown, and the status stays
+        // the shell's.
         options::shut_down(guest)?;
         Ok(run::status(&outcome))
     }

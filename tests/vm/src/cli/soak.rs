@@ -14,13 +14,15 @@ use crate::guest::{self, Guest, Outcome};
 use crate::store::Store;
 use crate::suite::{self, Built, Ground};
 
-/// How much longer than asked for it may take: until all requests have completed, and what is held is given back.
+/// How much longer than asked for it may take: until all requests have completed, and what is held is given
+/// back.
 const GRACE: Duration = Duration::from_secs(300);
 
 /// Random traffic, failures and destruction on many queue pairs, over a bad wire between two hosts
 ///
-/// It is the test `soak` of `cargo vm test`, for as long as one wants. Every completion is accounted for, every payload looked
-/// at, and nothing may be left in the process or in the kernel. The plan follows from the seed, which is printed.
+/// It is the test `soak` of `cargo vm test`, for as long as one wants. Every completion is accounted for,
+/// every payload looked at, and nothing may be left in the process or in the kernel. The plan follows from
+/// the seed, which is printed.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm soak\n  cargo vm soak --seconds 60 --seed 7 --kernel 6.12"

@@ -1,7 +1,8 @@
-//! apt with a private state: it reads other suites and downloads their packages, and the system is not touched.
+//! apt with a private state: it reads other suites and downloads their packages, and the system is not
+//! touched.
 //!
-//! The machine's configuration stays in force (proxies, time-outs), but for its hooks, pins and directories. Lists are
-//! verified against the machine's keyring and packages against the lists, by apt itself.
+//! The machine's configuration stays in force (proxies, time-outs), but for its hooks, pins and directories.
+//! Lists are verified against the machine's keyring and packages against the lists, by apt itself.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -42,8 +43,8 @@ pub(crate) struct Wanted {
 /// The name of an empty package status.
 const NOTHING: &str = "nothing-installed";
 
-/// How much room a package needs once it is unpacked, at most, in multiples of its file: modules of Linux 6.1, which are
-/// not compressed by themselves, take six times as much.
+/// How much room a package needs once it is unpacked, at most, in multiples of its file: modules of Linux
+/// 6.1, which are not compressed by themselves, take six times as much.
 const UNPACKED: u64 = 7;
 
 /// apt on a set of suites.
@@ -123,8 +124,8 @@ impl Apt {
         Ok(names.lines().map(str::to_owned).collect())
     }
 
-    /// Downloads packages into a directory, and gives the files. Those that are there already and whole are not
-    /// downloaded again, half ones are continued, and all are checked against the lists.
+    /// Downloads packages into a directory, and gives the files. Those that are there already and whole are
+    /// not downloaded again, half ones are continued, and all are checked against the lists.
     ///
     /// # Errors
     /// If apt cannot find a consistent set, or cannot get or verify a package, or there is no room.
@@ -228,7 +229,8 @@ impl Apt {
             .and_then(|thread| thread.join().ok())
             .and_then(Result::ok)
             .unwrap_or_default();
-        // To apt-get update a list that cannot be had is a warning, since it may have an older one; here that is an error.
+        // To apt-get update a list that cannot be had is a warning, since it may have an older one; here that
+        // is an error.
         let incomplete = errors
             .lines()
             .any(|line| line.starts_with("E:") || line.contains("Failed to fetch"));

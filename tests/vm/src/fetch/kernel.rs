@@ -191,8 +191,9 @@ fn fetch(store: &Store, series: Series<'_>, progress: &Progress) -> Result<Fetch
     })
 }
 
-/// The newest kernel of the series in the first suite that has any of it. If none has, what the meta package of the
-/// first suite means, for the series that the project is tested on: it is tested on what Debian has come to then.
+/// The newest kernel of the series in the first suite that has any of it. If none has, what the meta package
+/// of the first suite means, for the series that the project is tested on: it is tested on what Debian has
+/// come to then.
 fn choose(store: &Store, series: Series<'_>, progress: &Progress) -> Result<Choice> {
     let mut suites = Vec::new();
     let mut failures = Vec::new();
@@ -263,7 +264,8 @@ fn newest(names: &[String], is_wanted: impl Fn(&str) -> bool) -> Option<&str> {
         .map(|(_, name)| name)
 }
 
-/// The packages that hold the kernel: newer ones split it into an image, its modules, and the list of built-in ones.
+/// The packages that hold the kernel: newer ones split it into an image, its modules, and the list of
+/// built-in ones.
 fn parts(apt: &Apt, package: &str) -> Result<Vec<String>> {
     let offered = apt
         .offered(package)?

@@ -1,6 +1,7 @@
 //! Getting what a guest needs into `target/vm`, as distribution packages and without root.
 //!
-//! Everything is fetched once; what is there needs neither apt nor a network. This module does not boot anything.
+//! Everything is fetched once; what is there needs neither apt nor a network. This module does not boot
+//! anything.
 
 mod apt;
 pub(crate) mod kernel;

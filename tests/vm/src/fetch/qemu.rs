@@ -1,4 +1,5 @@
-//! QEMU from a newer suite, beside the system: with its own loader and libraries, so that it runs on an older one.
+//! QEMU from a newer suite, beside the system: with its own loader and libraries, so that it runs on an older
+//! one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,8 @@ pub(crate) fn ensure(store: &Store, progress: &Progress) -> Result<Qemu> {
     Ok(qemu)
 }
 
-/// How QEMU is started from an unpacked tree: through the tree's own loader, which is told where the libraries are.
+/// How QEMU is started from an unpacked tree: through the tree's own loader, which is told where the
+/// libraries are.
 fn in_tree(root: &Path) -> Result<Qemu> {
     let libraries = root.join("usr/lib/x86_64-linux-gnu");
     let library_path = [&libraries, &libraries.join("pulseaudio")]

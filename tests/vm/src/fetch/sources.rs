@@ -1,7 +1,8 @@
 //! The machine's own apt sources: where its Debian mirror is, and how it is trusted.
 //!
-//! Both forms are read (sources.list(5)): one line for each entry in `*.list`, deb822 stanzas in `*.sources`. Written
-//! is deb822 only. Nothing here knows the address of a mirror: without an entry for Debian's archive there is no fetch.
+//! Both forms are read (sources.list(5)): one line for each entry in `*.list`, deb822 stanzas in `*.sources`.
+//! Written is deb822 only. Nothing here knows the address of a mirror: without an entry for Debian's archive
+//! there is no fetch.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +38,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Whether this is an entry of Debian's archive itself (not of its security updates, not of a third party).
+    /// Whether this is an entry of Debian's archive itself (not of its security updates, not of a third
+    /// party).
     fn is_archive(&self) -> bool {
         self.suites
             .iter()
@@ -101,7 +103,8 @@ pub(crate) fn read(main: &Path, parts: &Path) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// Parses the one-line form: `deb [option=value ...] URI SUITE COMPONENT...`. What is not such a line is passed over.
+/// Parses the one-line form: `deb [option=value ...] URI SUITE COMPONENT...`. What is not such a line is
+/// passed over.
 pub(crate) fn parse_list(text: &str) -> Vec<Source> {
     text.lines().filter_map(parse_list_line).collect()
 }
@@ -193,7 +196,8 @@ fn parse_stanza(lines: &[&str]) -> Option<Source> {
     })
 }
 
-/// The fields of one stanza; lines that begin with a blank continue the field before (an inline key, for example).
+/// The fields of one stanza; lines that begin with a blank continue the field before (an inline key, for
+/// example).
 fn fields(lines: &[&str]) -> Vec<(String, String)> {
     let mut fields: Vec<(String, String)> = Vec::new();
     for line in lines {

@@ -1,7 +1,8 @@
-//! Programs for inside the guest: busybox for the initramfs, and rdma-core's programs as the other end of the wire.
+//! Programs for inside the guest: busybox for the initramfs, and rdma-core's programs as the other end of the
+//! wire.
 //!
-//! Only what this machine lacks is fetched, from its own suite, and laid over its file system in the guest. The package
-//! `rdma-core` itself is not among them: it holds daemons and udev rules, and would pull in udev.
+//! Only what this machine lacks is fetched, from its own suite, and laid over its file system in the guest.
+//! The package `rdma-core` itself is not among them: it holds daemons and udev rules, and would pull in udev.
 
 use std::fs;
 use std::path::PathBuf;

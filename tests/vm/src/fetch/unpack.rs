@@ -32,8 +32,8 @@ pub(crate) fn all(files: &[PathBuf], root: &Path, progress: &Progress) -> Result
     merge_usr(root)
 }
 
-/// Moves /bin, /sbin, /lib and /lib64 under /usr: a tree that has a directory /lib of its own would hide the whole
-/// system's, where /lib is a link, once it is laid over it.
+/// Moves /bin, /sbin, /lib and /lib64 under /usr: a tree that has a directory /lib of its own would hide the
+/// whole system's, where /lib is a link, once it is laid over it.
 fn merge_usr(root: &Path) -> Result<()> {
     for name in MERGED {
         let from = root.join(name);

@@ -13,8 +13,8 @@ const THROUGH_PREFIXES: [&str; 4] = ["LC_", "RUST_", "CARGO_", "UVERBS_"];
 /// Directories that administrators' programs lie in (`ip`, `rdma`), for callers whose PATH has them not.
 const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Makes the environment for a guest with that kernel and adapter. `VM_GUEST` is 1 there, `VM_KERNEL` the kernel's
-/// release, and `VM_HCA` tells the adapter, if there is one.
+/// Makes the environment for a guest with that kernel and adapter. `VM_GUEST` is 1 there, `VM_KERNEL` the
+/// kernel's release, and `VM_HCA` tells the adapter, if there is one.
 pub(crate) fn environment(
     release: &str,
     hca: Option<&Hca>,

@@ -20,13 +20,14 @@ use crate::process;
 use crate::qemu::{Machine, Share};
 use crate::store::Store;
 
-/// The guest kernel's command line. Level 5 puts warnings and worse on the console, so that a guest that dies has said
-/// why. A panic ends QEMU at once. The watchdog is patient because an emulated processor may be slow.
+/// The guest kernel's command line. Level 5 puts warnings and worse on the console, so that a guest that dies
+/// has said why. A panic ends QEMU at once. The watchdog is patient because an emulated processor may be
+/// slow.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off watchdog_thresh=60 tsc=reliable \
      no_timer_check rcupdate.rcu_expedited=1 random.trust_cpu=on i8042.noaux i8042.nokbd";
 
-/// The number of this process's next run. None is used twice: the adapter of a run that has ended removes its sockets by
-/// name when it notices, which may be after the next run has made its own.
+/// The number of this process's next run. None is used twice: the adapter of a run that has ended removes its
+/// sockets by name when it notices, which may be after the next run has made its own.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The files of one run; removed at its end.
@@ -103,7 +104,8 @@ struct Adapter {
 }
 
 impl Emulator {
-    /// Starts a guest that serves the agent's port on this socket. With another guest given, it has the adapter of that one.
+    /// Starts a guest that serves the agent's port on this socket. With another guest given, it has the
+    /// adapter of that one.
     ///
     /// # Errors
     /// If the initramfs cannot be made or QEMU cannot be started.

@@ -1,7 +1,7 @@
 //! What the host and the agent in the guest say to each other over the virtio-serial port.
 //!
-//! Frames: one byte of kind, four of a process's number, four of length (little-endian), then the content. Control
-//! messages are JSON; the bytes of streams go as they are.
+//! Frames: one byte of kind, four of a process's number, four of length (little-endian), then the content.
+//! Control messages are JSON; the bytes of streams go as they are.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

@@ -15,8 +15,8 @@ use crate::fetch::Parts;
 use crate::process;
 use crate::store::Store;
 
-/// How long a boot may take. On a quiet machine it takes seconds; a busy one may have next to no time for an emulated guest,
-/// and only a hang takes as long as this and the limits below.
+/// How long a boot may take. On a quiet machine it takes seconds; a busy one may have next to no time for an
+/// emulated guest, and only a hang takes as long as this and the limits below.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 
 /// How long the agent may be silent before the guest counts as hanging; it speaks every two seconds.
@@ -220,7 +220,8 @@ impl Guest {
                 ),
             }
         }
-        // Nothing is left to be lost, so QEMU is killed on return: no need to wait for the kernel to power off.
+        // Nothing is left to be lost, so QEMU is killed on return: no need to wait for the kernel to power
+        // off.
         let violations = self.emulator.take_adapter_violations();
         Ok((std::mem::take(&mut self.log), violations))
     }

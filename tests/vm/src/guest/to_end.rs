@@ -22,7 +22,8 @@ pub(crate) enum Outcome {
     TimedOut,
 }
 
-/// Waits for the process to end and passes on what it writes. At the deadline it is killed, with its children.
+/// Waits for the process to end and passes on what it writes. At the deadline it is killed, with its
+/// children.
 ///
 /// # Errors
 /// If the guest is gone or hangs, or the killed process is stuck; the error shows the guest's console.

@@ -1,8 +1,8 @@
 //! Faults of kernels that are understood: how each shows in the log, and why it is the kernel's own.
 //!
-//! A report that fits is counted and does not fail a run. It fits only as a whole: on a kernel of that series, with that
-//! text, in those functions. A row goes when the last kernel that has the fault is tested no more, or when this
-//! project no longer does what brings it out.
+//! A report that fits is counted and does not fail a run. It fits only as a whole: on a kernel of that
+//! series, with that text, in those functions. A row goes when the last kernel that has the fault is tested
+//! no more, or when this project no longer does what brings it out.
 
 use super::stack::stack;
 
@@ -13,7 +13,8 @@ pub(crate) struct Fault {
     pub(crate) name: &'static str,
     /// The kernels that have it, by series: `6.1` is all of 6.1.y.
     series: &'static [&'static str],
-    /// How it shows. The first report tells the fault; those after it follow from it, and are known only after it.
+    /// How it shows. The first report tells the fault; those after it follow from it, and are known only
+    /// after it.
     reports: &'static [Report],
     /// What the kernel does wrong, and where this can be read.
     pub(crate) why: &'static str,
@@ -97,7 +98,8 @@ pub(crate) fn known(
     })
 }
 
-/// How many lines a report may have before the text that says what is wrong: `refcount_t:` has a line of its own.
+/// How many lines a report may have before the text that says what is wrong: `refcount_t:` has a line of its
+/// own.
 const HEAD: usize = 2;
 
 impl Report {

@@ -1,7 +1,8 @@
 //! Finds what is wrong in a guest kernel's log: oopses, warnings, hung tasks, leaks.
 //!
-//! Only what a kernel says about itself counts. Messages of drivers about their devices do not: they are for people.
-//! Faults of a kernel that are understood are in a table ([`faults`]): they are reported, and fail no run.
+//! Only what a kernel says about itself counts. Messages of drivers about their devices do not: they are for
+//! people. Faults of a kernel that are understood are in a table ([`faults`]): they are reported, and fail no
+//! run.
 
 mod faults;
 mod stack;
@@ -45,7 +46,8 @@ struct Allowed {
     reason: &'static str,
 }
 
-/// What stock kernels log on their own in this machine. What a kernel does wrong is no matter for this list, but for [`faults`].
+/// What stock kernels log on their own in this machine. What a kernel does wrong is no matter for this list,
+/// but for [`faults`].
 const ALLOWED: [Allowed; 1] = [Allowed {
     text: "kmemleak: Kernel memory leak detector disabled",
     reason: "a debug kernel that ran out of room for its early log; it says that it looks for no leaks",
@@ -57,7 +59,8 @@ pub(crate) const MARK: &str = "vm: running ";
 /// The line with which a kernel says at boot which one it is; the release follows.
 const RELEASE: &str = "Linux version ";
 
-/// How many lines after a bad one belong to its report, at most. A report has some 20 lines of registers before its trace.
+/// How many lines after a bad one belong to its report, at most. A report has some 20 lines of registers
+/// before its trace.
 const REPORT_LINES: usize = 80;
 
 /// Something wrong in the log.
@@ -71,8 +74,8 @@ pub(crate) struct Finding {
     pub(crate) fault: Option<&'static Fault>,
 }
 
-/// Finds all that is wrong in the log of a kernel, which begins with the boot: there the kernel says which one it is, and of
-/// a kernel that does not say so no fault is known.
+/// Finds all that is wrong in the log of a kernel, which begins with the boot: there the kernel says which
+/// one it is, and of a kernel that does not say so no fault is known.
 pub(crate) fn scan<'a>(log: impl IntoIterator<Item = &'a str>) -> Vec<Finding> {
     let (findings, release) = find(log);
     let mut told = Vec::new();

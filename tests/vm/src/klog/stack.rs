@@ -1,7 +1,8 @@
 //! The stack of functions in a kernel's report.
 
-/// The functions in a report, the innermost first: the one that the processor was in, then the callers. Those that the kernel
-/// marks with `?`, because it found their addresses on the stack and is not sure that they were called, are left out.
+/// The functions in a report, the innermost first: the one that the processor was in, then the callers. Those
+/// that the kernel marks with `?`, because it found their addresses on the stack and is not sure that they
+/// were called, are left out.
 pub(super) fn stack(lines: &[String]) -> Vec<&str> {
     let mut functions = Vec::new();
     let mut texts = lines.iter().map(|line| text(line));

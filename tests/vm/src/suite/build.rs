@@ -119,8 +119,8 @@ impl Built {
     }
 }
 
-/// Builds the command line `uverbs`, which some tests run and look for beside themselves. The whole workspace is named, so that
-/// cargo chooses the same features as for the tests.
+/// Builds the command line `uverbs`, which some tests run and look for beside themselves. The whole workspace
+/// is named, so that cargo chooses the same features as for the tests.
 fn command_line(workspace: &Path) -> Result<()> {
     let arguments = ["build", "--workspace", "--bin", "uverbs"];
     cargo(workspace, arguments.map(str::to_owned).to_vec()).map(drop)

@@ -18,8 +18,8 @@ pub(crate) fn directory(store: &Store) -> PathBuf {
     store.path("c-programs")
 }
 
-/// Compiles those of these suites against the libibverbs that the guest has. Where there is no compiler there are none, and
-/// the tests that need them say so.
+/// Compiles those of these suites against the libibverbs that the guest has. Where there is no compiler there
+/// are none, and the tests that need them say so.
 ///
 /// A program takes the place of its earlier version whole: another run in this tree may be using that one.
 ///

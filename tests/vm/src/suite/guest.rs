@@ -1,7 +1,7 @@
 //! The guest's part: each test in a process of its own, all in one boot for each kernel.
 //!
-//! A process for each test keeps what tests do to their limits, their files and their devices apart, and lets one that
-//! hangs be killed alone. A guest that dies is booted anew for the tests that are left.
+//! A process for each test keeps what tests do to their limits, their files and their devices apart, and lets
+//! one that hangs be killed alone. A guest that dies is booted anew for the tests that are left.
 
 use std::time::{Duration, Instant};
 

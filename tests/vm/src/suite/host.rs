@@ -13,8 +13,8 @@ use crate::results::{Group, Verdict, parse_line};
 
 /// Runs the host's tests whose names contain one of the filters (all without filters).
 ///
-/// Programs with libtest-mimic take one filter and no more, so each filter has a run of its own. A test that several mean is
-/// run by each, and counted once if it passes.
+/// Programs with libtest-mimic take one filter and no more, so each filter has a run of its own. A test that
+/// several mean is run by each, and counted once if it passes.
 ///
 /// Beside others, the lines of a program are shown together, when it has ended.
 ///
@@ -65,7 +65,8 @@ fn run_filtered(
         "running the host's tests: `{}`",
         process::describe(&command)
     );
-    // One pipe for both streams, so that a program's name, on the one, stays before its results, on the other.
+    // One pipe for both streams, so that a program's name, on the one, stays before its results, on the
+    // other.
     let (reader, writer) = std::io::pipe().with_context(|| step.clone())?;
     command
         .stdout(writer.try_clone().with_context(|| step.clone())?)
@@ -144,8 +145,8 @@ impl<'a> Counter<'a> {
     }
 }
 
-/// The program that a line of cargo announces: `Running tests/abi.rs (target/debug/deps/abi-0a1b2c)` is `abi`, and
-/// `Doc-tests uverbs` is `doc uverbs`.
+/// The program that a line of cargo announces: `Running tests/abi.rs (target/debug/deps/abi-0a1b2c)` is
+/// `abi`, and `Doc-tests uverbs` is `doc uverbs`.
 fn program_of(line: &str) -> Option<String> {
     let line = line.trim_start();
     if let Some(name) = line.strip_prefix("Doc-tests ") {

@@ -12,7 +12,8 @@ const REGION: u32 = 0x11;
 const WINDOW: u32 = 0x22;
 const ANY: u64 = 0xff_ffff;
 
-/// A function with a region, a window that is not bound, and two queue pairs; another region in another domain.
+/// A function with a region, a window that is not bound, and two queue pairs; another region in another
+/// domain.
 struct World {
     functions: Vec<Function>,
     region: u32,

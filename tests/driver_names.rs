@@ -5,7 +5,9 @@
 //! unit tests and the program's help.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use support::sources::files;
 
 /// The drivers, by what their names contain in small letters.
 const NAMES: [&str; 4] = ["rxe", "mlx5", "connectx", "roce_soft"];
@@ -31,19 +33,6 @@ fn naming(text: &str) -> Vec<(usize, String)> {
         }
     }
     found
-}
-
-/// The files of the library, but for tests and the program.
-fn files(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        match path.is_dir() {
-            true if !matches!(name, "tests" | "bin") => files(&path, found),
-            false if name.ends_with(".rs") && name != "tests.rs" => found.push(path),
-            _ => {}
-        }
-    }
 }
 
 #[test]

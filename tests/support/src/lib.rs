@@ -9,6 +9,7 @@
 //!   completions as values.
 //! * [`objects`], [`trace`]: what the kernel counts, and what it is asked.
 //! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
+//! * [`sources`]: the library's own files.
 //! * [`bytes`], [`random`]: payloads, and numbers that a seed repeats.
 
 pub mod bytes;
@@ -28,6 +29,7 @@ pub mod pingpong;
 pub mod program;
 pub mod random;
 pub mod role;
+pub mod sources;
 pub mod talk;
 pub mod trace;
 pub mod wait;

@@ -3,13 +3,15 @@
 //! A [`Context`] is a handle that is cheap to clone; the device closes when the last clone and the last
 //! object made in it are gone. Closing destroys whatever the kernel still has of it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
+use uverbs_uapi::handle::PdHandle;
 
 pub use crate::command::Route;
 
@@ -18,6 +20,7 @@ use crate::command::{AllocAsyncFd, CommandFd, GetContextReply};
 use crate::device::{Device, DriverId};
 use crate::driver::{self, Driver};
 use crate::error::{Error, Result, Subject, Verb};
+use crate::flight::Flights;
 use crate::work::Operations;
 
 /// How to open a device.
@@ -109,6 +112,8 @@ struct Inner {
     next_id: AtomicU64,
     /// Buffers of users' allocators that are in use, to notice overlap.
     live_buffers: Arc<Live>,
+    /// By the handles of their PDs: the same may have been imported twice.
+    flights: Mutex<HashMap<u32, Weak<Flights>>>,
 }
 
 impl Context {
@@ -132,7 +137,24 @@ impl Context {
             async_fd,
             next_id: AtomicU64::new(1),
             live_buffers: Arc::default(),
+            flights: Mutex::default(),
         }))
+    }
+
+    /// The queues of a PD, and the regions that wait for them, whoever stands for it here.
+    pub(crate) fn flights(&self, pd: PdHandle) -> Arc<Flights> {
+        let mut all = self
+            .0
+            .flights
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(flights) = all.get(&pd.0).and_then(Weak::upgrade) {
+            return flights;
+        }
+        all.retain(|_, flights| flights.strong_count() > 0);
+        let flights = Arc::new(Flights::default());
+        all.insert(pd.0, Arc::downgrade(&flights));
+        flights
     }
 
     /// A context whose commands are written to this file.

@@ -353,7 +353,17 @@ impl ImportedMr {
     /// # Errors
     ///
     /// The range does not lie within the region, or is 4 GiB or more.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+    ///
+    /// # Safety
+    ///
+    /// Until the request has completed, or the queue pair has been reset or destroyed: nobody deregisters the
+    /// region, which may be of another process and is not kept by this value; if the request reads the
+    /// memory, nobody of this process writes to it through a reference; if the request writes to the memory,
+    /// nobody of this process has a reference to it. What becomes of it in other processes is theirs.
+    pub unsafe fn slice(
+        &self,
+        range: impl RangeBounds<u64>,
+    ) -> Result<LocalSlice<'_>, OutOfBounds> {
         LocalSlice::within(range, self.iova, self.len(), self.lkey(), self.pd.tag())
     }
 

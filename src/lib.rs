@@ -46,6 +46,7 @@ mod driver;
 pub mod error;
 pub mod event;
 mod event_file;
+mod flight;
 pub mod flow;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

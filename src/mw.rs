@@ -145,10 +145,10 @@ impl<K: MwKind> fmt::Debug for Mw<K> {
 /// (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window opens the
 /// whole region with its access.
 ///
-/// It is a plain value and keeps nothing alive. While a window is bound to it the kernel does not let the
-/// region go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region back.
+/// It borrows its region, as a [`LocalSlice`](crate::LocalSlice) does. While a window is bound to it the kernel
+/// does not let the region go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct Window<'r> {
     pub(crate) address: u64,
     pub(crate) length: u64,
     pub(crate) lkey: LocalKey,
@@ -156,9 +156,10 @@ pub struct Window {
     pub(crate) access: AccessFlags,
     /// The access of the region.
     pub(crate) region: AccessFlags,
+    of: PhantomData<&'r ()>,
 }
 
-impl Window {
+impl Window<'_> {
     /// A part of a region that starts at `iova` and has `length` bytes.
     pub(crate) fn within(
         range: impl RangeBounds<u64>,
@@ -182,6 +183,7 @@ impl Window {
             pd,
             access,
             region,
+            of: PhantomData,
         })
     }
 
@@ -258,7 +260,7 @@ mod tests {
 
     const REGION: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::MW_BIND);
 
-    fn window(access: AccessFlags, region: AccessFlags) -> Window {
+    fn window(access: AccessFlags, region: AccessFlags) -> Window<'static> {
         let names = (LocalKey(0x500), PdTag::new(3, 1));
         Window::within(16..48, (0x1000, 64), names, (access, region)).unwrap()
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use uverbs_uapi::handle::PdHandle;
 
@@ -12,6 +12,7 @@ use crate::command::Destroy;
 use crate::context::Context;
 use crate::domain::DomainState;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::flight::Flights;
 use crate::work::PdTag;
 
 impl Context {
@@ -42,6 +43,8 @@ pub(crate) struct PdInner {
     stand: Stand,
     /// It is on offer to other processes.
     shared: AtomicBool,
+    /// Once there are queues, or a region asks for them.
+    flights: OnceLock<Arc<Flights>>,
 }
 
 /// How a PD stands to the kernel's object.
@@ -125,7 +128,17 @@ impl PdUse {
     }
 
     pub(crate) fn tag(&self) -> PdTag {
-        PdTag::new(self.pd.context.raw_fd(), self.pd.handle.0)
+        self.pd.tag()
+    }
+
+    /// As [`Pd::reclaim`].
+    pub(crate) fn reap(&self) {
+        self.pd.reap();
+    }
+
+    /// The queues of the PD, and the regions that wait for them.
+    pub(crate) fn flights(&self) -> &Arc<Flights> {
+        self.pd.flights()
     }
 }
 
@@ -157,6 +170,7 @@ impl Pd {
             users: Users::default(),
             stand,
             shared: AtomicBool::new(false),
+            flights: OnceLock::new(),
         }))
     }
 
@@ -166,6 +180,11 @@ impl Pd {
             context, handle, ..
         } = &*domain.base.pd;
         Self::new(context.clone(), *handle, Stand::Over(Box::new(domain)))
+    }
+
+    /// Which protection domain it is, for slices and queues.
+    pub(crate) fn tag(&self) -> PdTag {
+        self.0.tag()
     }
 
     /// The context that it was allocated in.
@@ -189,6 +208,16 @@ impl Pd {
     /// Where the rings of objects on it lie, if the user has a say in it.
     pub(crate) fn buffers(&self) -> Option<&Buffers> {
         self.0.buffers()
+    }
+
+    /// Deregisters regions that were dropped while requests were in flight, as far as those have completed, and
+    /// tells how many still wait.
+    ///
+    /// There is no need to call it: it is done whenever a region is registered or let go, and when a queue
+    /// pair is reset or goes. It is for programs that let large regions go and do none of this for a while.
+    /// See [`Mr`](crate::Mr).
+    pub fn reclaim(&self) -> usize {
+        self.0.reap()
     }
 
     /// Counts a new object of a kind in the PD.
@@ -254,6 +283,10 @@ impl PdInner {
         }
     }
 
+    fn tag(&self) -> PdTag {
+        PdTag::new(self.context.raw_fd(), self.handle.0)
+    }
+
     fn subject(&self) -> Subject {
         match &self.stand {
             Stand::Over(domain) => Subject::numbered("parent domain", domain.id),
@@ -268,16 +301,43 @@ impl PdInner {
         if let Stand::Owned(owned) = &self.stand
             && owned.load(Ordering::Relaxed)
         {
+            if let Some(flights) = self.flights.get()
+                && flights.reap() > 0
+            {
+                return Err(self.awaited(flights));
+            }
             self.free_object()?;
             self.leave();
         }
         Ok(())
     }
 
+    /// The error of freeing it while regions wait for queues that the kernel has kept.
+    #[cold]
+    fn awaited(&self, flights: &Flights) -> Error {
+        let by = format!("dropped MRs wait for {}", flights.waiting_for());
+        Error::new(Verb::DeallocPd, self.subject(), Cause::Busy(by.into()))
+    }
+
     /// Frees the kernel's object, whosever it is.
     #[inline]
     pub(crate) fn free_object(&self) -> Result<()> {
         self.context.fd().execute(&Destroy(self.handle))
+    }
+
+    /// Its queues, and the regions that wait for them: those of the PD whose handle it has.
+    fn flights(&self) -> &Arc<Flights> {
+        let root = self.root();
+        root.flights
+            .get_or_init(|| root.context.flights(root.handle))
+    }
+
+    /// As [`Pd::reclaim`].
+    fn reap(&self) -> usize {
+        self.root()
+            .flights
+            .get()
+            .map_or(0, |flights| flights.reap())
     }
 
     /// The PD whose handle it has: itself, or the one under all the parent domains.

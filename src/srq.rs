@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::{SharedRecvQueue, SrqBacking};
 use crate::error::{DestroyError, Result, Subject, Verb};
+use crate::flight::Queues;
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
@@ -155,11 +156,15 @@ impl<'a> SrqBuilder<'a> {
         };
         let (handle, queue, backing, srqn) =
             created.map_err(|error| context.with_limits(error, limits))?;
+        let user = pd.user(User::Srq);
+        let subject = Subject::numbered("SRQ", handle.0.into());
+        let queues = Queues::Srq(backing.clone());
+        user.flights().begin(id, subject, queues);
         let shared = SrqShared {
             object: Owned::backed(context, handle, backing),
             id,
             srqn,
-            pd: pd.user(User::Srq),
+            pd: user,
             _cq: kind.cq().map(|cq| Arc::clone(cq.shared())),
             _xrcd: kind.xrcd().map(|xrcd| Arc::clone(xrcd.shared())),
         };
@@ -191,6 +196,17 @@ pub(crate) struct SrqShared {
     pd: PdUse,
     _cq: Option<Arc<CqShared>>,
     _xrcd: Option<Arc<XrcdShared>>,
+}
+
+impl Drop for SrqShared {
+    fn drop(&mut self) {
+        let mut gone = true;
+        self.object.end(|_| gone = false);
+        // Regions wait for good for what the kernel keeps.
+        if gone {
+            self.pd.flights().end(self.id);
+        }
+    }
 }
 
 /// What a shared receive queue is set to.

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::RecvQueue;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::flight::Queues;
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
@@ -91,11 +92,14 @@ impl WqBuilder<'_> {
             context
                 .driver()
                 .create_wq(context.fd(), command, pd.buffers())?;
+        let user = pd.user(User::Wq);
+        let subject = Subject::numbered("WQ", handle.0.into());
+        user.flights().begin(id, subject, Queues::Unknown);
         let shared = WqShared {
             object: Owned::new(context, handle),
             wqn,
             id,
-            pd: pd.user(User::Wq),
+            pd: user,
             _cq: Arc::clone(cq.shared()),
         };
         Ok(Wq {
@@ -112,6 +116,17 @@ pub(crate) struct WqShared {
     id: u64,
     pd: PdUse,
     _cq: Arc<CqShared>,
+}
+
+impl Drop for WqShared {
+    fn drop(&mut self) {
+        let mut gone = true;
+        self.object.end(|_| gone = false);
+        // Regions wait for good for what the kernel keeps.
+        if gone {
+            self.pd.flights().end(self.id);
+        }
+    }
 }
 
 /// A work queue of the receive kind.

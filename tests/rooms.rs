@@ -31,6 +31,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
             "domain",
             "event",
             "event_file",
+            "flight",
             "flow",
             "import",
             "mr",

@@ -36,8 +36,7 @@ const SETTLE: Duration = Duration::from_millis(700);
 #[unsafe(export_name = "op_post_write")]
 fn post_write(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice, wr_id: u64) -> bool {
     let mut batch = qp.send();
-    // SAFETY: the pair's memory stays registered, and only the device touches it while requests run.
-    match unsafe { batch.write(from, *to) } {
+    match batch.write(from, *to) {
         Ok(posted) => posted.signaled(wr_id),
         Err(_) => return false,
     };
@@ -62,8 +61,7 @@ fn post_inline(qp: &mut Qp<Rc>, bytes: &[u8; INLINE], wr_id: u64) -> bool {
 fn post_batch(qp: &mut Qp<Rc>, from: &[LocalSlice; BATCH], to: &RemoteSlice) -> bool {
     let mut batch = qp.send();
     for (index, slice) in from.iter().enumerate() {
-        // SAFETY: as in `post_write`.
-        match unsafe { batch.write(slice, *to) } {
+        match batch.write(slice, *to) {
             Ok(posted) if index == BATCH - 1 => posted.signaled(index as u64),
             Ok(posted) => posted.id(index as u64),
             Err(_) => return false,
@@ -77,8 +75,7 @@ fn post_batch(qp: &mut Qp<Rc>, from: &[LocalSlice; BATCH], to: &RemoteSlice) -> 
 #[unsafe(export_name = "op_post_receive")]
 fn post_receive(qp: &mut Qp<Rc>, into: &LocalSlice, wr_id: u64) -> bool {
     let mut batch = qp.recv();
-    // SAFETY: as in `post_write`.
-    match unsafe { batch.post(wr_id, into) } {
+    match batch.post(wr_id, into) {
         Ok(()) => batch.ring().is_ok(),
         Err(_) => false,
     }
@@ -220,8 +217,7 @@ pub fn run(device: &str, arena: bool) -> Result<()> {
 fn make_ready(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice) -> Result<()> {
     let mut batch = qp.send();
     for wr_id in 0..READY {
-        // SAFETY: as in `post_write`.
-        unsafe { batch.write(from, *to)? }.signaled(wr_id as u64);
+        batch.write(from, *to)?.signaled(wr_id as u64);
     }
     batch.ring()?;
     sleep(SETTLE);

@@ -82,20 +82,16 @@ impl Transfer {
             let into = target.slice(..size)?;
             let mut receives = there.recv();
             for wr_id in 0..count {
-                // SAFETY: the pair's memory stays registered, and only the device touches it.
-                unsafe { receives.post(wr_id as u64, into)? };
+                receives.post(wr_id as u64, into)?;
             }
             receives.ring()?;
         }
         let mut batch = here.send();
         for wr_id in 0..count {
-            // SAFETY: as above.
-            let posted = unsafe {
-                match operation {
-                    Operation::Write => batch.write(local, remote)?,
-                    Operation::Read => batch.read(local, remote)?,
-                    Operation::Send => batch.send(local)?,
-                }
+            let posted = match operation {
+                Operation::Write => batch.write(local, remote)?,
+                Operation::Read => batch.read(local, remote)?,
+                Operation::Send => batch.send(local)?,
             };
             if wr_id == count - 1 {
                 posted.signaled(wr_id as u64);

@@ -29,8 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Two RDMA WRITEs and one doorbell. Only the second asks for a completion.
     source.write_at(0, b"hello, ")?;
     let mut batch = here.send();
-    // SAFETY: `source` stays registered and unchanged until the completion has been polled.
-    unsafe { batch.write(source.slice(..7)?, target.remote().slice(..7)?)? };
+    batch.write(source.slice(..7)?, target.remote().slice(..7)?)?;
     batch
         .write_inline(b"verbs", target.remote().slice(7..)?)?
         .signaled(7);

@@ -227,12 +227,9 @@ impl Client {
         let bytes = self.counter.to_ne_bytes();
         let mut batch = self.qp.send();
         batch.write_inline(&bytes, self.served.slice(..8)?)?;
-        // SAFETY: the buffer is not touched until the completion has been polled.
-        unsafe {
-            batch
-                .read(self.buffer.slice(..8)?, self.served.slice(..8)?)?
-                .signaled(1)
-        };
+        batch
+            .read(self.buffer.slice(..8)?, self.served.slice(..8)?)?
+            .signaled(1);
         batch.ring()?;
         if self.finish::<8>()? != bytes {
             return Err("what was read is not what was written".into());
@@ -243,12 +240,9 @@ impl Client {
 
     fn look_for_greeting(&mut self) -> Result {
         let mut batch = self.qp.send();
-        // SAFETY: the buffer is not touched until the completion has been polled.
-        unsafe {
-            batch
-                .read(self.buffer.slice(..24)?, self.served.slice(64..88)?)?
-                .signaled(1)
-        };
+        batch
+            .read(self.buffer.slice(..24)?, self.served.slice(64..88)?)?
+            .signaled(1);
         batch.ring()?;
         match self.finish::<24>()? == *GREETING {
             true => Ok(()),

@@ -91,19 +91,19 @@ impl RecvQueue for NoRecvQueue {
         match *self {}
     }
 
+    fn begin(&mut self) {
+        match *self {}
+    }
+
     fn pending(&self) -> u32 {
         match *self {}
     }
 
-    fn push(&mut self, _: u64, _: &[LocalSlice]) -> Result<(), PostError> {
+    fn push(&mut self, _: u64, _: &[LocalSlice<'_>]) -> Result<(), PostError> {
         match *self {}
     }
 
     fn ring(&mut self) {
-        match *self {}
-    }
-
-    fn abandon(&mut self) {
         match *self {}
     }
 }

@@ -22,7 +22,7 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    Destination, Ece, LocalSlice, Operation, Operations, Payload, PollError, PostError,
+    Destination, Ece, LocalSlice, Operation, Operations, Payload, PollError, PostError, Progress,
 };
 
 /// A driver, as what a context has of its device.
@@ -44,7 +44,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     /// good.
     type QpBacking: QpBacking;
     /// As `QpBacking`, of a shared receive queue.
-    type SrqBacking: Debug + Clone;
+    type SrqBacking: SrqBacking;
     /// The hardware that a thread domain picks, once a queue pair needs it.
     type ThreadDomain: Debug + Default;
 
@@ -285,6 +285,19 @@ pub(crate) trait QpBacking: Debug + Clone {
 
     /// Ends the loan of the memory that requests name, as far as this side would still write to it.
     fn close(&self) {}
+
+    /// How far the send queue is, for threads that neither post nor poll.
+    fn sends(&self) -> Progress;
+
+    /// As [`sends`](Self::sends), of the receive queue if there is one.
+    fn receives(&self) -> Option<Progress>;
+}
+
+/// What must stay of a shared receive queue, and what it answers for it.
+pub(crate) trait SrqBacking: Debug + Clone {
+    /// How far it is, for threads that neither post nor poll. A request is finished when its message has been
+    /// received, which is later than that the device has taken it out of the ring.
+    fn progress(&self) -> Progress;
 }
 
 /// Nothing that has to stay, or is picked.
@@ -292,7 +305,22 @@ pub(crate) trait QpBacking: Debug + Clone {
 #[allow(dead_code, reason = "not every driver has nothing to keep")]
 pub(crate) struct Nothing;
 
-impl QpBacking for Nothing {}
+/// Nothing tells how far its queues are.
+impl QpBacking for Nothing {
+    fn sends(&self) -> Progress {
+        Progress::UNKNOWN
+    }
+
+    fn receives(&self) -> Option<Progress> {
+        Some(Progress::UNKNOWN)
+    }
+}
+
+impl SrqBacking for Nothing {
+    fn progress(&self) -> Progress {
+        Progress::UNKNOWN
+    }
+}
 
 /// A send queue.
 pub(crate) trait SendQueue: Debug {
@@ -315,12 +343,12 @@ pub(crate) trait SendQueue: Debug {
     /// Requests that have been posted and that the device is not known to have finished.
     fn in_flight(&self) -> u32;
 
-    /// Starts a batch.
+    /// Starts a batch, in which nothing is left of one that was never rung: the memory that its requests
+    /// name may be gone.
     fn batch(&mut self) -> Self::Batch<'_>;
 }
 
-/// Requests that are being written into a send queue. It is rung or abandoned; forgotten (`mem::forget`), it
-/// may leave its requests to the next batch.
+/// Requests that are being written into a send queue. The device sees none of them unless it is rung.
 pub(crate) trait SendBatch: Debug {
     type Ah;
     type Slot: SendSlot;
@@ -339,10 +367,6 @@ pub(crate) trait SendBatch: Debug {
     /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is
     /// done. The batch is not used afterwards.
     fn ring(&mut self) -> Result<usize, Errno>;
-
-    /// Forgets it, where the queue knows of it: a batch that is not rung leaves nothing.
-    #[inline(always)]
-    fn abandon(&mut self) {}
 }
 
 /// A request in a send queue whose id and flags can still change.
@@ -365,17 +389,17 @@ pub(crate) trait RecvQueue: Debug {
     /// Requests that have been posted and that no message is known to have been received into.
     fn in_flight(&self) -> u32;
 
+    /// Starts a batch, as [`SendQueue::batch`] does.
+    fn begin(&mut self);
+
     /// Requests in the batch that has not been rung yet.
     fn pending(&self) -> u32;
 
     /// Adds a request to the batch.
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError>;
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError>;
 
     /// Hands the batch to the device.
     fn ring(&mut self);
-
-    /// Forgets the batch.
-    fn abandon(&mut self);
 }
 
 /// A completion queue.
@@ -446,6 +470,6 @@ pub(crate) trait Completion: Debug {
 pub(crate) mod methods {
     pub(crate) use super::{
         Completion as _, Cq as _, Driver as _, Polled as _, QpBacking as _, RecvQueue as _,
-        SendBatch as _, SendQueue as _, SendSlot as _,
+        SendBatch as _, SendQueue as _, SendSlot as _, SrqBacking as _,
     };
 }

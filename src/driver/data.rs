@@ -5,7 +5,6 @@
 //! each time.
 
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -20,7 +19,9 @@ use super::{
 };
 use crate::command::{CommandFd, DriverData, DriverReply};
 use crate::error::{Errno, Result};
-use crate::work::{Destination, Ece, LocalSlice, Operation, Payload, PollError, PostError};
+use crate::work::{
+    Destination, Ece, LocalSlice, Operation, Payload, PollError, PostError, Progress,
+};
 
 /// Requests that are being written into a send queue.
 #[derive(Debug)]
@@ -115,15 +116,8 @@ impl SendBatch<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn ring(self) -> Result<usize, Errno> {
-        dispatch!(lent &mut ManuallyDrop::new(self).0, D(batch) => batch.ring())
-    }
-}
-
-impl Drop for SendBatch<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        dispatch!(lent &mut self.0, D(batch) => batch.abandon());
+    pub(crate) fn ring(mut self) -> Result<usize, Errno> {
+        dispatch!(lent &mut self.0, D(batch) => batch.ring())
     }
 }
 
@@ -148,7 +142,10 @@ impl RecvQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        RecvBatch(Receiver::Own(dispatch!(self, D(queue) => D::lend(queue))))
+        RecvBatch(Receiver::Own(dispatch!(self, D(queue) => {
+            queue.begin();
+            D::lend(queue)
+        })))
     }
 }
 
@@ -161,9 +158,10 @@ impl SharedRecvQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        RecvBatch(Receiver::Shared(
-            dispatch!(self, D(queue) => D::lend(queue)),
-        ))
+        RecvBatch(Receiver::Shared(dispatch!(self, D(queue) => {
+            queue.begin();
+            D::lend(queue)
+        })))
     }
 }
 
@@ -194,20 +192,13 @@ impl RecvBatch<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
         receive!(&mut self.0, queue => queue.push(wr_id, slices))
     }
 
     #[inline(always)]
-    pub(crate) fn ring(self) {
-        receive!(&mut ManuallyDrop::new(self).0, queue => queue.ring());
-    }
-}
-
-impl Drop for RecvBatch<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        receive!(&mut self.0, queue => queue.abandon());
+    pub(crate) fn ring(mut self) {
+        receive!(&mut self.0, queue => queue.ring());
     }
 }
 
@@ -295,6 +286,8 @@ impl QpBacking {
         modify_data() -> DriverData;
         modified(reply: &DriverReply) -> ();
         close() -> ();
+        sends() -> Progress;
+        receives() -> Option<Progress>;
     }
 
     /// Follows the kernel, which has taken the queue pair to the state RESET.
@@ -304,6 +297,12 @@ impl QpBacking {
                 D::reset_qp(backing, send, recv.and_then(D::get_mut));
             }
         })
+    }
+}
+
+impl SrqBacking {
+    forward! {
+        progress() -> Progress;
     }
 }
 

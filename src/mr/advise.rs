@@ -7,7 +7,7 @@ use uverbs_uapi::types::Sge;
 use crate::command::AdviseMr;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::Pd;
-use crate::work::{LocalSlice, PdTag};
+use crate::work::LocalSlice;
 
 impl Pd {
     /// Advises the kernel to fetch pages of regions that were registered with
@@ -25,15 +25,15 @@ impl Pd {
     /// kernel reads beyond the end of an object of its own, and may die of that. Give it no slice of such a
     /// region.
     #[doc(alias = "ibv_advise_mr")]
-    pub fn advise_mr(
+    pub fn advise_mr<'r>(
         &self,
         advice: AdviseMrAdvice,
         wait: bool,
-        slices: impl AsRef<[LocalSlice]>,
+        slices: impl AsRef<[LocalSlice<'r>]>,
     ) -> Result<()> {
         let slices = slices.as_ref();
         let subject = || Subject::numbered("PD", self.handle().0.into());
-        let tag = PdTag::new(self.context().raw_fd(), self.handle().0);
+        let tag = self.tag();
         if slices.iter().any(|slice| slice.pd != tag) {
             let why = "a slice is of another protection domain";
             return Err(Error::invalid(Verb::AdviseMr, subject(), why));

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
@@ -56,6 +57,7 @@ impl Pd {
             access,
             pinned_for_writing: false,
             registered: true,
+            sliced: AtomicBool::new(false),
             pd: self.user(User::Mr),
             or_pd: None,
         };
@@ -91,7 +93,7 @@ impl DmMr {
     /// # Errors
     ///
     /// The range does not lie within the region, or is 4 GiB or more.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(range)
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::AtomicBool;
 
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
@@ -74,6 +75,7 @@ impl Pd {
             access,
             pinned_for_writing: true,
             registered: true,
+            sliced: AtomicBool::new(false),
             pd: self.user(User::Mr),
             or_pd: None,
         })
@@ -106,7 +108,7 @@ impl DmabufMr {
     /// # Errors
     ///
     /// The range does not lie within the region, or is 4 GiB or more.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(range)
     }
 

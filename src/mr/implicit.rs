@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::RangeBounds;
 use std::ptr;
+use std::sync::atomic::AtomicBool;
 
 use uverbs_uapi::flags::{AccessFlags, OdpGeneralCapBits};
 
@@ -26,7 +27,7 @@ impl Pd {
     /// # Safety
     ///
     /// Whoever has the remote key may do to any memory of this process what `access` allows, at any time.
-    /// Without remote access it is safe: work requests promise for their slices themselves.
+    /// Without remote access it is safe: who takes slices of it promises for them.
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_everything(&self, access: AccessFlags) -> Result<ImplicitMr> {
         let access = access | AccessFlags::ON_DEMAND;
@@ -54,6 +55,7 @@ impl Pd {
             access,
             pinned_for_writing: false,
             registered: true,
+            sliced: AtomicBool::new(false),
             pd: self.user(User::Mr),
             or_pd: None,
         };
@@ -104,7 +106,16 @@ impl ImplicitMr {
     /// # Errors
     ///
     /// The range has 4 GiB or more.
-    pub fn slice(&self, addresses: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+    ///
+    /// # Safety
+    ///
+    /// Until the request has completed, or the queue pair has been reset or destroyed: the memory stays
+    /// mapped as it is; if the request reads it, nobody writes to it through a reference; if the request
+    /// writes to it, nobody has a reference to it.
+    pub unsafe fn slice(
+        &self,
+        addresses: impl RangeBounds<u64>,
+    ) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(addresses)
     }
 

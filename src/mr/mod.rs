@@ -17,6 +17,8 @@ mod rereg;
 
 use std::fmt;
 use std::ops::RangeBounds;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
@@ -125,6 +127,23 @@ impl Pd {
         self.register_memory(memory, None, access, None)
     }
 
+    /// Memory for a work request by the key and the address that the device knows, as a C program has them.
+    ///
+    /// # Safety
+    ///
+    /// Until the request has completed, or the queue pair has been reset or destroyed: the key stays that of
+    /// the same region. If the request reads the memory (SEND, WRITE), nobody writes to it through a
+    /// reference; if it writes to the memory (receives, READ, atomics), nobody has a reference to it. That
+    /// goes for the memory of every region which the key may come to name.
+    pub unsafe fn raw_slice(
+        &self,
+        lkey: LocalKey,
+        address: u64,
+        length: u32,
+    ) -> LocalSlice<'static> {
+        LocalSlice::new(address, length, lkey, self.tag())
+    }
+
     /// Registers memory under an address of its own: work requests and peers name the first byte by `iova`.
     ///
     /// # Errors
@@ -224,6 +243,7 @@ impl Pd {
             access,
             pinned_for_writing: pins_for_writing(access),
             registered: true,
+            sliced: AtomicBool::new(false),
             pd: self.user(User::Mr),
             or_pd: None,
         })
@@ -315,6 +335,12 @@ fn with_memlock(error: Error) -> Error {
 
 /// A memory region, and the memory in it.
 ///
+/// Requests name parts of it by [`slice`](Mr::slice), which borrows it until the request is posted. From then on
+/// the region may be dropped at any time: if requests that were posted before may still name it, it stays
+/// registered, and its memory where it is, until every queue of its protection domain has passed the point
+/// at which it stood. [`Mr::deregister`] says so instead of waiting, [`Mr::deregister_by`] waits. A region of
+/// which no slice was taken goes at once, and so does what peers may do to it by its remote key.
+///
 /// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the
 /// device.
 pub struct Mr<M: Memory> {
@@ -367,7 +393,7 @@ impl<M: Memory> Mr<M> {
     /// # Errors
     ///
     /// The range does not lie within the region, or is 4 GiB or more.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(range)
     }
 
@@ -385,7 +411,8 @@ impl<M: Memory> Mr<M> {
         &self,
         range: impl RangeBounds<u64>,
         access: AccessFlags,
-    ) -> Result<Window, OutOfBounds> {
+    ) -> Result<Window<'_>, OutOfBounds> {
+        self.held.region.mark_sliced();
         let Region {
             iova,
             length,
@@ -526,9 +553,11 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back. A
-    /// device that has been removed is no error: the kernel has let go of the memory by then. Manual page:
-    /// `ibv_dereg_mr(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) if requests that may name the region have not completed yet, with the
+    /// queues that have them. On hardware a request completes when its completion, or that of a later one of
+    /// the same queue, is taken from the completion queue. The kernel refuses, such as while memory windows
+    /// are bound to it. The error gives the region back. A device that has been removed is no error: the
+    /// kernel has let go of the memory by then. Manual page: `ibv_dereg_mr(3)`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DestroyError<Mr<M>>> {
         self.held.release().map_err(|(held, error)| DestroyError {
@@ -539,6 +568,23 @@ impl<M: Memory> Mr<M> {
 }
 
 impl<M: Memory> Mr<M> {
+    /// Deregisters the region and gives the memory back, as soon as the requests have completed that may name
+    /// it.
+    ///
+    /// It looks now and then how far the queues are. It does not poll: on hardware another thread has to take
+    /// the completions meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mr::deregister`], and [`Cause::Busy`](crate::Cause::Busy) when the deadline has come.
+    pub fn deregister_by(self, deadline: Instant) -> Result<M, DestroyError<Mr<M>>> {
+        let released = self.held.release_by(deadline);
+        released.map_err(|(held, error)| DestroyError {
+            object: Self { held },
+            error,
+        })
+    }
+
     /// Takes the region apart into its handle, its range, its local key and its share in the PD. It stays
     /// registered, and the memory is leaked.
     pub(crate) fn into_parts(self) -> (MrHandle, RemoteSlice, LocalKey, PdUse) {

@@ -36,13 +36,8 @@ impl NullMr {
     }
 
     /// So many bytes that are swallowed, or zeros.
-    pub fn slice(&self, length: u32) -> LocalSlice {
-        LocalSlice {
-            address: 0,
-            length,
-            lkey: self.lkey,
-            pd: self.tag(),
-        }
+    pub fn slice(&self, length: u32) -> LocalSlice<'_> {
+        LocalSlice::new(0, length, self.lkey, self.tag())
     }
 
     fn tag(&self) -> PdTag {

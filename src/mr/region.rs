@@ -3,12 +3,16 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::RangeBounds;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::handle::MrHandle;
 
-use crate::command::Destroy;
-use crate::error::{Error, Result};
+use crate::command::{Command, Destroy};
+use crate::context::Context;
+use crate::error::{Cause, Error, Result, Verb};
+use crate::flight::{Parked, Stands};
 use crate::memory::Still;
 use crate::pd::PdUse;
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
@@ -26,6 +30,8 @@ pub(super) struct Region {
     /// Whether the kernel has pinned its pages so that a device may write to them.
     pub(super) pinned_for_writing: bool,
     pub(super) registered: bool,
+    /// Whether slices were ever taken of it, so that requests may name it.
+    pub(super) sliced: AtomicBool,
     pub(super) pd: PdUse,
     /// The protection domain that it may stand on as well, after a change that failed halfway.
     pub(super) or_pd: Option<PdUse>,
@@ -50,8 +56,48 @@ impl Region {
         Ok(())
     }
 
+    /// Where the queues stand that may have requests that name it, as far as they have any in flight.
+    fn stands(&self) -> Stands {
+        let mut stands = Stands::default();
+        for pd in [Some(&self.pd), self.or_pd.as_ref()].into_iter().flatten() {
+            pd.reap();
+            // Relaxed: whoever took a slice has given it back, which orders the two.
+            if self.sliced.load(Ordering::Relaxed) {
+                // Where a device may not write, nobody receives.
+                let sends_only = !self.access.contains(AccessFlags::LOCAL_WRITE);
+                stands.add(pd.flights().stands(sends_only));
+            }
+        }
+        stands
+    }
+
+    /// Fails if requests in flight may name it.
+    pub(super) fn check_idle(&self, verb: Verb) -> Result<()> {
+        let stands = self.stands();
+        match stands.is_empty() {
+            true => Ok(()),
+            false => Err(self.named_by(verb, &stands)),
+        }
+    }
+
+    #[cold]
+    fn named_by(&self, verb: Verb, stands: &Stands) -> Error {
+        let by = format!("requests in flight may name it: {stands}");
+        let subject = Destroy(self.handle).subject();
+        Error::new(verb, subject, Cause::Busy(by.into()))
+    }
+
+    /// Notes that requests may name it.
+    pub(super) fn mark_sliced(&self) {
+        // Relaxed: see `stands`.
+        self.sliced.store(true, Ordering::Relaxed);
+    }
+
     /// A part of it for a work request.
-    pub(super) fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
+    pub(super) fn slice(
+        &self,
+        range: impl RangeBounds<u64>,
+    ) -> Result<LocalSlice<'_>, OutOfBounds> {
         let Self {
             iova,
             length,
@@ -59,6 +105,7 @@ impl Region {
             ref pd,
             ..
         } = *self;
+        self.mark_sliced();
         LocalSlice::within(range, iova, length as u64, lkey, pd.tag())
     }
 
@@ -95,14 +142,14 @@ impl Region {
 
 /// A registered range with what must live as long as it is registered.
 ///
-/// Dropping it deregisters the range. Should the kernel refuse, what is held is leaked rather than freed
-/// under the device.
-pub(super) struct Held<T> {
+/// Dropping it deregisters the range, at once or when the requests have completed that may name it. Should
+/// the kernel refuse, what is held is leaked rather than freed under the device.
+pub(super) struct Held<T: Send + 'static> {
     memory: Still<T>,
     pub(super) region: Region,
 }
 
-impl<T> Held<T> {
+impl<T: Send + 'static> Held<T> {
     pub(super) fn new(memory: Still<T>, region: Region) -> Self {
         Self { memory, region }
     }
@@ -119,8 +166,32 @@ impl<T> Held<T> {
         }
     }
 
-    /// Deregisters the range and gives back what was held; if the kernel refuses, all of it with the error.
-    pub(super) fn release(mut self) -> Result<T, (Self, Error)> {
+    /// Deregisters the range and gives back what was held; all of it with the error if requests in flight may
+    /// name it, or if the kernel refuses.
+    pub(super) fn release(self) -> Result<T, (Self, Error)> {
+        match self.region.check_idle(Verb::DeregMr) {
+            Ok(()) => self.let_go(),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// As [`release`](Self::release), once the requests in flight have completed.
+    pub(super) fn release_by(self, deadline: Instant) -> Result<T, (Self, Error)> {
+        let mut stands = self.region.stands();
+        let mut pause = SHORTEST_PAUSE;
+        while !stands.are_passed() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let error = self.region.named_by(Verb::DeregMr, &stands);
+                return Err((self, error));
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        self.let_go()
+    }
+
+    fn let_go(mut self) -> Result<T, (Self, Error)> {
         match self.region.deregister() {
             Ok(()) => Ok(self.into_parts().0.into_inner()),
             Err(error) => Err((self, error)),
@@ -128,9 +199,51 @@ impl<T> Held<T> {
     }
 }
 
-impl<T> Drop for Held<T> {
+/// How long to wait between two looks at queues that others poll.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+impl<T: Send + 'static> Drop for Held<T> {
     fn drop(&mut self) {
-        match self.region.deregister() {
+        let Self { memory, region } = self;
+        if !region.registered {
+            // SAFETY: this is the destructor, and the device does not know the memory.
+            unsafe { memory.drop() };
+            return;
+        }
+        region.registered = false;
+        let left = Left {
+            // SAFETY: this is the destructor; it is moved out once.
+            memory: unsafe { std::ptr::read(memory) },
+            handle: region.handle,
+            context: region.pd.context().clone(),
+        };
+        let stands = region.stands();
+        if !stands.is_empty() {
+            region.pd.flights().wait(stands, Box::new(left));
+        }
+    }
+}
+
+/// A registered range that nobody has any more. It does not count with its PD: a PD that goes takes it along.
+struct Left<T> {
+    memory: Still<T>,
+    handle: MrHandle,
+    context: Context,
+}
+
+impl<T: Send> Parked for Left<T> {
+    fn leak(self: Box<Self>) {
+        let this = ManuallyDrop::new(*self);
+        // SAFETY: it is moved out once, and `this` is neither used nor dropped afterwards.
+        drop(unsafe { std::ptr::read(&raw const this.context) });
+    }
+}
+
+impl<T> Drop for Left<T> {
+    fn drop(&mut self) {
+        // As in `Region::deregister`.
+        match self.context.fd().execute(&Destroy(self.handle)) {
             // Once, here: the device does not know it any more.
             // SAFETY: this is the destructor.
             Ok(()) => unsafe { self.memory.drop() },

@@ -29,7 +29,7 @@ pub struct Rereg<'a> {
 
 /// What a region is after a change that failed.
 #[derive(Debug)]
-pub enum AfterRereg<V, T> {
+pub enum AfterRereg<V, T: Send + 'static> {
     /// As it was: nothing was changed. (`IBV_REREG_MR_ERR_INPUT`)
     Unchanged(V),
     /// The kernel failed, maybe halfway. (`IBV_REREG_MR_ERR_CMD`)
@@ -37,7 +37,7 @@ pub enum AfterRereg<V, T> {
 }
 
 /// A change that failed: what became of the region, and why.
-pub struct ReregError<V, T> {
+pub struct ReregError<V, T: Send + 'static> {
     /// The region.
     pub after: AfterRereg<V, T>,
     /// Why it failed.
@@ -47,13 +47,13 @@ pub struct ReregError<V, T> {
 /// A change of memory that failed; the region had the memory `M` and was to get `N`.
 pub type ReregMemoryError<M, N> = ReregError<(Mr<M>, N), (M, N)>;
 
-impl<V, T> fmt::Debug for ReregError<V, T> {
+impl<V, T: Send + 'static> fmt::Debug for ReregError<V, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.error, f)
     }
 }
 
-impl<V, T> fmt::Display for ReregError<V, T> {
+impl<V, T: Send + 'static> fmt::Display for ReregError<V, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.after {
             AfterRereg::Unchanged(_) => "the MR is as it was",
@@ -63,9 +63,9 @@ impl<V, T> fmt::Display for ReregError<V, T> {
     }
 }
 
-impl<V, T> std::error::Error for ReregError<V, T> {}
+impl<V, T: Send + 'static> std::error::Error for ReregError<V, T> {}
 
-impl<V, T> From<ReregError<V, T>> for Error {
+impl<V, T: Send + 'static> From<ReregError<V, T>> for Error {
     /// Keeps the error and drops the region.
     fn from(failed: ReregError<V, T>) -> Self {
         failed.error
@@ -74,11 +74,11 @@ impl<V, T> From<ReregError<V, T>> for Error {
 
 /// A region of which nobody knows what it gives access to. It holds all memory that it may reach; dropping it
 /// deregisters it.
-pub struct UnusableMr<T> {
+pub struct UnusableMr<T: Send + 'static> {
     held: Held<T>,
 }
 
-impl<T> UnusableMr<T> {
+impl<T: Send + 'static> UnusableMr<T> {
     /// The kernel's handle.
     pub fn handle(&self) -> MrHandle {
         self.held.region.handle
@@ -97,7 +97,7 @@ impl<T> UnusableMr<T> {
     }
 }
 
-impl<T> fmt::Debug for UnusableMr<T> {
+impl<T: Send + 'static> fmt::Debug for UnusableMr<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.held.region.debug(&mut f.debug_struct("UnusableMr"))
     }
@@ -108,6 +108,7 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Errors
     ///
+    /// [`Cause::Busy`] if requests in flight may name the region, as for [`Mr::deregister`]: it is as it was.
     /// Nothing is to be changed, the access contradicts itself or the memory, the protection domain is of
     /// another context, or the device is to write to pages that were registered for reading: the region is as
     /// it was. The kernel or its driver does not have it (soft-RoCE since Linux 6.2), or fails. Manual page:
@@ -115,7 +116,8 @@ impl<M: Memory> Mr<M> {
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(self, change: Rereg<'_>) -> Result<Self, ReregError<Self, M>> {
         let region = &self.held.region;
-        if let Err(error) = region.check(change, M::WRITABLE) {
+        let idle = region.check_idle(Verb::ReregMr);
+        if let Err(error) = idle.and_then(|()| region.check(change, M::WRITABLE)) {
             return Err(ReregError {
                 after: AfterRereg::Unchanged(self),
                 error,
@@ -154,7 +156,9 @@ impl<M: Memory> Mr<M> {
         let mut memory = Still::new(memory);
         let (address, length) = memory.range();
         let region = &self.held.region;
-        if let Err(error) = region.check_memory(change, N::WRITABLE, length) {
+        let idle = region.check_idle(Verb::ReregMr);
+        let checked = idle.and_then(|()| region.check_memory(change, N::WRITABLE, length));
+        if let Err(error) = checked {
             return Err(ReregError {
                 after: AfterRereg::Unchanged((self, memory.into_inner())),
                 error,
@@ -192,7 +196,7 @@ fn is_whole(command: &abi::ReregMr, error: &Error) -> bool {
 }
 
 /// A region that holds everything that it may reach.
-fn unusable<V, T>(
+fn unusable<V, T: Send + 'static>(
     memory: Still<T>,
     mut region: Region,
     change: Rereg<'_>,

@@ -13,7 +13,7 @@ use crate::work::{
     RemoteKey, RemoteSlice,
 };
 
-impl<T: RemoteInvalidate> Batch<'_, T> {
+impl<'q, T: RemoteInvalidate> Batch<'q, T> {
     /// Adds a SEND that, when it is received, invalidates a key of the peer: of a memory window of type 2.
     /// The peer finds the key in its completion
     /// ([`Completion::invalidated_rkey`](crate::Completion::invalidated_rkey)).
@@ -21,14 +21,10 @@ impl<T: RemoteInvalidate> Batch<'_, T> {
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn send_inv(
+    pub fn send_inv(
         &mut self,
-        from: impl AsRef<[LocalSlice]>,
+        from: impl AsRef<[LocalSlice<'q>]>,
         rkey: RemoteKey,
     ) -> Result<Posted<'_>, PostError> {
         self.push(Operation::SendInv { rkey }, None, gather(from.as_ref())?)
@@ -49,7 +45,7 @@ impl<T: RemoteInvalidate> Batch<'_, T> {
     }
 }
 
-impl<T: BindWindow> Batch<'_, T> {
+impl<'q, T: BindWindow> Batch<'q, T> {
     /// Adds the bind of a memory window of type 1. The window has the key that follows its last one from then
     /// on; peers with the last one can do nothing any more.
     ///
@@ -61,7 +57,11 @@ impl<T: BindWindow> Batch<'_, T> {
     /// [`PostError::Window`] for what a device would answer by breaking the queue pair: the region lacks
     /// [`MW_BIND`](AccessFlags::MW_BIND), or the access is more than it can give. Else see [`PostError`].
     #[doc(alias = "ibv_bind_mw")]
-    pub fn bind_mw(&mut self, mw: &mut Mw<Type1>, window: Window) -> Result<Posted<'_>, PostError> {
+    pub fn bind_mw(
+        &mut self,
+        mw: &mut Mw<Type1>,
+        window: Window<'q>,
+    ) -> Result<Posted<'_>, PostError> {
         let next = mw.rkey().next();
         self.bind(mw, next, window)
     }
@@ -76,7 +76,7 @@ impl<T: BindWindow> Batch<'_, T> {
         &mut self,
         mw: &mut Mw<Type2>,
         tag: u8,
-        window: Window,
+        window: Window<'q>,
     ) -> Result<Posted<'_>, PostError> {
         let next = mw.rkey().with_tag(tag);
         self.bind(mw, next, window)
@@ -116,7 +116,7 @@ impl<T: BindWindow> Batch<'_, T> {
         &mut self,
         mw: &mut Mw<K>,
         rkey: RemoteKey,
-        window: Window,
+        window: Window<'q>,
     ) -> Result<Posted<'_>, PostError> {
         if window.pd != self.fixed().pd {
             return Err(PostError::ForeignPd);
@@ -148,7 +148,7 @@ impl<T: BindWindow> Batch<'_, T> {
     }
 }
 
-impl<T: RdmaFlush> Batch<'_, T> {
+impl<'q, T: RdmaFlush> Batch<'q, T> {
     /// Adds a FLUSH of a piece of the peer's memory: what was written to it by earlier requests of this queue
     /// pair has reached the placement when the FLUSH completes.
     ///
@@ -210,7 +210,7 @@ impl<T: RdmaFlush> Batch<'_, T> {
     }
 }
 
-impl<T: AtomicWrite> Batch<'_, T> {
+impl<'q, T: AtomicWrite> Batch<'q, T> {
     /// Adds a write of 8 bytes to the peer's memory that nobody sees half done. The bytes are copied into the
     /// request, so the queue must have been made for as many inline bytes. The peer needs
     /// [`REMOTE_WRITE`](AccessFlags::REMOTE_WRITE) only.

@@ -41,6 +41,7 @@ use crate::cq::{Cq, CqShared};
 use crate::domain::DomainState;
 use crate::driver::{NewQp, QpBacking, QpParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::flight::{Flight, Queues};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
@@ -277,6 +278,9 @@ impl<'a> QpBuilder<'a> {
                 )
             })
         })?;
+        let pd = self.pd.user(User::Qp);
+        let subject = Subject::numbered("QP", handle.0.into());
+        let flight = pd.flights().begin(id, subject, Queues::Qp(backing.clone()));
         let shared = Arc::new(QpShared {
             object: Owned::backed(context, handle, backing),
             qpn,
@@ -288,7 +292,8 @@ impl<'a> QpBuilder<'a> {
             connected: AtomicBool::new(false),
             max_datagram: AtomicU32::new(u32::MAX),
             told: Mutex::new(None),
-            pd: self.pd.user(User::Qp),
+            pd,
+            flight,
             _cqs: [
                 Arc::clone(self.send_cq.shared()),
                 Arc::clone(self.recv_cq.shared()),
@@ -337,6 +342,8 @@ pub(crate) struct QpShared {
     /// This side's end of the path as the peer was told it last.
     told: Mutex<Option<Local>>,
     pd: PdUse,
+    /// What regions ask that go.
+    flight: Arc<Flight>,
     _cqs: [Arc<CqShared>; 2],
     _srq: Option<Arc<SrqShared>>,
 }
@@ -444,8 +451,8 @@ impl QpShared {
         Ok(info)
     }
 
-    /// Has the kernel forget all requests of a queue pair that it keeps.
-    fn reset_kept(object: &Owned<QpHandle, QpBacking>) {
+    /// Has the kernel forget all requests of a queue pair that it keeps; false if it refuses that as well.
+    fn reset_kept(object: &Owned<QpHandle, QpBacking>) -> bool {
         let reset = QpAttr {
             state: Some(QpState::RESET),
             ..QpAttr::default()
@@ -455,9 +462,11 @@ impl QpShared {
             rate_limit: None,
             driver: DriverData::default(),
         };
-        if let Err(error) = object.context().fd().execute(&command) {
+        let reset = object.context().fd().execute(&command);
+        if let Err(error) = &reset {
             tracing::warn!(target: "uverbs", %error, "a QP that the kernel keeps could not be reset");
         }
+        reset.is_ok()
     }
 }
 
@@ -465,7 +474,13 @@ impl Drop for QpShared {
     fn drop(&mut self) {
         // Whatever becomes of it, its requests are forgotten.
         self.backing().close();
-        self.object.end(Self::reset_kept);
+        let mut forgotten = true;
+        self.object
+            .end(|object| forgotten = Self::reset_kept(object));
+        // Regions wait for good for what a queue pair goes on with.
+        if forgotten {
+            self.pd.flights().end(self.id);
+        }
     }
 }
 
@@ -545,6 +560,8 @@ impl<T: Transport> Qp<T> {
         if attr.state == Some(QpState::RESET) {
             let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
             self.shared.backing().reset(send, recv);
+            self.shared.flight.forget();
+            self.shared.pd.reap();
             self.shared.start_ahead();
         }
         Ok(())
@@ -660,9 +677,9 @@ impl<T: Transport> Qp<T> {
     ///
     /// What `fill` fails with, and as for [`Batch::ring`].
     #[inline(always)]
-    pub fn post(
-        &mut self,
-        fill: impl FnOnce(&mut Batch<'_, T>) -> Result<(), PostError>,
+    pub fn post<'q>(
+        &'q mut self,
+        fill: impl FnOnce(&mut Batch<'q, T>) -> Result<(), PostError>,
     ) -> Result<usize, PostError> {
         self.send.post(fill)
     }
@@ -744,9 +761,12 @@ mod tests {
 
     /// A queue pair of the sample driver, without its halves.
     fn shared(context: &Context) -> QpShared {
-        let pd = context.alloc_pd().unwrap();
+        let pd = context.alloc_pd().unwrap().user(User::Qp);
+        let backing = crate::driver::samples::qp_backing();
+        let queues = Queues::Qp(backing.clone());
+        let flight = pd.flights().begin(1, Subject::the("QP"), queues);
         QpShared {
-            object: Owned::backed(context, QpHandle(9), crate::driver::samples::qp_backing()),
+            object: Owned::backed(context, QpHandle(9), backing),
             qpn: 17,
             id: 1,
             transport: QpType::UD,
@@ -756,7 +776,8 @@ mod tests {
             connected: AtomicBool::new(false),
             max_datagram: AtomicU32::new(u32::MAX),
             told: Mutex::new(None),
-            pd: pd.user(User::Qp),
+            pd,
+            flight,
             _cqs: [CqShared::sample(context), CqShared::sample(context)],
             _srq: None,
         }

@@ -81,8 +81,8 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
 
 /// Receive requests that are being written into the ring.
 ///
-/// The device sees none of them before [`RecvBatch::ring`]; a batch that is dropped posts nothing. One that
-/// is forgotten (`mem::forget`) leaves its requests to the next.
+/// The device sees none of them before [`RecvBatch::ring`]; a batch that is dropped or forgotten posts
+/// nothing. See [`Batch`](super::Batch) on the memory that the requests name.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct RecvBatch<'q> {
     raw: Option<driver::RecvBatch<'q>>,
@@ -120,17 +120,11 @@ impl<'q> RecvBatch<'q> {
     /// # Errors
     ///
     /// See [`PostError`]; the batch stays as it was.
-    ///
-    /// # Safety
-    ///
-    /// Until the request has completed, or the queue pair has been reset or destroyed, the memory stays
-    /// registered, and nobody reads or writes it, by references above all. A drop that the kernel refuses
-    /// does not destroy: see [`Qp`](super::Qp).
     #[inline(always)]
-    pub unsafe fn post(
+    pub fn post(
         &mut self,
         wr_id: u64,
-        into: impl AsRef<[LocalSlice]>,
+        into: impl AsRef<[LocalSlice<'q>]>,
     ) -> Result<(), PostError> {
         let slices = into.as_ref();
         let Some(raw) = &mut self.raw else {
@@ -149,8 +143,7 @@ impl<'q> RecvBatch<'q> {
     /// See [`PostError`]; the batch stays as it was.
     #[inline(always)]
     pub fn post_empty(&mut self, wr_id: u64) -> Result<(), PostError> {
-        // SAFETY: there is no memory that could go, or that somebody could use.
-        unsafe { self.post(wr_id, []) }
+        self.post(wr_id, [])
     }
 
     /// Hands the batch to the device, and returns how many requests it had. No system call is made.

@@ -98,9 +98,9 @@ impl<T: Transport> SendHalf<T> {
     ///
     /// As for [`Qp::post`](super::Qp::post).
     #[inline(always)]
-    pub fn post(
-        &mut self,
-        fill: impl FnOnce(&mut Batch<'_, T>) -> Result<(), PostError>,
+    pub fn post<'q>(
+        &'q mut self,
+        fill: impl FnOnce(&mut Batch<'q, T>) -> Result<(), PostError>,
     ) -> Result<usize, PostError> {
         let mut batch = self.batch();
         fill(&mut batch)?;
@@ -119,18 +119,15 @@ impl<T: Transport> fmt::Debug for SendHalf<T> {
 
 /// Send requests that are being written into the ring.
 ///
-/// The device sees none of them before [`Batch::ring`]; a batch that is dropped posts nothing, and one that
-/// is forgotten (`mem::forget`) may leave its requests to the next. A method that fails adds nothing, and
-/// what was added before stays in the batch: [`Batch::len`] says how much.
+/// The device sees none of them before [`Batch::ring`]; a batch that is dropped or forgotten posts nothing. A
+/// method that fails adds nothing, and what was added before stays in the batch: [`Batch::len`] says how
+/// much.
 ///
-/// # Safety of the methods
-///
-/// Methods that take registered memory are `unsafe`, because the device reads or writes it after they return.
-/// The caller promises for each: until the request has completed (has a completion, or is followed by a
-/// request of the same queue that has one, or the queue pair has been reset or destroyed) the memory stays
-/// registered; nobody writes to it if the request reads it (SEND, WRITE); nobody reads or writes it, by
-/// references above all, if the request writes it (READ, atomics). A drop that the kernel refuses does not
-/// destroy: see [`Qp`](super::Qp).
+/// A batch borrows the regions whose slices it was given until it is rung. Then the device has the requests,
+/// and a region that goes stays registered until they have completed: see [`Mr`](crate::Mr). Until then the
+/// device may read what a SEND or WRITE sends, and write what a READ or an atomic operation brings, at any
+/// time: a program that changes the memory of the one or looks at that of the other meanwhile sees bytes old
+/// or new, in any mixture.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
     raw: driver::SendBatch<'q>,
@@ -259,7 +256,7 @@ fn length(payload: Payload<'_>) -> u64 {
 
 /// A list of slices, refused if it is too long for a message.
 #[inline(always)]
-pub(super) fn gather(slices: &[LocalSlice]) -> Result<Payload<'_>, PostError> {
+pub(super) fn gather<'a>(slices: &'a [LocalSlice<'a>]) -> Result<Payload<'a>, PostError> {
     let payload = Payload::Gather(slices);
     let given = length(payload);
     if given > MAX_MESSAGE {
@@ -274,18 +271,14 @@ pub(super) fn gather(slices: &[LocalSlice]) -> Result<Payload<'_>, PostError> {
 // Which requests a transport has is a bound on each method and not on the block around them: only there does
 // the compiler show the trait's own message when the bound does not hold.
 
-impl<T: Transport> Batch<'_, T> {
+impl<'q, T: Transport> Batch<'q, T> {
     /// Adds a SEND of registered memory to the peer.
     ///
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn send(&mut self, from: impl AsRef<[LocalSlice]>) -> Result<Posted<'_>, PostError>
+    pub fn send(&mut self, from: impl AsRef<[LocalSlice<'q>]>) -> Result<Posted<'_>, PostError>
     where
         T: Connected,
     {
@@ -297,14 +290,10 @@ impl<T: Transport> Batch<'_, T> {
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn send_imm(
+    pub fn send_imm(
         &mut self,
-        from: impl AsRef<[LocalSlice]>,
+        from: impl AsRef<[LocalSlice<'q>]>,
         imm: u32,
     ) -> Result<Posted<'_>, PostError>
     where
@@ -340,7 +329,7 @@ impl<T: Transport> Batch<'_, T> {
     }
 }
 
-impl<T: Transport> Batch<'_, T> {
+impl<'q, T: Transport> Batch<'q, T> {
     /// Adds a SEND of registered memory, at most the path's MTU, to a destination.
     ///
     /// The address handle must live until the request has completed; if it does not, the datagram is not
@@ -349,15 +338,11 @@ impl<T: Transport> Batch<'_, T> {
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn send_to(
+    pub fn send_to(
         &mut self,
         to: UdPeer<'_>,
-        from: impl AsRef<[LocalSlice]>,
+        from: impl AsRef<[LocalSlice<'q>]>,
     ) -> Result<Posted<'_>, PostError>
     where
         T: Datagram,
@@ -374,15 +359,11 @@ impl<T: Transport> Batch<'_, T> {
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn send_imm_to(
+    pub fn send_imm_to(
         &mut self,
         to: UdPeer<'_>,
-        from: impl AsRef<[LocalSlice]>,
+        from: impl AsRef<[LocalSlice<'q>]>,
         imm: u32,
     ) -> Result<Posted<'_>, PostError>
     where
@@ -435,20 +416,16 @@ impl<T: Transport> Batch<'_, T> {
     }
 }
 
-impl<T: Transport> Batch<'_, T> {
+impl<'q, T: Transport> Batch<'q, T> {
     /// Adds an RDMA WRITE of registered memory to the peer's.
     ///
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn write(
+    pub fn write(
         &mut self,
-        from: impl AsRef<[LocalSlice]>,
+        from: impl AsRef<[LocalSlice<'q>]>,
         to: RemoteSlice,
     ) -> Result<Posted<'_>, PostError>
     where
@@ -466,14 +443,10 @@ impl<T: Transport> Batch<'_, T> {
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`].
     #[inline(always)]
-    pub unsafe fn write_imm(
+    pub fn write_imm(
         &mut self,
-        from: impl AsRef<[LocalSlice]>,
+        from: impl AsRef<[LocalSlice<'q>]>,
         to: RemoteSlice,
         imm: u32,
     ) -> Result<Posted<'_>, PostError>
@@ -527,20 +500,16 @@ impl<T: Transport> Batch<'_, T> {
     }
 }
 
-impl<T: Transport> Batch<'_, T> {
+impl<'q, T: Transport> Batch<'q, T> {
     /// Adds an RDMA READ of the peer's memory into registered memory.
     ///
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`]. The device writes to the memory.
     #[inline(always)]
-    pub unsafe fn read(
+    pub fn read(
         &mut self,
-        into: impl AsRef<[LocalSlice]>,
+        into: impl AsRef<[LocalSlice<'q>]>,
         from: RemoteSlice,
     ) -> Result<Posted<'_>, PostError>
     where
@@ -554,21 +523,17 @@ impl<T: Transport> Batch<'_, T> {
     }
 }
 
-impl<T: Transport> Batch<'_, T> {
+impl<'q, T: Transport> Batch<'q, T> {
     /// Adds an atomic compare-and-swap: 8 bytes of the peer's memory become `swap` if they are `compare`;
     /// what they were is written to `into`. The numbers are in this host's byte order.
     ///
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`]. The device writes to the memory.
     #[inline(always)]
-    pub unsafe fn compare_swap(
+    pub fn compare_swap(
         &mut self,
-        into: LocalSlice,
+        into: LocalSlice<'q>,
         at: RemoteSlice,
         compare: u64,
         swap: u64,
@@ -593,14 +558,10 @@ impl<T: Transport> Batch<'_, T> {
     /// # Errors
     ///
     /// See [`PostError`].
-    ///
-    /// # Safety
-    ///
-    /// See [`Batch`]. The device writes to the memory.
     #[inline(always)]
-    pub unsafe fn fetch_add(
+    pub fn fetch_add(
         &mut self,
-        into: LocalSlice,
+        into: LocalSlice<'q>,
         at: RemoteSlice,
         add: u64,
     ) -> Result<Posted<'_>, PostError>
@@ -614,7 +575,7 @@ impl<T: Transport> Batch<'_, T> {
     fn push_atomic(
         &mut self,
         operation: impl FnOnce(Remote) -> Operation,
-        into: LocalSlice,
+        into: LocalSlice<'q>,
         at: RemoteSlice,
     ) -> Result<Posted<'_>, PostError> {
         if u64::from(into.length) != ATOMIC || !at.address.is_multiple_of(ATOMIC) {

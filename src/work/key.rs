@@ -4,6 +4,7 @@
 //! because on most devices they are different numbers and mixing them up fails only at run time.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::str::FromStr;
 
@@ -128,17 +129,30 @@ fn resolve(range: impl RangeBounds<u64>, length: u64) -> Result<(u64, u64), OutO
 
 /// A piece of registered memory of this side: one element of a gather or scatter list.
 ///
-/// It is a plain value and keeps nothing alive; what it names must stay registered while a work request
-/// uses it, which is the contract of the posting functions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalSlice {
+/// It borrows its region. A batch holds the borrow until it is rung or dropped; from then on the library sees
+/// to it that the region stays registered until the request has completed (see [`Mr`](crate::Mr)).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LocalSlice<'r> {
     pub(crate) address: u64,
     pub(crate) length: u32,
     pub(crate) lkey: LocalKey,
     pub(crate) pd: PdTag,
+    region: PhantomData<&'r ()>,
 }
 
-impl LocalSlice {
+impl<'r> LocalSlice<'r> {
+    /// A slice for as long as the caller says that its region stays.
+    #[inline(always)]
+    pub(crate) const fn new(address: u64, length: u32, lkey: LocalKey, pd: PdTag) -> Self {
+        Self {
+            address,
+            length,
+            lkey,
+            pd,
+            region: PhantomData,
+        }
+    }
+
     pub(crate) fn within(
         range: impl RangeBounds<u64>,
         iova: u64,
@@ -149,12 +163,7 @@ impl LocalSlice {
         let (start, len) = resolve(range, length)?;
         let end = start + len;
         let len = u32::try_from(len).map_err(|_| OutOfBounds { start, end, length })?;
-        Ok(Self {
-            address: iova.wrapping_add(start),
-            length: len,
-            lkey,
-            pd,
-        })
+        Ok(Self::new(iova.wrapping_add(start), len, lkey, pd))
     }
 
     /// The address of the first byte, as the device knows it.
@@ -183,9 +192,19 @@ impl LocalSlice {
     }
 }
 
+impl fmt::Debug for LocalSlice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalSlice")
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("length", &self.length)
+            .field("lkey", &self.lkey)
+            .finish()
+    }
+}
+
 /// One slice is a list of one.
-impl AsRef<[LocalSlice]> for LocalSlice {
-    fn as_ref(&self) -> &[LocalSlice] {
+impl<'r> AsRef<[LocalSlice<'r>]> for LocalSlice<'r> {
+    fn as_ref(&self) -> &[LocalSlice<'r>] {
         std::slice::from_ref(self)
     }
 }

@@ -7,6 +7,7 @@ mod ece;
 mod error;
 mod key;
 mod operations;
+mod progress;
 mod request;
 
 pub use ece::Ece;
@@ -14,5 +15,6 @@ pub use error::{CompletionError, PollError, PostError};
 pub(crate) use key::PdTag;
 pub use key::{LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice};
 pub(crate) use operations::Operations;
+pub(crate) use progress::Progress;
 pub use request::Placement;
 pub(crate) use request::{Bind, Destination, Operation, Payload, Remote};

@@ -108,7 +108,7 @@ impl Placement {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
     /// Registered memory, read or written by the device after posting.
-    Gather(&'a [LocalSlice]),
+    Gather(&'a [LocalSlice<'a>]),
     /// Bytes that are copied into the work request.
     Inline(&'a [u8]),
 }

@@ -48,8 +48,9 @@ impl Sender {
     fn send_to(&mut self, qpn: u32, seed: u64) -> Result {
         self.from.write_at(0, &pattern(seed, SHORT))?;
         let mut batch = self.qp.send();
-        // SAFETY: the region lives, and nobody touches it until the completion is here.
-        unsafe { batch.send_to(self.ah.to(qpn, QKEY), self.from.slice(..)?)? }.signaled(2);
+        batch
+            .send_to(self.ah.to(qpn, QKEY), self.from.slice(..)?)?
+            .signaled(2);
         batch.ring()?;
         Ok(())
     }
@@ -68,8 +69,7 @@ pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Resul
     let to = memory.register(vec![0u8; GRH + SHORT], Access::LOCAL_WRITE)?;
     for seed in 0..ROUNDS {
         let mut batch = b.recv();
-        // SAFETY: the region lives, and nobody touches it until the completions are here.
-        unsafe { batch.post(1, to.slice(..)?)? };
+        batch.post(1, to.slice(..)?)?;
         batch.ring()?;
         a.send_to(b.qpn(), seed)?;
         complete(&mut cq, 2)?;
@@ -88,8 +88,7 @@ pub(crate) fn shared_datagrams(domain: &ParentDomain) -> Result {
     let to = domain.register(vec![0u8; GRH + SHORT], Access::LOCAL_WRITE)?;
     for (seed, receiver) in (0..ROUNDS).zip(receivers.iter().cycle()) {
         let mut batch = srq.recv();
-        // SAFETY: the region lives, and nobody touches it until the completions are here.
-        unsafe { batch.post(1, to.slice(..)?)? };
+        batch.post(1, to.slice(..)?)?;
         batch.ring()?;
         a.send_to(receiver.qpn(), seed)?;
         // Of the shared queue's requests only the completion tells who took them.
@@ -118,8 +117,7 @@ pub(crate) fn shared_receives(domain: &ParentDomain) -> Result {
     for round in 0..ROUNDS {
         from.write_at(0, &pattern(round, LENGTH))?;
         let mut batch = srq.recv();
-        // SAFETY: both regions live, and nobody touches them until the completions are here.
-        unsafe { batch.post(1, to.slice(..)?)? };
+        batch.post(1, to.slice(..)?)?;
         batch.ring()?;
         match round {
             3 if device().resizes_srqs() => srq.resize(100)?,
@@ -129,8 +127,7 @@ pub(crate) fn shared_receives(domain: &ParentDomain) -> Result {
             _ => {}
         }
         let mut batch = a.send();
-        // SAFETY: as above.
-        unsafe { batch.send(from.slice(..)?)? }.signaled(2);
+        batch.send(from.slice(..)?)?.signaled(2);
         batch.ring()?;
         complete(&mut cq, 2)?;
         came(&to, 0, round)?;

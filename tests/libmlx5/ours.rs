@@ -155,8 +155,7 @@ impl Side {
             Some(srq) if queue == list::SHARED => srq.recv(),
             _ => self.qps[queue].recv(),
         };
-        // SAFETY: the memory is registered until everything has completed, and nobody looks at it.
-        unsafe { batch.post(0, slices)? };
+        batch.post(0, slices)?;
         batch.ring()?;
         Ok(())
     }
@@ -199,7 +198,7 @@ impl Side {
     }
 }
 
-fn local(memory: &Mr<Vec<u8>>, slices: &[Slice]) -> Result<Vec<LocalSlice>> {
+fn local<'r>(memory: &'r Mr<Vec<u8>>, slices: &[Slice]) -> Result<Vec<LocalSlice<'r>>> {
     let slice = |&(offset, length): &Slice| memory.slice(offset..offset + u64::from(length));
     Ok(slices
         .iter()
@@ -220,10 +219,10 @@ fn add_flags(mut posted: Posted<'_>, flags: SendFlags) {
 }
 
 /// Adds a request to the batch.
-fn push<'b>(
-    batch: &'b mut Batch<'_, Any>,
+fn push<'b, 'q>(
+    batch: &'b mut Batch<'q, Any>,
     request: &Request,
-    memory: &Mr<Vec<u8>>,
+    memory: &'q Mr<Vec<u8>>,
     window: &mut Mw<Type2>,
     (addresses, peer): (&[Ah], u32),
 ) -> Result<Posted<'b>> {
@@ -241,44 +240,40 @@ fn push<'b>(
     let to = request
         .address
         .map(|address| addresses[address].to(peer, QKEY));
-    // SAFETY: the memory is registered until everything has completed, and nobody looks at it in the
-    // meantime.
-    let posted = unsafe {
-        match (request.opcode, to) {
-            (WrOpcode::SEND, Some(to)) if inline => batch.send_inline_to(to, &bytes)?,
-            (WrOpcode::SEND, Some(to)) => batch.send_to(to, slices)?,
-            (WrOpcode::SEND_WITH_IMM, Some(to)) if inline => {
-                batch.send_imm_inline_to(to, &bytes, imm)?
-            }
-            (WrOpcode::SEND_WITH_IMM, Some(to)) => batch.send_imm_to(to, slices, imm)?,
-            (WrOpcode::SEND, None) if inline => batch.send_inline(&bytes)?,
-            (WrOpcode::SEND, None) => batch.send(slices)?,
-            (WrOpcode::SEND_WITH_IMM, None) if inline => batch.send_imm_inline(&bytes, imm)?,
-            (WrOpcode::SEND_WITH_IMM, None) => batch.send_imm(slices, imm)?,
-            (WrOpcode::SEND_WITH_INV, None) if inline => {
-                batch.send_inv_inline(&bytes, window.rkey())?
-            }
-            (WrOpcode::SEND_WITH_INV, None) => batch.send_inv(slices, window.rkey())?,
-            (WrOpcode::RDMA_WRITE, None) if inline => batch.write_inline(&bytes, remote)?,
-            (WrOpcode::RDMA_WRITE, None) => batch.write(slices, remote)?,
-            (WrOpcode::RDMA_WRITE_WITH_IMM, None) if inline => {
-                batch.write_imm_inline(&bytes, remote, imm)?
-            }
-            (WrOpcode::RDMA_WRITE_WITH_IMM, None) => batch.write_imm(slices, remote, imm)?,
-            (WrOpcode::RDMA_READ, None) => batch.read(slices, remote)?,
-            (WrOpcode::ATOMIC_CMP_AND_SWP, None) => {
-                batch.compare_swap(slices[0], remote, first, second)?
-            }
-            (WrOpcode::ATOMIC_FETCH_AND_ADD, None) => batch.fetch_add(slices[0], remote, first)?,
-            (WrOpcode::LOCAL_INV, None) => batch.local_inv(window.rkey())?,
-            (WrOpcode::BIND_MW, None) => {
-                let (offset, length) = request.slices[0];
-                let access = AccessFlags::from_bits_retain(first as u32);
-                let part = memory.window(offset..offset + u64::from(length), access)?;
-                batch.bind_mw_as(window, second as u8, part)?
-            }
-            _ => return Err("no such request".into()),
+    let posted = match (request.opcode, to) {
+        (WrOpcode::SEND, Some(to)) if inline => batch.send_inline_to(to, &bytes)?,
+        (WrOpcode::SEND, Some(to)) => batch.send_to(to, slices)?,
+        (WrOpcode::SEND_WITH_IMM, Some(to)) if inline => {
+            batch.send_imm_inline_to(to, &bytes, imm)?
         }
+        (WrOpcode::SEND_WITH_IMM, Some(to)) => batch.send_imm_to(to, slices, imm)?,
+        (WrOpcode::SEND, None) if inline => batch.send_inline(&bytes)?,
+        (WrOpcode::SEND, None) => batch.send(slices)?,
+        (WrOpcode::SEND_WITH_IMM, None) if inline => batch.send_imm_inline(&bytes, imm)?,
+        (WrOpcode::SEND_WITH_IMM, None) => batch.send_imm(slices, imm)?,
+        (WrOpcode::SEND_WITH_INV, None) if inline => {
+            batch.send_inv_inline(&bytes, window.rkey())?
+        }
+        (WrOpcode::SEND_WITH_INV, None) => batch.send_inv(slices, window.rkey())?,
+        (WrOpcode::RDMA_WRITE, None) if inline => batch.write_inline(&bytes, remote)?,
+        (WrOpcode::RDMA_WRITE, None) => batch.write(slices, remote)?,
+        (WrOpcode::RDMA_WRITE_WITH_IMM, None) if inline => {
+            batch.write_imm_inline(&bytes, remote, imm)?
+        }
+        (WrOpcode::RDMA_WRITE_WITH_IMM, None) => batch.write_imm(slices, remote, imm)?,
+        (WrOpcode::RDMA_READ, None) => batch.read(slices, remote)?,
+        (WrOpcode::ATOMIC_CMP_AND_SWP, None) => {
+            batch.compare_swap(slices[0], remote, first, second)?
+        }
+        (WrOpcode::ATOMIC_FETCH_AND_ADD, None) => batch.fetch_add(slices[0], remote, first)?,
+        (WrOpcode::LOCAL_INV, None) => batch.local_inv(window.rkey())?,
+        (WrOpcode::BIND_MW, None) => {
+            let (offset, length) = request.slices[0];
+            let access = AccessFlags::from_bits_retain(first as u32);
+            let part = memory.window(offset..offset + u64::from(length), access)?;
+            batch.bind_mw_as(window, second as u8, part)?
+        }
+        _ => return Err("no such request".into()),
     };
     Ok(posted)
 }

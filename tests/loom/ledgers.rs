@@ -131,7 +131,7 @@ fn shared() {
         };
         let element = head;
         places.write(element, id(value));
-        ledger.post(element, id(value));
+        ledger.post(element, id(value), value);
         head = next;
         element
     };

@@ -334,8 +334,7 @@ fn exchange(pd: &ImportedPd) -> Result {
     say("connected");
     hear()?;
     let mut batch = qp.send();
-    // SAFETY: `source` stays as it is until the completion has been polled.
-    unsafe { batch.write(source.slice(..)?, peer)?.signaled(1) };
+    batch.write(source.slice(..)?, peer)?.signaled(1);
     batch.ring()?;
     completion(&mut cq)?.ok()?;
     say("written");

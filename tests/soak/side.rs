@@ -288,8 +288,7 @@ impl Side {
         let mut batch = qp.recv();
         for (id, serial) in receives {
             let start = inbox(serial) as u64;
-            // SAFETY: the region outlives the queue pair, and is looked at by copying only.
-            unsafe { batch.post(id, self.private.slice(start..start + INBOX as u64)?)? };
+            batch.post(id, self.private.slice(start..start + INBOX as u64)?)?;
         }
         batch.ring()?;
         Ok(())
@@ -377,10 +376,10 @@ pub(crate) struct Posting {
 }
 
 impl Posting {
-    fn add(
+    fn add<'q>(
         &self,
-        batch: &mut uverbs::Batch<'_, Any>,
-        memory: &Memory<'_>,
+        batch: &mut uverbs::Batch<'q, Any>,
+        memory: &Memory<'q>,
         to: Address,
         ah: Option<&Ah>,
         window: Option<&mut Mw<Type2>>,
@@ -404,38 +403,30 @@ impl Posting {
         let peer: Option<UdPeer<'_>> = ah.map(|ah| ah.to(to.qpn, QKEY));
         let imm = self.serial;
         let bytes = &self.message[..];
-        // SAFETY: the regions outlive the queue pair, a slot is used by one request at a time, and memory
-        // that requests write to is looked at by copying only.
-        let posted = unsafe {
-            match (self.request.op, peer) {
-                (Op::Send, None) => batch.send(pieces)?,
-                (Op::Send, Some(peer)) => batch.send_to(peer, pieces)?,
-                (Op::SendImm, None) => batch.send_imm(pieces, imm)?,
-                (Op::SendImm, Some(peer)) => batch.send_imm_to(peer, pieces, imm)?,
-                (Op::SendInline, None) => batch.send_inline(bytes)?,
-                (Op::SendInline, Some(peer)) => batch.send_inline_to(peer, bytes)?,
-                (Op::SendImmInline, None) => batch.send_imm_inline(bytes, imm)?,
-                (Op::SendImmInline, Some(peer)) => batch.send_imm_inline_to(peer, bytes, imm)?,
-                (Op::SendInv, _) => batch.send_inv(pieces, to.window.ok_or("no window")?)?,
-                (Op::Write, _) => batch.write(pieces, target)?,
-                (Op::WriteInline, _) => batch.write_inline(bytes, target)?,
-                (Op::WriteImm, _) => batch.write_imm(pieces, target, imm)?,
-                (Op::WriteWindow, _) => {
-                    batch.write(pieces, through(to.window.ok_or("no window")?))?
-                }
-                (Op::Read, _) => batch.read(sinks, shelf)?,
-                (Op::FetchAdd, _) => batch.fetch_add(sink, word, self.operand)?,
-                (Op::CompareSwap, _) => {
-                    batch.compare_swap(sink, word, self.compare, self.operand)?
-                }
-                (Op::Bind, _) => {
-                    let place = memory.public.window(..SLOTS as u64, Access::REMOTE_WRITE)?;
-                    let window = window.ok_or("no window")?;
-                    let tag = window.rkey().tag().wrapping_add(1);
-                    batch.bind_mw_as(window, tag, place)?
-                }
-                (Op::LocalInv, _) => batch.local_inv(window.ok_or("no window")?.rkey())?,
+        let posted = match (self.request.op, peer) {
+            (Op::Send, None) => batch.send(pieces)?,
+            (Op::Send, Some(peer)) => batch.send_to(peer, pieces)?,
+            (Op::SendImm, None) => batch.send_imm(pieces, imm)?,
+            (Op::SendImm, Some(peer)) => batch.send_imm_to(peer, pieces, imm)?,
+            (Op::SendInline, None) => batch.send_inline(bytes)?,
+            (Op::SendInline, Some(peer)) => batch.send_inline_to(peer, bytes)?,
+            (Op::SendImmInline, None) => batch.send_imm_inline(bytes, imm)?,
+            (Op::SendImmInline, Some(peer)) => batch.send_imm_inline_to(peer, bytes, imm)?,
+            (Op::SendInv, _) => batch.send_inv(pieces, to.window.ok_or("no window")?)?,
+            (Op::Write, _) => batch.write(pieces, target)?,
+            (Op::WriteInline, _) => batch.write_inline(bytes, target)?,
+            (Op::WriteImm, _) => batch.write_imm(pieces, target, imm)?,
+            (Op::WriteWindow, _) => batch.write(pieces, through(to.window.ok_or("no window")?))?,
+            (Op::Read, _) => batch.read(sinks, shelf)?,
+            (Op::FetchAdd, _) => batch.fetch_add(sink, word, self.operand)?,
+            (Op::CompareSwap, _) => batch.compare_swap(sink, word, self.compare, self.operand)?,
+            (Op::Bind, _) => {
+                let place = memory.public.window(..SLOTS as u64, Access::REMOTE_WRITE)?;
+                let window = window.ok_or("no window")?;
+                let tag = window.rkey().tag().wrapping_add(1);
+                batch.bind_mw_as(window, tag, place)?
             }
+            (Op::LocalInv, _) => batch.local_inv(window.ok_or("no window")?.rkey())?,
         };
         match self.request.signaled {
             true => posted.signaled(self.id),

@@ -103,10 +103,8 @@ fn any_refuses_what_its_transport_lacks() -> Result {
             batch.send_inline(b"x").err(),
             batch.send_inline_to(to, b"x").err(),
             batch.write_inline(b"x", remote).err(),
-            // SAFETY: the batch is never rung.
-            unsafe { batch.read(local, remote) }.err(),
-            // SAFETY: the batch is never rung.
-            unsafe { batch.fetch_add(local, remote, 1) }.err(),
+            batch.read(local, remote).err(),
+            batch.fetch_add(local, remote, 1).err(),
         ];
         let lacks = Some(PostError::NotInTransport { transport });
         let destination = Some(PostError::Destination);
@@ -144,24 +142,21 @@ fn lists_are_gathered_and_scattered() -> Result {
                 .mr
                 .write_at(piece(i).start as usize, &bytes[at..=at + i])?;
             at += i + 1;
+        }
+        for i in 0..count {
             from.push(pair.a.mr.slice(piece(i))?);
         }
         let into = (0..count)
             .map(|i| pair.b.mr.slice(piece(i)))
             .collect::<std::result::Result<Vec<_>, _>>()?;
         let mut batch = pair.b.qp.recv();
-        // SAFETY: the memory outlives the queue pair, and is looked at after the completion.
-        unsafe { batch.post(5, &into)? };
+        batch.post(5, &into)?;
         batch.ring()?;
         let mut batch = pair.a.qp.send();
-        // SAFETY: as above.
-        unsafe { batch.send(&from)?.signaled(6) };
-        // SAFETY: as above; the target is apart from what the receive writes.
-        unsafe {
-            batch
-                .write(&from, pair.b.mr.remote().slice(..)?)?
-                .signaled(7)
-        };
+        batch.send(&from)?.signaled(6);
+        batch
+            .write(&from, pair.b.mr.remote().slice(..)?)?
+            .signaled(7);
         batch.ring()?;
         sent(&mut pair, 6, WcOpcode::SEND)?;
         sent(&mut pair, 7, WcOpcode::RDMA_WRITE)?;
@@ -185,20 +180,16 @@ fn messages_may_be_empty() -> Result {
     let empty = pair.a.mr.slice(10..10)?;
     let mut batch = pair.b.qp.recv();
     for id in 0..5 {
-        // SAFETY: there is no memory.
-        unsafe { batch.post(id, [])? };
+        batch.post(id, [])?;
     }
     batch.ring()?;
     let mut batch = pair.a.qp.send();
-    // SAFETY: there is no memory that they read or write.
-    unsafe {
-        batch.send([])?.signaled(0);
-        batch.send(empty)?.signaled(1);
-        batch.send_imm([], 77)?.signaled(2);
-        batch.write([], remote)?.signaled(3);
-        batch.read([], remote)?.signaled(4);
-        batch.write_imm([], remote, 78)?.signaled(5);
-    }
+    batch.send([])?.signaled(0);
+    batch.send(empty)?.signaled(1);
+    batch.send_imm([], 77)?.signaled(2);
+    batch.write([], remote)?.signaled(3);
+    batch.read([], remote)?.signaled(4);
+    batch.write_imm([], remote, 78)?.signaled(5);
     batch.send_inline(&[])?.signaled(6);
     batch.ring()?;
     for (id, wc) in (0..).zip(completions(&mut pair.a.cq, 7)?) {
@@ -240,8 +231,7 @@ fn lengths_around_packets() -> Result {
         pair.b.post_recv(seed, 0..length)?;
         let from = pair.a.mr.slice(..length)?;
         let mut batch = pair.a.qp.send();
-        // SAFETY: the memory outlives the queue pair, and is not written before the completion.
-        unsafe { batch.send(from)?.signaled(seed) };
+        batch.send(from)?.signaled(seed);
         batch.ring()?;
         sent(&mut pair, seed, WcOpcode::SEND)?;
         same(
@@ -252,9 +242,9 @@ fn lengths_around_packets() -> Result {
         same(pair.b.bytes(0, length as usize)?, bytes, "the payload")?;
         // And back, by a READ into memory that has been cleared.
         pair.a.mr.write_at(0, &vec![0; length as usize])?;
+        let into = pair.a.mr.slice(..length)?;
         let mut batch = pair.a.qp.send();
-        // SAFETY: the memory outlives the queue pair, and is looked at after the completion.
-        unsafe { batch.read(from, pair.b.mr.remote())?.signaled(seed) };
+        batch.read(into, pair.b.mr.remote())?.signaled(seed);
         batch.ring()?;
         sent(&mut pair, seed, WcOpcode::RDMA_READ)?;
         same(
@@ -281,11 +271,8 @@ fn a_fence_waits_for_the_read() -> Result {
         let buffer = pair.a.mr.slice(..length as u64)?;
         let from = pair.b.mr.remote().slice(length as u64..)?;
         let mut batch = pair.a.qp.send();
-        // SAFETY: the memory outlives the queue pair; that the SEND reads what the READ writes is the test.
-        unsafe {
-            batch.read(buffer, from)?;
-            batch.send(buffer)?.fence().signaled(seed);
-        }
+        batch.read(buffer, from)?;
+        batch.send(buffer)?.fence().signaled(seed);
         batch.ring()?;
         sent(&mut pair, seed, WcOpcode::SEND)?;
         completion(&mut pair.b.cq)?.ok()?;
@@ -343,8 +330,7 @@ fn memory_under_another_address() -> Result {
     pair.a.mr = pair.pd.register(bytes.clone(), ALL)?;
     let mut batch = pair.a.qp.send();
     let from = pair.a.mr.slice(..)?;
-    // SAFETY: all memory outlives the completion that is waited for.
-    unsafe { batch.write(from, mr.remote().slice(77..)?)?.signaled(1) };
+    batch.write(from, mr.remote().slice(77..)?)?.signaled(1);
     batch.ring()?;
     sent(&mut pair, 1, WcOpcode::RDMA_WRITE)?;
     let mut there = vec![0; 9000];
@@ -369,8 +355,7 @@ fn halves_work_on_two_threads() -> Result {
                 let mut batch = recv.batch();
                 while posted < MESSAGES && posted < taken + slots {
                     let at = posted % slots * 64;
-                    // SAFETY: `target` outlives the queue pair's half, which this thread returns with it.
-                    unsafe { batch.post(posted, target.slice(at..at + 64)?)? };
+                    batch.post(posted, target.slice(at..at + 64)?)?;
                     posted += 1;
                 }
                 batch.ring()?;

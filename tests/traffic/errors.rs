@@ -229,14 +229,11 @@ fn attempt(pair: &mut Pair<Rc>, mr: &Mr<Vec<u8>>, operation: usize) -> Result {
     let remote = mr.remote().slice(8..16)?;
     let local = pair.a.mr.slice(..8)?;
     let mut batch = pair.a.qp.send();
-    // SAFETY: the memory outlives the queue pair, and is not looked at.
-    unsafe {
-        match operation {
-            0 => batch.write(local, remote)?.signaled(1),
-            1 => batch.read(local, remote)?.signaled(1),
-            _ => batch.fetch_add(local, remote, 1)?.signaled(1),
-        };
-    }
+    match operation {
+        0 => batch.write(local, remote)?.signaled(1),
+        1 => batch.read(local, remote)?.signaled(1),
+        _ => batch.fetch_add(local, remote, 1)?.signaled(1),
+    };
     batch.ring()?;
     Ok(())
 }
@@ -259,12 +256,13 @@ fn local_memory_that_is_deregistered() -> Result {
     let setup = patient();
     let mut pair = Pair::<Rc>::with(&setup)?;
     let gone = pair.pd.register(vec![1_u8; 64], Access::LOCAL_WRITE)?;
-    let slice = gone.slice(..)?;
+    // SAFETY: the request only reads, and no region that may get the key has memory to which there are
+    // references.
+    let slice = unsafe { pair.pd.raw_slice(gone.lkey(), gone.iova(), 64) };
     let memory = gone.deregister()?;
     pair.b.post_recv(9, 0..64)?;
     let mut batch = pair.a.qp.send();
-    // SAFETY: the memory is alive until the end of this function; that it is not registered is the test.
-    unsafe { batch.send(slice)?.signaled(1) };
+    batch.send(slice)?.signaled(1);
     batch.send_inline(b"x")?.signaled(2);
     batch.send_inline(b"y")?.signaled(3);
     batch.ring()?;
@@ -434,19 +432,16 @@ fn requests_that_do_not_fit() -> Result {
     let remote = pair.b.mr.remote();
     let mut batch = pair.a.qp.send();
     batch.write_inline(b"accepted", remote)?;
-    // SAFETY: those that are accepted read memory that outlives the queue pair.
-    let outcomes = unsafe {
-        [
-            batch.send(&list).err(),
-            batch.send_inline(&vec![0; max_inline as usize + 1]).err(),
-            batch.write(slice, remote.slice(..0)?).err(),
-            batch.read(pair.a.mr.slice(..9)?, remote.slice(..8)?).err(),
-            batch.fetch_add(slice, remote.slice(..8)?, 1).err(),
-            batch
-                .fetch_add(pair.a.mr.slice(..8)?, remote.slice(4..12)?, 1)
-                .err(),
-        ]
-    };
+    let outcomes = [
+        batch.send(&list).err(),
+        batch.send_inline(&vec![0; max_inline as usize + 1]).err(),
+        batch.write(slice, remote.slice(..0)?).err(),
+        batch.read(pair.a.mr.slice(..9)?, remote.slice(..8)?).err(),
+        batch.fetch_add(slice, remote.slice(..8)?, 1).err(),
+        batch
+            .fetch_add(pair.a.mr.slice(..8)?, remote.slice(4..12)?, 1)
+            .err(),
+    ];
     let address = remote.address;
     let expected = [
         PostError::TooManySges {
@@ -484,8 +479,7 @@ fn requests_that_do_not_fit() -> Result {
         "the last",
     )?;
     let list = vec![pair.b.mr.slice(..1)?; pair.b.qp.caps().max_recv_sge as usize + 1];
-    // SAFETY: the batch is never rung.
-    let refused = unsafe { pair.b.qp.recv().post(1, &list) }.err();
+    let refused = pair.b.qp.recv().post(1, &list).err();
     let max = pair.b.qp.caps().max_recv_sge;
     same(
         refused,
@@ -508,13 +502,11 @@ fn memory_of_another_pd() -> Result {
     batch
         .write_inline(b"accepted", pair.b.mr.remote())?
         .signaled(1);
-    // SAFETY: the request is refused.
-    let refused = unsafe { batch.send(foreign) }.err();
+    let refused = batch.send(foreign).err();
     same(refused, Some(PostError::ForeignPd), "the send")?;
     same(batch.ring()?, 1, "what was rung")?;
     completion(&mut pair.a.cq)?.ok()?;
-    // SAFETY: the request is refused.
-    let refused = unsafe { pair.a.qp.recv().post(1, foreign) }.err();
+    let refused = pair.a.qp.recv().post(1, foreign).err();
     same(refused, Some(PostError::ForeignPd), "the receive")?;
 
     let mut ud = Pair::datagram_on(&open()?, &Setup::default())?;
@@ -540,8 +532,7 @@ fn state_that_does_not_send() -> Result {
     };
     refused_in(&mut pair, QpState::RESET)?;
     let mut batch = pair.a.qp.recv();
-    // SAFETY: there is no memory.
-    unsafe { batch.post(1, [])? };
+    batch.post(1, [])?;
     let state = QpState::RESET;
     same(
         batch.ring().err(),
@@ -578,8 +569,7 @@ fn a_dropped_batch_posts_nothing() -> Result {
         drop(batch);
     }
     let mut batch = pair.b.qp.recv();
-    // SAFETY: the batch is dropped.
-    unsafe { batch.post(99, pair.b.mr.slice(64..128)?)? };
+    batch.post(99, pair.b.mr.slice(64..128)?)?;
     drop(batch);
     same(pair.b.qp.halves().1.in_flight(), 8, "receives in flight")?;
     let mut batch = pair.a.qp.send();

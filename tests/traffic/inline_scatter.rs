@@ -125,11 +125,8 @@ impl<T: StaticTransport + Connected> Ends<T> {
             None => self.receiver.recv(),
         };
         let marker = region.slice(MARKER..MARKER + LARGE as u64)?;
-        // SAFETY: as for `with_inline_scatter`.
-        unsafe {
-            batch.post(1, slices)?;
-            batch.post(2, marker)?;
-        }
+        batch.post(1, slices)?;
+        batch.post(2, marker)?;
         batch.ring()?;
         Ok(())
     }
@@ -140,17 +137,14 @@ impl<T: StaticTransport + Connected> Ends<T> {
         let outbox = self.pd.register(marker, Access::LOCAL_WRITE)?;
         let split = data.len() as u64;
         let mut batch = self.sender.send();
-        // SAFETY: the outbox is not touched before it is deregistered.
-        unsafe {
-            let small = outbox.slice(..split)?;
-            match data.len() {
-                0 => batch.send(&[] as &[LocalSlice])?,
-                _ => batch.send(small)?,
-            };
-            batch
-                .send(outbox.slice(split..split + LARGE as u64)?)?
-                .signaled(9);
-        }
+        let small = outbox.slice(..split)?;
+        match data.len() {
+            0 => batch.send(&[] as &[LocalSlice])?,
+            _ => batch.send(small)?,
+        };
+        batch
+            .send(outbox.slice(split..split + LARGE as u64)?)?
+            .signaled(9);
         batch.ring()?;
         completion(&mut self.send_cq)?.is(WcOpcode::SEND)?;
         arrived(region)
@@ -198,7 +192,7 @@ fn shapes() -> impl Iterator<Item = (bool, usize)> {
 }
 
 /// Three slices with gaps between them, or one.
-fn slices(region: &Mr<Vec<u8>>, several: bool) -> Result<Vec<LocalSlice>> {
+fn slices(region: &Mr<Vec<u8>>, several: bool) -> Result<Vec<LocalSlice<'_>>> {
     Ok(match several {
         true => vec![
             region.slice(3..23)?,
@@ -297,16 +291,13 @@ fn reads_and_atomics() -> Result {
                 left -= now;
             }
             let mut batch = reader.send();
-            // SAFETY: as for `with_inline_scatter`; the source is not written.
-            unsafe {
-                batch
-                    .read(&into, source.remote().slice(..size as u64)?)?
-                    .signaled(1);
-                let marker = region.slice(MARKER..MARKER + LARGE as u64)?;
-                batch
-                    .read(marker, source.remote().slice(..LARGE as u64)?)?
-                    .signaled(2);
-            }
+            batch
+                .read(&into, source.remote().slice(..size as u64)?)?
+                .signaled(1);
+            let marker = region.slice(MARKER..MARKER + LARGE as u64)?;
+            batch
+                .read(marker, source.remote().slice(..LARGE as u64)?)?
+                .signaled(2);
             batch.ring()?;
             arrived(&region)?;
             let whole = data(size);
@@ -327,8 +318,7 @@ fn reads_and_atomics() -> Result {
         for (old, compare) in [(41_u64, None), (42, Some(42)), (50, None)] {
             let region = region(&pd)?;
             let mut batch = reader.send();
-            // SAFETY: as above.
-            let posted = unsafe {
+            let posted = {
                 let into = region.slice(8..16)?;
                 match compare {
                     None => batch.fetch_add(into, counter.remote(), 1)?,
@@ -375,8 +365,7 @@ fn beside_others() -> Result {
         let text = [turn; 24];
         for (place, inbox) in inboxes.iter().enumerate() {
             let mut batch = receivers[place].recv();
-            // SAFETY: as for `with_inline_scatter`.
-            unsafe { batch.post(place as u64, inbox.slice(..64)?)? };
+            batch.post(place as u64, inbox.slice(..64)?)?;
             batch.ring()?;
             let mut batch = senders[place].send();
             batch.send_inline(&text)?.signaled(7);
@@ -438,8 +427,7 @@ fn on_a_domain() -> Result {
                 Some(srq) => srq.recv(),
                 None => receiver.recv(),
             };
-            // SAFETY: as for `with_inline_scatter`.
-            unsafe { batch.post(turn.into(), inbox.slice(5..40)?)? };
+            batch.post(turn.into(), inbox.slice(5..40)?)?;
             batch.ring()?;
             let mut batch = sender.send();
             batch.send_inline(&[turn; 30])?.signaled(7);

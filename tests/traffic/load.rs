@@ -120,8 +120,7 @@ impl Stream {
         let mut batch = b.qp.recv();
         while self.posted < self.total.min(self.received + SLOTS) {
             let at = self.posted % SLOTS * 16;
-            // SAFETY: the memory outlives the queue pair, and is looked at after the completion.
-            unsafe { batch.post(self.posted, b.mr.slice(at..at + 16)?)? };
+            batch.post(self.posted, b.mr.slice(at..at + 16)?)?;
             self.posted += 1;
         }
         batch.ring()?;
@@ -203,8 +202,7 @@ fn many_queue_pairs_on_one_cq() -> Result {
         for (index, (a, b)) in pairs.iter_mut().enumerate() {
             let at = index as u64 * 16;
             let mut batch = b.recv();
-            // SAFETY: the memory is looked at after the completion, and deregistered before it is freed.
-            unsafe { batch.post(number(index), mr.slice(at..at + 16)?)? };
+            batch.post(number(index), mr.slice(at..at + 16)?)?;
             batch.ring()?;
             let mut batch = a.send();
             batch
@@ -310,12 +308,10 @@ fn recv_rings_of_every_size_wrap() -> Result {
             let count = u64::from(capacity) - (round % 2).min(u64::from(capacity) - 1);
             let mut batch = pair.b.qp.recv();
             for slot in 0..count {
-                // SAFETY: the memory outlives the queue pair, and is looked at after the completion.
-                unsafe { batch.post(slot, pair.b.mr.slice(slot * 16..slot * 16 + 16)?)? };
+                batch.post(slot, pair.b.mr.slice(slot * 16..slot * 16 + 16)?)?;
             }
             if count == u64::from(capacity) {
-                // SAFETY: as above.
-                let beyond = unsafe { batch.post(9, pair.b.mr.slice(..16)?) }.err();
+                let beyond = batch.post(9, pair.b.mr.slice(..16)?).err();
                 same(
                     beyond,
                     Some(PostError::QueueFull { capacity }),
@@ -396,7 +392,7 @@ fn cq_rings_of_every_size_wrap() -> Result {
 /// Behind each batch of them goes a READ without a completion. Requests end in their order, so what it brings
 /// comes when the completions of all others are there.
 fn fill_cq(pair: &mut Pair<Rc>, count: u64) -> Result {
-    let (there, back) = (pair.b.mr.remote(), pair.a.mr.slice(..1)?);
+    let there = pair.b.mr.remote();
     let mut id = 0;
     while id < count {
         let last = count.min(id + 100);
@@ -406,8 +402,7 @@ fn fill_cq(pair: &mut Pair<Rc>, count: u64) -> Result {
             batch.write_inline(&[1], there)?.signaled(id);
             id += 1;
         }
-        // SAFETY: the memory outlives the queue pair, and is looked at by copying.
-        unsafe { batch.read(back, there.slice(..1)?)? };
+        batch.read(pair.a.mr.slice(..1)?, there.slice(..1)?)?;
         batch.ring()?;
         until("the end of a batch", || {
             Ok((pair.a.bytes(0, 1)? == [1]).then_some(()))
@@ -445,12 +440,10 @@ fn the_largest_rings_fill_to_the_last_slot() -> Result {
         let mut batch = qp.recv();
         let slice = mr.slice(..16)?;
         for id in 0..u64::from(granted.max_recv_wr) {
-            // SAFETY: the memory is looked at after the completion, and deregistered before it is freed.
-            unsafe { batch.post(id, slice)? };
+            batch.post(id, slice)?;
         }
         let capacity = granted.max_recv_wr;
-        // SAFETY: as above.
-        let beyond = unsafe { batch.post(0, slice) }.err();
+        let beyond = batch.post(0, slice).err();
         same(
             beyond,
             Some(PostError::QueueFull { capacity }),

@@ -198,8 +198,7 @@ fn complete(pd: &Pd, qp: &mut Qp<Rc>, ids: Range<u64>) -> Result {
     for id in ids {
         batch.write_inline(&1u64.to_ne_bytes(), to)?.signaled(id);
     }
-    // SAFETY: the memory is deregistered before it goes, and looked at by copying.
-    unsafe { batch.read(memory.slice(WORD as u64..)?, to)? };
+    batch.read(memory.slice(WORD as u64..)?, to)?;
     batch.ring()?;
     until("the requests to end", || {
         Ok((word(&memory, 1)? == 1).then_some(()))

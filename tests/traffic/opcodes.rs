@@ -68,8 +68,7 @@ fn send_inv_takes_the_peers_key() -> Result {
         .is(WcOpcode::RDMA_WRITE)?;
 
     let mut recv = pair.b.qp.recv();
-    // SAFETY: the inbox is looked at by copying, after the completion.
-    unsafe { recv.post(1, inbox.slice(..)?)? };
+    recv.post(1, inbox.slice(..)?)?;
     recv.ring()?;
     pair.a
         .post(|batch| batch.send_inv_inline(b"take it back", mw.rkey()))?
@@ -113,8 +112,7 @@ fn local_inv_takes_the_own_key() -> Result {
         let open = window.remote(mw.rkey());
         let into = source.slice(..)?;
         pair.a
-            // SAFETY: the memory is looked at by copying, after the completion.
-            .post(|batch| unsafe { batch.read(into, open) })?
+            .post(|batch| batch.read(into, open))?
             .is(WcOpcode::RDMA_READ)?;
         let mut bytes = [0; 64];
         source.read_at(0, &mut bytes)?;
@@ -126,8 +124,7 @@ fn local_inv_takes_the_own_key() -> Result {
     let closed = window.remote(mw.rkey());
     let into = source.slice(..)?;
     pair.a
-        // SAFETY: as above.
-        .post(|batch| unsafe { batch.read(into, closed) })?
+        .post(|batch| batch.read(into, closed))?
         .failed(WcStatus::REM_ACCESS_ERR)
 }
 

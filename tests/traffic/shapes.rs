@@ -66,8 +66,7 @@ fn lists_around_the_end() -> Result {
                     pattern(round)[start..start + at % 33 + 1].to_vec()
                 })
                 .collect();
-            // SAFETY: both regions are deregistered before their memory goes, and looked at by copying.
-            unsafe { batch.write(slices, target.remote())? }.signaled(round as u64);
+            batch.write(slices, target.remote())?.signaled(round as u64);
         }
         let posted = batch.ring()?;
         for _ in 0..posted {

@@ -54,8 +54,7 @@ fn complete(pair: &mut Pair<Rc>, target: &Mr<Vec<u8>>, ids: std::ops::Range<u64>
     for id in ids {
         batch.write_inline(b"x", target.remote())?.signaled(id);
     }
-    // SAFETY: the region is deregistered before its memory goes, and is looked at by copying.
-    unsafe { batch.read(back.slice(..)?, target.remote().slice(..1)?)? };
+    batch.read(back.slice(..)?, target.remote().slice(..1)?)?;
     batch.ring()?;
     until("the requests to end", || {
         let mut byte = [0];
@@ -315,14 +314,10 @@ fn fields_are_read_when_asked_for() -> Result {
     let mut mr = pair.pd.register(vec![0u8; 4096], Access::LOCAL_WRITE)?;
     mr.write_at(0, &[1; LENGTH as usize])?;
     let mut batch = pair.b.qp.recv();
-    // SAFETY: the region is deregistered before its memory goes, and nobody looks at it.
-    unsafe { batch.post(7, mr.slice(2048..)?)? };
+    batch.post(7, mr.slice(2048..)?)?;
     batch.ring()?;
     let slice = mr.slice(..u64::from(LENGTH))?;
-    pair.a
-        // SAFETY: as above.
-        .post(|batch| unsafe { batch.send(slice) })?
-        .is(WcOpcode::SEND)?;
+    pair.a.post(|batch| batch.send(slice))?.is(WcOpcode::SEND)?;
     let deadline = Instant::now() + LIMIT;
     loop {
         let mut completions = cq.poll()?;

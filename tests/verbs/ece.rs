@@ -77,8 +77,7 @@ fn agreed<T: StaticTransport + Connected>() -> Result {
 
     let inbox = pd.register(vec![0; 100], Access::LOCAL_WRITE)?;
     let mut batch = b.recv();
-    // SAFETY: the inbox is looked at by copying, after the completion.
-    unsafe { batch.post(1, inbox.slice(..)?)? };
+    batch.post(1, inbox.slice(..)?)?;
     batch.ring()?;
     let mut batch = a.send();
     batch.send_inline(b"agreed")?.signaled(2);

@@ -562,8 +562,7 @@ const BREACHES: [Breach; 8] = [
         what: "a READ with an unknown key",
         post: |pair| {
             let from = unknown_key(pair.b.mr.remote()).slice(..8)?;
-            // SAFETY: the memory outlives the queue pair.
-            post(pair, |batch, own| Ok(unsafe { batch.read(own, from)? }))
+            post(pair, |batch, own| Ok(batch.read(own, from)?))
         },
         rxe: ACCESS,
         adapter: ACCESS,
@@ -572,10 +571,7 @@ const BREACHES: [Breach; 8] = [
         what: "a FETCH_ADD with an unknown key",
         post: |pair| {
             let at = unknown_key(pair.b.mr.remote()).slice(..8)?;
-            post(pair, |batch, own| {
-                // SAFETY: as above.
-                Ok(unsafe { batch.fetch_add(own, at, 1)? })
-            })
+            post(pair, |batch, own| Ok(batch.fetch_add(own, at, 1)?))
         },
         rxe: ACCESS,
         adapter: ACCESS,
@@ -598,8 +594,7 @@ const BREACHES: [Breach; 8] = [
                 access: Some(Access::REMOTE_WRITE),
                 ..QpAttr::default()
             })?;
-            // SAFETY: as above.
-            post(pair, |batch, own| Ok(unsafe { batch.read(own, from)? }))
+            post(pair, |batch, own| Ok(batch.read(own, from)?))
         },
         rxe: None,
         adapter: ACCESS,
@@ -618,8 +613,7 @@ const BREACHES: [Breach; 8] = [
         post: |pair| {
             let gone = pair.pd.register(vec![0_u8; 64], ALL)?;
             let mut batch = pair.b.qp.recv();
-            // SAFETY: the memory is deregistered before anybody could write to it.
-            unsafe { batch.post(2, gone.slice(..)?)? };
+            batch.post(2, gone.slice(..)?)?;
             batch.ring()?;
             drop(gone);
             post(pair, |batch, _| Ok(batch.send_inline(b"8 bytes.")?))
@@ -632,7 +626,7 @@ const BREACHES: [Breach; 8] = [
 /// Posts one request that can name 8 bytes of the requester's own.
 fn post(
     pair: &mut Pair<Rc>,
-    add: impl for<'b> FnOnce(&'b mut Batch<'_, Rc>, LocalSlice) -> Result<Posted<'b>>,
+    add: impl for<'b, 'q> FnOnce(&'b mut Batch<'q, Rc>, LocalSlice<'q>) -> Result<Posted<'b>>,
 ) -> Result {
     let own = pair.a.mr.slice(..8)?;
     let mut batch = pair.a.qp.send();

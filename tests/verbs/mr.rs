@@ -70,8 +70,7 @@ fn read<const N: usize>(pair: &mut Pair<Rc>, from: RemoteSlice) -> Result<[u8; N
     let into = pair.pd.register(vec![0u8; N], Access::LOCAL_WRITE)?;
     let (slice, from) = (into.slice(..)?, from.slice(..N as u64)?);
     pair.a
-        // SAFETY: the memory is looked at by copying, after the completion.
-        .post(|batch| unsafe { batch.read(slice, from) })?
+        .post(|batch| batch.read(slice, from))?
         .is(WcOpcode::RDMA_READ)?;
     start(&into)
 }
@@ -347,8 +346,7 @@ fn rereg_pd() -> Result {
     let mr = changed(&mut old, mr.rereg(change))?;
     let slice = mr.slice(..4)?;
     write(&mut new, b"new", mr.remote())?;
-    // SAFETY: refused, since the region has moved away.
-    let foreign = unsafe { old.a.qp.send().send(slice).map(drop) };
+    let foreign = old.a.qp.send().send(slice).map(drop);
     same(
         foreign,
         Err(uverbs::PostError::ForeignPd),
@@ -493,12 +491,10 @@ fn on_demand_serves_every_operation() -> Result {
     );
     let (source, target) = (from.slice(..8)?, into.slice(..8)?);
     let mut recv = pair.b.qp.recv();
-    // SAFETY: the memory is looked at by copying, after the completion; so below.
-    unsafe { recv.post(1, target)? };
+    recv.post(1, target)?;
     recv.ring()?;
     pair.a
-        // SAFETY: as above.
-        .post(|batch| unsafe { batch.send(source) })?
+        .post(|batch| batch.send(source))?
         .is(WcOpcode::SEND)?;
     completion(&mut pair.b.cq)?.is(WcOpcode::RECV)?;
 
@@ -506,14 +502,12 @@ fn on_demand_serves_every_operation() -> Result {
     let at = sum.remote().slice(..8)?;
     for old in [0u64, 5] {
         pair.a
-            // SAFETY: as above.
-            .post(|batch| unsafe { batch.fetch_add(target, at, 5) })?
+            .post(|batch| batch.fetch_add(target, at, 5))?
             .is(WcOpcode::FETCH_ADD)?;
         same(start(&into)?, old.to_ne_bytes(), "the sum before")?;
     }
     pair.a
-        // SAFETY: as above.
-        .post(|batch| unsafe { batch.compare_swap(target, at, 10, 99) })?
+        .post(|batch| batch.compare_swap(target, at, 10, 99))?
         .is(WcOpcode::COMP_SWAP)?;
     same(start(&sum)?, 99u64.to_ne_bytes(), "the sum swapped")?;
 

@@ -233,13 +233,14 @@ fn a_region_under_a_window_stays_or_is_closed() -> Result {
     pair.b
         .post(|batch| batch.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
+    let open = window.remote(mw.rkey());
     let held = match (target.deregister(), device().is_rxe()) {
         (Err(held), true) => held,
         (Ok(_), true) => return fail("a region was deregistered under a bound window"),
         (Err(held), false) => return Err(held.error.into()),
         (Ok(memory), false) => {
             pair.a
-                .post(|batch| batch.write_inline(b"gone", window.remote(mw.rkey())))?
+                .post(|batch| batch.write_inline(b"gone", open))?
                 .failed(WcStatus::REM_ACCESS_ERR)?;
             return same(&memory[..4], &[0; 4][..], "the memory afterwards");
         }
@@ -250,7 +251,7 @@ fn a_region_under_a_window_stays_or_is_closed() -> Result {
     }
     let target = held.object;
     pair.a
-        .post(|batch| batch.write_inline(b"still there", window.remote(mw.rkey())))?
+        .post(|batch| batch.write_inline(b"still there", open))?
         .is(WcOpcode::RDMA_WRITE)?;
     same(&bytes(&target)?[..11], b"still there", "the target")?;
     mw.dealloc()?;

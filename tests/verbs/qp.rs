@@ -180,11 +180,9 @@ fn holds_what_it_says() -> Result {
     let mut batch = qp.recv();
     for id in 0..caps.max_recv_wr {
         let slices = vec![slice; caps.max_recv_sge as usize];
-        // SAFETY: the batch is never rung.
-        unsafe { batch.post(id.into(), slices)? };
+        batch.post(id.into(), slices)?;
     }
-    // SAFETY: as above.
-    let full = unsafe { batch.post(0, slice) };
+    let full = batch.post(0, slice);
     let capacity = caps.max_recv_wr;
     same(full, Err(PostError::QueueFull { capacity }), "one more")?;
     drop(batch);
@@ -232,14 +230,10 @@ fn messages_of_many_packets() -> Result {
     let source = pair.pd.register(text.clone(), Access::LOCAL_WRITE)?;
     let inbox = pair.pd.register(vec![0u8; 6000], Access::LOCAL_WRITE)?;
     let mut recv = pair.b.qp.recv();
-    // SAFETY: the inbox is looked at by copying, after the completion.
-    unsafe { recv.post(1, inbox.slice(..)?)? };
+    recv.post(1, inbox.slice(..)?)?;
     recv.ring()?;
     let from = source.slice(..)?;
-    pair.a
-        // SAFETY: nobody writes to the source.
-        .post(|batch| unsafe { batch.send(from) })?
-        .is(WcOpcode::SEND)?;
+    pair.a.post(|batch| batch.send(from))?.is(WcOpcode::SEND)?;
     let received = completion(&mut pair.b.cq)?;
     received.is(WcOpcode::RECV)?;
     same(received.byte_len, 5001, "bytes received")?;
@@ -293,11 +287,12 @@ fn a_datagram_that_fails() -> Result {
     let ah = pd.create_ah(&context.path_to(&qp.endpoint()?, &options)?)?;
     let (qpn, qkey) = (qp.qpn(), QKEY);
     let gone = pd.register(vec![0u8; 8], Access::empty())?;
-    let slice = gone.slice(..)?;
+    // SAFETY: the request only reads, and no region that may get the key has memory to which there are
+    // references.
+    let slice = unsafe { pd.raw_slice(gone.lkey(), gone.iova(), 8) };
     drop(gone);
     let mut batch = qp.send();
-    // SAFETY: the slice's key stands for nothing any more, which is the test.
-    unsafe { batch.send_to(ah.to(qpn, qkey), slice)?.signaled(1) };
+    batch.send_to(ah.to(qpn, qkey), slice)?.signaled(1);
     batch
         .send_inline_to(ah.to(qpn, qkey), b"behind")?
         .signaled(2);
@@ -327,8 +322,7 @@ fn a_datagram_that_fails() -> Result {
     }
     let inbox = pd.register(vec![0u8; 64], Access::LOCAL_WRITE)?;
     let mut recv = qp.recv();
-    // SAFETY: the inbox is looked at by nobody.
-    unsafe { recv.post(3, inbox.slice(..)?)? };
+    recv.post(3, inbox.slice(..)?)?;
     recv.ring()?;
     let mut batch = qp.send();
     batch

@@ -117,8 +117,7 @@ fn stock(srq: &mut Srq, inbox: &Mr<Vec<u8>>, ids: std::ops::Range<u64>) -> Resul
     let mut batch = srq.recv();
     for id in ids {
         let start = (id as usize % SLOTS * SLOT) as u64;
-        // SAFETY: the inbox is looked at by copying, after the completion.
-        unsafe { batch.post(id, inbox.slice(start..start + SLOT as u64)?)? };
+        batch.post(id, inbox.slice(start..start + SLOT as u64)?)?;
     }
     batch.ring()?;
     Ok(())
@@ -249,8 +248,7 @@ fn resize_keeps_what_waits() -> Result {
     same(several.srq.in_flight(), 14, "waiting in the smaller ring")?;
     same(several.srq.capacity(), 15, "the smaller capacity")?;
     several.stock(124..125)?;
-    // SAFETY: nothing is rung, so nothing is received into it.
-    let full = unsafe { several.srq.recv().post(0, several.inbox.slice(..16)?) };
+    let full = several.srq.recv().post(0, several.inbox.slice(..16)?);
     same(full, Err(PostError::QueueFull { capacity: 15 }), "one more")?;
     several.passes(110..125)
 }
@@ -406,8 +404,7 @@ fn its_queue_pairs_take_no_receives() -> Result {
     let mut several = Several::new(&pd, pd.srq(15).create()?, 1)?;
     let slice = several.inbox.slice(..16)?;
     let qp = &mut several.receivers[0];
-    // SAFETY: it is refused.
-    let refused = unsafe { qp.recv().post(1, slice) };
+    let refused = qp.recv().post(1, slice);
     same(refused, Err(PostError::SharedReceive), "posting")?;
     let caps = qp.caps();
     same((caps.max_recv_wr, caps.max_recv_sge), (0, 0), "capacities")?;

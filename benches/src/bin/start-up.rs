@@ -20,8 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut pair = Pair::new(&context, 4096)?;
             let (from, to) = (pair.source.slice(..64)?, pair.target.remote().slice(..64)?);
             let mut batch = pair.here.send();
-            // SAFETY: the pair's memory stays registered, and only the device touches it.
-            unsafe { batch.write(from, to)? }.signaled(1);
+            batch.write(from, to)?.signaled(1);
             batch.ring()?;
             while pair.cq.poll()?.iter().next().is_none() {}
             end(&pair, arguments.next())?;

@@ -26,6 +26,18 @@ pub(super) struct SendNote {
 }
 
 impl SendNote {
+    /// In the note before the first: notes that the device was told of so many requests.
+    #[inline(always)]
+    pub(super) fn tell(&self, posted: u64) {
+        self.set_id(posted);
+    }
+
+    /// In the note before the first: how many requests the device was told of.
+    #[inline(always)]
+    pub(super) fn told(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+
     /// Notes a request. Relaxed: see the module on who reads it when.
     #[inline(always)]
     pub(super) fn write(&self, id: u64, count: u32) {
@@ -50,8 +62,10 @@ impl SendNote {
 /// The notes of a send queue, one for each basic block of its ring.
 #[derive(Debug)]
 pub(super) struct SendLedger {
-    /// As many as a power of two, and one less than that.
+    /// One whose id is the number of requests that the device was told of, counted from the start: the poster
+    /// has it at hand there. Then as many as a power of two.
     notes: Box<[SendNote]>,
+    /// As many as that power of two, less one.
     mask: u32,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
@@ -62,7 +76,7 @@ impl SendLedger {
     pub(super) fn new(blocks: u32) -> Self {
         assert!(blocks == 0 || blocks.is_power_of_two());
         Self {
-            notes: (0..blocks.max(1)).map(|_| SendNote::default()).collect(),
+            notes: (0..=blocks.max(1)).map(|_| SendNote::default()).collect(),
             mask: blocks.max(1) - 1,
             done: AtomicU32::new(0),
         }
@@ -71,13 +85,26 @@ impl SendLedger {
     /// The note of the request that begins in this block; the index is taken modulo the ring.
     #[inline(always)]
     pub(super) fn note(&self, block: u32) -> &SendNote {
-        // SAFETY: the length is a power of two, which `new` sees to, so the masked index is below it.
-        unsafe { self.notes.get_unchecked((block & self.mask) as usize) }
+        // SAFETY: behind the first one there are as many as a power of two, which `new` sees to, so the masked
+        // index is below that.
+        unsafe { self.notes.get_unchecked((block & self.mask) as usize + 1) }
     }
 
-    /// The first note, for the poster, which counts the blocks of the ring itself; the ledger keeps it.
+    /// The note of the first block, for the poster, which counts the blocks of the ring itself; the ledger
+    /// keeps it, and those behind it, and the one before it.
     pub(super) fn first(&self) -> NonNull<SendNote> {
-        NonNull::from(&*self.notes).cast()
+        let all = NonNull::from(&*self.notes).cast::<SendNote>();
+        // SAFETY: there are two at least.
+        unsafe { all.add(1) }
+    }
+
+    /// How many requests the device was told of, and how many of them are finished.
+    pub(super) fn progress(&self) -> (u32, u32) {
+        // In this order: what is finished was posted before. Relaxed: who asks about requests is ordered
+        // behind whoever posted them.
+        let finished = self.done();
+        let posted = self.notes[0].told();
+        (posted as u32, finished)
     }
 
     /// Requests that are finished.
@@ -178,11 +205,15 @@ pub(super) struct SrqLedger {
     tail: AtomicU32,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
+    /// Requests that the device was told of, counted likewise.
+    told: AtomicU32,
 }
 
 #[derive(Debug)]
 struct SrqElement {
     id: AtomicU64,
+    /// How many requests had been posted before.
+    number: AtomicU32,
     /// The element behind it in the list of free ones, [`END`] or [`POSTED`].
     next: AtomicU32,
 }
@@ -197,6 +228,7 @@ impl SrqLedger {
     pub(super) fn new(elements: u32) -> Self {
         let element = |index: u32| SrqElement {
             id: AtomicU64::new(0),
+            number: AtomicU32::new(0),
             next: AtomicU32::new(if index + 1 == elements {
                 END
             } else {
@@ -207,6 +239,7 @@ impl SrqLedger {
             elements: (0..elements).map(element).collect(),
             tail: AtomicU32::new(elements.saturating_sub(1)),
             done: AtomicU32::new(0),
+            told: AtomicU32::new(0),
         }
     }
 
@@ -224,13 +257,36 @@ impl SrqLedger {
         (next < POSTED).then_some(next)
     }
 
-    /// Notes that the element goes to the device with this id.
+    /// Notes that the element goes to the device with this id, behind `number` others since the start.
     #[inline(always)]
-    pub(super) fn post(&self, index: u32, id: u64) {
+    pub(super) fn post(&self, index: u32, id: u64, number: u32) {
         if let Some(element) = self.elements.get(index as usize) {
             element.id.store(id, Ordering::Relaxed);
-            element.next.store(POSTED, Ordering::Relaxed);
+            element.number.store(number, Ordering::Relaxed);
+            // Release: pairs with the acquire in `progress`.
+            element.next.store(POSTED, Ordering::Release);
         }
+    }
+
+    /// Notes that the device was told of so many requests.
+    #[inline(always)]
+    pub(super) fn tell(&self, count: u32) {
+        // Relaxed: who asks about requests is ordered behind whoever posted them.
+        self.told.store(count, Ordering::Relaxed);
+    }
+
+    /// How many requests the device was told of, and how many before all those that it still has.
+    pub(super) fn progress(&self) -> (u32, u32) {
+        let told = self.told.load(Ordering::Relaxed);
+        // An element that is posted anew meanwhile has a number that is none of those that count here.
+        let age = |element: &SrqElement| {
+            // Acquire: pairs with the release in `post`; also with the release in `finish`.
+            let posted = element.next.load(Ordering::Acquire) == POSTED;
+            let age = told.wrapping_sub(element.number.load(Ordering::Relaxed));
+            (posted && age.cast_signed() > 0).then_some(age)
+        };
+        let oldest = self.elements.iter().filter_map(age).max();
+        (told, told.wrapping_sub(oldest.unwrap_or(0)))
     }
 
     /// Takes a note of `post` back: the element is free, and `next` behind it.
@@ -259,11 +315,11 @@ impl SrqLedger {
         let index = u32::from(index);
         let element = self.elements.get(index as usize)?;
         let id = element.id.load(Ordering::Relaxed);
-        // Who gets POSTED out of it appends it, once, whatever the device reports. Relaxed: the stores below
-        // publish.
+        // Who gets POSTED out of it appends it, once, whatever the device reports. Release: pairs with the
+        // acquire in `progress`.
         element
             .next
-            .compare_exchange(POSTED, END, Ordering::Relaxed, Ordering::Relaxed)
+            .compare_exchange(POSTED, END, Ordering::Release, Ordering::Relaxed)
             .ok()?;
         // Acquire and release: the element that was last is one that another poller had appended whole.
         let last = self.tail.swap(index, Ordering::AcqRel);
@@ -312,7 +368,7 @@ mod tests {
         let mut head = 0;
         for id in 0..3 {
             let next = ledger.behind(head).unwrap();
-            ledger.post(head, id);
+            ledger.post(head, id, id as u32);
             head = next;
         }
         assert_eq!(ledger.behind(head), None, "one stays as the list's end");
@@ -328,7 +384,7 @@ mod tests {
     fn an_element_that_the_device_does_not_have_is_not_taken_twice() {
         let ledger = SrqLedger::new(4);
         let next = ledger.behind(0).unwrap();
-        ledger.post(0, 7);
+        ledger.post(0, 7, 0);
         assert_eq!(ledger.finish(0), Some(7));
         assert_eq!(ledger.finish(0), None);
         assert_eq!(ledger.finish(next as u16), None);
@@ -361,7 +417,7 @@ mod tests {
                         None => std::thread::yield_now(),
                     }
                 };
-                ledger.post(head, id);
+                ledger.post(head, id, id as u32);
                 let channel = if id % 2 == 0 { &even } else { &odd };
                 channel.send(head as u16).unwrap();
                 head = next;

@@ -53,7 +53,7 @@ use self::memory::{Memory, Record, Records};
 use self::qp::{QpCore, create_qp};
 use self::recv::{RecvQueue, SharedRecvQueue};
 use self::send::SendQueue;
-use self::srq::{SrqRing, create_srq};
+use self::srq::{SrqCore, create_srq};
 use self::uar::{Lease, Registers, UarPage};
 use super::answer;
 use super::contract::{self, QpParts};
@@ -94,7 +94,7 @@ impl contract::Driver for Device {
     type SharedRecvQueue = SharedRecvQueue;
     type Ah = Ah;
     type QpBacking = Arc<QpCore>;
-    type SrqBacking = Arc<SrqRing>;
+    type SrqBacking = SrqCore;
     type ThreadDomain = ThreadDomain;
 
     fn operations(&self, transport: QpType) -> Operations {
@@ -198,7 +198,7 @@ impl contract::Driver for Device {
         fd: &CommandFd,
         command: CreateSrq,
         buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, SharedRecvQueue, Arc<SrqRing>)> {
+    ) -> Result<(SrqHandle, SharedRecvQueue, SrqCore)> {
         create_srq(self, fd, command, buffers)
     }
 

@@ -4,7 +4,8 @@
 //! `drivers/infiniband/hw/mlx5/qp.c`).
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::mlx5::{self as abi, QpFlags};
@@ -13,8 +14,8 @@ use uverbs_uapi::types::QpCap;
 use super::directory::{Receiver, Registration, Reporter};
 use super::ece::{self, Ece};
 use super::format::{
-    AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, MOST_UNITS, NUMBER, RemoteAddress,
-    UNIT,
+    AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, MOST_UNITS, NUMBER,
+    RECORD_RECEIVE, RemoteAddress, UNIT,
 };
 use super::inline::Landing;
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
@@ -27,7 +28,7 @@ use crate::alloc::ResourceType;
 use crate::command::{Command, CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply};
 use crate::driver::contract::{self, Driver as _};
 use crate::error::{Errno, Error, Result, Verb};
-use crate::work;
+use crate::work::{self, Progress};
 
 /// The rings and the doorbell record of a queue pair.
 #[derive(Debug)]
@@ -50,6 +51,8 @@ pub(crate) struct QpCore {
     registration: Registration,
     _lease: Arc<Lease>,
     srq: Option<Arc<SrqLedger>>,
+    /// Those of the queues since the last reset.
+    ledgers: Mutex<(Arc<SendLedger>, Arc<RecvLedger>)>,
     /// Where data go that come in completions, if it has asked for them.
     landing: Option<Mutex<Arc<Landing>>>,
     /// The options for its connection, if the device has such.
@@ -215,6 +218,7 @@ impl Draft {
         let base = rings.base();
         // SAFETY: the send ring begins behind the receive ring, in the same memory.
         let send_ring = unsafe { base.add(self.recv.bytes()) };
+        let ledgers = (Arc::clone(&self.send_ledger), Arc::clone(&self.recv_ledger));
         let send = SendQueue::new(
             Arc::clone(&rings),
             send_ring,
@@ -237,6 +241,7 @@ impl Draft {
             registration: self.registration,
             _lease: self.lease,
             srq: self.srq,
+            ledgers: Mutex::new(ledgers),
             landing: self.landing.map(Mutex::new),
             ece: offered.map(Ece::new),
         });
@@ -271,6 +276,7 @@ impl QpCore {
             ..reporter(&send_ledger, &recv_ledger, self.srq.as_ref())
         };
         self.registration.replace(reporter);
+        *self.ledgers() = (Arc::clone(&send_ledger), Arc::clone(&recv_ledger));
         self.rings.record.clear();
         if let Some(ece) = &self.ece {
             ece.reset();
@@ -279,6 +285,10 @@ impl QpCore {
         if let Some(recv) = recv {
             recv.reset(recv_ledger);
         }
+    }
+
+    fn ledgers(&self) -> MutexGuard<'_, (Arc<SendLedger>, Arc<RecvLedger>)> {
+        self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets where data of the requests so far go, and tells of those to come.
@@ -317,6 +327,23 @@ impl contract::QpBacking for Arc<QpCore> {
         if let Some(ece) = &self.ece {
             ece.answered(reply);
         }
+    }
+
+    fn sends(&self) -> Progress {
+        let (posted, finished) = self.ledgers().0.progress();
+        Progress::new(posted, finished, u32::MAX)
+    }
+
+    fn receives(&self) -> Option<Progress> {
+        if self.srq.is_some() {
+            return None;
+        }
+        // In this order: what is finished was posted before. The record has the low half of the count.
+        let finished = self.ledgers().1.done();
+        let word = self.rings.record.word(RECORD_RECEIVE);
+        // Relaxed: who asks about requests is ordered behind whoever posted them.
+        let posted = u32::from_be(word.load(Ordering::Relaxed));
+        Some(Progress::new(posted, finished, u16::MAX.into()))
     }
 
     fn close(&self) {

@@ -61,7 +61,7 @@ unsafe impl Sync for RecvQueue {}
 
 /// Refuses a request with too many slices, or slices that are too long for the device's 31 bits.
 #[inline(always)]
-fn check(slices: &[LocalSlice], max: u32) -> Result<(), PostError> {
+fn check(slices: &[LocalSlice<'_>], max: u32) -> Result<(), PostError> {
     if slices.len() > max as usize {
         return Err(PostError::TooManySges {
             given: slices.len(),
@@ -83,7 +83,7 @@ fn check(slices: &[LocalSlice], max: u32) -> Result<(), PostError> {
 ///
 /// There is room for `max` slices, and there are at most so many.
 #[inline(always)]
-unsafe fn put_slices(mut at: NonNull<u8>, slices: &[LocalSlice], max: u32) {
+unsafe fn put_slices(mut at: NonNull<u8>, slices: &[LocalSlice<'_>], max: u32) {
     let mut room = max;
     // SAFETY: by this function's contract.
     unsafe {
@@ -167,12 +167,17 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
+    fn begin(&mut self) {
+        self.count = self.published;
+    }
+
+    #[inline(always)]
     fn pending(&self) -> u32 {
         self.count.wrapping_sub(self.published)
     }
 
     #[inline(always)]
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
         // A copy, so that it need not be read again after every write to the ring.
         let count = self.count;
         if count == self.room_until && !self.look() {
@@ -199,11 +204,6 @@ impl contract::RecvQueue for RecvQueue {
         self.published = self.count;
         // SAFETY: the word is the record's, which `_rings` keeps.
         tell(unsafe { self.word.as_ref() }, self.count);
-    }
-
-    #[inline(always)]
-    fn abandon(&mut self) {
-        self.count = self.published;
     }
 }
 
@@ -243,7 +243,7 @@ impl SharedRecvQueue {
     /// Writes a request if there is a free element. Out of line, with an answer that fits into a register:
     /// posting to a queue pair's own queue shall not pay for this one.
     #[inline(never)]
-    fn write(&mut self, wr_id: u64, slices: &[LocalSlice]) -> bool {
+    fn write(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> bool {
         let Some(next) = self.ledger.behind(self.head) else {
             return false;
         };
@@ -259,13 +259,13 @@ impl SharedRecvQueue {
             let slices_at = put(self.ring.element(self.head), link);
             put_slices(slices_at, slices, self.ring.max_sge());
         }
-        self.ledger.post(self.head, wr_id);
+        self.ledger.post(self.head, wr_id, self.count);
         self.head = next;
         self.count = self.count.wrapping_add(1);
         true
     }
 
-    /// Puts the elements of the batch back to the front of the list.
+    /// Puts the elements of a batch that was never rung back to the front of the list.
     #[cold]
     fn take_back(&mut self) {
         let mut index = self.published_head;
@@ -292,12 +292,19 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
+    fn begin(&mut self) {
+        if self.count != self.published {
+            self.take_back();
+        }
+    }
+
+    #[inline(always)]
     fn pending(&self) -> u32 {
         self.count.wrapping_sub(self.published)
     }
 
     #[inline(always)]
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
         check(slices, self.ring.max_sge())?;
         if self.write(wr_id, slices) {
             return Ok(());
@@ -310,14 +317,8 @@ impl contract::RecvQueue for SharedRecvQueue {
     #[inline(always)]
     fn ring(&mut self) {
         (self.published, self.published_head) = (self.count, self.head);
+        self.ledger.tell(self.count);
         tell(self.ring.record().word(RECORD_RECEIVE), self.count);
-    }
-
-    #[inline(always)]
-    fn abandon(&mut self) {
-        if self.count != self.published {
-            self.take_back();
-        }
     }
 }
 

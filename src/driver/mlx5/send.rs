@@ -79,9 +79,8 @@ pub(crate) struct SendQueue {
 /// word are taken out of it and put back.)
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
-    /// Blocks and requests that have been written.
+    /// Blocks that have been written.
     post: u64,
-    count: u64,
     /// Before this many requests have been written, the next is an ordinary one: there is room, for all of it
     /// before the ring's end, it waits for nothing, and the last one needs no more looking after.
     ordinary_until: u64,
@@ -91,7 +90,6 @@ impl Cursor {
     /// The start of an empty ring.
     const START: Self = Self {
         post: 0,
-        count: 0,
         ordinary_until: 0,
     };
 }
@@ -208,6 +206,20 @@ impl SendQueue {
         }
     }
 
+    /// How many requests the device was told of.
+    #[inline(always)]
+    fn told(&self) -> u64 {
+        // SAFETY: there is a note before the first, and the ledger keeps it.
+        unsafe { self.notes.sub(1).as_ref() }.told()
+    }
+
+    /// Notes how many requests the device is told of, where others see it.
+    #[inline(always)]
+    fn tell_others(&self, count: u64) {
+        // SAFETY: as in `told`.
+        unsafe { self.notes.sub(1).as_ref() }.tell(count);
+    }
+
     /// Looks how far the device has come, and tells until which count there is room, in one piece, from this
     /// place on: until now, if the next request has to go on at the ring's start. None if there is no room.
     fn look(&self, post: u64, count: u64) -> Option<u64> {
@@ -317,7 +329,7 @@ impl contract::SendQueue for SendQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        (self.at.count as u32).wrapping_sub(self.ledger.done())
+        (self.told() as u32).wrapping_sub(self.ledger.done())
     }
 
     #[inline(always)]
@@ -327,12 +339,11 @@ impl contract::SendQueue for SendQueue {
         // Each field is a value of its own, which a copy of the whole would not be.
         let Cursor {
             post,
-            count,
             ordinary_until,
         } = self.at;
         SendBatch {
             post,
-            count,
+            count: self.told(),
             ordinary_until,
             queue: self,
         }
@@ -346,7 +357,7 @@ impl contract::SendBatch for SendBatch<'_> {
     /// Requests in it.
     #[inline(always)]
     fn len(&self) -> u32 {
-        (self.count - self.queue.at.count) as u32
+        self.count.wrapping_sub(self.queue.told()) as u32
     }
 
     /// Writes a request into the next blocks. The caller has checked that the transport has the operation.
@@ -413,13 +424,13 @@ impl contract::SendBatch for SendBatch<'_> {
             count,
             ordinary_until,
         } = self;
-        let requests = count.wrapping_sub(queue.at.count);
+        let requests = count.wrapping_sub(queue.told());
         let blocks = post.wrapping_sub(queue.at.post);
         queue.at = Cursor {
             post,
-            count,
             ordinary_until,
         };
+        queue.tell_others(count);
         // A batch of one request can be copied whole.
         if requests == 1 && count != ordinary_until && blocks * BLOCK as u64 <= queue.own.half() {
             queue.tell(post);
@@ -700,7 +711,7 @@ unsafe fn put_payload(mut at: NonNull<u8>, payload: Payload<'_>) -> u32 {
 
 /// A slice as the device has it.
 #[inline(always)]
-pub(super) fn data(slice: &LocalSlice) -> Data {
+pub(super) fn data(slice: &LocalSlice<'_>) -> Data {
     Data {
         // The longest slice is written as 0: its bit would mark inline data.
         byte_count: Be32::new(slice.length & (LONGEST_SLICE - 1)),

@@ -16,7 +16,9 @@ use super::recv::SharedRecvQueue;
 use super::{Device, Limits};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData};
+use crate::driver::contract;
 use crate::error::{Errno, Error, Result, Verb};
+use crate::work::Progress;
 
 /// The smallest element.
 const SMALLEST: u64 = 32;
@@ -63,13 +65,27 @@ impl SrqRing {
     }
 }
 
+/// What must stay until the kernel has let go of a shared receive queue, and what is asked of it.
+#[derive(Clone, Debug)]
+pub(crate) struct SrqCore {
+    _ring: Arc<SrqRing>,
+    ledger: Arc<SrqLedger>,
+}
+
+impl contract::SrqBacking for SrqCore {
+    fn progress(&self) -> Progress {
+        let (posted, finished) = self.ledger.progress();
+        Progress::new(posted, finished, u32::MAX)
+    }
+}
+
 /// Creates a shared receive queue.
 pub(crate) fn create_srq(
     device: &Device,
     fd: &CommandFd,
     mut command: CreateSrq,
     buffers: Option<&Buffers>,
-) -> Result<(SrqHandle, SharedRecvQueue, Arc<SrqRing>)> {
+) -> Result<(SrqHandle, SharedRecvQueue, SrqCore)> {
     let refuse = || Error::os(Verb::CreateSrq, command.subject(), Errno::INVAL);
     let (asked, slices) = (command.max_wr, command.max_sge);
     let (count, stride) = layout(asked, slices, &device.limits).ok_or_else(refuse)?;
@@ -93,8 +109,12 @@ pub(crate) fn create_srq(
         max_sge: slices as u32,
     });
     let ledger = Arc::new(SrqLedger::new(count));
-    let queue = SharedRecvQueue::new(Arc::clone(&ring), ledger);
-    Ok((handle, queue, ring))
+    let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
+    let core = SrqCore {
+        _ring: ring,
+        ledger,
+    };
+    Ok((handle, queue, core))
 }
 
 /// Elements and bytes of each, or `None` if the device has no such queue. A link to an element has 16 bits.

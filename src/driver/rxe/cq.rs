@@ -8,6 +8,7 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{BadIndex, Consumer};
+use super::srq::{Attached, Receivers, SharedRecvQueue};
 use crate::driver::contract;
 use crate::work::PollError;
 
@@ -21,13 +22,30 @@ const WITH_INVALIDATE: u32 = uverbs_uapi::rxe::WC_WITH_INVALIDATE.bits();
 pub(crate) struct Cq {
     // Before the map, because it points into it.
     ring: Consumer,
+    receivers: Receivers,
     _map: Option<RingMap>,
 }
 
 impl Cq {
     /// A completion queue over a ring; `map` keeps the ring's memory mapped.
     pub(super) fn new(ring: Consumer, map: Option<RingMap>) -> Self {
-        Self { ring, _map: map }
+        Self {
+            ring,
+            receivers: Receivers::default(),
+            _map: map,
+        }
+    }
+
+    /// Takes over another ring.
+    pub(super) fn replace(&mut self, ring: Consumer, map: RingMap) {
+        // In this order: a ring goes before its map.
+        self.ring = ring;
+        self._map = Some(map);
+    }
+
+    /// A queue pair whose receives complete here and come from a shared queue.
+    pub(super) fn attach(&self, qpn: u32, srq: &SharedRecvQueue) -> Attached {
+        self.receivers.attach(qpn, srq)
     }
 
     /// How far completions can be taken now.
@@ -56,7 +74,28 @@ impl Cq {
     /// Gives all completions that have been taken back to the kernel.
     #[inline(always)]
     pub(crate) fn release(&mut self) {
+        if self.receivers.any() {
+            self.count();
+        }
         self.ring.release();
+    }
+
+    /// Counts the messages that came into shared queues among what is about to be given back.
+    #[cold]
+    fn count(&self) {
+        let received = self.ring.taken().filter_map(|slot| {
+            let completion = Completion(slot.cast());
+            let Wc {
+                status,
+                opcode,
+                qp_num,
+                ..
+            } = *completion.wc();
+            // A failed one does not tell whether it was a receive: the queue pair has come to its end then.
+            let received = WcStatus(status) == WcStatus::SUCCESS && opcode & WcOpcode::RECV.0 != 0;
+            received.then_some(qp_num)
+        });
+        self.receivers.count(received);
     }
 }
 

@@ -129,7 +129,7 @@ pub fn rxe_post(bytes: &[u8]) {
         assert!(queue.in_flight() <= queue.capacity());
         match consumer % 2 {
             0 => queue.ring(),
-            _ => queue.abandon(),
+            _ => queue.begin(),
         }
         memory.set(offset_of!(QueueBuf, consumer_index), consumer);
     }

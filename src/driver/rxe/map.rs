@@ -6,14 +6,17 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 use rustix::param::page_size;
 use uverbs_uapi::rxe::Mminfo;
 
+use super::ring::{Indices, Producer};
 use crate::alloc::{Buffers, Grant, Purpose, ResourceType};
 use crate::error::{Error, Result, Subject, Verb};
+use crate::work::Progress;
 
 /// A kind of ring: for errors, and for the allocator.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +136,27 @@ impl RingMap {
     /// Bytes, in whole pages.
     pub(super) fn length(&self) -> usize {
         self.length
+    }
+}
+
+/// A look at how far a work queue's ring is, which keeps the ring mapped.
+#[derive(Debug)]
+pub(super) struct RingView {
+    // Before the map, because they point into it.
+    indices: Indices,
+    _map: Arc<RingMap>,
+}
+
+impl RingView {
+    pub(super) fn new(ring: &Producer, map: &Arc<RingMap>) -> Self {
+        Self {
+            indices: ring.indices(),
+            _map: Arc::clone(map),
+        }
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        self.indices.progress()
     }
 }
 

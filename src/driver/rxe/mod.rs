@@ -12,6 +12,7 @@ mod map;
 mod recv;
 mod ring;
 mod send;
+mod srq;
 #[cfg(test)]
 mod tests;
 
@@ -27,10 +28,11 @@ use uverbs_uapi::types::{QpCap, Wc};
 use self::cq::Cq;
 
 use self::doorbell::Doorbell;
-use self::map::{Kind, RingMap};
+use self::map::{Kind, RingMap, RingView};
 use self::recv::RecvQueue;
 use self::ring::{Consumer, Producer};
 use self::send::SendQueue;
+use self::srq::{Attached, SharedRecvQueue, SrqRing};
 use super::contract::{Nothing, QpParts, RecvQueue as _};
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
@@ -41,7 +43,7 @@ use crate::command::{
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::Operations;
+use crate::work::{Operations, Progress};
 
 /// What a context has of its device: nothing, for the kernel has it all.
 #[derive(Debug)]
@@ -72,11 +74,11 @@ impl contract::Driver for Rxe {
     type Cq = Cq;
     type SendQueue = SendQueue;
     type RecvQueue = RecvQueue;
-    type SharedRecvQueue = RecvQueue;
+    type SharedRecvQueue = SharedRecvQueue;
     /// Its number.
     type Ah = u32;
-    type QpBacking = Nothing;
-    type SrqBacking = Nothing;
+    type QpBacking = Arc<QpRings>;
+    type SrqBacking = Arc<SrqRing>;
     type ThreadDomain = Nothing;
 
     /// Only RC takes keys of its own side back (`rxe_wr_opcode_info` in `rxe_opcode.c`). A bind that counts
@@ -146,7 +148,7 @@ impl contract::Driver for Rxe {
         &self,
         fd: &Arc<CommandFd>,
         command: CreateQp,
-        parts: &QpParts<'_, Cq, RecvQueue, Nothing>,
+        parts: &Parts<'_>,
     ) -> Result<NewQp> {
         if parts.inline_scatter {
             let what = "inline scatter: payloads that come in completions";
@@ -156,7 +158,7 @@ impl contract::Driver for Rxe {
             let what = "queue pairs for raw packets or XRC";
             return Err(Self::lacks(Verb::CreateQp, what));
         }
-        create_qp(fd, command, parts.buffers)
+        create_qp(fd, command, parts)
     }
 
     fn create_srq(
@@ -164,9 +166,8 @@ impl contract::Driver for Rxe {
         fd: &CommandFd,
         command: CreateSrq,
         buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, RecvQueue, Nothing)> {
-        let (handle, queue) = create_srq(fd, command, buffers)?;
-        Ok((handle, queue, Nothing))
+    ) -> Result<(SrqHandle, SharedRecvQueue, Arc<SrqRing>)> {
+        create_srq(fd, command, buffers)
     }
 
     /// The kernel's driver wants its part of the command all the same, and does not look at the address in it
@@ -180,7 +181,7 @@ impl contract::Driver for Rxe {
         &self,
         fd: &CommandFd,
         command: ModifySrq,
-        queue: &mut RecvQueue,
+        queue: &mut SharedRecvQueue,
         buffers: Option<&Buffers>,
     ) -> Result<()> {
         resize_srq(fd, command, queue, buffers)
@@ -191,7 +192,8 @@ impl contract::Driver for Rxe {
     }
 }
 
-type NewQp = contract::NewQp<SendQueue, RecvQueue, Nothing>;
+type Parts<'a> = QpParts<'a, Cq, SharedRecvQueue, Nothing>;
+type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpRings>>;
 
 /// The kinds of ring.
 const SEND: Kind = Kind {
@@ -211,6 +213,25 @@ const COMPLETION: Kind = Kind {
     resource: ResourceType::RXE_CQ,
 };
 
+/// The rings of a queue pair, as far as others than poster and kernel ask about them. The kernel keeps its own
+/// hold on their pages.
+#[derive(Debug)]
+pub(crate) struct QpRings {
+    send: RingView,
+    recv: Option<RingView>,
+    _srq: Option<Attached>,
+}
+
+impl contract::QpBacking for Arc<QpRings> {
+    fn sends(&self) -> Progress {
+        self.send.progress()
+    }
+
+    fn receives(&self) -> Option<Progress> {
+        self.recv.as_ref().map(RingView::progress)
+    }
+}
+
 /// Maps a work queue's ring.
 fn producer(
     fd: &CommandFd,
@@ -218,8 +239,8 @@ fn producer(
     element: usize,
     kind: Kind,
     buffers: Option<&Buffers>,
-) -> Result<(Producer, RingMap)> {
-    let map = RingMap::new(fd.as_fd(), info, kind, buffers)?;
+) -> Result<(Producer, Arc<RingMap>)> {
+    let map = Arc::new(RingMap::new(fd.as_fd(), info, kind, buffers)?);
     // SAFETY: the map is new, so this is its only user, and it is stored beside the producer.
     let ring = unsafe { Producer::new(map.base(), map.length(), element) };
     Ok((ring.map_err(|bad| kind.malformed(bad))?, map))
@@ -268,29 +289,21 @@ fn resize_cq(
     let abi::ResizeCqResp { mi } =
         answer(Verb::ResizeCq, || Subject::the(COMPLETION.name), &reply)?;
     let (ring, map) = consumer(fd, mi, buffers)?;
-    *cq = Cq::new(ring, Some(map));
+    cq.replace(ring, map);
     Ok(())
 }
 
 /// Creates a queue pair and maps its rings.
-fn create_qp(
-    fd: &Arc<CommandFd>,
-    mut command: CreateQp,
-    buffers: Option<&Buffers>,
-) -> Result<NewQp> {
+fn create_qp(fd: &Arc<CommandFd>, mut command: CreateQp, parts: &Parts<'_>) -> Result<NewQp> {
     command.driver = DriverData::output::<abi::CreateQpResp>();
     command.cap.max_send_sge = asked_slices(&command.cap);
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    map_qp(fd, command.srq.is_some(), reply, buffers).inspect_err(|_| fd.abandon(handle))
+    map_qp(fd, reply, parts).inspect_err(|_| fd.abandon(handle))
 }
 
-fn map_qp(
-    fd: &Arc<CommandFd>,
-    has_srq: bool,
-    reply: CreateQpReply,
-    buffers: Option<&Buffers>,
-) -> Result<NewQp> {
+fn map_qp(fd: &Arc<CommandFd>, reply: CreateQpReply, parts: &Parts<'_>) -> Result<NewQp> {
+    let buffers = parts.buffers;
     let CreateQpReply {
         handle,
         qpn,
@@ -302,12 +315,15 @@ fn map_qp(
     let (max_sge, max_inline) = granted_send(&cap);
     let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
+    let send_view = RingView::new(&ring, &map);
     let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
-    let recv = match has_srq {
-        true => None,
-        false => {
+    let (recv, recv_view) = match parts.srq {
+        Some(_) => (None, None),
+        None => {
             let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
-            Some(RecvQueue::new(ring, cap.max_recv_sge, Some(map)))
+            let view = RingView::new(&ring, &map);
+            let queue = RecvQueue::new(ring, cap.max_recv_sge, Some(map));
+            (Some(queue), Some(view))
         }
     };
     Ok(NewQp {
@@ -315,7 +331,11 @@ fn map_qp(
         qpn,
         send,
         recv,
-        backing: Nothing,
+        backing: Arc::new(QpRings {
+            send: send_view,
+            recv: recv_view,
+            _srq: parts.srq.map(|srq| parts.recv_cq.attach(qpn, srq)),
+        }),
     })
 }
 
@@ -324,7 +344,7 @@ fn create_srq(
     fd: &CommandFd,
     mut command: CreateSrq,
     buffers: Option<&Buffers>,
-) -> Result<(SrqHandle, RecvQueue)> {
+) -> Result<(SrqHandle, SharedRecvQueue, Arc<SrqRing>)> {
     command.driver = DriverData::output::<abi::CreateSrqResp>();
     let CreateSrqReply {
         handle,
@@ -338,7 +358,10 @@ fn create_srq(
         producer(fd, mi, size_of::<abi::RecvWqe>(), SRQ, buffers)
     };
     let (ring, map) = map().inspect_err(|_| fd.abandon(handle))?;
-    Ok((handle, RecvQueue::new(ring, max_sge, Some(map))))
+    let view = RingView::new(&ring, &map);
+    let queue = SharedRecvQueue::new(RecvQueue::new(ring, max_sge, Some(map)), view);
+    let backing = Arc::clone(queue.ring());
+    Ok((handle, queue, backing))
 }
 
 /// Gives a shared receive queue a ring of another size. The kernel moves the waiting requests over, and says
@@ -349,7 +372,7 @@ fn create_srq(
 fn resize_srq(
     fd: &CommandFd,
     mut command: ModifySrq,
-    queue: &mut RecvQueue,
+    queue: &mut SharedRecvQueue,
     buffers: Option<&Buffers>,
 ) -> Result<()> {
     let (asked, waiting) = (command.core.max_wr, queue.in_flight());
@@ -363,13 +386,15 @@ fn resize_srq(
     let mut info = Box::new(Mminfo::default());
     let mmap_info_addr = (&raw mut *info).expose_provenance() as u64;
     command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr });
-    fd.execute(&command)?;
-    // SAFETY: the box is alive and nobody else uses it; volatile, because the kernel wrote it by its number.
-    let info = unsafe { (&raw const *info).read_volatile() };
-    let (ring, map) = producer(fd, info, size_of::<abi::RecvWqe>(), SRQ, buffers)?;
-    let max_sge = queue.max_sge();
-    *queue = RecvQueue::new(ring, max_sge, Some(map));
-    Ok(())
+    queue.replace(|old| {
+        fd.execute(&command)?;
+        // SAFETY: the box is alive and nobody else uses it; volatile, because the kernel wrote it by its
+        // number.
+        let info = unsafe { (&raw const *info).read_volatile() };
+        let (ring, map) = producer(fd, info, size_of::<abi::RecvWqe>(), SRQ, buffers)?;
+        let view = RingView::new(&ring, &map);
+        Ok((RecvQueue::new(ring, old.max_sge(), Some(map)), view))
+    })
 }
 
 /// How many elements a ring holds that was asked to hold so many: one less than a power of two.

@@ -2,6 +2,8 @@
 //!
 //! Slot layout: `struct rxe_recv_wqe` in `include/uapi/rdma/rdma_user_rxe.h`.
 
+use std::sync::Arc;
+
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 
 use super::map::RingMap;
@@ -16,12 +18,12 @@ pub(crate) struct RecvQueue {
     // Before the map, because it points into it.
     ring: Producer,
     max_sge: u32,
-    _map: Option<RingMap>,
+    _map: Option<Arc<RingMap>>,
 }
 
 impl RecvQueue {
     /// A receive queue over a ring; `map` keeps the ring's memory mapped.
-    pub(super) fn new(ring: Producer, max_sge: u32, map: Option<RingMap>) -> Self {
+    pub(super) fn new(ring: Producer, max_sge: u32, map: Option<Arc<RingMap>>) -> Self {
         let room = ring.slot_size() - size_of::<RecvWqe>();
         Self {
             max_sge: max_sge.min((room / size_of::<Sge>()) as u32),
@@ -45,12 +47,17 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
+    fn begin(&mut self) {
+        self.ring.abandon();
+    }
+
+    #[inline(always)]
     fn pending(&self) -> u32 {
         self.ring.pending()
     }
 
     #[inline(always)]
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice]) -> Result<(), PostError> {
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
         let Some((slot, behind)) = self.ring.free_slot() else {
             return Err(full(self.ring.capacity()));
         };
@@ -78,10 +85,5 @@ impl contract::RecvQueue for RecvQueue {
     #[inline(always)]
     fn ring(&mut self) {
         self.ring.publish();
-    }
-
-    #[inline(always)]
-    fn abandon(&mut self) {
-        self.ring.abandon();
     }
 }

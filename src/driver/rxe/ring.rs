@@ -7,7 +7,7 @@
 //! move forward only, so an index that has been published is never taken back.
 //!
 //! Layout: `struct rxe_queue_buf` in `include/uapi/rdma/rdma_user_rxe.h`; the kernel's side is
-//! `drivers/infiniband/sw/rxe/rxe_queue.h`. This file knows no work requests and no completions.
+//! `drivers/infiniband/sw/rxe/rxe_queue.h`. This file knows no layouts of work requests and completions.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -15,6 +15,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::rxe::QueueBuf;
+
+use crate::work::Progress;
 
 /// What is wrong with the head of a ring that the kernel handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +173,23 @@ impl Ring {
     }
 }
 
+/// The indices of a work queue's ring, for threads that neither fill nor empty it.
+#[derive(Debug)]
+pub(super) struct Indices(Ring);
+
+impl Indices {
+    /// How far the ring is. The kernel takes an element out when it has finished with it, but for those of
+    /// shared receive queues.
+    pub(super) fn progress(&self) -> Progress {
+        // Acquire: pairs with the kernel's release of its index; a caller may conclude that the memory of
+        // requests is the kernel's no longer. It also keeps the load below behind this one.
+        let finished = self.0.consumer_index().load(Ordering::Acquire);
+        // Relaxed: who asks about requests is ordered behind whoever posted them.
+        let posted = self.0.producer_index().load(Ordering::Relaxed);
+        Progress::new(posted, finished, self.0.index_mask)
+    }
+}
+
 /// The index behind a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Behind(u32);
@@ -276,6 +295,22 @@ impl Producer {
             .store(self.next, Ordering::Release);
     }
 
+    /// The indices, for others. They are in memory that the caller keeps.
+    pub(super) fn indices(&self) -> Indices {
+        let Ring {
+            head,
+            slots,
+            index_mask,
+            log2_slot,
+        } = self.ring;
+        Indices(Ring {
+            head,
+            slots,
+            index_mask,
+            log2_slot,
+        })
+    }
+
     /// Takes back what has been filled and not published.
     #[inline(always)]
     pub(super) fn abandon(&mut self) {
@@ -348,6 +383,14 @@ impl Consumer {
         let slot = self.ring.slot(self.next);
         self.next = (self.next + 1) & self.ring.index_mask;
         Some(slot)
+    }
+
+    /// The slots that have been taken and not given back.
+    pub(super) fn taken(&self) -> impl Iterator<Item = NonNull<u8>> {
+        // Relaxed: this index is ours.
+        let released = self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask;
+        let count = self.next.wrapping_sub(released) & self.ring.index_mask;
+        (0..count).map(move |at| self.ring.slot((released + at) & self.ring.index_mask))
     }
 
     /// Gives all slots that have been taken back to the kernel.

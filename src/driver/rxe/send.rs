@@ -4,6 +4,7 @@
 //! in a slot while it is in flight, so those fields are zeroed each time a slot is filled anew.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
@@ -28,7 +29,7 @@ pub(crate) struct SendQueue {
     doorbell: Doorbell,
     max_sge: u32,
     max_inline: u32,
-    _map: Option<RingMap>,
+    _map: Option<Arc<RingMap>>,
 }
 
 /// A slot that has been filled: its id and flags may still change until the doorbell.
@@ -45,7 +46,7 @@ impl SendQueue {
         doorbell: Doorbell,
         max_sge: u32,
         max_inline: u32,
-        map: Option<RingMap>,
+        map: Option<Arc<RingMap>>,
     ) -> Self {
         // What the kernel grants must fit into the slots that it made; where it does not, the slots count.
         let room = ring.slot_size() - PAYLOAD;
@@ -106,7 +107,7 @@ impl SendQueue {
         self.doorbell.ring()
     }
 
-    /// Forgets the batch.
+    /// Forgets what was written and never rung.
     #[inline(always)]
     pub(crate) fn abandon(&mut self) {
         self.ring.abandon();
@@ -136,6 +137,7 @@ impl contract::SendQueue for SendQueue {
 
     #[inline(always)]
     fn batch(&mut self) -> SendBatch<'_> {
+        self.abandon();
         SendBatch(self)
     }
 }
@@ -170,11 +172,6 @@ impl contract::SendBatch for SendBatch<'_> {
             0 => Ok(0),
             count => queue.ring().map(|()| count as usize),
         }
-    }
-
-    #[inline(always)]
-    fn abandon(&mut self) {
-        self.0.abandon();
     }
 }
 
@@ -391,7 +388,7 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) -> SendFlag
 ///
 /// There must be room for `slices.len()` elements at `list`, aligned to 8.
 #[inline(always)]
-pub(super) unsafe fn write_sges(list: *mut u8, slices: &[LocalSlice]) -> u32 {
+pub(super) unsafe fn write_sges(list: *mut u8, slices: &[LocalSlice<'_>]) -> u32 {
     let list = list.cast::<Sge>();
     let mut length = 0u32;
     for (index, slice) in slices.iter().enumerate() {

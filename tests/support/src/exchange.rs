@@ -95,8 +95,9 @@ impl Exchange {
     pub fn write_to(&mut self, target: RemoteSlice) -> Result {
         self.fill_source()?;
         let mut batch = self.a.send();
-        // SAFETY: `source` stays as it is until the completion has been polled.
-        unsafe { batch.write(self.source.slice(..)?, target.slice(..LENGTH as u64)?)? }.signaled(3);
+        batch
+            .write(self.source.slice(..)?, target.slice(..LENGTH as u64)?)?
+            .signaled(3);
         batch.ring()?;
         self.complete(1)
     }
@@ -108,8 +109,9 @@ impl Exchange {
     pub fn read_from(&mut self, from: RemoteSlice) -> Result {
         self.source.write_at(0, &[0; LENGTH])?;
         let mut batch = self.a.send();
-        // SAFETY: `source` is not touched until the completion has been polled.
-        unsafe { batch.read(self.source.slice(..)?, from.slice(..LENGTH as u64)?)? }.signaled(4);
+        batch
+            .read(self.source.slice(..)?, from.slice(..LENGTH as u64)?)?
+            .signaled(4);
         batch.ring()?;
         self.complete(1)?;
         same_bytes(&self.source, &self.sent(), "what was read")
@@ -118,12 +120,10 @@ impl Exchange {
     fn send(&mut self) -> Result {
         self.fill_source()?;
         let mut batch = self.b.recv();
-        // SAFETY: `target` is not touched until the completion of the receive has been polled.
-        unsafe { batch.post(1, self.target.slice(..)?)? };
+        batch.post(1, self.target.slice(..)?)?;
         batch.ring()?;
         let mut batch = self.a.send();
-        // SAFETY: `source` stays as it is until the completion has been polled.
-        unsafe { batch.send(self.source.slice(..)?)? }.signaled(2);
+        batch.send(self.source.slice(..)?)?.signaled(2);
         batch.ring()?;
         self.complete(2)?;
         same_bytes(&self.target, &self.sent(), "what was received")

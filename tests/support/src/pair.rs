@@ -137,9 +137,7 @@ impl<T: Transport> Side<T> {
     pub fn post_recv(&mut self, wr_id: u64, range: Range<u64>) -> Result {
         let slice = self.mr.slice(range)?;
         let mut batch = self.qp.recv();
-        // SAFETY: the memory outlives the queue pair, and tests look at it by copying after the completion
-        // only.
-        unsafe { batch.post(wr_id, slice)? };
+        batch.post(wr_id, slice)?;
         batch.ring()?;
         Ok(())
     }
@@ -148,12 +146,23 @@ impl<T: Transport> Side<T> {
     ///
     /// # Errors
     /// If it cannot be posted, or does not complete.
-    pub fn post(
-        &mut self,
-        add: impl for<'b> FnOnce(&'b mut Batch<'_, T>) -> Either<Posted<'b>, PostError>,
+    pub fn post<'q>(
+        &'q mut self,
+        add: impl for<'b> FnOnce(&'b mut Batch<'q, T>) -> Either<Posted<'b>, PostError>,
+    ) -> Result<Wc> {
+        self.post_own(|batch, _| add(batch))
+    }
+
+    /// As [`post`](Self::post), for a request that names its memory.
+    ///
+    /// # Errors
+    /// As for `post`.
+    pub fn post_own<'q>(
+        &'q mut self,
+        add: impl for<'b> FnOnce(&'b mut Batch<'q, T>, &'q Mr<Vec<u8>>) -> Either<Posted<'b>, PostError>,
     ) -> Result<Wc> {
         let mut batch = self.qp.send();
-        add(&mut batch)?.signaled(7);
+        add(&mut batch, &self.mr)?.signaled(7);
         batch.ring()?;
         completion(&mut self.cq)
     }

@@ -25,13 +25,10 @@ pub fn sends<T: Connected>(pair: &mut Pair<T>) -> Result {
         pair.b.post_recv(seed, 0..LENGTH + 10)?;
         let from = pair.a.mr.slice(..LENGTH)?;
         let mut batch = pair.a.qp.send();
-        // SAFETY: the memory outlives the queue pair, and is not written before the completion.
-        unsafe {
-            match imm {
-                None => batch.send(from)?.signaled(seed),
-                Some(imm) => batch.send_imm(from, imm)?.signaled(seed),
-            };
-        }
+        match imm {
+            None => batch.send(from)?.signaled(seed),
+            Some(imm) => batch.send_imm(from, imm)?.signaled(seed),
+        };
         batch.ring()?;
         sent(pair, seed, WcOpcode::SEND)?;
         received(&mut pair.b, seed, 0, &bytes, imm, WcOpcode::RECV)?;
@@ -71,15 +68,12 @@ pub fn writes<T: RdmaWrite>(pair: &mut Pair<T>) -> Result {
         let from = pair.a.mr.slice(100..100 + length)?;
         let to = pair.b.mr.remote().slice(1000..)?;
         let mut batch = pair.a.qp.send();
-        // SAFETY: the memory outlives the queue pair, and is not written before the completion.
-        unsafe {
-            match (imm, inline) {
-                (None, false) => batch.write(from, to)?.signaled(seed),
-                (Some(imm), false) => batch.write_imm(from, to, imm)?.signaled(seed),
-                (None, true) => batch.write_inline(&bytes, to)?.signaled(seed),
-                (Some(imm), true) => batch.write_imm_inline(&bytes, to, imm)?.signaled(seed),
-            };
-        }
+        match (imm, inline) {
+            (None, false) => batch.write(from, to)?.signaled(seed),
+            (Some(imm), false) => batch.write_imm(from, to, imm)?.signaled(seed),
+            (None, true) => batch.write_inline(&bytes, to)?.signaled(seed),
+            (Some(imm), true) => batch.write_imm_inline(&bytes, to, imm)?.signaled(seed),
+        };
         batch.ring()?;
         sent(pair, seed, WcOpcode::RDMA_WRITE)?;
         if imm.is_some() {
@@ -102,12 +96,9 @@ pub fn reads<T: RdmaRead>(pair: &mut Pair<T>) -> Result {
     pair.b.mr.write_at(5, &bytes)?;
     let into = pair.a.mr.slice(..LENGTH)?;
     let mut batch = pair.a.qp.send();
-    // SAFETY: the memory outlives the queue pair, and is looked at after the completion.
-    unsafe {
-        batch
-            .read(into, pair.b.mr.remote().slice(5..)?)?
-            .signaled(21)
-    };
+    batch
+        .read(into, pair.b.mr.remote().slice(5..)?)?
+        .signaled(21);
     batch.ring()?;
     let wc = sent(pair, 21, WcOpcode::RDMA_READ)?;
     same(wc.byte_len, LENGTH as u32, "bytes read")?;
@@ -120,7 +111,6 @@ pub fn reads<T: RdmaRead>(pair: &mut Pair<T>) -> Result {
 /// If it fails, or something else comes than was sent.
 pub fn atomics<T: Atomic>(pair: &mut Pair<T>) -> Result {
     let at = pair.b.mr.remote().slice(8..16)?;
-    let into = pair.a.mr.slice(16..24)?;
     let start = 0x0102_0304_0506_0708_u64;
     pair.b.mr.write_at(8, &start.to_ne_bytes())?;
     // (compare, swap), or (None, add); what is there afterwards.
@@ -132,14 +122,12 @@ pub fn atomics<T: Atomic>(pair: &mut Pair<T>) -> Result {
     ];
     let mut before = start;
     for (id, (compare, value, after)) in (31..).zip(steps) {
+        let into = pair.a.mr.slice(16..24)?;
         let mut batch = pair.a.qp.send();
-        // SAFETY: the memory outlives the queue pair, and is looked at after the completion.
-        unsafe {
-            match compare {
-                Some(compare) => batch.compare_swap(into, at, compare, value)?.signaled(id),
-                None => batch.fetch_add(into, at, value)?.signaled(id),
-            };
-        }
+        match compare {
+            Some(compare) => batch.compare_swap(into, at, compare, value)?.signaled(id),
+            None => batch.fetch_add(into, at, value)?.signaled(id),
+        };
         batch.ring()?;
         let opcode = compare.map_or(WcOpcode::FETCH_ADD, |_| WcOpcode::COMP_SWAP);
         let wc = sent(pair, id, opcode)?;
@@ -180,15 +168,12 @@ pub fn datagrams<T: Datagram>(pair: &mut Pair<T>) -> Result {
         pair.b.post_recv(seed, 0..GRH + length)?;
         let from = pair.a.mr.slice(..length)?;
         let mut batch = pair.a.qp.send();
-        // SAFETY: the memory outlives the queue pair, and is not written before the completion.
-        unsafe {
-            match (imm, inline) {
-                (None, false) => batch.send_to(to, from)?.signaled(seed),
-                (Some(imm), false) => batch.send_imm_to(to, from, imm)?.signaled(seed),
-                (None, true) => batch.send_inline_to(to, &bytes)?.signaled(seed),
-                (Some(imm), true) => batch.send_imm_inline_to(to, &bytes, imm)?.signaled(seed),
-            };
-        }
+        match (imm, inline) {
+            (None, false) => batch.send_to(to, from)?.signaled(seed),
+            (Some(imm), false) => batch.send_imm_to(to, from, imm)?.signaled(seed),
+            (None, true) => batch.send_inline_to(to, &bytes)?.signaled(seed),
+            (Some(imm), true) => batch.send_imm_inline_to(to, &bytes, imm)?.signaled(seed),
+        };
         batch.ring()?;
         sent(pair, seed, WcOpcode::SEND)?;
         let wc = completion(&mut pair.b.cq)?.ok()?;

@@ -86,7 +86,7 @@ impl Memory {
     }
 
     /// A range as work requests name it.
-    fn slice(&self, range: Range<usize>) -> Result<uverbs::LocalSlice> {
+    fn slice(&self, range: Range<usize>) -> Result<uverbs::LocalSlice<'_>> {
         self.mr
             .slice(range.start as u64..range.end as u64)
             .map_err(|error| Failure::new(Kind::Failed, error))
@@ -183,10 +183,7 @@ impl End {
         let mut batch = self.qp.recv();
         for number in (self.posted..).take(count as usize) {
             let into = self.memory.slice(self.memory.place(number))?;
-            // SAFETY: `memory` lives as long as the QP beside it. A place is read by copies only, of messages
-            // that have been received; the next but one message, which lands in the same place, is
-            // answered by the peer to one that is sent after that, so it comes later.
-            unsafe { batch.post(RECV, into) }.map_err(uverbs::Error::from)?;
+            batch.post(RECV, into).map_err(uverbs::Error::from)?;
         }
         batch.ring().map_err(uverbs::Error::from)?;
         self.posted += u64::from(count);
@@ -217,12 +214,8 @@ impl End {
         let posted = match (to, self.inline) {
             (None, true) => batch.send_inline(&self.scratch),
             (Some(to), true) => batch.send_inline_to(to, &self.scratch),
-            // SAFETY: `memory` and the address handle live as long as the QP beside them, and until the send
-            // has completed nobody writes here: the own message is written between sends, and a place
-            // is received into again only after this message has been answered.
-            (None, false) => unsafe { batch.send(slice) },
-            // SAFETY: as above.
-            (Some(to), false) => unsafe { batch.send_to(to, slice) },
+            (None, false) => batch.send(slice),
+            (Some(to), false) => batch.send_to(to, slice),
         };
         posted.map_err(uverbs::Error::from)?.signaled(SEND);
         batch.ring().map_err(uverbs::Error::from)?;

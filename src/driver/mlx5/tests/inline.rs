@@ -25,13 +25,13 @@ impl Buffer {
     }
 
     /// A slice of it.
-    fn slice(&mut self, start: usize, length: u32) -> LocalSlice {
-        LocalSlice {
-            address: self.0.as_mut_ptr().expose_provenance() as u64 + start as u64,
+    fn slice(&mut self, start: usize, length: u32) -> LocalSlice<'static> {
+        LocalSlice::new(
+            self.0.as_mut_ptr().expose_provenance() as u64 + start as u64,
             length,
-            lkey: LocalKey(0x1234),
-            pd: PdTag::new(3, 1),
-        }
+            LocalKey(0x1234),
+            PdTag::new(3, 1),
+        )
     }
 
     fn is_untouched(&self) -> bool {
@@ -73,7 +73,7 @@ fn write(producer: &mut Producer, mut entry: Cqe, data: &[u8], claimed: u32, for
     producer.write(entry);
 }
 
-fn receive(pair: &mut Pair, id: u64, slices: &[LocalSlice]) {
+fn receive(pair: &mut Pair, id: u64, slices: &[LocalSlice<'_>]) {
     let recv = pair.recv.as_mut().unwrap();
     recv.push(id, slices).unwrap();
     recv.ring();

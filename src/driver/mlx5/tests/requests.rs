@@ -19,13 +19,8 @@ const REMOTE: Remote = Remote {
     rkey: RemoteKey(0x99aa_bbcc),
 };
 
-fn slice(address: u64, length: u32) -> LocalSlice {
-    LocalSlice {
-        address,
-        length,
-        lkey: LocalKey(0x0102_0304),
-        pd: PdTag::new(3, 1),
-    }
+fn slice(address: u64, length: u32) -> LocalSlice<'static> {
+    LocalSlice::new(address, length, LocalKey(0x0102_0304), PdTag::new(3, 1))
 }
 
 /// A control segment, by hand.

@@ -19,12 +19,14 @@ fn queue(memory: &Arc<Memory>, max_sge: u32) -> RecvQueue {
     RecvQueue::new(ring, max_sge, None)
 }
 
-fn slices(count: usize) -> Vec<LocalSlice> {
-    let slice = |number: usize| LocalSlice {
-        address: 0x1000 * number as u64,
-        length: 10 + number as u32,
-        lkey: LocalKey(0x100 + number as u32),
-        pd: PdTag::new(3, 1),
+fn slices(count: usize) -> Vec<LocalSlice<'static>> {
+    let slice = |number: usize| {
+        LocalSlice::new(
+            0x1000 * number as u64,
+            10 + number as u32,
+            LocalKey(0x100 + number as u32),
+            PdTag::new(3, 1),
+        )
     };
     (0..count).map(slice).collect()
 }
@@ -97,7 +99,7 @@ fn receives_come_in_order_and_abandoned_ones_never() {
     let mut kernel = KernelConsumer::new(&memory);
     for round in 0..10 {
         queue.push(99, &[]).unwrap();
-        queue.abandon();
+        queue.begin();
         queue.push(round, &[]).unwrap();
         queue.push(round + 1, &[]).unwrap();
         queue.ring();

@@ -50,13 +50,8 @@ fn queue(memory: &Arc<Memory>) -> SendQueue {
     queue_over(memory, 4, 64, null())
 }
 
-fn slice(address: u64, length: u32, lkey: u32) -> LocalSlice {
-    LocalSlice {
-        address,
-        length,
-        lkey: LocalKey(lkey),
-        pd: PdTag::new(3, 1),
-    }
+fn slice(address: u64, length: u32, lkey: u32) -> LocalSlice<'static> {
+    LocalSlice::new(address, length, LocalKey(lkey), PdTag::new(3, 1))
 }
 
 const REMOTE: Remote = Remote {

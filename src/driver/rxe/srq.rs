@@ -1,0 +1,216 @@
+//! Shared receive queues. The kernel takes an element out of the ring when the first packet of a message
+//! arrives and writes to its memory until the last one (`get_srq_wqe` in `drivers/infiniband/sw/rxe/rxe_resp.c`),
+//! so the ring's index does not tell when a request is finished. Its completion does: pollers count them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::map::RingView;
+use super::recv::RecvQueue;
+use crate::driver::contract;
+use crate::work::{LocalSlice, PostError, Progress};
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedRecvQueue {
+    queue: RecvQueue,
+    ring: Arc<SrqRing>,
+}
+
+/// What a shared receive queue's requests are counted by. All counts go round modulo 2^32.
+#[derive(Debug)]
+pub(crate) struct SrqRing {
+    /// Under a lock, since the queue may change its size.
+    view: Mutex<RingView>,
+    /// Requests that were handed to the kernel.
+    posted: AtomicU32,
+    /// Requests whose completions were taken.
+    completed: AtomicU32,
+    /// So many requests are surely finished: all that the kernel had taken out at a time when it had no
+    /// message under way.
+    finished: AtomicU32,
+    /// Queue pairs that receive from it.
+    receivers: Mutex<u32>,
+}
+
+impl SharedRecvQueue {
+    pub(super) fn new(queue: RecvQueue, view: RingView) -> Self {
+        let ring = SrqRing {
+            view: Mutex::new(view),
+            posted: AtomicU32::new(0),
+            completed: AtomicU32::new(0),
+            finished: AtomicU32::new(0),
+            receivers: Mutex::new(0),
+        };
+        Self {
+            queue,
+            ring: Arc::new(ring),
+        }
+    }
+
+    pub(super) fn ring(&self) -> &Arc<SrqRing> {
+        &self.ring
+    }
+
+    /// Takes over another ring, to which `resize` has moved the waiting requests. Nobody looks meanwhile: one
+    /// who looked at the old ring would miss what the kernel takes out of the new one.
+    pub(super) fn replace<E>(
+        &mut self,
+        resize: impl FnOnce(&RecvQueue) -> Result<(RecvQueue, RingView), E>,
+    ) -> Result<(), E> {
+        let mut view = self.ring.view();
+        let (queue, new) = resize(&self.queue)?;
+        (self.queue, *view) = (queue, new);
+        Ok(())
+    }
+}
+
+impl SrqRing {
+    fn view(&self) -> MutexGuard<'_, RingView> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Requests that the kernel has taken out of the ring.
+    fn taken(&self) -> u32 {
+        let waiting = self.view().progress().in_flight();
+        // Acquire: pairs with the release in `ring`, so that what the look at the ring has seen is counted
+        // here, and more rather than less.
+        self.posted.load(Ordering::Acquire).wrapping_sub(waiting)
+    }
+
+    /// Counts completions that were taken.
+    fn count(&self, completed: u32) {
+        // Release: pairs with the acquire in `progress`; the message has been received.
+        self.completed.fetch_add(completed, Ordering::Release);
+    }
+}
+
+impl contract::SrqBacking for Arc<SrqRing> {
+    fn progress(&self) -> Progress {
+        // In this order: if as many were completed as were taken out later, all that had been taken out by
+        // then were complete.
+        let completed = self.completed.load(Ordering::Acquire);
+        let taken = self.taken();
+        if completed == taken {
+            // Relaxed: the number alone counts.
+            self.finished.store(taken, Ordering::Relaxed);
+        }
+        let posted = self.posted.load(Ordering::Relaxed);
+        Progress::new(posted, self.finished.load(Ordering::Relaxed), u32::MAX)
+    }
+}
+
+impl contract::RecvQueue for SharedRecvQueue {
+    fn capacity(&self) -> u32 {
+        self.queue.capacity()
+    }
+
+    fn max_sge(&self) -> u32 {
+        self.queue.max_sge()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.queue.begin();
+    }
+
+    #[inline(always)]
+    fn pending(&self) -> u32 {
+        self.queue.pending()
+    }
+
+    #[inline(always)]
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
+        self.queue.push(wr_id, slices)
+    }
+
+    #[inline(always)]
+    fn ring(&mut self) {
+        // Only this queue stores it. Release: before the kernel and others see the requests in the ring;
+        // pairs with the acquire in `taken`.
+        let posted = self.ring.posted.load(Ordering::Relaxed);
+        let posted = posted.wrapping_add(self.queue.pending());
+        self.ring.posted.store(posted, Ordering::Release);
+        self.queue.ring();
+    }
+}
+
+/// The queue pairs whose receives complete on a completion queue and come from shared receive queues.
+#[derive(Debug, Default)]
+pub(super) struct Receivers {
+    /// Whether there are any, or have been.
+    any: AtomicBool,
+    /// By their numbers.
+    queues: Arc<Mutex<HashMap<u32, Arc<SrqRing>>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Both kinds of value are whole after each change.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Receivers {
+    /// Whether completions are to be counted.
+    #[inline(always)]
+    pub(super) fn any(&self) -> bool {
+        // Relaxed: a completion of a queue pair comes after its creation, by way of the kernel.
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Counts the completions of a poll, given as the numbers of their queue pairs.
+    #[cold]
+    pub(super) fn count(&self, qpns: impl Iterator<Item = u32>) {
+        let queues = lock(&self.queues);
+        for qpn in qpns {
+            if let Some(ring) = queues.get(&qpn) {
+                ring.count(1);
+            }
+        }
+    }
+
+    /// A new queue pair that receives from a shared queue.
+    pub(super) fn attach(&self, qpn: u32, queue: &SharedRecvQueue) -> Attached {
+        lock(&self.queues).insert(qpn, Arc::clone(&queue.ring));
+        self.any.store(true, Ordering::Relaxed);
+        *lock(&queue.ring.receivers) += 1;
+        Attached {
+            qpn,
+            ring: Arc::clone(&queue.ring),
+            queues: Arc::clone(&self.queues),
+        }
+    }
+}
+
+/// The share of a queue pair in its shared receive queue.
+#[derive(Debug)]
+pub(super) struct Attached {
+    qpn: u32,
+    ring: Arc<SrqRing>,
+    queues: Arc<Mutex<HashMap<u32, Arc<SrqRing>>>>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let mut queues = lock(&self.queues);
+        // The kernel may have given the number to a newer queue pair.
+        if queues
+            .get(&self.qpn)
+            .is_some_and(|ring| Arc::ptr_eq(ring, &self.ring))
+        {
+            queues.remove(&self.qpn);
+        }
+        drop(queues);
+        let mut receivers = lock(&self.ring.receivers);
+        *receivers -= 1;
+        if *receivers == 0 {
+            // Nobody receives. What a queue pair took with it when it went is made up for.
+            let taken = self.ring.taken();
+            self.ring.completed.store(taken, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Requests in flight, and the regions that wait for them.
+//!
+//! A request that is in flight names memory by a key. Should its region go, and the key be given out again,
+//! the request would reach other memory. So a region of which slices were taken asks the queues of its
+//! protection domain where they stand, and is deregistered when all of them have passed that point. Posting
+//! does nothing for it: queues know how far they are anyhow, and tell who asks.
+//!
+//! A slice borrows its region, and a batch that is not rung yet holds the borrow. So when a region is let go,
+//! every request that names it has been posted, and lies before what its queue tells.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::driver::{QpBacking, SrqBacking};
+use crate::error::Subject;
+use crate::work::Progress;
+
+/// The queues of a protection domain, and the regions that wait for them.
+#[derive(Default)]
+pub(crate) struct Flights {
+    /// By the numbers that are unique in a context.
+    queues: Mutex<HashMap<u64, Arc<Flight>>>,
+    waiting: Mutex<Vec<Waiting>>,
+    /// How many wait. Relaxed throughout: who misses the newest one leaves it to the next who looks.
+    count: AtomicUsize,
+}
+
+/// The queues of one object.
+pub(crate) struct Flight {
+    subject: Subject,
+    /// None once the device has let go of it.
+    now: Mutex<Option<Now>>,
+}
+
+struct Now {
+    queues: Queues,
+    /// How often the device was made to forget its requests.
+    resets: u32,
+}
+
+/// What tells how far queues are.
+pub(crate) enum Queues {
+    Qp(QpBacking),
+    Srq(SrqBacking),
+    /// Nothing does. Whatever was posted counts as in flight until the object is gone.
+    Unknown,
+}
+
+/// Where an object's queues stood.
+struct Stand {
+    flight: Arc<Flight>,
+    resets: u32,
+    queues: [Option<Progress>; 2],
+    /// What requests of each are called.
+    kinds: [&'static str; 2],
+}
+
+/// Where the queues of a protection domain stood that had requests in flight.
+#[derive(Default)]
+pub(crate) struct Stands(Vec<Stand>);
+
+/// A region that nobody has any more. Dropping it deregisters it.
+pub(crate) trait Parked: Send {
+    /// Keeps it registered, and its memory, for good.
+    fn leak(self: Box<Self>);
+}
+
+/// A region that is deregistered when the queues have passed where they stood.
+struct Waiting {
+    stands: Stands,
+    region: Box<dyn Parked>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is under these locks is whole after each store; a panic elsewhere changes nothing of that.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What requests of a send queue are called.
+const SEND: &str = "send";
+
+impl Queues {
+    /// The send queue and the receive queue of a queue pair, or a shared receive queue.
+    fn progress(&self) -> [Option<Progress>; 2] {
+        match self {
+            Self::Qp(qp) => [Some(qp.sends()), qp.receives()],
+            Self::Srq(srq) => [Some(srq.progress()), None],
+            Self::Unknown => [Some(Progress::UNKNOWN), None],
+        }
+    }
+
+    /// What their requests are called.
+    fn kinds(&self) -> [&'static str; 2] {
+        match self {
+            Self::Qp(_) => [SEND, "receive"],
+            Self::Srq(_) | Self::Unknown => ["receive", ""],
+        }
+    }
+}
+
+impl Flight {
+    /// The device has forgotten the requests of these queues.
+    pub(crate) fn forget(&self) {
+        if let Some(now) = &mut *lock(&self.now) {
+            now.resets = now.resets.wrapping_add(1);
+        }
+    }
+
+    /// Where its queues stand; none if nothing is in flight.
+    fn stand(self: &Arc<Self>, sends_only: bool) -> Option<Stand> {
+        let now = lock(&self.now);
+        let Now { queues, resets } = now.as_ref()?;
+        let kinds = queues.kinds();
+        let mut queues = queues.progress();
+        if sends_only {
+            for (queue, _) in queues
+                .iter_mut()
+                .zip(kinds)
+                .filter(|(_, kind)| *kind != SEND)
+            {
+                *queue = None;
+            }
+        }
+        queues
+            .iter()
+            .flatten()
+            .any(|queue| queue.in_flight() > 0)
+            .then(|| Stand {
+                flight: Arc::clone(self),
+                resets: *resets,
+                queues,
+                kinds,
+            })
+    }
+}
+
+impl Stand {
+    /// Whether all that was in flight is finished or forgotten.
+    fn is_passed(&self) -> bool {
+        let now = lock(&self.flight.now);
+        let Some(Now { queues, resets }) = now.as_ref() else {
+            return true;
+        };
+        *resets != self.resets
+            || queues
+                .progress()
+                .iter()
+                .zip(&self.queues)
+                .all(|queues| match queues {
+                    (Some(now), Some(then)) => now.has_passed(*then),
+                    _ => true,
+                })
+    }
+}
+
+/// "QP 17: 3 sends, 1 receive; SRQ 2: 5 receives"
+impl fmt::Display for Stands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for stand in &self.0 {
+            write!(f, "{separator}{}: ", stand.flight.subject)?;
+            separator = "; ";
+            let mut comma = "";
+            for (queue, kind) in stand.queues.iter().zip(stand.kinds) {
+                let count = queue.map_or(0, Progress::in_flight);
+                if count > 0 {
+                    let plural = if count == 1 { "" } else { "s" };
+                    write!(f, "{comma}{count} {kind}{plural}")?;
+                    comma = ", ";
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stands {
+    /// Where others stood as well.
+    pub(crate) fn add(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
+    /// Nothing was in flight.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether all that was in flight is finished or forgotten.
+    pub(crate) fn are_passed(&mut self) -> bool {
+        self.0.retain(|stand| !stand.is_passed());
+        self.0.is_empty()
+    }
+}
+
+impl Flights {
+    /// An object's queues: they count until [`end`](Self::end).
+    pub(crate) fn begin(&self, id: u64, subject: Subject, queues: Queues) -> Arc<Flight> {
+        let now = Mutex::new(Some(Now { queues, resets: 0 }));
+        let flight = Arc::new(Flight { subject, now });
+        lock(&self.queues).insert(id, Arc::clone(&flight));
+        flight
+    }
+
+    /// The device has let go of an object and its queues.
+    pub(crate) fn end(&self, id: u64) {
+        let flight = lock(&self.queues).remove(&id);
+        if let Some(flight) = flight {
+            let gone = lock(&flight.now).take();
+            drop(gone);
+        }
+        self.reap();
+    }
+
+    /// Where the queues stand now; those alone that send, for a region that nothing can be written to.
+    pub(crate) fn stands(&self, sends_only: bool) -> Stands {
+        let queues = lock(&self.queues);
+        let stand = |flight: &Arc<Flight>| flight.stand(sends_only);
+        Stands(queues.values().filter_map(stand).collect())
+    }
+
+    /// Drops `region` when the queues have passed where they stood.
+    pub(crate) fn wait(&self, stands: Stands, region: Box<dyn Parked>) {
+        let mut waiting = lock(&self.waiting);
+        waiting.push(Waiting { stands, region });
+        self.count.store(waiting.len(), Ordering::Relaxed);
+    }
+
+    /// Drops the regions that wait no longer, and tells how many still do.
+    pub(crate) fn reap(&self) -> usize {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let mut waiting = lock(&self.waiting);
+        let gone: Vec<_> = waiting
+            .extract_if(.., |waiting| waiting.stands.are_passed())
+            .collect();
+        let left = waiting.len();
+        self.count.store(left, Ordering::Relaxed);
+        drop(waiting);
+        // Without the lock: deregistering is a system call, and memory may be anybody's type.
+        for Waiting { region, .. } in gone {
+            drop(region);
+        }
+        left
+    }
+
+    /// What the regions wait for that still do.
+    pub(crate) fn waiting_for(&self) -> String {
+        let mut text = String::new();
+        for Waiting { stands, .. } in &*lock(&self.waiting) {
+            let separator = if text.is_empty() { "" } else { "; " };
+            // A string takes all that is written to it.
+            let _ = write!(text, "{separator}{stands}");
+        }
+        text
+    }
+}
+
+impl Drop for Flights {
+    fn drop(&mut self) {
+        self.reap();
+        // The kernel has kept a queue that goes on using them.
+        let waiting = self
+            .waiting
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for Waiting { stands, region } in waiting.drain(..) {
+            tracing::warn!(target: "uverbs", "an MR waits for {stands}; its memory is leaked");
+            region.leak();
+        }
+    }
+}
+
+impl fmt::Debug for Flights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flights")
+            .field("queues", &lock(&self.queues).len())
+            .field("waiting", &self.count)
+            .finish()
+    }
+}

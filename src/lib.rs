@@ -16,8 +16,9 @@
 //!   threads ([`Qp::split`]); who needs more sharing wraps it in a lock of their choice.
 //! * Work requests are written straight into the ring, a batch of them is handed over by one doorbell
 //!   ([`Batch::ring`]), completions are read where they lie ([`Cq::poll`]).
-//! * Functions are `unsafe` where the caller must keep memory alive and untouched for the device, and only
-//!   there. Bytes that are copied into a request ([`Batch::send_inline`]) need no promise.
+//! * Posting is safe. A slice borrows its region ([`LocalSlice`]), and a region that is dropped while requests
+//!   are in flight stays registered until they have completed ([`Mr`]). `unsafe` is for memory of which the
+//!   library does not know whose it is.
 //! * Every error says which verb failed on which object and what that means ([`Error`]). What a kernel or
 //!   device lacks is [`Cause::Unsupported`].
 //!

@@ -1,5 +1,7 @@
 //! Rings where the program wants them: in an arena of its own, and between guard pages that catch an overrun.
 
+#![forbid(unsafe_code)]
+
 use std::sync::Arc;
 
 use uverbs::{

@@ -1,5 +1,7 @@
 //! One side of a conversation with itself: two queue pairs, a WRITE, a completion.
 
+#![forbid(unsafe_code)]
+
 use uverbs::{Access, Caps, Rc};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

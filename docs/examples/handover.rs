@@ -6,6 +6,8 @@
 //! so the peer's WRITEs and READs go on by the same key, and nothing is registered again. Last, the new
 //! server registers as much memory afresh, for comparison.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -78,23 +80,19 @@ fn new_server(address: Address) -> Result {
     let served = joined.take_mr("served").ok_or("nothing is served")?;
     let (_region, memfd) = served.into_parts();
     let memfd = memfd.ok_or("the memory did not come along")?;
-    let memory = MmapRaw::map_raw(&memfd)?;
     say("taken over");
 
     hear()?;
-    // SAFETY: the mapping has more bytes than these, and the peer writes to the first eight only.
-    unsafe {
-        memory
-            .as_mut_ptr()
-            .add(64)
-            .copy_from_nonoverlapping(GREETING.as_ptr(), GREETING.len())
-    };
+    // The file's pages are those that the device knows.
+    rustix::io::pwrite(&memfd, GREETING, 64)?;
     say("greeted");
     hear()?;
-    // SAFETY: as before, and the peer has stopped writing.
-    say(&unsafe { memory.as_ptr().cast::<u64>().read_volatile() }.to_string());
+    let mut count = [0; 8];
+    rustix::io::pread(&memfd, &mut count, 0)?;
+    say(&u64::from_ne_bytes(count).to_string());
 
-    let (_fresh, took) = register_afresh(&joined, memory.len())?;
+    let length = rustix::fs::fstat(&memfd)?.st_size;
+    let (_fresh, took) = register_afresh(&joined, usize::try_from(length)?)?;
     say(&took.as_micros().to_string());
     Ok(())
 }

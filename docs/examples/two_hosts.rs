@@ -9,6 +9,8 @@
 //! What peers must know of each other goes over TCP as a line of text: the queue pair's endpoint, and the
 //! slice of memory that may be written to.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

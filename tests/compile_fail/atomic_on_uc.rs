@@ -2,9 +2,9 @@
 
 use uverbs::{LocalSlice, Qp, RemoteSlice, Uc};
 
-fn post(qp: &mut Qp<Uc>, here: LocalSlice, there: RemoteSlice) {
+fn post(qp: &mut Qp<Uc>, here: LocalSlice<'_>, there: RemoteSlice) {
     let mut batch = qp.send();
-    let _ = unsafe { batch.fetch_add(here, there, 1) };
+    let _ = batch.fetch_add(here, there, 1);
 }
 
 fn main() {}

@@ -2,12 +2,12 @@
 
 use uverbs::{transport::Transport, LocalSlice, Qp, RemoteSlice, Ud};
 
-fn read<T: Transport + uverbs::transport::RdmaRead>(qp: &mut Qp<T>, here: LocalSlice, there: RemoteSlice) {
+fn read<T: Transport + uverbs::transport::RdmaRead>(qp: &mut Qp<T>, here: LocalSlice<'_>, there: RemoteSlice) {
     let mut batch = qp.send();
-    let _ = unsafe { batch.read(here, there) };
+    let _ = batch.read(here, there);
 }
 
-fn post(qp: &mut Qp<Ud>, here: LocalSlice, there: RemoteSlice) {
+fn post(qp: &mut Qp<Ud>, here: LocalSlice<'_>, there: RemoteSlice) {
     read(qp, here, there);
 }
 

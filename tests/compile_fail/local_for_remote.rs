@@ -2,7 +2,7 @@
 
 use uverbs::{LocalSlice, PostError, Qp, Rc, RemoteSlice};
 
-fn post(qp: &mut Qp<Rc>, here: LocalSlice) -> Result<(), PostError> {
+fn post(qp: &mut Qp<Rc>, here: LocalSlice<'_>) -> Result<(), PostError> {
     qp.send().write_inline(b"hello", here)?;
     let there = RemoteSlice {
         address: 0,

@@ -2,9 +2,9 @@
 
 use uverbs::{LocalSlice, Qp, Ud};
 
-fn post(qp: &mut Qp<Ud>, here: LocalSlice) {
+fn post(qp: &mut Qp<Ud>, here: LocalSlice<'_>) {
     let mut batch = qp.send();
-    let _ = unsafe { batch.send(here) };
+    let _ = batch.send(here);
     let _ = batch.send_inline(b"hello");
 }
 

@@ -2,9 +2,9 @@
 
 use uverbs::{LocalSlice, Qp, Rc, UdPeer};
 
-fn post(qp: &mut Qp<Rc>, to: UdPeer<'_>, here: LocalSlice) {
+fn post(qp: &mut Qp<Rc>, to: UdPeer<'_>, here: LocalSlice<'_>) {
     let mut batch = qp.send();
-    let _ = unsafe { batch.send_to(to, here) };
+    let _ = batch.send_to(to, here);
 }
 
 fn main() {}

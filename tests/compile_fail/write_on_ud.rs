@@ -2,9 +2,9 @@
 
 use uverbs::{LocalSlice, Qp, RemoteSlice, Ud};
 
-fn post(qp: &mut Qp<Ud>, here: LocalSlice, there: RemoteSlice) {
+fn post(qp: &mut Qp<Ud>, here: LocalSlice<'_>, there: RemoteSlice) {
     let mut batch = qp.send();
-    let _ = unsafe { batch.write(here, there) };
+    let _ = batch.write(here, there);
     let _ = batch.write_inline(b"hello", there);
 }
 

@@ -14,23 +14,18 @@ pub fn create(pd: &Pd, cq: &Cq, peer: Option<&Endpoint>) -> Result<Qp<Any>> {
     Ok(qp)
 }
 
-/// # Safety
-///
-/// As for [`uverbs::Batch`].
-pub unsafe fn post(
+pub fn post(
     qp: &mut Qp<Any>,
     to: UdPeer<'_>,
     here: LocalSlice,
     there: RemoteSlice,
 ) -> std::result::Result<usize, PostError> {
     let mut batch = qp.send();
-    unsafe {
-        batch.send(here)?;
-        batch.send_to(to, here)?;
-        batch.write(here, there)?;
-        batch.read(here, there)?;
-        batch.fetch_add(here, there, 1)?;
-    }
+    batch.send(here)?;
+    batch.send_to(to, here)?;
+    batch.write(here, there)?;
+    batch.read(here, there)?;
+    batch.fetch_add(here, there, 1)?;
     batch.ring()
 }
 

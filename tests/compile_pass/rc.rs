@@ -2,24 +2,19 @@
 
 use uverbs::{LocalSlice, PostError, Qp, Rc, RemoteSlice};
 
-/// # Safety
-///
-/// As for [`uverbs::Batch`].
-pub unsafe fn post(
+pub fn post(
     qp: &mut Qp<Rc>,
     here: LocalSlice,
     there: RemoteSlice,
 ) -> Result<usize, PostError> {
     let mut batch = qp.send();
-    unsafe {
-        batch.send(here)?.signaled(1);
-        batch.send_imm([here, here], 2)?.fence().solicited();
-        batch.write(here, there)?.id(3);
-        batch.write_imm(here, there, 4)?;
-        batch.read(here, there)?;
-        batch.compare_swap(here, there, 5, 6)?;
-        batch.fetch_add(here, there, 7)?;
-    }
+    batch.send(here)?.signaled(1);
+    batch.send_imm([here, here], 2)?.fence().solicited();
+    batch.write(here, there)?.id(3);
+    batch.write_imm(here, there, 4)?;
+    batch.read(here, there)?;
+    batch.compare_swap(here, there, 5, 6)?;
+    batch.fetch_add(here, there, 7)?;
     batch.send_inline(b"hello")?;
     batch.send_imm_inline(b"hello", 8)?;
     batch.write_inline(b"hello", there)?;

@@ -2,19 +2,14 @@
 
 use uverbs::{LocalSlice, PostError, Qp, RemoteSlice, Uc};
 
-/// # Safety
-///
-/// As for [`uverbs::Batch`].
-pub unsafe fn post(
+pub fn post(
     qp: &mut Qp<Uc>,
     here: LocalSlice,
     there: RemoteSlice,
 ) -> Result<usize, PostError> {
     let mut batch = qp.send();
-    unsafe {
-        batch.send(here)?.signaled(1);
-        batch.write(here, there)?;
-    }
+    batch.send(here)?.signaled(1);
+    batch.write(here, there)?;
     batch.ring()
 }
 

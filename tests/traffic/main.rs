@@ -9,6 +9,7 @@ mod inline_scatter;
 mod load;
 mod many;
 mod opcodes;
+mod regions;
 mod shapes;
 mod ud;
 
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     support::run_all([
         data::tests(),
         opcodes::tests(),
+        regions::tests(),
         shapes::tests(),
         ud::tests(),
         inline_scatter::tests(),

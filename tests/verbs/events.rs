@@ -612,10 +612,12 @@ const BREACHES: [Breach; 8] = [
         what: "a receive into memory that is gone",
         post: |pair| {
             let gone = pair.pd.register(vec![0_u8; 64], ALL)?;
-            let mut batch = pair.b.qp.recv();
-            batch.post(2, gone.slice(..)?)?;
-            batch.ring()?;
+            // SAFETY: nobody has references to memory that may get the key.
+            let slice = unsafe { pair.pd.raw_slice(gone.lkey(), gone.iova(), 64) };
             drop(gone);
+            let mut batch = pair.b.qp.recv();
+            batch.post(2, slice)?;
+            batch.ring()?;
             post(pair, |batch, _| Ok(batch.send_inline(b"8 bytes.")?))
         },
         rxe: None,

@@ -296,15 +296,6 @@ impl QpBacking {
         modified(reply: &DriverReply) -> ();
         close() -> ();
     }
-
-    /// Follows the kernel, which has taken the queue pair to the state RESET.
-    pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
-        dispatch!(self, D(backing) => {
-            if let Some(send) = D::get_mut(send) {
-                D::reset_qp(backing, send, recv.and_then(D::get_mut));
-            }
-        })
-    }
 }
 
 // A clone that is forgotten keeps for good what the kernel has not let go of.

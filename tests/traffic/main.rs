@@ -9,6 +9,7 @@ mod inline_scatter;
 mod load;
 mod many;
 mod opcodes;
+mod resets;
 mod shapes;
 mod ud;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         load::tests(),
         many::tests(),
         errors::tests(),
+        resets::tests(),
         beside::tests(),
     ])
 }

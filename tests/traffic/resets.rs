@@ -153,8 +153,8 @@ fn short_read(pair: &mut Pair<Rc>) -> Result {
     pair.b.mr.write_at(0, &bytes)?;
     pair.a.mr.write_at(0, &[0; 100])?;
     let (into, from) = (pair.a.mr.slice(..100)?, pair.b.mr.remote().slice(..100)?);
-    // SAFETY: the memory outlives the queue pair, and is looked at by copying.
     pair.a
+        // SAFETY: the memory outlives the queue pair, and is looked at by copying.
         .post(|batch| unsafe { batch.read(into, from) })?
         .is(WcOpcode::RDMA_READ)?;
     same(pair.a.bytes(0, 100)?, bytes, "what was read")

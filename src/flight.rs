@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -101,11 +102,14 @@ impl Queues {
 }
 
 impl Flight {
-    /// The device has forgotten the requests of these queues.
-    pub(crate) fn forget(&self) {
-        if let Some(now) = &mut *lock(&self.now) {
+    /// The device has forgotten the requests of these queues; from here on these tell.
+    pub(crate) fn renew(&self, queues: Queues) {
+        let old = lock(&self.now).as_mut().map(|now| {
             now.resets = now.resets.wrapping_add(1);
-        }
+            mem::replace(&mut now.queues, queues)
+        });
+        // Without the lock: buffers may go back to an allocator.
+        drop(old);
     }
 
     /// Where its queues stand; none if nothing is in flight.

@@ -79,7 +79,8 @@ impl Pd {
 ///
 /// Dropping it frees it, and takes what it was bound to back from peers.
 ///
-/// A bound window of [`Type2`] is to go, or to be invalidated, before the queue pair that it was bound on.
+/// A bound window of [`Type2`] is to go, or to be invalidated, before the queue pair that it was bound on. A
+/// reset of that on soft-RoCE closes it ([`Qp::reset`](crate::Qp::reset)).
 /// soft-RoCE's window holds on to its queue pair, and whoever destroys or drops that waits for the window to
 /// let go: nearly a minute, seen on Linux 7.2 (`rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in
 /// `rxe_pool.c`). In a struct that has both, the field of the window stands before that of the queue pair.

@@ -17,7 +17,8 @@ use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqH
 use crate::alloc::Buffers;
 use crate::command::{
     AllocPd, CommandFd, CreateAh, CreateCq, CreateQp, CreateRssQp, CreateSrq, CreateWq,
-    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifySrq, ReqNotifyCq, ResizeCq,
+    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, ReqNotifyCq,
+    ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -120,13 +121,15 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateQp, "queue pairs"))
     }
 
-    /// Follows the kernel, which has taken a queue pair to the state RESET. A kernel that has the rings goes
-    /// on in them where it is.
+    /// Takes a queue pair to the state RESET, in which it is as new. A driver whose kernel keeps something of
+    /// the time before gives another queue pair, which takes its place.
     fn reset_qp(
-        _backing: &Self::QpBacking,
-        _send: &mut Self::SendQueue,
-        _recv: Option<&mut Self::RecvQueue>,
-    ) {
+        &self,
+        fd: &Arc<CommandFd>,
+        reset: ResetQp<'_, Self::SendQueue, Self::RecvQueue, Self::QpBacking>,
+    ) -> Result<Option<Replacement<Self::QpBacking>>> {
+        fd.execute(reset.command)?;
+        Ok(None)
     }
 
     /// Fails if the driver cannot set the pace of any queue pair that this library creates.
@@ -257,6 +260,28 @@ pub(crate) struct NewQp<S, R, B> {
     /// None if the queue pair receives from an SRQ.
     pub(crate) recv: Option<R>,
     pub(crate) backing: B,
+}
+
+/// A queue pair that is to be taken to the state RESET. Nobody posts to it meanwhile.
+pub(crate) struct ResetQp<'a, S, R, B> {
+    /// What the kernel is to be told.
+    pub(crate) command: &'a ModifyQp,
+    pub(crate) backing: &'a B,
+    pub(crate) send: &'a mut S,
+    /// None if the queue pair receives from an SRQ.
+    pub(crate) recv: Option<&'a mut R>,
+    pub(crate) buffers: Option<&'a Buffers>,
+}
+
+/// A queue pair that takes the place of one that was reset, with its queues.
+#[derive(Debug)]
+pub(crate) struct Replacement<B> {
+    pub(crate) handle: QpHandle,
+    pub(crate) qpn: u32,
+    pub(crate) backing: B,
+    /// The one before, which has been reset, stays until this one is destroyed, for it cannot be destroyed at
+    /// any time.
+    pub(crate) stays: bool,
 }
 
 /// What must stay of a queue pair, and what it answers for the queue pair.

@@ -289,15 +289,6 @@ impl QpBacking {
         sends() -> Progress;
         receives() -> Option<Progress>;
     }
-
-    /// Follows the kernel, which has taken the queue pair to the state RESET.
-    pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
-        dispatch!(self, D(backing) => {
-            if let Some(send) = D::get_mut(send) {
-                D::reset_qp(backing, send, recv.and_then(D::get_mut));
-            }
-        })
-    }
 }
 
 impl SrqBacking {

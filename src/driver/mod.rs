@@ -249,6 +249,12 @@ pub(crate) type QpParts<'a> = contract::QpParts<'a, Cq, SharedRecvQueue, ThreadD
 /// A queue pair that a driver has created.
 pub(crate) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpBacking>;
 
+/// A queue pair that is to be taken to the state RESET.
+pub(crate) type ResetQp<'a> = contract::ResetQp<'a, SendQueue, RecvQueue, QpBacking>;
+
+/// A queue pair that takes the place of one that was reset.
+pub(crate) type Replacement = contract::Replacement<QpBacking>;
+
 /// Reads a driver's private part of the kernel's answer to a verb.
 fn answer<T: FromBytes>(
     verb: Verb,
@@ -389,6 +395,23 @@ impl Device {
         })
     }
 
+    pub(crate) fn reset_qp(
+        &self,
+        fd: &Arc<CommandFd>,
+        reset: ResetQp<'_>,
+    ) -> Result<Option<Replacement>> {
+        dispatch!(self, D(device) => {
+            let reset = own_reset::<D>(reset).ok_or_else(|| foreign(Verb::ModifyQp))?;
+            let replacement = device.reset_qp(fd, reset)?;
+            Ok(replacement.map(|qp| Replacement {
+                handle: qp.handle,
+                qpn: qp.qpn,
+                backing: D::wrap(qp.backing),
+                stays: qp.stays,
+            }))
+        })
+    }
+
     pub(crate) fn create_srq(
         &self,
         fd: &CommandFd,
@@ -470,5 +493,22 @@ fn own_parts<'a, D: Listed>(
         buffers: parts.buffers,
         thread_domain,
         inline_scatter: parts.inline_scatter,
+    })
+}
+
+/// The queue pair as the driver's own, if all of it is.
+fn own_reset<D: Listed>(
+    reset: ResetQp<'_>,
+) -> Option<contract::ResetQp<'_, D::SendQueue, D::RecvQueue, D::QpBacking>> {
+    let recv = match reset.recv {
+        Some(recv) => Some(D::get_mut(recv)?),
+        None => None,
+    };
+    Some(contract::ResetQp {
+        command: reset.command,
+        backing: D::get(reset.backing)?,
+        send: D::get_mut(reset.send)?,
+        recv,
+        buffers: reset.buffers,
     })
 }

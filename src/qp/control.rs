@@ -34,7 +34,7 @@ impl Control {
         Self {
             qp: Arc::downgrade(qp),
             id: qp.id,
-            qpn: qp.qpn,
+            qpn: qp.qpn(),
         }
     }
 
@@ -43,9 +43,11 @@ impl Control {
         self.id
     }
 
-    /// The queue pair's number on the wire; 24 bits.
+    /// The queue pair's number on the wire; 24 bits. A reset may change it, see
+    /// [`Qp::reset`](super::Qp::reset); once the queue pair is gone, it is the one that this control began
+    /// with.
     pub fn qpn(&self) -> u32 {
-        self.qpn
+        self.qp.upgrade().map_or(self.qpn, |qp| qp.qpn())
     }
 
     /// Asks the kernel for all attributes.
@@ -72,7 +74,7 @@ impl Control {
 
     fn qp(&self, verb: Verb) -> Result<Arc<QpShared>> {
         self.qp.upgrade().ok_or_else(|| {
-            let subject = Subject::named("QP", format_args!("{:#x}", self.qpn));
+            let subject = Subject::named("QP", format_args!("{:#x}", self.qpn()));
             Error::new(
                 verb,
                 subject,
@@ -86,7 +88,7 @@ impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Control")
             .field("id", &self.id)
-            .field("qpn", &format_args!("{:#x}", self.qpn))
+            .field("qpn", &format_args!("{:#x}", self.qpn()))
             .finish()
     }
 }

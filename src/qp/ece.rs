@@ -19,7 +19,7 @@ impl<T: Transport> Qp<T> {
     /// page: `ibv_query_ece(3)`.
     #[doc(alias = "ibv_query_ece")]
     pub fn query_ece(&self) -> Result<Ece> {
-        let ece = self.shared.backing().query_ece();
+        let ece = self.shared.kernel().backing().query_ece();
         ece.ok_or_else(|| self.context().driver().without_ece(Verb::QueryEce))
     }
 
@@ -33,7 +33,7 @@ impl<T: Transport> Qp<T> {
     /// options are of another vendor. Manual page: `ibv_set_ece(3)`.
     #[doc(alias = "ibv_set_ece")]
     pub fn set_ece(&mut self, ece: Ece) -> Result<()> {
-        let Some(own) = self.shared.backing().query_ece() else {
+        let Some(own) = self.shared.kernel().backing().query_ece() else {
             return Err(self.context().driver().without_ece(Verb::SetEce));
         };
         if ece.vendor_id != own.vendor_id {
@@ -43,7 +43,7 @@ impl<T: Transport> Qp<T> {
             );
             return Err(Error::invalid(Verb::SetEce, self.shared.subject(), what));
         }
-        self.shared.backing().set_ece(ece.options);
+        self.shared.kernel().backing().set_ece(ece.options);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ mod connect;
 mod control;
 mod ece;
 mod extended;
+mod kernel;
 mod recv;
 mod send;
 mod transition;
@@ -16,7 +17,7 @@ pub mod transport;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpCap;
@@ -35,14 +36,14 @@ pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
 use self::connect::Local;
+use self::kernel::KernelQp;
 use crate::command::{CreateQp, DriverData, ModifyQp, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::domain::DomainState;
-use crate::driver::{NewQp, QpBacking, QpParts};
+use crate::driver::{NewQp, QpParts, RecvQueue, ResetQp, SendQueue};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::flight::{Flight, Queues};
-use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
 use crate::work::{Operations, PdTag};
@@ -282,8 +283,7 @@ impl<'a> QpBuilder<'a> {
         let subject = Subject::numbered("QP", handle.0.into());
         let flight = pd.flights().begin(id, subject, Queues::Qp(backing.clone()));
         let shared = Arc::new(QpShared {
-            object: Owned::backed(context, handle, backing),
-            qpn,
+            kernel: RwLock::new(KernelQp::new(context, handle, qpn, backing)),
             id,
             transport,
             operations,
@@ -317,8 +317,9 @@ const PSN_AHEAD: u32 = 1 << 22;
 
 /// What the two halves of a queue pair share.
 pub(crate) struct QpShared {
-    object: Owned<QpHandle, QpBacking>,
-    qpn: u32,
+    /// Held for reading while the kernel is asked something of it, and for writing only to put another in its
+    /// place.
+    kernel: RwLock<KernelQp>,
     id: u64,
     transport: QpType,
     operations: Operations,
@@ -349,8 +350,16 @@ pub(crate) struct QpShared {
 }
 
 impl QpShared {
+    fn kernel(&self) -> RwLockReadGuard<'_, KernelQp> {
+        self.kernel.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn handle(&self) -> QpHandle {
-        self.object.handle()
+        self.kernel().handle()
+    }
+
+    fn qpn(&self) -> u32 {
+        self.kernel().qpn()
     }
 
     fn subject(&self) -> Subject {
@@ -358,11 +367,7 @@ impl QpShared {
     }
 
     pub(crate) fn context(&self) -> &Context {
-        self.object.context()
-    }
-
-    fn backing(&self) -> &QpBacking {
-        self.object.backing()
+        self.pd.context()
     }
 
     #[inline(always)]
@@ -409,74 +414,98 @@ impl QpShared {
         told.take()
     }
 
+    /// Changes attributes; not for the state RESET.
     fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let from = match attr.cur_state {
-            Some(state) => state,
-            None => self.state(),
-        };
-        attr.check(&self.subject(), self.transport, from)?;
+        self.check(attr)?;
         if attr.rate_limit.is_some() {
             self.context().driver().paces()?;
         }
-        let base = attr.to_abi(self.handle().0);
         let connects = matches!(
             attr.state,
             None | Some(QpState::INIT | QpState::RTR | QpState::RTS)
         );
+        // Until the state is stored, so that a reset is before all this or behind it.
+        let kernel = self.kernel();
         let command = ModifyQp {
-            base,
+            base: attr.to_abi(kernel.handle().0),
             rate_limit: attr.rate_limit,
             driver: match connects {
-                true => self.backing().modify_data(),
+                true => kernel.backing().modify_data(),
                 false => DriverData::default(),
             },
         };
         let reply = self.context().fd().execute(&command)?;
         if connects {
-            self.backing().modified(&reply);
+            kernel.backing().modified(&reply);
         }
         if let Some(state) = attr.state {
-            self.state.store(state.0 as u8, Ordering::Relaxed);
+            self.store(state);
         }
         Ok(())
     }
 
+    /// Takes it to the state RESET, with the queues of both halves.
+    fn reset(
+        &self,
+        attr: &QpAttr,
+        send: &mut SendQueue,
+        recv: Option<&mut RecvQueue>,
+    ) -> Result<()> {
+        self.check(attr)?;
+        let replacement = {
+            let kernel = self.kernel();
+            let command = ModifyQp {
+                base: attr.to_abi(kernel.handle().0),
+                rate_limit: None,
+                driver: DriverData::default(),
+            };
+            let reset = ResetQp {
+                command: &command,
+                backing: kernel.backing(),
+                send,
+                recv,
+                buffers: self.pd.buffers(),
+            };
+            let context = self.context();
+            context.driver().reset_qp(context.fd(), reset)?
+        };
+        let mut kernel = self.kernel.write().unwrap_or_else(PoisonError::into_inner);
+        let old = replacement.and_then(|by| kernel.replace(by));
+        self.flight.renew(Queues::Qp(kernel.backing().clone()));
+        self.store(QpState::RESET);
+        self.start_ahead();
+        drop(kernel);
+        // Destroyed while others may ask for the new one.
+        drop(old);
+        self.pd.reap();
+        Ok(())
+    }
+
+    fn check(&self, attr: &QpAttr) -> Result<()> {
+        let from = attr.cur_state.unwrap_or_else(|| self.state());
+        attr.check(&self.subject(), self.transport, from)
+    }
+
+    fn store(&self, state: QpState) {
+        self.state.store(state.0 as u8, Ordering::Relaxed);
+    }
+
     fn query(&self) -> Result<QpInfo> {
+        let kernel = self.kernel();
         let command = QueryQp {
-            qp: self.handle(),
+            qp: kernel.handle(),
             attr_mask: QpAttrMask::all().bits(),
         };
         let info = QpInfo::from(self.context().fd().execute(&command)?);
-        self.state.store(info.state.0 as u8, Ordering::Relaxed);
+        self.store(info.state);
         Ok(info)
-    }
-
-    /// Has the kernel forget all requests of a queue pair that it keeps; false if it refuses that as well.
-    fn reset_kept(object: &Owned<QpHandle, QpBacking>) -> bool {
-        let reset = QpAttr {
-            state: Some(QpState::RESET),
-            ..QpAttr::default()
-        };
-        let command = ModifyQp {
-            base: reset.to_abi(object.handle().0),
-            rate_limit: None,
-            driver: DriverData::default(),
-        };
-        let reset = object.context().fd().execute(&command);
-        if let Err(error) = &reset {
-            tracing::warn!(target: "uverbs", %error, "a QP that the kernel keeps could not be reset");
-        }
-        reset.is_ok()
     }
 }
 
 impl Drop for QpShared {
     fn drop(&mut self) {
-        // Whatever becomes of it, its requests are forgotten.
-        self.backing().close();
-        let mut forgotten = true;
-        self.object
-            .end(|object| forgotten = Self::reset_kept(object));
+        let kernel = self.kernel.get_mut();
+        let forgotten = kernel.unwrap_or_else(PoisonError::into_inner).end();
         // Regions wait for good for what a queue pair goes on with.
         if forgotten {
             self.pd.flights().end(self.id);
@@ -501,17 +530,17 @@ pub struct Qp<T: Transport> {
 }
 
 impl<T: Transport> Qp<T> {
-    /// The kernel's handle.
+    /// The kernel's handle. A reset may change it, see [`Qp::reset`].
     pub fn handle(&self) -> QpHandle {
         self.shared.handle()
     }
 
-    /// The queue pair's number on the wire; 24 bits.
+    /// The queue pair's number on the wire; 24 bits. A reset may change it, see [`Qp::reset`].
     pub fn qpn(&self) -> u32 {
-        self.shared.qpn
+        self.shared.qpn()
     }
 
-    /// The number by which events name it; unique in its context.
+    /// The number by which events name it; unique in its context, and the same for good.
     pub fn id(&self) -> u64 {
         self.shared.id
     }
@@ -553,16 +582,13 @@ impl<T: Transport> Qp<T> {
     /// `ibv_modify_qp(3)`.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        if attr.state == Some(QpState::RESET) {
+            let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
+            return self.shared.reset(attr, send, recv);
+        }
         self.shared.modify(attr)?;
         if attr.state == Some(QpState::RTS) {
             self.shared.connected.store(true, Ordering::Relaxed);
-        }
-        if attr.state == Some(QpState::RESET) {
-            let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
-            self.shared.backing().reset(send, recv);
-            self.shared.flight.forget();
-            self.shared.pd.reap();
-            self.shared.start_ahead();
         }
         Ok(())
     }
@@ -572,9 +598,19 @@ impl<T: Transport> Qp<T> {
     /// Its next connection starts with another packet sequence number: the peer has to be told the new
     /// [`Qp::endpoint`].
     ///
+    /// On soft-RoCE, a reliable queue pair that has left the state RESET gets a new [`Qp::qpn`] and a new
+    /// [`Qp::handle`] as well: the kernel's reset keeps what a READ that was cut off has left, and the next
+    /// READ or atomic then completes without data. So this library puts a new queue pair in the place of the
+    /// old one, of the same capacities, with the same [`Qp::id`], queues and domain. Its allocator, if there
+    /// is one, is asked for new rings before it gets the old ones back. Completions from before the reset that
+    /// still lie in the completion queue carry the old number; on mlx5 they are passed over. Memory windows
+    /// of type 2 that are bound on it open nothing any more until they have been invalidated and bound again;
+    /// if there were any, the old queue pair stays in the kernel until this one is destroyed.
+    ///
     /// # Errors
     ///
-    /// The device has been removed.
+    /// The device has been removed. On soft-RoCE also as for [`Pd::create_qp`]: the queue pair is then as it
+    /// was before.
     pub fn reset(&mut self) -> Result<()> {
         self.modify(&QpAttr {
             state: Some(QpState::RESET),
@@ -618,7 +654,7 @@ impl<T: Transport> Qp<T> {
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpInfo> {
         let info = self.shared.query()?;
-        Ok(match self.shared.backing().kernel_knows_caps() {
+        Ok(match self.shared.kernel().backing().kernel_knows_caps() {
             true => info,
             false => QpInfo {
                 caps: self.caps(),
@@ -710,10 +746,13 @@ impl<T: Transport> Qp<T> {
         // Both halves come apart so that the shared part is unique; nobody else has a share in it.
         let (send, recv) = (send.into_queue(), recv.into_queue());
         let (shared, error) = match Arc::try_unwrap(shared) {
-            Ok(mut shared) => match shared.object.destroy() {
-                Ok(()) => return Ok(()),
-                Err(error) => (Arc::new(shared), error),
-            },
+            Ok(mut shared) => {
+                let kernel = shared.kernel.get_mut();
+                match kernel.unwrap_or_else(PoisonError::into_inner).destroy() {
+                    Ok(()) => return Ok(()),
+                    Err(error) => (Arc::new(shared), error),
+                }
+            }
             Err(shared) => {
                 let error = Error::invalid(
                     Verb::DestroyQp,
@@ -734,18 +773,11 @@ impl<T: Transport> Qp<T> {
 
 impl<T: Transport> fmt::Debug for Qp<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let QpShared {
-            object,
-            qpn,
-            id,
-            transport,
-            ..
-        } = &*self.shared;
         f.debug_struct("Qp")
-            .field("transport", transport)
-            .field("handle", &object.handle().0)
-            .field("qpn", &format_args!("{qpn:#x}"))
-            .field("id", id)
+            .field("transport", &self.transport())
+            .field("handle", &self.handle().0)
+            .field("qpn", &format_args!("{:#x}", self.qpn()))
+            .field("id", &self.id())
             .field("state", &self.state())
             .finish()
     }
@@ -766,8 +798,7 @@ mod tests {
         let queues = Queues::Qp(backing.clone());
         let flight = pd.flights().begin(1, Subject::the("QP"), queues);
         QpShared {
-            object: Owned::backed(context, QpHandle(9), backing),
-            qpn: 17,
+            kernel: RwLock::new(KernelQp::new(context, QpHandle(9), 17, backing)),
             id: 1,
             transport: QpType::UD,
             operations: Operations::of(QpType::UD),

@@ -49,9 +49,9 @@ impl<T: Transport> RecvHalf<T> {
             .map_or((0, 0), |queue| (queue.capacity(), queue.max_sge()))
     }
 
-    /// The queue pair's number.
+    /// The queue pair's number; see [`Qp::qpn`](super::Qp::qpn).
     pub fn qpn(&self) -> u32 {
-        self.shared.qpn
+        self.shared.qpn()
     }
 
     /// Receive requests that have been posted and that no message has been received into.

@@ -64,9 +64,9 @@ impl<T: Transport> SendHalf<T> {
         &self.shared
     }
 
-    /// The queue pair's number.
+    /// The queue pair's number; see [`Qp::qpn`](super::Qp::qpn).
     pub fn qpn(&self) -> u32 {
-        self.shared.qpn
+        self.shared.qpn()
     }
 
     /// Send requests that have been rung and that are not known to be finished.

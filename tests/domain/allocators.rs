@@ -1,13 +1,14 @@
 //! What an allocator is asked, and when its buffers come back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libtest_mimic::Trial;
 use support::exchange::CAPS;
 use support::{Exchange, Result, device, open, skip, test_without_leaks};
 use uverbs::{
-    Rc,
-    alloc::{Allocation, BufferRequest, Purpose, ResourceType},
+    QpState, Rc,
+    alloc::{AllocError, Allocation, BufferRequest, Purpose, ResourceType},
 };
 
 use crate::script::{Script, expose, fresh, here, map_at, range};
@@ -35,6 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             "allocators::rings_stay_when_the_domain_is_dropped",
             rings_keep_the_allocator,
         ),
+        test_without_leaks("allocators::rings_of_a_reset_lie_there_too", reset_rings),
     ]
 }
 
@@ -209,5 +211,47 @@ fn rings_keep_the_allocator() -> Result {
     let seen = script.seen();
     assert_eq!((seen.freed, seen.live.len()), (all_buffers(), 0));
     assert_eq!(Arc::strong_count(&script), 1);
+    Ok(())
+}
+
+/// Catches a reset whose new rings lie elsewhere, whose old ones never come back, or that leaves something
+/// half done when the allocator has nothing.
+fn reset_rings() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let dry = Arc::new(AtomicBool::new(false));
+    let script = Arc::new(Script::new({
+        let dry = Arc::clone(&dry);
+        move |_, request| match dry.load(Ordering::Relaxed) {
+            true => Err(AllocError::new("nothing left")),
+            false => Ok(Allocation::Memory(fresh(request.size))),
+        }
+    }));
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let mut pair = on_domain(&domain)?;
+    for _ in 0..3 {
+        pair.exchange()?;
+        dry.store(true, Ordering::Relaxed);
+        // A device that starts in its rings anew asks for none.
+        if device().is_rxe() {
+            let qpn = pair.a.qpn();
+            let refused = pair.a.reset().unwrap_err();
+            assert!(refused.to_string().contains("nothing left"), "{refused}");
+            assert_eq!((pair.a.qpn(), pair.a.state()), (qpn, QpState::RTS));
+            pair.exchange()?;
+        }
+        dry.store(false, Ordering::Relaxed);
+        pair.a.reset()?;
+        pair.b.reset()?;
+        let (a, b) = (pair.a.endpoint()?, pair.b.endpoint()?);
+        pair.a.connect(&b)?;
+        pair.b.connect(&a)?;
+        assert_eq!(script.seen().live.len(), all_buffers());
+    }
+    pair.exchange()?;
+    drop(pair);
+    let seen = script.seen();
+    assert_eq!(seen.live.len(), 0);
+    assert_eq!(seen.complaints, Vec::<String>::new());
     Ok(())
 }

@@ -15,7 +15,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         Trial::test("plan::same_seed_same_plan", same_seed_same_plan),
         Trial::test("plan::has_everything", has_everything),
-        Trial::test("plan::resets_are_asked_for", resets_are_asked_for),
+        Trial::test("plan::has_every_change", has_every_change),
         Trial::test("ledger::a_completion_comes_once", a_completion_comes_once),
         Trial::test(
             "ledger::a_completion_is_not_skipped",
@@ -52,22 +52,26 @@ fn same_seed_same_plan() -> Result {
     ensure(steps(7, 0) != steps(7, 4), "another pair")
 }
 
-/// Catches resets in a plan that is to have none, and plans with resets that have none or differ in more.
-fn resets_are_asked_for() -> Result {
-    let with = |resets: bool| -> Vec<Step> {
-        let mut plan = Plan::new(7, 0).with_resets(resets);
-        (0..400).map(|_| plan.step()).collect()
-    };
-    let is_reset = |step: &Step| {
-        let change = Change::Reset { first: 0 };
-        let other = Change::Reset { first: 1 };
-        matches!(step, Step::Change { change: found, .. } if [change, other].contains(found))
-    };
-    let (without, with) = (with(false), with(true));
-    ensure(!without.iter().any(is_reset), "resets without being asked")?;
-    ensure(with.iter().any(is_reset), "no resets")?;
-    let same = |(a, b): (&Step, &Step)| a == b || is_reset(b);
-    ensure(without.iter().zip(&with).all(same), "other steps")
+/// Catches a change that no plan has any more.
+fn has_every_change() -> Result {
+    let changes: Vec<Change> = (0..8)
+        .flat_map(|pair| steps(1, pair))
+        .filter_map(|step| match step {
+            Step::Change { change, .. } => Some(change),
+            Step::Traffic(_) => None,
+        })
+        .collect();
+    let has = |is: fn(&Change) -> bool, what| ensure(changes.iter().any(is), what);
+    has(|change| matches!(change, Change::Error { .. }), "no errors")?;
+    has(|change| matches!(change, Change::Reset { .. }), "no resets")?;
+    has(
+        |change| matches!(change, Change::Destroy { memory: false, .. }),
+        "no ends",
+    )?;
+    has(
+        |change| matches!(change, Change::Destroy { memory: true, .. }),
+        "no other memory",
+    )
 }
 
 /// Catches an operation that no plan has any more.

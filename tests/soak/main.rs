@@ -4,8 +4,7 @@
 //!
 //! `cargo vm test` runs it for a short time on each kernel, `cargo vm soak` for as long as one wants. What it
 //! is to do comes from a seed (`UVERBS_SOAK_SEED`), which it prints, and how long from `UVERBS_SOAK_SECONDS`.
-//! The plan is the same for the same seed; what the network does is not. With `UVERBS_SOAK_RESETS=1` it has
-//! queue pairs reset under way too.
+//! The plan is the same for the same seed; what the network does is not.
 //!
 //! * [`plan`]: what each pair is to do.
 //! * [`pair`]: where a pair is, and what a completion means to it; [`side`] has the objects.
@@ -99,8 +98,7 @@ fn soak() -> Result {
         None => draw()?,
     };
     println!("soak of {seconds} s, UVERBS_SOAK_SEED={seed}");
-    let resets = number("UVERBS_SOAK_RESETS")?.is_some_and(|number| number != 0);
-    let orders = |time| Orders { seed, resets, time };
+    let orders = |time| Orders { seed, time };
     let hosts = Host::both()?;
     // What is loaded or allocated at the first use only is no leak: a run of a moment goes before.
     run(&hosts, orders(Duration::ZERO))?;
@@ -129,10 +127,6 @@ fn soak() -> Result {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orders {
     pub(crate) seed: u64,
-    /// Whether queue pairs are reset under way and connected anew; off, because soft-RoCE then sends writes
-    /// that nobody has posted (6.12 and later) or completes READs and atomics without data, until the library
-    /// goes round it.
-    pub(crate) resets: bool,
     /// How long new steps are begun.
     pub(crate) time: Duration,
 }

@@ -127,8 +127,7 @@ pub(crate) enum Change {
     Error { first: usize, at_once: bool },
     /// Destroyed while requests are under way, and created anew; with other memory too, if so said.
     Destroy { first: usize, memory: bool },
-    /// Reset while requests are under way, this side first, and connected anew. Only in plans
-    /// [with resets](Plan::with_resets).
+    /// Reset while requests are under way, this side first, and connected anew.
     Reset { first: usize },
 }
 
@@ -164,7 +163,6 @@ pub(crate) enum Step {
 pub(crate) struct Plan {
     random: ChaCha8Rng,
     transport: QpType,
-    resets: bool,
 }
 
 impl Plan {
@@ -177,16 +175,7 @@ impl Plan {
             2 => QpType::UC,
             _ => QpType::UD,
         };
-        Self {
-            random,
-            transport,
-            resets: false,
-        }
-    }
-
-    /// Has some queue pairs reset under way that would be destroyed.
-    pub(crate) fn with_resets(self, resets: bool) -> Self {
-        Self { resets, ..self }
+        Self { random, transport }
     }
 
     /// The transport of the pair.
@@ -207,10 +196,10 @@ impl Plan {
     pub(crate) fn step(&mut self) -> Step {
         let side = usize::from(self.random.random_bool(0.5));
         match self.random.random_range(0..100) {
-            0..84 => Step::Traffic(vec![self.burst()]),
-            84..90 if self.transport == QpType::RC => Step::Traffic(self.window(side)),
-            84..90 => Step::Traffic(vec![self.burst(), self.burst()]),
-            90..96 => {
+            0..82 => Step::Traffic(vec![self.burst()]),
+            82..88 if self.transport == QpType::RC => Step::Traffic(self.window(side)),
+            82..88 => Step::Traffic(vec![self.burst(), self.burst()]),
+            88..94 => {
                 let at_once = self.transport != QpType::RC || self.random.random_bool(0.8);
                 let change = Change::Error {
                     first: side,
@@ -218,14 +207,12 @@ impl Plan {
                 };
                 self.change(change)
             }
+            94..97 => self.change(Change::Reset { first: side }),
             _ => {
                 let memory = self.random.random_bool(0.3);
-                let change = match self.resets && !memory {
-                    true => Change::Reset { first: side },
-                    false => Change::Destroy {
-                        first: side,
-                        memory,
-                    },
+                let change = Change::Destroy {
+                    first: side,
+                    memory,
                 };
                 self.change(change)
             }

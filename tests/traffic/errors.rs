@@ -4,7 +4,7 @@
 use libtest_mimic::Trial;
 use support::{
     Pair, Result, Setup, completion, completions, device, kernel, nothing, open, pattern, same,
-    talk, test, until,
+    talk, test,
 };
 use uverbs::{
     Access, Caps, ConnectOptions, Mr, PostError, QpState, Rc, RemoteSlice, WcOpcode, WcStatus,
@@ -374,15 +374,6 @@ fn a_queue_pair_works_again_after_reset() -> Result {
         }
         batch.send_inline(b"the last one tells")?.signaled(1);
         batch.ring()?;
-        // By way of the error state, until nothing is on its way: where a reset overtakes packets, rxe of 7.2
-        // now and then takes one of the time before for one of the next connection, which is not this test's
-        // matter.
-        pair.a.qp.fail()?;
-        pair.b.qp.fail()?;
-        until("the sends to be flushed", || {
-            for _ in &mut pair.a.cq.poll()? {}
-            Ok((pair.a.qp.halves().0.in_flight() == 0).then_some(()))
-        })?;
         recovers(&mut pair, &setup.options)?;
     }
     Ok(())

@@ -10,6 +10,7 @@ mod load;
 mod many;
 mod opcodes;
 mod regions;
+mod resets;
 mod shapes;
 mod ud;
 
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         load::tests(),
         many::tests(),
         errors::tests(),
+        resets::tests(),
         beside::tests(),
     ])
 }

@@ -56,7 +56,7 @@ use self::send::SendQueue;
 use self::srq::{SrqCore, create_srq};
 use self::uar::{Lease, Registers, UarPage};
 use super::answer;
-use super::contract::{self, QpParts};
+use super::contract::{self, QpParts, Replacement, ResetQp};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateQp, CreateSrq,
@@ -175,8 +175,14 @@ impl contract::Driver for Device {
         create_qp(self, fd, command, &parts)
     }
 
-    fn reset_qp(backing: &Arc<QpCore>, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
-        backing.reset(send, recv);
+    fn reset_qp(
+        &self,
+        fd: &Arc<CommandFd>,
+        reset: ResetQp<'_, SendQueue, RecvQueue, Arc<QpCore>>,
+    ) -> Result<Option<Replacement<Arc<QpCore>>>> {
+        fd.execute(reset.command)?;
+        reset.backing.reset(reset.send, reset.recv);
+        Ok(None)
     }
 
     /// Linux 6.1 calls it an invalid argument.

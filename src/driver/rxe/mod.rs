@@ -9,6 +9,7 @@ mod doorbell;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod map;
+mod qp;
 mod recv;
 mod ring;
 mod send;
@@ -23,27 +24,27 @@ use std::sync::Arc;
 use uverbs_uapi::enums::{self, QpType};
 use uverbs_uapi::handle::{AhHandle, CqHandle, SrqHandle};
 use uverbs_uapi::rxe::{self as abi, Mminfo};
-use uverbs_uapi::types::{QpCap, Wc};
+use uverbs_uapi::types::Wc;
 
 use self::cq::Cq;
 
-use self::doorbell::Doorbell;
 use self::map::{Kind, RingMap, RingView};
+use self::qp::{NewQp, QpCore};
 use self::recv::RecvQueue;
 use self::ring::{Consumer, Producer};
 use self::send::SendQueue;
-use self::srq::{Attached, SharedRecvQueue, SrqRing};
-use super::contract::{Nothing, QpParts, RecvQueue as _};
+use self::srq::{SharedRecvQueue, SrqRing};
+use super::contract::{Nothing, QpParts, RecvQueue as _, Replacement, ResetQp};
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
-    CreateSrq, CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq,
-    QueryContext, ResizeCq,
+    CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateSrq,
+    CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq, QueryContext,
+    ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::{Operations, Progress};
+use crate::work::Operations;
 
 /// What a context has of its device: nothing, for the kernel has it all.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl contract::Driver for Rxe {
     type SharedRecvQueue = SharedRecvQueue;
     /// Its number.
     type Ah = u32;
-    type QpBacking = Arc<QpRings>;
+    type QpBacking = QpCore;
     type SrqBacking = Arc<SrqRing>;
     type ThreadDomain = Nothing;
 
@@ -158,7 +159,15 @@ impl contract::Driver for Rxe {
             let what = "queue pairs for raw packets or XRC";
             return Err(Self::lacks(Verb::CreateQp, what));
         }
-        create_qp(fd, command, parts)
+        qp::create(fd, command, parts)
+    }
+
+    fn reset_qp(
+        &self,
+        fd: &Arc<CommandFd>,
+        reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
+    ) -> Result<Option<Replacement<QpCore>>> {
+        qp::reset(fd, reset)
     }
 
     fn create_srq(
@@ -193,7 +202,6 @@ impl contract::Driver for Rxe {
 }
 
 type Parts<'a> = QpParts<'a, Cq, SharedRecvQueue, Nothing>;
-type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpRings>>;
 
 /// The kinds of ring.
 const SEND: Kind = Kind {
@@ -212,25 +220,6 @@ const COMPLETION: Kind = Kind {
     name: "completion ring",
     resource: ResourceType::RXE_CQ,
 };
-
-/// The rings of a queue pair, as far as others than poster and kernel ask about them. The kernel keeps its own
-/// hold on their pages.
-#[derive(Debug)]
-pub(crate) struct QpRings {
-    send: RingView,
-    recv: Option<RingView>,
-    _srq: Option<Attached>,
-}
-
-impl contract::QpBacking for Arc<QpRings> {
-    fn sends(&self) -> Progress {
-        self.send.progress()
-    }
-
-    fn receives(&self) -> Option<Progress> {
-        self.recv.as_ref().map(RingView::progress)
-    }
-}
 
 /// Maps a work queue's ring.
 fn producer(
@@ -291,52 +280,6 @@ fn resize_cq(
     let (ring, map) = consumer(fd, mi, buffers)?;
     cq.replace(ring, map);
     Ok(())
-}
-
-/// Creates a queue pair and maps its rings.
-fn create_qp(fd: &Arc<CommandFd>, mut command: CreateQp, parts: &Parts<'_>) -> Result<NewQp> {
-    command.driver = DriverData::output::<abi::CreateQpResp>();
-    command.cap.max_send_sge = asked_slices(&command.cap);
-    let reply = fd.execute(&command)?;
-    let handle = reply.handle;
-    map_qp(fd, reply, parts).inspect_err(|_| fd.abandon(handle))
-}
-
-fn map_qp(fd: &Arc<CommandFd>, reply: CreateQpReply, parts: &Parts<'_>) -> Result<NewQp> {
-    let buffers = parts.buffers;
-    let CreateQpReply {
-        handle,
-        qpn,
-        cap,
-        driver,
-    } = reply;
-    let abi::CreateQpResp { rq_mi, sq_mi } =
-        answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
-    let (max_sge, max_inline) = granted_send(&cap);
-    let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
-    let doorbell = Doorbell::new(Arc::clone(fd), handle);
-    let send_view = RingView::new(&ring, &map);
-    let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
-    let (recv, recv_view) = match parts.srq {
-        Some(_) => (None, None),
-        None => {
-            let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
-            let view = RingView::new(&ring, &map);
-            let queue = RecvQueue::new(ring, cap.max_recv_sge, Some(map));
-            (Some(queue), Some(view))
-        }
-    };
-    Ok(NewQp {
-        handle,
-        qpn,
-        send,
-        recv,
-        backing: Arc::new(QpRings {
-            send: send_view,
-            recv: recv_view,
-            _srq: parts.srq.map(|srq| parts.recv_cq.attach(qpn, srq)),
-        }),
-    })
 }
 
 /// Creates a shared receive queue and maps its ring.
@@ -400,25 +343,6 @@ fn resize_srq(
 /// How many elements a ring holds that was asked to hold so many: one less than a power of two.
 fn rounded(asked: u32) -> u64 {
     (u64::from(asked) + 1).next_power_of_two() - 1
-}
-
-/// The slices of a send request to ask for: at least one. The kernel compares the count of slices that it has
-/// passed even where the bytes are inline, and without any it ends such a request with an error
-/// (`rxe_requester` in `rxe_req.c`, `copy_data`).
-fn asked_slices(cap: &QpCap) -> u32 {
-    cap.max_send_sge.max(1)
-}
-
-/// The slices and the inline bytes that a send request can really have.
-///
-/// The driver makes slots that hold either, whichever needs more, and since 6.2 says so; 6.1 echoes what
-/// was asked for (`rxe_qp_init_req` in `rxe_qp.c`).
-fn granted_send(cap: &QpCap) -> (u32, u32) {
-    let sge = size_of::<abi::Sge>() as u32;
-    let bytes = cap
-        .max_inline_data
-        .max(cap.max_send_sge.saturating_mul(sge));
-    (bytes / sge, bytes)
 }
 
 /// Creates an address handle and returns it with its number, by which work requests name it.

@@ -29,6 +29,8 @@ pub(crate) struct SendQueue {
     doorbell: Doorbell,
     max_sge: u32,
     max_inline: u32,
+    /// A request had a memory window of type 2 bound, which may be so still.
+    bound_windows: bool,
     _map: Option<Arc<RingMap>>,
 }
 
@@ -55,8 +57,14 @@ impl SendQueue {
             max_inline: max_inline.min(room as u32),
             ring,
             doorbell,
+            bound_windows: false,
             _map: map,
         }
+    }
+
+    /// Whether memory windows may belong to the queue pair.
+    pub(super) fn has_bound_windows(&self) -> bool {
+        self.bound_windows
     }
 
     /// Requests in the batch that has not been rung yet.
@@ -84,6 +92,9 @@ impl SendQueue {
                 return Err(inline_too_long(bytes.len(), self.max_inline));
             }
             _ => {}
+        }
+        if let Operation::BindMw(bind) = operation {
+            self.bound_windows |= bind.of_queue_pair;
         }
         let wqe = slot.cast::<SendWqe>();
         // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds

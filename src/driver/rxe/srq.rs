@@ -146,7 +146,7 @@ pub(super) struct Receivers {
     /// Whether there are any, or have been.
     any: AtomicBool,
     /// By their numbers.
-    queues: Arc<Mutex<HashMap<u32, Arc<SrqRing>>>>,
+    queues: Queues,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -175,23 +175,37 @@ impl Receivers {
 
     /// A new queue pair that receives from a shared queue.
     pub(super) fn attach(&self, qpn: u32, queue: &SharedRecvQueue) -> Attached {
-        lock(&self.queues).insert(qpn, Arc::clone(&queue.ring));
         self.any.store(true, Ordering::Relaxed);
-        *lock(&queue.ring.receivers) += 1;
-        Attached {
-            qpn,
-            ring: Arc::clone(&queue.ring),
-            queues: Arc::clone(&self.queues),
-        }
+        Attached::new(qpn, &queue.ring, &self.queues)
     }
 }
+
+/// Shared receive queues by the numbers of the queue pairs that receive from them.
+type Queues = Arc<Mutex<HashMap<u32, Arc<SrqRing>>>>;
 
 /// The share of a queue pair in its shared receive queue.
 #[derive(Debug)]
 pub(super) struct Attached {
     qpn: u32,
     ring: Arc<SrqRing>,
-    queues: Arc<Mutex<HashMap<u32, Arc<SrqRing>>>>,
+    queues: Queues,
+}
+
+impl Attached {
+    fn new(qpn: u32, ring: &Arc<SrqRing>, queues: &Queues) -> Self {
+        lock(queues).insert(qpn, Arc::clone(ring));
+        *lock(&ring.receivers) += 1;
+        Self {
+            qpn,
+            ring: Arc::clone(ring),
+            queues: Arc::clone(queues),
+        }
+    }
+
+    /// The share of a queue pair that takes the place of this one.
+    pub(super) fn renew(&self, qpn: u32) -> Self {
+        Self::new(qpn, &self.ring, &self.queues)
+    }
 }
 
 impl Drop for Attached {

@@ -21,9 +21,10 @@ use super::memory::*;
 use super::ring::producer;
 use crate::command::{CommandFd, Route};
 use crate::driver::contract::methods::*;
+use crate::driver::rxe::RecvQueue;
 use crate::driver::rxe::doorbell::Doorbell;
+use crate::driver::rxe::qp::{asked_slices, granted_send};
 use crate::driver::rxe::send::SendQueue;
-use crate::driver::rxe::{RecvQueue, asked_slices, granted_send};
 use crate::error::Errno;
 use crate::work::{
     Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,

@@ -30,56 +30,41 @@ struct Report {
 }
 
 /// All that are known.
-pub(crate) const FAULTS: [Fault; 2] = [
-    Fault {
-        name: "soft-RoCE lets go twice of a packet that arrives during a reset",
-        series: &["6.1"],
-        reports: &[
-            Report {
-                text: "refcount_t: underflow; use-after-free.",
-                functions: &["refcount_warn_saturate", "__rxe_cleanup", "rxe_destroy_qp"],
-            },
-            Report {
-                text: "refcount_t: saturated; leaking memory.",
-                functions: &[
-                    "refcount_warn_saturate",
-                    "__rxe_get",
-                    "rxe_requester",
-                    "__rxe_do_task",
-                    "rxe_qp_do_cleanup",
-                ],
-            },
-            Report {
-                text: "drivers/infiniband/core/device.c:",
-                functions: &["ib_dealloc_device", "__ib_unregister_device"],
-            },
-            Report {
-                text: "drivers/infiniband/core/device.c:",
-                functions: &["ib_device_release", "device_release"],
-            },
-        ],
-        why: "rxe_qp_reset (rxe_qp.c) disables the tasklets and drains the packet queues by __rxe_do_task, which takes no \
+pub(crate) const FAULTS: [Fault; 1] = [Fault {
+    name: "soft-RoCE lets go twice of a packet that arrives during a reset",
+    series: &["6.1"],
+    reports: &[
+        Report {
+            text: "refcount_t: underflow; use-after-free.",
+            functions: &["refcount_warn_saturate", "__rxe_cleanup", "rxe_destroy_qp"],
+        },
+        Report {
+            text: "refcount_t: saturated; leaking memory.",
+            functions: &[
+                "refcount_warn_saturate",
+                "__rxe_get",
+                "rxe_requester",
+                "__rxe_do_task",
+                "rxe_qp_do_cleanup",
+            ],
+        },
+        Report {
+            text: "drivers/infiniband/core/device.c:",
+            functions: &["ib_dealloc_device", "__ib_unregister_device"],
+        },
+        Report {
+            text: "drivers/infiniband/core/device.c:",
+            functions: &["ib_device_release", "device_release"],
+        },
+    ],
+    why: "rxe_qp_reset (rxe_qp.c) disables the tasklets and drains the packet queues by __rxe_do_task, which takes no \
               lock. A packet that arrives then runs the same responder or completer in the receiving context all the same: \
               rxe_resp_queue_pkt and rxe_comp_queue_pkt call rxe_run_task, which does not ask whether the tasklet is \
               disabled. Both let go of one packet, and with it of one reference to the queue pair and one to the device \
               too many. The queue pair's count underflows when it is destroyed, and then stays saturated; the device's is \
               wrong when the device is removed. Linux 6.4 mended it (960ebe97e523, \"RDMA/rxe: Remove __rxe_do_task()\", and \
               d94671632572, \"RDMA/rxe: Rewrite rxe_task.c\"); 6.1.y has neither.",
-    },
-    Fault {
-        name: "soft-RoCE finds an error with a request and sets no status",
-        series: &["6.1", "6.12", "7.2", "7.3"],
-        reports: &[Report {
-            text: "drivers/infiniband/sw/rxe/rxe_comp.c:",
-            functions: &["rxe_completer"],
-        }],
-        why: "rxe_qp_reset (rxe_qp.c) does not clear the opcode that the completer saw last. If a reply of several packets \
-              was cut off by a reset, check_ack (rxe_comp.c) takes the first reply of the next connection for one out of \
-              order and goes to COMPST_ERROR, where the request's status is still success: the kernel warns, completes the \
-              request well though it has brought nothing, and takes the queue pair to the error state. The soak counts \
-              what comes of it.",
-    },
-];
+}];
 
 /// Says which known fault a report tells, if any. `earlier` are the faults told before in the same log.
 pub(crate) fn known(

@@ -336,21 +336,15 @@ mod tests {
 [   40.200007]  </TASK>
 [   40.200008] ---[ end trace 0000000000000000 ]---";
 
+    /// A fault that was known: nothing here brings it out any more.
     #[test]
-    fn a_warning_is_known_by_its_function_in_either_form() {
-        let name = Some("soft-RoCE finds an error with a request and sets no status");
-        assert_eq!(faults_in(NO_STATUS_6_1), [name]);
-        let elsewhere = NO_STATUS_6_1.replace("rxe_completer", "rxe_requester");
-        assert_eq!(faults_in(&elsewhere), [None]);
-        assert_eq!(faults_in(NO_STATUS), [name]);
-        assert_eq!(faults_in(&NO_STATUS.replace("7.2.12", "7.3.4")), [name]);
-        assert_eq!(faults_in(&NO_STATUS.replace("7.2.12", "7.4.1")), [None]);
-        assert_eq!(faults_in(&NO_STATUS.replace("7.2.12", "6.18.1")), [None]);
-        let elsewhere = NO_STATUS.replace("rxe_completer+", "rxe_requester+");
-        assert_eq!(faults_in(&elsewhere), [None]);
-        assert_eq!(
-            faults_in(&NO_STATUS.replace("rxe_comp.c", "rxe_task.c")),
-            [None]
-        );
+    fn a_warning_tells_its_function_in_either_form() {
+        for log in [NO_STATUS_6_1, NO_STATUS] {
+            let findings = scan(log.lines());
+            assert_eq!(findings.len(), 1);
+            assert_eq!(findings[0].fault, None);
+            let stack = stack::stack(&findings[0].lines);
+            assert_eq!(stack.first(), Some(&"rxe_completer"));
+        }
     }
 }

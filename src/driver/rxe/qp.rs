@@ -1,0 +1,209 @@
+//! Queue pairs: creation, and the reset that the kernel's driver does in part only.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::rxe as abi;
+use uverbs_uapi::types::QpCap;
+
+use super::doorbell::Doorbell;
+use super::map::RingView;
+use super::recv::RecvQueue;
+use super::send::SendQueue;
+use super::srq::Attached;
+use super::{Parts, RECV, SEND, producer};
+use crate::alloc::Buffers;
+use crate::command::{CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply};
+use crate::driver::answer;
+use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _};
+use crate::error::{Result, Subject, Verb};
+use crate::work::Progress;
+
+pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpCore>;
+
+/// What is known of a queue pair, to make another like it.
+#[derive(Clone, Debug)]
+pub(crate) struct QpCore(Arc<Core>);
+
+#[derive(Debug)]
+struct Core {
+    command: CreateQp,
+    /// It has left the state RESET.
+    ///
+    /// Relaxed throughout: whoever resets the queue pair has it to itself, so its changes of state are over.
+    begun: AtomicBool,
+    /// Its rings, as far as others than poster and kernel ask about them. The kernel keeps its own hold on
+    /// their pages.
+    send: RingView,
+    recv: Option<RingView>,
+    /// Its share in a shared receive queue, instead of the receive ring.
+    srq: Option<Attached>,
+}
+
+impl contract::QpBacking for QpCore {
+    fn sends(&self) -> Progress {
+        self.0.send.progress()
+    }
+
+    fn receives(&self) -> Option<Progress> {
+        self.0.recv.as_ref().map(RingView::progress)
+    }
+
+    fn modified(&self, _: &DriverReply) {
+        self.0.begun.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Creates a queue pair and maps its rings.
+pub(super) fn create(
+    fd: &Arc<CommandFd>,
+    mut command: CreateQp,
+    parts: &Parts<'_>,
+) -> Result<NewQp> {
+    command.driver = DriverData::output::<abi::CreateQpResp>();
+    command.cap.max_send_sge = asked_slices(&command.cap);
+    let attach = |qpn| parts.srq.map(|srq| parts.recv_cq.attach(qpn, srq));
+    create_as(fd, command, parts.buffers, attach)
+}
+
+/// Creates a queue pair that is described, with its share in a shared receive queue once its number is known.
+fn create_as(
+    fd: &Arc<CommandFd>,
+    command: CreateQp,
+    buffers: Option<&Buffers>,
+    attach: impl FnOnce(u32) -> Option<Attached>,
+) -> Result<NewQp> {
+    let reply = fd.execute(&command)?;
+    let handle = reply.handle;
+    map(fd, command, reply, buffers, attach).inspect_err(|_| fd.abandon(handle))
+}
+
+fn map(
+    fd: &Arc<CommandFd>,
+    command: CreateQp,
+    reply: CreateQpReply,
+    buffers: Option<&Buffers>,
+    attach: impl FnOnce(u32) -> Option<Attached>,
+) -> Result<NewQp> {
+    let CreateQpReply {
+        handle,
+        qpn,
+        cap,
+        driver,
+    } = reply;
+    let abi::CreateQpResp { rq_mi, sq_mi } =
+        answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
+    let (max_sge, max_inline) = granted_send(&cap);
+    let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
+    let doorbell = Doorbell::new(Arc::clone(fd), handle);
+    let send_view = RingView::new(&ring, &map);
+    let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
+    let (recv, recv_view) = match command.srq.is_some() {
+        true => (None, None),
+        false => {
+            let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
+            let view = RingView::new(&ring, &map);
+            let queue = RecvQueue::new(ring, cap.max_recv_sge, Some(map));
+            (Some(queue), Some(view))
+        }
+    };
+    let core = Core {
+        command,
+        begun: AtomicBool::new(false),
+        send: send_view,
+        recv: recv_view,
+        srq: attach(qpn),
+    };
+    Ok(NewQp {
+        handle,
+        qpn,
+        send,
+        recv,
+        backing: QpCore(Arc::new(core)),
+    })
+}
+
+/// Takes a queue pair to the state RESET.
+///
+/// A reliable one that may have been connected is replaced, for the kernel's reset (`rxe_qp_reset` in
+/// `rxe_qp.c`, Linux 6.1 to 7.3) keeps what a READ that was cut off has left: at the requester the opcode of
+/// the last reply (`qp->comp.opcode`), so that the next READ or atomic completes well and has brought nothing
+/// (`check_ack` in `rxe_comp.c`); at the responder the reply under way (`qp->resp.res`), which is sent for the
+/// next request, from memory that has been freed. Whether the peer was reading nobody can tell.
+pub(super) fn reset(
+    fd: &Arc<CommandFd>,
+    reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
+) -> Result<Option<Replacement<QpCore>>> {
+    let core = &reset.backing.0;
+    match core.command.qp_type == QpType::RC && core.begun.load(Ordering::Relaxed) {
+        true => replace(fd, reset).map(Some),
+        false => empty(fd, reset).map(|()| None),
+    }
+}
+
+/// Resets a queue pair in its place, twice if requests waited.
+///
+/// The kernel of 6.12 and later looks where its requester goes on before it takes the waiting requests away
+/// (`rxe_sender` in `rxe_qp_reset`). It would then send what lies in their slots, nothing but zeros, as
+/// WRITEs on the next connection. The second time nothing waits.
+fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Result<()> {
+    let waited = reset.send.in_flight() > 0;
+    fd.execute(reset.command)?;
+    if waited {
+        fd.execute(reset.command)?;
+    }
+    Ok(())
+}
+
+/// Puts a new queue pair in the place of one. The old one is reset first, so that nothing more comes of it or
+/// to it, also while it is destroyed: of a packet that comes then the kernel warns (`rxe_sched_task`).
+fn replace(
+    fd: &Arc<CommandFd>,
+    reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
+) -> Result<Replacement<QpCore>> {
+    let Core { command, srq, .. } = &*reset.backing.0;
+    let command = command.clone();
+    let attach = |qpn| srq.as_ref().map(|srq| srq.renew(qpn));
+    let NewQp {
+        handle,
+        qpn,
+        send,
+        recv,
+        backing,
+    } = create_as(fd, command, reset.buffers, attach)
+        .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
+    fd.execute(reset.command)
+        .inspect_err(|_| fd.abandon(handle))?;
+    // A window holds on to its queue pair, whose end would wait for it (`rxe_do_bind_mw` in `rxe_mw.c`).
+    let stays = reset.send.has_bound_windows();
+    *reset.send = send;
+    if let (Some(old), Some(new)) = (reset.recv, recv) {
+        *old = new;
+    }
+    Ok(Replacement {
+        handle,
+        qpn,
+        backing,
+        stays,
+    })
+}
+
+/// The slices of a send request to ask for: at least one. The kernel compares the count of slices that it has
+/// passed even where the bytes are inline, and without any it ends such a request with an error
+/// (`rxe_requester` in `rxe_req.c`, `copy_data`).
+pub(super) fn asked_slices(cap: &QpCap) -> u32 {
+    cap.max_send_sge.max(1)
+}
+
+/// The slices and the inline bytes that a send request can really have.
+///
+/// The driver makes slots that hold either, whichever needs more, and since 6.2 says so; 6.1 echoes what
+/// was asked for (`rxe_qp_init_req` in `rxe_qp.c`).
+pub(super) fn granted_send(cap: &QpCap) -> (u32, u32) {
+    let sge = size_of::<abi::Sge>() as u32;
+    let bytes = cap
+        .max_inline_data
+        .max(cap.max_send_sge.saturating_mul(sge));
+    (bytes / sge, bytes)
+}

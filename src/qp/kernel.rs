@@ -1,0 +1,96 @@
+//! The kernel's object behind a queue pair. A reset may put another in its place.
+
+use std::mem;
+
+use uverbs_uapi::handle::QpHandle;
+
+use crate::command::{DriverData, ModifyQp};
+use crate::context::Context;
+use crate::driver::{QpBacking, Replacement};
+use crate::error::Result;
+use crate::owned::Owned;
+
+use super::{QpAttr, QpState};
+
+type Object = Owned<QpHandle, QpBacking>;
+
+/// The kernel's queue pair, and its number.
+#[derive(Debug)]
+pub(super) struct KernelQp {
+    object: Object,
+    qpn: u32,
+    /// Those whose place it took and that have to stay until then; in the state RESET.
+    before: Vec<Object>,
+}
+
+impl KernelQp {
+    pub(super) fn new(context: &Context, handle: QpHandle, qpn: u32, backing: QpBacking) -> Self {
+        Self {
+            object: Owned::backed(context, handle, backing),
+            qpn,
+            before: Vec::new(),
+        }
+    }
+
+    pub(super) fn handle(&self) -> QpHandle {
+        self.object.handle()
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    pub(super) fn backing(&self) -> &QpBacking {
+        self.object.backing()
+    }
+
+    /// Puts another in its place. What is given back is destroyed when it is dropped.
+    pub(super) fn replace(&mut self, by: Replacement) -> Option<Object> {
+        let Replacement {
+            handle,
+            qpn,
+            backing,
+            stays,
+        } = by;
+        let new = Owned::backed(self.object.context(), handle, backing);
+        let old = mem::replace(&mut self.object, new);
+        self.qpn = qpn;
+        if stays {
+            self.before.push(old);
+            return None;
+        }
+        Some(old)
+    }
+
+    pub(super) fn destroy(&mut self) -> Result<()> {
+        self.object.destroy()
+    }
+
+    /// Destroys it where nobody can be told of an error. If the kernel refuses, it is to forget all requests;
+    /// false if it refuses that as well.
+    pub(super) fn end(&mut self) -> bool {
+        // Whatever becomes of it, its requests are forgotten.
+        self.object.backing().close();
+        let mut forgotten = true;
+        self.object.end(|object| forgotten = reset_kept(object));
+        forgotten
+    }
+}
+
+/// Has the kernel forget all requests of a queue pair that it keeps.
+fn reset_kept(object: &Object) -> bool {
+    let reset = QpAttr {
+        state: Some(QpState::RESET),
+        ..QpAttr::default()
+    };
+    let command = ModifyQp {
+        base: reset.to_abi(object.handle().0),
+        rate_limit: None,
+        driver: DriverData::default(),
+    };
+    let reset = object.context().fd().execute(&command);
+    if let Err(error) = &reset {
+        tracing::warn!(target: "uverbs", %error, "a QP that the kernel keeps could not be reset");
+    }
+    reset.is_ok()
+}

@@ -3,10 +3,10 @@
 //! The structs carry the field names of `ibv_query_device_ex(3)` and `ibv_query_port(3)`; flags and numbers
 //! that mean something have types.
 
-use uverbs_uapi::enums::{self, Mtu};
+use uverbs_uapi::enums::Mtu;
 use uverbs_uapi::flags::RawPacketCaps;
 use uverbs_uapi::types::{
-    self as abi, CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
+    CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
 };
 
 pub use uverbs_uapi::enums::{AtomicCap, LinkLayer};
@@ -16,9 +16,9 @@ pub use uverbs_uapi::flags::{
 
 use crate::command::{QueryDevice, QueryGid, QueryGidTable, QueryPort};
 use crate::context::Context;
-use crate::device::{GidTableEntry, PhysicalState, PortState};
+use crate::device::{PhysicalState, PortState};
 use crate::error::{Errno, Error, Result, Verb};
-use crate::gid::{Gid, GidType};
+use crate::gid::GidEntry;
 use crate::guid::Guid;
 
 /// The attributes of a device. Limits are those of the device; a process may reach its own before.
@@ -245,45 +245,6 @@ impl From<QueryPortRespEx> for PortAttr {
     }
 }
 
-/// An entry of a port's GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GidEntry {
-    /// The port, counted from 1.
-    pub port: u32,
-    /// The index in the port's table.
-    pub index: u32,
-    /// The GID.
-    pub gid: Gid,
-    /// What packets sent from it look like on the wire.
-    pub gid_type: GidType,
-    /// The interface index of its network device; 0 if it has none.
-    pub netdev_ifindex: u32,
-}
-
-impl GidEntry {
-    fn by_sysfs(port: u32, entry: GidTableEntry) -> Self {
-        Self {
-            port,
-            index: entry.index,
-            gid: entry.gid,
-            gid_type: entry.gid_type,
-            netdev_ifindex: entry.netdev.and_then(|netdev| netdev.index).unwrap_or(0),
-        }
-    }
-}
-
-impl From<abi::GidEntry> for GidEntry {
-    fn from(raw: abi::GidEntry) -> Self {
-        Self {
-            port: raw.port_num,
-            index: raw.gid_index,
-            gid: Gid::new(raw.gid),
-            gid_type: enums::GidType(raw.gid_type).into(),
-            netdev_ifindex: raw.netdev_ifindex,
-        }
-    }
-}
-
 impl Context {
     /// Adds the device's limits to an error that may come from them: the kernel's EINVAL to a verb, but not
     /// to the mapping of a ring.
@@ -360,8 +321,7 @@ impl Context {
     fn gid_table_by_sysfs(&self) -> Result<Vec<GidEntry>> {
         let mut entries = Vec::new();
         for port in 1..=self.query_device()?.phys_port_cnt.into() {
-            let table = self.device().gid_table(port)?.into_iter();
-            entries.extend(table.map(|entry| GidEntry::by_sysfs(port, entry)));
+            entries.extend(self.device().gid_table(port)?);
         }
         Ok(entries)
     }
@@ -380,10 +340,7 @@ impl Context {
         };
         match self.fd().execute(&command) {
             Ok(entry) => Ok(entry.into()),
-            Err(error) if error.is_unsupported() => {
-                let entry = self.device().gid_entry(port.into(), index)?;
-                Ok(GidEntry::by_sysfs(port.into(), entry))
-            }
+            Err(error) if error.is_unsupported() => self.device().gid_entry(port.into(), index),
             Err(error) => Err(match self.query_port(port) {
                 Ok(port) => {
                     error.with_detail(format!("the table has {} entries", port.gid_tbl_len))

@@ -31,7 +31,6 @@ pub use resource::{
     CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
     ResourceOwner, Resources, SrqResource,
 };
-pub use sysfs::GidTableEntry;
 
 use chardev::Chardev;
 use failure::Failure;
@@ -42,6 +41,7 @@ use sysfs::Sysfs;
 use rustix::fs::{self, FileType};
 
 use crate::error::{Cause, Error, Result, Subject, Verb};
+use crate::gid::GidEntry;
 use crate::guid::Guid;
 
 /// Where the nodes of the uverbs character devices are.
@@ -260,7 +260,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs.
-    pub fn gid_table(&self, port: u32) -> Result<Vec<GidTableEntry>> {
+    pub fn gid_table(&self, port: u32) -> Result<Vec<GidEntry>> {
         let found = self.0.sysfs.gid_table(self.name(), port);
         self.looked_up(found, Verb::QueryGidTable, || {
             format!("there is no port {port}")
@@ -272,7 +272,7 @@ impl Device {
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port, or no entry in use of this index; [`Cause::Unsupported`]
     /// without sysfs.
-    pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidTableEntry> {
+    pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidEntry> {
         let found = self.0.sysfs.gid_entry(self.name(), port, index);
         self.looked_up(found, Verb::QueryGid, || {
             format!("port {port} has no GID {index}, or there is no such port")

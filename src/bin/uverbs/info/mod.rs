@@ -8,8 +8,9 @@ use uverbs::uapi::enums::{AtomicCap, LinkLayer, LinkSpeed, LinkWidth, QpType};
 use uverbs::uapi::flags::{OdpGeneralCapBits, OdpTransportCapBits, TmCapFlags};
 use uverbs::{
     Context, Device, OpenOptions,
+    gid::GidEntry,
     qp::Mtu,
-    query::{DeviceAttr, GidEntry, PortAttr},
+    query::{DeviceAttr, PortAttr},
 };
 
 use crate::failure::{Failure, Kind, Result};

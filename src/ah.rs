@@ -6,8 +6,9 @@ use uverbs_uapi::handle::AhHandle;
 use uverbs_uapi::types::{AhAttr, GlobalRoute};
 
 use crate::command::{CreateAh, DriverData};
+use crate::context::Context;
 use crate::driver;
-use crate::error::{DestroyError, Result};
+use crate::error::{DestroyError, Error, Result};
 use crate::gid::Gid;
 use crate::grh::{GRH_LENGTH, Grh};
 use crate::owned::Owned;
@@ -92,6 +93,26 @@ impl AddressVector {
         }
     }
 
+    /// Adds to an error that may come from the path what is known of its ends.
+    pub(crate) fn explain(&self, context: &Context, error: Error) -> Error {
+        let Some(to) = self.dgid else { return error };
+        if error.is_device_gone() {
+            return error;
+        }
+        let (port, index) = (self.port, self.sgid_index);
+        let detail = match context.query_gid(port, index.into()) {
+            Err(_) => format!("port {port} has no GID with the index {index}"),
+            Ok(own) => match (own.gid.as_ipv4(), to.as_ipv4()) {
+                (Some(_), None) | (None, Some(_)) => format!(
+                    "the path leads from the GID {} to {to}, and only one of them is an IPv4 address",
+                    own.gid
+                ),
+                _ => format!("the path leads from the GID {} to {to}", own.gid),
+            },
+        };
+        error.with_detail(detail)
+    }
+
     fn to_abi(&self) -> AhAttr {
         AhAttr {
             grh: GlobalRoute {
@@ -129,7 +150,8 @@ impl Pd {
             driver: DriverData::default(),
         };
         let context = self.context();
-        let (handle, vector) = context.driver().create_ah(context.fd(), command)?;
+        let created = context.driver().create_ah(context.fd(), command);
+        let (handle, vector) = created.map_err(|error| path.explain(context, error))?;
         Ok(Ah {
             object: Owned::new(context, handle),
             vector,
@@ -139,6 +161,12 @@ impl Pd {
 }
 
 /// An address handle.
+///
+/// Keep it until the requests that name it have completed. On soft-RoCE a datagram whose address handle is
+/// gone takes the queue pair to the error state, for every peer that it talks to, and [`Qp::state`] does not
+/// tell; elsewhere the datagram may be lost.
+///
+/// [`Qp::state`]: crate::Qp::state
 pub struct Ah {
     object: Owned<AhHandle>,
     /// As work requests name it.

@@ -16,7 +16,7 @@ pub use uverbs_uapi::flags::FlowAttrFlags;
 
 use crate::command::{CreateFlow, DriverData, Specs};
 use crate::counters::{Counters, CountersShared};
-use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Error, Result, Verb};
 use crate::owned::Owned;
 use crate::qp::{Qp, QpShared, Transport};
 
@@ -171,7 +171,7 @@ impl<T: Transport> Qp<T> {
     /// says. Manual page: `ibv_create_flow(3)`.
     #[doc(alias = "ibv_create_flow")]
     pub fn create_flow(&self, rule: &FlowRule) -> Result<Flow> {
-        let subject = || Subject::numbered("QP", self.handle().0.into());
+        let subject = || self.shared().subject();
         let context = self.context();
         let counters = rule.counters.iter();
         let parts = counters.map(|set| ("a set of counters", Some(set.context())));

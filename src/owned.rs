@@ -14,6 +14,8 @@ use crate::error::{Cause, Error, Result, Subject};
 /// outlive the object stands behind it in the struct that has both, since fields are dropped in their order.
 pub(crate) struct Owned<H: Object, B = ()> {
     handle: H,
+    /// Its number on the wire, if errors name it by that.
+    number: Option<u32>,
     stand: Stand,
     backing: ManuallyDrop<B>,
     context: Context,
@@ -42,10 +44,17 @@ impl<H: Object, B> Owned<H, B> {
     pub(crate) fn backed(context: &Context, handle: H, backing: B) -> Self {
         Self {
             handle,
+            number: None,
             stand: Stand::Ours,
             backing: ManuallyDrop::new(backing),
             context: context.clone(),
         }
+    }
+
+    /// Has errors name it by its number on the wire, as completions do, and not by the kernel's handle.
+    pub(crate) fn on_the_wire(mut self, number: u32) -> Self {
+        self.number = Some(number);
+        self
     }
 
     /// The context that it was created in.
@@ -63,10 +72,19 @@ impl<H: Object, B> Owned<H, B> {
         &self.backing
     }
 
+    /// Executes a command on it.
+    pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
+        let result = self.context.fd().execute(command);
+        match self.number {
+            None => result,
+            Some(_) => result.map_err(|error| error.about(self.subject())),
+        }
+    }
+
     /// Destroys it, if that has not been done yet.
     pub(crate) fn destroy(&mut self) -> Result<()> {
         if self.stand == Stand::Ours {
-            self.context.fd().execute(&Destroy(self.handle))?;
+            self.execute(&Destroy(self.handle))?;
             self.stand = Stand::Gone;
         }
         Ok(())
@@ -95,7 +113,10 @@ impl<H: Object, B> Owned<H, B> {
 
     /// How errors name it.
     pub(crate) fn subject(&self) -> Subject {
-        Destroy(self.handle).subject()
+        match self.number {
+            None => Destroy(self.handle).subject(),
+            Some(number) => Subject::on_the_wire(H::NAME, number),
+        }
     }
 }
 

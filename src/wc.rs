@@ -113,7 +113,8 @@ impl<'a> Completion<'a> {
         self.raw.flags()
     }
 
-    /// The immediate data that came with the message, if any.
+    /// The immediate data that came with the message, if any: the number that the sender gave, in this host's
+    /// byte order. It travels in network byte order, as with `htonl(3)` and `ntohl(3)` around C's `imm_data`.
     #[inline(always)]
     pub fn imm(&self) -> Option<u32> {
         self.flags()

@@ -123,7 +123,23 @@ impl SendBatch<'_> {
 impl Drop for SendBatch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        dispatch!(lent &mut self.0, D(batch) => batch.abandon());
+        dispatch!(lent &mut self.0, D(batch) => {
+            let lost = batch.len();
+            batch.abandon();
+            tell_lost(lost);
+        });
+    }
+}
+
+/// Tells of requests that were put in a batch and will never be posted.
+#[inline(always)]
+fn tell_lost(requests: u32) {
+    #[cold]
+    fn tell(requests: u32) {
+        tracing::warn!(target: "uverbs", requests, "a batch was dropped and not rung: nothing of it is posted");
+    }
+    if requests > 0 {
+        tell(requests);
     }
 }
 
@@ -207,7 +223,11 @@ impl RecvBatch<'_> {
 impl Drop for RecvBatch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        receive!(&mut self.0, queue => queue.abandon());
+        receive!(&mut self.0, queue => {
+            let lost = queue.pending();
+            queue.abandon();
+            tell_lost(lost);
+        });
     }
 }
 

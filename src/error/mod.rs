@@ -24,7 +24,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Subject {
     what: Cow<'static, str>,
-    id: Option<u64>,
+    id: Option<Id>,
+}
+
+/// A number, and how it is printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Id {
+    Decimal(u64),
+    Hexadecimal(u32),
 }
 
 impl Subject {
@@ -32,7 +39,15 @@ impl Subject {
     pub(crate) const fn numbered(kind: &'static str, id: u64) -> Self {
         Self {
             what: Cow::Borrowed(kind),
-            id: Some(id),
+            id: Some(Id::Decimal(id)),
+        }
+    }
+
+    /// An object known by its number on the wire, which completions have too.
+    pub(crate) const fn on_the_wire(kind: &'static str, number: u32) -> Self {
+        Self {
+            what: Cow::Borrowed(kind),
+            id: Some(Id::Hexadecimal(number)),
         }
     }
 
@@ -56,7 +71,8 @@ impl Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.id {
-            Some(id) => write!(f, "{} {id}", self.what),
+            Some(Id::Decimal(id)) => write!(f, "{} {id}", self.what),
+            Some(Id::Hexadecimal(id)) => write!(f, "{} {id:#x}", self.what),
             None => f.write_str(&self.what),
         }
     }
@@ -148,6 +164,12 @@ impl Error {
         what: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self::new(verb, subject, Cause::Malformed(what.into()))
+    }
+
+    /// Names the object as users know it, where the command knows only its handle.
+    pub(crate) fn about(mut self, subject: Subject) -> Self {
+        self.0.subject = subject;
+        self
     }
 
     /// Adds what could be found out after the failure, such as the limit that was hit, to what is known

@@ -16,6 +16,14 @@ pub(crate) use still::{Resting, Still};
 /// The pointer and the length must stay the same however the value is moved, until it is dropped. The bytes
 /// must be initialised, valid for any bit pattern and, if [`Memory::WRITABLE`], writable through the pointer
 /// without breaking anybody's aliasing rules while the value is not otherwise accessed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be registered",
+    label = "its bytes may move or be borrowed, or hold what a device must not write",
+    note = "register a `Vec<u8>`, `Box<[u8]>`, `&'static mut [u8]`, a mapping of `memmap2`, or for reading \
+            only `Arc<[u8]>` or `&'static [u8]`",
+    note = "an array moves with its owner: `Vec::from(array)` stays where it is",
+    note = "memory that something else owns is registered as `uverbs::mr::RawMemory`"
+)]
 pub unsafe trait Memory: Send + 'static {
     /// False if the memory must not be written; it is then registered for reading only.
     const WRITABLE: bool = true;

@@ -23,6 +23,7 @@ use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCap
 use uverbs_uapi::handle::{DmahHandle, MrHandle};
 
 pub use crate::memory::{Memory, RawMemory, WritableMemory};
+use crate::work::slot;
 pub use crate::work::{
     LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice,
 };
@@ -369,6 +370,21 @@ impl<M: Memory> Mr<M> {
     /// The range does not lie within the region, or is 4 GiB or more.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice, OutOfBounds> {
         self.held.region.slice(range)
+    }
+
+    /// Slot `index` for a work request, if the region is an array of slots of `size` bytes each.
+    ///
+    /// ```no_run
+    /// # fn receives(mr: &uverbs::Mr<Vec<u8>>, id: u64) -> Result<(), uverbs::mr::OutOfBounds> {
+    /// let slot = mr.slot(id as usize, 256)?;          // bytes 256 * id .. 256 * (id + 1)
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The slot does not lie within the region, or has 4 GiB or more.
+    pub fn slot(&self, index: usize, size: usize) -> Result<LocalSlice, OutOfBounds> {
+        self.slice(slot(index, size))
     }
 
     /// All of it as a peer names it. Send it over; it holds the address, the length and the remote key.

@@ -129,8 +129,10 @@ impl QpAttr {
         match transition::check(transport, from, to, self.mask()) {
             Ok(()) => {}
             Err(Refused::NoTransition) => {
+                let anew = transition::attributes(transport, QpState::RESET, to).is_some();
                 return refuse(format!(
-                    "{transport:?} has no transition from {from:?} to {to:?}"
+                    "{transport:?} has no transition from {from:?} to {to:?}{}",
+                    if anew { ": reset it first" } else { "" }
                 ));
             }
             Err(Refused::Attributes {

@@ -12,7 +12,6 @@ use uverbs_uapi::flags::AccessFlags;
 use super::transport::{Connected, Datagram, Transport};
 use super::{NO_PSN, Qp, QpAttr};
 use crate::ah::AddressVector;
-use crate::command::{AttachMcast, DetachMcast};
 use crate::context::Context;
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::gid::{Gid, GidType};
@@ -434,43 +433,6 @@ impl<T: Transport> Qp<T> {
         })?;
         self.shared().limit_datagrams(mtu);
         Ok(())
-    }
-}
-
-impl<T: Datagram> Qp<T> {
-    /// Joins a multicast group: datagrams to it are received from then on, by every queue pair that has
-    /// joined.
-    ///
-    /// `mlid` is the group's LID on InfiniBand, where the subnet manager has to be asked for it first; 0 on
-    /// RoCE.
-    ///
-    /// # Errors
-    ///
-    /// The GID is not a multicast one, or the device's limit of groups is reached. Manual page:
-    /// `ibv_attach_mcast(3)`.
-    #[doc(alias = "ibv_attach_mcast")]
-    pub fn attach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
-        let command = AttachMcast {
-            qp: self.handle(),
-            gid,
-            mlid,
-        };
-        self.context().fd().execute(&command)
-    }
-
-    /// Leaves a multicast group.
-    ///
-    /// # Errors
-    ///
-    /// The queue pair has not joined it. Manual page: `ibv_detach_mcast(3)`.
-    #[doc(alias = "ibv_detach_mcast")]
-    pub fn detach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
-        let command = DetachMcast {
-            qp: self.handle(),
-            gid,
-            mlid,
-        };
-        self.context().fd().execute(&command)
     }
 }
 

@@ -38,7 +38,7 @@ impl Control {
         }
     }
 
-    /// The number by which events name the queue pair; unique in its context.
+    /// The number by which events name the queue pair; see [`Qp::id`](super::Qp::id).
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -72,7 +72,7 @@ impl Control {
 
     fn qp(&self, verb: Verb) -> Result<Arc<QpShared>> {
         self.qp.upgrade().ok_or_else(|| {
-            let subject = Subject::named("QP", format_args!("{:#x}", self.qpn));
+            let subject = Subject::on_the_wire("QP", self.qpn);
             Error::new(
                 verb,
                 subject,

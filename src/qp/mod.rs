@@ -8,6 +8,7 @@ mod connect;
 mod control;
 mod ece;
 mod extended;
+mod multicast;
 mod recv;
 mod send;
 mod transition;
@@ -25,6 +26,7 @@ pub use crate::work::{Ece, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
 pub use control::Control;
+pub use multicast::{IpGroup, MULTICAST_QPN};
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
@@ -95,6 +97,7 @@ pub struct QpBuilder<'a> {
     srq: Option<&'a Srq>,
     caps: Caps,
     signal_all: bool,
+    user_data: Option<u64>,
     flags: QpCreateFlags,
     inline_scatter: bool,
 }
@@ -121,6 +124,7 @@ impl Pd {
             srq: None,
             caps: Caps::default(),
             signal_all: false,
+            user_data: None,
             flags: QpCreateFlags::empty(),
             inline_scatter: false,
         }
@@ -149,6 +153,17 @@ impl<'a> QpBuilder<'a> {
     /// Lets every send request complete visibly, whether it asks for it or not (`sq_sig_all`).
     pub fn signal_all(mut self, all: bool) -> Self {
         self.signal_all = all;
+        self
+    }
+
+    /// Chooses the number by which events name the queue pair
+    /// ([`EventSource::Qp`](crate::event::EventSource::Qp)) and which [`Qp::id`] returns: an index into a
+    /// table of connections, for one. If it is not called, the library takes a number that no other object of
+    /// the context has. Two queue pairs may have the same number; their events cannot be told apart then.
+    /// Completions and errors have [`Qp::qpn`].
+    #[doc(alias = "qp_context")]
+    pub fn user_data(mut self, number: u64) -> Self {
+        self.user_data = Some(number);
         self
     }
 
@@ -236,7 +251,7 @@ impl<'a> QpBuilder<'a> {
         ];
         context.check_parts(Verb::CreateQp, subject, parts)?;
         let operations = context.operations(transport)?;
-        let id = context.new_id();
+        let id = self.user_data.unwrap_or_else(|| context.new_id());
         let command = CreateQp {
             pd: self.pd.handle(),
             send_cq: self.send_cq.handle(),
@@ -278,7 +293,7 @@ impl<'a> QpBuilder<'a> {
             })
         })?;
         let shared = Arc::new(QpShared {
-            object: Owned::backed(context, handle, backing),
+            object: Owned::backed(context, handle, backing).on_the_wire(qpn),
             qpn,
             id,
             transport,
@@ -346,8 +361,8 @@ impl QpShared {
         self.object.handle()
     }
 
-    fn subject(&self) -> Subject {
-        Subject::numbered("QP", self.handle().0.into())
+    pub(crate) fn subject(&self) -> Subject {
+        self.object.subject()
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -424,7 +439,10 @@ impl QpShared {
                 false => DriverData::default(),
             },
         };
-        let reply = self.context().fd().execute(&command)?;
+        let reply = self
+            .object
+            .execute(&command)
+            .map_err(|error| self.explained(error, attr, from))?;
         if connects {
             self.backing().modified(&reply);
         }
@@ -434,12 +452,24 @@ impl QpShared {
         Ok(())
     }
 
+    /// Says which step failed, and what its path was.
+    fn explained(&self, error: Error, attr: &QpAttr, from: QpState) -> Error {
+        let error = match attr.state {
+            Some(to) => error.with_detail(format!("from {from:?} to {to:?}")),
+            None => error,
+        };
+        match &attr.path {
+            Some(path) => path.explain(self.context(), error),
+            None => error,
+        }
+    }
+
     fn query(&self) -> Result<QpInfo> {
         let command = QueryQp {
             qp: self.handle(),
             attr_mask: QpAttrMask::all().bits(),
         };
-        let info = QpInfo::from(self.context().fd().execute(&command)?);
+        let info = QpInfo::from(self.object.execute(&command)?);
         self.state.store(info.state.0 as u8, Ordering::Relaxed);
         Ok(info)
     }
@@ -455,7 +485,7 @@ impl QpShared {
             rate_limit: None,
             driver: DriverData::default(),
         };
-        if let Err(error) = object.context().fd().execute(&command) {
+        if let Err(error) = object.execute(&command) {
             tracing::warn!(target: "uverbs", %error, "a QP that the kernel keeps could not be reset");
         }
     }
@@ -491,12 +521,13 @@ impl<T: Transport> Qp<T> {
         self.shared.handle()
     }
 
-    /// The queue pair's number on the wire; 24 bits.
+    /// The queue pair's number on the wire; 24 bits. Completions and errors name the queue pair by it.
     pub fn qpn(&self) -> u32 {
         self.shared.qpn
     }
 
-    /// The number by which events name it; unique in its context.
+    /// The number by which events name it: that of [`QpBuilder::user_data`], or else one that no other object
+    /// of its context has.
     pub fn id(&self) -> u64 {
         self.shared.id
     }
@@ -746,7 +777,8 @@ mod tests {
     fn shared(context: &Context) -> QpShared {
         let pd = context.alloc_pd().unwrap();
         QpShared {
-            object: Owned::backed(context, QpHandle(9), crate::driver::samples::qp_backing()),
+            object: Owned::backed(context, QpHandle(9), crate::driver::samples::qp_backing())
+                .on_the_wire(17),
             qpn: 17,
             id: 1,
             transport: QpType::UD,

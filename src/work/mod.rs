@@ -11,8 +11,8 @@ mod request;
 
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
-pub(crate) use key::PdTag;
 pub use key::{LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice};
+pub(crate) use key::{PdTag, slot};
 pub(crate) use operations::Operations;
 pub use request::Placement;
 pub(crate) use request::{Bind, Destination, Operation, Payload, Remote};

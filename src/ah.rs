@@ -167,6 +167,23 @@ impl Pd {
 /// tell; elsewhere the datagram may be lost.
 ///
 /// [`Qp::state`]: crate::Qp::state
+///
+/// ```no_run
+/// use uverbs::{AddressVector, Caps, ConnectOptions, Ud};
+/// # fn greet(pd: &uverbs::Pd, cq: &uverbs::Cq, peer: &uverbs::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+/// const QKEY: u32 = 0x1111_1111;
+/// let options = ConnectOptions::default();
+/// let mut qp = pd.create_qp::<Ud>(cq, Caps::default())?;
+/// qp.activate(QKEY, &options)?;
+///
+/// let path = pd.context().path_to(peer, &options)?;
+/// let ah = pd.create_ah(&path)?;
+/// qp.post(|batch| {
+///     batch.send_inline_to(ah.to(peer.qpn, QKEY), b"hello")?.signaled(1);
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Ah {
     object: Owned<AhHandle>,
     /// As work requests name it.

@@ -44,6 +44,28 @@ impl Context {
 ///
 /// The file descriptor does not block and becomes readable with an event, so it fits into poll(2) and into
 /// any runtime that waits for file descriptors.
+///
+/// ```no_run
+/// use uverbs::Notify;
+/// # fn serve(context: &uverbs::Context) -> uverbs::Result<()> {
+/// let channel = context.create_channel()?;
+/// let mut queues = Vec::new();
+/// for _ in 0..4 {
+///     queues.push(context.cq(64).channel(&channel).create()?);
+/// }
+/// loop {
+///     for cq in &mut queues {
+///         // Until it is empty and armed: from then on the next completion is an event.
+///         while let Some(mut completions) = cq.poll_or_arm(Notify::Next)? {
+///             for completion in &mut completions {
+///                 println!("{completion:?}");
+///             }
+///         }
+///     }
+///     channel.wait()?;
+/// }
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct CompletionChannel(Arc<Inner>);
 

@@ -93,6 +93,14 @@ impl Device {
 }
 
 /// An open device.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = uverbs::open("rxe0")?;
+/// let (device, port) = (context.query_device()?, context.query_port(1)?);
+/// println!("{}: {} QPs at most, port 1 is {:?}", context.name(), device.max_qp, port.state);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 

@@ -208,6 +208,22 @@ impl Drop for CqShared {
 ///
 /// Queue pairs that report to it keep it alive in the kernel; when this handle is dropped before them, their
 /// completions can no longer be read.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc, WcOpcode};
+/// # fn count(context: &uverbs::Context, pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut cq = context.create_cq(64)?;
+/// let qp = pd.create_qp::<Rc>(&cq, Caps::default())?;
+/// let mut received = 0;
+/// for completion in &mut cq.poll()? {
+///     match completion.result() {
+///         Ok(WcOpcode::RECV) => received += u64::from(completion.byte_len()),
+///         Ok(_) => {}
+///         Err(failed) => eprintln!("{failed}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Cq {
     // Before `shared`: the ring is unmapped while the kernel object still is.
     ring: driver::Cq,

@@ -32,6 +32,19 @@ impl Context {
 }
 
 /// A thread domain.
+///
+/// ```no_run
+/// # fn per_thread(context: &uverbs::Context, pd: &uverbs::Pd) -> uverbs::Result<()> {
+/// for _ in 0..4 {
+///     let td = context.alloc_td();
+///     let domain = pd.parent_domain().thread_domain(&td).build()?;
+///     std::thread::spawn(move || {
+///         // Queue pairs that are created on `domain` share a doorbell register with no other thread.
+///         drop(domain);
+///     });
+/// }
+/// # Ok(()) }
+/// ```
 pub struct ThreadDomain(Arc<TdInner>);
 
 struct TdInner {
@@ -213,6 +226,16 @@ impl fmt::Debug for DomainState {
 }
 
 /// A parent domain. It is a [`Pd`] in every verb that takes one.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc, alloc::HugePages};
+/// # fn build(context: &uverbs::Context, pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let td = context.alloc_td();
+/// let domain = pd.parent_domain().thread_domain(&td).allocator(HugePages::new()?).build()?;
+/// let cq = context.cq(64).domain(&domain).create()?;
+/// let qp = domain.create_qp::<Rc>(&cq, Caps::default())?;     // its rings lie in huge pages
+/// # Ok(()) }
+/// ```
 pub struct ParentDomain(Pd);
 
 impl ParentDomain {

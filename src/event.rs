@@ -108,6 +108,20 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 ///
 /// The file descriptor does not block and becomes readable with an event. If the device is removed while it
 /// is open, [`AsyncEventType::DEVICE_FATAL`] is the last event.
+///
+/// ```no_run
+/// use uverbs::event::{AsyncEventType, EventSource};
+/// # fn watch(context: &uverbs::Context) -> uverbs::Result<()> {
+/// let events = context.async_events()?;
+/// while let Some(event) = events.wait_for(std::time::Duration::from_secs(10))? {
+///     match (event.kind, event.source) {
+///         (AsyncEventType::CQ_ERR, EventSource::Cq(id)) => eprintln!("CQ {id} overflowed"),
+///         (kind, EventSource::Qp(number)) => eprintln!("QP with the user data {number}: {kind:?}"),
+///         (kind, source) => eprintln!("{source:?}: {kind:?}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct AsyncEvents {
     file: EventFile,

@@ -197,6 +197,14 @@ fn name_of(object: u16) -> &'static str {
 ///     imported.dealloc();
 /// }
 /// ```
+///
+/// ```no_run
+/// # fn borrow(file: std::os::fd::OwnedFd, handle: uverbs::uapi::handle::PdHandle) -> Result<(), Box<dyn std::error::Error>> {
+/// let context = uverbs::Context::import(file)?;   // a duplicate of another process's command file
+/// let pd = context.import_pd(handle)?;            // what `Pd::handle` said there
+/// let mr = pd.register(vec![0u8; 4096], uverbs::Access::LOCAL_WRITE)?;
+/// # Ok(()) }
+/// ```
 pub struct ImportedPd(Pd);
 
 impl ImportedPd {
@@ -309,6 +317,15 @@ impl<M: Memory> Mr<M> {
 ///
 /// The memory itself may lie in another process. Dropping it lets the region go and never touches the
 /// kernel's object.
+///
+/// ```no_run
+/// # fn read(pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// for handle in pd.context().mr_handles()? {
+///     let mr = pd.import_mr(handle)?;
+///     println!("{} bytes under {:?}", mr.len(), mr.rkey());
+/// }
+/// # Ok(()) }
+/// ```
 pub struct ImportedMr {
     handle: MrHandle,
     known: QueryMrReply,

@@ -86,6 +86,25 @@ impl Pd {
 /// This library does not refuse it, since it cannot know: a bind may have failed, and a window may have been
 /// invalidated by the peer ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
 /// ([`Batch::local_inv`](crate::Batch::local_inv)), after all of which the queue pair may go.
+///
+/// ```no_run
+/// use uverbs::{Access, Rc, mr::RemoteKey, mw::Type1};
+/// # fn lend(pd: &uverbs::Pd, qp: &mut uverbs::Qp<Rc>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mr = pd.register(vec![0u8; 4096], Access::LOCAL_WRITE | Access::MW_BIND)?;
+/// let mut mw = pd.alloc_mw::<Type1>()?;
+/// let window = mr.window(1024..2048, Access::REMOTE_WRITE)?;
+/// qp.post(|batch| {
+///     batch.bind_mw(&mut mw, window)?.signaled(1);
+///     Ok(())
+/// })?;
+/// println!("{}", window.remote(mw.rkey()));       // for the peer, who may write there from now on
+///
+/// qp.post(|batch| {
+///     batch.unbind_mw(&mut mw)?.signaled(2);      // and from then on may not
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Mw<K: MwKind> {
     object: Owned<MwHandle>,
     rkey: RemoteKey,

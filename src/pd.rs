@@ -32,6 +32,19 @@ impl Context {
 ///
 /// Objects made in it keep it alive, so it may be dropped before them; to free it at a known time, and to
 /// hear of failure, call [`Pd::dealloc`].
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = uverbs::open("rxe0")?;
+/// let pd = context.alloc_pd()?;
+/// let mr = pd.register(vec![0u8; 4096], uverbs::Access::LOCAL_WRITE)?;
+///
+/// let refused = pd.dealloc().unwrap_err();        // busy: still stand on it: 1 MR
+/// let pd = refused.object;
+/// mr.deregister()?;
+/// pd.dealloc()?;
+/// # Ok(()) }
+/// ```
 pub struct Pd(Arc<PdInner>);
 
 /// What the objects in a PD share with it.

@@ -205,6 +205,25 @@ pub struct SrqInfo {
 }
 
 /// A shared receive queue.
+///
+/// `docs/examples/srq_server.rs` is a server that ends its connections in the right order.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc};
+/// # fn serve(pd: &uverbs::Pd, cq: &uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut srq = pd.srq(1024).limit(128).create()?;
+/// let mut batch = srq.recv();
+/// for id in 0..1024 {
+///     batch.post_empty(id)?;
+/// }
+/// batch.ring()?;
+/// let mut connections = Vec::new();
+/// for number in 0..100 {
+///     let qp = pd.qp(cq).srq(&srq).user_data(number).caps(Caps::default());
+///     connections.push(qp.create::<Rc>()?);
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Srq {
     // Before `shared`: the ring is unmapped while the kernel object still is.
     queue: SharedRecvQueue,

@@ -318,6 +318,17 @@ fn with_memlock(error: Error) -> Error {
 ///
 /// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the
 /// device.
+///
+/// ```no_run
+/// use uverbs::Access;
+/// # fn register(pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut mr = pd.register(vec![0u8; 4096], Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// mr.write_at(0, b"hello")?;
+/// let element = mr.slice(..5)?;                   // for work requests of this side
+/// println!("{}", mr.remote());                    // for a peer, over any other connection
+/// let memory: Vec<u8> = mr.deregister()?;
+/// # Ok(()) }
+/// ```
 pub struct Mr<M: Memory> {
     held: Held<M>,
 }

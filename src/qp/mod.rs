@@ -89,6 +89,15 @@ impl From<Caps> for QpCap {
 }
 
 /// A queue pair to be: what it is to have.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc};
+/// # fn create(pd: &uverbs::Pd, sends: &uverbs::Cq, receives: &uverbs::Cq) -> uverbs::Result<()> {
+/// let caps = Caps { max_send_wr: 256, max_recv_wr: 1, ..Caps::default() };
+/// let qp = pd.qp(sends).recv_cq(receives).caps(caps).user_data(7).create::<Rc>()?;
+/// assert_eq!(qp.id(), 7);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QpBuilder<'a> {
     pd: &'a Pd,
@@ -508,6 +517,23 @@ impl Drop for QpShared {
 /// more, and the rest of it goes with the context. Only [`Qp::destroy`] and [`Qp::reset`] tell whether the
 /// kernel has done it: should it refuse a drop even the reset, what the requests name stays in use until the
 /// context is closed.
+///
+/// ```no_run
+/// use uverbs::{Caps, Endpoint, Rc};
+/// # fn connect(pd: &uverbs::Pd, cq: &uverbs::Cq, exchange: impl Fn(Endpoint) -> Endpoint) -> uverbs::Result<()> {
+/// let mut qp = pd.create_qp::<Rc>(cq, Caps::default())?;
+/// let peer = exchange(qp.endpoint()?);            // over any other connection
+/// qp.connect(&peer)?;
+///
+/// let mut receives = qp.recv();
+/// receives.post_empty(1)?;
+/// receives.ring()?;
+/// qp.post(|batch| {
+///     batch.send_inline(b"hello")?.signaled(2);
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Qp<T: Transport> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
     send: SendHalf<T>,

@@ -218,6 +218,19 @@ impl Drop for Share {
 /// While it stands, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection
 /// domain; dropping it ends it whatever be, and if somebody does, leaves the kernel's object to those: it
 /// then ends with the last process that holds the file.
+///
+/// ```no_run
+/// use uverbs::share::{Address, ShareKey};
+/// # fn offer(pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let heap = pd.register(vec![0u8; 1 << 20], uverbs::Access::LOCAL_WRITE)?;
+/// let key = ShareKey::random()?;
+/// let address = Address::Path("/run/heap.sock".into());
+/// let mut offer = pd.offer(key).mr("heap", &heap).at(&address)?;
+/// while offer.joiners() == 0 {
+///     offer.serve_once(None)?;                    // or `spawn` a thread that serves
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Offer {
     broker: Box<Broker>,
     share: Share,

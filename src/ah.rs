@@ -25,9 +25,9 @@ pub struct AddressVector {
     pub dgid: Option<Gid>,
     /// The header's flow label; 20 bits.
     pub flow_label: u32,
-    /// Index of the own GID in the port's table; it also decides between RoCE v1 and v2.
+    /// Index of this side's GID in the port's table; it also selects RoCE v1 or v2.
     pub sgid_index: u8,
-    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel takes the route's
+    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel uses that of the route
     /// instead.
     pub hop_limit: u8,
     /// The header's traffic class (on RoCE v2 the DSCP and ECN bits).
@@ -36,7 +36,7 @@ pub struct AddressVector {
     pub dlid: u16,
     /// The service level.
     pub sl: u8,
-    /// The low bits of the own LID to use.
+    /// The low bits of this side's LID.
     pub src_path_bits: u8,
     /// The rate limit, as a code; 0 for the port's own.
     pub static_rate: u8,
@@ -56,7 +56,7 @@ impl AddressVector {
         }
     }
 
-    /// The path over `port` to `dlid` in the own InfiniBand subnet.
+    /// The path over `port` to `dlid` in the same InfiniBand subnet.
     pub fn local(port: u8, dlid: u16) -> Self {
         Self {
             dlid,
@@ -68,7 +68,7 @@ impl AddressVector {
     /// The path back to whoever sent a datagram (`ibv_init_ah_from_wc(3)`).
     ///
     /// `grh` are the first 40 bytes of the buffer that it was received into, `sgid_index` the index of the
-    /// own GID that it was sent to, or for multicast the one to answer from.
+    /// GID that it was sent to, or for multicast of the GID to answer from.
     pub fn reply_to(
         completion: &Completion<'_>,
         grh: &[u8; GRH_LENGTH],
@@ -93,7 +93,7 @@ impl AddressVector {
         }
     }
 
-    /// Adds to an error that may come from the path what is known of its ends.
+    /// Adds the ends of the path to an error that they may have caused.
     pub(crate) fn explain(&self, context: &Context, error: Error) -> Error {
         let Some(to) = self.dgid else { return error };
         if error.is_device_gone() {
@@ -186,7 +186,7 @@ impl Pd {
 /// ```
 pub struct Ah {
     object: Owned<AhHandle>,
-    /// As work requests name it.
+    /// How work requests name it.
     vector: driver::Ah,
     pd: PdUse,
 }
@@ -197,10 +197,10 @@ impl Ah {
         self.object.handle()
     }
 
-    /// A queue pair behind this path, for datagrams to it.
+    /// A queue pair at the end of this path, for datagrams to it.
     ///
-    /// `qkey` is the key that the peer expects; with its highest bit set the own QP's key is sent instead
-    /// (not on rxe, which sends what is given).
+    /// `qkey` is the key that the peer expects; if its highest bit is set, the key of the sending QP is sent
+    /// instead (rxe sends the given one).
     pub fn to(&self, qpn: u32, qkey: u32) -> UdPeer<'_> {
         UdPeer {
             ah: self,

@@ -20,7 +20,7 @@ use crate::owned::Owned;
 use crate::pd::{PdUse, User};
 use crate::wc::Completion;
 
-/// A completion queue to be: what it is to have.
+/// The description of a completion queue to create.
 #[derive(Clone, Debug)]
 pub struct CqBuilder<'a> {
     context: &'a Context,

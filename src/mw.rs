@@ -3,7 +3,7 @@
 //!
 //! A window is allocated here and bound by [`Batch::bind_mw`](crate::Batch::bind_mw) or
 //! [`Batch::bind_mw_as`](crate::Batch::bind_mw_as). There are two types: windows of [`Type1`] belong to their
-//! protection domain, get their next key from the library and are taken back by binding them anew or to
+//! protection domain, get their next key from the library and are taken back by binding them again or to
 //! nothing; windows of [`Type2`] belong to the queue pair that they were bound on, get their key from the
 //! user and are taken back by invalidating it, from this side or from the peer's.
 

@@ -21,7 +21,7 @@ use crate::qp::RecvBatch;
 use crate::query::DeviceAttr;
 use crate::xrcd::{Xrcd, XrcdShared};
 
-/// A shared receive queue to be: what it is to have.
+/// The description of a shared receive queue to create.
 #[derive(Clone, Debug)]
 pub struct SrqBuilder<'a> {
     pd: &'a Pd,
@@ -83,7 +83,7 @@ impl Pd {
 }
 
 impl<'a> SrqBuilder<'a> {
-    /// Slices of a request; 1 if not said.
+    /// Slices of a request; 1 by default.
     pub fn max_sge(mut self, max_sge: u32) -> Self {
         self.max_sge = max_sge;
         self

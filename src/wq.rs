@@ -20,7 +20,7 @@ use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 
-/// A work queue to be: what it is to have.
+/// The description of a work queue to create.
 #[derive(Clone, Debug)]
 pub struct WqBuilder<'a> {
     pd: &'a Pd,
@@ -45,7 +45,7 @@ impl Pd {
 }
 
 impl WqBuilder<'_> {
-    /// Slices of a request; 1 if not said.
+    /// Slices of a request; 1 by default.
     pub fn max_sge(mut self, max_sge: u32) -> Self {
         self.max_sge = max_sge;
         self

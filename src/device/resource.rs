@@ -181,7 +181,7 @@ pub struct CmIdResource {
     pub owner: ResourceOwner,
 }
 
-/// The objects on a device, whoever made them. Each call asks the kernel anew.
+/// The objects on a device, whoever made them. Each call asks the kernel again.
 #[derive(Clone, Debug)]
 pub struct Resources {
     device: Device,

@@ -57,7 +57,7 @@ unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for Box<[T]> {
     }
 }
 
-// SAFETY: the slice is borrowed for ever and exclusively, and `T` may hold any bytes.
+// SAFETY: the slice is borrowed forever and exclusively, and `T` may hold any bytes.
 unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for &'static mut [T] {
     fn address(&mut self) -> *mut u8 {
         (**self).as_mut_ptr().cast()
@@ -68,7 +68,7 @@ unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for &'static mut [
     }
 }
 
-// SAFETY: the slice is borrowed for ever, and it is registered for reading only.
+// SAFETY: the slice is borrowed forever, and it is registered for reading only.
 unsafe impl<T: IntoBytes + Immutable + Sync + 'static> Memory for &'static [T] {
     const WRITABLE: bool = false;
 

@@ -49,11 +49,11 @@ pub struct QpAttr {
     pub path: Option<AddressVector>,
     /// The largest packet on the path.
     pub path_mtu: Option<Mtu>,
-    /// How long to wait for an acknowledgement: 4.096 µs · 2ⁿ, n below 32; 0 means for ever.
+    /// How long to wait for an acknowledgement: 4.096 µs · 2ⁿ, n below 32; 0 means forever.
     pub timeout: Option<u8>,
     /// How often a request is sent again before it fails; at most 7.
     pub retry_cnt: Option<u8>,
-    /// How often it is sent again if the peer has no receive posted; 7 means for ever.
+    /// How often it is sent again if the peer has no receive posted; 7 means forever.
     pub rnr_retry: Option<u8>,
     /// The packet sequence number to expect first; 24 bits.
     pub rq_psn: Option<u32>,
@@ -252,7 +252,7 @@ pub struct QpInfo {
     pub timeout: u8,
     /// How often a request is sent again before it fails.
     pub retry_cnt: u8,
-    /// How often it is sent again if the peer has no receive posted; 7 means for ever.
+    /// How often it is sent again if the peer has no receive posted; 7 means forever.
     pub rnr_retry: u8,
     /// The packet sequence number that is expected next.
     pub rq_psn: u32,

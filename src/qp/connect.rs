@@ -223,7 +223,7 @@ impl<T: Transport> Qp<T> {
         self.endpoint_with(&ConnectOptions::default())
     }
 
-    /// What the peer must know to connect, over a port and GID of choice.
+    /// What the peer must know to connect, over a port and GID of your choice.
     ///
     /// The PSN is drawn at the first call and stays the same from then on. The port and the GID are looked at
     /// now; the next [`Qp::connect_with`] with the same port and GID index uses what was found, so that it is
@@ -331,7 +331,7 @@ impl<T: Transport> Qp<T> {
         self.connect_with(peer, &ConnectOptions::default())
     }
 
-    /// Connects to a peer with options of choice; use the same with [`Qp::endpoint_with`].
+    /// Connects to a peer with options of your choice; use the same with [`Qp::endpoint_with`].
     ///
     /// # Errors
     ///

@@ -88,7 +88,7 @@ impl From<Caps> for QpCap {
     }
 }
 
-/// A queue pair to be: what it is to have.
+/// The description of a queue pair to create.
 ///
 /// ```no_run
 /// use uverbs::{Caps, Rc};
@@ -153,7 +153,7 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
-    /// How much the queues hold; [`Caps::default`] if not said.
+    /// How much the queues hold; [`Caps::default`] by default.
     pub fn caps(mut self, caps: Caps) -> Self {
         self.caps = caps;
         self

@@ -49,7 +49,7 @@ impl Join {
         }
     }
 
-    /// How long each step may take: to be accepted, and to be answered; 10 s unless told. An offer that is
+    /// How long each step may take: to be accepted, and to be answered; 10 s by default. An offer that is
     /// not there is not waited for. It replaces a [deadline](Self::deadline).
     pub fn patience(mut self, limit: Duration) -> Self {
         self.time = Time::Each(limit);

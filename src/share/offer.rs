@@ -87,14 +87,14 @@ impl<'a> OfferBuilder<'a> {
         self
     }
 
-    /// How long a connection may say nothing; 2 s unless told.
+    /// How long a connection may say nothing; 2 s by default.
     pub fn silence(mut self, limit: Duration) -> Self {
         self.limits.silence = limit;
         self
     }
 
-    /// How many connections that have not joined are kept at a time, 64 unless told, and how many processes
-    /// may have joined at a time, 256 unless told. Each is a file descriptor of this process; without one
+    /// How many connections that have not joined are kept at a time, 64 by default, and how many processes
+    /// may have joined at a time, 256 by default. Each is a file descriptor of this process; without one
     /// left, the next wait in the kernel.
     ///
     /// The users who are allowed have equal shares of the first number, at least one connection each. A

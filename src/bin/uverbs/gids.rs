@@ -15,7 +15,7 @@ use crate::select;
     The device is asked if it can be opened, and sysfs otherwise."
 )]
 pub(crate) struct Options {
-    /// The device; all if it is not said
+    /// The device; all by default
     device: Option<String>,
 
     /// Print JSON

@@ -21,11 +21,11 @@ use crate::select;
     initial PID namespace, and of processes those of the PID namespace."
 )]
 pub(crate) struct Options {
-    /// The kind of object; how many there are of each if it is not said
+    /// The kind of object; by default how many there are of each
     #[arg(value_enum, default_value_t = Kind::Summary)]
     kind: Kind,
 
-    /// The device; all if it is not said
+    /// The device; all by default
     #[arg(short, long)]
     device: Option<String>,
 

@@ -42,7 +42,7 @@ pub(super) enum Receiver {
 /// News for the poller. `until` is an index of the ring: entries before it are of before the change.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// The number means this from now on: a new queue pair, or one that starts anew, whose entries of before
+    /// The number means this from now on: a new queue pair, or one that starts again, whose entries of before
     /// `forget_until` are to be passed over.
     Set {
         number: u32,
@@ -185,7 +185,7 @@ impl Directory {
         let mut gone = Vec::new();
         let mut inner = self.lock();
         let (until, reported) = self.look(&inner, number);
-        // Made since the poller looked last; one that started anew it may know from before.
+        // Made since the poller looked last; one that started again it may know from before.
         let unseen = inner.changes.iter().any(|change| {
             change.number() == number
                 && matches!(
@@ -297,7 +297,7 @@ impl Registration {
         self.number
     }
 
-    /// Starts anew with other ledgers: whatever was reported before now is passed over.
+    /// Starts again with other ledgers: whatever was reported before now is passed over.
     pub(super) fn replace(&self, reporter: Reporter) {
         if Arc::ptr_eq(&self.send, &self.recv) {
             self.send.replace(self.number, reporter);

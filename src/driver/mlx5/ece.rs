@@ -48,7 +48,7 @@ impl Ece {
         self.granted.store(0, Ordering::Relaxed);
     }
 
-    /// Starts anew.
+    /// Starts again.
     pub(super) fn reset(&self) {
         self.asked.store(0, Ordering::Relaxed);
         self.granted.store(self.offered, Ordering::Relaxed);

@@ -116,7 +116,7 @@ impl Landing {
         }
     }
 
-    /// As this one, for a queue pair that starts anew.
+    /// As this one, for a queue pair that starts again.
     pub(super) fn renewed(&self) -> Self {
         let srq = self.srq.clone();
         Self::new(Arc::clone(&self.rings), self.recv, self.blocks, srq)
@@ -165,7 +165,7 @@ impl Landing {
             }
         }
         // From the first look at the rings on: who resets the queue pair closes this before requests are
-        // written anew.
+        // written again.
         let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         if !*lent {
             return Some(Landed::Forgotten);

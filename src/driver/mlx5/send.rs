@@ -169,7 +169,7 @@ impl SendQueue {
         }
     }
 
-    /// Starts anew, with an empty ring and another ledger.
+    /// Starts again, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<SendLedger>) {
         (self.at, self.fenced, self.scratched) = (Cursor::START, None, None);
         self.notes = ledger.first();

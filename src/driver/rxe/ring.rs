@@ -353,7 +353,7 @@ impl Consumer {
     /// Gives all slots that have been taken back to the kernel.
     #[inline(always)]
     pub(super) fn release(&mut self) {
-        // Release: pairs with the kernel's acquire of the consumer index before it fills the slots anew;
+        // Release: pairs with the kernel's acquire of the consumer index before it fills the slots again;
         // our reads of them come before it.
         self.ring
             .consumer_index()

@@ -1,7 +1,7 @@
 //! The send queue of an rxe QP: work requests into slots, and the doorbell.
 //!
 //! Slot layout: `struct rxe_send_wqe` in `include/uapi/rdma/rdma_user_rxe.h`. The kernel keeps its progress
-//! in a slot while it is in flight, so those fields are zeroed each time a slot is filled anew.
+//! in a slot while it is in flight, so those fields are zeroed each time a slot is filled again.
 
 use std::ptr::NonNull;
 

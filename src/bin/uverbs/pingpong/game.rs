@@ -24,7 +24,7 @@ pub(super) struct Rules {
     pub(super) client: bool,
     pub(super) iters: u64,
     pub(super) check: bool,
-    /// How long nothing may complete; `None` for ever.
+    /// How long nothing may complete; `None` forever.
     pub(super) patience: Option<Duration>,
 }
 

@@ -1,7 +1,7 @@
 //! Shared receive queues: one stock of receive requests for many queue pairs.
 //!
-//! Posting borrows the queue exclusively, as everywhere. The queue pairs that draw from it keep the kernel
-//! object alive; the ring goes with this handle.
+//! Posting borrows the queue exclusively, as everywhere. The queue pairs that use it keep the kernel object
+//! alive; the ring goes with this handle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct SrqBuilder<'a> {
     kind: Kind<'a>,
 }
 
-/// The type of a shared receive queue, with what belongs to it.
+/// The type of a shared receive queue, with its parameters.
 #[derive(Clone, Copy, Debug)]
 enum Kind<'a> {
     Basic,
@@ -163,7 +163,7 @@ impl<'a> SrqBuilder<'a> {
             _cq: kind.cq().map(|cq| Arc::clone(cq.shared())),
             _xrcd: kind.xrcd().map(|xrcd| Arc::clone(xrcd.shared())),
         };
-        // Some drivers do not look at the limit when they create.
+        // Some drivers ignore the limit on creation.
         let srq = Srq {
             queue,
             shared: Arc::new(shared),
@@ -175,7 +175,7 @@ impl<'a> SrqBuilder<'a> {
     }
 }
 
-/// The device's limits on shared receive queues, for errors that may come from them.
+/// The device's limits on shared receive queues, for errors that they may have caused.
 fn limits(device: &DeviceAttr) -> String {
     format!(
         "the device's limits: max_srq_wr {}, max_srq_sge {}",
@@ -183,7 +183,7 @@ fn limits(device: &DeviceAttr) -> String {
     )
 }
 
-/// What a shared receive queue shares with the queue pairs that draw from it.
+/// What a shared receive queue shares with the queue pairs that use it.
 pub(crate) struct SrqShared {
     object: Owned<SrqHandle, SrqBacking>,
     id: u64,
@@ -193,14 +193,14 @@ pub(crate) struct SrqShared {
     _xrcd: Option<Arc<XrcdShared>>,
 }
 
-/// What a shared receive queue is set to.
+/// The settings of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInfo {
     /// Requests that it holds.
     pub max_wr: u32,
     /// Slices of a request.
     pub max_sge: u32,
-    /// An event comes when fewer requests than this wait; 0 if none will.
+    /// There is an event when fewer requests than this wait; 0 for no event.
     pub limit: u32,
 }
 
@@ -252,12 +252,12 @@ impl Srq {
         self.shared.srqn.filter(|&srqn| srqn != 0)
     }
 
-    /// Requests that it really holds; at least what was asked for.
+    /// The capacity in requests; at least as many as requested.
     pub fn capacity(&self) -> u32 {
         self.queue.capacity()
     }
 
-    /// Slices that a request can really have.
+    /// Slices that a request can have; at least as many as requested.
     pub fn max_sge(&self) -> u32 {
         self.queue.max_sge()
     }
@@ -286,7 +286,7 @@ impl Srq {
 
     /// Asks for an event
     /// ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::event::AsyncEventType::SRQ_LIMIT_REACHED)) when fewer
-    /// requests than `limit` wait. It comes once; 0 takes the wish back.
+    /// requests than `limit` wait. There is one event for each call; 0 cancels it.
     ///
     /// # Errors
     ///
@@ -307,13 +307,13 @@ impl Srq {
         context.driver().modify_srq(context.fd(), command)
     }
 
-    /// Gives the queue another size; requests that wait stay.
+    /// Changes the size of the queue; requests that wait stay.
     ///
-    /// On a parent domain with an allocator the new ring is asked for there, and the old one goes back.
+    /// On a parent domain with an allocator, the allocator provides the new ring and gets the old one back.
     ///
     /// # Errors
     ///
-    /// More requests wait than fit, or the device's limit is exceeded: the queue is as it was. If the kernel
+    /// More requests wait than fit, or the device's limit is exceeded: the queue is unchanged. If the kernel
     /// has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
     /// `ibv_modify_srq(3)`.
     #[doc(alias = "ibv_modify_srq")]
@@ -338,7 +338,7 @@ impl Srq {
         resized.map_err(|error| context.with_limits(error, limits))
     }
 
-    /// Asks the kernel what the queue is set to.
+    /// Asks the kernel for the queue's settings.
     ///
     /// # Errors
     ///
@@ -362,8 +362,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs draw from it. The error gives the queue back.
-    /// Manual page: `ibv_destroy_srq(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error gives the queue back. Manual
+    /// page: `ibv_destroy_srq(3)`.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Srq>> {
         let result = match Arc::get_mut(&mut self.shared) {

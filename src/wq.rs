@@ -1,5 +1,5 @@
-//! Work queues that only receive, and the tables that spread a queue pair's packets over them: receive-side
-//! scaling.
+//! Work queues that only receive, and the tables that spread a queue pair's packets over them (receive-side
+//! scaling, RSS).
 
 use std::fmt;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl Wq {
         self.shared.object.handle()
     }
 
-    /// The device's number of it.
+    /// Its number in the device.
     pub fn wqn(&self) -> u32 {
         self.shared.wqn
     }
@@ -142,12 +142,12 @@ impl Wq {
         self.shared.id
     }
 
-    /// Requests that it really holds; at least what was asked for.
+    /// The capacity in requests; at least as many as requested.
     pub fn capacity(&self) -> u32 {
         self.queue.capacity()
     }
 
-    /// Slices that a request can really have.
+    /// Slices that a request can have; at least as many as requested.
     pub fn max_sge(&self) -> u32 {
         self.queue.max_sge()
     }
@@ -173,7 +173,7 @@ impl Wq {
         })
     }
 
-    /// Sets those of the flags in `mask` to what they are in `flags`.
+    /// Sets the flags in `mask` to their values in `flags`.
     ///
     /// # Errors
     ///
@@ -233,7 +233,8 @@ impl fmt::Debug for Wq {
 }
 
 impl Context {
-    /// Creates a table over work queues, which may come in it several times. Their number is a power of two.
+    /// Creates a table over work queues. A queue may be in it several times; the number of entries is a power
+    /// of two.
     ///
     /// # Errors
     ///
@@ -268,7 +269,7 @@ impl Context {
     }
 }
 
-/// What an indirection table shares with the queue pairs that receive by it.
+/// What an indirection table shares with the queue pairs that receive through it.
 struct TableShared {
     object: Owned<RwqIndTblHandle>,
     number: u32,
@@ -289,20 +290,20 @@ impl IndirectionTable {
         self.0.object.handle()
     }
 
-    /// The device's number of it.
+    /// Its number in the device.
     pub fn number(&self) -> u32 {
         self.0.number
     }
 
-    /// Creates a queue pair for raw packets that has no queues itself: what it receives is spread over the
+    /// Creates a queue pair for raw packets without queues of its own: what it receives is spread over the
     /// table's.
     ///
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported): how packets are spread (`rx_hash_conf` of
-    /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends so far;
-    /// where the driver has none, as on rxe, the kernel refuses. The PD belongs to another context. Manual
-    /// page: `ibv_create_qp_ex(3)`.
+    /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends yet; for a
+    /// driver without it, as rxe, the kernel refuses. The PD belongs to another context. Manual page:
+    /// `ibv_create_qp_ex(3)`.
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_qp(&self, pd: &Pd) -> Result<RssQp> {
         let context = self.context();
@@ -373,7 +374,7 @@ impl RssQp {
         self.object.handle()
     }
 
-    /// The device's number of it.
+    /// Its number in the device.
     pub fn qpn(&self) -> u32 {
         self.qpn
     }

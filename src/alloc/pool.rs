@@ -1,4 +1,4 @@
-//! Buffers cut from mappings that are made as they are needed and kept until the allocator goes.
+//! Buffers cut from mappings, which are made on demand and kept until the allocator is dropped.
 
 use std::io;
 use std::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! What can be registered: memory whose bytes stay where they are until it is dropped.
+//! Memory that can be registered: its bytes stay where they are until it is dropped.
 
 mod still;
 
@@ -122,9 +122,9 @@ unsafe impl Memory for memmap2::Mmap {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: as for `MmapMut`; whoever else maps the same file has to cope with writes, as with any such file.
-// The mapping may be one that must not be written, for `map_raw_read_only` makes such too: then the kernel
-// refuses access that would let the device write. This side does not write, for it is no `WritableMemory`.
+// SAFETY: as for `MmapMut`; others that map the same file must cope with writes, as with any such file.
+// `map_raw_read_only` makes mappings that must not be written: the kernel refuses access that would let the
+// device write there. This side does not write, as the type is not `WritableMemory`.
 unsafe impl Memory for memmap2::MmapRaw {
     fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -173,7 +173,7 @@ impl RawMemory {
     ///   [`Mr::store_u64`](crate::Mr::store_u64) and inline scatter; and by the user of an arena's buffers.
     ///   So no reference to any of them exists while one of these may write, not even as the argument of
     ///   these functions.
-    /// - They may be read likewise: by the device and whoever has a key, by
+    /// - They may be read in the same way: by the device and whoever has a key, by
     ///   [`Mr::read_at`](crate::Mr::read_at) and [`Mr::load_u64`](crate::Mr::load_u64). So nobody writes to
     ///   them through a reference while one of these may read.
     pub unsafe fn new(address: NonNull<u8>, length: usize) -> Self {
@@ -194,11 +194,11 @@ unsafe impl Memory for RawMemory {
     }
 }
 
-/// Memory that this side may write, through a region or as an arena. It is implemented for what is writable
-/// of this crate's [`Memory`]; implement it beside `Memory` for types of your own.
+/// Memory that this side may write, through a region or as an arena. This crate implements it for those
+/// [`Memory`] types that are writable; implement it with `Memory` for your own types.
 ///
-/// `memmap2::MmapRaw` is not among them, for it may be mapped for reading only. Who knows that it is not
-/// takes [`RawMemory`] over it.
+/// `memmap2::MmapRaw` is not among them, since it may be mapped for reading only. If it is writable, use
+/// [`RawMemory`] over it.
 ///
 /// # Safety
 ///

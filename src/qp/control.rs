@@ -8,11 +8,11 @@ use uverbs_uapi::enums::QpState;
 use super::{QpAttr, QpInfo, QpShared};
 use crate::error::{Cause, Error, Result, Subject, Verb};
 
-/// The control of a queue pair, apart from its halves. Clones control the same queue pair.
+/// Control of a queue pair, apart from its halves. Clones control the same queue pair.
 ///
-/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds beside it: what is
-/// asked for afterwards fails with [`Cause::NotFound`]. A call under way on another thread counts as a user
-/// for that moment.
+/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds while it exists:
+/// its methods then fail with [`Cause::NotFound`]. While a call is running on another thread, it counts as a
+/// user.
 ///
 /// ```no_run
 /// # fn split(qp: uverbs::Qp<uverbs::Rc>) -> uverbs::Result<()> {

@@ -59,7 +59,7 @@ impl OpenOptions {
             return Err(Error::unsupported(
                 Verb::OpenDevice,
                 Subject::named("device", device.name()),
-                "neither netlink nor sysfs tells which driver it has",
+                "neither netlink nor sysfs names its driver",
             ));
         };
         let driver = Driver::select(id, abi_version, device.name())?;

@@ -55,7 +55,7 @@ impl Context {
         let device = device::find_by_file(fd.as_fd(), VERB)?;
         let subject = || Subject::named("device", device.name());
         let (Some(id), Some(abi_version)) = (device.driver(), device.abi_version()) else {
-            let missing = "the kernel does not tell its driver, or the version of the driver's ABI";
+            let missing = "the kernel does not report its driver, or the version of the driver's ABI";
             return Err(Error::unsupported(VERB, subject(), missing));
         };
         let driver = Driver::select(id, abi_version, device.name())?;
@@ -279,7 +279,7 @@ impl Pd {
             return Err(Error::unsupported(
                 Verb::ImportMr,
                 Subject::numbered("MR", handle.0.into()),
-                "this kernel does not tell the address of a region (Linux 5.13 does)",
+                "this kernel does not report the address of a region (Linux 5.13 does)",
             ));
         };
         Ok(ImportedMr {

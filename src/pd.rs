@@ -39,7 +39,7 @@ impl Context {
 /// let pd = context.alloc_pd()?;
 /// let mr = pd.register(vec![0u8; 4096], uverbs::Access::LOCAL_WRITE)?;
 ///
-/// let refused = pd.dealloc().unwrap_err();        // busy: still stand on it: 1 MR
+/// let refused = pd.dealloc().unwrap_err();        // busy: in use by 1 MR
 /// let pd = refused.object;
 /// mr.deregister()?;
 /// pd.dealloc()?;
@@ -243,7 +243,7 @@ impl Pd {
 
     #[cold]
     fn busy(&self) -> Error {
-        let by = format!("still stand on it: {}", self.0.users);
+        let by = format!("in use by {}", self.0.users);
         Error::new(Verb::DeallocPd, self.0.subject(), Cause::Busy(by.into()))
     }
 

@@ -310,7 +310,7 @@ impl<T: Transport> Qp<T> {
     }
 }
 
-// Bounds stand on the methods, so that the compiler shows the traits' own messages.
+// The bounds are on the methods, so that the compiler shows the traits' own messages.
 
 impl<T: Transport> Qp<T> {
     /// Connects to a peer with the default options: from RESET to RTS.

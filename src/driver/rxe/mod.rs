@@ -1,8 +1,8 @@
-//! rxe, the kernel's soft-RoCE driver: objects whose rings are pages of the kernel's, mapped by offset.
+//! rxe, the kernel's soft-RoCE driver: objects whose rings are the kernel's pages, mapped by offset.
 //!
-//! What is particular to it: every create answers with the offset and size of each ring (`struct mminfo`),
-//! the send doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`.
-//! Source: `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
+//! Its peculiarities: every create returns the offset and size of each ring (`struct mminfo`), the send
+//! doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`. Source:
+//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
 
 mod cq;
 mod doorbell;
@@ -43,7 +43,7 @@ use crate::device::{DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::Operations;
 
-/// What a context has of its device: nothing, for the kernel has it all.
+/// This driver's part of a context: nothing, since the kernel has everything.
 #[derive(Debug)]
 pub(crate) struct Rxe;
 
@@ -79,8 +79,8 @@ impl contract::Driver for Rxe {
     type SrqBacking = Nothing;
     type ThreadDomain = Nothing;
 
-    /// Only RC takes keys of its own side back (`rxe_wr_opcode_info` in `rxe_opcode.c`). A bind that counts
-    /// from 0 is taken, and its addresses are then not looked up like that.
+    /// Only RC invalidates keys of its own side (`rxe_wr_opcode_info` in `rxe_opcode.c`). The kernel accepts
+    /// a bind that counts from 0, but does not look its addresses up like that.
     fn operations(&self, transport: QpType) -> Operations {
         let mut lacking = Operations::BIND_ZERO_BASED;
         lacking.set(Operations::LOCAL_INV, transport != QpType::RC);
@@ -101,7 +101,7 @@ impl contract::Driver for Rxe {
         Ok((Self, fd.execute(&GetContext::default())?))
     }
 
-    /// Asks for the properties that every device has, for this driver tells none.
+    /// Queries the properties that every device has: this driver reports none.
     fn query_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
         let reply = fd.execute(&QueryContext {
             driver_answer: None,
@@ -169,7 +169,7 @@ impl contract::Driver for Rxe {
         Ok((handle, queue, Nothing))
     }
 
-    /// The kernel's driver wants its part of the command all the same, and does not look at the address in it
+    /// The kernel's driver requires its part of the command anyway, and ignores the address in it
     /// (`rxe_modify_srq` in `rxe_verbs.c`).
     fn modify_srq(&self, fd: &CommandFd, mut command: ModifySrq) -> Result<()> {
         command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr: 0 });
@@ -255,7 +255,7 @@ fn consumer(
     Ok((ring.map_err(|bad| COMPLETION.malformed(bad))?, map))
 }
 
-/// Gives a completion queue a ring of another size. The kernel moves the waiting completions over
+/// Changes the size of a completion queue's ring. The kernel moves the waiting completions
 /// (`rxe_cq_resize_queue`) and writes to the new ring from then on.
 fn resize_cq(
     fd: &CommandFd,
@@ -341,11 +341,11 @@ fn create_srq(
     Ok((handle, RecvQueue::new(ring, max_sge, Some(map))))
 }
 
-/// Gives a shared receive queue a ring of another size. The kernel moves the waiting requests over, and says
-/// where the new ring is at an address that it is told, not in its answer (`rxe_srq_from_attr`).
+/// Changes the size of a shared receive queue's ring. The kernel moves the waiting requests, and writes where
+/// the new ring is to an address in the command, not to its answer (`rxe_srq_from_attr`).
 ///
-/// A size that the waiting requests do not fit into is refused here: the kernel would free the old ring with
-/// its refusal, and find none when the next message arrives.
+/// A size that the waiting requests do not fit into is refused here: the kernel would refuse it but free the
+/// old ring, and find none when the next message arrives.
 fn resize_srq(
     fd: &CommandFd,
     mut command: ModifySrq,
@@ -372,22 +372,21 @@ fn resize_srq(
     Ok(())
 }
 
-/// How many elements a ring holds that was asked to hold so many: one less than a power of two.
+/// The capacity of a ring for a requested number of elements: one less than a power of two.
 fn rounded(asked: u32) -> u64 {
     (u64::from(asked) + 1).next_power_of_two() - 1
 }
 
-/// The slices of a send request to ask for: at least one. The kernel compares the count of slices that it has
-/// passed even where the bytes are inline, and without any it ends such a request with an error
-/// (`rxe_requester` in `rxe_req.c`, `copy_data`).
+/// The slices of a send request to ask for: at least one. The kernel compares the count of used slices even
+/// for inline bytes, and without any it fails such a request (`rxe_requester` in `rxe_req.c`, `copy_data`).
 fn asked_slices(cap: &QpCap) -> u32 {
     cap.max_send_sge.max(1)
 }
 
-/// The slices and the inline bytes that a send request can really have.
+/// The actual limits of a send request: slices and inline bytes.
 ///
-/// The driver makes slots that hold either, whichever needs more, and since 6.2 says so; 6.1 echoes what
-/// was asked for (`rxe_qp_init_req` in `rxe_qp.c`).
+/// The driver makes slots that hold either, whichever needs more, and reports that since 6.2; 6.1 echoes the
+/// request (`rxe_qp_init_req` in `rxe_qp.c`).
 fn granted_send(cap: &QpCap) -> (u32, u32) {
     let sge = size_of::<abi::Sge>() as u32;
     let bytes = cap
@@ -396,7 +395,7 @@ fn granted_send(cap: &QpCap) -> (u32, u32) {
     (bytes / sge, bytes)
 }
 
-/// Creates an address handle and returns it with its number, by which work requests name it.
+/// Creates an address handle and returns it with its number, which work requests use.
 fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHandle, u32)> {
     command.driver = DriverData::output::<abi::CreateAhResp>();
     let CreateAhReply { handle, driver } = fd.execute(&command)?;

@@ -55,7 +55,8 @@ impl Context {
         let device = device::find_by_file(fd.as_fd(), VERB)?;
         let subject = || Subject::named("device", device.name());
         let (Some(id), Some(abi_version)) = (device.driver(), device.abi_version()) else {
-            let missing = "the kernel does not report its driver, or the version of the driver's ABI";
+            let missing =
+                "the kernel does not report its driver, or the version of the driver's ABI";
             return Err(Error::unsupported(VERB, subject(), missing));
         };
         let driver = Driver::select(id, abi_version, device.name())?;

@@ -144,15 +144,9 @@ impl<'a> SrqBuilder<'a> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        let (driver, fd) = (context.driver(), context.fd());
-        let created = match kind {
-            Kind::Basic => driver
-                .create_srq(fd, command, pd.buffers())
-                .map(|(handle, queue, backing)| (handle, queue, backing, None)),
-            Kind::Xrc(..) | Kind::TagMatching(..) => driver
-                .create_xsrq(fd, command, pd.buffers())
-                .map(|(handle, queue, backing, srqn)| (handle, queue, backing, Some(srqn))),
-        };
+        let created = context
+            .driver()
+            .create_srq(context.fd(), command, pd.buffers());
         let (handle, queue, backing, srqn) =
             created.map_err(|error| context.with_limits(error, limits))?;
         let shared = SrqShared {

@@ -9,7 +9,7 @@ use rustix::mm::MapFlags;
 
 use super::mapping::Mapping;
 use super::pool::Pool;
-use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+use super::{AllocError, Allocation, Allocator, BufferRequest};
 
 /// An allocator that cuts buffers from huge pages and keeps the pages until it is dropped.
 ///
@@ -148,13 +148,7 @@ impl HugePages {
 // and live as long as the allocator.
 unsafe impl Allocator for HugePages {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
-        match request.purpose {
-            Purpose::Place => Ok(Allocation::Default),
-            Purpose::Memory => self
-                .pool
-                .allocate(request, |needed| self.map(needed))
-                .map_err(AllocError::new),
-        }
+        self.pool.allocate(request, |needed| self.map(needed))
     }
 
     unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {

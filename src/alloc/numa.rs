@@ -7,7 +7,7 @@ use rustix::mm::MapFlags;
 
 use super::mapping::Mapping;
 use super::pool::Pool;
-use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+use super::{AllocError, Allocation, Allocator, BufferRequest};
 
 /// An allocator whose buffers lie in the memory of one NUMA node and nowhere else (mbind(2) with
 /// `MPOL_BIND`).
@@ -102,13 +102,7 @@ fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
 // and live as long as the allocator.
 unsafe impl Allocator for NumaNode {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
-        match request.purpose {
-            Purpose::Place => Ok(Allocation::Default),
-            Purpose::Memory => self
-                .pool
-                .allocate(request, |needed| self.map(needed))
-                .map_err(AllocError::new),
-        }
+        self.pool.allocate(request, |needed| self.map(needed))
     }
 
     unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {

@@ -259,9 +259,7 @@ impl<T: Transport> Qp<T> {
     /// This side's end of the path: as [`Qp::endpoint`] last returned it, or else as it is now. It is used
     /// once, since the next connection may find another.
     fn local(&self, options: &ConnectOptions) -> Result<Local> {
-        if let Some(told) = self.shared.recall()
-            && told.is_for(options)
-        {
+        if let Some(told) = self.told(options) {
             return Ok(told);
         }
         let context = self.context();
@@ -278,6 +276,11 @@ impl<T: Transport> Qp<T> {
             gid_index,
             active_mtu: port.active_mtu,
         })
+    }
+
+    /// This side's end of the path as [`Qp::endpoint`] last returned it, if it is for these options.
+    fn told(&self, options: &ConnectOptions) -> Option<Local> {
+        self.shared.recall().filter(|told| told.is_for(options))
     }
 
     /// The PSN that this side starts to send with.
@@ -416,7 +419,8 @@ impl<T: Transport> Qp<T> {
         T: Datagram,
     {
         let sq_psn = self.psn()?;
-        let mtu = match options.path_mtu {
+        let told = self.told(options).map(|told| told.active_mtu);
+        let mtu = match options.path_mtu.or(told) {
             Some(mtu) => mtu,
             None => self.context().query_port(options.port)?.active_mtu,
         };

@@ -82,10 +82,7 @@ fn pd_names_its_users() -> Result {
     let qp = pd.create_qp::<Rc>(&cq, CAPS)?;
     let domain = pd.parent_domain().build()?;
     let (pd, said) = refused(pd);
-    assert_eq!(
-        said,
-        "in use by 2 MRs, 1 AH, 1 QP, 1 parent domain"
-    );
+    assert_eq!(said, "in use by 2 MRs, 1 AH, 1 QP, 1 parent domain");
     // What was refused works on.
     let late = pd.register(vec![0u8; 64], Access::empty())?;
 

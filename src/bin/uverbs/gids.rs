@@ -8,7 +8,7 @@ use crate::failure::Result;
 use crate::output::{self, or_dash};
 use crate::select;
 
-/// Show the GIDs of the ports: which index stands for which address.
+/// Show the GIDs of the ports: which index has which address.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The index is what `uverbs pingpong -g` and rdma-core's programs take.\n\

@@ -46,7 +46,7 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u8).range(1..))]
     pub(super) ib_port: u8,
 
-    /// Index of the own GID (see `uverbs gids`); by default the best on Ethernet
+    /// Index of this side's GID (see `uverbs gids`); by default the best on Ethernet
     #[arg(short = 'g', long = "gid-idx", value_name = "INDEX")]
     pub(super) gid_index: Option<u8>,
 
@@ -113,7 +113,7 @@ impl Options {
     }
 }
 
-/// The transports that ping-pong is played over.
+/// The transports of the ping-pong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Transport {
     /// Reliable connection

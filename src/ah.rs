@@ -216,10 +216,8 @@ impl Ah {
     /// The kernel refuses; the error gives the handle back. Manual page: `ibv_destroy_ah(3)`.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Ah>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 }
 

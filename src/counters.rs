@@ -95,10 +95,7 @@ impl Counters {
                 Err(self.0.0.busy(format!("bound to {rules} flow rules")))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 

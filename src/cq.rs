@@ -139,13 +139,7 @@ impl<'a> CqBuilder<'a> {
         let created = driver.create_cq(context.fd(), command, self.entry_bytes, buffers);
         let (handle, ring) = created.map_err(|error| {
             let error = with_flags(error, self.flags);
-            context.with_limits(error, |device| {
-                let vectors = context.num_comp_vectors();
-                format!(
-                    "the device's max_cqe is {}, it has {vectors} completion vectors",
-                    device.max_cqe
-                )
-            })
+            with_limits(error, context)
         })?;
         let channel = self.channel.cloned();
         let backing = ring.backing();
@@ -171,6 +165,17 @@ fn with_flags(error: Error, flags: CqCreateFlags) -> Error {
         true => error.with_detail(format!("with {flags:?}")),
         false => error,
     }
+}
+
+/// Adds the limits on completion queues to an error that they may have caused.
+fn with_limits(error: Error, context: &Context) -> Error {
+    context.with_limits(error, |device| {
+        let vectors = context.num_comp_vectors();
+        format!(
+            "the device's max_cqe is {}, it has {vectors} completion vectors",
+            device.max_cqe
+        )
+    })
 }
 
 /// What a completion queue shares with the queue pairs that report to it.
@@ -391,15 +396,7 @@ impl Cq {
         let resized = context
             .driver()
             .resize_cq(context.fd(), command, &mut self.ring, buffers);
-        resized.map_err(|error| {
-            context.with_limits(error, |device| {
-                let vectors = context.num_comp_vectors();
-                format!(
-                    "the device's max_cqe is {}, it has {vectors} completion vectors",
-                    device.max_cqe
-                )
-            })
-        })
+        resized.map_err(|error| with_limits(error, context))
     }
 
     /// Delays events until there are `count` completions or `period` microseconds have passed.
@@ -430,10 +427,7 @@ impl Cq {
                 Err(self.shared.object.busy(by))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 

@@ -91,10 +91,8 @@ impl Dmah {
     /// `ibv_dealloc_dmah(3)`.
     #[doc(alias = "ibv_dealloc_dmah")]
     pub fn free(mut self) -> Result<(), DestroyError<Self>> {
-        self.0.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.0.destroy();
+        DestroyError::of(self, result)
     }
 }
 

@@ -221,10 +221,8 @@ impl Flow {
     /// The kernel refuses; the error gives the rule back. Manual page: `ibv_destroy_flow(3)`.
     #[doc(alias = "ibv_destroy_flow")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 }
 

@@ -397,13 +397,8 @@ impl ImportedMr {
     /// The kernel refuses, such as while memory windows are bound to it; the error gives it back. `ENOENT` if
     /// somebody else has deregistered it.
     pub fn deregister_for_everyone(self) -> Result<(), DestroyError<ImportedMr>> {
-        match self.pd.context().fd().execute(&Destroy(self.handle)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(DestroyError {
-                object: self,
-                error,
-            }),
-        }
+        let result = self.pd.context().fd().execute(&Destroy(self.handle));
+        DestroyError::of(self, result)
     }
 }
 

@@ -140,10 +140,8 @@ impl<K: MwKind> Mw<K> {
     /// The kernel refuses; the error gives the window back. Manual page: `ibv_dealloc_mw(3)`.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 }
 

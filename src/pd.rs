@@ -235,10 +235,7 @@ impl Pd {
             Some(inner) => how(inner),
             None => Err(self.busy()),
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 
     #[cold]

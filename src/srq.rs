@@ -367,10 +367,7 @@ impl Srq {
                 Err(self.shared.object.busy(format!("{users} QPs draw from it")))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 

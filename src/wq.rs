@@ -214,10 +214,7 @@ impl Wq {
                 Err(self.shared.object.busy(by))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 
@@ -342,10 +339,7 @@ impl IndirectionTable {
                 Err(self.0.object.busy(format!("{users} QPs receive by it")))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 
@@ -392,10 +386,8 @@ impl RssQp {
     /// `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 }
 

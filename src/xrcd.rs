@@ -166,10 +166,7 @@ impl Xrcd {
                 Err(self.0.0.busy(format!("{users} QPs and SRQs are in it")))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 
@@ -249,10 +246,8 @@ impl XrcTarget {
     /// The kernel refuses; the error gives it back. Manual page: `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 
     fn subject(&self) -> Subject {

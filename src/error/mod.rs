@@ -324,6 +324,13 @@ pub struct DestroyError<T> {
     pub error: Error,
 }
 
+impl<T> DestroyError<T> {
+    /// The result of destroying an object: the error has the object.
+    pub(crate) fn of(object: T, result: Result<()>) -> Result<(), Self> {
+        result.map_err(|error| Self { object, error })
+    }
+}
+
 impl<T> fmt::Debug for DestroyError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.error, f)

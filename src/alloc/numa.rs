@@ -12,8 +12,8 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 /// An allocator whose buffers lie in the memory of one NUMA node and nowhere else (mbind(2) with
 /// `MPOL_BIND`).
 ///
-/// For a [`Purpose::Place`] it answers [`Allocation::Default`]: the kernel provides those pages and chooses
-/// their node. So on rxe it has no effect.
+/// For a [`Purpose::Place`](super::Purpose::Place) it answers [`Allocation::Default`]: the kernel provides
+/// those pages and chooses their node. So on rxe it has no effect.
 ///
 /// ```
 /// use uverbs::{alloc::NumaNode, ParentDomain, Pd};

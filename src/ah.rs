@@ -170,7 +170,7 @@ impl Pd {
 ///
 /// ```no_run
 /// use uverbs::{AddressVector, Caps, ConnectOptions, Ud};
-/// # fn greet(pd: &uverbs::Pd, cq: &uverbs::Cq, peer: &uverbs::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn greet(pd: &uverbs::Pd, cq: &uverbs::Cq, peer: &uverbs::Endpoint) -> uverbs::Result<()> {
 /// const QKEY: u32 = 0x1111_1111;
 /// let options = ConnectOptions::default();
 /// let mut qp = pd.create_qp::<Ud>(cq, Caps::default())?;

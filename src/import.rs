@@ -200,7 +200,8 @@ fn name_of(object: u16) -> &'static str {
 /// ```
 ///
 /// ```no_run
-/// # fn borrow(file: std::os::fd::OwnedFd, handle: uverbs::uapi::handle::PdHandle) -> Result<(), Box<dyn std::error::Error>> {
+/// # use uverbs::uapi::handle::PdHandle;
+/// # fn borrow(file: std::os::fd::OwnedFd, handle: PdHandle) -> uverbs::Result<()> {
 /// let context = uverbs::Context::import(file)?;   // a duplicate of another process's command file
 /// let pd = context.import_pd(handle)?;            // what `Pd::handle` said there
 /// let mr = pd.register(vec![0u8; 4096], uverbs::Access::LOCAL_WRITE)?;

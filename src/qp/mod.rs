@@ -519,7 +519,8 @@ impl Drop for QpShared {
 ///
 /// ```no_run
 /// use uverbs::{Caps, Endpoint, Rc};
-/// # fn connect(pd: &uverbs::Pd, cq: &uverbs::Cq, exchange: impl Fn(Endpoint) -> Endpoint) -> uverbs::Result<()> {
+/// # use uverbs::{Cq, Pd};
+/// # fn connect(pd: &Pd, cq: &Cq, exchange: impl Fn(Endpoint) -> Endpoint) -> uverbs::Result<()> {
 /// let mut qp = pd.create_qp::<Rc>(cq, Caps::default())?;
 /// let peer = exchange(qp.endpoint()?);            // over any other connection
 /// qp.connect(&peer)?;

@@ -27,8 +27,9 @@ impl Context {
     /// The membership is that of a UDP socket, and ends with the returned value.
     ///
     /// ```no_run
-    /// # fn join(context: &uverbs::Context, qp: &mut uverbs::Qp<uverbs::Ud>) -> Result<(), Box<dyn std::error::Error>> {
-    /// let group = "239.1.2.3".parse()?;
+    /// # use uverbs::{Context, Gid, Qp, Ud};
+    /// # fn join(context: &Context, qp: &mut Qp<Ud>) -> uverbs::Result<()> {
+    /// let group = Gid::from(std::net::Ipv4Addr::new(239, 1, 2, 3));
     /// let _membership = context.join_ip_group(1, group)?;
     /// qp.attach_mcast(group, 0)?;
     /// # Ok(()) }

@@ -6,8 +6,9 @@ use uverbs_uapi::handle::AhHandle;
 use uverbs_uapi::types::{AhAttr, GlobalRoute};
 
 use crate::command::{CreateAh, DriverData};
+use crate::context::Context;
 use crate::driver;
-use crate::error::{DestroyError, Result};
+use crate::error::{DestroyError, Error, Result};
 use crate::gid::Gid;
 use crate::grh::{GRH_LENGTH, Grh};
 use crate::owned::Owned;
@@ -24,9 +25,9 @@ pub struct AddressVector {
     pub dgid: Option<Gid>,
     /// The header's flow label; 20 bits.
     pub flow_label: u32,
-    /// Index of the own GID in the port's table; it also decides between RoCE v1 and v2.
+    /// Index of this side's GID in the port's table; it also selects RoCE v1 or v2.
     pub sgid_index: u8,
-    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel takes the route's
+    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel uses that of the route
     /// instead.
     pub hop_limit: u8,
     /// The header's traffic class (on RoCE v2 the DSCP and ECN bits).
@@ -35,7 +36,7 @@ pub struct AddressVector {
     pub dlid: u16,
     /// The service level.
     pub sl: u8,
-    /// The low bits of the own LID to use.
+    /// The low bits of this side's LID.
     pub src_path_bits: u8,
     /// The rate limit, as a code; 0 for the port's own.
     pub static_rate: u8,
@@ -55,7 +56,7 @@ impl AddressVector {
         }
     }
 
-    /// The path over `port` to `dlid` in the own InfiniBand subnet.
+    /// The path over `port` to `dlid` in the same InfiniBand subnet.
     pub fn local(port: u8, dlid: u16) -> Self {
         Self {
             dlid,
@@ -67,7 +68,7 @@ impl AddressVector {
     /// The path back to whoever sent a datagram (`ibv_init_ah_from_wc(3)`).
     ///
     /// `grh` are the first 40 bytes of the buffer that it was received into, `sgid_index` the index of the
-    /// own GID that it was sent to, or for multicast the one to answer from.
+    /// GID that it was sent to, or for multicast of the GID to answer from.
     pub fn reply_to(
         completion: &Completion<'_>,
         grh: &[u8; GRH_LENGTH],
@@ -90,6 +91,26 @@ impl AddressVector {
             },
             None => local,
         }
+    }
+
+    /// Adds the ends of the path to an error that they may have caused.
+    pub(crate) fn explain(&self, context: &Context, error: Error) -> Error {
+        let Some(to) = self.dgid else { return error };
+        if error.is_device_gone() {
+            return error;
+        }
+        let (port, index) = (self.port, self.sgid_index);
+        let detail = match context.query_gid(port, index.into()) {
+            Err(_) => format!("port {port} has no GID with the index {index}"),
+            Ok(own) => match (own.gid.as_ipv4(), to.as_ipv4()) {
+                (Some(_), None) | (None, Some(_)) => format!(
+                    "the path leads from the GID {} to {to}, and only one of them is an IPv4 address",
+                    own.gid
+                ),
+                _ => format!("the path leads from the GID {} to {to}", own.gid),
+            },
+        };
+        error.with_detail(detail)
     }
 
     fn to_abi(&self) -> AhAttr {
@@ -129,7 +150,8 @@ impl Pd {
             driver: DriverData::default(),
         };
         let context = self.context();
-        let (handle, vector) = context.driver().create_ah(context.fd(), command)?;
+        let created = context.driver().create_ah(context.fd(), command);
+        let (handle, vector) = created.map_err(|error| path.explain(context, error))?;
         Ok(Ah {
             object: Owned::new(context, handle),
             vector,
@@ -139,9 +161,32 @@ impl Pd {
 }
 
 /// An address handle.
+///
+/// Keep it until the requests that name it have completed. On soft-RoCE a datagram whose address handle is
+/// gone takes the queue pair to the error state, for every peer that it talks to, and [`Qp::state`] does not
+/// tell; elsewhere the datagram may be lost.
+///
+/// [`Qp::state`]: crate::Qp::state
+///
+/// ```no_run
+/// use uverbs::{AddressVector, Caps, ConnectOptions, Ud};
+/// # fn greet(pd: &uverbs::Pd, cq: &uverbs::Cq, peer: &uverbs::Endpoint) -> uverbs::Result<()> {
+/// const QKEY: u32 = 0x1111_1111;
+/// let options = ConnectOptions::default();
+/// let mut qp = pd.create_qp::<Ud>(cq, Caps::default())?;
+/// qp.activate(QKEY, &options)?;
+///
+/// let path = pd.context().path_to(peer, &options)?;
+/// let ah = pd.create_ah(&path)?;
+/// qp.post(|batch| {
+///     batch.send_inline_to(ah.to(peer.qpn, QKEY), b"hello")?.signaled(1);
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Ah {
     object: Owned<AhHandle>,
-    /// As work requests name it.
+    /// How work requests name it.
     vector: driver::Ah,
     pd: PdUse,
 }
@@ -152,10 +197,10 @@ impl Ah {
         self.object.handle()
     }
 
-    /// A queue pair behind this path, for datagrams to it.
+    /// A queue pair at the end of this path, for datagrams to it.
     ///
-    /// `qkey` is the key that the peer expects; with its highest bit set the own QP's key is sent instead
-    /// (not on rxe, which sends what is given).
+    /// `qkey` is the key that the peer expects; if its highest bit is set, the key of the sending QP is sent
+    /// instead (rxe sends the given one).
     pub fn to(&self, qpn: u32, qkey: u32) -> UdPeer<'_> {
         UdPeer {
             ah: self,
@@ -171,10 +216,8 @@ impl Ah {
     /// The kernel refuses; the error gives the handle back. Manual page: `ibv_destroy_ah(3)`.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Ah>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Completion channels: where armed completion queues report that something has arrived.
 //!
 //! An event names its queue by a number ([`Cq::id`](crate::Cq::id)), so it needs no acknowledgement: a queue
-//! may be destroyed while events of it are under way, and who reads them late finds that nobody has the
-//! number.
+//! may be destroyed while its events are on the way. A late event has a number that no queue has any more.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -44,13 +43,36 @@ impl Context {
 ///
 /// The file descriptor does not block and becomes readable with an event, so it fits into poll(2) and into
 /// any runtime that waits for file descriptors.
+///
+/// ```no_run
+/// use uverbs::Notify;
+/// # fn serve(context: &uverbs::Context) -> uverbs::Result<()> {
+/// let channel = context.create_channel()?;
+/// let mut queues = Vec::new();
+/// for _ in 0..4 {
+///     queues.push(context.cq(64).channel(&channel).create()?);
+/// }
+/// loop {
+///     for cq in &mut queues {
+///         // Until it is empty and armed: from then on the next completion is an event.
+///         while let Some(mut completions) = cq.poll_or_arm(Notify::Next)? {
+///             for completion in &mut completions {
+///                 println!("{completion:?}");
+///             }
+///         }
+///     }
+///     channel.wait()?;
+/// }
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct CompletionChannel(Arc<Inner>);
 
 struct Inner {
     file: EventFile,
     context: Context,
-    /// By a queue's number, how many of its events were read, for devices whose queues are armed with it.
+    /// How many events of each queue were read, by the queue's number: some devices need the count for
+    /// arming.
     counts: Mutex<HashMap<u64, Arc<AtomicU32>>>,
 }
 
@@ -72,7 +94,7 @@ impl CompletionChannel {
         Ok(event.map(|event| self.event(event)))
     }
 
-    /// Waits for the next event, as long as it takes.
+    /// Waits for the next event without a limit.
     ///
     /// # Errors
     ///
@@ -86,7 +108,7 @@ impl CompletionChannel {
         }
     }
 
-    /// Waits for the next event, at most so long; `None` if none has come.
+    /// Waits for the next event for at most `timeout`; `None` if there is none by then.
     ///
     /// # Errors
     ///
@@ -102,15 +124,15 @@ impl CompletionChannel {
     fn event(&self, event: CompEventDesc) -> CqEvent {
         let cq = event.cq_handle;
         if let Some(count) = self.counts().get(&cq) {
-            // Relaxed: whoever arms the queue next learnt of the event from here, by whatever brought it
-            // there.
+            // Relaxed: the thread that arms the queue next knows of the event from this one, and what told it
+            // orders the two.
             count.fetch_add(1, Ordering::Relaxed);
         }
         CqEvent { cq }
     }
 
     fn counts(&self) -> MutexGuard<'_, HashMap<u64, Arc<AtomicU32>>> {
-        // The map is whole after every statement, so a panic elsewhere has not spoilt it.
+        // The map is consistent after every statement, so a panic elsewhere did no harm.
         self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +141,7 @@ impl CompletionChannel {
         self.counts().insert(cq, Arc::clone(count));
     }
 
-    /// Counts the events of a queue no more.
+    /// Stops counting the events of a queue.
     pub(crate) fn forget_events(&self, cq: u64) {
         self.counts().remove(&cq);
     }

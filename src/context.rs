@@ -1,7 +1,7 @@
 //! An open device: the context that all other objects are made in.
 //!
 //! A [`Context`] is a handle that is cheap to clone; the device closes when the last clone and the last
-//! object made in it are gone. Closing destroys whatever the kernel still has of it.
+//! object made in it are gone. Closing it destroys all objects that the kernel still has for it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -42,7 +42,7 @@ impl OpenOptions {
         Self::default()
     }
 
-    /// Restricts the ways by which commands reach the kernel.
+    /// Restricts how commands reach the kernel.
     pub fn route(mut self, route: Route) -> Self {
         self.route = route;
         self
@@ -62,7 +62,7 @@ impl OpenOptions {
             return Err(Error::unsupported(
                 Verb::OpenDevice,
                 Subject::named("device", device.name()),
-                "neither netlink nor sysfs tells which driver it has",
+                "neither netlink nor sysfs names its driver",
             ));
         };
         let driver = Driver::select(id, abi_version, device.name())?;
@@ -76,8 +76,8 @@ impl OpenOptions {
 ///
 /// # Errors
 ///
-/// As for [`OpenOptions::open`]; besides, [`Cause::NotFound`](crate::Cause::NotFound) with the names that
-/// exist. Manual page: `ibv_open_device(3)`.
+/// As for [`OpenOptions::open`], and [`Cause::NotFound`](crate::Cause::NotFound) with the names that exist.
+/// Manual page: `ibv_open_device(3)`.
 #[doc(alias = "ibv_open_device")]
 pub fn open(name: &str) -> Result<Context> {
     OpenOptions::new().open(&crate::device::find(name)?)
@@ -96,6 +96,14 @@ impl Device {
 }
 
 /// An open device.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = uverbs::open("rxe0")?;
+/// let (device, port) = (context.query_device()?, context.query_port(1)?);
+/// println!("{}: {} QPs at most, port 1 is {:?}", context.name(), device.max_qp, port.state);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -105,12 +113,12 @@ struct Inner {
     driver: driver::Device,
     num_comp_vectors: u32,
     core_support: CoreSupport,
-    /// Asked for when what a queue pair can do first depends on it.
+    /// Queried when the first queue pair needs it.
     capabilities: OnceLock<DeviceCapFlags>,
-    /// Made when it is first needed: a program that only registers memory has no use for it.
+    /// Opened on first use: a program that only registers memory needs none.
     async_fd: OnceLock<OwnedFd>,
     next_id: AtomicU64,
-    /// Buffers of users' allocators that are in use, to notice overlap.
+    /// The buffers of users' allocators that are in use, to detect overlap.
     live_buffers: Arc<Live>,
     /// By the handles of their PDs: the same may have been imported twice.
     flights: Mutex<HashMap<u32, Weak<Flights>>>,
@@ -157,7 +165,7 @@ impl Context {
         flights
     }
 
-    /// A context whose commands are written to this file.
+    /// A context that writes its commands to this file.
     #[cfg(test)]
     pub(crate) fn over(file: OwnedFd) -> Self {
         let fd = CommandFd::new(file, driver::samples::ID.0, Route::Write);
@@ -185,21 +193,21 @@ impl Context {
         DriverId(self.0.fd.driver_id())
     }
 
-    /// Completion vectors that a CQ can choose from: numbers below this.
+    /// The number of completion vectors: a CQ can choose any below it.
     ///
-    /// 1 for an imported context whose driver does not tell.
+    /// It is 1 for an imported context if the driver does not report it.
     pub fn num_comp_vectors(&self) -> u32 {
         self.0.num_comp_vectors
     }
 
-    /// What the kernel's core supports beyond the basics; nothing for an imported context whose driver does
-    /// not tell.
+    /// What the kernel's core supports beyond the basics; empty for an imported context if the driver does
+    /// not report it.
     pub fn core_support(&self) -> CoreSupport {
         self.0.core_support
     }
 
-    /// What queue pairs of a transport can do. The device is asked where it depends on its capabilities, once
-    /// in the life of the context.
+    /// What queue pairs of a transport can do. Where that depends on the device's capabilities, the device is
+    /// queried once for each context.
     pub(crate) fn operations(&self, transport: QpType) -> Result<Operations> {
         let operations = self.driver().operations(transport);
         if !operations.intersects(Operations::OF_CAPABILITIES) {
@@ -227,18 +235,18 @@ impl Context {
         &self.0.live_buffers
     }
 
-    /// The command file descriptor's number; unique among the open contexts of the process.
+    /// The number of the command file descriptor; unique among the open contexts of the process.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.0.fd.as_fd().as_raw_fd()
     }
 
-    /// Whether it is the same open device as another: objects of two cannot be used together.
+    /// Whether both are the same open device: objects of two cannot be used together.
     pub(crate) fn is(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Refuses to make `subject` of this context out of parts of others; each part comes with what errors
-    /// call it.
+    /// Refuses to create `subject` in this context from parts of other contexts. Each part has the name that
+    /// errors use for it.
     pub(crate) fn check_parts<'a>(
         &self,
         verb: Verb,
@@ -256,26 +264,26 @@ impl Context {
         }
     }
 
-    /// A number that no other object of this context has: what the kernel's events carry.
+    /// A number that no other object of this context has. The kernel's events carry it.
     pub(crate) fn new_id(&self) -> u64 {
-        // Relaxed: only the number counts, nothing is published by it.
+        // Relaxed: only the number matters, it publishes nothing.
         self.0.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The file descriptor of asynchronous events, made at the first call.
+    /// The file descriptor of asynchronous events, opened at the first call.
     ///
-    /// Objects that can have events are created with it, so that no event is lost before somebody listens.
+    /// Objects that can have events are created with it, so no event is lost before somebody reads.
     pub(crate) fn async_fd(&self) -> Result<BorrowedFd<'_>> {
         if let Some(fd) = self.0.async_fd.get() {
             return Ok(fd.as_fd());
         }
         let fd = self.0.fd.execute(&AllocAsyncFd)?;
-        // Two threads may come here at once: the first descriptor stays, the other is closed unused.
+        // Two threads may get here at once: the first descriptor stays, the other is closed unused.
         Ok(self.0.async_fd.get_or_init(|| fd).as_fd())
     }
 
-    /// The async file descriptor to create an object with, or `None` if this kernel's route has no such
-    /// argument and the context's first one serves.
+    /// The event file to create an object with. `None` if this kernel's route has no argument for it: the
+    /// kernel then uses the context's first one.
     pub(crate) fn event_fd(&self) -> Result<Option<RawFd>> {
         match self.async_fd() {
             Ok(fd) => Ok(Some(fd.as_raw_fd())),

@@ -1,6 +1,6 @@
-//! Sets of counters that the device keeps, such as of the packets that a flow rule has led somewhere.
+//! Sets of counters in the device, such as the packets that a flow rule has matched.
 //!
-//! What is counted is said when a set is bound to something: to a flow rule by
+//! A set counts nothing until it is bound to something: to a flow rule by
 //! [`FlowRule::count`](crate::flow::FlowRule::count).
 
 use std::fmt;
@@ -57,7 +57,7 @@ impl Counters {
         &self.0
     }
 
-    /// Reads the first `count` counters. With `cached` values will do that the driver read a while ago.
+    /// Reads the first `count` counters. `cached` allows values that the driver read some time ago.
     ///
     /// # Errors
     ///
@@ -95,10 +95,7 @@ impl Counters {
                 Err(self.0.0.busy(format!("bound to {rules} flow rules")))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 

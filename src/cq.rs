@@ -20,7 +20,7 @@ use crate::owned::Owned;
 use crate::pd::{PdUse, User};
 use crate::wc::Completion;
 
-/// A completion queue to be: what it is to have.
+/// The description of a completion queue to create.
 #[derive(Clone, Debug)]
 pub struct CqBuilder<'a> {
     context: &'a Context,
@@ -70,13 +70,13 @@ impl<'a> CqBuilder<'a> {
         self
     }
 
-    /// Lets completions carry the time ([`Completion::timestamp`]).
+    /// Makes completions carry the time ([`Completion::timestamp`]).
     pub fn timestamps(mut self, wanted: bool) -> Self {
         self.flags.set(CqCreateFlags::TIMESTAMP_COMPLETION, wanted);
         self
     }
 
-    /// Lets the device not look whether the queue is full: the user knows that it never will be
+    /// Makes the device not check whether the queue is full: the user guarantees that it never is
     /// (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
     ///
     /// # Safety
@@ -90,14 +90,14 @@ impl<'a> CqBuilder<'a> {
         self
     }
 
-    /// Bytes of an entry, where the device has more than one size: 64 or 128 on mlx5, which otherwise takes
-    /// that of the CPU's cache line (`cqe_size` of `mlx5dv_create_cq(3)`).
+    /// Bytes of an entry, if the device has several sizes: 64 or 128 on mlx5, by default the CPU's cache line
+    /// (`cqe_size` of `mlx5dv_create_cq(3)`).
     pub fn entry_bytes(mut self, bytes: u32) -> Self {
         self.entry_bytes = Some(bytes);
         self
     }
 
-    /// Puts the queue on a parent domain: its ring lies where the domain's allocator says (`parent_domain` of
+    /// Creates the queue on a parent domain, whose allocator provides the ring (`parent_domain` of
     /// `ibv_create_cq_ex(3)`).
     pub fn domain(mut self, domain: &'a ParentDomain) -> Self {
         self.domain = Some(domain);
@@ -108,10 +108,10 @@ impl<'a> CqBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Context::create_cq`]; besides, the vector does not exist, the channel is another context's,
-    /// or the driver does not have what was asked for beyond
-    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe has neither timestamps nor queues that ignore
-    /// overrun, nor sizes of entries. Manual page: `ibv_create_cq_ex(3)`.
+    /// As for [`Context::create_cq`]. Also, the vector does not exist, the channel belongs to another
+    /// context, or the driver lacks an option ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe has no
+    /// timestamps, no queues that ignore overrun, and one size of entries. Manual page:
+    /// `ibv_create_cq_ex(3)`.
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn create(self) -> Result<Cq> {
         let context = self.context;
@@ -139,13 +139,7 @@ impl<'a> CqBuilder<'a> {
         let created = driver.create_cq(context.fd(), command, self.entry_bytes, buffers);
         let (handle, ring) = created.map_err(|error| {
             let error = with_flags(error, self.flags);
-            context.with_limits(error, |device| {
-                let vectors = context.num_comp_vectors();
-                format!(
-                    "the device's max_cqe is {}, it has {vectors} completion vectors",
-                    device.max_cqe
-                )
-            })
+            with_limits(error, context)
         })?;
         let channel = self.channel.cloned();
         let backing = ring.backing();
@@ -165,7 +159,7 @@ impl<'a> CqBuilder<'a> {
     }
 }
 
-/// Says which flags a driver may lack.
+/// Adds the flags that the driver may lack.
 fn with_flags(error: Error, flags: CqCreateFlags) -> Error {
     match error.is_unsupported() && !flags.is_empty() {
         true => error.with_detail(format!("with {flags:?}")),
@@ -173,11 +167,22 @@ fn with_flags(error: Error, flags: CqCreateFlags) -> Error {
     }
 }
 
+/// Adds the limits on completion queues to an error that they may have caused.
+fn with_limits(error: Error, context: &Context) -> Error {
+    context.with_limits(error, |device| {
+        let vectors = context.num_comp_vectors();
+        format!(
+            "the device's max_cqe is {}, it has {vectors} completion vectors",
+            device.max_cqe
+        )
+    })
+}
+
 /// What a completion queue shares with the queue pairs that report to it.
 pub(crate) struct CqShared {
     object: Owned<CqHandle, driver::CqBacking>,
     id: u64,
-    /// The kernel keeps the channel's file for the queue, but the number would be free for others.
+    /// The kernel keeps the channel's file open for the queue, but its number could be reused.
     channel: Option<CompletionChannel>,
     domain: Option<PdUse>,
 }
@@ -208,6 +213,22 @@ impl Drop for CqShared {
 ///
 /// Queue pairs that report to it keep it alive in the kernel; when this handle is dropped before them, their
 /// completions can no longer be read.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc, WcOpcode};
+/// # fn count(context: &uverbs::Context, pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut cq = context.create_cq(64)?;
+/// let qp = pd.create_qp::<Rc>(&cq, Caps::default())?;
+/// let mut received = 0;
+/// for completion in &mut cq.poll()? {
+///     match completion.result() {
+///         Ok(WcOpcode::RECV) => received += u64::from(completion.byte_len()),
+///         Ok(_) => {}
+///         Err(failed) => eprintln!("{failed}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Cq {
     // Before `shared`: the ring is unmapped while the kernel object still is.
     ring: driver::Cq,
@@ -230,7 +251,7 @@ impl Cq {
         self.shared.id
     }
 
-    /// The most completions that can wait; at least what was asked for.
+    /// The most completions that can wait; at least as many as requested.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
@@ -353,13 +374,13 @@ impl Cq {
         self.ring.arm(fd, object.handle(), solicited_only)
     }
 
-    /// Gives the queue another size; the completions that wait stay.
+    /// Changes the size of the queue; the completions that wait stay.
     ///
-    /// On a parent domain with an allocator the new ring is asked for there, and the old one goes back.
+    /// On a parent domain with an allocator, the allocator provides the new ring and gets the old one back.
     ///
     /// # Errors
     ///
-    /// More completions wait than fit, or the device's limit is exceeded: the queue is as it was. If the
+    /// More completions wait than fit, or the device's limit is exceeded: the queue is unchanged. If the
     /// kernel has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
     /// `ibv_resize_cq(3)`.
     #[doc(alias = "ibv_resize_cq")]
@@ -375,18 +396,10 @@ impl Cq {
         let resized = context
             .driver()
             .resize_cq(context.fd(), command, &mut self.ring, buffers);
-        resized.map_err(|error| {
-            context.with_limits(error, |device| {
-                let vectors = context.num_comp_vectors();
-                format!(
-                    "the device's max_cqe is {}, it has {vectors} completion vectors",
-                    device.max_cqe
-                )
-            })
-        })
+        resized.map_err(|error| with_limits(error, context))
     }
 
-    /// Lets an event wait until `count` completions are there or `period` microseconds have passed.
+    /// Delays events until there are `count` completions or `period` microseconds have passed.
     ///
     /// # Errors
     ///
@@ -414,10 +427,7 @@ impl Cq {
                 Err(self.shared.object.busy(by))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 
@@ -436,10 +446,9 @@ impl fmt::Debug for Cq {
 pub enum Notify {
     /// The next one of any kind.
     Next,
-    /// The next one of a message that its sender marked as solicited. The specification has failed requests
-    /// count as well, and not every device keeps to it: with rxe no failed send does, and flushed receives do
-    /// until Linux 6.3 (`rxe_cq_post` and its callers). Who waits for failures too arms for
-    /// [`Next`](Self::Next).
+    /// The next one of a message that its sender marked as solicited. By the specification failed requests
+    /// count too, but devices differ: with rxe no failed send counts, and flushed receives count until Linux
+    /// 6.3 (`rxe_cq_post` and its callers). To wait for failures too, arm for [`Next`](Self::Next).
     Solicited,
 }
 

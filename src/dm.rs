@@ -1,7 +1,7 @@
-//! Device memory: memory that the device has itself, for what peers read and write often.
+//! Device memory: memory inside the device, for data that peers read and write often.
 //!
-//! A piece of it is registered in parts by [`Pd::register_dm`](crate::Pd::register_dm). Copying from and to
-//! it by the processor needs a mapping that only drivers know; no driver of this library has one so far.
+//! A piece of it is registered in parts by [`Pd::register_dm`](crate::Pd::register_dm). The processor can
+//! copy to and from it through a mapping that the driver provides; no driver of this library does yet.
 
 use std::fmt;
 use std::ops::Deref;
@@ -21,8 +21,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe; `ENOMEM` if not so
-    /// much is left ([`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size)). Manual page:
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe; `ENOMEM` if less is
+    /// left ([`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size)). Manual page:
     /// `ibv_alloc_dm(3)`.
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<Dm> {
@@ -34,7 +34,7 @@ impl Context {
         })))
     }
 
-    /// Imports a piece of device memory of this context by its handle. The driver tells how long it is.
+    /// Imports a piece of device memory of this context by its handle. The driver reports its length.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As for [`Context::pd_handles`]; besides, [`Cause::Unsupported`](crate::Cause::Unsupported) if the
-    /// device has none.
+    /// As for [`Context::pd_handles`], and [`Cause::Unsupported`](crate::Cause::Unsupported) if the device
+    /// has none.
     pub fn dm_handles(&self) -> Result<Vec<DmHandle>> {
         let handles = import::handles(self, object::DM, Verb::InfoHandles)?;
         Ok(handles.into_iter().map(DmHandle).collect())
@@ -103,7 +103,7 @@ impl Dm {
         self.end(Owned::destroy).map(drop)
     }
 
-    /// Gives up the ownership: from now on this process is one user among others, and dropping frees nothing.
+    /// Gives up ownership: from now on this process is one user among others, and dropping frees nothing.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Dm {
         self.end(leave).map(ImportedDm)
     }
 
-    /// Ends the ownership in some way, if no region of this process is in it.
+    /// Ends ownership in some way, if no region of this process is in it.
     fn end(
         mut self,
         how: impl FnOnce(&mut Owned<DmHandle>) -> Result<()>,
@@ -149,17 +149,16 @@ impl fmt::Debug for Dm {
 
 /// Device memory that others use as well. It is a [`Dm`] in every verb that takes one.
 ///
-/// Dropping it lets it go and never touches the kernel's object, and [`Dm::free`] cannot be called on it.
+/// Dropping it never touches the kernel's object, and [`Dm::free`] cannot be called on it.
 pub struct ImportedDm(Dm);
 
 impl ImportedDm {
-    /// Lets the memory go, as drop does. The kernel is not called; regions that this process has in it live
+    /// Releases the memory, as drop does. The kernel is not called; regions that this process has in it live
     /// on. Manual page: `ibv_unimport_dm(3)`.
     #[doc(alias = "ibv_unimport_dm")]
     pub fn unimport(self) {}
 
-    /// Frees the kernel's object under everybody who uses it. An owner must [`disown`](Dm::disown) its [`Dm`]
-    /// first.
+    /// Frees the kernel's object for all its users. An owner must [`disown`](Dm::disown) its [`Dm`] first.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! DMA handles: hints that an adapter gives with its accesses to memory, so that data come to the cache of
-//! the processor that uses them (TPH of PCI Express). [`Pd::register_dmah`](crate::Pd::register_dmah)
-//! registers memory with them.
+//! DMA handles: hints that an adapter sends with its memory accesses, so that data go to the cache of the
+//! processor that uses them (PCI Express TPH). [`Pd::register_dmah`](crate::Pd::register_dmah) registers
+//! memory with them.
 //!
-//! The kernel has them since Linux 6.17, for adapters and platforms that have TPH. soft-RoCE has no bus to
-//! give hints on.
+//! The kernel has had them since Linux 6.17, for adapters and platforms with TPH. soft-RoCE has no bus to
+//! send hints on.
 
 use std::fmt;
 
@@ -14,21 +14,21 @@ use crate::context::Context;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 
-/// The kind of memory that data go to, as the bus tells it to the platform.
+/// The kind of memory that data go to, as the bus reports it to the platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HintedMemory {
-    /// Memory that forgets without power.
+    /// Volatile memory.
     Volatile = 0,
-    /// Memory that does not.
+    /// Persistent memory.
     Persistent = 1,
 }
 
-/// What an adapter is to tell with its accesses; what is `None` is left to the device.
+/// The hints for an adapter's accesses; `None` leaves a hint to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DmaHints {
-    /// The processor whose cache should get the data, by the number of the system; the process must be
-    /// allowed to run on it.
+    /// The processor whose cache should get the data, by the system's number; the process must be allowed to
+    /// run on it.
     pub cpu: Option<u32>,
     /// The kind of memory.
     pub memory: Option<HintedMemory>,
@@ -68,8 +68,8 @@ impl Context {
     }
 }
 
-/// A DMA handle. Regions that were registered with it keep it busy in the kernel; dropped before them, it
-/// goes with the context.
+/// A DMA handle. Regions that were registered with it keep it busy in the kernel. If it is dropped before
+/// them, it lives until the context is closed.
 pub struct Dmah(Owned<DmahHandle>);
 
 impl Dmah {
@@ -91,10 +91,8 @@ impl Dmah {
     /// `ibv_dealloc_dmah(3)`.
     #[doc(alias = "ibv_dealloc_dmah")]
     pub fn free(mut self) -> Result<(), DestroyError<Self>> {
-        self.0.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.0.destroy();
+        DestroyError::of(self, result)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Thread domains and parent domains.
 //!
-//! A *thread domain* promises that its objects are used by one thread at a time. In C that saves locks; here
-//! exclusive borrow has done away with them, and a thread domain only picks hardware resources, where the
-//! driver has any to pick: mlx5 gives each its own doorbell register, rxe has none.
+//! A *thread domain* promises that its objects are used by one thread at a time. In C that saves locks. Here
+//! exclusive borrows replace locks, and a thread domain only selects hardware resources, if the driver has
+//! any: mlx5 gives each its own doorbell register, rxe has none.
 //!
-//! A *parent domain* is a protection domain with a thread domain, an allocator or both attached. It stands
-//! for its protection domain in every verb. No system call makes or frees either of the two.
+//! A *parent domain* is a protection domain with a thread domain, an allocator or both attached. Every verb
+//! takes it in place of its protection domain. Creating or freeing either makes no system call.
 
 use std::fmt;
 use std::ops::Deref;
@@ -32,13 +32,26 @@ impl Context {
 }
 
 /// A thread domain.
+///
+/// ```no_run
+/// # fn per_thread(context: &uverbs::Context, pd: &uverbs::Pd) -> uverbs::Result<()> {
+/// for _ in 0..4 {
+///     let td = context.alloc_td();
+///     let domain = pd.parent_domain().thread_domain(&td).build()?;
+///     std::thread::spawn(move || {
+///         // Queue pairs that are created on `domain` share a doorbell register with no other thread.
+///         drop(domain);
+///     });
+/// }
+/// # Ok(()) }
+/// ```
 pub struct ThreadDomain(Arc<TdInner>);
 
 struct TdInner {
     context: Context,
     id: u64,
     hardware: driver::ThreadDomain,
-    /// Parent domains that use it. Relaxed: the count is for messages, the `Arc` decides.
+    /// The number of parent domains that use it. Relaxed: the count is for messages; the `Arc` decides.
     domains: AtomicU32,
 }
 
@@ -104,7 +117,7 @@ impl Drop for TdUse {
     }
 }
 
-/// A parent domain to be.
+/// The description of a parent domain to build.
 pub struct ParentDomainBuilder<'a> {
     pd: &'a Pd,
     td: Option<&'a ThreadDomain>,
@@ -114,8 +127,8 @@ pub struct ParentDomainBuilder<'a> {
 impl Pd {
     /// Starts the description of a parent domain over this protection domain.
     ///
-    /// Over a parent domain it builds one over the same kernel object that takes over the thread domain and
-    /// the allocator of the inner one unless it names its own; the inner one stays in use as long.
+    /// Over a parent domain, it builds another over the same kernel object. That one inherits the thread
+    /// domain and the allocator of the inner one, unless it gets its own, and keeps the inner one in use.
     pub fn parent_domain(&self) -> ParentDomainBuilder<'_> {
         ParentDomainBuilder {
             pd: self,
@@ -132,7 +145,7 @@ impl<'a> ParentDomainBuilder<'a> {
         self
     }
 
-    /// Attaches an allocator: rings and doorbell records of the domain's objects lie where it says.
+    /// Attaches an allocator, which decides where the rings and doorbell records of the domain's objects lie.
     pub fn allocator(mut self, allocator: impl Allocator) -> Self {
         self.allocator = Some(Arc::new(allocator));
         self
@@ -195,7 +208,7 @@ pub(crate) struct DomainState {
 }
 
 impl DomainState {
-    /// The hardware that its thread domain picks, if it has one.
+    /// The hardware that its thread domain selects, if it has one.
     pub(crate) fn thread_domain(&self) -> Option<&driver::ThreadDomain> {
         self.td.as_ref().map(|td| &td.0.hardware)
     }
@@ -213,6 +226,16 @@ impl fmt::Debug for DomainState {
 }
 
 /// A parent domain. It is a [`Pd`] in every verb that takes one.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc, alloc::HugePages};
+/// # fn build(context: &uverbs::Context, pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let td = context.alloc_td();
+/// let domain = pd.parent_domain().thread_domain(&td).allocator(HugePages::new()?).build()?;
+/// let cq = context.cq(64).domain(&domain).create()?;
+/// let qp = domain.create_qp::<Rc>(&cq, Caps::default())?;     // its rings lie in huge pages
+/// # Ok(()) }
+/// ```
 pub struct ParentDomain(Pd);
 
 impl ParentDomain {
@@ -225,8 +248,8 @@ impl ParentDomain {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while objects stand on it, named by kind and count; the error gives it back. Manual
-    /// page: `ibv_dealloc_pd(3)`.
+    /// [`Cause::Busy`] while objects use it; the text has their kinds and counts, and the error gives it
+    /// back. Manual page: `ibv_dealloc_pd(3)`.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc(self) -> Result<(), DestroyError<ParentDomain>> {
         self.0

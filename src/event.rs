@@ -1,7 +1,7 @@
-//! Asynchronous events: what happens to a device and its objects without having been asked for.
+//! Asynchronous events: what happens to a device and its objects apart from the requests of users.
 //!
 //! Events name their object by a number, not by an address, and so need no acknowledgement: an object may be
-//! destroyed while events of it wait to be read.
+//! destroyed while its events wait to be read.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -78,9 +78,8 @@ impl From<AsyncEventDesc> for AsyncEvent {
 impl Context {
     /// Opens the stream of the context's asynchronous events.
     ///
-    /// Events of objects that were created before count too, as does everything since the first object that
-    /// can have events was created. Each call returns the same stream: an event that one reader takes is gone
-    /// for the others.
+    /// It has all events since the first object was created that can have any. All calls return the same
+    /// stream: each event goes to one reader.
     ///
     /// # Errors
     ///
@@ -108,6 +107,20 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 ///
 /// The file descriptor does not block and becomes readable with an event. If the device is removed while it
 /// is open, [`AsyncEventType::DEVICE_FATAL`] is the last event.
+///
+/// ```no_run
+/// use uverbs::event::{AsyncEventType, EventSource};
+/// # fn watch(context: &uverbs::Context) -> uverbs::Result<()> {
+/// let events = context.async_events()?;
+/// while let Some(event) = events.wait_for(std::time::Duration::from_secs(10))? {
+///     match (event.kind, event.source) {
+///         (AsyncEventType::CQ_ERR, EventSource::Cq(id)) => eprintln!("CQ {id} overflowed"),
+///         (kind, EventSource::Qp(number)) => eprintln!("QP with the user data {number}: {kind:?}"),
+///         (kind, source) => eprintln!("{source:?}: {kind:?}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct AsyncEvents {
     file: EventFile,
@@ -119,17 +132,17 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// The kernel refuses (`EIO` where the device has been removed, if the kernel tells it here).
+    /// The kernel refuses: `EIO` if the device has been removed and the kernel reports that here.
     pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
         let event = self.file.try_read::<AsyncEventDesc>(Verb::GetAsyncEvent)?;
         Ok(event.map(AsyncEvent::from))
     }
 
-    /// Waits for the next event, at most so long; `None` if none has come.
+    /// Waits for the next event for at most `timeout`; `None` if there is none by then.
     ///
     /// # Errors
     ///
-    /// The kernel refuses (`EIO` where the device has been removed, if the kernel tells it here). Manual
+    /// The kernel refuses: `EIO` if the device has been removed and the kernel reports that here. Manual
     /// page: `ibv_get_async_event(3)`.
     #[doc(alias = "ibv_get_async_event")]
     pub fn wait_for(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {

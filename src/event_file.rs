@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
-/// A file from which the kernel hands out records of one kind.
+/// A file that the kernel writes records of one kind to.
 #[derive(Debug)]
 pub(crate) struct EventFile {
     fd: OwnedFd,
@@ -17,8 +17,8 @@ pub(crate) struct EventFile {
 }
 
 impl EventFile {
-    /// Takes over an event file. It no longer blocks from then on: waiting is done by poll(2), so that it can
-    /// end, and so that of several readers none hangs on an event that another has taken.
+    /// Takes an event file and makes it non-blocking. Waiting uses poll(2), so that it can end, and so that
+    /// no reader hangs on an event that another reader took.
     pub(crate) fn new(fd: OwnedFd, verb: Verb, subject: Subject) -> Result<Self> {
         let set = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
         match set {
@@ -50,7 +50,7 @@ impl EventFile {
         verb: Verb,
         timeout: Duration,
     ) -> Result<Option<T>> {
-        // Without a deadline where the clock cannot hold it: that is longer than anybody waits.
+        // No deadline if the clock cannot represent it: nobody waits that long.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             if let Some(record) = self.try_read(verb)? {
@@ -64,7 +64,7 @@ impl EventFile {
         }
     }
 
-    /// Waits until there may be a record, at most so long.
+    /// Waits for at most `timeout` until there may be a record.
     fn wait(&self, verb: Verb, timeout: Option<Duration>) -> Result<()> {
         let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
         match poll(

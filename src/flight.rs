@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::driver::{QpBacking, SrqBacking};
@@ -21,8 +21,9 @@ use crate::work::Progress;
 /// The queues of a protection domain, and the regions that wait for them.
 #[derive(Default)]
 pub(crate) struct Flights {
-    /// By the numbers that are unique in a context.
+    /// By their keys.
     queues: Mutex<HashMap<u64, Arc<Flight>>>,
+    next_key: AtomicU64,
     waiting: Mutex<Vec<Waiting>>,
     /// How many wait. Relaxed throughout: who misses the newest one leaves it to the next who looks.
     count: AtomicUsize,
@@ -30,6 +31,7 @@ pub(crate) struct Flights {
 
 /// The queues of one object.
 pub(crate) struct Flight {
+    key: u64,
     subject: Subject,
     /// None once the device has let go of it.
     now: Mutex<Option<Now>>,
@@ -200,20 +202,21 @@ impl Stands {
 
 impl Flights {
     /// An object's queues: they count until [`end`](Self::end).
-    pub(crate) fn begin(&self, id: u64, subject: Subject, queues: Queues) -> Arc<Flight> {
+    pub(crate) fn begin(&self, subject: Subject, queues: Queues) -> Arc<Flight> {
+        // Relaxed: only the number counts.
+        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let now = Mutex::new(Some(Now { queues, resets: 0 }));
-        let flight = Arc::new(Flight { subject, now });
-        lock(&self.queues).insert(id, Arc::clone(&flight));
+        let flight = Arc::new(Flight { key, subject, now });
+        lock(&self.queues).insert(key, Arc::clone(&flight));
         flight
     }
 
     /// The device has let go of an object and its queues.
-    pub(crate) fn end(&self, id: u64) {
-        let flight = lock(&self.queues).remove(&id);
-        if let Some(flight) = flight {
-            let gone = lock(&flight.now).take();
-            drop(gone);
-        }
+    pub(crate) fn end(&self, flight: &Flight) {
+        lock(&self.queues).remove(&flight.key);
+        let gone = lock(&flight.now).take();
+        // Without a lock: buffers may go back to an allocator.
+        drop(gone);
         self.reap();
     }
 

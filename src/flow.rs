@@ -1,7 +1,7 @@
-//! Flow steering: rules that lead packets to a queue pair by what their headers say.
+//! Flow steering: rules that send packets to a queue pair by their headers.
 //!
-//! A [`FlowRule`] says what to look for and what to do; [`Qp::create_flow`] hands it to the device. The
-//! filters are the structs of the kernel's ABI, each with a mask of the bits that count, in network order.
+//! A [`FlowRule`] says what to look for and what to do; [`Qp::create_flow`] installs it. The filters are the
+//! structs of the kernel's ABI, each with a mask of the bits that count, in network order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub use uverbs_uapi::flags::FlowAttrFlags;
 
 use crate::command::{CreateFlow, DriverData, Specs};
 use crate::counters::{Counters, CountersShared};
-use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Error, Result, Verb};
 use crate::owned::Owned;
 use crate::qp::{Qp, QpShared, Transport};
 
@@ -44,7 +44,7 @@ pub enum FlowMatch {
     Esp(abi::FlowSpecEspFilter, abi::FlowSpecEspFilter),
 }
 
-/// A rule to be: which packets it takes, and what becomes of them.
+/// The description of a flow rule: which packets it takes, and what happens to them.
 ///
 /// ```
 /// use uverbs::uapi::write::FlowTcpUdpFilter;
@@ -64,8 +64,8 @@ pub struct FlowRule {
 }
 
 impl FlowRule {
-    /// A rule for packets that arrive at this port, counted from 1; without a match it takes none or all, as
-    /// its [kind](Self::kind) says.
+    /// A rule for packets that arrive at this port, counted from 1. Without a match it takes none or all,
+    /// which depends on its [kind](Self::kind).
     pub fn new(port: u8) -> Self {
         Self {
             attr: abi::FlowAttr {
@@ -78,7 +78,7 @@ impl FlowRule {
         }
     }
 
-    /// By its matches ([`NORMAL`](FlowAttrType::NORMAL), if not said), or everything of some sort.
+    /// By its matches ([`NORMAL`](FlowAttrType::NORMAL) by default), or everything of some sort.
     pub fn kind(mut self, kind: FlowAttrType) -> Self {
         self.attr.type_ = kind.0;
         self
@@ -96,12 +96,12 @@ impl FlowRule {
         self
     }
 
-    /// Takes packets only with such a header; headers from the outer to the inner.
+    /// Takes only packets with such a header. Add headers from the outer to the inner.
     pub fn matching(self, header: FlowMatch) -> Self {
         self.header(header, FlowSpecType(0))
     }
 
-    /// Takes packets only with such a header within their tunnel.
+    /// Takes only packets with such a header inside their tunnel.
     pub fn matching_inner(self, header: FlowMatch) -> Self {
         self.header(header, FlowSpecType::INNER)
     }
@@ -146,7 +146,7 @@ impl FlowRule {
         self.spec(kind, &both)
     }
 
-    /// Adds a specification: a header with type and length, and what belongs to it.
+    /// Adds a specification: a header with type and length, and its contents.
     fn spec(mut self, kind: FlowSpecType, body: &[u8]) -> Self {
         let header = abi::FlowSpecHdr {
             type_: kind.0,
@@ -162,16 +162,16 @@ impl FlowRule {
 }
 
 impl<T: Transport> Qp<T> {
-    /// Leads packets to this queue pair, which takes raw packets or datagrams.
+    /// Sends packets to this queue pair, which takes raw packets or datagrams.
     ///
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no flow steering, as rxe; the
     /// process may not see the network's packets (`EPERM`, `CAP_NET_RAW`); the device cannot do what the rule
-    /// says. Manual page: `ibv_create_flow(3)`.
+    /// needs. Manual page: `ibv_create_flow(3)`.
     #[doc(alias = "ibv_create_flow")]
     pub fn create_flow(&self, rule: &FlowRule) -> Result<Flow> {
-        let subject = || Subject::numbered("QP", self.handle().0.into());
+        let subject = || self.shared().subject();
         let context = self.context();
         let counters = rule.counters.iter();
         let parts = counters.map(|set| ("a set of counters", Some(set.context())));
@@ -201,7 +201,7 @@ impl<T: Transport> Qp<T> {
     }
 }
 
-/// A flow rule that is in force. Dropping it takes it back.
+/// A flow rule that is in force. Dropping it removes it.
 pub struct Flow {
     object: Owned<FlowHandle>,
     qp: Arc<QpShared>,
@@ -214,17 +214,15 @@ impl Flow {
         self.object.handle()
     }
 
-    /// Takes the rule back.
+    /// Removes the rule.
     ///
     /// # Errors
     ///
     /// The kernel refuses; the error gives the rule back. Manual page: `ibv_destroy_flow(3)`.
     #[doc(alias = "ibv_destroy_flow")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 }
 

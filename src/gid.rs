@@ -1,11 +1,11 @@
-//! The GID: a port's address, or a multicast group's, as 16 bytes in network order. GID tables are not here:
-//! a table belongs to a port of a device.
+//! The GID: a port's address, or a multicast group's, as 16 bytes in network order; and the entries of the
+//! tables that ports have of them.
 
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use uverbs_uapi::enums;
+use uverbs_uapi::{enums, types};
 
 /// A global identifier, `union ibv_gid` in C.
 ///
@@ -126,6 +126,33 @@ impl fmt::Display for GidType {
             Self::RoceV2 => "RoCE v2",
             Self::Other(number) => return write!(f, "GID type {number}"),
         })
+    }
+}
+
+/// An entry of a port's GID table, `struct ibv_gid_entry` in C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GidEntry {
+    /// The port, counted from 1.
+    pub port: u32,
+    /// The index in the port's table, by which address vectors name the entry.
+    pub index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// What packets that are sent from it look like on the wire.
+    pub gid_type: GidType,
+    /// The interface index of its network device; 0 if it has none in this network namespace.
+    pub netdev_ifindex: u32,
+}
+
+impl From<types::GidEntry> for GidEntry {
+    fn from(raw: types::GidEntry) -> Self {
+        Self {
+            port: raw.port_num,
+            index: raw.gid_index,
+            gid: Gid::new(raw.gid),
+            gid_type: enums::GidType(raw.gid_type).into(),
+            netdev_ifindex: raw.netdev_ifindex,
+        }
     }
 }
 

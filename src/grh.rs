@@ -9,15 +9,15 @@ use std::net::Ipv4Addr;
 
 use crate::gid::Gid;
 
-/// Bytes that the header takes, whether it is used up or not.
+/// Bytes that the header takes, whether all are used or not.
 pub const GRH_LENGTH: usize = 40;
 
-/// A received datagram's header, as far as it is the same for all networks.
+/// A received datagram's header: the fields that all networks have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grh {
     /// The sender.
     pub sgid: Gid,
-    /// Whom it was sent to: a port of this side, or a multicast group.
+    /// The address that it was sent to: of a port of this side, or of a multicast group.
     pub dgid: Gid,
     /// Traffic class; for IPv4 the type of service.
     pub traffic_class: u8,
@@ -25,7 +25,7 @@ pub struct Grh {
     pub flow_label: u32,
     /// Hop limit; for IPv4 the time to live.
     pub hop_limit: u8,
-    /// The network that it came over.
+    /// The network that it arrived over.
     pub network: GrhNetwork,
 }
 
@@ -41,9 +41,9 @@ pub enum GrhNetwork {
 impl Grh {
     /// Reads a header from the first 40 bytes of a received datagram's buffer; `None` if it is none.
     ///
-    /// An IPv4 header is known by its version and length in the last 20 bytes. As senders' addresses can make
-    /// an IPv6 header look the same, its checksum decides then; otherwise it is not looked at, since rxe
-    /// leaves it out for datagrams that do not leave the machine.
+    /// An IPv4 header is known by its version and length in the last 20 bytes. An IPv6 header can look the
+    /// same if the addresses are chosen so: then the checksum decides. Otherwise it is ignored, since rxe
+    /// omits it in datagrams that stay on the machine.
     pub fn parse(bytes: &[u8; GRH_LENGTH]) -> Option<Self> {
         Self::parse_ipv4(bytes).or_else(|| Self::parse_ipv6(bytes))
     }
@@ -84,7 +84,7 @@ impl Grh {
     }
 }
 
-/// Whether the ones' complement sum of an IPv4 header is as it must be (RFC 791).
+/// Whether the checksum of an IPv4 header is right (RFC 791).
 fn checksum_holds(header: &[u8; 20]) -> bool {
     let words = header
         .chunks_exact(2)
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(network(&bytes), Some(GrhNetwork::Ipv6));
     }
 
-    /// rxe hands out headers without a checksum.
+    /// rxe delivers headers without a checksum.
     #[test]
     fn ipv4_needs_no_checksum_where_it_cannot_be_ipv6() {
         let mut bytes = ipv4();

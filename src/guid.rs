@@ -1,4 +1,4 @@
-//! The GUID: the 64-bit number that a device, a port or a system is known by. Not an address: see `Gid`.
+//! The GUID: the 64-bit number of a device, a port or a system. It is not an address: see `Gid`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,12 +1,12 @@
-//! Import: objects that another holder of the command file has made.
+//! Import: objects that another holder of the command file has created.
 //!
-//! The unit of sharing is the open file. Whoever holds a duplicate of a context's command file descriptor (by
-//! dup(2), `SCM_RIGHTS`, `pidfd_getfd(2)` or over fork(2)) makes a [`Context`] of it and names the objects in
-//! it by their handles. The kernel is asked about every handle before it is used.
+//! The unit of sharing is the open file. A process that holds a duplicate of a context's command file
+//! descriptor (by dup(2), `SCM_RIGHTS`, `pidfd_getfd(2)` or fork(2)) imports it as a [`Context`] and names
+//! the objects in it by their handles. The library asks the kernel about every handle before it uses it.
 //!
-//! An imported object is *let go* by dropping it, without any call to the kernel, or *destroyed for
-//! everyone*, which has that in its name. The kernel frees what is left when the last duplicate of the file
-//! is closed, which may be long after the process that made it has died. Manual page: `ibv_import_pd(3)`.
+//! Dropping an imported object *releases* it, without a call to the kernel. The methods that *destroy it for
+//! everyone* have that in their names. The kernel frees the rest when the last duplicate of the file is
+//! closed, which may be long after the death of the process that opened it. Manual page: `ibv_import_pd(3)`.
 
 use std::fmt;
 use std::ops::{Deref, RangeBounds};
@@ -27,10 +27,10 @@ use crate::pd::{Pd, PdUse, Stand, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Context {
-    /// Makes a context of a duplicate of another context's command file descriptor.
+    /// Imports a context: a duplicate of another context's command file descriptor.
     ///
     /// It sends every command by ioctl, since the kernel lets only the opener use write(2), and has its own
-    /// stream of asynchronous events. The descriptor is closed on exec from now on.
+    /// stream of asynchronous events. The descriptor becomes close-on-exec.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,13 +55,14 @@ impl Context {
         let device = device::find_by_file(fd.as_fd(), VERB)?;
         let subject = || Subject::named("device", device.name());
         let (Some(id), Some(abi_version)) = (device.driver(), device.abi_version()) else {
-            let missing = "the kernel does not tell its driver, or the version of the driver's ABI";
+            let missing =
+                "the kernel does not report its driver, or the version of the driver's ABI";
             return Err(Error::unsupported(VERB, subject(), missing));
         };
         let driver = Driver::select(id, abi_version, device.name())?;
         fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|errno| Error::os(VERB, subject(), errno))?;
         let fd = CommandFd::new(fd, id.0, Route::Ioctl);
-        // A file without a context is refused by the first of these two that the driver has.
+        // Whichever of these two the driver has first refuses a file without a context.
         let of_import = |error: Error| match error.errno() {
             Some(errno) => Error::os(VERB, subject(), errno),
             None => error,
@@ -77,14 +78,14 @@ impl Context {
     /// # Errors
     ///
     /// [`Cause::NotFound`] if the handle names no protection domain; the text says what it names, if
-    /// anything. Handles are small numbers and used again: one that has become stale may name a newer
-    /// protection domain, which nothing can tell apart. Manual page: `ibv_import_pd(3)`.
+    /// anything. The kernel reuses handles: a stale one may name a newer protection domain, and nothing can
+    /// tell the two apart. Manual page: `ibv_import_pd(3)`.
     #[doc(alias = "ibv_import_pd")]
     pub fn import_pd(&self, handle: PdHandle) -> Result<ImportedPd> {
         self.import_leased_pd(handle, None)
     }
 
-    /// Imports a protection domain whose lender sees by `lease` that it is in use.
+    /// Imports a protection domain. `lease` shows the lender that it is in use.
     pub(crate) fn import_leased_pd(
         &self,
         handle: PdHandle,
@@ -99,7 +100,7 @@ impl Context {
         )))
     }
 
-    /// The handles of all protection domains of the context, whoever made them.
+    /// The handles of all protection domains of the context, whoever created them.
     ///
     /// # Errors
     ///
@@ -111,7 +112,7 @@ impl Context {
             .collect())
     }
 
-    /// The handles of all memory regions of the context, whoever made them.
+    /// The handles of all memory regions of the context, whoever created them.
     ///
     /// # Errors
     ///
@@ -124,13 +125,13 @@ impl Context {
     }
 }
 
-/// The handles of all objects of a kind; `verb` is what they are asked for.
+/// The handles of all objects of a kind. `verb` is for errors.
 pub(crate) fn handles(context: &Context, object: u16, verb: Verb) -> Result<Vec<u32>> {
     let mut room = InfoHandles::USUAL;
     loop {
         let listed = context.fd().execute(&InfoHandles { object, room });
         let handles = listed.map_err(|error| match error.errno() {
-            // The kernel has the kinds of object that the driver has verbs for.
+            // The kernel knows the kinds of object that the driver has verbs for.
             Some(errno @ Errno::NOENT) => Error::unsupported_by_kernel(
                 verb,
                 Subject::the("context"),
@@ -171,7 +172,7 @@ pub(crate) fn check(context: &Context, object: u16, handle: u32, verb: Verb) -> 
     Err(Error::new(verb, subject, Cause::NotFound(text.into())))
 }
 
-/// The kinds of object that a handle may be taken for, for the text of an error.
+/// The kinds of object that a handle may name, for the text of an error.
 const KINDS: [(u16, &str, &str); 8] = [
     (object::PD, "a", "PD"),
     (object::MR, "an", "MR"),
@@ -190,31 +191,39 @@ fn name_of(object: u16) -> &'static str {
 
 /// A protection domain that others use as well. It is a [`Pd`] in every verb that takes one.
 ///
-/// Dropping it lets it go and never touches the kernel's object. [`Pd::dealloc`] cannot be called on it:
+/// Dropping it releases it and never touches the kernel's object. [`Pd::dealloc`] cannot be called on it:
 ///
 /// ```compile_fail,E0507
 /// fn free(imported: uverbs::import::ImportedPd) {
 ///     imported.dealloc();
 /// }
 /// ```
+///
+/// ```no_run
+/// # use uverbs::uapi::handle::PdHandle;
+/// # fn borrow(file: std::os::fd::OwnedFd, handle: PdHandle) -> uverbs::Result<()> {
+/// let context = uverbs::Context::import(file)?;   // a duplicate of another process's command file
+/// let pd = context.import_pd(handle)?;            // what `Pd::handle` said there
+/// let mr = pd.register(vec![0u8; 4096], uverbs::Access::LOCAL_WRITE)?;
+/// # Ok(()) }
+/// ```
 pub struct ImportedPd(Pd);
 
 impl ImportedPd {
-    /// Lets the protection domain go, as drop does. The kernel is not called; objects that this process has
-    /// made in it live on. Manual page: `ibv_unimport_pd(3)`.
+    /// Releases the protection domain, as drop does, without a call to the kernel. Objects that this process
+    /// has created in it stay. Manual page: `ibv_unimport_pd(3)`.
     #[doc(alias = "ibv_unimport_pd")]
     pub fn unimport(self) {}
 
-    /// Frees the kernel's protection domain under everybody who uses it.
+    /// Frees the kernel's protection domain for all its users.
     ///
-    /// The others can only let go of it then; what they still ask of it is answered by `ENOENT`, or worse:
-    /// the kernel gives the handle to the next object. So an owner must [`disown`](Pd::disown) its [`Pd`]
-    /// first.
+    /// The others can only release it then. What else they ask for fails with `ENOENT`, or worse, reaches the
+    /// next object that gets the handle. So an owner must [`disown`](Pd::disown) its [`Pd`] first.
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while objects of this process stand on it, `EBUSY` while objects of others do; the
-    /// error gives it back. `ENOENT` if somebody else has freed it.
+    /// [`Cause::Busy`] while objects of this process use it, `EBUSY` while objects of others do; the error
+    /// gives it back. `ENOENT` if somebody else has freed it.
     pub fn dealloc_for_everyone(self) -> Result<(), DestroyError<ImportedPd>> {
         self.0
             .end(|inner| inner.free_object())
@@ -240,9 +249,9 @@ impl fmt::Debug for ImportedPd {
 }
 
 impl Pd {
-    /// Gives up the ownership: from now on this process is one user among others, and dropping frees nothing.
+    /// Gives up ownership: from now on this process is one user among others, and dropping frees nothing.
     ///
-    /// Whoever imports the protection domain can rely on it from then on, as long as somebody holds the file.
+    /// It then stays for those who import it, as long as somebody holds the file.
     pub fn disown(self) -> ImportedPd {
         self.leave();
         ImportedPd(self)
@@ -250,8 +259,8 @@ impl Pd {
 
     /// Imports a memory region by its handle.
     ///
-    /// The kernel tells the keys and the range. It does not tell the region's protection domain: that it
-    /// is this one is the caller's word, and if it is wrong, work requests that name the region fail.
+    /// The kernel reports the keys and the range, but not the region's protection domain. The caller vouches
+    /// that it is this one; if it is not, work requests that name the region fail.
     ///
     /// # Errors
     ///
@@ -272,7 +281,7 @@ impl Pd {
             return Err(Error::unsupported(
                 Verb::ImportMr,
                 Subject::numbered("MR", handle.0.into()),
-                "this kernel does not tell the address of a region (Linux 5.13 does)",
+                "this kernel does not report the address of a region (Linux 5.13 does)",
             ));
         };
         Ok(ImportedMr {
@@ -285,10 +294,10 @@ impl Pd {
 }
 
 impl<M: Memory> Mr<M> {
-    /// Gives up the ownership: the region stays registered however this process ends or lets go of it, as
-    /// long as somebody holds the file.
+    /// Gives up ownership: the region stays registered after this process releases it or ends, as long as
+    /// somebody holds the file.
     ///
-    /// The memory is leaked: it stays mapped until the process ends, since the device goes on using it.
+    /// The memory is leaked: it stays mapped until the process ends, since the device still uses it.
     pub fn disown(self) -> ImportedMr {
         let (handle, remote, lkey, pd) = self.into_parts();
         ImportedMr {
@@ -307,8 +316,17 @@ impl<M: Memory> Mr<M> {
 
 /// A memory region that somebody else has registered: its keys and its range, without the memory.
 ///
-/// The memory itself may lie in another process. Dropping it lets the region go and never touches the
-/// kernel's object.
+/// The memory itself may lie in another process. Dropping releases the region and never touches the kernel's
+/// object.
+///
+/// ```no_run
+/// # fn read(pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// for handle in pd.context().mr_handles()? {
+///     let mr = pd.import_mr(handle)?;
+///     println!("{} bytes under {:?}", mr.len(), mr.rkey());
+/// }
+/// # Ok(()) }
+/// ```
 pub struct ImportedMr {
     handle: MrHandle,
     known: QueryMrReply,
@@ -376,27 +394,22 @@ impl ImportedMr {
         }
     }
 
-    /// Lets the region go, as drop does. The kernel is not called. Manual page: `ibv_unimport_mr(3)`.
+    /// Releases the region, as drop does, without a call to the kernel. Manual page: `ibv_unimport_mr(3)`.
     #[doc(alias = "ibv_unimport_mr")]
     pub fn unimport(self) {}
 
-    /// Deregisters the kernel's region under everybody who uses it.
+    /// Deregisters the kernel's region for all its users.
     ///
-    /// The process that registered it must have [disowned](Mr::disown) it, or it will deregister whatever has
-    /// its handle by then.
+    /// The process that registered it must have [disowned](Mr::disown) it. Otherwise it deregisters whatever
+    /// has the handle later.
     ///
     /// # Errors
     ///
     /// The kernel refuses, such as while memory windows are bound to it; the error gives it back. `ENOENT` if
     /// somebody else has deregistered it.
     pub fn deregister_for_everyone(self) -> Result<(), DestroyError<ImportedMr>> {
-        match self.pd.context().fd().execute(&Destroy(self.handle)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(DestroyError {
-                object: self,
-                error,
-            }),
-        }
+        let result = self.pd.context().fd().execute(&Destroy(self.handle));
+        DestroyError::of(self, result)
     }
 }
 

@@ -1,11 +1,11 @@
-//! Memory windows: keys to a part of a memory region that peers get for a while and that are taken back at
-//! once, by a work request instead of a system call.
+//! Memory windows: keys to a part of a memory region that are given to peers for a while and revoked at once,
+//! by a work request instead of a system call.
 //!
 //! A window is allocated here and bound by [`Batch::bind_mw`](crate::Batch::bind_mw) or
 //! [`Batch::bind_mw_as`](crate::Batch::bind_mw_as). There are two types: windows of [`Type1`] belong to their
-//! protection domain, get their next key from the library and are taken back by binding them anew or to
-//! nothing; windows of [`Type2`] belong to the queue pair that they were bound on, get their key from the
-//! user and are taken back by invalidating it, from this side or from the peer's.
+//! protection domain, get their next key from the library, and are revoked by binding them again or to
+//! nothing. Windows of [`Type2`] belong to the queue pair that they were bound on, get their key from the
+//! user, and are revoked by invalidating it, from this side or from the peer's.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -53,7 +53,7 @@ impl MwKind for Type2 {
 }
 
 impl Pd {
-    /// Allocates a memory window; it opens nothing before it is bound.
+    /// Allocates a memory window. It grants no access before it is bound.
     ///
     /// # Errors
     ///
@@ -77,16 +77,35 @@ impl Pd {
 
 /// A memory window.
 ///
-/// Dropping it frees it, and takes what it was bound to back from peers.
+/// Dropping it frees it and revokes the peers' access through it.
 ///
-/// A bound window of [`Type2`] is to go, or to be invalidated, before the queue pair that it was bound on. A
-/// reset of that on soft-RoCE closes it ([`Qp::reset`](crate::Qp::reset)).
-/// soft-RoCE's window holds on to its queue pair, and whoever destroys or drops that waits for the window to
-/// let go: nearly a minute, seen on Linux 7.2 (`rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in
-/// `rxe_pool.c`). In a struct that has both, the field of the window stands before that of the queue pair.
-/// This library does not refuse it, since it cannot know: a bind may have failed, and a window may have been
-/// invalidated by the peer ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
-/// ([`Batch::local_inv`](crate::Batch::local_inv)), after all of which the queue pair may go.
+/// Free or invalidate a bound window of [`Type2`] before the queue pair that it was bound on; on soft-RoCE a
+/// reset of the queue pair closes it ([`Qp::reset`](crate::Qp::reset)). soft-RoCE's
+/// window keeps a reference to its queue pair, and destroying or dropping the queue pair waits for it: nearly
+/// a minute, seen on Linux 7.2 (`rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in `rxe_pool.c`). In a struct
+/// that has both, put the window's field before that of the queue pair. This library cannot check that: a
+/// bind may have failed, and a window may have been invalidated by the peer
+/// ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
+/// ([`Batch::local_inv`](crate::Batch::local_inv)), and then the queue pair may go first.
+///
+/// ```no_run
+/// use uverbs::{Access, Rc, mr::RemoteKey, mw::Type1};
+/// # fn lend(pd: &uverbs::Pd, qp: &mut uverbs::Qp<Rc>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mr = pd.register(vec![0u8; 4096], Access::LOCAL_WRITE | Access::MW_BIND)?;
+/// let mut mw = pd.alloc_mw::<Type1>()?;
+/// let window = mr.window(1024..2048, Access::REMOTE_WRITE)?;
+/// qp.post(|batch| {
+///     batch.bind_mw(&mut mw, window)?.signaled(1);
+///     Ok(())
+/// })?;
+/// println!("{}", window.remote(mw.rkey()));       // for the peer, who may write there from now on
+///
+/// qp.post(|batch| {
+///     batch.unbind_mw(&mut mw)?.signaled(2);      // and from then on may not
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Mw<K: MwKind> {
     object: Owned<MwHandle>,
     rkey: RemoteKey,
@@ -95,8 +114,8 @@ pub struct Mw<K: MwKind> {
 }
 
 impl<K: MwKind> Mw<K> {
-    /// The key that the last bind gives it, for the peer. It opens nothing before the bind has completed; on
-    /// the same queue pair it may be sent right behind the bind.
+    /// The key that the last bind gives it, for the peer. It grants no access before the bind has completed;
+    /// on the same queue pair it may be sent right after the bind.
     pub fn rkey(&self) -> RemoteKey {
         self.rkey
     }
@@ -106,8 +125,7 @@ impl<K: MwKind> Mw<K> {
         self.object.handle()
     }
 
-    /// Says which low byte the window's key really has: that of before, if a bind failed or its batch was
-    /// dropped.
+    /// Sets the low byte of the window's key: to the previous one, if a bind failed or its batch was dropped.
     pub fn set_tag(&mut self, tag: u8) {
         self.rkey = self.rkey.with_tag(tag);
     }
@@ -123,10 +141,8 @@ impl<K: MwKind> Mw<K> {
     /// The kernel refuses; the error gives the window back. Manual page: `ibv_dealloc_mw(3)`.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 }
 
@@ -142,9 +158,9 @@ impl<K: MwKind> fmt::Debug for Mw<K> {
 
 /// A part of a memory region and what peers may do to it: what a memory window is bound to.
 ///
-/// soft-RoCE checks what a peer names against the region under a window and not against the window itself
-/// (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window opens the
-/// whole region with its access.
+/// soft-RoCE checks a peer's access against the region under a window and not against the window itself
+/// (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window grants its
+/// access to the whole region.
 ///
 /// It borrows its region, as a [`LocalSlice`](crate::LocalSlice) does. While a window is bound to it the kernel
 /// does not let the region go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region back.
@@ -168,7 +184,7 @@ impl Window<'_> {
         (lkey, pd): (LocalKey, PdTag),
         (access, region): (AccessFlags, AccessFlags),
     ) -> Result<Self, OutOfBounds> {
-        // The same arithmetic as for a peer's slice, whose length has 64 bits as well.
+        // The same arithmetic as for a peer's slice, which has a length of 64 bits too.
         let whole = RemoteSlice {
             address: iova,
             length,
@@ -188,7 +204,7 @@ impl Window<'_> {
         })
     }
 
-    /// As a peer names it through a window with this key.
+    /// How a peer names it through a window with this key.
     pub fn remote(&self, rkey: RemoteKey) -> RemoteSlice {
         RemoteSlice {
             address: self.address,
@@ -197,7 +213,7 @@ impl Window<'_> {
         }
     }
 
-    /// The request that binds it, once what breaks a queue pair is ruled out.
+    /// The request that binds it. Refuses whatever would break the queue pair.
     pub(crate) fn bind(
         &self,
         mw_rkey: RemoteKey,
@@ -243,13 +259,13 @@ impl Window<'_> {
             address,
             length,
             access,
-            // Said by the request, which knows the window.
+            // Set by the request, which knows the window.
             of_queue_pair: false,
         })
     }
 }
 
-/// What a window can give. Manual page: `ibv_bind_mw(3)`.
+/// The access that a window can grant. Manual page: `ibv_bind_mw(3)`.
 const WINDOW_ACCESS: AccessFlags = AccessFlags::REMOTE_WRITE
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_ATOMIC)

@@ -1,4 +1,4 @@
-//! A kernel object that is this process's to destroy: once, at the latest when it is dropped.
+//! A kernel object that this process destroys: exactly once, and no later than on drop.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -10,28 +10,30 @@ use crate::error::{Cause, Error, Result, Subject};
 /// A kernel object, as its handle, and its *backing*: what the kernel or the device uses until the object is
 /// gone, such as the memory of its rings.
 ///
-/// The backing is dropped when the kernel has destroyed the object, and never otherwise. What else must
-/// outlive the object stands behind it in the struct that has both, since fields are dropped in their order.
+/// The backing is dropped only after the kernel has destroyed the object. Whatever else must outlive the
+/// object is a later field of the struct that has both, since fields are dropped in order.
 pub(crate) struct Owned<H: Object, B = ()> {
     handle: H,
+    /// Its number on the wire, if errors name it by that.
+    number: Option<u32>,
     stand: Stand,
     backing: ManuallyDrop<B>,
     context: Context,
 }
 
-/// What becomes of an object.
+/// Who destroys an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
-    /// It is this process's to destroy.
+    /// This process destroys it.
     Ours,
-    /// It is left to others, at the latest to the end of the context.
+    /// Others destroy it, or the end of the context does.
     Left,
     /// It is destroyed.
     Gone,
 }
 
 impl<H: Object> Owned<H> {
-    /// A new object of a context that needs nothing of this process.
+    /// A new object of a context, without a backing.
     pub(crate) fn new(context: &Context, handle: H) -> Self {
         Self::backed(context, handle, ())
     }
@@ -42,10 +44,17 @@ impl<H: Object, B> Owned<H, B> {
     pub(crate) fn backed(context: &Context, handle: H, backing: B) -> Self {
         Self {
             handle,
+            number: None,
             stand: Stand::Ours,
             backing: ManuallyDrop::new(backing),
             context: context.clone(),
         }
+    }
+
+    /// Makes errors name it by its number on the wire, as completions do, not by the kernel's handle.
+    pub(crate) fn on_the_wire(mut self, number: u32) -> Self {
+        self.number = Some(number);
+        self
     }
 
     /// The context that it was created in.
@@ -58,22 +67,31 @@ impl<H: Object, B> Owned<H, B> {
         self.handle
     }
 
-    /// What must stay until it is gone.
+    /// What must stay until the object is gone.
     pub(crate) fn backing(&self) -> &B {
         &self.backing
+    }
+
+    /// Executes a command on it.
+    pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
+        let result = self.context.fd().execute(command);
+        match self.number {
+            None => result,
+            Some(_) => result.map_err(|error| error.about(self.subject())),
+        }
     }
 
     /// Destroys it, if that has not been done yet.
     pub(crate) fn destroy(&mut self) -> Result<()> {
         if self.stand == Stand::Ours {
-            self.context.fd().execute(&Destroy(self.handle))?;
+            self.execute(&Destroy(self.handle))?;
             self.stand = Stand::Gone;
         }
         Ok(())
     }
 
-    /// Destroys it where nobody can be told of an error. If the kernel refuses, the object goes with the
-    /// context and the backing stays; `instead` does what can still be done.
+    /// Destroys it where no error can be returned. If the kernel refuses, the object lives until the context
+    /// is closed, and the backing stays; `instead` does what can still be done.
     pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) {
         if let Err(error) = self.destroy() {
             self.leave();
@@ -88,23 +106,26 @@ impl<H: Object, B> Owned<H, B> {
         self.stand = Stand::Left;
     }
 
-    /// The error of destroying it while something of this process still needs it.
+    /// The error for destroying it while this process still needs it.
     pub(crate) fn busy(&self, by: String) -> Error {
         Error::new(H::DESTROY, self.subject(), Cause::Busy(by.into()))
     }
 
     /// How errors name it.
     pub(crate) fn subject(&self) -> Subject {
-        Destroy(self.handle).subject()
+        match self.number {
+            None => Destroy(self.handle).subject(),
+            Some(number) => Subject::on_the_wire(H::NAME, number),
+        }
     }
 }
 
 impl<H: Object, B> Drop for Owned<H, B> {
     fn drop(&mut self) {
-        // A subscriber of traces that panics unwinds from here: the backing then stays, as after a refusal.
+        // If a subscriber of traces panics, it unwinds from here, and the backing stays as after a refusal.
         self.end(|_| ());
         if self.stand == Stand::Gone {
-            // SAFETY: it is dropped once, here, and nobody can get at it any more.
+            // SAFETY: it is dropped once, here, and nothing can reach it any more.
             unsafe { ManuallyDrop::drop(&mut self.backing) };
         }
     }
@@ -134,7 +155,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A subscriber that hands the text of each event of a target to a function.
+    /// A subscriber that calls a function with the text of each event of a target.
     pub(crate) struct Listener<F>(pub(crate) &'static str, pub(crate) F);
 
     struct Text(String);
@@ -178,8 +199,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// An object of a context whose file is a pipe, with the count of its backing's drops. Who reads the pipe
-    /// is the kernel: commands fail when nobody does.
+    /// An object of a context whose file is a pipe, with the count of its backing's drops. The reader of the
+    /// pipe plays the kernel: without one, commands fail.
     fn object() -> (OwnedFd, Owned<CqHandle, Backing>, Rc<Cell<u32>>) {
         let (kernel, file) = rustix::pipe::pipe().unwrap();
         let drops = Rc::new(Cell::new(0));

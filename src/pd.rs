@@ -31,8 +31,21 @@ impl Context {
 
 /// A protection domain.
 ///
-/// Objects made in it keep it alive, so it may be dropped before them; to free it at a known time, and to
-/// hear of failure, call [`Pd::dealloc`].
+/// Objects in it keep it alive, so it may be dropped before them. To free it at a known time and to see
+/// errors, call [`Pd::dealloc`].
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = uverbs::open("rxe0")?;
+/// let pd = context.alloc_pd()?;
+/// let mr = pd.register(vec![0u8; 4096], uverbs::Access::LOCAL_WRITE)?;
+///
+/// let refused = pd.dealloc().unwrap_err();        // busy: in use by 1 MR
+/// let pd = refused.object;
+/// mr.deregister()?;
+/// pd.dealloc()?;
+/// # Ok(()) }
+/// ```
 pub struct Pd(Arc<PdInner>);
 
 /// What the objects in a PD share with it.
@@ -41,24 +54,24 @@ pub(crate) struct PdInner {
     handle: PdHandle,
     users: Users,
     stand: Stand,
-    /// It is on offer to other processes.
+    /// It is offered to other processes.
     shared: AtomicBool,
     /// Once there are queues, or a region asks for them.
     flights: OnceLock<Arc<Flights>>,
 }
 
-/// How a PD stands to the kernel's object.
+/// How a PD relates to the kernel's object.
 pub(crate) enum Stand {
-    /// It frees the kernel's object as long as this is true: neither freed yet nor left to others.
+    /// It frees the kernel's object while this is true: not freed yet and not left to others.
     Owned(AtomicBool),
-    /// The kernel's object is somebody else's, and is left alone. What there is shows that somebody that
+    /// The kernel's object belongs to somebody else and is left alone. The file, if any, shows the owner that
     /// the PD is still in use here.
     Imported(Option<OwnedFd>),
     /// It stands for another PD, whose object it is.
     Over(Box<DomainState>),
 }
 
-/// The kinds of object that stand on a PD.
+/// The kinds of object that use a PD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum User {
@@ -73,7 +86,7 @@ pub(crate) enum User {
     Offer,
 }
 
-/// How many objects of each kind stand on a PD, by the kind's number.
+/// How many objects of each kind use a PD, by the kind's number.
 #[derive(Debug, Default)]
 struct Users([AtomicU32; NAMES.len()]);
 
@@ -110,7 +123,7 @@ impl fmt::Display for Users {
     }
 }
 
-/// An object's share in its PD: keeps the PD alive and is counted there.
+/// An object's use of its PD: keeps the PD alive and is counted there.
 #[derive(Debug)]
 pub(crate) struct PdUse {
     pd: Arc<PdInner>,
@@ -122,7 +135,7 @@ impl PdUse {
         &self.pd.context
     }
 
-    /// Where the rings of objects on the PD lie, if the user has a say in it.
+    /// The allocator for the rings of objects on the PD, if it has one.
     pub(crate) fn buffers(&self) -> Option<&Buffers> {
         self.pd.buffers()
     }
@@ -149,7 +162,7 @@ impl PdUse {
         self.pd.leave();
     }
 
-    /// The PD is not on offer any more.
+    /// Marks the PD as no longer offered.
     pub(crate) fn stop_sharing(&self) {
         self.pd.root().shared.store(false, Ordering::Relaxed);
     }
@@ -174,7 +187,7 @@ impl Pd {
         }))
     }
 
-    /// A PD that stands for the one under a domain.
+    /// A PD that represents the one under a domain.
     pub(crate) fn over(domain: DomainState) -> Self {
         let PdInner {
             context, handle, ..
@@ -205,7 +218,7 @@ impl Pd {
         }
     }
 
-    /// Where the rings of objects on it lie, if the user has a say in it.
+    /// The allocator for the rings of objects on it, if it has one.
     pub(crate) fn buffers(&self) -> Option<&Buffers> {
         self.0.buffers()
     }
@@ -233,43 +246,40 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] if objects of this process still stand on it, named by kind and count, before any
-    /// system call; `EBUSY` if objects of others do. The error gives the PD back. Manual page:
+    /// [`Cause::Busy`] if objects of this process still use it; the text has their kinds and counts, and no
+    /// system call is made. `EBUSY` if objects of others use it. The error gives the PD back. Manual page:
     /// `ibv_dealloc_pd(3)`.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc(self) -> Result<(), DestroyError<Pd>> {
         self.end(PdInner::dealloc)
     }
 
-    /// Ends the PD in its own way if nothing of this process stands on it.
+    /// Ends the PD by `how` if no object of this process uses it.
     pub(crate) fn end(
         mut self,
         how: impl FnOnce(&mut PdInner) -> Result<()>,
     ) -> Result<(), DestroyError<Pd>> {
-        // In place: freeing a PD is to cost little more than its system call.
+        // In place, so that freeing a PD costs little more than its system call.
         let result = match Arc::get_mut(&mut self.0) {
             Some(inner) => how(inner),
             None => Err(self.busy()),
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 
     #[cold]
     fn busy(&self) -> Error {
-        let by = format!("still stand on it: {}", self.0.users);
+        let by = format!("in use by {}", self.0.users);
         Error::new(Verb::DeallocPd, self.0.subject(), Cause::Busy(by.into()))
     }
 
-    /// Notes that the PD is on offer; false if it is already.
+    /// Marks the PD as offered; false if it already is.
     pub(crate) fn start_sharing(&self) -> bool {
         // Relaxed: the flag guards no other memory.
         !self.0.root().shared.swap(true, Ordering::Relaxed)
     }
 
-    /// Leaves the kernel's object to others: neither drop nor anything that stands on it frees it any more.
+    /// Leaves the kernel's object to others: nothing in this process frees it any more.
     pub(crate) fn leave(&self) {
         self.0.leave();
     }
@@ -297,7 +307,7 @@ impl PdInner {
 
     #[inline]
     fn dealloc(&mut self) -> Result<()> {
-        // Relaxed: `&mut` orders it after whoever has left it, through the `Arc`.
+        // Relaxed: `&mut` orders this after the call that left it, through the `Arc`.
         if let Stand::Owned(owned) = &self.stand
             && owned.load(Ordering::Relaxed)
         {
@@ -319,7 +329,7 @@ impl PdInner {
         Error::new(Verb::DeallocPd, self.subject(), Cause::Busy(by.into()))
     }
 
-    /// Frees the kernel's object, whosever it is.
+    /// Frees the kernel's object, whoever owns it.
     #[inline]
     pub(crate) fn free_object(&self) -> Result<()> {
         self.context.fd().execute(&Destroy(self.handle))
@@ -340,7 +350,7 @@ impl PdInner {
             .map_or(0, |flights| flights.reap())
     }
 
-    /// The PD whose handle it has: itself, or the one under all the parent domains.
+    /// The PD whose handle it has: itself, or the one under all its parent domains.
     fn root(&self) -> &PdInner {
         match &self.stand {
             Stand::Over(domain) => domain.base.pd.root(),
@@ -359,7 +369,7 @@ impl Drop for PdInner {
     #[inline]
     fn drop(&mut self) {
         if let Err(error) = self.dealloc() {
-            // It goes with the context at the latest.
+            // It is freed when the context is closed.
             tracing::debug!(target: "uverbs", %error, "a PD could not be freed when it was dropped");
         }
     }

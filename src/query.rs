@@ -3,10 +3,10 @@
 //! The structs carry the field names of `ibv_query_device_ex(3)` and `ibv_query_port(3)`; flags and numbers
 //! that mean something have types.
 
-use uverbs_uapi::enums::{self, Mtu};
+use uverbs_uapi::enums::Mtu;
 use uverbs_uapi::flags::RawPacketCaps;
 use uverbs_uapi::types::{
-    self as abi, CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
+    CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
 };
 
 pub use uverbs_uapi::enums::{AtomicCap, LinkLayer};
@@ -16,12 +16,12 @@ pub use uverbs_uapi::flags::{
 
 use crate::command::{QueryDevice, QueryGid, QueryGidTable, QueryPort};
 use crate::context::Context;
-use crate::device::{GidTableEntry, PhysicalState, PortState};
+use crate::device::{PhysicalState, PortState};
 use crate::error::{Errno, Error, Result, Verb};
-use crate::gid::{Gid, GidType};
+use crate::gid::GidEntry;
 use crate::guid::Guid;
 
-/// The attributes of a device. Limits are those of the device; a process may reach its own before.
+/// The attributes of a device. The limits are those of the device; those of the process may be lower.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceAttr {
@@ -60,13 +60,13 @@ pub struct DeviceAttr {
     pub max_mr: u32,
     /// Protection domains.
     pub max_pd: u32,
-    /// READs and atomics of the peer under way on a queue pair.
+    /// READs and atomics of the peer in flight on a queue pair.
     pub max_qp_rd_atom: u32,
-    /// READs and atomics of peers under way on the device.
+    /// READs and atomics of peers in flight on the device.
     pub max_res_rd_atom: u32,
-    /// READs and atomics of this side under way on a queue pair.
+    /// READs and atomics of this side in flight on a queue pair.
     pub max_qp_init_rd_atom: u32,
-    /// How far atomics are atomic: not at all, within the device, or with the processor too.
+    /// Whether there are atomics, and whether they are atomic within the device or towards the processor too.
     pub atomic_cap: AtomicCap,
     /// Memory windows.
     pub max_mw: u32,
@@ -94,7 +94,7 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
     /// On-demand paging, by transport.
     pub odp: OdpCaps,
-    /// The bits of a completion timestamp that count; 0 if there are none.
+    /// The valid bits of a completion timestamp; 0 without timestamps.
     pub timestamp_mask: u64,
     /// The clock of the timestamps in kHz; 0 if there is none.
     pub hca_core_clock: u64,
@@ -175,7 +175,7 @@ pub struct PortAttr {
     pub phys_state: PhysicalState,
     /// InfiniBand or Ethernet.
     pub link_layer: LinkLayer,
-    /// The largest packet that the port can do.
+    /// The largest packet that the port supports.
     pub max_mtu: Mtu,
     /// The largest packet as the link is configured.
     pub active_mtu: Mtu,
@@ -211,7 +211,7 @@ pub struct PortAttr {
     pub capabilities: PortCapFlags,
     /// More of what the port can do.
     pub capabilities2: PortCapFlags2,
-    /// Demands that the port makes on paths.
+    /// What the port requires of paths.
     pub flags: QueryPortFlags,
 }
 
@@ -245,47 +245,8 @@ impl From<QueryPortRespEx> for PortAttr {
     }
 }
 
-/// An entry of a port's GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GidEntry {
-    /// The port, counted from 1.
-    pub port: u32,
-    /// The index in the port's table.
-    pub index: u32,
-    /// The GID.
-    pub gid: Gid,
-    /// What packets sent from it look like on the wire.
-    pub gid_type: GidType,
-    /// The interface index of its network device; 0 if it has none.
-    pub netdev_ifindex: u32,
-}
-
-impl GidEntry {
-    fn by_sysfs(port: u32, entry: GidTableEntry) -> Self {
-        Self {
-            port,
-            index: entry.index,
-            gid: entry.gid,
-            gid_type: entry.gid_type,
-            netdev_ifindex: entry.netdev.and_then(|netdev| netdev.index).unwrap_or(0),
-        }
-    }
-}
-
-impl From<abi::GidEntry> for GidEntry {
-    fn from(raw: abi::GidEntry) -> Self {
-        Self {
-            port: raw.port_num,
-            index: raw.gid_index,
-            gid: Gid::new(raw.gid),
-            gid_type: enums::GidType(raw.gid_type).into(),
-            netdev_ifindex: raw.netdev_ifindex,
-        }
-    }
-}
-
 impl Context {
-    /// Adds the device's limits to an error that may come from them: the kernel's EINVAL to a verb, but not
+    /// Adds the device's limits to an error that they may have caused: the kernel's EINVAL to a verb, except
     /// to the mapping of a ring.
     pub(crate) fn with_limits(
         &self,
@@ -316,8 +277,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe, or its driver here
-    /// cannot read it. Manual page: `ibv_query_rt_values_ex(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe, or this library's
+    /// driver cannot read it. Manual page: `ibv_query_rt_values_ex(3)`.
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn raw_clock(&self) -> Result<u64> {
         self.driver().raw_clock(self.fd())
@@ -335,7 +296,7 @@ impl Context {
 
     /// The entries of the GID tables of all ports that are in use.
     ///
-    /// Kernels before 5.10 have no command for it; sysfs answers there.
+    /// Kernels before 5.10 have no command for it; the library reads sysfs there.
     ///
     /// # Errors
     ///
@@ -360,8 +321,7 @@ impl Context {
     fn gid_table_by_sysfs(&self) -> Result<Vec<GidEntry>> {
         let mut entries = Vec::new();
         for port in 1..=self.query_device()?.phys_port_cnt.into() {
-            let table = self.device().gid_table(port)?.into_iter();
-            entries.extend(table.map(|entry| GidEntry::by_sysfs(port, entry)));
+            entries.extend(self.device().gid_table(port)?);
         }
         Ok(entries)
     }
@@ -370,7 +330,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// There is no such port or index, or the entry is empty; the text says how long the table is. Manual
+    /// There is no such port or index, or the entry is empty; the text has the length of the table. Manual
     /// page: `ibv_query_gid_ex(3)`.
     #[doc(alias = "ibv_query_gid_ex")]
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry> {
@@ -380,10 +340,7 @@ impl Context {
         };
         match self.fd().execute(&command) {
             Ok(entry) => Ok(entry.into()),
-            Err(error) if error.is_unsupported() => {
-                let entry = self.device().gid_entry(port.into(), index)?;
-                Ok(GidEntry::by_sysfs(port.into(), entry))
-            }
+            Err(error) if error.is_unsupported() => self.device().gid_entry(port.into(), index),
             Err(error) => Err(match self.query_port(port) {
                 Ok(port) => {
                     error.with_detail(format!("the table has {} entries", port.gid_tbl_len))
@@ -393,11 +350,11 @@ impl Context {
         }
     }
 
-    /// One entry of a port's partition key table. Sysfs is the only way that the kernel has to it.
+    /// One entry of a port's partition key table. Only sysfs has the table.
     ///
     /// # Errors
     ///
-    /// There is no such port or index, or sysfs is not there. Manual page: `ibv_query_pkey(3)`.
+    /// There is no such port or index, or sysfs is not mounted. Manual page: `ibv_query_pkey(3)`.
     #[doc(alias = "ibv_query_pkey")]
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
         self.device().pkey(port.into(), index.into())

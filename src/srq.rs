@@ -1,7 +1,7 @@
 //! Shared receive queues: one stock of receive requests for many queue pairs.
 //!
-//! Posting borrows the queue exclusively, as everywhere. The queue pairs that draw from it keep the kernel
-//! object alive; the ring goes with this handle.
+//! Posting borrows the queue exclusively, as everywhere. The queue pairs that use it keep the kernel object
+//! alive; the ring goes with this handle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::{SharedRecvQueue, SrqBacking};
 use crate::error::{DestroyError, Result, Subject, Verb};
-use crate::flight::Queues;
+use crate::flight::{Flight, Queues};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 use crate::query::DeviceAttr;
 use crate::xrcd::{Xrcd, XrcdShared};
 
-/// A shared receive queue to be: what it is to have.
+/// The description of a shared receive queue to create.
 #[derive(Clone, Debug)]
 pub struct SrqBuilder<'a> {
     pd: &'a Pd,
@@ -32,7 +32,7 @@ pub struct SrqBuilder<'a> {
     kind: Kind<'a>,
 }
 
-/// The type of a shared receive queue, with what belongs to it.
+/// The type of a shared receive queue, with its parameters.
 #[derive(Clone, Copy, Debug)]
 enum Kind<'a> {
     Basic,
@@ -84,7 +84,7 @@ impl Pd {
 }
 
 impl<'a> SrqBuilder<'a> {
-    /// Slices of a request; 1 if not said.
+    /// Slices of a request; 1 by default.
     pub fn max_sge(mut self, max_sge: u32) -> Self {
         self.max_sge = max_sge;
         self
@@ -145,30 +145,25 @@ impl<'a> SrqBuilder<'a> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        let (driver, fd) = (context.driver(), context.fd());
-        let created = match kind {
-            Kind::Basic => driver
-                .create_srq(fd, command, pd.buffers())
-                .map(|(handle, queue, backing)| (handle, queue, backing, None)),
-            Kind::Xrc(..) | Kind::TagMatching(..) => driver
-                .create_xsrq(fd, command, pd.buffers())
-                .map(|(handle, queue, backing, srqn)| (handle, queue, backing, Some(srqn))),
-        };
+        let created = context
+            .driver()
+            .create_srq(context.fd(), command, pd.buffers());
         let (handle, queue, backing, srqn) =
             created.map_err(|error| context.with_limits(error, limits))?;
         let user = pd.user(User::Srq);
         let subject = Subject::numbered("SRQ", handle.0.into());
         let queues = Queues::Srq(backing.clone());
-        user.flights().begin(id, subject, queues);
+        let flight = user.flights().begin(subject, queues);
         let shared = SrqShared {
             object: Owned::backed(context, handle, backing),
             id,
             srqn,
             pd: user,
+            flight,
             _cq: kind.cq().map(|cq| Arc::clone(cq.shared())),
             _xrcd: kind.xrcd().map(|xrcd| Arc::clone(xrcd.shared())),
         };
-        // Some drivers do not look at the limit when they create.
+        // Some drivers ignore the limit on creation.
         let srq = Srq {
             queue,
             shared: Arc::new(shared),
@@ -180,7 +175,7 @@ impl<'a> SrqBuilder<'a> {
     }
 }
 
-/// The device's limits on shared receive queues, for errors that may come from them.
+/// The device's limits on shared receive queues, for errors that they may have caused.
 fn limits(device: &DeviceAttr) -> String {
     format!(
         "the device's limits: max_srq_wr {}, max_srq_sge {}",
@@ -188,12 +183,14 @@ fn limits(device: &DeviceAttr) -> String {
     )
 }
 
-/// What a shared receive queue shares with the queue pairs that draw from it.
+/// What a shared receive queue shares with the queue pairs that use it.
 pub(crate) struct SrqShared {
     object: Owned<SrqHandle, SrqBacking>,
     id: u64,
     srqn: Option<u32>,
     pd: PdUse,
+    /// What regions ask that go.
+    flight: Arc<Flight>,
     _cq: Option<Arc<CqShared>>,
     _xrcd: Option<Arc<XrcdShared>>,
 }
@@ -204,23 +201,42 @@ impl Drop for SrqShared {
         self.object.end(|_| gone = false);
         // Regions wait for good for what the kernel keeps.
         if gone {
-            self.pd.flights().end(self.id);
+            self.pd.flights().end(&self.flight);
         }
     }
 }
 
-/// What a shared receive queue is set to.
+/// The settings of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInfo {
     /// Requests that it holds.
     pub max_wr: u32,
     /// Slices of a request.
     pub max_sge: u32,
-    /// An event comes when fewer requests than this wait; 0 if none will.
+    /// There is an event when fewer requests than this wait; 0 for no event.
     pub limit: u32,
 }
 
 /// A shared receive queue.
+///
+/// `docs/examples/srq_server.rs` is a server that ends its connections in the right order.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc};
+/// # fn serve(pd: &uverbs::Pd, cq: &uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut srq = pd.srq(1024).limit(128).create()?;
+/// let mut batch = srq.recv();
+/// for id in 0..1024 {
+///     batch.post_empty(id)?;
+/// }
+/// batch.ring()?;
+/// let mut connections = Vec::new();
+/// for number in 0..100 {
+///     let qp = pd.qp(cq).srq(&srq).user_data(number).caps(Caps::default());
+///     connections.push(qp.create::<Rc>()?);
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Srq {
     // Before `shared`: the ring is unmapped while the kernel object still is.
     queue: SharedRecvQueue,
@@ -249,12 +265,12 @@ impl Srq {
         self.shared.srqn.filter(|&srqn| srqn != 0)
     }
 
-    /// Requests that it really holds; at least what was asked for.
+    /// The capacity in requests; at least as many as requested.
     pub fn capacity(&self) -> u32 {
         self.queue.capacity()
     }
 
-    /// Slices that a request can really have.
+    /// Slices that a request can have; at least as many as requested.
     pub fn max_sge(&self) -> u32 {
         self.queue.max_sge()
     }
@@ -283,7 +299,7 @@ impl Srq {
 
     /// Asks for an event
     /// ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::event::AsyncEventType::SRQ_LIMIT_REACHED)) when fewer
-    /// requests than `limit` wait. It comes once; 0 takes the wish back.
+    /// requests than `limit` wait. There is one event for each call; 0 cancels it.
     ///
     /// # Errors
     ///
@@ -304,13 +320,13 @@ impl Srq {
         context.driver().modify_srq(context.fd(), command)
     }
 
-    /// Gives the queue another size; requests that wait stay.
+    /// Changes the size of the queue; requests that wait stay.
     ///
-    /// On a parent domain with an allocator the new ring is asked for there, and the old one goes back.
+    /// On a parent domain with an allocator, the allocator provides the new ring and gets the old one back.
     ///
     /// # Errors
     ///
-    /// More requests wait than fit, or the device's limit is exceeded: the queue is as it was. If the kernel
+    /// More requests wait than fit, or the device's limit is exceeded: the queue is unchanged. If the kernel
     /// has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
     /// `ibv_modify_srq(3)`.
     #[doc(alias = "ibv_modify_srq")]
@@ -335,7 +351,7 @@ impl Srq {
         resized.map_err(|error| context.with_limits(error, limits))
     }
 
-    /// Asks the kernel what the queue is set to.
+    /// Asks the kernel for the queue's settings.
     ///
     /// # Errors
     ///
@@ -359,8 +375,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs draw from it. The error gives the queue back.
-    /// Manual page: `ibv_destroy_srq(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error gives the queue back. Manual
+    /// page: `ibv_destroy_srq(3)`.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Srq>> {
         let result = match Arc::get_mut(&mut self.shared) {
@@ -370,10 +386,7 @@ impl Srq {
                 Err(self.shared.object.busy(format!("{users} QPs draw from it")))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Work completions, read where they lie.
 //!
 //! A [`Completion`] borrows the completion queue's ring: only the fields that are asked for are read, and it
-//! cannot outlive the batch that it came with. What is to be kept is copied out field by field.
+//! cannot outlive the poll that returned it. Copy out the fields that you want to keep.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,9 +18,9 @@ pub(crate) type Loan<'a> = PhantomData<&'a mut ()>;
 
 /// A completed work request.
 ///
-/// If the request failed only [`wr_id`](Self::wr_id), [`status`](Self::status),
-/// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) have a meaning; [`result`](Self::result)
-/// tells which it is. Manual page: `ibv_poll_cq(3)`.
+/// If the request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
+/// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are valid; [`result`](Self::result) tells
+/// whether it did. Manual page: `ibv_poll_cq(3)`.
 #[doc(alias = "ibv_poll_cq")]
 pub struct Completion<'a> {
     raw: driver::Completion,
@@ -39,7 +39,7 @@ impl<'a> Completion<'a> {
         self.raw.wr_id()
     }
 
-    /// How it went.
+    /// The status.
     #[inline(always)]
     pub fn status(&self) -> WcStatus {
         self.raw.status()
@@ -83,7 +83,7 @@ impl<'a> Completion<'a> {
         self.opcode().0 & WcOpcode::RECV.0 != 0
     }
 
-    /// The device's own code for the error; its meaning is the vendor's.
+    /// The device's own code for the error; the vendor defines it.
     #[inline(always)]
     pub fn vendor_err(&self) -> u32 {
         self.raw.vendor_err()
@@ -107,13 +107,14 @@ impl<'a> Completion<'a> {
         self.raw.src_qp()
     }
 
-    /// Which of the other fields have a meaning.
+    /// Which of the other fields are valid.
     #[inline(always)]
     pub fn flags(&self) -> WcFlags {
         self.raw.flags()
     }
 
-    /// The immediate data that came with the message, if any.
+    /// The immediate data that came with the message, if any: the number that the sender gave, in this host's
+    /// byte order. It travels in network byte order, as with `htonl(3)` and `ntohl(3)` around C's `imm_data`.
     #[inline(always)]
     pub fn imm(&self) -> Option<u32> {
         self.flags()
@@ -129,7 +130,7 @@ impl<'a> Completion<'a> {
             .then(|| RemoteKey(self.raw.ex()))
     }
 
-    /// True if a global route header lies before a datagram's payload.
+    /// True if a global route header precedes a datagram's payload.
     #[inline(always)]
     pub fn has_grh(&self) -> bool {
         self.flags().contains(WcFlags::GRH)
@@ -137,7 +138,7 @@ impl<'a> Completion<'a> {
 
     /// When it completed, in ticks of the device's clock
     /// ([`DeviceAttr::hca_core_clock`](crate::query::DeviceAttr::hca_core_clock)), for successes of a device
-    /// that has one. Ask for it when the queue is made
+    /// that has one. Ask for it when the queue is created
     /// ([`CqBuilder::timestamps`](crate::cq::CqBuilder::timestamps)).
     #[inline(always)]
     pub fn timestamp(&self) -> Option<u64> {

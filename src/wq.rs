@@ -1,5 +1,5 @@
-//! Work queues that only receive, and the tables that spread a queue pair's packets over them: receive-side
-//! scaling.
+//! Work queues that only receive, and the tables that spread a queue pair's packets over them (receive-side
+//! scaling, RSS).
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::RecvQueue;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
-use crate::flight::Queues;
+use crate::flight::{Flight, Queues};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 
-/// A work queue to be: what it is to have.
+/// The description of a work queue to create.
 #[derive(Clone, Debug)]
 pub struct WqBuilder<'a> {
     pd: &'a Pd,
@@ -46,7 +46,7 @@ impl Pd {
 }
 
 impl WqBuilder<'_> {
-    /// Slices of a request; 1 if not said.
+    /// Slices of a request; 1 by default.
     pub fn max_sge(mut self, max_sge: u32) -> Self {
         self.max_sge = max_sge;
         self
@@ -94,12 +94,13 @@ impl WqBuilder<'_> {
                 .create_wq(context.fd(), command, pd.buffers())?;
         let user = pd.user(User::Wq);
         let subject = Subject::numbered("WQ", handle.0.into());
-        user.flights().begin(id, subject, Queues::Unknown);
+        let flight = user.flights().begin(subject, Queues::Unknown);
         let shared = WqShared {
             object: Owned::new(context, handle),
             wqn,
             id,
             pd: user,
+            flight,
             _cq: Arc::clone(cq.shared()),
         };
         Ok(Wq {
@@ -115,6 +116,8 @@ pub(crate) struct WqShared {
     wqn: u32,
     id: u64,
     pd: PdUse,
+    /// What regions ask that go.
+    flight: Arc<Flight>,
     _cq: Arc<CqShared>,
 }
 
@@ -124,7 +127,7 @@ impl Drop for WqShared {
         self.object.end(|_| gone = false);
         // Regions wait for good for what the kernel keeps.
         if gone {
-            self.pd.flights().end(self.id);
+            self.pd.flights().end(&self.flight);
         }
     }
 }
@@ -147,7 +150,7 @@ impl Wq {
         self.shared.object.handle()
     }
 
-    /// The device's number of it.
+    /// Its number in the device.
     pub fn wqn(&self) -> u32 {
         self.shared.wqn
     }
@@ -157,12 +160,12 @@ impl Wq {
         self.shared.id
     }
 
-    /// Requests that it really holds; at least what was asked for.
+    /// The capacity in requests; at least as many as requested.
     pub fn capacity(&self) -> u32 {
         self.queue.capacity()
     }
 
-    /// Slices that a request can really have.
+    /// Slices that a request can have; at least as many as requested.
     pub fn max_sge(&self) -> u32 {
         self.queue.max_sge()
     }
@@ -188,7 +191,7 @@ impl Wq {
         })
     }
 
-    /// Sets those of the flags in `mask` to what they are in `flags`.
+    /// Sets the flags in `mask` to their values in `flags`.
     ///
     /// # Errors
     ///
@@ -229,10 +232,7 @@ impl Wq {
                 Err(self.shared.object.busy(by))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 
@@ -248,7 +248,8 @@ impl fmt::Debug for Wq {
 }
 
 impl Context {
-    /// Creates a table over work queues, which may come in it several times. Their number is a power of two.
+    /// Creates a table over work queues. A queue may be in it several times; the number of entries is a power
+    /// of two.
     ///
     /// # Errors
     ///
@@ -283,7 +284,7 @@ impl Context {
     }
 }
 
-/// What an indirection table shares with the queue pairs that receive by it.
+/// What an indirection table shares with the queue pairs that receive through it.
 struct TableShared {
     object: Owned<RwqIndTblHandle>,
     number: u32,
@@ -304,20 +305,20 @@ impl IndirectionTable {
         self.0.object.handle()
     }
 
-    /// The device's number of it.
+    /// Its number in the device.
     pub fn number(&self) -> u32 {
         self.0.number
     }
 
-    /// Creates a queue pair for raw packets that has no queues itself: what it receives is spread over the
+    /// Creates a queue pair for raw packets without queues of its own: what it receives is spread over the
     /// table's.
     ///
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported): how packets are spread (`rx_hash_conf` of
-    /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends so far;
-    /// where the driver has none, as on rxe, the kernel refuses. The PD belongs to another context. Manual
-    /// page: `ibv_create_qp_ex(3)`.
+    /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends yet; for a
+    /// driver without it, as rxe, the kernel refuses. The PD belongs to another context. Manual page:
+    /// `ibv_create_qp_ex(3)`.
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_qp(&self, pd: &Pd) -> Result<RssQp> {
         let context = self.context();
@@ -356,10 +357,7 @@ impl IndirectionTable {
                 Err(self.0.object.busy(format!("{users} QPs receive by it")))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 
@@ -388,7 +386,7 @@ impl RssQp {
         self.object.handle()
     }
 
-    /// The device's number of it.
+    /// Its number in the device.
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
@@ -406,10 +404,8 @@ impl RssQp {
     /// `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 }
 

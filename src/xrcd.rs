@@ -4,7 +4,7 @@
 //! domain's *target*, a queue pair without queues, and names with each message the shared receive queue that
 //! it is for.
 //!
-//! soft-RoCE has none of it. [`Pd::srq`](crate::Pd::srq) makes the shared receive queues
+//! soft-RoCE has no XRC. [`Pd::srq`](crate::Pd::srq) creates the shared receive queues
 //! ([`SrqBuilder::xrc`](crate::srq::SrqBuilder::xrc)); the sending side is a queue pair of the type
 //! [`XRC_SEND`](crate::qp::QpType::XRC_SEND).
 
@@ -23,12 +23,12 @@ use crate::error::{DestroyError, Result, Subject};
 use crate::owned::Owned;
 use crate::qp::{QpAttr, QpInfo};
 
-/// Whether the domain of a file is to be there already, as `O_CREAT` and `O_EXCL` say it to open(2).
+/// Whether the domain of a file must exist already, as `O_CREAT` and `O_EXCL` tell open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XrcdFile {
     /// Somebody has it open.
     Existing,
-    /// It is made if nobody has it open.
+    /// It is created if nobody has it open.
     Create,
     /// Nobody has it open.
     CreateNew,
@@ -54,17 +54,17 @@ impl Context {
     /// `ibv_open_xrcd(3)`.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Result<Xrcd> {
-        // The kernel insists on being told to make one where there is no file to look for it by.
+        // Without a file to find an existing one, the kernel requires the flag that creates one.
         self.xrcd(None, XrcdFile::Create)
     }
 
-    /// Opens the XRC domain of a file's inode, which this device's other users can open as well. The kernel
-    /// does not look into the file.
+    /// Opens the XRC domain of a file's inode, which other users of the device can open too. The kernel does
+    /// not read the file.
     ///
     /// # Errors
     ///
-    /// As for [`Context::open_xrcd`]; besides, the domain is not open yet (`EAGAIN`), or it is and was to be
-    /// new (`EINVAL`).
+    /// As for [`Context::open_xrcd`]. `EAGAIN` if the domain is not open yet, `EINVAL` if it is and had to be
+    /// new.
     pub fn open_xrcd_of(&self, file: BorrowedFd<'_>, how: XrcdFile) -> Result<Xrcd> {
         self.xrcd(Some(file), how)
     }
@@ -120,7 +120,7 @@ impl Xrcd {
         Ok(self.target(handle, qpn, id))
     }
 
-    /// Opens a target of the domain that somebody else has created, by its number on the wire.
+    /// Opens a target of the domain by its number on the wire, which somebody else has created.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl Xrcd {
     pub fn open_target(&self, qpn: u32) -> Result<XrcTarget> {
         let context = self.context();
         let id = context.new_id();
-        // Events of the queue pair come to the context's first event file, which is made with its first
+        // Events of the queue pair go to the context's first event file, which is opened with its first
         // object.
         context.event_fd()?;
         let command = OpenQp {
@@ -166,10 +166,7 @@ impl Xrcd {
                 Err(self.0.0.busy(format!("{users} QPs and SRQs are in it")))
             }
         };
-        result.map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        DestroyError::of(self, result)
     }
 }
 
@@ -183,7 +180,7 @@ impl fmt::Debug for Xrcd {
 
 /// A target of an XRC domain: the receiving end of a connection, without queues.
 ///
-/// What arrives goes to the shared receive queues of the domain.
+/// Messages go to the shared receive queues of the domain.
 pub struct XrcTarget {
     object: Owned<QpHandle>,
     qpn: u32,
@@ -242,17 +239,15 @@ impl XrcTarget {
         Ok(info)
     }
 
-    /// Destroys the target, or lets go of it if somebody else has it open.
+    /// Destroys the target, or closes it if somebody else has it open.
     ///
     /// # Errors
     ///
     /// The kernel refuses; the error gives it back. Manual page: `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        self.object.destroy().map_err(|error| DestroyError {
-            object: self,
-            error,
-        })
+        let result = self.object.destroy();
+        DestroyError::of(self, result)
     }
 
     fn subject(&self) -> Subject {

@@ -1,4 +1,4 @@
-//! An arena: buffers one after the other in memory of the caller's.
+//! An arena: buffers one after the other in the caller's memory.
 
 use std::fmt;
 use std::io;
@@ -11,15 +11,14 @@ use rustix::param::page_size;
 use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 use crate::memory::{Resting, WritableMemory};
 
-/// An allocator that hands out the caller's memory from its beginning to its end.
+/// An allocator that cuts buffers from the caller's memory, from its beginning to its end.
 ///
-/// Freed buffers are not used again until [`Arena::reset`], which wants all of them to be free. Only whole
-/// pages of the memory are used. A forked child does not have them (`MADV_DONTFORK`), so that the device and
-/// the parent keep seeing the same pages.
+/// Freed buffers are not reused before [`Arena::reset`], which requires all of them to be free. Only whole
+/// pages of the memory are used. A forked child does not get them (`MADV_DONTFORK`), so the device and the
+/// parent keep the same pages.
 ///
-/// Buffers that are a [`Purpose::Place`] come back as private zeroed pages: a file that was mapped there is
-/// cut off from these pages. For memory that is to stay shared there is
-/// [`SharedMemfd`](crate::alloc::SharedMemfd).
+/// Buffers for [`Purpose::Place`] are returned as private zeroed pages: a file that was mapped there no
+/// longer is. For memory that must stay shared there is [`SharedMemfd`](crate::alloc::SharedMemfd).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -39,14 +38,14 @@ use crate::memory::{Resting, WritableMemory};
 /// ```
 pub struct Arena<M: WritableMemory> {
     state: Mutex<State>,
-    // Before the memory, which it changes back.
+    // Before the memory, since its drop undoes the advice for it.
     pages: Pages,
     memory: Resting<M>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes from the beginning that have been handed out.
+    /// Bytes from the beginning that are in buffers.
     used: usize,
     /// Buffers that have not come back.
     live: usize,
@@ -60,9 +59,9 @@ impl<M: WritableMemory> Arena<M> {
     ///
     /// # Errors
     ///
-    /// There is no whole page in it, or the kernel does not let go of it at a fork.
+    /// There is no whole page in it, or the kernel does not accept `MADV_DONTFORK` for it.
     pub fn new(memory: M) -> io::Result<Self> {
-        // Moving a box or a slice after the pointer was made would end the pointer.
+        // Moving a box or a slice would invalidate a pointer that was made before.
         let (memory, (address, length)) = Resting::new(memory);
         let pages = Pages::of(address, length)?;
         Ok(Self {
@@ -72,12 +71,12 @@ impl<M: WritableMemory> Arena<M> {
         })
     }
 
-    /// Bytes that there are, used or not.
+    /// Bytes in all, used or not.
     pub fn capacity(&self) -> usize {
         self.pages.length
     }
 
-    /// Bytes that have been handed out since the last reset, with what alignment has cost.
+    /// Bytes in buffers since the last reset, including those for alignment.
     pub fn used(&self) -> usize {
         self.state().used
     }
@@ -110,7 +109,7 @@ impl<M: WritableMemory> Arena<M> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Two numbers, right after every statement: a panic elsewhere has not spoilt them.
+        // Two numbers that are right after every statement: a panic elsewhere did no harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -146,7 +145,7 @@ unsafe impl<M: WritableMemory> Allocator for Arena<M> {
 
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         if request.purpose == Purpose::Place {
-            // The pages are new ones, and know nothing of what was said about the old.
+            // The pages are new ones, without the advice for the old.
             let told = Pages::keep_from_children(memory.cast(), memory.len());
             if let Err(error) = told {
                 tracing::warn!(target: "uverbs", %error, "pages of an arena will be copied at a fork");

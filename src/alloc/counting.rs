@@ -1,4 +1,4 @@
-//! A wrapper that counts and logs what an allocator is asked and what it answers.
+//! A wrapper that counts and logs an allocator's requests and answers.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{AllocError, Allocation, Allocator, BufferRequest, ResourceType};
 
-/// What an allocator has been asked for, and has answered, for one type of resource.
+/// The requests and answers of an allocator for one type of resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferCounts {
     /// Requests, whatever the answer.
@@ -19,7 +19,7 @@ pub struct BufferCounts {
     pub refused: u64,
     /// Buffers that came back.
     pub freed: u64,
-    /// Bytes asked for in buffers that were granted and have not come back.
+    /// Requested bytes of buffers that are in use.
     pub live_bytes: u64,
 }
 
@@ -72,13 +72,13 @@ impl<A: Allocator> Counting<A> {
         &self.inner
     }
 
-    /// The counts now, for each type of resource that has been asked for.
+    /// The present counts of each type of resource that was requested.
     pub fn counts(&self) -> BTreeMap<ResourceType, BufferCounts> {
         self.by_resource().clone()
     }
 
     fn by_resource(&self) -> MutexGuard<'_, BTreeMap<ResourceType, BufferCounts>> {
-        // The numbers are right after every statement, so a panic elsewhere has not spoilt them.
+        // The numbers are right after every statement, so a panic elsewhere did no harm.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Which addresses of a range are free: first fit, and neighbours grow together again.
+//! The free addresses of a range: first fit, and free neighbours are merged.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,7 @@ impl FreeList {
         Some(at)
     }
 
-    /// Makes a part that was taken free again, which is not checked: whoever trusts the list with memory
-    /// answers for it.
+    /// Frees a part that was taken. The list does not check that; the caller is responsible.
     pub(super) fn give_back(&mut self, mut start: usize, mut end: usize) {
         if let Some((&before, &touching)) = self.0.range(..start).next_back()
             && touching == start

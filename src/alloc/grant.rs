@@ -1,4 +1,4 @@
-//! Buffers on loan from a user's allocator: asked for, checked, and given back once.
+//! Buffers on loan from a user's allocator: requested, checked, and returned once.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(crate) struct Live(Mutex<BTreeMap<usize, usize>>);
 impl Live {
     /// Notes a buffer; false if it overlaps one that is in use.
     fn insert(&self, start: usize, end: usize) -> bool {
-        // The map is whole after every statement, so a panic elsewhere has not spoilt it.
+        // The map is consistent after every statement, so a panic elsewhere did no harm.
         let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = live.range(..end).next_back();
         if before.is_some_and(|(_, &other_end)| other_end > start) {
@@ -36,7 +36,7 @@ impl Live {
     }
 }
 
-/// A domain's allocator, as drivers use it.
+/// A domain's allocator, for drivers.
 #[derive(Clone)]
 pub(crate) struct Buffers {
     pub(crate) allocator: Arc<dyn Allocator>,
@@ -78,7 +78,7 @@ impl Buffers {
             allocator: Arc::clone(&self.allocator),
             live: None,
         };
-        // From here on dropping the grant gives the buffer back, once, whatever is wrong with it.
+        // From here on dropping the grant returns the buffer, once, even if something is wrong with it.
         grant
             .check()
             .map_err(|why| refused(&request, AllocError::new(why)))?;
@@ -122,7 +122,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a text")
 }
 
-/// A buffer on loan. Dropping it gives it back; whoever holds it sees to it that the kernel has let go by
+/// A buffer on loan. Dropping it returns the buffer; the holder ensures that the kernel has released it by
 /// then.
 pub(crate) struct Grant {
     memory: NonNull<[u8]>,
@@ -144,7 +144,7 @@ impl Grant {
         self.memory.cast()
     }
 
-    /// Never gives the buffer back, nor lets the allocator go: somebody may still use it.
+    /// Keeps the buffer and the allocator forever: somebody may still use the buffer.
     #[allow(
         dead_code,
         reason = "not every driver replaces what lies at an address"
@@ -184,8 +184,8 @@ impl Drop for Grant {
             live.remove(self.memory.cast::<u8>().addr().get());
         }
         let freed = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the allocator has returned it for this request, and only this value gives it back.
-            // Whoever held it has seen to it that nobody uses it any more and that pages lie at a place.
+            // SAFETY: the allocator has returned it for this request, and only this value gives it back. The
+            // holder has ensured that nobody uses it any more and that a place is mapped again.
             unsafe { self.allocator.free(self.memory, &self.request) }
         }));
         if let Err(panic) = freed {

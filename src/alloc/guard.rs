@@ -10,10 +10,10 @@ use rustix::param::page_size;
 use super::mapping::Mapping;
 use super::{AllocError, Allocation, Allocator, BufferRequest};
 
-/// An allocator that gives each buffer pages of its own, with inaccessible pages before and behind.
+/// An allocator that gives each buffer its own pages, between inaccessible ones.
 ///
-/// A buffer ends where the page behind it begins, or as close to that as its alignment allows; so the first
-/// byte of an overrun is a fault (`SIGSEGV`) in the instruction that is to blame. Each buffer costs at least
+/// A buffer ends at the start of the page after it, or as close to it as its alignment allows. So the first
+/// byte of an overrun is a fault (`SIGSEGV`) in the instruction that caused it. Each buffer costs at least
 /// three pages of addresses and one of memory.
 ///
 /// ```
@@ -43,12 +43,12 @@ impl GuardPages {
     }
 
     fn mappings(&self) -> MutexGuard<'_, BTreeMap<usize, Mapping>> {
-        // The map is whole after every statement, so a panic elsewhere has not spoilt it.
+        // The map is consistent after every statement, so a panic elsewhere did no harm.
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Maps a buffer with its guards, and returns where it begins.
+/// Maps a buffer with its guards, and returns its start.
 fn map(size: usize, alignment: usize) -> io::Result<(Mapping, usize)> {
     let page = page_size();
     let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);

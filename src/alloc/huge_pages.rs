@@ -1,4 +1,4 @@
-//! Buffers in huge pages, of which the device and the processor need fewer translations.
+//! Buffers in huge pages, which need fewer translations in the device and the processor.
 
 use std::fmt;
 use std::fs;
@@ -9,12 +9,12 @@ use rustix::mm::MapFlags;
 
 use super::mapping::Mapping;
 use super::pool::Pool;
-use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+use super::{AllocError, Allocation, Allocator, BufferRequest};
 
-/// An allocator that cuts buffers from huge pages, which it keeps until it goes.
+/// An allocator that cuts buffers from huge pages and keeps the pages until it is dropped.
 ///
-/// A part of a huge page cannot be mapped over, so for a [`Purpose::Place`] it answers
-/// [`Allocation::Default`]: on rxe it has no effect.
+/// A part of a huge page cannot be mapped over, so for a [`Purpose::Place`](super::Purpose::Place) it
+/// answers [`Allocation::Default`]: on rxe it has no effect.
 ///
 /// ```
 /// use uverbs::{alloc::{HugePageSize, HugePages}, ParentDomain, Pd};
@@ -60,7 +60,7 @@ impl HugePageSize {
         }
     }
 
-    /// Where the kernel tells of its pages of this size.
+    /// The directory where the kernel describes its pages of this size.
     fn directory(self) -> String {
         format!(
             "/sys/kernel/mm/hugepages/hugepages-{}kB",
@@ -68,7 +68,7 @@ impl HugePageSize {
         )
     }
 
-    /// One of the kernel's counts of pages; the error is that of reading its file.
+    /// One of the kernel's counts of pages, or the error of reading its file.
     fn count(self, name: &str) -> io::Result<u64> {
         let text = fs::read_to_string(format!("{}/{name}", self.directory()))?;
         text.trim().parse().map_err(io::Error::other)
@@ -99,7 +99,7 @@ impl HugePages {
     /// # Errors
     ///
     /// `Unsupported` if the kernel has no pages of this size, `OutOfMemory` if none are reserved; the text
-    /// tells how to reserve some.
+    /// says how to reserve some.
     pub fn of(size: HugePageSize) -> io::Result<Self> {
         let reserved = size.count("nr_hugepages").map_err(|error| {
             let why = format!(
@@ -148,13 +148,7 @@ impl HugePages {
 // and live as long as the allocator.
 unsafe impl Allocator for HugePages {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
-        match request.purpose {
-            Purpose::Place => Ok(Allocation::Default),
-            Purpose::Memory => self
-                .pool
-                .allocate(request, |needed| self.map(needed))
-                .map_err(AllocError::new),
-        }
+        self.pool.allocate(request, |needed| self.map(needed))
     }
 
     unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {

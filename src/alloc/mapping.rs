@@ -18,7 +18,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps zeroed memory that a fork shares rather than copies, with `flags` besides.
+    /// Maps zeroed memory that a fork shares rather than copies, with additional `flags`.
     pub(super) fn shared(length: usize, flags: MapFlags) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         Self::anonymous(length, protection, flags)
@@ -70,7 +70,7 @@ impl Mapping {
     /// The byte at an address in it, with the right to reach all of it.
     pub(super) fn at(&self, address: usize) -> NonNull<u8> {
         debug_assert!((self.start()..=self.end()).contains(&address));
-        // SAFETY: the address lies in the mapping or just behind it, which callers see to.
+        // SAFETY: the address lies in the mapping or just behind it, which callers ensure.
         unsafe { self.base.add(address - self.start()) }
     }
 

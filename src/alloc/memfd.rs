@@ -17,13 +17,13 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 
 /// An allocator whose buffers lie in a memfd of fixed size.
 ///
-/// Whoever gets the descriptor ([`AsFd`]) and maps the file sees what the device and this process see, as far
-/// as the buffers are [`Purpose::Memory`]. Over a [`Purpose::Place`] the driver maps pages of its own, which
-/// are not in the file; when the ring goes, the file's pages are mapped there again, as they were.
+/// A process that gets the descriptor ([`AsFd`]) and maps the file sees what the device and this process see,
+/// in buffers for [`Purpose::Memory`]. Over a [`Purpose::Place`] the driver maps its own pages, which are not
+/// in the file; when the ring is gone, the file's pages are mapped there again, unchanged.
 ///
 /// Only this process writes: the file is sealed (`F_SEAL_FUTURE_WRITE`, `F_SEAL_SHRINK` and `F_SEAL_GROW` of
-/// fcntl(2)), so the descriptor, here as elsewhere, neither writes to the file nor maps it for writing nor
-/// changes its size. A ring that others write to makes the device do as they like.
+/// fcntl(2)), so no descriptor of it can write to the file, map it for writing or change its size. A process
+/// that could write to a ring would control the device.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -76,7 +76,7 @@ impl SharedMemfd {
         })
     }
 
-    /// Bytes that there are, used or not.
+    /// Bytes in all, used or not.
     pub fn capacity(&self) -> usize {
         self.mapping.length()
     }

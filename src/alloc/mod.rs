@@ -1,13 +1,12 @@
-//! Memory for rings, from the user: what a parent domain's allocator is asked and what it may answer.
+//! Memory for rings from the user: the requests to a parent domain's allocator, and its answers.
 //!
 //! A driver that needs memory for a ring or a doorbell record in a domain asks the domain's [`Allocator`]
 //! with size, alignment and [`ResourceType`]. The answer is memory, "use the default", or an error, which
-//! surfaces unchanged. What the allocator gave it gets back exactly once, after the kernel has let go of it;
-//! what it did not give it never sees. Manual page: `ibv_alloc_parent_domain(3)`.
+//! surfaces unchanged. The allocator gets each of its buffers back exactly once, after the kernel has
+//! released it, and never sees any other buffer. Manual page: `ibv_alloc_parent_domain(3)`.
 //!
-//! rxe's rings are pages of the kernel's own, so there the allocator supplies the *place*: addresses over
-//! which the driver maps the ring, and which it gives back as fresh zeroed private pages
-//! ([`Purpose::Place`]).
+//! rxe's rings are the kernel's own pages. There the allocator supplies the *place*: addresses that the
+//! driver maps the ring over, and returns as fresh zeroed private pages ([`Purpose::Place`]).
 //!
 //! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`],
 //! [`NumaNode`], and [`Counting`] around any.
@@ -42,7 +41,7 @@ pub use numa::NumaNode;
 
 use crate::device::DriverId;
 
-/// What a buffer is for: the driver's number above, the driver's own code below.
+/// What a buffer is for: the driver's number in the upper half, the driver's own code in the lower.
 ///
 /// It converts to and from the `resource_type` of `ibv_alloc_parent_domain(3)`:
 ///
@@ -58,7 +57,7 @@ use crate::device::DriverId;
 pub struct ResourceType(u64);
 
 impl ResourceType {
-    /// The type with this code of a driver's.
+    /// The type with this code of a driver.
     pub const fn new(driver: DriverId, code: u32) -> Self {
         Self((driver.0 as u64) << 32 | code as u64)
     }
@@ -86,14 +85,14 @@ impl From<ResourceType> for u64 {
     }
 }
 
-/// What becomes of a buffer.
+/// How a buffer is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// The device reads and writes the memory itself. It must be zeroed, writable, and not be shared
     /// copy-on-write over fork (shared, or `MADV_DONTFORK`).
     Memory,
-    /// The addresses are mapped over with pages of the kernel's, and come back as fresh private zeroed pages.
-    /// What was there before is lost. They must be whole pages that mremap(2) with `MREMAP_FIXED` may
+    /// The kernel's pages are mapped over the addresses, which are returned as fresh private zeroed pages.
+    /// The previous contents are lost. They must be whole pages that mremap(2) with `MREMAP_FIXED` may
     /// replace: parts of huge pages are not.
     Place,
 }
@@ -107,7 +106,7 @@ pub struct BufferRequest {
     pub alignment: usize,
     /// What it is for.
     pub resource: ResourceType,
-    /// What becomes of it.
+    /// How it is used.
     pub purpose: Purpose,
     /// The kernel's handle of the protection domain under the domain that asks.
     pub pd: PdHandle,
@@ -140,11 +139,11 @@ pub enum Allocation {
 
 /// Where the rings and doorbell records of a domain's objects lie.
 ///
-/// The allocator's own state is the context of the user's that the manual page passes as a pointer. A domain
-/// may be used by several threads, so calls may come at the same time.
+/// The allocator's own state takes the place of the context pointer in the manual page. Several threads may
+/// use a domain, so calls may be concurrent.
 ///
 /// A panic in either function is caught: in `allocate` it becomes an error, in `free` a log entry. Wrong
-/// alignment, too little memory and overlap with a live buffer of the same context are found out and refused.
+/// alignment, too little memory and overlap with a live buffer of the same context are detected and refused.
 ///
 /// ```
 /// use std::ptr::NonNull;
@@ -180,7 +179,7 @@ pub unsafe trait Allocator: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Whatever the implementor says; the verb that needed the buffer fails with it.
+    /// The implementor's choice; the verb that needed the buffer fails with it.
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError>;
 
     /// Takes memory back.
@@ -194,7 +193,7 @@ pub unsafe trait Allocator: Send + Sync + 'static {
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest);
 }
 
-// SAFETY: the inner allocator keeps the promise.
+// SAFETY: the inner allocator keeps the contract.
 unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         (**self).allocate(request)

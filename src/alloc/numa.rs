@@ -7,13 +7,13 @@ use rustix::mm::MapFlags;
 
 use super::mapping::Mapping;
 use super::pool::Pool;
-use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+use super::{AllocError, Allocation, Allocator, BufferRequest};
 
 /// An allocator whose buffers lie in the memory of one NUMA node and nowhere else (mbind(2) with
 /// `MPOL_BIND`).
 ///
-/// For a [`Purpose::Place`] it answers [`Allocation::Default`]: the pages that come there are the kernel's,
-/// and it chooses their node. So on rxe it has no effect.
+/// For a [`Purpose::Place`](super::Purpose::Place) it answers [`Allocation::Default`]: the kernel provides
+/// those pages and chooses their node. So on rxe it has no effect.
 ///
 /// ```
 /// use uverbs::{alloc::NumaNode, ParentDomain, Pd};
@@ -33,7 +33,7 @@ pub struct NumaNode {
 /// Bytes that are mapped at a time.
 const CHUNK: usize = 256 << 10;
 
-/// Nodes that a mask has room for: more than any kernel is built for (`CONFIG_NODES_SHIFT` is 10 at most).
+/// Nodes in a mask: more than any kernel is built for (`CONFIG_NODES_SHIFT` is 10 at most).
 const MAX_NODES: usize = 1024;
 
 impl NumaNode {
@@ -47,7 +47,7 @@ impl NumaNode {
             node,
             pool: Pool::default(),
         };
-        // Binds a page to find out now rather than in the middle of creating an object.
+        // Binds a page now, so that an error shows here and not when an object is created.
         this.map(1)?;
         Ok(this)
     }
@@ -102,13 +102,7 @@ fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
 // and live as long as the allocator.
 unsafe impl Allocator for NumaNode {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
-        match request.purpose {
-            Purpose::Place => Ok(Allocation::Default),
-            Purpose::Memory => self
-                .pool
-                .allocate(request, |needed| self.map(needed))
-                .map_err(AllocError::new),
-        }
+        self.pool.allocate(request, |needed| self.map(needed))
     }
 
     unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {

@@ -1,4 +1,4 @@
-//! Buffers cut from mappings that are made as they are needed and kept until the allocator goes.
+//! Buffers cut from mappings, which are made on demand and kept until the allocator is dropped.
 
 use std::io;
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::free_list::FreeList;
 use super::mapping::Mapping;
-use super::{Allocation, BufferRequest};
+use super::{AllocError, Allocation, BufferRequest, Purpose};
 
 /// Mappings, and what is free in each.
 #[derive(Debug, Default)]
@@ -19,10 +19,21 @@ struct Chunk {
 }
 
 impl Pool {
-    /// Cuts a zeroed buffer from a mapping that has room, or from a new one.
+    /// Cuts a zeroed buffer from a mapping that has room, or from a new one. A place is left to the driver.
     ///
-    /// `map` is told how many bytes are needed and may map more.
+    /// `map` gets the number of bytes that are needed and may map more.
     pub(super) fn allocate(
+        &self,
+        request: &BufferRequest,
+        map: impl FnOnce(usize) -> io::Result<Mapping>,
+    ) -> Result<Allocation, AllocError> {
+        match request.purpose {
+            Purpose::Place => Ok(Allocation::Default),
+            Purpose::Memory => self.cut(request, map).map_err(AllocError::new),
+        }
+    }
+
+    fn cut(
         &self,
         request: &BufferRequest,
         map: impl FnOnce(usize) -> io::Result<Mapping>,

@@ -1,10 +1,10 @@
 //! The bytes of a request: what the kernel reads from an address and what it writes to one.
 //!
-//! A piece is known by its offset. Pieces that fit lie in the value itself, so that a usual request needs no
-//! allocation; what is larger lies on the heap, at offsets behind all others.
+//! An offset identifies a piece. Pieces that fit are stored in the value itself, so a usual request needs no
+//! allocation. Larger ones are on the heap, at offsets after all others.
 
-/// Bytes in the value itself. All is zeroed at the start, which so few bytes make cheaper than to do it piece
-/// by piece.
+/// Bytes in the value itself. All are zeroed at the start: for so few, that is cheaper than zeroing each
+/// piece.
 const NEAR: usize = 128;
 
 /// Zeroed or given bytes in pieces, each of which stays at its offset.
@@ -26,7 +26,7 @@ impl Bytes {
         }
     }
 
-    /// Adds a piece of zeros; gives its offset.
+    /// Adds a piece of zeros; returns its offset.
     #[inline]
     pub(super) fn zeros(&mut self, len: usize) -> usize {
         let at = self.used;
@@ -44,7 +44,7 @@ impl Bytes {
         NEAR + at
     }
 
-    /// Adds a piece with these bytes; gives its offset.
+    /// Adds a piece with these bytes; returns its offset.
     #[inline]
     pub(super) fn copy(&mut self, bytes: &[u8]) -> usize {
         let at = self.zeros(bytes.len());
@@ -54,7 +54,7 @@ impl Bytes {
         at
     }
 
-    /// A piece, or the part of one.
+    /// A piece, or a part of one.
     #[inline]
     pub(super) fn get(&self, at: usize, len: usize) -> Option<&[u8]> {
         match at.checked_sub(NEAR) {
@@ -71,8 +71,8 @@ impl Bytes {
         }
     }
 
-    /// The address of an offset, for the kernel to read from and write to; good until the value is moved or
-    /// gets more.
+    /// The address of an offset, for the kernel to read from and write to; valid until the value moves or
+    /// grows.
     #[inline]
     pub(super) fn address(&mut self, at: usize) -> u64 {
         let pointer = match at.checked_sub(NEAR) {

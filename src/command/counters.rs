@@ -38,7 +38,7 @@ impl Command for CreateCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadCounters {
     pub(crate) counters: CountersHandle,
-    /// Counters to read: the first ones. At most [`ReadCounters::MAX`].
+    /// How many counters to read, from the first. At most [`ReadCounters::MAX`].
     pub(crate) count: usize,
     pub(crate) flags: ReadCountersFlags,
 }

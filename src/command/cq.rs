@@ -39,16 +39,16 @@ impl Command for CreateCompChannel {
 /// Creates a completion queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreateCq {
-    /// Entries wanted; the kernel may give more.
+    /// Requested entries; the kernel may provide more.
     pub(crate) cqe: u32,
-    /// What completion and asynchronous events carry.
+    /// The number that completion and asynchronous events carry.
     pub(crate) user_handle: u64,
     /// The completion channel's file descriptor, if events are wanted.
     pub(crate) channel: Option<RawFd>,
     pub(crate) comp_vector: u32,
     /// Bits of `CqCreateFlags`.
     pub(crate) flags: u32,
-    /// Where asynchronous events go, if not to the context's first such file.
+    /// The file for asynchronous events, if not the context's first one.
     pub(crate) event_fd: Option<RawFd>,
     pub(crate) driver: DriverData,
 }
@@ -57,7 +57,7 @@ pub(crate) struct CreateCq {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreateCqReply {
     pub(crate) handle: CqHandle,
-    /// Entries that it really has.
+    /// The actual number of entries.
     pub(crate) cqe: u32,
     pub(crate) driver: DriverReply,
 }
@@ -159,11 +159,11 @@ impl Command for ReqNotifyCq {
     }
 }
 
-/// Gives a completion queue another size.
+/// Changes the size of a completion queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResizeCq {
     pub(crate) cq: CqHandle,
-    /// Entries wanted; the kernel may give more.
+    /// Requested entries; the kernel may provide more.
     pub(crate) cqe: u32,
     pub(crate) driver: DriverData,
 }
@@ -191,7 +191,7 @@ impl Command for ResizeCq {
     }
 }
 
-/// Lets completion events wait until there is more to tell.
+/// Moderates completion events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModifyCq {
     pub(crate) cq: CqHandle,

@@ -1,4 +1,4 @@
-//! Destroying objects: one command for all kinds, which differ by their ids alone.
+//! Destroying objects: one command for all kinds, which differ only by their ids.
 
 use std::fmt::Debug;
 
@@ -26,9 +26,9 @@ pub(crate) trait Object: Copy + Debug + From<u32> + Into<u32> {
     /// The method that destroys it: the ids of object and method, and of the attribute with the handle.
     const METHOD: (u16, u16, u16);
 
-    /// The attribute of the method's answer and the bytes in it, where there is one. It counts the events of
-    /// the object that were read, which nobody needs to know: they name it by a number and not by an address,
-    /// so one that is read late finds nobody and does no harm.
+    /// The attribute of the method's answer and its length, if there is one. The answer counts the object's
+    /// events that were delivered. Nobody needs the count: events name the object by a number and not by an
+    /// address, so a late one does no harm.
     const ANSWER: Option<(u16, usize)> = None;
 
     /// Writes the write command that destroys it; `None` if the kernel's ABI has none.

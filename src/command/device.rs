@@ -1,4 +1,4 @@
-//! The context and what can be asked of a device.
+//! The context, and queries of the device.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -16,14 +16,14 @@ pub(crate) struct GetContext {
     pub(crate) driver: DriverData,
 }
 
-/// What the kernel says of a new context.
+/// The kernel's answer about a new context.
 #[derive(Debug)]
 pub(crate) struct GetContextReply {
     /// Completion vectors that a CQ can choose from.
     pub(crate) num_comp_vectors: u32,
-    /// Bits of `CoreSupport`; none by write(2), which does not tell.
+    /// Bits of `CoreSupport`; none with write(2), which does not report them.
     pub(crate) core_support: u64,
-    /// The file descriptor of asynchronous events, which only write(2) makes along with the context.
+    /// The file descriptor of asynchronous events, which only write(2) creates with the context.
     pub(crate) async_fd: Option<OwnedFd>,
     #[allow(dead_code, reason = "not every driver is told something")]
     pub(crate) driver: DriverReply,
@@ -170,12 +170,12 @@ impl Command for QueryPort {
 /// Queries the valid entries of the GID tables of all ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryGidTable {
-    /// Room for so many entries; the kernel fails with EINVAL if there are more.
+    /// Room for this many entries; the kernel fails with EINVAL if there are more.
     pub(crate) room: usize,
 }
 
 impl QueryGidTable {
-    /// Room enough for most devices; more is asked for when it does not do.
+    /// Enough for most devices; the caller asks again with more if not.
     pub(crate) const USUAL: usize = 64;
 
     /// The most entries that one attribute can hold.
@@ -241,7 +241,7 @@ impl Command for QueryGid {
             .method(object::DEVICE, method::device::QUERY_GID_ENTRY)
             .constant(attr::query_gid_entry::PORT, self.port.into())
             .constant(attr::query_gid_entry::GID_INDEX, self.index.into())
-            // None are defined, but without the attribute the kernel refuses.
+            // No flags are defined, but the kernel requires the attribute.
             .constant(attr::query_gid_entry::FLAGS, 0)
             .output(attr::query_gid_entry::RESP_ENTRY, size_of::<GidEntry>());
         Some(|_, answer| answer.answer(attr::query_gid_entry::RESP_ENTRY))

@@ -7,7 +7,7 @@ use super::mr::RegMrReply;
 use super::{Command, Decode, Request, Undo, undo};
 use crate::error::{Subject, Verb};
 
-/// Allocates memory of the device's own.
+/// Allocates device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllocDm {
     /// Bytes.
@@ -45,7 +45,7 @@ pub(crate) struct RegDmMr {
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) length: u64,
-    /// Bits of `AccessFlags`; the kernel insists on `ZERO_BASED`.
+    /// Bits of `AccessFlags`; the kernel requires `ZERO_BASED`.
     pub(crate) access: u32,
 }
 

@@ -7,7 +7,7 @@ use super::mr::{RegMr, RegMrReply};
 use super::{Command, Decode, Request, Undo, undo};
 use crate::error::{Subject, Verb};
 
-/// Allocates a DMA handle; what is left out is the device's choice.
+/// Allocates a DMA handle; the device chooses what is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AllocDmah {
     /// The CPU whose cache should get the data.
@@ -46,8 +46,8 @@ impl Command for AllocDmah {
     }
 }
 
-/// Registers memory that the device reaches with the hints of a DMA handle. Unlike [`RegMr`] by itself it
-/// goes by the method `REG_MR`: the write command cannot name a DMA handle.
+/// Registers memory that the device reaches with the hints of a DMA handle. Unlike [`RegMr`] alone it uses
+/// the method `REG_MR`: the write command cannot name a DMA handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegMrDmah {
     pub(crate) region: RegMr,

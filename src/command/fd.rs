@@ -13,7 +13,7 @@ use super::write::WriteBuffer;
 use super::{Command, Decode, Destroy, Malformed, Object, Request, Route};
 use crate::error::{Error, Result, Verb};
 
-/// An open uverbs file, the driver behind it, and what is known of its kernel.
+/// An open uverbs file, its driver, and what is known about the kernel.
 #[derive(Debug)]
 pub(crate) struct CommandFd {
     fd: OwnedFd,
@@ -22,7 +22,7 @@ pub(crate) struct CommandFd {
 }
 
 impl CommandFd {
-    /// Takes over an open uverbs character device whose driver is `driver_id`.
+    /// Takes an open uverbs character device whose driver is `driver_id`.
     pub(crate) fn new(fd: OwnedFd, driver_id: u32, route: Route) -> Self {
         Self {
             fd,
@@ -36,10 +36,10 @@ impl CommandFd {
         self.driver_id
     }
 
-    /// Sends a command the best way that this kernel has, and reads its answer.
+    /// Sends a command in the best way that this kernel has, and reads the answer.
     ///
-    /// A command that creates an object and whose answer makes no sense leaves nothing behind in the kernel,
-    /// as far as the answer tells the object's handle.
+    /// If a command creates an object and its answer makes no sense, the object is destroyed, provided that
+    /// the answer has its handle.
     #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
         let mut refusal = None;
@@ -61,8 +61,8 @@ impl CommandFd {
         }
     }
 
-    /// Writes a command in the best spelling that it and the kernel have, and says how to send it and how to
-    /// read its answer.
+    /// Writes a command in the best spelling that both it and the kernel have. Returns how to send it and how
+    /// to read its answer.
     #[inline(always)]
     fn spell<C: Command>(&self, command: &C, request: &mut Request) -> Option<(Way, Decode<C>)> {
         if self.routes.takes_method(C::VERB)
@@ -72,14 +72,14 @@ impl CommandFd {
         }
         let way = self.routes.for_write()?;
         let decode = command.write(request)?;
-        // A write command has no place for them, and without them it would be another command.
+        // A write command has no room for them, and without them it would be another command.
         (!request.has_driver_attributes()).then_some((way, decode))
     }
 
-    /// Destroys an object whose making failed after the kernel's part of it.
+    /// Destroys an object whose creation failed after the kernel had created it.
     ///
-    /// The first error is the one to tell, so that of destroying is not: an object that stays behind goes
-    /// with the context.
+    /// The caller returns the first error, so this one is dropped. An object that stays is destroyed with the
+    /// context.
     #[cold]
     pub(crate) fn abandon<H: Object>(&self, handle: H) {
         let _ = self.execute(&Destroy(handle));
@@ -123,8 +123,8 @@ impl CommandFd {
         // an interrupted method can be sent again.
         loop {
             // SAFETY: the request is armed: its frame is laid out as RDMA_VERBS_IOCTL wants, its header gives
-            // its true length, and every address in it leads into the request's bytes with the length that
-            // stands beside it; it is borrowed and not touched until the call returns.
+            // its true length, and every address in it points into the request's bytes, with the length next
+            // to it; it is borrowed and not touched until the call returns.
             match unsafe { ioctl::ioctl(&self.fd, Frame(request.frame())) } {
                 Err(Errno::INTR) => {}
                 result => return result,
@@ -148,7 +148,7 @@ impl CommandFd {
         Ok(())
     }
 
-    /// The error for a command that has no way to the kernel, or none any more after a refusal.
+    /// The error for a command that has no route to the kernel, or none left after a refusal.
     #[cold]
     fn no_route<C: Command>(&self, command: &C, refusal: Option<Errno>) -> Error {
         if self.routes.may_ioctl() && self.routes.lacks_native(C::VERB) {
@@ -195,8 +195,8 @@ impl AsFd for CommandFd {
 /// Where the frame of an armed request starts.
 struct Frame(*mut u8);
 
-// SAFETY: the opcode is the one that belongs to a frame, and the pointer leads to a frame that starts with a
-// header giving its length. The kernel reads and writes within that length.
+// SAFETY: the opcode is the one that belongs to a frame, and the pointer is to a frame that starts with a
+// header with its length. The kernel reads and writes within that length.
 unsafe impl Ioctl for Frame {
     type Output = ();
 
@@ -215,7 +215,7 @@ unsafe impl Ioctl for Frame {
     }
 }
 
-/// A command that is sent again and again, unchanged and with an answer that nobody reads: a doorbell.
+/// A command that is sent repeatedly and unchanged, and whose answer nobody reads: a doorbell.
 ///
 /// Its buffers are built once, one for each carrier, and point into each other, so they never move.
 #[derive(Debug)]
@@ -232,7 +232,7 @@ pub(crate) struct Prepared(Box<Buffers>);
 )]
 struct Buffers {
     way: Way,
-    /// What write(2) is given; its answer goes to `response`.
+    /// The argument of write(2); its answer goes to `response`.
     write: Box<[u8]>,
     response: WriteBuffer,
     /// Armed from the start.
@@ -254,7 +254,7 @@ impl CommandFd {
             response,
             request,
         });
-        // Only now, when nothing moves any more, are there addresses to write down.
+        // The addresses are written now that nothing moves any more.
         buffers.response.aim();
         buffers.write = buffers.response.buffer.as_slice().into();
         buffers.request.arm(self.driver_id);
@@ -279,7 +279,7 @@ impl CommandFd {
         match errno {
             Errno::INTR => self.repeat(command),
             Errno::ACCESS if self.routes.may_ioctl() => {
-                // Another process opened the file: the ioctl has no such rule.
+                // Another process opened the file. The ioctl has no such rule.
                 command.0.way = Way::InvokeWrite;
                 self.repeat_by_ioctl(command)
             }
@@ -287,7 +287,7 @@ impl CommandFd {
         }
     }
 
-    // Not the ordinary way: what follows write(2) lies close to it.
+    // Not the usual path: the code after write(2) stays close to it.
     #[cold]
     fn repeat_by_ioctl(&self, command: &mut Prepared) -> Result<(), Errno> {
         loop {

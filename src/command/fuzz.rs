@@ -1,5 +1,5 @@
-//! Answers that make no sense, to every command in both spellings: values or errors must come of them, never
-//! a panic.
+//! Answers that make no sense, to every command in both spellings: the result must be a value or an error,
+//! never a panic.
 
 use std::fmt::Debug;
 use std::hint::black_box;
@@ -87,7 +87,7 @@ pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
     abuse_what_few_devices_have(source);
 }
 
-/// The commands of what is more than the classic verbs.
+/// The commands beyond the classic verbs.
 fn abuse_later(source: &mut dyn FnMut() -> u64) {
     let (pd, mr, srq) = (PdHandle(1), MrHandle(1), SrqHandle(1));
     let kind = MwType::TYPE_2;

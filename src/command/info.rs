@@ -1,4 +1,4 @@
-//! What a context that others use as well can be asked: its properties, and the handles of its objects.
+//! Queries of a context that others use as well: its properties, and the handles of its objects.
 
 use uverbs_uapi::{attr, method, object};
 
@@ -15,7 +15,7 @@ pub(crate) struct QueryContext {
 }
 
 impl Command for QueryContext {
-    /// As of a new context, without a descriptor.
+    /// As for a new context, without a descriptor.
     type Reply = GetContextReply;
     const VERB: Verb = Verb::QueryContext;
 
@@ -51,18 +51,18 @@ impl Command for QueryContext {
 
 /// Lists the handles of a file's objects of one kind, the newest first.
 ///
-/// The kernel stops when the room is full and does not say that there are more: an answer as long as the
-/// room may be cut.
+/// The kernel stops when the room is full, and does not say whether there are more: an answer that fills the
+/// room may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InfoHandles {
     /// The kind, an id of [`uverbs_uapi::object`].
     pub(crate) object: u16,
-    /// Room for so many handles, at least 1: the kernel refuses none.
+    /// Room for this many handles, at least 1: the kernel refuses 0.
     pub(crate) room: usize,
 }
 
 impl InfoHandles {
-    /// Room enough for most contexts; more is asked for when it does not do.
+    /// Enough for most contexts; the caller asks again with more if not.
     pub(crate) const USUAL: usize = 64;
 
     /// The most handles that one attribute can hold.

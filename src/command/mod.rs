@@ -3,7 +3,7 @@
 //! A verb is a value of a type that implements [`Command`]. It can be spelled as a [`Request`] in two ways:
 //! as its *native* ioctl method, and as a *write command*. [`CommandFd::execute`] sends it the best way that
 //! the kernel has: the native method, else the write command inside the ioctl `INVOKE_WRITE`, else the write
-//! command by write(2). What a kernel lacks is found once for each open file and remembered.
+//! command by write(2). What a kernel lacks is detected once for each open file and remembered.
 //!
 //! Nothing here knows devices, rings or lifetimes; driver-private data travels as bytes.
 
@@ -73,16 +73,16 @@ use crate::error::{Subject, Verb};
 /// One verb with its arguments.
 ///
 /// A command has a native spelling, a write spelling, or both. Each is one method: it writes the request and
-/// says how the kernel's answer to it is read.
+/// returns how to read the kernel's answer.
 pub(crate) trait Command: Debug + Sized {
-    /// What the kernel answers.
+    /// The kernel's answer.
     type Reply: Debug;
 
     /// The verb, for errors and traces.
     const VERB: Verb;
 
-    /// How to destroy what the command has created, if the rest of the answer makes no sense. `None` for a
-    /// command that creates nothing which has a handle.
+    /// How to destroy what the command has created if the rest of the answer makes no sense. `None` for a
+    /// command that creates nothing with a handle.
     const UNDO: Option<Undo> = None;
 
     /// The object that the verb is called on or is to create.
@@ -114,7 +114,7 @@ fn undo<H: Object>(fd: &CommandFd, handle: u32) {
     fd.abandon(H::from(handle));
 }
 
-/// Reads an answer that says nothing, or nothing that anybody needs.
+/// Reads an answer that is empty, or that nobody needs.
 #[inline]
 fn nothing<C>(_: &C, _: &Request) -> Result<(), Malformed> {
     Ok(())

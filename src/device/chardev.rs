@@ -17,7 +17,7 @@ pub(super) struct Chardev {
     pub(super) name: String,
     /// Its device number, as in `st_rdev`.
     pub(super) number: Dev,
-    /// What tells the driver behind it.
+    /// Identifies its driver.
     pub(super) driver: Option<DriverClue>,
     /// The version of the driver's own part of the ABI.
     pub(super) abi_version: u32,
@@ -26,8 +26,8 @@ pub(super) struct Chardev {
 }
 
 impl Chardev {
-    /// Opens the node in `directory`, wherever it is: under the kernel's name, or under another if that is
-    /// missing or is some other device, as it happens in containers.
+    /// Opens the node in `directory`: under the kernel's name, or under another if that is missing or is
+    /// another device, as may happen in containers.
     pub(super) fn open_in(&self, directory: &Path, device: &str) -> Result<OwnedFd> {
         let failed = |errno| Error::os(Verb::OpenDevice, Subject::named("device", device), errno);
         self.check_abi(Verb::OpenDevice, device)?;
@@ -83,7 +83,7 @@ impl Chardev {
             && stat.st_rdev == self.number
     }
 
-    /// What to say when no node in `directory` is this device.
+    /// The error when no node in `directory` is this device.
     fn nowhere(&self, first: Errno, directory: &Path) -> String {
         let (major, minor) = (fs::major(self.number), fs::minor(self.number));
         let (directory, name) = (directory.display(), &self.name);

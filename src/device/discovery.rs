@@ -1,4 +1,4 @@
-//! Where devices are looked for, and what to do when one way is closed.
+//! Where to look for devices, and what to do if a source is not available.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ use super::sysfs::Sysfs;
 use super::{Device, Inner};
 use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 
-/// Where devices are looked for.
+/// Where to look for devices.
 ///
 /// [`devices`](super::devices) and [`find`](super::find) use [`Discovery::Automatic`], which is right
-/// everywhere; the other two are for whoever must know where an answer comes from.
+/// everywhere; use the others if you must know the source of an answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Discovery {
-    /// By netlink, and by the sysfs at `/sys` where the kernel or a sandbox has no RDMA netlink.
+    /// By netlink, or by the sysfs at `/sys` if the kernel or a sandbox has no RDMA netlink.
     #[default]
     Automatic,
-    /// By netlink alone.
+    /// By netlink only.
     Netlink,
-    /// By the sysfs that is mounted at this path, alone.
+    /// Only by the sysfs that is mounted at this path.
     Sysfs(PathBuf),
 }
 
@@ -59,8 +59,8 @@ impl Discovery {
         }
     }
 
-    /// Takes the first open way and lists what it shows; `None` if the kernel has no RDMA. What comes after a
-    /// device that is `enough` may be missing.
+    /// Lists the devices of the first source that is available; `None` if the kernel has no RDMA. Devices
+    /// after one that is `enough` may be missing.
     fn survey(
         &self,
         enough: impl Fn(&Info) -> bool,
@@ -128,7 +128,7 @@ enum Route {
 }
 
 impl Route {
-    /// The device that `info` speaks of, with its character device.
+    /// The device that `info` describes, with its character device.
     fn device(&mut self, info: Info) -> Result<Device, Failure> {
         let (chardev, sysfs) = match self {
             Self::Netlink(netlink) => (by_netlink_or_sysfs(netlink, &info)?, Sysfs::default()),
@@ -142,7 +142,7 @@ impl Route {
     }
 }
 
-/// The character device by netlink, with what old kernels do not say there taken from sysfs.
+/// The character device by netlink. What old kernels do not report there comes from sysfs.
 fn by_netlink_or_sysfs(netlink: &mut Netlink, info: &Info) -> Result<Option<Chardev>, Failure> {
     let chardev = match info.index {
         Some(index) => netlink.chardev(index)?,

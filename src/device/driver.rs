@@ -1,5 +1,4 @@
-//! Which kernel driver a device belongs to. What the driver's devices can do is the business of
-//! `crate::driver`.
+//! Which kernel driver a device belongs to. What the driver's devices can do is in `crate::driver`.
 
 use std::fmt::{self, Write};
 
@@ -25,7 +24,7 @@ impl DriverId {
     pub const SIW: Self = Self(enums::DriverId::SIW.0);
 }
 
-/// What tells the driver of a device.
+/// Identifies the driver of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DriverClue {
     /// Netlink: its number.

@@ -1,4 +1,4 @@
-//! Why a question about devices failed, before it is known which verb asked and on what.
+//! Why a query of devices failed, before the verb and its object are known.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ impl From<String> for Malformed {
     }
 }
 
-/// Why a question failed.
+/// Why a query failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Failure {
     /// The kernel refused.

@@ -1,4 +1,4 @@
-//! What is known of a device before its character device is looked for.
+//! What is known about a device before the search for its character device.
 
 use super::node_type::NodeType;
 use crate::guid::Guid;

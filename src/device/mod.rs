@@ -1,9 +1,8 @@
-//! RDMA devices: which there are, what can be known of them without opening them, and their character
-//! devices.
+//! RDMA devices: which there are, what can be queried without opening them, and their character devices.
 //!
-//! Nothing here speaks verbs; a device is opened to a context for that. Devices are found by RDMA netlink,
-//! and by sysfs where that is closed ([`Discovery`]). Finding a device by its name costs seven system calls:
-//! a socket, the list of devices (one `send`, two `recv`s), the device's character device (one `send`, one
+//! Nothing here needs verbs; opening a device as a context gives those. Devices are found by RDMA netlink, or
+//! by sysfs if there is no netlink ([`Discovery`]). Finding a device by its name costs seven system calls: a
+//! socket, the list of devices (one `send`, two `recv`s), the device's character device (one `send`, one
 //! `recv`), `close`.
 
 mod chardev;
@@ -31,7 +30,6 @@ pub use resource::{
     CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
     ResourceOwner, Resources, SrqResource,
 };
-pub use sysfs::GidTableEntry;
 
 use chardev::Chardev;
 use failure::Failure;
@@ -42,6 +40,7 @@ use sysfs::Sysfs;
 use rustix::fs::{self, FileType};
 
 use crate::error::{Cause, Error, Result, Subject, Verb};
+use crate::gid::GidEntry;
 use crate::guid::Guid;
 
 /// Where the nodes of the uverbs character devices are.
@@ -72,7 +71,7 @@ pub fn find(name: &str) -> Result<Device> {
     Discovery::Automatic.find(name)
 }
 
-/// Finds the device that an open character device belongs to, whatever name it was opened by.
+/// Finds the device of an open character device, whatever name it was opened by.
 ///
 /// # Errors
 /// [`Cause::Invalid`] if the file is no character device; [`Cause::NotFound`] if no device that this network
@@ -100,9 +99,9 @@ pub(crate) fn find_by_file(file: BorrowedFd<'_>, verb: Verb) -> Result<Device> {
     Ok(device)
 }
 
-/// An RDMA device as it was when it was found. Cheap to clone.
+/// An RDMA device, as of when it was found. Cheap to clone.
 ///
-/// What neither netlink nor sysfs told is `None`.
+/// What neither netlink nor sysfs reported is `None`.
 #[derive(Clone)]
 pub struct Device(Arc<Inner>);
 
@@ -171,7 +170,7 @@ impl Device {
         self.0.info.ports
     }
 
-    /// What tells the driver behind the device.
+    /// Identifies the device's driver.
     pub(crate) fn driver_clue(&self) -> Option<&DriverClue> {
         self.0.chardev.as_ref()?.driver.as_ref()
     }
@@ -184,7 +183,7 @@ impl Device {
 
     /// The path that the character device should have, such as `/dev/infiniband/uverbs0`.
     ///
-    /// `None` if it has no character device: the module `ib_uverbs` is not there.
+    /// `None` if it has no character device: the module `ib_uverbs` is not loaded.
     pub fn path(&self) -> Option<PathBuf> {
         Some(Path::new(DEV_INFINIBAND).join(&self.0.chardev.as_ref()?.name))
     }
@@ -194,12 +193,12 @@ impl Device {
         Some(self.0.chardev.as_ref()?.number)
     }
 
-    /// Opens the character device, under another name in `/dev/infiniband` if it has not the kernel's, and
-    /// makes sure that it is this device's. The file has no context yet.
+    /// Opens the character device, under another name in `/dev/infiniband` if the kernel's is missing, and
+    /// checks that it belongs to this device. The file has no context yet.
     ///
     /// # Errors
     /// [`Cause::Unsupported`] if the device has no character device or the kernel's uverbs ABI is not version
-    /// 6; `ENOENT` if no node belongs to the device; else what open(2) says.
+    /// 6; `ENOENT` if no node belongs to the device; otherwise the error of open(2).
     pub fn open_chardev(&self) -> Result<OwnedFd> {
         match &self.0.chardev {
             Some(chardev) => chardev.open_in(Path::new(DEV_INFINIBAND), self.name()),
@@ -207,8 +206,8 @@ impl Device {
         }
     }
 
-    /// The error for a device that cannot be opened because the kernel shows no character device of it. That
-    /// goes first when a device is removed, while its users are waited for.
+    /// The error for a device without a character device in the kernel's lists. When a device is removed, the
+    /// character device goes first, while the kernel waits for the users.
     pub(crate) fn without_chardev(&self) -> Error {
         Error::unsupported(
             Verb::OpenDevice,
@@ -217,7 +216,7 @@ impl Device {
         )
     }
 
-    /// The ports with their present states, by the way that the device was found.
+    /// The ports with their present states, from the source that the device was found by.
     ///
     /// # Errors
     /// `ENODEV` if the device has been removed or renamed; the kernel refused, or answered nonsense.
@@ -255,12 +254,12 @@ impl Device {
         })
     }
 
-    /// A port's GID table by sysfs, without the empty entries, for whoever may not open the device. An open
-    /// context tells it faster.
+    /// A port's GID table by sysfs, without the empty entries. It needs no right to open the device; an open
+    /// context is faster.
     ///
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs.
-    pub fn gid_table(&self, port: u32) -> Result<Vec<GidTableEntry>> {
+    pub fn gid_table(&self, port: u32) -> Result<Vec<GidEntry>> {
         let found = self.0.sysfs.gid_table(self.name(), port);
         self.looked_up(found, Verb::QueryGidTable, || {
             format!("there is no port {port}")
@@ -272,14 +271,14 @@ impl Device {
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port, or no entry in use of this index; [`Cause::Unsupported`]
     /// without sysfs.
-    pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidTableEntry> {
+    pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidEntry> {
         let found = self.0.sysfs.gid_entry(self.name(), port, index);
         self.looked_up(found, Verb::QueryGid, || {
             format!("port {port} has no GID {index}, or there is no such port")
         })
     }
 
-    /// What was found in a table of sysfs, or why nothing was.
+    /// The value from a table of sysfs, or why there is none.
     fn looked_up<T>(
         &self,
         found: Result<Option<T>, Failure>,

@@ -1,10 +1,10 @@
-//! Ports as they can be seen without opening the device: states, LID, network device.
+//! Ports, as far as they are visible without opening the device: states, LID, network device.
 
 use std::fmt;
 
 use uverbs_uapi::enums;
 
-/// A port of a device, as netlink or sysfs shows it. What neither told is `None`.
+/// A port of a device, as netlink or sysfs shows it. What neither reported is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Port {
@@ -35,7 +35,7 @@ pub struct Netdev {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PortState {
-    /// No state to speak of, or no change.
+    /// No state, or no change.
     Nop,
     /// The link is down.
     Down,

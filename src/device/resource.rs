@@ -1,8 +1,7 @@
-//! The objects on a device, whoever made them: what `rdma resource` of iproute2 shows, typed.
+//! The objects on a device, whoever created them: what `rdma resource` of iproute2 shows, with types.
 //!
-//! The kernel tells it by netlink, to everybody, about the objects of the processes in the caller's PID
-//! namespace; of its own objects it tells in the initial one. What a kernel or driver does not tell is
-//! `None`.
+//! The kernel reports them by netlink, to everybody: the objects of processes in the caller's PID namespace,
+//! and its own objects in the initial one. What a kernel or driver does not report is `None`.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -14,11 +13,11 @@ use super::failure::Failure;
 use super::netlink::Netlink;
 use crate::error::{Error, Result, Verb};
 
-/// Who made an object.
+/// Who created an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResourceOwner {
-    /// A process, by the id of the thread that made it: the process's id, if that was its first thread.
+    /// A process, by the id of the thread that created it: the process's id, if that was its first thread.
     Process(u32),
     /// A part of the kernel, by its name.
     Kernel(String),
@@ -40,7 +39,7 @@ impl ResourceOwner {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ResourceCount {
-    /// The kernel's name of the kind: `pd`, `cq`, `qp`, `cm_id`, `mr`, `ctx`, `srq`, and what comes later.
+    /// The kernel's name of the kind: `pd`, `cq`, `qp`, `cm_id`, `mr`, `ctx`, `srq`, and any later ones.
     pub kind: String,
     /// Objects.
     pub count: u64,
@@ -52,15 +51,16 @@ pub struct ResourceCount {
 pub struct PdResource {
     /// The kernel's number of it on the device.
     pub pdn: u32,
-    /// Objects on it that the kernel counts.
+    /// The number of its users that the kernel counts.
     pub users: u64,
-    /// The local key of all memory, told to administrators, for the kernel's domains.
+    /// The local key of all memory, for the kernel's domains; only administrators see it.
     pub local_dma_lkey: Option<u32>,
-    /// The remote key of all memory, told to administrators, for the kernel's domains that have one.
+    /// The remote key of all memory, for those of the kernel's domains that have one; only administrators see
+    /// it.
     pub unsafe_global_rkey: Option<u32>,
-    /// The context that it was made in, by its number; none of the kernel's.
+    /// The number of the context that it was created in; none for the kernel's objects.
     pub ctxn: Option<u32>,
-    /// Who made it.
+    /// Who created it.
     pub owner: ResourceOwner,
 }
 
@@ -72,13 +72,13 @@ pub struct MrResource {
     pub mrn: u32,
     /// Bytes.
     pub length: u64,
-    /// The local key, told to administrators.
+    /// The local key; only administrators see it.
     pub lkey: Option<u32>,
-    /// The remote key, told to administrators.
+    /// The remote key; only administrators see it.
     pub rkey: Option<u32>,
-    /// Its protection domain, by its number; none of the kernel's.
+    /// The number of its protection domain; none for the kernel's objects.
     pub pdn: Option<u32>,
-    /// Who made it.
+    /// Who created it.
     pub owner: ResourceOwner,
 }
 
@@ -90,16 +90,16 @@ pub struct CqResource {
     pub cqn: u32,
     /// Entries.
     pub cqe: u32,
-    /// Objects that report to it.
+    /// The number of objects that report to it.
     pub users: u64,
     /// How the kernel polls it, if it is the kernel's: 0 directly, 1 in a soft interrupt, 2 and 3 in a work
     /// queue.
     pub poll_context: Option<u8>,
     /// Whether its moderation adapts itself.
     pub adaptive_moderation: Option<bool>,
-    /// The context that it was made in, by its number; none of the kernel's.
+    /// The number of the context that it was created in; none for the kernel's objects.
     pub ctxn: Option<u32>,
-    /// Who made it.
+    /// Who created it.
     pub owner: ResourceOwner,
 }
 
@@ -119,13 +119,13 @@ pub struct QpResource {
     pub sq_psn: Option<u32>,
     /// The state of path migration, if it is connected.
     pub path_mig_state: Option<MigState>,
-    /// The transport. Beside those that programs can create there are the kernel's own: 0 is SMI, 1 is GSI.
+    /// The transport. The kernel has two of its own: 0 is SMI, 1 is GSI.
     pub transport: QpType,
     /// The state.
     pub state: QpState,
-    /// Its protection domain, by its number; none of the kernel's.
+    /// The number of its protection domain; none for the kernel's objects.
     pub pdn: Option<u32>,
-    /// Who made it.
+    /// Who created it.
     pub owner: ResourceOwner,
 }
 
@@ -139,15 +139,15 @@ pub struct SrqResource {
     pub kind: Option<SrqType>,
     /// Its protection domain, by its number.
     pub pdn: Option<u32>,
-    /// The completion queue of a type that has one, by its number.
+    /// The number of the completion queue, for a type that has one.
     pub cqn: Option<u32>,
-    /// The queue pairs that draw from it, by ranges of their numbers on the wire.
+    /// The queue pairs that use it, as ranges of their numbers on the wire.
     pub qps: Vec<RangeInclusive<u32>>,
-    /// Who made it.
+    /// Who created it.
     pub owner: ResourceOwner,
 }
 
-/// An open device: what a process has by opening it.
+/// An open device: a process's context.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ContextResource {
@@ -177,11 +177,11 @@ pub struct CmIdResource {
     pub source: Option<SocketAddr>,
     /// The peer's address, if it is an IP address.
     pub destination: Option<SocketAddr>,
-    /// Who made it.
+    /// Who created it.
     pub owner: ResourceOwner,
 }
 
-/// The objects on a device, whoever made them. Each call asks the kernel anew.
+/// The objects on a device, whoever created them. Each call asks the kernel again.
 #[derive(Clone, Debug)]
 pub struct Resources {
     device: Device,
@@ -189,12 +189,12 @@ pub struct Resources {
 }
 
 impl Device {
-    /// The objects on the device, whoever made them.
+    /// The objects on the device, whoever created them.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device was found by sysfs: only netlink
-    /// tells.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device was found by sysfs: only netlink has
+    /// them.
     pub fn resources(&self) -> Result<Resources> {
         match self.index() {
             Some(index) => Ok(Resources {
@@ -204,7 +204,7 @@ impl Device {
             None => Err(Error::unsupported(
                 Verb::QueryResources,
                 self.subject(),
-                "the kernel tells objects by RDMA netlink only, which was not to be had",
+                "the kernel lists objects by RDMA netlink only, which could not be opened",
             )),
         }
     }
@@ -212,8 +212,9 @@ impl Device {
 
 /// # Errors
 ///
-/// `EINVAL` or `ENODEV` if the device has been removed, `EPERM` or `EOPNOTSUPP` where a kernel does not tell,
-/// or its answer makes no sense. Source: `drivers/infiniband/core/nldev.c`; manual page: `rdma-resource(8)`.
+/// `EINVAL` or `ENODEV` if the device has been removed, `EPERM` or `EOPNOTSUPP` if the kernel does not report
+/// them, or its answer makes no sense. Source: `drivers/infiniband/core/nldev.c`; manual page:
+/// `rdma-resource(8)`.
 impl Resources {
     /// How many objects there are of each kind that the kernel counts.
     pub fn summary(&self) -> Result<Vec<ResourceCount>> {

@@ -1,5 +1,4 @@
-//! Queues that a driver does not have: types without values, with which every promise of the contract is
-//! kept.
+//! Queues that a driver does not have: types without values, so every promise of the contract holds.
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};

@@ -1,9 +1,8 @@
 //! The contract between the objects of this library and a driver.
 //!
 //! A driver implements [`Driver`] on what a context has of its device, and the traits of the queues that it
-//! has. What it leaves out is refused by name, before the kernel is asked: that is what the default methods
-//! do. A queue that a driver does not have is one of those in `absent.rs`. `sample` is the least of a driver,
-//! to be copied.
+//! has. The default methods refuse what it leaves out by name, before the kernel is asked. For a queue that a
+//! driver does not have, `absent.rs` has a type. `sample` is a minimal driver to copy.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -26,36 +25,35 @@ use crate::work::{
     Destination, Ece, LocalSlice, Operation, Operations, Payload, PollError, PostError, Progress,
 };
 
-/// A driver, as what a context has of its device.
+/// A driver: its part of a context.
 ///
-/// Whatever fails gives back what it has made in the kernel.
+/// A method that fails destroys what it has created in the kernel.
 pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     /// The kernel's number of the driver.
     const ID: DriverId;
-    /// Versions of the ABI of the kernel's driver that this one speaks.
+    /// The versions of the kernel driver's ABI that this driver supports.
     const ABI_VERSIONS: RangeInclusive<u32>;
 
     type Cq: Cq + 'static;
     type SendQueue: SendQueue<Ah = Self::Ah> + 'static;
     type RecvQueue: RecvQueue + 'static;
     type SharedRecvQueue: RecvQueue + 'static;
-    /// An address handle, as requests name it.
+    /// An address handle, in the form that requests use.
     type Ah: Debug;
-    /// What must stay until the kernel has let go of a queue pair. A clone that is forgotten keeps it for
-    /// good.
+    /// What must stay until the kernel has released a queue pair. A forgotten clone keeps it forever.
     type QpBacking: QpBacking;
     /// As `QpBacking`, of a shared receive queue.
     type SrqBacking: SrqBacking;
-    /// The hardware that a thread domain picks, once a queue pair needs it.
+    /// The hardware that a thread domain selects when a queue pair first needs it.
     type ThreadDomain: Debug + Default;
 
-    /// What queue pairs of a transport can do. Of [`Operations::OF_CAPABILITIES`] those that the driver has,
-    /// whatever the device.
+    /// What queue pairs of a transport can do. Of [`Operations::OF_CAPABILITIES`] it has those that the
+    /// driver supports, whatever the device.
     fn operations(&self, transport: QpType) -> Operations {
         Operations::of(transport).intersection(Operations::CLASSIC)
     }
 
-    /// Whether sysfs tells of this driver; netlink tells its number.
+    /// Whether this clue from sysfs means this driver; netlink has its number.
     fn is_behind(clue: &DriverClue) -> bool {
         let _ = clue;
         false
@@ -70,7 +68,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     /// Makes the open file a context of the device.
     fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)>;
 
-    /// Takes part in a context that somebody else has made of the open file.
+    /// Joins a context that somebody else has created on the open file.
     fn query_context(_fd: &CommandFd) -> Result<(Self, GetContextReply)> {
         Err(Self::lacks(Verb::ImportDevice, "contexts of others"))
     }
@@ -80,13 +78,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         fd.execute(&AllocPd::default()).map(|(handle, _)| handle)
     }
 
-    /// Checks with the driver what the kernel's list of handles has told, where the driver has such a
-    /// question.
+    /// Checks a handle from the kernel's list with the kernel's driver, if that has a query for it.
     fn import_pd(&self, _fd: &CommandFd, _handle: PdHandle) -> Result<()> {
         Ok(())
     }
 
-    /// Creates a completion queue, with entries of so many bytes if they are told.
+    /// Creates a completion queue, with entries of `entry_bytes` if given.
     fn create_cq(
         &self,
         _fd: &CommandFd,
@@ -97,7 +94,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateCq, "completion queues"))
     }
 
-    /// Gives a completion queue another size; the completions that wait stay.
+    /// Changes the size of a completion queue; the completions that wait stay.
     fn resize_cq(
         &self,
         _fd: &CommandFd,
@@ -132,12 +129,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Ok(None)
     }
 
-    /// Fails if the driver cannot set the pace of any queue pair that this library creates.
+    /// Fails if the driver cannot limit the rate of any queue pair that this library creates.
     fn paces(&self) -> Result<()> {
         Err(Self::lacks(Verb::ModifyQp, "a pace for queue pairs"))
     }
 
-    /// The error for queue pairs that have no options for their connection.
+    /// The error for queue pairs without options for their connection.
     fn without_ece(&self, verb: Verb) -> Error {
         Self::lacks(verb, ECE)
     }
@@ -168,7 +165,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         fd.execute(&command)
     }
 
-    /// Gives a shared receive queue another size; its waiting requests stay.
+    /// Changes the size of a shared receive queue; its waiting requests stay.
     fn resize_srq(
         &self,
         _fd: &CommandFd,
@@ -210,12 +207,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateQp, "targets of XRC domains"))
     }
 
-    /// Checks that a handle is that of device memory, and tells its length in bytes.
+    /// Checks that a handle names device memory, and returns its length in bytes.
     fn import_dm(&self, _fd: &CommandFd, _handle: DmHandle) -> Result<u64> {
         Err(Self::lacks(Verb::ImportDm, "import of device memory"))
     }
 
-    /// The key of the memory region that swallows what is written to it and gives zeros.
+    /// The key of the memory region that discards writes and reads as zeros.
     fn null_lkey(&self) -> Result<u32> {
         let what = "a null MR: no key that stands for no memory";
         Err(Self::lacks(Verb::AllocNullMr, what))
@@ -240,14 +237,14 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
 pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
 
-/// What a queue pair is made of besides its command, of the driver's types or of those of [`super`].
+/// The parts of a queue pair besides its command, of the driver's types or of those of [`super`].
 pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) send_cq: &'a C,
     pub(crate) recv_cq: &'a C,
     pub(crate) srq: Option<&'a S>,
     pub(crate) buffers: Option<&'a Buffers>,
     pub(crate) thread_domain: Option<&'a T>,
-    /// Small payloads may come in completions.
+    /// Small payloads may arrive in completions.
     pub(crate) inline_scatter: bool,
 }
 
@@ -284,31 +281,31 @@ pub(crate) struct Replacement<B> {
     pub(crate) stays: bool,
 }
 
-/// What must stay of a queue pair, and what it answers for the queue pair.
+/// What must stay of a queue pair, with the questions that it answers.
 pub(crate) trait QpBacking: Debug + Clone {
-    /// Whether the kernel knows how much the send queue holds; where the ring is this side's it is told of
-    /// blocks only.
+    /// Whether the kernel knows the capacity of the send queue; if the ring is this side's, it knows only
+    /// blocks.
     fn kernel_knows_caps(&self) -> bool {
         true
     }
 
-    /// The options for its connection, with their vendor; none if it has no such.
+    /// The options of its connection, with their vendor; `None` without options.
     fn query_ece(&self) -> Option<Ece> {
         None
     }
 
-    /// Asks for options of its connection with the next change of its state, if it has such.
+    /// Requests options of its connection with the next change of its state, if it has any.
     fn set_ece(&self, _options: u32) {}
 
-    /// What the kernel's driver is told with a change of the state.
+    /// The driver-specific data of a change of the state.
     fn modify_data(&self) -> DriverData {
         DriverData::default()
     }
 
-    /// Takes over what the kernel's driver has answered to [`Self::modify_data`].
+    /// Takes the kernel driver's answer to [`Self::modify_data`].
     fn modified(&self, _reply: &DriverReply) {}
 
-    /// Ends the loan of the memory that requests name, as far as this side would still write to it.
+    /// Stops this side from writing to the memory that requests name.
     fn close(&self) {}
 
     /// How far the send queue is, for threads that neither post nor poll.
@@ -325,7 +322,7 @@ pub(crate) trait SrqBacking: Debug + Clone {
     fn progress(&self) -> Progress;
 }
 
-/// Nothing that has to stay, or is picked.
+/// Nothing to keep or to select.
 #[derive(Clone, Debug, Default)]
 #[allow(dead_code, reason = "not every driver has nothing to keep")]
 pub(crate) struct Nothing;
@@ -365,7 +362,7 @@ pub(crate) trait SendQueue: Debug {
     /// The most inline bytes of a request.
     fn max_inline(&self) -> u32;
 
-    /// Requests that have been posted and that the device is not known to have finished.
+    /// Requests that have been posted and are not known to be finished.
     fn in_flight(&self) -> u32;
 
     /// Starts a batch, in which nothing is left of one that was never rung: the memory that its requests
@@ -389,8 +386,8 @@ pub(crate) trait SendBatch: Debug {
         payload: Payload<'_>,
     ) -> Result<Self::Slot, PostError>;
 
-    /// Hands it to the device with one doorbell, and gives how many requests it had. Without any, nothing is
-    /// done. The batch is not used afterwards.
+    /// Publishes it with one doorbell and returns how many requests it had. An empty batch does nothing. The
+    /// batch is not used afterwards.
     fn ring(&mut self) -> Result<usize, Errno>;
 }
 
@@ -411,7 +408,7 @@ pub(crate) trait RecvQueue: Debug {
     /// The most slices of a request.
     fn max_sge(&self) -> u32;
 
-    /// Requests that have been posted and that no message is known to have been received into.
+    /// Requests that have been posted and are not known to have received a message.
     fn in_flight(&self) -> u32;
 
     /// Starts a batch, as [`SendQueue::batch`] does.
@@ -423,13 +420,13 @@ pub(crate) trait RecvQueue: Debug {
     /// Adds a request to the batch.
     fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError>;
 
-    /// Hands the batch to the device.
+    /// Publishes the batch.
     fn ring(&mut self);
 }
 
 /// A completion queue.
 pub(crate) trait Cq: Debug {
-    /// What of it must stay until the kernel has let go of it. A clone that is forgotten keeps it for good.
+    /// What must stay until the kernel has released it. A forgotten clone keeps it forever.
     type Backing: Debug + Clone;
     type Completion: Completion;
     type Polled<'q>: Polled<Completion = Self::Completion>
@@ -463,16 +460,16 @@ pub(crate) trait Cq: Debug {
 pub(crate) trait Polled: Debug {
     type Completion: Completion;
 
-    /// The next completion, not to be used after [`release`](Self::release). `moved` is set if there is one,
-    /// or if entries were passed over.
+    /// The next completion; do not use it after [`release`](Self::release). `moved` is set if there is one,
+    /// or if entries were skipped.
     fn take(&mut self, moved: &mut bool) -> Option<Self::Completion>;
 
     /// Gives the queue's entries back to the device.
     fn release(&mut self);
 }
 
-/// A completion that lies in a completion queue. Its fields are read only when asked for; their meaning is
-/// told in `crate::wc`.
+/// A completion that lies in a completion queue. Its fields are read only when asked for; `crate::wc`
+/// documents them.
 pub(crate) trait Completion: Debug {
     fn wr_id(&self) -> u64;
     fn status(&self) -> WcStatus;

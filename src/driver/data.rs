@@ -5,6 +5,7 @@
 //! each time.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -116,8 +117,27 @@ impl SendBatch<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn ring(mut self) -> Result<usize, Errno> {
-        dispatch!(lent &mut self.0, D(batch) => batch.ring())
+    pub(crate) fn ring(self) -> Result<usize, Errno> {
+        dispatch!(lent &mut ManuallyDrop::new(self).0, D(batch) => batch.ring())
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        tell_lost(self.len());
+    }
+}
+
+/// Tells of requests that were put in a batch and will never be posted.
+#[inline(always)]
+fn tell_lost(requests: u32) {
+    #[cold]
+    fn tell(requests: u32) {
+        tracing::warn!(target: "uverbs", requests, "a batch was dropped and not rung: nothing of it is posted");
+    }
+    if requests > 0 {
+        tell(requests);
     }
 }
 
@@ -197,8 +217,15 @@ impl RecvBatch<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn ring(mut self) {
-        receive!(&mut self.0, queue => queue.ring());
+    pub(crate) fn ring(self) {
+        receive!(&mut ManuallyDrop::new(self).0, queue => queue.ring());
+    }
+}
+
+impl Drop for RecvBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        tell_lost(self.len());
     }
 }
 

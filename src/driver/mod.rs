@@ -112,7 +112,7 @@ pub(crate) use self::data::{Completion, Completions, RecvBatch, SendBatch, SendS
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     CommandFd, CreateAh, CreateCq, CreateQp, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
-    DriverReply, GetContextReply, ModifySrq, ResizeCq, driver_reply,
+    DriverReply, GetContextReply, ModifySrq, ResizeCq, SrqKind, driver_reply,
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
@@ -412,26 +412,25 @@ impl Device {
         })
     }
 
+    /// Creates a shared receive queue of any type; its number on the wire, if it has one, comes last.
     pub(crate) fn create_srq(
         &self,
         fd: &CommandFd,
         command: CreateSrq,
         buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking)> {
+    ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, Option<u32>)> {
         dispatch!(self, D(device) => {
-            let (handle, queue, backing) = device.create_srq(fd, command, buffers)?;
-            Ok((handle, D::wrap(queue), D::wrap(backing)))
-        })
-    }
-
-    pub(crate) fn create_xsrq(
-        &self,
-        fd: &CommandFd,
-        command: CreateSrq,
-        buffers: Option<&Buffers>,
-    ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, u32)> {
-        dispatch!(self, D(device) => {
-            let (handle, queue, backing, number) = device.create_xsrq(fd, command, buffers)?;
+            let (handle, queue, backing, number) = match command.kind {
+                SrqKind::Basic => {
+                    let (handle, queue, backing) = device.create_srq(fd, command, buffers)?;
+                    (handle, queue, backing, None)
+                }
+                SrqKind::Xrc { .. } | SrqKind::TagMatching { .. } => {
+                    let (handle, queue, backing, number) =
+                        device.create_xsrq(fd, command, buffers)?;
+                    (handle, queue, backing, Some(number))
+                }
+            };
             Ok((handle, D::wrap(queue), D::wrap(backing), number))
         })
     }
@@ -450,10 +449,7 @@ impl Device {
     }
 
     pub(crate) fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, Ah)> {
-        dispatch!(self, D(device) => {
-            let (handle, ah) = device.create_ah(fd, command)?;
-            Ok((handle, D::wrap(ah)))
-        })
+        dispatch!(self, D(device) => device.create_ah(fd, command).map(|(handle, ah)| (handle, D::wrap(ah))))
     }
 
     pub(crate) fn create_wq(

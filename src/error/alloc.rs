@@ -1,9 +1,9 @@
-//! The error of an allocator of the user's.
+//! The error of a user's allocator.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// An error of an allocator, kept as it is: [`Error`](crate::Error)'s `source` leads to it.
+/// An error of an allocator, unchanged: [`Error`](crate::Error)'s `source` returns it.
 #[derive(Clone)]
 pub struct AllocError(Arc<dyn std::error::Error + Send + Sync>);
 
@@ -13,7 +13,7 @@ impl AllocError {
         Self(Arc::from(error.into()))
     }
 
-    /// The error as it was given.
+    /// The error, unchanged.
     pub fn get_ref(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
         &*self.0
     }

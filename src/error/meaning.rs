@@ -56,7 +56,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::SharePd, Errno::CONNRESET) => "the exporter closed the connection without an answer",
         (Verb::AllocShpd, Errno::ADDRINUSE) => "something is at the address already",
         (Verb::AllocShpd, Errno::ACCESS) => "this user may not make a socket in the directory",
-        (Verb::DeallocPd, Errno::BUSY) => "MRs, MWs, AHs, QPs, SRQs or WQs still stand on the PD",
+        (Verb::DeallocPd, Errno::BUSY) => "MRs, MWs, AHs, QPs, SRQs or WQs still use the PD",
         (Verb::RegMr | Verb::ReregMr, Errno::NOMEM) => {
             "the memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory left"
         }
@@ -110,8 +110,8 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::ModifyQp, Errno::NODEV) => {
             "the GID's network device is in another network namespace"
         }
-        // rdma_addr_find_l2_eth_by_grh in drivers/infiniband/core/addr.c waits for a second, in which one
-        // question is asked.
+        // rdma_addr_find_l2_eth_by_grh in drivers/infiniband/core/addr.c waits for one second and sends one
+        // request.
         (Verb::ModifyQp | Verb::CreateAh, Errno::TIMEDOUT) => {
             "nobody answered for the peer's GID within a second (ARP, ND): there is no such host, or a packet was \
              lost and another attempt may succeed"
@@ -174,7 +174,7 @@ fn in_general(errno: Errno) -> Option<&'static str> {
         Errno::NOENT => "the kernel knows no object of this kind by this handle",
         Errno::OPNOTSUPP | Errno::NOSYS => "the driver does not have this verb",
         Errno::PROTONOSUPPORT | Errno::NOTTY => "the kernel does not have this method",
-        Errno::BUSY => "other objects still stand on it",
+        Errno::BUSY => "other objects still use it",
         Errno::MFILE => "the process has no file descriptor left (RLIMIT_NOFILE)",
         _ => return None,
     })

@@ -1,9 +1,9 @@
-//! What goes wrong, said so that the reader can act on it.
+//! Errors that say what to do about them.
 //!
-//! Every control-path error names the verb that failed, the object that it was called on and the cause.
-//! Where the cause is an errno, the error adds what that errno means *for that verb* and, where it can be
-//! found out, the limit that was hit. Posting and polling have small error types of their own
-//! ([`crate::PostError`], [`crate::wc::CompletionError`]), because they must cost nothing when all is well.
+//! Every control-path error names the verb that failed, the object that it was called on and the cause. If
+//! the cause is an errno, the error adds what that errno means *for that verb* and, if it is known, the limit
+//! that was reached. Posting and polling have their own small error types ([`crate::PostError`],
+//! [`crate::wc::CompletionError`]), which cost nothing on success.
 
 mod alloc;
 mod meaning;
@@ -20,11 +20,18 @@ pub use verb::Verb;
 /// The result of a verb.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What an error is about: the kind of object and how it is known to the user.
+/// What an error is about: the kind of object, and its number or name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Subject {
     what: Cow<'static, str>,
-    id: Option<u64>,
+    id: Option<Id>,
+}
+
+/// A number, and how it is printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Id {
+    Decimal(u64),
+    Hexadecimal(u32),
 }
 
 impl Subject {
@@ -32,7 +39,15 @@ impl Subject {
     pub(crate) const fn numbered(kind: &'static str, id: u64) -> Self {
         Self {
             what: Cow::Borrowed(kind),
-            id: Some(id),
+            id: Some(Id::Decimal(id)),
+        }
+    }
+
+    /// An object known by its number on the wire, which completions have too.
+    pub(crate) const fn on_the_wire(kind: &'static str, number: u32) -> Self {
+        Self {
+            what: Cow::Borrowed(kind),
+            id: Some(Id::Hexadecimal(number)),
         }
     }
 
@@ -44,7 +59,7 @@ impl Subject {
         }
     }
 
-    /// An object that does not exist yet, or of which there is only one.
+    /// An object that does not exist yet, or the only one of its kind.
     pub(crate) const fn the(kind: &'static str) -> Self {
         Self {
             what: Cow::Borrowed(kind),
@@ -56,7 +71,8 @@ impl Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.id {
-            Some(id) => write!(f, "{} {id}", self.what),
+            Some(Id::Decimal(id)) => write!(f, "{} {id}", self.what),
+            Some(Id::Hexadecimal(id)) => write!(f, "{} {id:#x}", self.what),
             None => f.write_str(&self.what),
         }
     }
@@ -79,13 +95,13 @@ pub enum Cause {
     Unsupported(Cow<'static, str>),
     /// The request was refused before the kernel saw it; the text says which argument and why.
     Invalid(Cow<'static, str>),
-    /// Other objects still stand on this one; the text names them.
+    /// Other objects still use this one; the text names them.
     Busy(Cow<'static, str>),
-    /// No such device, port, GID or the like; the text says what was looked for.
+    /// There is no such device, port, GID or the like; the text names it.
     NotFound(Cow<'static, str>),
     /// The kernel's answer makes no sense; the text says what is wrong with it.
     Malformed(Cow<'static, str>),
-    /// A parent domain's allocator refused, or gave memory that cannot be used; this is what it said.
+    /// A parent domain's allocator refused or returned unusable memory; this is its error.
     Allocator(AllocError),
 }
 
@@ -114,7 +130,7 @@ impl Error {
         }))
     }
 
-    /// The kernel's answer that it, the driver or the device does not have what was asked for.
+    /// The kernel answered that it, the driver or the device does not have what was asked for.
     pub(crate) fn unsupported_by_kernel(
         verb: Verb,
         subject: Subject,
@@ -150,8 +166,13 @@ impl Error {
         Self::new(verb, subject, Cause::Malformed(what.into()))
     }
 
-    /// Adds what could be found out after the failure, such as the limit that was hit, to what is known
-    /// already.
+    /// Names the object as users know it, where the command knows only its handle.
+    pub(crate) fn about(mut self, subject: Subject) -> Self {
+        self.0.subject = subject;
+        self
+    }
+
+    /// Adds a detail found after the failure, such as the limit that was reached, to those known already.
     pub(crate) fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         let detail = detail.into();
         self.0.detail = Some(match self.0.detail.take() {
@@ -176,7 +197,7 @@ impl Error {
         &self.0.cause
     }
 
-    /// What was found out after the failure, such as the limit that was hit.
+    /// Details found after the failure, such as the limit that was reached.
     pub fn detail(&self) -> Option<&str> {
         self.0.detail.as_deref()
     }
@@ -295,12 +316,19 @@ impl fmt::Display for OsText {
     }
 }
 
-/// A destroy verb that failed, with the object: it still exists and is still the caller's.
+/// A destroy verb that failed, with the object: it still exists, and the caller still owns it.
 pub struct DestroyError<T> {
-    /// The object, as it was.
+    /// The object, unchanged.
     pub object: T,
     /// Why it could not be destroyed.
     pub error: Error,
+}
+
+impl<T> DestroyError<T> {
+    /// The result of destroying an object: the error has the object.
+    pub(crate) fn of(object: T, result: Result<()>) -> Result<(), Self> {
+        result.map_err(|error| Self { object, error })
+    }
 }
 
 impl<T> fmt::Debug for DestroyError<T> {
@@ -318,7 +346,7 @@ impl<T> fmt::Display for DestroyError<T> {
 impl<T> std::error::Error for DestroyError<T> {}
 
 impl<T> From<DestroyError<T>> for Error {
-    /// Keeps the error and drops the object, which destroys it later if it can be.
+    /// Keeps the error and drops the object.
     fn from(failed: DestroyError<T>) -> Self {
         failed.error
     }

@@ -1,4 +1,4 @@
-//! The verbs by name, as errors and traces show them.
+//! The verbs by name, for errors and traces.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ verbs! {
     GetContext = "get_context",
     /// Asks an imported context for its properties.
     QueryContext = "query_context",
-    /// Makes a context out of another's command file descriptor.
+    /// Imports a context by its command file descriptor.
     ImportDevice = "import_device",
     /// Lists the handles of a context's objects.
     InfoHandles = "info_handles",
@@ -70,7 +70,7 @@ verbs! {
     AllocParentDomain = "alloc_parent_domain",
     /// Asks a parent domain's allocator for a buffer.
     AllocBuffer = "alloc_buf",
-    /// Makes a protection domain out of the handle of another's.
+    /// Imports a protection domain by its handle.
     ImportPd = "import_pd",
     /// Registers a memory region.
     RegMr = "reg_mr",
@@ -82,7 +82,7 @@ verbs! {
     DeregMr = "dereg_mr",
     /// Queries a memory region by its handle.
     QueryMr = "query_mr",
-    /// Makes a memory region out of the handle of another's.
+    /// Imports a memory region by its handle.
     ImportMr = "import_mr",
     /// Gives advice about memory regions.
     AdviseMr = "advise_mr",
@@ -140,11 +140,11 @@ verbs! {
     OpenXrcd = "open_xrcd",
     /// Closes an XRC domain.
     CloseXrcd = "close_xrcd",
-    /// Opens a queue pair that an XRC domain has.
+    /// Opens a target of an XRC domain.
     OpenQp = "open_qp",
-    /// Allocates memory of the device's own.
+    /// Allocates device memory.
     AllocDm = "alloc_dm",
-    /// Frees memory of the device's own.
+    /// Frees device memory.
     FreeDm = "free_dm",
     /// Allocates a DMA handle.
     AllocDmah = "alloc_dmah",
@@ -152,9 +152,9 @@ verbs! {
     FreeDmah = "dealloc_dmah",
     /// Imports device memory by its handle.
     ImportDm = "import_dm",
-    /// Registers memory of the device's own.
+    /// Registers device memory.
     RegDmMr = "reg_dm_mr",
-    /// Makes the memory region that swallows what is written to it.
+    /// Allocates the null memory region, which discards writes.
     AllocNullMr = "alloc_null_mr",
     /// Creates a work queue.
     CreateWq = "create_wq",
@@ -166,7 +166,7 @@ verbs! {
     CreateRwqIndTable = "create_rwq_ind_table",
     /// Destroys a table that spreads packets over work queues.
     DestroyRwqIndTable = "destroy_rwq_ind_table",
-    /// Creates a rule that leads packets to a queue pair.
+    /// Creates a rule that sends packets to a queue pair.
     CreateFlow = "create_flow",
     /// Destroys a flow rule.
     DestroyFlow = "destroy_flow",
@@ -178,9 +178,9 @@ verbs! {
     DestroyCounters = "destroy_counters",
     /// Reads the device's clock.
     QueryRtValues = "query_rt_values_ex",
-    /// Asks a queue pair for its enhanced connection establishment options.
+    /// Queries a queue pair's options of enhanced connection establishment.
     QueryEce = "query_ece",
-    /// Tells a queue pair the enhanced connection establishment options to use.
+    /// Sets a queue pair's options of enhanced connection establishment.
     SetEce = "set_ece",
     /// Lists the objects of all processes on a device.
     QueryResources = "query_resources",

@@ -1,4 +1,4 @@
-//! What can be registered: memory whose bytes stay where they are until it is dropped.
+//! Memory that can be registered: its bytes stay where they are until it is dropped.
 
 mod still;
 
@@ -16,6 +16,14 @@ pub(crate) use still::{Resting, Still};
 /// The pointer and the length must stay the same however the value is moved, until it is dropped. The bytes
 /// must be initialised, valid for any bit pattern and, if [`Memory::WRITABLE`], writable through the pointer
 /// without breaking anybody's aliasing rules while the value is not otherwise accessed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be registered",
+    label = "its bytes may move or be borrowed, or hold what a device must not write",
+    note = "register a `Vec<u8>`, `Box<[u8]>`, `&'static mut [u8]`, a mapping of `memmap2`, or for reading \
+            only `Arc<[u8]>` or `&'static [u8]`",
+    note = "an array moves with its owner: `Vec::from(array)` stays where it is",
+    note = "memory that something else owns is registered as `uverbs::mr::RawMemory`"
+)]
 pub unsafe trait Memory: Send + 'static {
     /// False if the memory must not be written; it is then registered for reading only.
     const WRITABLE: bool = true;
@@ -49,7 +57,7 @@ unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for Box<[T]> {
     }
 }
 
-// SAFETY: the slice is borrowed for ever and exclusively, and `T` may hold any bytes.
+// SAFETY: the slice is borrowed forever and exclusively, and `T` may hold any bytes.
 unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for &'static mut [T] {
     fn address(&mut self) -> *mut u8 {
         (**self).as_mut_ptr().cast()
@@ -60,7 +68,7 @@ unsafe impl<T: FromBytes + IntoBytes + Send + 'static> Memory for &'static mut [
     }
 }
 
-// SAFETY: the slice is borrowed for ever, and it is registered for reading only.
+// SAFETY: the slice is borrowed forever, and it is registered for reading only.
 unsafe impl<T: IntoBytes + Immutable + Sync + 'static> Memory for &'static [T] {
     const WRITABLE: bool = false;
 
@@ -114,9 +122,9 @@ unsafe impl Memory for memmap2::Mmap {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: as for `MmapMut`; whoever else maps the same file has to cope with writes, as with any such file.
-// The mapping may be one that must not be written, for `map_raw_read_only` makes such too: then the kernel
-// refuses access that would let the device write. This side does not write, for it is no `WritableMemory`.
+// SAFETY: as for `MmapMut`; others that map the same file must cope with writes, as with any such file.
+// `map_raw_read_only` makes mappings that must not be written: the kernel refuses access that would let the
+// device write there. This side does not write, as the type is not `WritableMemory`.
 unsafe impl Memory for memmap2::MmapRaw {
     fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -165,7 +173,7 @@ impl RawMemory {
     ///   [`Mr::store_u64`](crate::Mr::store_u64) and inline scatter; and by the user of an arena's buffers.
     ///   So no reference to any of them exists while one of these may write, not even as the argument of
     ///   these functions.
-    /// - They may be read likewise: by the device and whoever has a key, by
+    /// - They may be read in the same way: by the device and whoever has a key, by
     ///   [`Mr::read_at`](crate::Mr::read_at) and [`Mr::load_u64`](crate::Mr::load_u64). So nobody writes to
     ///   them through a reference while one of these may read.
     pub unsafe fn new(address: NonNull<u8>, length: usize) -> Self {
@@ -186,11 +194,11 @@ unsafe impl Memory for RawMemory {
     }
 }
 
-/// Memory that this side may write, through a region or as an arena. It is implemented for what is writable
-/// of this crate's [`Memory`]; implement it beside `Memory` for types of your own.
+/// Memory that this side may write, through a region or as an arena. This crate implements it for those
+/// [`Memory`] types that are writable; implement it with `Memory` for your own types.
 ///
-/// `memmap2::MmapRaw` is not among them, for it may be mapped for reading only. Who knows that it is not
-/// takes [`RawMemory`] over it.
+/// `memmap2::MmapRaw` is not among them, since it may be mapped for reading only. If it is writable, use
+/// [`RawMemory`] over it.
 ///
 /// # Safety
 ///

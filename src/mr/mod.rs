@@ -25,6 +25,7 @@ use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCap
 use uverbs_uapi::handle::{DmahHandle, MrHandle};
 
 pub use crate::memory::{Memory, RawMemory, WritableMemory};
+use crate::work::slot;
 pub use crate::work::{
     LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice,
 };
@@ -343,6 +344,17 @@ fn with_memlock(error: Error) -> Error {
 ///
 /// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the
 /// device.
+///
+/// ```no_run
+/// use uverbs::Access;
+/// # fn register(pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut mr = pd.register(vec![0u8; 4096], Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// mr.write_at(0, b"hello")?;
+/// let element = mr.slice(..5)?;                   // for work requests of this side
+/// println!("{}", mr.remote());                    // for a peer, over any other connection
+/// let memory: Vec<u8> = mr.deregister()?;
+/// # Ok(()) }
+/// ```
 pub struct Mr<M: Memory> {
     held: Held<M>,
 }
@@ -395,6 +407,21 @@ impl<M: Memory> Mr<M> {
     /// The range does not lie within the region, or is 4 GiB or more.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(range)
+    }
+
+    /// Slot `index` for a work request, if the region is an array of slots of `size` bytes each.
+    ///
+    /// ```no_run
+    /// # fn receives(mr: &uverbs::Mr<Vec<u8>>, id: u64) -> Result<(), uverbs::mr::OutOfBounds> {
+    /// let slot = mr.slot(id as usize, 256)?;          // bytes 256 * id .. 256 * (id + 1)
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The slot does not lie within the region, or has 4 GiB or more.
+    pub fn slot(&self, index: usize, size: usize) -> Result<LocalSlice<'_>, OutOfBounds> {
+        self.slice(slot(index, size))
     }
 
     /// All of it as a peer names it. Send it over; it holds the address, the length and the remote key.

@@ -1,4 +1,4 @@
-//! The attributes of a queue pair: what can be set by a modification, and what a query tells.
+//! The attributes of a queue pair: those that can be set, and those that a query returns.
 
 use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 use uverbs_uapi::flags::{AccessFlags, QpAttrMask};
@@ -13,7 +13,7 @@ use crate::gid::Gid;
 
 /// Attributes to set. What is `None` stays as it is.
 ///
-/// Which ones a transition needs and takes is checked before the kernel is asked. Manual page:
+/// The library checks which ones a transition needs and takes before it asks the kernel. Manual page:
 /// `ibv_modify_qp(3)`.
 ///
 /// ```
@@ -49,17 +49,17 @@ pub struct QpAttr {
     pub path: Option<AddressVector>,
     /// The largest packet on the path.
     pub path_mtu: Option<Mtu>,
-    /// How long to wait for an acknowledgement: 4.096 µs · 2ⁿ, n below 32; 0 means for ever.
+    /// How long to wait for an acknowledgement: 4.096 µs · 2ⁿ, n below 32; 0 means forever.
     pub timeout: Option<u8>,
     /// How often a request is sent again before it fails; at most 7.
     pub retry_cnt: Option<u8>,
-    /// How often it is sent again if the peer has no receive posted; 7 means for ever.
+    /// How often it is sent again if the peer has no receive posted; 7 means forever.
     pub rnr_retry: Option<u8>,
     /// The packet sequence number to expect first; 24 bits.
     pub rq_psn: Option<u32>,
-    /// READs and atomics that may be under way from this side.
+    /// READs and atomics that may be in flight from this side.
     pub max_rd_atomic: Option<u8>,
-    /// READs and atomics that may be under way from the peer.
+    /// READs and atomics that may be in flight from the peer.
     pub max_dest_rd_atomic: Option<u8>,
     /// The alternate path and its partition key index, port and timeout.
     pub alt_path: Option<AltPath>,
@@ -129,8 +129,10 @@ impl QpAttr {
         match transition::check(transport, from, to, self.mask()) {
             Ok(()) => {}
             Err(Refused::NoTransition) => {
+                let anew = transition::attributes(transport, QpState::RESET, to).is_some();
                 return refuse(format!(
-                    "{transport:?} has no transition from {from:?} to {to:?}"
+                    "{transport:?} has no transition from {from:?} to {to:?}{}",
+                    if anew { ": reset it first" } else { "" }
                 ));
             }
             Err(Refused::Attributes {
@@ -206,7 +208,7 @@ fn wrong_attributes(
     text
 }
 
-/// A path as the kernel takes it with a QP.
+/// A path in the form that the kernel takes for a QP.
 fn dest(path: &AddressVector) -> QpDest {
     QpDest {
         dgid: path.dgid.map_or([0; 16], |gid| gid.raw()),
@@ -224,7 +226,7 @@ fn dest(path: &AddressVector) -> QpDest {
     }
 }
 
-/// What a queue pair is set to. Attributes that its transport does not have are 0.
+/// The attributes of a queue pair. Those that its transport does not have are 0.
 ///
 /// Manual page: `ibv_query_qp(3)`.
 #[doc(alias = "ibv_query_qp")]
@@ -250,15 +252,15 @@ pub struct QpInfo {
     pub timeout: u8,
     /// How often a request is sent again before it fails.
     pub retry_cnt: u8,
-    /// How often it is sent again if the peer has no receive posted; 7 means for ever.
+    /// How often it is sent again if the peer has no receive posted; 7 means forever.
     pub rnr_retry: u8,
     /// The packet sequence number that is expected next.
     pub rq_psn: u32,
     /// The packet sequence number that is sent next.
     pub sq_psn: u32,
-    /// READs and atomics that may be under way from this side.
+    /// READs and atomics that may be in flight from this side.
     pub max_rd_atomic: u8,
-    /// READs and atomics that may be under way from the peer.
+    /// READs and atomics that may be in flight from the peer.
     pub max_dest_rd_atomic: u8,
     /// The pause that the peer is asked for if no receive is posted, as a code of 5 bits.
     pub min_rnr_timer: u8,
@@ -268,7 +270,7 @@ pub struct QpInfo {
     pub dest_qpn: u32,
     /// True if every send request is signaled.
     pub sq_sig_all: bool,
-    /// The capacities as the kernel tells them.
+    /// The capacities that the kernel reports.
     pub caps: Caps,
 }
 

@@ -1,5 +1,5 @@
 //! Connecting a queue pair in one call: what peers tell each other, and the three transitions with the
-//! attributes that nearly everybody uses. Who needs others uses [`Qp::modify`].
+//! attributes that nearly everybody uses. For others there is [`Qp::modify`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,13 +12,12 @@ use uverbs_uapi::flags::AccessFlags;
 use super::transport::{Connected, Datagram, Transport};
 use super::{NO_PSN, Qp, QpAttr};
 use crate::ah::AddressVector;
-use crate::command::{AttachMcast, DetachMcast};
 use crate::context::Context;
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::gid::{Gid, GidType};
 use crate::query::PortAttr;
 
-/// What a peer must know of a queue pair to connect to it.
+/// What a peer must know about a queue pair to connect to it.
 ///
 /// It is exchanged over any other connection. Its text form is the one that rdma-core's ping-pong programs
 /// exchange: LID, QP number, PSN and GID in hexadecimal.
@@ -100,8 +99,8 @@ impl FromStr for Endpoint {
 pub struct ConnectOptions {
     /// Local port, counted from 1.
     pub port: u8,
-    /// Index of the own GID; `None` takes the best that the port has: RoCE v2 over IPv4, then over IPv6, then
-    /// RoCE v1; on InfiniBand none, unless the peer gives a GID.
+    /// Index of this side's GID; `None` takes the best that the port has: RoCE v2 over IPv4, then over IPv6,
+    /// then RoCE v1; on InfiniBand none, unless the peer gives a GID.
     pub gid_index: Option<u8>,
     /// The largest packet; `None` takes the port's active MTU. Both sides must use the same.
     pub path_mtu: Option<Mtu>,
@@ -157,8 +156,8 @@ impl Default for ConnectOptions {
 }
 
 impl Context {
-    /// The GID of a port that suits most: what [`ConnectOptions::gid_index`] takes if nothing is said, and
-    /// `None` on InfiniBand, where peers in the subnet need none.
+    /// The default GID of a port, which [`ConnectOptions::gid_index`] uses if it is `None`. On InfiniBand
+    /// there is none, since peers in the subnet need none.
     ///
     /// # Errors
     ///
@@ -197,18 +196,18 @@ impl Context {
     }
 }
 
-/// This side's end of a path, as the options choose it.
+/// This side's end of a path, which the options select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Local {
     port: u8,
-    /// What the options said.
+    /// The options' GID index.
     asked: Option<u8>,
     gid_index: Option<u8>,
     active_mtu: Mtu,
 }
 
 impl Local {
-    /// Whether these options choose the same.
+    /// Whether these options select the same.
     fn is_for(&self, options: &ConnectOptions) -> bool {
         (self.port, self.asked) == (options.port, options.gid_index)
     }
@@ -224,15 +223,15 @@ impl<T: Transport> Qp<T> {
         self.endpoint_with(&ConnectOptions::default())
     }
 
-    /// What the peer must know to connect, over a port and GID of choice.
+    /// What the peer must know to connect, over a port and GID of your choice.
     ///
-    /// The PSN is drawn at the first call and stays the same from then on. The port and the GID are looked at
-    /// now; the next [`Qp::connect_with`] with the same port and GID index uses what was found, so that it is
-    /// the GID that the peer is told.
+    /// The first call draws the PSN; later calls return the same. The port and the GID are queried now, and
+    /// the next [`Qp::connect_with`] with the same port and GID index uses the result: so the peer is told
+    /// the GID that this side uses.
     ///
     /// # Errors
     ///
-    /// As for [`Qp::endpoint`]; besides, there is no GID at that index.
+    /// As for [`Qp::endpoint`], and there is no GID at that index.
     pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint> {
         let context = self.context();
         let port = context.query_port(options.port)?;
@@ -257,12 +256,10 @@ impl<T: Transport> Qp<T> {
         })
     }
 
-    /// This side's end of the path: as it was told to the peer last, or else as it is now. It is forgotten,
-    /// since a connection after this one may find another.
+    /// This side's end of the path: as [`Qp::endpoint`] last returned it, or else as it is now. It is used
+    /// once, since the next connection may find another.
     fn local(&self, options: &ConnectOptions) -> Result<Local> {
-        if let Some(told) = self.shared.recall()
-            && told.is_for(options)
-        {
+        if let Some(told) = self.told(options) {
             return Ok(told);
         }
         let context = self.context();
@@ -281,6 +278,11 @@ impl<T: Transport> Qp<T> {
         })
     }
 
+    /// This side's end of the path as [`Qp::endpoint`] last returned it, if it is for these options.
+    fn told(&self, options: &ConnectOptions) -> Option<Local> {
+        self.shared.recall().filter(|told| told.is_for(options))
+    }
+
     /// The PSN that this side starts to send with.
     fn psn(&self) -> Result<u32> {
         let known = self.shared.psn.load(Ordering::Relaxed);
@@ -291,7 +293,7 @@ impl<T: Transport> Qp<T> {
         getrandom(&mut random, GetRandomFlags::empty())
             .map_err(|errno| Error::os(Verb::ModifyQp, self.shared.subject(), errno))?;
         let drawn = u32::from_ne_bytes(random) & 0x00ff_ffff;
-        // Two threads may come here at once: the first number stays.
+        // Two threads may get here at once: the first number stays.
         let psn = &self.shared.psn;
         match psn.compare_exchange(NO_PSN, drawn, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => Ok(drawn),
@@ -311,20 +313,19 @@ impl<T: Transport> Qp<T> {
     }
 }
 
-// Bounds stand on the methods, so that the compiler shows the traits' own messages.
+// The bounds are on the methods, so that the compiler shows the traits' own messages.
 
 impl<T: Transport> Qp<T> {
     /// Connects to a peer with the default options: from RESET to RTS.
     ///
-    /// The peer connects to this side's [`Qp::endpoint`]. Receives that must not be missed are to be posted
-    /// before the peer sends; that is possible from INIT on, so connect, post, and then tell the peer.
+    /// The peer connects to this side's [`Qp::endpoint`]. Post receives before the peer sends. Posting is
+    /// possible from INIT on, so connect, post, and then tell the peer.
     ///
     /// # Errors
     ///
     /// The peer's endpoint lacks a GID, or there is no route to it; the queue pair is then left in the state
-    /// that it came to, and [`Qp::reset`] makes another attempt possible. One may be worth it after
-    /// `ETIMEDOUT`: on Ethernet the kernel asks for the peer's link-layer address once, and gives up after a
-    /// second.
+    /// that it reached, and [`Qp::reset`] makes another attempt possible. Try again after `ETIMEDOUT`: on
+    /// Ethernet the kernel asks for the peer's link-layer address once, and gives up after a second.
     pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
     where
         T: Connected,
@@ -332,7 +333,7 @@ impl<T: Transport> Qp<T> {
         self.connect_with(peer, &ConnectOptions::default())
     }
 
-    /// Connects to a peer with options of choice; use the same with [`Qp::endpoint_with`].
+    /// Connects to a peer with options of your choice; use the same with [`Qp::endpoint_with`].
     ///
     /// # Errors
     ///
@@ -374,7 +375,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The port is an Ethernet one and the peer gives no GID, or the own GID cannot be found.
+    /// The port is an Ethernet port and the peer has no GID, or this side's GID cannot be found.
     pub fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
         let own = match options.gid_index {
             Some(index) => Some(index),
@@ -384,7 +385,7 @@ impl Context {
     }
 }
 
-/// The path to a peer from the own GID of this index, if there is one.
+/// The path to a peer from the GID with this index, if there is one.
 fn path_from(own: Option<u8>, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
     let local = AddressVector {
         sl: options.sl,
@@ -418,7 +419,8 @@ impl<T: Transport> Qp<T> {
         T: Datagram,
     {
         let sq_psn = self.psn()?;
-        let mtu = match options.path_mtu {
+        let told = self.told(options).map(|told| told.active_mtu);
+        let mtu = match options.path_mtu.or(told) {
             Some(mtu) => mtu,
             None => self.context().query_port(options.port)?.active_mtu,
         };
@@ -434,43 +436,6 @@ impl<T: Transport> Qp<T> {
         })?;
         self.shared().limit_datagrams(mtu);
         Ok(())
-    }
-}
-
-impl<T: Datagram> Qp<T> {
-    /// Joins a multicast group: datagrams to it are received from then on, by every queue pair that has
-    /// joined.
-    ///
-    /// `mlid` is the group's LID on InfiniBand, where the subnet manager has to be asked for it first; 0 on
-    /// RoCE.
-    ///
-    /// # Errors
-    ///
-    /// The GID is not a multicast one, or the device's limit of groups is reached. Manual page:
-    /// `ibv_attach_mcast(3)`.
-    #[doc(alias = "ibv_attach_mcast")]
-    pub fn attach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
-        let command = AttachMcast {
-            qp: self.handle(),
-            gid,
-            mlid,
-        };
-        self.context().fd().execute(&command)
-    }
-
-    /// Leaves a multicast group.
-    ///
-    /// # Errors
-    ///
-    /// The queue pair has not joined it. Manual page: `ibv_detach_mcast(3)`.
-    #[doc(alias = "ibv_detach_mcast")]
-    pub fn detach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
-        let command = DetachMcast {
-            qp: self.handle(),
-            gid,
-            mlid,
-        };
-        self.context().fd().execute(&command)
     }
 }
 

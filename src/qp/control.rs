@@ -8,11 +8,11 @@ use uverbs_uapi::enums::QpState;
 use super::{QpAttr, QpInfo, QpShared};
 use crate::error::{Cause, Error, Result, Subject, Verb};
 
-/// The control of a queue pair, apart from its halves. Clones control the same queue pair.
+/// Control of a queue pair, apart from its halves. Clones control the same queue pair.
 ///
-/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds beside it: what is
-/// asked for afterwards fails with [`Cause::NotFound`]. A call under way on another thread counts as a user
-/// for that moment.
+/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds while it exists:
+/// its methods then fail with [`Cause::NotFound`]. While a call is running on another thread, it counts as a
+/// user.
 ///
 /// ```no_run
 /// # fn split(qp: uverbs::Qp<uverbs::Rc>) -> uverbs::Result<()> {
@@ -38,7 +38,7 @@ impl Control {
         }
     }
 
-    /// The number by which events name the queue pair; unique in its context.
+    /// The number by which events name the queue pair; see [`Qp::id`](super::Qp::id).
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -74,7 +74,7 @@ impl Control {
 
     fn qp(&self, verb: Verb) -> Result<Arc<QpShared>> {
         self.qp.upgrade().ok_or_else(|| {
-            let subject = Subject::named("QP", format_args!("{:#x}", self.qpn()));
+            let subject = Subject::on_the_wire("QP", self.qpn());
             Error::new(
                 verb,
                 subject,

@@ -6,12 +6,12 @@ use crate::error::{Error, Result, Verb};
 use crate::work::Ece;
 
 impl<T: Transport> Qp<T> {
-    /// The options that the queue pair has: in the state RESET those that its device offers; after
-    /// [`set_ece`](Self::set_ece) none, until a change of the state has told the device; then those that it
+    /// The options of the queue pair. In the state RESET they are those that its device offers. After
+    /// [`set_ece`](Self::set_ece) there are none until the state changes; then they are those that the device
     /// uses.
     ///
-    /// The side that connects sends what it is offered. The other one sets that, connects, queries, and
-    /// answers with what it got, which the first one sets before it connects.
+    /// The connecting side sends the options that its device offers. The other side sets those, connects,
+    /// queries, and sends back the result, which the first side sets before it connects.
     ///
     /// # Errors
     ///
@@ -23,9 +23,9 @@ impl<T: Transport> Qp<T> {
         ece.ok_or_else(|| self.context().driver().without_ece(Verb::QueryEce))
     }
 
-    /// Tells the queue pair which options to use. They go to the device with the next change of its state, so
-    /// this comes before it is connected. The device leaves out what it does not have;
-    /// [`query_ece`](Self::query_ece) tells then. A reset takes them back.
+    /// Tells the queue pair which options to use. The device gets them with the next change of the state, so
+    /// call this before connecting. The device ignores those that it lacks; [`query_ece`](Self::query_ece)
+    /// then returns what it uses. A reset removes them.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! The send requests beyond the classic ones: those that take keys back, bind memory windows, flush, and
-//! write a word at once. Not every driver and device has them all, so a queue pair that cannot do one refuses
-//! it: a device that is given one all the same puts the queue pair into the error state.
+//! The send requests beyond the classic ones: those that revoke keys, bind memory windows, flush, and write a
+//! word atomically. Not every driver and device has them all, and a queue pair refuses those that it lacks:
+//! on the device they would put it into the error state.
 
 use uverbs_uapi::enums::{FlushLevel, MwType};
 use uverbs_uapi::flags::AccessFlags;
@@ -46,16 +46,17 @@ impl<'q, T: RemoteInvalidate> Batch<'q, T> {
 }
 
 impl<'q, T: BindWindow> Batch<'q, T> {
-    /// Adds the bind of a memory window of type 1. The window has the key that follows its last one from then
-    /// on; peers with the last one can do nothing any more.
+    /// Adds the bind of a memory window of type 1. The window then has the next key, and peers with the
+    /// previous one lose their access.
     ///
-    /// If the bind fails, or the batch is dropped, [`Mw::set_tag`] sets the window's key right again. Manual
-    /// page: `ibv_bind_mw(3)`.
+    /// If the bind fails, or the batch is dropped, [`Mw::set_tag`] corrects the window's key. Manual page:
+    /// `ibv_bind_mw(3)`.
     ///
     /// # Errors
     ///
-    /// [`PostError::Window`] for what a device would answer by breaking the queue pair: the region lacks
-    /// [`MW_BIND`](AccessFlags::MW_BIND), or the access is more than it can give. Else see [`PostError`].
+    /// [`PostError::Window`] for a bind that would break the queue pair: the region lacks
+    /// [`MW_BIND`](AccessFlags::MW_BIND), or the access is more than it can grant. Otherwise see
+    /// [`PostError`].
     #[doc(alias = "ibv_bind_mw")]
     pub fn bind_mw(
         &mut self,
@@ -82,7 +83,7 @@ impl<'q, T: BindWindow> Batch<'q, T> {
         self.bind(mw, next, window)
     }
 
-    /// Adds a request that takes a memory window of type 1 away from what it is bound to.
+    /// Adds a request that unbinds a memory window of type 1.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl<'q, T: BindWindow> Batch<'q, T> {
     /// # Errors
     ///
     /// [`PostError::NotInTransport`] if the device does not have it for this transport: soft-RoCE has it for
-    /// RC only. Else see [`PostError`].
+    /// RC only. Otherwise see [`PostError`].
     #[inline(always)]
     pub fn local_inv(&mut self, rkey: RemoteKey) -> Result<Posted<'_>, PostError> {
         self.push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
@@ -158,7 +159,7 @@ impl<'q, T: RdmaFlush> Batch<'q, T> {
     /// # Errors
     ///
     /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::MessageTooLong`] for 4
-    /// GiB and more. Else see [`PostError`].
+    /// GiB and more. Otherwise see [`PostError`].
     pub fn flush(
         &mut self,
         at: RemoteSlice,
@@ -211,14 +212,14 @@ impl<'q, T: RdmaFlush> Batch<'q, T> {
 }
 
 impl<'q, T: AtomicWrite> Batch<'q, T> {
-    /// Adds a write of 8 bytes to the peer's memory that nobody sees half done. The bytes are copied into the
-    /// request, so the queue must have been made for as many inline bytes. The peer needs
+    /// Adds an atomic write of 8 bytes to the peer's memory. The bytes are copied into the request, so the
+    /// queue must be created with as many inline bytes. The peer needs
     /// [`REMOTE_WRITE`](AccessFlags::REMOTE_WRITE) only.
     ///
     /// # Errors
     ///
     /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::NotAtomic`] if the
-    /// address is no multiple of 8. Else see [`PostError`].
+    /// address is no multiple of 8. Otherwise see [`PostError`].
     pub fn atomic_write(
         &mut self,
         word: [u8; ATOMIC as usize],

@@ -4,10 +4,10 @@ use std::mem;
 
 use uverbs_uapi::handle::QpHandle;
 
-use crate::command::{DriverData, ModifyQp};
+use crate::command::{Command, DriverData, ModifyQp};
 use crate::context::Context;
 use crate::driver::{QpBacking, Replacement};
-use crate::error::Result;
+use crate::error::{Result, Subject};
 use crate::owned::Owned;
 
 use super::{QpAttr, QpState};
@@ -26,7 +26,7 @@ pub(super) struct KernelQp {
 impl KernelQp {
     pub(super) fn new(context: &Context, handle: QpHandle, qpn: u32, backing: QpBacking) -> Self {
         Self {
-            object: Owned::backed(context, handle, backing),
+            object: Owned::backed(context, handle, backing).on_the_wire(qpn),
             qpn,
             before: Vec::new(),
         }
@@ -52,7 +52,7 @@ impl KernelQp {
             backing,
             stays,
         } = by;
-        let new = Owned::backed(self.object.context(), handle, backing);
+        let new = Owned::backed(self.object.context(), handle, backing).on_the_wire(qpn);
         let old = mem::replace(&mut self.object, new);
         self.qpn = qpn;
         if stays {
@@ -60,6 +60,15 @@ impl KernelQp {
             return None;
         }
         Some(old)
+    }
+
+    /// How errors name it.
+    pub(super) fn subject(&self) -> Subject {
+        self.object.subject()
+    }
+
+    pub(super) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
+        self.object.execute(command)
     }
 
     pub(super) fn destroy(&mut self) -> Result<()> {
@@ -88,7 +97,7 @@ fn reset_kept(object: &Object) -> bool {
         rate_limit: None,
         driver: DriverData::default(),
     };
-    let reset = object.context().fd().execute(&command);
+    let reset = object.execute(&command);
     if let Err(error) = &reset {
         tracing::warn!(target: "uverbs", %error, "a QP that the kernel keeps could not be reset");
     }

@@ -1,7 +1,7 @@
-//! Queue pairs: creation, states, destruction. Posting is by [`Batch`] and [`RecvBatch`].
+//! Queue pairs: creation, states, destruction. [`Batch`] and [`RecvBatch`] post.
 //!
-//! A [`Qp`] is made of two halves that share the kernel object: the send half and the receive half. Each is
-//! used by exclusive borrow, without locks, and the two can go to different threads ([`Qp::split`]).
+//! A [`Qp`] consists of two halves that share the kernel object: the send half and the receive half. Posting
+//! borrows a half exclusively and takes no lock. The halves can go to different threads ([`Qp::split`]).
 
 mod attr;
 mod connect;
@@ -9,6 +9,7 @@ mod control;
 mod ece;
 mod extended;
 mod kernel;
+mod multicast;
 mod recv;
 mod send;
 mod transition;
@@ -26,6 +27,7 @@ pub use crate::work::{Ece, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
 pub use control::Control;
+pub use multicast::{IpGroup, MULTICAST_QPN};
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
@@ -48,7 +50,7 @@ use crate::pd::{Pd, PdUse, User};
 use crate::srq::{Srq, SrqShared};
 use crate::work::{Operations, PdTag};
 
-/// How much a queue pair holds.
+/// The capacities of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caps {
     /// Send requests in flight.
@@ -88,7 +90,16 @@ impl From<Caps> for QpCap {
     }
 }
 
-/// A queue pair to be: what it is to have.
+/// The description of a queue pair to create.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc};
+/// # fn create(pd: &uverbs::Pd, sends: &uverbs::Cq, receives: &uverbs::Cq) -> uverbs::Result<()> {
+/// let caps = Caps { max_send_wr: 256, max_recv_wr: 1, ..Caps::default() };
+/// let qp = pd.qp(sends).recv_cq(receives).caps(caps).user_data(7).create::<Rc>()?;
+/// assert_eq!(qp.id(), 7);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QpBuilder<'a> {
     pd: &'a Pd,
@@ -97,6 +108,7 @@ pub struct QpBuilder<'a> {
     srq: Option<&'a Srq>,
     caps: Caps,
     signal_all: bool,
+    user_data: Option<u64>,
     flags: QpCreateFlags,
     inline_scatter: bool,
 }
@@ -108,7 +120,7 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// A capacity exceeds the device's, which are then in the text. Manual page: `ibv_create_qp(3)`.
+    /// A capacity exceeds the device's limits, which are then in the text. Manual page: `ibv_create_qp(3)`.
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp<T: StaticTransport>(&self, cq: &Cq, caps: Caps) -> Result<Qp<T>> {
         self.qp(cq).caps(caps).create()
@@ -123,6 +135,7 @@ impl Pd {
             srq: None,
             caps: Caps::default(),
             signal_all: false,
+            user_data: None,
             flags: QpCreateFlags::empty(),
             inline_scatter: false,
         }
@@ -130,46 +143,56 @@ impl Pd {
 }
 
 impl<'a> QpBuilder<'a> {
-    /// Lets receives complete on another queue than sends.
+    /// Reports receives to another completion queue than sends.
     pub fn recv_cq(mut self, cq: &'a Cq) -> Self {
         self.recv_cq = cq;
         self
     }
 
-    /// Lets the queue pair receive from a shared queue; it has no receive queue of its own then.
+    /// Makes the queue pair receive from a shared queue; it then has no receive queue of its own.
     pub fn srq(mut self, srq: &'a Srq) -> Self {
         self.srq = Some(srq);
         self
     }
 
-    /// How much the queues hold; [`Caps::default`] if not said.
+    /// The capacities of the queues; [`Caps::default`] by default.
     pub fn caps(mut self, caps: Caps) -> Self {
         self.caps = caps;
         self
     }
 
-    /// Lets every send request complete visibly, whether it asks for it or not (`sq_sig_all`).
+    /// Makes every send request signaled (`sq_sig_all`).
     pub fn signal_all(mut self, all: bool) -> Self {
         self.signal_all = all;
         self
     }
 
-    /// Asks for more than a queue pair has by itself, such as
-    /// [`SCATTER_FCS`](QpCreateFlags::SCATTER_FCS) for raw packets. For `SQ_SIG_ALL` there is
-    /// [`signal_all`](Self::signal_all).
+    /// Chooses the number by which events name the queue pair
+    /// ([`EventSource::Qp`](crate::event::EventSource::Qp)) and which [`Qp::id`] returns: an index into a
+    /// table of connections, for one. If it is not called, the library takes a number that no other object of
+    /// the context has. Two queue pairs may have the same number; their events cannot be told apart then.
+    /// Completions and errors have [`Qp::qpn`].
+    #[doc(alias = "qp_context")]
+    pub fn user_data(mut self, number: u64) -> Self {
+        self.user_data = Some(number);
+        self
+    }
+
+    /// Sets creation flags, such as [`SCATTER_FCS`](QpCreateFlags::SCATTER_FCS) for raw packets. For
+    /// `SQ_SIG_ALL` there is [`signal_all`](Self::signal_all).
     pub fn flags(mut self, flags: QpCreateFlags) -> Self {
         self.flags = flags;
         self
     }
 
-    /// Lets small payloads come in completions (inline scatter): the device then writes once and not twice,
-    /// and whoever polls copies what came to where it belongs. With completions of 64 bytes that is for up to
-    /// 32 bytes, with those of 128 bytes ([`CqBuilder::entry_bytes`](crate::cq::CqBuilder::entry_bytes)) for
-    /// up to 64. It is done for received messages, also into a shared receive queue, and with
-    /// [`signal_all`](Self::signal_all) for what a READ or an atomic operation brings back. A device that
-    /// cannot do it writes to memory as without it.
+    /// Puts small payloads into completions (inline scatter): the device then writes once instead of twice,
+    /// and polling copies the payload to the memory of the request. Payloads are small up to 32 bytes with
+    /// completions of 64 bytes, and up to 64 with those of 128 bytes
+    /// ([`CqBuilder::entry_bytes`](crate::cq::CqBuilder::entry_bytes)). It applies to received messages, also
+    /// those of a shared receive queue, and with [`signal_all`](Self::signal_all) to the results of READs and
+    /// atomic operations. A device that lacks it writes to memory as usual.
     ///
-    /// A completion that is taken after the queue pair has been destroyed brings no data: its status is
+    /// A completion that is taken after the queue pair has been destroyed has no data: its status is
     /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
     ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has none, as rxe,
@@ -194,24 +217,24 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
-    /// Creates the queue pair, of a transport that is known here.
+    /// Creates the queue pair, with a transport that is known at compile time.
     ///
     /// # Errors
     ///
-    /// As for [`Pd::create_qp`]; besides, a CQ belongs to another context.
+    /// As for [`Pd::create_qp`], and a CQ or the SRQ belongs to another context.
     pub fn create<T: StaticTransport>(self) -> Result<Qp<T>> {
         self.create_typed(T::QP_TYPE)
     }
 
-    /// Creates the queue pair, of a transport that is chosen at run time.
+    /// Creates the queue pair, with a transport that is chosen at run time.
     ///
-    /// Whether there are queue pairs of the types [`RAW_PACKET`](QpType::RAW_PACKET) and
-    /// [`XRC_SEND`](QpType::XRC_SEND) is up to the driver, and rxe has none; there are no send requests for
-    /// them yet, so posting refuses with [`PostError::NotInTransport`].
+    /// The types [`RAW_PACKET`](QpType::RAW_PACKET) and [`XRC_SEND`](QpType::XRC_SEND) depend on the driver;
+    /// rxe has neither. There are no send requests for them yet: posting fails with
+    /// [`PostError::NotInTransport`].
     ///
     /// # Errors
     ///
-    /// As for [`QpBuilder::create`]; besides, the driver does not have the transport
+    /// As for [`QpBuilder::create`]. Also, the driver does not have the transport
     /// ([`Cause::Unsupported`](crate::Cause::Unsupported)), or the process may not see the network's packets
     /// (`EPERM`, for `RAW_PACKET`). XRC targets are created by
     /// [`Xrcd::create_target`](crate::xrcd::Xrcd::create_target).
@@ -238,7 +261,7 @@ impl<'a> QpBuilder<'a> {
         ];
         context.check_parts(Verb::CreateQp, subject, parts)?;
         let operations = context.operations(transport)?;
-        let id = context.new_id();
+        let id = self.user_data.unwrap_or_else(|| context.new_id());
         let command = CreateQp {
             pd: self.pd.handle(),
             send_cq: self.send_cq.handle(),
@@ -280,8 +303,8 @@ impl<'a> QpBuilder<'a> {
             })
         })?;
         let pd = self.pd.user(User::Qp);
-        let subject = Subject::numbered("QP", handle.0.into());
-        let flight = pd.flights().begin(id, subject, Queues::Qp(backing.clone()));
+        let subject = Subject::on_the_wire("QP", qpn);
+        let flight = pd.flights().begin(subject, Queues::Qp(backing.clone()));
         let shared = Arc::new(QpShared {
             kernel: RwLock::new(KernelQp::new(context, handle, qpn, backing)),
             id,
@@ -308,11 +331,11 @@ impl<'a> QpBuilder<'a> {
     }
 }
 
-/// Stands for a packet sequence number that has not been drawn yet; a real one has 24 bits.
+/// No packet sequence number has been drawn yet. A real one has 24 bits.
 const NO_PSN: u32 = u32::MAX;
 
-/// How far ahead of a connection's the packet sequence numbers of the next one begin. Numbers are compared
-/// modulo 2^24, so that up to half of that is ahead; this is half of that half.
+/// How far the packet sequence numbers of a connection start ahead of those of the previous one. Numbers are
+/// compared modulo 2^24, so up to half of that counts as ahead; this is half of that half.
 const PSN_AHEAD: u32 = 1 << 22;
 
 /// What the two halves of a queue pair share.
@@ -323,16 +346,16 @@ pub(crate) struct QpShared {
     id: u64,
     transport: QpType,
     operations: Operations,
-    /// The state as this side set it last, a `QpState`. The kernel may have moved the QP on to SQE or ERR
-    /// by itself, in which posting is allowed, so this never forbids what the kernel would take.
+    /// The state that this side set last, a `QpState`. The kernel may have moved the QP on to SQE or ERR.
+    /// Both allow posting, so this never refuses what the kernel would accept.
     ///
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
     state: AtomicU8,
-    /// The packet sequence number that connecting starts with, once it is drawn.
+    /// The packet sequence number that the next connection starts with, once it is drawn.
     ///
-    /// Relaxed throughout: only the number counts.
+    /// Relaxed throughout: only the number matters.
     psn: AtomicU32,
-    /// Packets may have been sent that count from there.
+    /// Packets may have been sent with numbers from there on.
     ///
     /// Relaxed throughout: as for `psn`.
     connected: AtomicBool,
@@ -340,7 +363,7 @@ pub(crate) struct QpShared {
     ///
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
     max_datagram: AtomicU32,
-    /// This side's end of the path as the peer was told it last.
+    /// This side's end of the path, as [`Qp::endpoint`] last returned it.
     told: Mutex<Option<Local>>,
     pd: PdUse,
     /// What regions ask that go.
@@ -362,8 +385,8 @@ impl QpShared {
         self.kernel().qpn()
     }
 
-    fn subject(&self) -> Subject {
-        Subject::numbered("QP", self.handle().0.into())
+    pub(crate) fn subject(&self) -> Subject {
+        self.kernel().subject()
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -379,22 +402,23 @@ impl QpShared {
         self.pd.tag()
     }
 
-    /// Has the next connection count its packets from further on than this one is likely to have come.
+    /// Makes the next connection start its packet sequence numbers well ahead of those that this one is
+    /// likely to have reached.
     ///
-    /// Late packets of this connection are then behind, and passed over. One that were ahead could pass for
-    /// an acknowledgement of what is under way: soft-RoCE lets it complete that (`check_psn` in
+    /// Late packets of this connection are then behind and ignored. One that was ahead could count as an
+    /// acknowledgement of requests in flight, and soft-RoCE would complete those (`check_psn` in
     /// `drivers/infiniband/sw/rxe/rxe_comp.c`).
     fn start_ahead(&self) {
         let psn = self.psn.load(Ordering::Relaxed);
-        // One that was only told to a peer has no packets.
+        // A number that only a peer was told has no packets.
         if psn != NO_PSN && self.connected.swap(false, Ordering::Relaxed) {
             let ahead = psn.wrapping_add(PSN_AHEAD) & 0x00ff_ffff;
             self.psn.store(ahead, Ordering::Relaxed);
         }
     }
 
-    /// Has longer datagrams refused: a device drops them in silence, or completes them as if it had sent
-    /// them.
+    /// Makes posts refuse longer datagrams: devices drop them silently, or complete them as if they were
+    /// sent.
     fn limit_datagrams(&self, mtu: Mtu) {
         let bytes = mtu.bytes().unwrap_or(u32::MAX);
         self.max_datagram.store(bytes, Ordering::Relaxed);
@@ -416,7 +440,7 @@ impl QpShared {
 
     /// Changes attributes; not for the state RESET.
     fn modify(&self, attr: &QpAttr) -> Result<()> {
-        self.check(attr)?;
+        let from = self.check(attr)?;
         if attr.rate_limit.is_some() {
             self.context().driver().paces()?;
         }
@@ -434,7 +458,9 @@ impl QpShared {
                 false => DriverData::default(),
             },
         };
-        let reply = self.context().fd().execute(&command)?;
+        let reply = kernel
+            .execute(&command)
+            .map_err(|error| self.explained(error, attr, from))?;
         if connects {
             kernel.backing().modified(&reply);
         }
@@ -451,7 +477,7 @@ impl QpShared {
         send: &mut SendQueue,
         recv: Option<&mut RecvQueue>,
     ) -> Result<()> {
-        self.check(attr)?;
+        let from = self.check(attr)?;
         let replacement = {
             let kernel = self.kernel();
             let command = ModifyQp {
@@ -467,7 +493,8 @@ impl QpShared {
                 buffers: self.pd.buffers(),
             };
             let context = self.context();
-            context.driver().reset_qp(context.fd(), reset)?
+            let reset = context.driver().reset_qp(context.fd(), reset);
+            reset.map_err(|error| self.explained(error.about(kernel.subject()), attr, from))?
         };
         let mut kernel = self.kernel.write().unwrap_or_else(PoisonError::into_inner);
         let old = replacement.and_then(|by| kernel.replace(by));
@@ -481,13 +508,27 @@ impl QpShared {
         Ok(())
     }
 
-    fn check(&self, attr: &QpAttr) -> Result<()> {
+    /// Refuses a change of the state that there is not, and tells from which state it is.
+    fn check(&self, attr: &QpAttr) -> Result<QpState> {
         let from = attr.cur_state.unwrap_or_else(|| self.state());
-        attr.check(&self.subject(), self.transport, from)
+        attr.check(&self.subject(), self.transport, from)?;
+        Ok(from)
     }
 
     fn store(&self, state: QpState) {
         self.state.store(state.0 as u8, Ordering::Relaxed);
+    }
+
+    /// Says which step failed, and what its path was.
+    fn explained(&self, error: Error, attr: &QpAttr, from: QpState) -> Error {
+        let error = match attr.state {
+            Some(to) => error.with_detail(format!("from {from:?} to {to:?}")),
+            None => error,
+        };
+        match &attr.path {
+            Some(path) => path.explain(self.context(), error),
+            None => error,
+        }
     }
 
     fn query(&self) -> Result<QpInfo> {
@@ -496,7 +537,7 @@ impl QpShared {
             qp: kernel.handle(),
             attr_mask: QpAttrMask::all().bits(),
         };
-        let info = QpInfo::from(self.context().fd().execute(&command)?);
+        let info = QpInfo::from(kernel.execute(&command)?);
         self.store(info.state);
         Ok(info)
     }
@@ -508,7 +549,7 @@ impl Drop for QpShared {
         let forgotten = kernel.unwrap_or_else(PoisonError::into_inner).end();
         // Regions wait for good for what a queue pair goes on with.
         if forgotten {
-            self.pd.flights().end(self.id);
+            self.pd.flights().end(&self.flight);
         }
     }
 }
@@ -517,11 +558,28 @@ impl Drop for QpShared {
 ///
 /// Posting borrows it exclusively and takes no lock. It keeps its PD and its completion queues alive.
 ///
-/// Dropping it, or both of its halves, destroys it. Should the kernel refuse, as while the queue pair is
+/// Dropping it, or both of its halves, destroys it. If the kernel refuses, as while the queue pair is
 /// attached to a multicast group, the drop resets it instead: its requests are forgotten, it receives nothing
-/// more, and the rest of it goes with the context. Only [`Qp::destroy`] and [`Qp::reset`] tell whether the
-/// kernel has done it: should it refuse a drop even the reset, what the requests name stays in use until the
-/// context is closed.
+/// more, and the context's end destroys it. Only [`Qp::destroy`] and [`Qp::reset`] report errors: if a drop
+/// cannot even reset it, the memory that the requests name stays in use until the context is closed.
+///
+/// ```no_run
+/// use uverbs::{Caps, Endpoint, Rc};
+/// # use uverbs::{Cq, Pd};
+/// # fn connect(pd: &Pd, cq: &Cq, exchange: impl Fn(Endpoint) -> Endpoint) -> uverbs::Result<()> {
+/// let mut qp = pd.create_qp::<Rc>(cq, Caps::default())?;
+/// let peer = exchange(qp.endpoint()?);            // over any other connection
+/// qp.connect(&peer)?;
+///
+/// let mut receives = qp.recv();
+/// receives.post_empty(1)?;
+/// receives.ring()?;
+/// qp.post(|batch| {
+///     batch.send_inline(b"hello")?.signaled(2);
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Qp<T: Transport> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
     send: SendHalf<T>,
@@ -535,12 +593,14 @@ impl<T: Transport> Qp<T> {
         self.shared.handle()
     }
 
-    /// The queue pair's number on the wire; 24 bits. A reset may change it, see [`Qp::reset`].
+    /// The queue pair's number on the wire; 24 bits. Completions and errors name the queue pair by it. A reset
+    /// may change it, see [`Qp::reset`].
     pub fn qpn(&self) -> u32 {
         self.shared.qpn()
     }
 
-    /// The number by which events name it; unique in its context, and the same for good.
+    /// The number by which events name it: that of [`QpBuilder::user_data`], or else one that no other object
+    /// of its context has, and the same for good.
     pub fn id(&self) -> u64 {
         self.shared.id
     }
@@ -555,13 +615,13 @@ impl<T: Transport> Qp<T> {
         self.shared.context()
     }
 
-    /// The state as it was last set or queried through this handle. A failed request moves the queue pair to
-    /// the error state without notice; [`Qp::query`] tells.
+    /// The state that was last set or queried through this handle. A failed request moves the queue pair to
+    /// the error state without notice; [`Qp::query`] returns the current state.
     pub fn state(&self) -> QpState {
         self.shared.state()
     }
 
-    /// What its queues really hold; at least what was asked for.
+    /// The capacities of its queues; at least those that were requested.
     pub fn caps(&self) -> Caps {
         let (max_recv_wr, max_recv_sge) = self.recv.limits();
         Caps {
@@ -577,8 +637,8 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     ///
-    /// The transition does not exist, lacks attributes or does not take them: refused with their names before
-    /// the kernel is asked. The kernel finds a value wrong, or no route to the peer. Manual page:
+    /// The transition does not exist, or lacks attributes, or does not take them: it is refused by name
+    /// before the kernel is asked. Or the kernel refuses a value, or has no route to the peer. Manual page:
     /// `ibv_modify_qp(3)`.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
@@ -593,9 +653,9 @@ impl<T: Transport> Qp<T> {
         Ok(())
     }
 
-    /// Takes the queue pair to the state RESET: requests in flight are forgotten without completion.
+    /// Moves the queue pair to the state RESET: requests in flight are dropped without a completion.
     ///
-    /// Its next connection starts with another packet sequence number: the peer has to be told the new
+    /// Its next connection starts with another packet sequence number: tell the peer the new
     /// [`Qp::endpoint`].
     ///
     /// On soft-RoCE, a reliable queue pair that has left the state RESET gets a new [`Qp::qpn`] and a new
@@ -618,7 +678,7 @@ impl<T: Transport> Qp<T> {
         })
     }
 
-    /// Takes the queue pair to the state ERR: requests in flight complete as flushed.
+    /// Moves the queue pair to the state ERR: requests in flight complete as flushed.
     ///
     /// # Errors
     ///
@@ -630,13 +690,13 @@ impl<T: Transport> Qp<T> {
         })
     }
 
-    /// Sets the pace of a queue pair that is ready to send, in kilobits per second; 0 for none.
+    /// Limits the rate of a queue pair that is ready to send, in kilobits per second; 0 for no limit.
     ///
     /// # Errors
     ///
-    /// The driver does not pace queue pairs of this transport
-    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe paces none, mlx5 raw packets. Manual page:
-    /// `ibv_modify_qp_rate_limit(3)`.
+    /// The driver does not limit queue pairs of this transport
+    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe limits none, mlx5 those for raw packets.
+    /// Manual page: `ibv_modify_qp_rate_limit(3)`.
     #[doc(alias = "ibv_modify_qp_rate_limit")]
     pub fn set_rate_limit(&mut self, kilobits: u32) -> Result<()> {
         self.modify(&QpAttr {
@@ -684,20 +744,19 @@ impl<T: Transport> Qp<T> {
         (&mut self.send, &mut self.recv)
     }
 
-    /// Takes the queue pair apart, for two threads. It lives until both halves are gone.
+    /// Splits the queue pair for two threads. It lives until both halves are gone.
     pub fn split(self) -> (SendHalf<T>, RecvHalf<T>) {
         (self.send, self.recv)
     }
 
-    /// What stays of the queue pair's control when its halves go to two threads: clones of it tell its state
-    /// and fail it.
+    /// A handle that queries and fails the queue pair when its halves are on two threads. It can be cloned.
     pub fn control(&self) -> Control {
         Control::new(&self.shared)
     }
 
-    /// Posts send requests: `fill` adds them to a batch, which is rung behind it. Gives how many there were.
+    /// Posts send requests: `fill` adds them to a batch, which is then rung. Returns how many there were.
     ///
-    /// If `fill` fails nothing is posted.
+    /// If `fill` fails, nothing is posted.
     ///
     /// ```no_run
     /// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>) -> Result<(), uverbs::PostError> {
@@ -711,7 +770,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     ///
-    /// What `fill` fails with, and as for [`Batch::ring`].
+    /// The error of `fill`, and as for [`Batch::ring`].
     #[inline(always)]
     pub fn post<'q>(
         &'q mut self,
@@ -720,11 +779,11 @@ impl<T: Transport> Qp<T> {
         self.send.post(fill)
     }
 
-    /// Puts two halves together again.
+    /// Joins two halves again.
     ///
     /// # Errors
     ///
-    /// They are of two queue pairs, and are given back.
+    /// The halves belong to two queue pairs. They are given back.
     pub fn join(send: SendHalf<T>, recv: RecvHalf<T>) -> Result<Self, (SendHalf<T>, RecvHalf<T>)> {
         if !Arc::ptr_eq(send.shared(), recv.shared()) {
             return Err((send, recv));
@@ -733,8 +792,8 @@ impl<T: Transport> Qp<T> {
         Ok(Self { send, recv, shared })
     }
 
-    /// Destroys the queue pair. Requests in flight are forgotten without completion. Memory windows of type 2
-    /// that are bound on it should go first: soft-RoCE waits for them, see [`Mw`](crate::mw::Mw).
+    /// Destroys the queue pair. Requests in flight are dropped without a completion. Free memory windows of
+    /// type 2 that are bound on it first: soft-RoCE waits for them, see [`Mw`](crate::mw::Mw).
     ///
     /// # Errors
     ///
@@ -743,7 +802,7 @@ impl<T: Transport> Qp<T> {
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<(), DestroyError<Qp<T>>> {
         let Qp { send, recv, shared } = self;
-        // Both halves come apart so that the shared part is unique; nobody else has a share in it.
+        // Both halves give up their share, so that the shared part is unique.
         let (send, recv) = (send.into_queue(), recv.into_queue());
         let (shared, error) = match Arc::try_unwrap(shared) {
             Ok(mut shared) => {
@@ -783,7 +842,7 @@ impl<T: Transport> fmt::Debug for Qp<T> {
     }
 }
 
-/// A type parameter that decides about methods only.
+/// A type parameter that only selects methods.
 type Of<T> = PhantomData<fn() -> T>;
 
 #[cfg(test)]
@@ -796,7 +855,7 @@ mod tests {
         let pd = context.alloc_pd().unwrap().user(User::Qp);
         let backing = crate::driver::samples::qp_backing();
         let queues = Queues::Qp(backing.clone());
-        let flight = pd.flights().begin(1, Subject::the("QP"), queues);
+        let flight = pd.flights().begin(Subject::the("QP"), queues);
         QpShared {
             kernel: RwLock::new(KernelQp::new(context, QpHandle(9), 17, backing)),
             id: 1,

@@ -285,7 +285,8 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.push(Operation::Send, None, gather(from.as_ref())?)
     }
 
-    /// Adds a SEND with immediate data, which the peer finds in its completion.
+    /// Adds a SEND with immediate data: a number that the peer's completion has
+    /// ([`Completion::imm`](crate::Completion::imm)), whatever the byte order of the two hosts.
     ///
     /// # Errors
     ///

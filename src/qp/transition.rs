@@ -1,8 +1,8 @@
-//! Which attributes each state transition needs and takes, so that a wrong set is refused with names instead
-//! of EINVAL.
+//! Which attributes each state transition needs and takes, so that a wrong set is refused by name instead of
+//! with EINVAL.
 //!
-//! Source: the InfiniBand specification, volume 1, section 11.2.5.2, as `ib_modify_qp_is_ok` in
-//! `drivers/infiniband/core/verbs.c` has it.
+//! Source: the InfiniBand specification, volume 1, section 11.2.5.2, as in `ib_modify_qp_is_ok` in
+//! `drivers/infiniband/core/verbs.c`.
 
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;

@@ -93,7 +93,7 @@ pub enum Rc {}
 #[derive(Clone, Copy, Debug)]
 pub enum Uc {}
 
-/// Unreliable datagram: each SEND of at most an MTU to a destination of its own.
+/// Unreliable datagram: each SEND has at most an MTU and its own destination.
 #[derive(Clone, Copy, Debug)]
 pub enum Ud {}
 

@@ -187,7 +187,7 @@ impl Broker {
     /// Waits until something happens, at most so long, and deals with it. True if something has.
     pub(super) fn serve(&mut self, timeout: Option<Duration>) -> Result<bool, Errno> {
         let timeout = timeout.map(|timeout| Timespec {
-            // Longer than the age of the universe is as good as for ever.
+            // Longer than the age of the universe is as good as forever.
             tv_sec: timeout.as_secs().min(u64::from(u32::MAX)) as _,
             tv_nsec: timeout.subsec_nanos() as _,
         });

@@ -49,29 +49,29 @@ impl Join {
         }
     }
 
-    /// How long each step may take: to be accepted, and to be answered; 10 s unless told. An offer that is
-    /// not there is not waited for. It replaces a [deadline](Self::deadline).
+    /// How long each step may take: to be accepted, and to be answered; 10 s by default. It does not wait for
+    /// an offer that does not exist. It replaces a [deadline](Self::deadline).
     pub fn patience(mut self, limit: Duration) -> Self {
         self.time = Time::Each(limit);
         self
     }
 
-    /// Waits for the offer until then: for the path to exist, for somebody to listen, to be accepted and to
-    /// be answered. It replaces [`patience`](Self::patience).
+    /// Waits until the deadline for the path to exist, for somebody to listen, to be accepted and to be
+    /// answered. It replaces [`patience`](Self::patience).
     ///
-    /// An exporter that goes before it answers is waited for again. Whatever else is wrong, such as the key
-    /// or the user who listens, is an error at once.
+    /// If an exporter goes away before it answers, it waits for the next one. Anything else that is wrong,
+    /// such as the key or the user who listens, is an error at once.
     ///
-    /// At a path the joiner sleeps until something happens to the name (inotify(7)), but looks again each
-    /// second. Nothing tells of abstract names, nor of directories that this process cannot read: there it
-    /// tries again after 1 ms, then 2, and so on up to 100 ms.
+    /// At a path the joiner sleeps until something happens to the name (inotify(7)), and checks once a
+    /// second. There are no events for abstract names and for directories that this process cannot read:
+    /// there it tries again after 1 ms, 2 ms and so on up to 100 ms.
     pub fn deadline(mut self, deadline: Instant) -> Self {
         self.time = Time::Until(deadline);
         self
     }
 
-    /// Trusts an exporter of this user too. Unless told, only the own user and root are: nobody else is told
-    /// the key.
+    /// Trusts an exporter of this user too. By default only this process's user and root are trusted: nobody
+    /// else gets the key.
     pub fn offered_by(mut self, user: u32) -> Self {
         self.offered_by.push(user);
         self

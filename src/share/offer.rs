@@ -25,8 +25,8 @@ const VERB: Verb = Verb::AllocShpd;
 impl Pd {
     /// Starts the description of an offer of this protection domain to other processes.
     ///
-    /// Only processes of the same user may join unless [`OfferBuilder::allow_user`] says otherwise. Who joins
-    /// gets the command file, and can do with *everything* in this context what this process can.
+    /// Only processes of the same user may join unless [`OfferBuilder::allow_user`] says otherwise. A joiner
+    /// gets the command file, and has the same power over *everything* in this context as this process.
     pub fn offer(&self, key: ShareKey) -> OfferBuilder<'_> {
         OfferBuilder {
             pd: self,
@@ -67,7 +67,8 @@ impl<'a> OfferBuilder<'a> {
         self
     }
 
-    /// Gives the file that the last added region's memory is a mapping of, such as a memfd, along with it.
+    /// Adds the file that the last added region's memory is a mapping of, such as a memfd. Joiners get it
+    /// too.
     pub fn memory(mut self, file: BorrowedFd<'a>) -> Self {
         if let Some(region) = self.regions.last_mut()
             && !region.has_memory
@@ -78,24 +79,24 @@ impl<'a> OfferBuilder<'a> {
         self
     }
 
-    /// Allows processes with this effective user id to join, besides those of the own user.
+    /// Allows processes with this effective user id to join, in addition to this process's user.
     ///
     /// In a user namespace that does not map every user the overflow user, 65534, cannot be allowed: all
-    /// those who are not mapped have this number there.
+    /// users that are not mapped have this number there.
     pub fn allow_user(mut self, user: u32) -> Self {
         self.limits.users.push(user);
         self
     }
 
-    /// How long a connection may say nothing; 2 s unless told.
+    /// How long a connection may be silent; 2 s by default.
     pub fn silence(mut self, limit: Duration) -> Self {
         self.limits.silence = limit;
         self
     }
 
-    /// How many connections that have not joined are kept at a time, 64 unless told, and how many processes
-    /// may have joined at a time, 256 unless told. Each is a file descriptor of this process; without one
-    /// left, the next wait in the kernel.
+    /// How many connections that have not joined are kept at a time, 64 by default, and how many processes
+    /// may have joined at a time, 256 by default. Each is a file descriptor of this process; if none is left,
+    /// the next connections wait in the kernel.
     ///
     /// The users who are allowed have equal shares of the first number, at least one connection each. A
     /// connection beyond its user's share takes the place of the one of the same user that has been silent
@@ -109,15 +110,15 @@ impl<'a> OfferBuilder<'a> {
     /// Makes the offer at an address.
     ///
     /// A path is created with mode 0600, or 0666 if other users are allowed, who then are checked when they
-    /// connect. It is removed when the offer ends. Whose its directory must be: see [`Address`]. An offer
+    /// connect. It is removed when the offer ends. [`Address`] says who must own its directory. An offer
     /// answers nobody until it is [served](Offer::serve_once).
     ///
     /// # Errors
     ///
     /// [`Cause::Busy`] if the protection domain is already on offer; [`Cause::Invalid`] for a name that is
-    /// too long, empty or there twice, for more than 64 regions, or if a user who is allowed cannot be told
-    /// from others; `EADDRINUSE` if something is at the address; `EPERM` if somebody has put something in the
-    /// socket's place. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
+    /// too long, empty or used twice, for more than 64 regions, or if an allowed user cannot be distinguished
+    /// from others; `EADDRINUSE` if something is at the address; `EPERM` if somebody has replaced the socket.
+    /// Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
     #[doc(alias = "ibv_alloc_shpd")]
     pub fn at(mut self, address: &Address) -> Result<Offer> {
         let subject = || Subject::named("offer", address);
@@ -163,7 +164,7 @@ fn region(name: &str, handle: u32) -> Region {
     }
 }
 
-/// The users who can be told from others. The first is the own one, which may be missing if others are named.
+/// The users who can be distinguished. The first is this process's, which may be missing if others are named.
 pub(super) fn certain(users: &[u32]) -> Result<Vec<u32>, String> {
     let (own, named) = users.split_at(1);
     let uncertain = |user: &&u32| !user::is_certain(**user);
@@ -193,7 +194,7 @@ fn twice(regions: &[Region]) -> Option<&str> {
         .map(|pair| pair[0])
 }
 
-/// The one share that an offer has in its PD: there is no second at a time.
+/// An offer's use of its PD: there is at most one at a time.
 #[derive(Debug)]
 struct Share(PdUse);
 
@@ -215,9 +216,22 @@ impl Drop for Share {
 
 /// A protection domain on offer to other processes.
 ///
-/// While it stands, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection
-/// domain; dropping it ends it whatever be, and if somebody does, leaves the kernel's object to those: it
-/// then ends with the last process that holds the file.
+/// While it exists, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection
+/// domain. Dropping always ends it; if somebody uses the protection domain, the kernel's object then stays
+/// until the last process that holds the file is gone.
+///
+/// ```no_run
+/// use uverbs::share::{Address, ShareKey};
+/// # fn offer(pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let heap = pd.register(vec![0u8; 1 << 20], uverbs::Access::LOCAL_WRITE)?;
+/// let key = ShareKey::random()?;
+/// let address = Address::Path("/run/heap.sock".into());
+/// let mut offer = pd.offer(key).mr("heap", &heap).at(&address)?;
+/// while offer.joiners() == 0 {
+///     offer.serve_once(None)?;                    // or `spawn` a thread that serves
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Offer {
     broker: Box<Broker>,
     share: Share,
@@ -230,9 +244,10 @@ impl Offer {
         &self.address
     }
 
-    /// Processes that have joined and not let go yet, as of the last time that it was served.
+    /// The number of processes that have joined and still hold it, as of the last time that it was served.
     ///
-    /// One that has died counts no more, though what it made lives on in the kernel until the file is closed.
+    /// A process that has died is not counted, although its objects stay in the kernel until the file is
+    /// closed.
     pub fn joiners(&self) -> usize {
         self.broker.joined()
     }
@@ -242,8 +257,8 @@ impl Offer {
         self.broker.counters().snapshot()
     }
 
-    /// Waits until somebody comes, says something or goes, at most so long, and deals with it. True if
-    /// something has happened; a request may need more than one.
+    /// Waits for at most `timeout` until somebody connects, sends something or leaves, and handles it. True
+    /// if something happened; a request may need several calls.
     ///
     /// To wait for other things too, wait until the offer's [file descriptor](AsFd) is readable.
     ///
@@ -256,7 +271,7 @@ impl Offer {
             .map_err(|errno| Error::os(VERB, Subject::named("offer", &self.address), errno))
     }
 
-    /// Serves on a thread of its own until [`Serving::stop`].
+    /// Serves on a new thread until [`Serving::stop`].
     ///
     /// # Errors
     ///
@@ -285,14 +300,13 @@ impl Offer {
 
     /// Ends the offer if nobody uses the protection domain any more; it may be freed, or offered again, then.
     ///
-    /// Nobody joins by this call: whoever has connected without having joined is sent away.
+    /// Nobody joins during this call: connections that have not joined are closed.
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while processes that have joined hold it. The error gives the offer back, which still
-    /// stands.
+    /// [`Cause::Busy`] while processes that have joined hold it. The error gives the offer back, unchanged.
     pub fn withdraw(mut self) -> Result<(), DestroyError<Offer>> {
-        // Who has gone in the meantime counts no more.
+        // Processes that have left meanwhile are not counted.
         self.broker.reap();
         let joiners = self.joiners();
         if joiners == 0 {
@@ -316,7 +330,7 @@ impl Drop for Offer {
     }
 }
 
-/// Readable when [`Offer::serve_once`] has something to do, including what is due by time.
+/// Readable when [`Offer::serve_once`] has something to do, including what is due at a certain time.
 impl AsFd for Offer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.broker.as_fd()
@@ -334,7 +348,7 @@ impl fmt::Debug for Offer {
     }
 }
 
-/// An offer that a thread of its own serves. Dropping it stops the thread and drops the offer.
+/// An offer that its own thread serves. Dropping it stops the thread and drops the offer.
 #[derive(Debug)]
 pub struct Serving {
     thread: Option<JoinHandle<Offer>>,
@@ -348,7 +362,7 @@ impl Serving {
         self.counters.snapshot()
     }
 
-    /// Stops the thread and gives the offer back, which still stands.
+    /// Stops the thread and returns the offer, which is still valid.
     ///
     /// `None` if the thread has panicked, which ends the offer.
     pub fn stop(mut self) -> Option<Offer> {
@@ -370,7 +384,7 @@ impl Drop for Serving {
     }
 }
 
-/// Sets an eventfd. It fails only when its counter is full, and then it is set.
+/// Sets an eventfd. It fails only if its counter is full, and then it is set.
 fn set(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

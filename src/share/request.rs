@@ -1,7 +1,7 @@
-//! The joiner's half of the protocol: says the key to whoever listens, if that is who it should be, and takes
-//! what comes back. It knows nothing of RDMA.
+//! The joiner's half of the protocol: sends the key to the expected listener and takes the answer. It knows
+//! nothing about RDMA.
 //!
-//! A broker that puts the request off is asked again until the time is up. With a deadline, so is an address
+//! It asks a broker that defers the request again until the time is up, and with a deadline also an address
 //! where nobody listens yet.
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use super::message::{self, BadMessage, Grant, MAX_FILES, MAX_MESSAGE, Refusal};
 use super::user;
 use super::wait::{Pauses, Watch};
 
-/// The pause before a broker is asked again that has put the request off.
+/// The pause before a broker that has deferred the request is asked again.
 const BEFORE_NEXT_REQUEST: Duration = Duration::from_millis(5);
 
 /// How long to try.
@@ -49,14 +49,14 @@ impl Time {
     }
 }
 
-/// Why there is nothing to be had.
+/// Why the request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     /// A system call failed; `AGAIN` when the time is up.
     Os(Errno),
     /// The deadline has passed, and until then it failed like this.
     Late(Box<Failed>),
-    /// Somebody else than expected listens there: this user.
+    /// Another user than expected listens there: this one.
     Stranger(u32),
     /// The broker says no.
     Refused(Refusal),
@@ -76,7 +76,7 @@ impl From<BadMessage> for Failed {
     }
 }
 
-/// What came back.
+/// The answer.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) grant: Grant,
@@ -145,7 +145,7 @@ fn wait(
 }
 
 impl Failed {
-    /// Nobody is there, or whoever was has gone without an answer.
+    /// Nobody is there, or the exporter left without an answer.
     fn is_absence(&self) -> bool {
         matches!(
             self,
@@ -242,7 +242,7 @@ fn receive(socket: &OwnedFd) -> Result<(Grant, VecDeque<OwnedFd>), Failed> {
     };
     let received = match take() {
         // The broker has answered and closed without reading the request, as it does with users who are not
-        // allowed. The kernel tells of that first, once, and then gives the answer.
+        // allowed. The kernel reports that once, and then delivers the answer.
         Err(Errno::CONNRESET) => take()?,
         received => received?,
     };

@@ -564,7 +564,7 @@ fn lingering_sockets_of_a_stranger_do_not_hold_a_joiner_up() {
     assert!(start.elapsed() < PATIENCE);
 }
 
-/// Catches silent clients that are kept for ever.
+/// Catches silent clients that are kept forever.
 #[test]
 fn a_client_that_says_nothing_is_closed_at_its_deadline() {
     let silence = Duration::from_millis(30);

@@ -1,8 +1,8 @@
-//! Keeps things apart in time: keys of a user who has just said a wrong one, and lines of the log.
+//! Limits how often something happens: keys from a user who has just sent a wrong one, and lines of the log.
 
 use std::time::{Duration, Instant};
 
-/// Something that may be done again only after a while.
+/// Something that may be repeated only after a pause.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Throttle {
     not_before: Option<Instant>,
@@ -19,7 +19,7 @@ impl Throttle {
         self.not_before = Some(now + wait);
     }
 
-    /// Whether it may be done now; if so, it may not be done again for so long.
+    /// Whether it may be done now; if so, the pause starts.
     pub(super) fn pass(&mut self, now: Instant, wait: Duration) -> bool {
         let open = self.is_open(now);
         if open {

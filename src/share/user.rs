@@ -1,20 +1,19 @@
-//! Which user ids stand for one user.
+//! Which user ids denote one user.
 //!
-//! The kernel tells the user at the other end of a connection in the numbers of this process's user
-//! namespace. All users that the namespace does not map come as one number, the overflow user
-//! (`from_kuid_munged`), as which this process may see itself as well. So that number says who somebody is
-//! only where every user is mapped, as in the initial namespace. See user_namespaces(7).
+//! The kernel reports the user at the other end of a connection as a number of this process's user namespace.
+//! All users that the namespace does not map have one number, the overflow user (`from_kuid_munged`), which
+//! this process may have itself. So that number identifies a user only if every user is mapped, as in the
+//! initial namespace. See user_namespaces(7).
 
-/// The overflow user of a kernel that was not told another.
+/// The kernel's default overflow user.
 const USUAL_OVERFLOW_USER: u32 = 65534;
 
-/// Whether a user id that the kernel tells stands for one user, and not for all whom this namespace does not
-/// map.
+/// Whether a user id from the kernel denotes one user, and not all that this namespace does not map.
 pub(super) fn is_certain(user: u32) -> bool {
     if user != overflow_user() {
         return true;
     }
-    // Without /proc nobody can tell, and then it is not certain.
+    // Without /proc that is unknown.
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_everybody(&map))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! At a path it sleeps until something happens to the name (inotify(7)): the socket appears, or its exporter,
 //! who touches it after listen(2), begins to listen. If a directory is missing, the nearest one that exists
-//! is watched. Nothing tells of abstract names, nor of directories that cannot be read: there it tries again
-//! after 1 ms, 2 ms and so on up to 100 ms.
+//! is watched. There are no events for abstract names and for directories that cannot be read: there it tries
+//! again after 1 ms, 2 ms and so on up to 100 ms.
 
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
@@ -18,11 +18,11 @@ use rustix::io::Errno;
 
 use super::address::Address;
 
-/// The longest time between two tries, where events tell of what changes: a symbolic link on the way to the
-/// directory may lead elsewhere by then, of which there is no event.
+/// The longest time between two tries if there are events: a symbolic link on the way to the directory may
+/// change, for which there is no event.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The first pause, where nothing tells of what changes.
+/// The first pause if there are no events.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest pause.
@@ -44,11 +44,11 @@ impl Pauses {
     }
 }
 
-/// A look-out for an offer at a path. What happens after it was made is not missed.
+/// A watch for an offer at a path. It misses nothing that happens after its creation.
 #[derive(Debug)]
 pub(super) struct Watch {
     inotify: OwnedFd,
-    /// What is to happen to this name.
+    /// The expected event for this name.
     name: OsString,
 }
 
@@ -98,7 +98,7 @@ impl Watch {
             let mut fds = [PollFd::new(&self.inotify, PollFlags::IN)];
             match poll(&mut fds, Some(&left)) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // No memory. There is no harm in a try too many.
+                // No memory. An extra try does no harm.
                 Err(_) => return sleep(FIRST_PAUSE),
             }
         }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::str::FromStr;
 
 use crate::error::{Error, Subject, Verb};
@@ -127,6 +127,12 @@ fn resolve(range: impl RangeBounds<u64>, length: u64) -> Result<(u64, u64), OutO
     }
 }
 
+/// The bytes of a slot in an array of slots. One that no memory has lies at the end of all addresses.
+pub(crate) fn slot(index: usize, size: usize) -> Range<u64> {
+    let start = (index as u64).saturating_mul(size as u64);
+    start..start.saturating_add(size as u64)
+}
+
 /// A piece of registered memory of this side: one element of a gather or scatter list.
 ///
 /// It borrows its region. A batch holds the borrow until it is rung or dropped; from then on the library sees
@@ -234,6 +240,15 @@ impl RemoteSlice {
             rkey: self.rkey,
         })
     }
+
+    /// Slot `index`, if it is an array of slots of `size` bytes each.
+    ///
+    /// # Errors
+    ///
+    /// The slot does not lie within it.
+    pub fn slot(&self, index: usize, size: usize) -> Result<Self, OutOfBounds> {
+        self.slice(slot(index, size))
+    }
 }
 
 /// The address, the length and the key in hexadecimal, with colons between: what [`FromStr`] reads.
@@ -312,6 +327,14 @@ mod tests {
             MEMORY.slice(..50).unwrap().slice(40..).unwrap().address,
             0x1028
         );
+    }
+
+    #[test]
+    fn slots_lie_side_by_side() {
+        assert_eq!(MEMORY.slot(0, 50), MEMORY.slice(..50));
+        assert_eq!(MEMORY.slot(1, 50), MEMORY.slice(50..));
+        assert!(MEMORY.slot(2, 50).is_err());
+        assert!(MEMORY.slot(usize::MAX, usize::MAX).is_err());
     }
 
     #[test]

@@ -12,8 +12,8 @@ mod request;
 
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
-pub(crate) use key::PdTag;
 pub use key::{LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice};
+pub(crate) use key::{PdTag, slot};
 pub(crate) use operations::Operations;
 pub(crate) use progress::Progress;
 pub use request::Placement;

@@ -76,30 +76,27 @@ fn pd_names_its_users() -> Result {
     let cq = context.create_cq(4)?;
     let mr = pd.register(vec![0u8; 64], Access::empty())?;
     let (pd, said) = refused(pd);
-    assert_eq!(said, "still stand on it: 1 MR");
+    assert_eq!(said, "in use by 1 MR");
     let other_mr = pd.register(vec![0u8; 64], Access::empty())?;
     let ah = pd.create_ah(&own_path(&context)?)?;
     let qp = pd.create_qp::<Rc>(&cq, CAPS)?;
     let domain = pd.parent_domain().build()?;
     let (pd, said) = refused(pd);
-    assert_eq!(
-        said,
-        "still stand on it: 2 MRs, 1 AH, 1 QP, 1 parent domain"
-    );
+    assert_eq!(said, "in use by 2 MRs, 1 AH, 1 QP, 1 parent domain");
     // What was refused works on.
     let late = pd.register(vec![0u8; 64], Access::empty())?;
 
     late.deregister()?;
     mr.deregister()?;
     let (pd, said) = refused(pd);
-    assert_eq!(said, "still stand on it: 1 MR, 1 AH, 1 QP, 1 parent domain");
+    assert_eq!(said, "in use by 1 MR, 1 AH, 1 QP, 1 parent domain");
     qp.destroy()?;
     other_mr.deregister()?;
     let (pd, said) = refused(pd);
-    assert_eq!(said, "still stand on it: 1 AH, 1 parent domain");
+    assert_eq!(said, "in use by 1 AH, 1 parent domain");
     ah.destroy()?;
     let (pd, said) = refused(pd);
-    assert_eq!(said, "still stand on it: 1 parent domain");
+    assert_eq!(said, "in use by 1 parent domain");
     domain.dealloc()?;
     pd.dealloc()?;
     drop((cq, context));
@@ -115,31 +112,31 @@ fn domain_names_its_users() -> Result {
     let domain = pd.parent_domain().build()?;
     let mr = domain.register(vec![0u8; 64], Access::empty())?;
     let (domain, said) = refused(domain);
-    assert_eq!(said, "still stand on it: 1 MR");
+    assert_eq!(said, "in use by 1 MR");
     let ah = domain.create_ah(&own_path(&context)?)?;
     mr.deregister()?;
     let (domain, said) = refused(domain);
-    assert_eq!(said, "still stand on it: 1 AH");
+    assert_eq!(said, "in use by 1 AH");
     let cq = context.cq(4).domain(&domain).create()?;
     ah.destroy()?;
     let (domain, said) = refused(domain);
-    assert_eq!(said, "still stand on it: 1 CQ");
+    assert_eq!(said, "in use by 1 CQ");
     let qp = domain.create_qp::<Rc>(&cq, CAPS)?;
     let (domain, said) = refused(domain);
-    assert_eq!(said, "still stand on it: 1 QP, 1 CQ");
+    assert_eq!(said, "in use by 1 QP, 1 CQ");
     let outer = domain.parent_domain().build()?;
     // A completion queue with a user is busy itself, and keeps its domain busy when it is dropped.
     let busy = cq.destroy().unwrap_err();
     assert!(matches!(busy.error.cause(), Cause::Busy(_)), "{busy}");
     drop(busy.object);
     let (domain, said) = refused(domain);
-    assert_eq!(said, "still stand on it: 1 QP, 1 CQ, 1 parent domain");
+    assert_eq!(said, "in use by 1 QP, 1 CQ, 1 parent domain");
     qp.destroy()?;
     let (domain, said) = refused(domain);
-    assert_eq!(said, "still stand on it: 1 parent domain");
+    assert_eq!(said, "in use by 1 parent domain");
     // The PD under it counts the domain alone, not what stands on that.
     let (pd, said) = refused(pd);
-    assert_eq!(said, "still stand on it: 1 parent domain");
+    assert_eq!(said, "in use by 1 parent domain");
     outer.dealloc()?;
     domain.dealloc()?;
     Ok(pd.dealloc()?)

@@ -412,7 +412,7 @@ impl World {
             Kind::Td => format!("{count} parent domains use it"),
             Kind::Cq => format!("{count} users, such as QPs, report to it"),
             Kind::Srq => format!("{count} QPs draw from it"),
-            _ => format!("still stand on it: {}", by_kind(&children)),
+            _ => format!("in use by {}", by_kind(&children)),
         })
     }
 

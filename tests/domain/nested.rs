@@ -109,7 +109,7 @@ fn inner_is_busy() -> Result {
         .build()?;
     let outer = inner.parent_domain().build()?;
     let (inner, said) = refused(inner);
-    assert_eq!(said, "still stand on it: 1 parent domain");
+    assert_eq!(said, "in use by 1 parent domain");
     // Dropped instead of freed, it stays as long as the outer one needs it.
     drop((inner, pd));
     let mut pair = on_domain(&outer)?;

@@ -291,10 +291,10 @@ fn elements_of_a_shared_queue() -> Result {
         queue_pairs.push((qp, cq));
     }
     for round in 0..20_u8 {
-        let mut batch = srq.recv();
         let made = (0..3)
             .map(|_| watched(&pd, 0, Access::LOCAL_WRITE))
             .collect::<Result<Vec<_>>>()?;
+        let mut batch = srq.recv();
         for (id, (region, _)) in (0..).zip(&made) {
             batch.post(id, region.slice(..)?)?;
         }

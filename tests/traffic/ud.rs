@@ -1,6 +1,5 @@
 //! Datagrams: who they come from, what keeps them out, and groups of receivers.
 
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
@@ -11,6 +10,7 @@ use uverbs::{
     error::Errno,
     gid::GidType,
     grh::{GRH_LENGTH, Grh, GrhNetwork},
+    qp::{IpGroup, MULTICAST_QPN},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -25,9 +25,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("ud::in_a_group_it_stays", in_a_group_it_stays),
     ]
 }
-
-/// The queue pair number that datagrams to a group carry.
-const TO_GROUP: u32 = 0x00ff_ffff;
 
 /// Bytes of a receive.
 const SLOT: usize = GRH_LENGTH + 24;
@@ -217,24 +214,11 @@ fn a_wrong_key_stays_out() -> Result {
     same(b.qp.query()?.state, QpState::RTS, "state")
 }
 
-/// The network interface's membership, without which Linux does not loop a group's packets back.
-fn join(context: &Context, index: u8, group: Gid) -> Result<UdpSocket> {
-    match group.as_ipv4() {
-        // No network interface is in it.
-        None if device().is_mlx5() => Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?),
-        Some(address) => {
-            let (_, own) = gid_of(context, GrhNetwork::Ipv4)?;
-            let own = own.as_ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED);
-            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-            socket.join_multicast_v4(&address, &own)?;
-            Ok(socket)
-        }
-        None => {
-            let interface = context.query_gid(1, index.into())?.netdev_ifindex;
-            let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
-            socket.join_multicast_v6(&group.into(), interface)?;
-            Ok(socket)
-        }
+/// The IP stack's membership, without which Linux does not loop a group's packets back. InfiniBand has none.
+fn join(context: &Context, group: Gid) -> Result<Option<IpGroup>> {
+    match device().has_gids() {
+        true => Ok(Some(context.join_ip_group(1, group)?)),
+        false => Ok(None),
     }
 }
 
@@ -247,7 +231,7 @@ fn multicast(network: GrhNetwork) -> Result {
         GrhNetwork::Ipv4 => "239.9.8.7".parse()?,
         GrhNetwork::Ipv6 => "ff12::9:8:7".parse()?,
     };
-    let _membership = join(&context, index, group)?;
+    let _membership = join(&context, group)?;
     let (mut a, mut b) = (Node::new(&pd)?, Node::new(&pd)?);
     let (mut c, mut other) = (Node::new(&pd)?, Node::new(&pd)?);
     let lid = group_lid();
@@ -257,7 +241,7 @@ fn multicast(network: GrhNetwork) -> Result {
         dlid: lid,
         ..AddressVector::global(1, index, group)
     };
-    a.send(&pd, &path, (TO_GROUP, QKEY), b"to all")?;
+    a.send(&pd, &path, (MULTICAST_QPN, QKEY), b"to all")?;
     for member in [&mut b, &mut c] {
         let datagram = member.expect(index, b"to all")?;
         let Some(header) = Grh::parse(&datagram.header) else {
@@ -268,7 +252,7 @@ fn multicast(network: GrhNetwork) -> Result {
     }
     other.nothing("a datagram to a group that it is not in")?;
     b.qp.detach_mcast(group, lid)?;
-    a.send(&pd, &path, (TO_GROUP, QKEY), b"to the rest")?;
+    a.send(&pd, &path, (MULTICAST_QPN, QKEY), b"to the rest")?;
     c.expect(index, b"to the rest")?;
     b.nothing("a datagram to a group that it has left")?;
     same(
@@ -277,7 +261,7 @@ fn multicast(network: GrhNetwork) -> Result {
         "leaving twice",
     )?;
     c.qp.detach_mcast(group, lid)?;
-    a.send(&pd, &path, (TO_GROUP, QKEY), b"to nobody")?;
+    a.send(&pd, &path, (MULTICAST_QPN, QKEY), b"to nobody")?;
     c.nothing("a datagram to a group without members")
 }
 

@@ -13,9 +13,10 @@ use uverbs::uapi::flags::{DeviceCapFlags, OdpGeneralCapBits, OdpTransportCapBits
 use uverbs::{
     Context,
     device::{NodeType, PhysicalState, PortState},
+    gid::GidEntry,
     gid::GidType,
     qp::{Mtu, QpType},
-    query::{AtomicCap, DeviceAttr, GidEntry, LinkLayer, PortAttr},
+    query::{AtomicCap, DeviceAttr, LinkLayer, PortAttr},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {

@@ -472,11 +472,15 @@ fn queue_pairs_and_queues_are_named() -> Result {
     Ok(())
 }
 
+/// The number of a queue pair, which no other has.
+const SENTINEL: u64 = u64::MAX - 7;
+
 /// Everything that has been told of a context, up to an event that is provoked here: it comes behind what has
 /// happened before.
 fn told_so_far(pair: &Pair<Rc>, events: &AsyncEvents) -> Result<Vec<AsyncEvent>> {
     let mut cq = pair.context.create_cq(1)?;
-    let mut sentinel = pair.pd.qp(&cq).create::<Rc>()?;
+    let mut sentinel = pair.pd.qp(&cq).user_data(SENTINEL).create::<Rc>()?;
+    same(sentinel.id(), SENTINEL, "the number of choice")?;
     sentinel.connect(&sentinel.endpoint()?)?;
     let kind = match device().is_rxe() {
         true => {
@@ -499,7 +503,7 @@ fn told_so_far(pair: &Pair<Rc>, events: &AsyncEvents) -> Result<Vec<AsyncEvent>>
     };
     let end = AsyncEvent {
         kind,
-        source: EventSource::Qp(sentinel.id()),
+        source: EventSource::Qp(SENTINEL),
     };
     let mut told = Vec::new();
     loop {

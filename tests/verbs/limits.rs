@@ -347,12 +347,15 @@ fn a_gid_index_that_does_not_exist() -> Result {
         let peer = pair.b.qp.endpoint()?;
         let error = refused("the connection", pair.a.qp.connect_with(&peer, &options))?;
         same(error.verb(), Verb::ModifyQp, "the verb")?;
+        let named = format!("no GID with the index {index}");
+        if device().has_gids() {
+            let qp = format!("QP {:#x}:", pair.a.qp.qpn());
+            says(&error, &[&qp, "INIT to", "RTR", &named])?;
+        }
         pair.a.qp.reset()?;
         let gid = pair.context.query_gid(1, 0)?.gid;
-        refused(
-            "the AH",
-            pair.pd.create_ah(&AddressVector::global(1, index, gid)),
-        )?;
+        let path = AddressVector::global(1, index, gid);
+        says(&refused("the AH", pair.pd.create_ah(&path))?, &[&named])?;
     }
     refused("beyond the table", pair.context.query_gid(1, length))?;
     // Nothing is broken.

@@ -55,8 +55,8 @@ impl Failure {
         self.kind
     }
 
-    /// The failure that the command's own output could not be written. A reader that has gone away, such as
-    /// `head`, wants no message: the process ends as one that the signal SIGPIPE ends.
+    /// The failure that the command's own output could not be written. If the reader has gone, such as
+    /// `head`, there is no message: the process exits as if the signal SIGPIPE had ended it.
     pub(crate) fn of_output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::new(Kind::Failed, "");
@@ -64,7 +64,7 @@ impl Failure {
         Self::new(Kind::Failed, format_args!("standard output: {error}"))
     }
 
-    /// Prints the message and says how to exit.
+    /// Prints the message and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
             eprintln!("uverbs: {}", self.message);

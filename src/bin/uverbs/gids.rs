@@ -2,20 +2,20 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use uverbs::{Device, Gid, gid::GidType};
+use uverbs::{Device, gid::GidEntry};
 
 use crate::failure::Result;
 use crate::output::{self, or_dash};
 use crate::select;
 
-/// Show the GIDs of the ports: which index stands for which address.
+/// Show the GIDs of the ports: which index has which address.
 #[derive(Debug, Args)]
 #[command(
     after_help = "The index is what `uverbs pingpong -g` and rdma-core's programs take.\n\
     The device is asked if it can be opened, and sysfs otherwise."
 )]
 pub(crate) struct Options {
-    /// The device; all if it is not said
+    /// The device; all by default
     device: Option<String>,
 
     /// Print JSON
@@ -23,20 +23,11 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// An entry of the GID table of a device's port.
-struct Entry {
-    device: String,
-    port: u32,
-    index: u32,
-    gid: Gid,
-    gid_type: GidType,
-    netdev: Option<String>,
-}
-
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut entries = Vec::new();
     for device in select::devices(options.device.as_deref())? {
-        entries.extend(of_device(&device)?);
+        let table = gids(&device)?.into_iter();
+        entries.extend(table.map(|entry| (device.name().to_owned(), entry)));
     }
     if options.json {
         return output::json(&entries.iter().map(to_json).collect());
@@ -46,43 +37,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// A device's entries. Sysfs needs no permission and no driver of the library; opening needs no sysfs.
-fn of_device(device: &Device) -> Result<Vec<Entry>> {
-    match by_verbs(device) {
-        Ok(entries) => Ok(entries),
-        Err(error) => by_sysfs(device).map_err(|_| error.into()),
-    }
+fn gids(device: &Device) -> uverbs::Result<Vec<GidEntry>> {
+    let opened = device.open().and_then(|context| context.gid_table());
+    opened.or_else(|error| by_sysfs(device).map_err(|_| error))
 }
 
-fn by_verbs(device: &Device) -> uverbs::Result<Vec<Entry>> {
-    let context = uverbs::OpenOptions::new().open(device)?;
-    let table = context.gid_table()?;
-    let entries = table.into_iter().map(|entry| Entry {
-        device: device.name().to_owned(),
-        port: entry.port,
-        index: entry.index,
-        gid: entry.gid,
-        gid_type: entry.gid_type,
-        netdev: netdev_name(entry.netdev_ifindex),
-    });
-    Ok(entries.collect())
-}
-
-fn by_sysfs(device: &Device) -> uverbs::Result<Vec<Entry>> {
+fn by_sysfs(device: &Device) -> uverbs::Result<Vec<GidEntry>> {
     let mut entries = Vec::new();
     for port in device.ports()? {
-        entries.extend(
-            device
-                .gid_table(port.number)?
-                .into_iter()
-                .map(|entry| Entry {
-                    device: device.name().to_owned(),
-                    port: port.number,
-                    index: entry.index,
-                    gid: entry.gid,
-                    gid_type: entry.gid_type,
-                    netdev: entry.netdev.map(|netdev| netdev.name),
-                }),
-        );
+        entries.extend(device.gid_table(port.number)?);
     }
     Ok(entries)
 }
@@ -98,26 +61,26 @@ fn netdev_name(index: u32) -> Option<String> {
     Some(name.unwrap_or_else(|_| format!("#{index}")))
 }
 
-fn row(entry: &Entry) -> [String; 7] {
+fn row((device, entry): &(String, GidEntry)) -> [String; 7] {
     [
-        entry.device.clone(),
+        device.clone(),
         entry.port.to_string(),
         entry.index.to_string(),
         entry.gid.to_string(),
         or_dash(entry.gid.as_ipv4()),
         entry.gid_type.to_string(),
-        or_dash(entry.netdev.as_ref()),
+        or_dash(netdev_name(entry.netdev_ifindex)),
     ]
 }
 
-fn to_json(entry: &Entry) -> Value {
+fn to_json((device, entry): &(String, GidEntry)) -> Value {
     json!({
-        "device": entry.device,
+        "device": device,
         "port": entry.port,
         "index": entry.index,
         "gid": entry.gid.to_string(),
         "ipv4": entry.gid.as_ipv4().map(|address| address.to_string()),
         "type": entry.gid_type.to_string(),
-        "netdev": entry.netdev,
+        "netdev": netdev_name(entry.netdev_ifindex),
     })
 }

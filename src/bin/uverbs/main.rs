@@ -1,8 +1,8 @@
 //! The command line `uverbs`: what devices there are, what they can do, and a ping-pong between two hosts.
 //!
-//! Each subcommand is a module with its options and a `run`. What is common to them is here and in
-//! [`failure`] (exit codes), [`output`] (text and JSON) and [`trace`]. Everything about devices goes
-//! through the library's public interface.
+//! Each subcommand is a module with its options and a `run`. What they share is here and in [`failure`] (exit
+//! codes), [`output`] (text and JSON) and [`trace`]. Everything about devices uses the library's public
+//! interface.
 
 mod completions;
 mod devices;
@@ -38,7 +38,7 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLES.to_owned() + failure::EXIT_CODES)]
 struct Cli {
-    /// Show on standard error what the library asks of the kernel, command by command
+    /// Show on standard error each command that the library sends to the kernel
     #[arg(long, global = true, display_order = 100)]
     trace: bool,
 

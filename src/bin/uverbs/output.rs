@@ -43,7 +43,7 @@ pub(crate) fn rows(header: Vec<String>, rows: Vec<Vec<String>>) -> Result<()> {
     line(table.trim_fmt())
 }
 
-/// The text of what may not be known.
+/// The text of a value that may be unknown.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
 }

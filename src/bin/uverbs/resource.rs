@@ -1,4 +1,4 @@
-//! `uverbs resource`: the objects on the devices, whoever made them, as `rdma resource` shows them.
+//! `uverbs resource`: the objects on the devices, whoever created them, as `rdma resource` shows them.
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
@@ -14,18 +14,18 @@ use crate::failure::Result;
 use crate::output;
 use crate::select;
 
-/// Show the objects on the devices: whose they are, and how they hang together.
+/// Show the objects on the devices: their owners, and how they are related.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Names are those of `rdma resource`. The kernel shows keys to administrators only, its own objects in the\n\
     initial PID namespace, and of processes those of the PID namespace."
 )]
 pub(crate) struct Options {
-    /// The kind of object; how many there are of each if it is not said
+    /// The kind of object; by default how many there are of each
     #[arg(value_enum, default_value_t = Kind::Summary)]
     kind: Kind,
 
-    /// The device; all if it is not said
+    /// The device; all by default
     #[arg(short, long)]
     device: Option<String>,
 

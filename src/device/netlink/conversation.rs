@@ -1,10 +1,10 @@
-//! Question and answer over netlink: sequence numbers, answers in many parts, interrupted dumps, datagrams
-//! that do not fit. What is asked, and what the answers mean, is not here.
+//! Requests and answers over netlink: sequence numbers, answers in many parts, interrupted dumps, datagrams
+//! that do not fit. The contents of requests and answers are elsewhere.
 //!
 //! The kernel answers an RDMA netlink request within the `send` itself, and prepares the next part of a dump
 //! within the `recv` that takes the one before (`netlink_dump_start`, `netlink_recvmsg` in
-//! `net/netlink/af_netlink.c`). So nothing here ever has to wait: an empty queue is a missing answer. The
-//! socket is never bound either, since the first `send` gives it an address.
+//! `net/netlink/af_netlink.c`). So nothing here ever waits: an empty queue is a missing answer. The socket is
+//! not bound, since the first `send` gives it an address.
 
 use std::os::fd::OwnedFd;
 
@@ -24,19 +24,18 @@ use crate::error::Errno;
 /// and single answers always (`NLMSG_DEFAULT_SIZE`).
 const FIRST_BUFFER: usize = 8192;
 
-/// How often a question is asked again because its answer was cut off or changed while it was given.
+/// How often a request is repeated because its answer was cut off or changed meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// No answer has this many parts, though the kernel sends each device in one of its own.
+/// No answer has this many parts, although the kernel sends each device in its own.
 const MOST_DATAGRAMS: usize = 1 << 16;
 
-/// Something that carries datagrams to the kernel and back.
+/// A carrier of datagrams to the kernel and back.
 pub(in crate::device) trait Channel {
     /// Sends one datagram.
     fn send(&mut self, datagram: &[u8]) -> Result<(), Errno>;
 
-    /// Receives one datagram into the empty buffer's capacity, without waiting; returns how long it really
-    /// is.
+    /// Receives one datagram into the empty buffer's capacity, without waiting; returns its real length.
     fn receive(&mut self, buffer: &mut Vec<u8>) -> Result<usize, Errno>;
 }
 
@@ -104,8 +103,7 @@ impl<C: Channel> Conversation<C> {
         self.ask_until(request, parse, |_| false)
     }
 
-    /// As [`ask`](Self::ask), but no further than an answer that is `enough`, which then is the last of the
-    /// set.
+    /// As [`ask`](Self::ask), but only up to an answer that is `enough`, which is then the last of the set.
     ///
     /// The kernel is left in the middle of its answer, so it refuses another dump on this channel afterwards.
     pub(in crate::device) fn ask_until<T>(
@@ -136,7 +134,7 @@ impl<C: Channel> Conversation<C> {
         for _ in 0..MOST_DATAGRAMS {
             match self.receive() {
                 Ok(true) => {}
-                // Hear the dump to its end all the same: until then the kernel refuses another.
+                // Read the dump to its end anyway: until then the kernel refuses another.
                 Ok(false) => whole = false,
                 Err(Errno::AGAIN) if !whole => return Ok(None),
                 Err(Errno::AGAIN) => return Err(Malformed::from("the answer has no end").into()),

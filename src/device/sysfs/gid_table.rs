@@ -5,22 +5,7 @@ use std::path::Path;
 use super::attribute::{entries, parsed, text};
 use super::{Sysfs, is_infiniband, table_index};
 use crate::device::failure::{Failure, Malformed};
-use crate::device::port::Netdev;
-use crate::gid::{Gid, GidType};
-
-/// One entry of a port's GID table.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct GidTableEntry {
-    /// The index that address vectors name the entry by.
-    pub index: u32,
-    /// The GID.
-    pub gid: Gid,
-    /// What a packet that is sent from this GID looks like.
-    pub gid_type: GidType,
-    /// The network device that the GID belongs to, if it is in this network namespace.
-    pub netdev: Option<Netdev>,
-}
+use crate::gid::{Gid, GidEntry, GidType};
 
 impl Sysfs {
     /// A port's GID table, without its empty entries; `None` if there is no such port.
@@ -28,16 +13,16 @@ impl Sysfs {
         &self,
         device: &str,
         port: u32,
-    ) -> Result<Option<Vec<GidTableEntry>>, Failure> {
+    ) -> Result<Option<Vec<GidEntry>>, Failure> {
         let directory = self.port_directory(device, port);
         let Some(names) = entries(&directory.join("gids"))? else {
             return Ok(None);
         };
         let mut table = Vec::new();
         for name in names {
-            table.extend(self.gid(&directory, &name)?);
+            table.extend(self.gid(&directory, port, &name)?);
         }
-        table.sort_unstable_by_key(|entry: &GidTableEntry| entry.index);
+        table.sort_unstable_by_key(|entry: &GidEntry| entry.index);
         Ok(Some(table))
     }
 
@@ -47,31 +32,33 @@ impl Sysfs {
         device: &str,
         port: u32,
         index: u32,
-    ) -> Result<Option<GidTableEntry>, Failure> {
-        self.gid(&self.port_directory(device, port), &index.to_string())
+    ) -> Result<Option<GidEntry>, Failure> {
+        self.gid(&self.port_directory(device, port), port, &index.to_string())
     }
 
-    /// The entry that is called `name` in the port's directories; `None` if it is empty.
-    fn gid(&self, port: &Path, name: &str) -> Result<Option<GidTableEntry>, Failure> {
-        let gid: Option<Gid> = parsed(&port.join("gids").join(name))?;
+    /// The entry that is called `name` in the port's directory; `None` if it is empty.
+    fn gid(&self, directory: &Path, port: u32, name: &str) -> Result<Option<GidEntry>, Failure> {
+        let gid: Option<Gid> = parsed(&directory.join("gids").join(name))?;
         let Some(gid) = gid.filter(|gid| !gid.is_zero()) else {
             return Ok(None);
         };
-        let attributes = port.join("gid_attrs");
+        let attributes = directory.join("gid_attrs");
         let gid_type = match text(&attributes.join("types").join(name))?.as_deref() {
             // One text for two types, which the link tells apart.
-            Some("IB/RoCE v1") if is_infiniband(port)? => GidType::Ib,
+            Some("IB/RoCE v1") if is_infiniband(directory)? => GidType::Ib,
             Some("IB/RoCE v1") => GidType::RoceV1,
             Some("RoCE v2") => GidType::RoceV2,
             Some(other) => return Err(Malformed::from(format!("{other:?} is no GID type")).into()),
             // The entry was emptied since its GID was read.
             None => return Ok(None),
         };
-        Ok(Some(GidTableEntry {
+        let netdev = self.netdev(&attributes.join("ndevs").join(name))?;
+        Ok(Some(GidEntry {
+            port,
             index: table_index(name)?,
             gid,
             gid_type,
-            netdev: self.netdev(&attributes.join("ndevs").join(name))?,
+            netdev_ifindex: netdev.and_then(|netdev| netdev.index).unwrap_or(0),
         }))
     }
 }

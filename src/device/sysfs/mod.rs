@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use attribute::{entries, nonsense, numbered, parsed, text};
-pub use gid_table::GidTableEntry;
 
 use super::chardev::Chardev;
 use super::driver::DriverClue;

@@ -249,7 +249,7 @@ fn reads_the_gid_table_without_its_empty_entries() {
     assert_eq!((table[0].index, table[0].gid_type), (0, GidType::RoceV1));
     assert_eq!((table[1].index, table[1].gid_type), (1, GidType::RoceV2));
     assert_eq!(table[1].gid, "10.9.0.1".parse::<Gid>().unwrap());
-    assert_eq!(table[1].netdev.as_ref().unwrap().index, Some(3));
+    assert_eq!((table[1].port, table[1].netdev_ifindex), (1, 3));
 
     write(
         &root,

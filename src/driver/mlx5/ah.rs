@@ -1,7 +1,7 @@
 //! Address handles: the address vector that goes into every datagram's request.
 //!
-//! The device knows no address handles. The kernel is asked for one all the same: it looks the link-layer
-//! address up on Ethernet, and counts the handle with its protection domain.
+//! The device has no address handles. The kernel creates one anyway: it resolves the link-layer address on
+//! Ethernet, and counts the handle with its protection domain.
 
 use uverbs_uapi::enums::{GidType, LinkLayer, Rate};
 use uverbs_uapi::handle::AhHandle;
@@ -15,7 +15,7 @@ use crate::command::{
 use crate::driver::answer;
 use crate::error::{Result, Subject, Verb};
 
-/// An address vector, whole but for the queue pair and its key.
+/// An address vector, complete except for the queue pair and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ah(Datagram);
 
@@ -26,7 +26,7 @@ impl Ah {
     }
 }
 
-/// A vector that leads nowhere.
+/// An empty vector.
 const NOWHERE: Datagram = Datagram {
     qkey: Be32::ZERO,
     reserved: Be32::ZERO,
@@ -44,7 +44,7 @@ const NOWHERE: Datagram = Datagram {
 
 /// A global header follows (not set on Ethernet, where one always does).
 const GRH: u32 = 1 << 30;
-/// What is added to a rate that the device has (`MLX5_STAT_RATE_OFFSET`).
+/// The offset of rates that the device has (`MLX5_STAT_RATE_OFFSET`).
 const RATE_OFFSET: u8 = 5;
 /// The ports that RoCE v2 sends from (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN`).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
@@ -66,8 +66,8 @@ pub(super) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHand
     Ok((handle, Ah(vector)))
 }
 
-/// A limit of the rate in the device's 4 bits, 0 for none. It has those that the first links had; of the
-/// others each gets the next higher of them, and none what is faster than all of them or unknown.
+/// A rate limit in the device's 4 bits, 0 for none. The device has the rates of the first links. Other rates
+/// are rounded up to one of them; rates that are unknown or faster than all get no limit.
 fn static_rate(rate: Rate) -> u8 {
     let has = match rate {
         Rate::GBPS_14 => Rate::GBPS_20,
@@ -130,9 +130,9 @@ fn over_ethernet(
     Ok(vector)
 }
 
-/// The UDP port that datagrams come from, by which the network spreads them over its paths: of the flow label
-/// as the RoCE annex has it (`rdma_flow_label_to_udp_sport` in the kernel), or one for each handle where
-/// there is none.
+/// The UDP source port of datagrams, by which the network spreads them over its paths. It comes from the flow
+/// label as in the RoCE annex (`rdma_flow_label_to_udp_sport` in the kernel); without one, each handle gets
+/// its own.
 fn source_port(flow_label: u32, handle: u32) -> u16 {
     let folded = match flow_label {
         0 => handle,

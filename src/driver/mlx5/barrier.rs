@@ -1,40 +1,39 @@
 //! Order between this CPU's accesses to memory and to the device's registers, and the device's to memory.
 //!
-//! A device is not a thread: the fences of the language order memory that CPUs share, and say nothing of what
-//! a device sees or of registers. So each function names the accesses that it orders and uses what the
-//! architecture has for that. x86 keeps stores in order, and loads, except where memory is write-combining;
-//! there the compiler is all that has to be held back. arm64 needs a barrier for the outer shareable domain,
-//! where devices are.
+//! A device is not a thread: the language's fences order memory that CPUs share, and say nothing about
+//! devices or registers. So each function names the accesses that it orders and uses the architecture's
+//! instruction for that. x86 keeps stores in order, and loads, except to write-combining memory; otherwise
+//! only the compiler must be held back. arm64 needs a barrier for the outer shareable domain, where devices
+//! are.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Orders what was written to a ring before what is written next, to a doorbell record: the device, which
-/// reads the record first, then finds the ring's contents.
+/// Orders writes to a ring before the next write, to a doorbell record: a device that reads the record then
+/// finds the ring's contents.
 #[inline(always)]
 pub(super) fn ring_before_record() {
     store_store();
     compiler_fence(Ordering::Release);
 }
 
-/// Orders what was written to a doorbell record before the store to a register that comes next: the device,
-/// told by the register, then finds the record. It also orders write-combining stores of before.
+/// Orders writes to a doorbell record before the next store, to a register: a device that sees the register
+/// then finds the record. It also orders earlier write-combining stores.
 #[inline(always)]
 pub(super) fn record_before_register() {
     store_register();
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Orders the look at an entry's owner bit before the looks at the rest of it: the device wrote the owner bit
-/// last.
+/// Orders the read of an entry's owner bit before the reads of the rest: the device wrote the owner bit last.
 #[inline(always)]
 pub(super) fn owner_before_entry() {
     load_load();
     compiler_fence(Ordering::Acquire);
 }
 
-/// Sends write-combining stores on their way now; without it they may lie in this CPU's buffers until
-/// something else pushes them out. It also keeps them before all later stores, such as those of the next
-/// request to the same register.
+/// Flushes write-combining stores now; without it they may stay in this CPU's buffers until something else
+/// evicts them. It also keeps them before all later stores, such as those of the next request to the same
+/// register.
 #[inline(always)]
 pub(super) fn flush_write_combining() {
     flush();
@@ -51,7 +50,7 @@ mod arch {
 
     #[inline(always)]
     pub(super) fn store_register() {
-        // Stores to uncached registers stay behind earlier stores by themselves, write-combining ones do not.
+        // Stores to uncached registers stay after earlier stores by themselves; write-combining ones do not.
         // SAFETY: every CPU of this architecture has the instruction.
         unsafe { core::arch::x86_64::_mm_sfence() };
     }
@@ -121,8 +120,8 @@ mod arch {
     }
 }
 
-/// The strongest fence that the language has, which is a full barrier for registers too where there is no
-/// other (`sync` on POWER, `dbar 0` on LoongArch, a serialising instruction on z).
+/// The strongest fence that the language has, which is a full barrier for registers too, if there is no other
+/// (`sync` on POWER, `dbar 0` on LoongArch, a serialising instruction on z).
 #[cfg(not(any(
     target_arch = "x86_64",
     target_arch = "aarch64",

@@ -9,18 +9,18 @@ use uverbs_uapi::mlx5::MmapCmd;
 use crate::command::CommandFd;
 use crate::error::{Error, Result, Subject, Verb};
 
-/// Bits of the index in a file offset that is counted in pages; above them is what it is an index of
+/// Bits of the index in a file offset that is counted in pages; the bits above say what it indexes
 /// (`MLX5_IB_MMAP_CMD_SHIFT`).
 const INDEX_BITS: u32 = 8;
-/// Bytes of the mapping. The kernel offers the clock only where this is a page, so that no more registers are
-/// seen.
+/// Bytes of the mapping. The kernel offers the clock only if this is a page, so that no other registers are
+/// visible.
 const PAGE: usize = 4096;
 
 /// The mapped page.
 #[derive(Debug)]
 pub(super) struct Clock {
     base: NonNull<u8>,
-    /// Where in the page the counter lies, a multiple of 4 that leaves it 8 bytes.
+    /// The counter's offset in the page, a multiple of 4 with room for 8 bytes.
     offset: usize,
 }
 
@@ -63,7 +63,7 @@ impl Clock {
     /// The counter now.
     pub(super) fn read(&self) -> u64 {
         let half = |at: usize| {
-            // SAFETY: both halves lie in the page, aligned to 4, which `map` has seen to; the device allows
+            // SAFETY: both halves lie in the page, aligned to 4, which `map` has checked; the device allows
             // reads of 4 bytes.
             u32::from_be(unsafe {
                 self.base
@@ -74,7 +74,7 @@ impl Clock {
         };
         loop {
             let (high, low) = (half(0), half(4));
-            // Else the low half has run over in between.
+            // Otherwise the low half has wrapped in between.
             if half(0) == high {
                 return u64::from(high) << 32 | u64::from(low);
             }

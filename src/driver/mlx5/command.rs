@@ -16,10 +16,10 @@ pub(super) struct AllocUar {
 /// A new UAR. It is freed with the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UarReply {
-    /// Where it lies in the command file, for mmap(2).
+    /// Its offset in the command file, for mmap(2).
     pub(super) offset: u64,
     pub(super) length: u32,
-    /// Its number, for objects that have their doorbells in it.
+    /// Its number, for objects with doorbells in it.
     pub(super) page_id: u32,
 }
 
@@ -51,7 +51,7 @@ impl Command for AllocUar {
     }
 }
 
-/// Asks for the number that a protection domain has in the device.
+/// Queries the number of a protection domain in the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryPd(pub(super) PdHandle);
 
@@ -73,7 +73,7 @@ impl Command for QueryPd {
     }
 }
 
-/// Asks how long a piece of device memory is. The kernel tells as well where it lies, which only a mapping
+/// Queries the length of a piece of device memory. The kernel also reports its location, which only a mapping
 /// needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryDm(pub(super) DmHandle);

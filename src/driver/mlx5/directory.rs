@@ -1,15 +1,14 @@
-//! Which queue pair a completion is of: the numbers by which a completion queue's entries name the queues
-//! that report to it, and what the poller must know of each.
+//! Which queue pair a completion belongs to: the numbers by which a completion queue's entries name the
+//! queues that report to it, and what the poller must know about each.
 //!
 //! A completion carries a number that this side chose when it created the queue pair (`uidx`). The numbers of
-//! a completion queue are small and dense, so the poller's table is an array of its own, which no one else
-//! touches. Who creates, resets or destroys a queue pair leaves a *change* behind and raises `version`; the
-//! poller looks at it once for each completion and takes the changes over before it interprets the
+//! a completion queue are small and dense, so the poller's table is an array that nobody else touches.
+//! Creating, resetting or destroying a queue pair adds a *change* and increments `version`. The poller
+//! compares the version once for each completion, and applies the changes before it interprets the
 //! completion. So polling takes no lock while nothing changes.
 //!
-//! Completions outlive what they are of. A number is given to another queue pair only when the poller has
-//! passed everything that the last one reported, and what a queue pair reported before a reset is passed
-//! over.
+//! Completions outlive their queue pair. A number is reused only when the poller has passed everything that
+//! its last queue pair reported. What a queue pair reported before a reset is skipped.
 
 use std::sync::{Arc, PoisonError};
 
@@ -23,7 +22,7 @@ use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 pub(super) struct Reporter {
     pub(super) send: Option<Arc<SendLedger>>,
     pub(super) recv: Receiver,
-    /// Where data go that come in completions; none unless it has asked for them.
+    /// Where data in completions go; `None` unless it has asked for them.
     pub(super) landing: Option<Arc<Landing>>,
 }
 
@@ -39,11 +38,11 @@ pub(super) enum Receiver {
     Shared(Arc<SrqLedger>),
 }
 
-/// News for the poller. `until` is an index of the ring: entries before it are of before the change.
+/// A change for the poller. `until` is an index of the ring: entries before it precede the change.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// The number means this from now on: a new queue pair, or one that starts anew, whose entries of before
-    /// `forget_until` are to be passed over.
+    /// The number means this from now on: a new queue pair, or one that starts again, whose entries before
+    /// `forget_until` are skipped.
     Set {
         number: u32,
         reporter: Reporter,
@@ -100,7 +99,7 @@ impl Directory {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Everything in it is whole after every statement, so a panic elsewhere has not spoilt it.
+        // Its contents are consistent after every statement, so a panic elsewhere did no harm.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,7 +184,7 @@ impl Directory {
         let mut gone = Vec::new();
         let mut inner = self.lock();
         let (until, reported) = self.look(&inner, number);
-        // Made since the poller looked last; one that started anew it may know from before.
+        // Made since the poller looked last; one that started again it may know from before.
         let unseen = inner.changes.iter().any(|change| {
             change.number() == number
                 && matches!(
@@ -297,7 +296,7 @@ impl Registration {
         self.number
     }
 
-    /// Starts anew with other ledgers: whatever was reported before now is passed over.
+    /// Starts again with other ledgers: whatever was reported before now is passed over.
     pub(super) fn replace(&self, reporter: Reporter) {
         if Arc::ptr_eq(&self.send, &self.recv) {
             self.send.replace(self.number, reporter);

@@ -1,7 +1,7 @@
-//! Enhanced connection establishment: options that both devices of a connection have to use.
+//! Enhanced connection establishment: options that both devices of a connection must use.
 //!
-//! The device says what it can do when a queue pair is created. What is to be used goes along with the next
-//! change of the queue pair's state, whose answer says what is used of it (`mlx5_ib_modify_qp` in
+//! The device reports its options when a queue pair is created. The options to use are part of the next
+//! change of the queue pair's state, and its answer says which of them are used (`mlx5_ib_modify_qp` in
 //! `drivers/infiniband/hw/mlx5/qp.c`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,19 +12,19 @@ use crate::command::{DriverData, DriverReply, driver_reply};
 
 /// The vendor of the devices that understand the options: NVIDIA, as on the PCI bus.
 pub(crate) const VENDOR: u32 = 0x15b3;
-/// What creation asks for, to be told of the options: version 1 of them.
+/// What creation requests to get the options: version 1 of them.
 pub(super) const VERSION: u32 = 0x1000_0000;
 
 /// A queue pair's options.
 ///
-/// Relaxed throughout: who changes the queue pair has it to itself, and only the numbers count.
+/// Relaxed throughout: changes of the queue pair are exclusive, and only the numbers matter.
 #[derive(Debug)]
 pub(super) struct Ece {
     /// What the device can do.
     offered: u32,
-    /// To be told to the device; 0 if there is nothing.
+    /// Options to send to the device; 0 for none.
     asked: AtomicU32,
-    /// What the device has said last.
+    /// The device's last answer.
     granted: AtomicU32,
 }
 
@@ -42,19 +42,19 @@ impl Ece {
         self.granted.load(Ordering::Relaxed)
     }
 
-    /// Notes options to be told to the device.
+    /// Notes options to send to the device.
     pub(super) fn set(&self, options: u32) {
         self.asked.store(options, Ordering::Relaxed);
         self.granted.store(0, Ordering::Relaxed);
     }
 
-    /// Starts anew.
+    /// Starts again.
     pub(super) fn reset(&self) {
         self.asked.store(0, Ordering::Relaxed);
         self.granted.store(self.offered, Ordering::Relaxed);
     }
 
-    /// What goes along with a change of the state.
+    /// The data for a change of the state.
     pub(super) fn request(&self) -> DriverData {
         match self.asked.load(Ordering::Relaxed) {
             0 => DriverData::default(),
@@ -68,8 +68,8 @@ impl Ece {
     /// Takes the answer to [`Self::request`] over.
     pub(super) fn answered(&self, reply: &DriverReply) {
         if self.asked.swap(0, Ordering::Relaxed) != 0 {
-            // The state has changed, whatever the kernel says of the options: without an answer there are
-            // none.
+            // The state has changed, whatever the kernel answers about the options: without an answer there
+            // are none.
             let answer = driver_reply::<ModifyQpResp>(reply);
             let granted = answer.map_or(0, |answer| answer.ece_options);
             self.granted.store(granted, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The ring of a completion queue: entries of 64 or 128 bytes, and whose each is.
+//! The ring of a completion queue: entries of 64 or 128 bytes, and the owner of each.
 //!
-//! An entry has an owner bit, which the device turns over with each lap: it is this side's if the bit is that
-//! of the lap that the consumer is in. In an entry of 128 bytes the second half is the one that counts.
+//! An entry has an owner bit, which the device flips with each lap: the entry is this side's if the bit is
+//! that of the consumer's lap. In an entry of 128 bytes the second half has the fields.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,10 +16,10 @@ pub(super) struct Entries {
     _memory: Memory,
 }
 
-/// Where the entries lie; good as long as the [`Entries`] that it is of.
+/// Where the entries lie; valid as long as the [`Entries`] itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
-    /// The half that counts of the first entry.
+    /// The half of the first entry with the fields.
     first: NonNull<u8>,
     /// How many there are, a power of two, and one less.
     count: u32,
@@ -106,7 +106,7 @@ impl View {
         self.size
     }
 
-    /// The entry at this index, which counts on round the ring.
+    /// The entry at this index, which keeps counting past the end of the ring.
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> NonNull<Cqe> {
         // A product: on x86 it is one instruction where a shift by what memory says is two.

@@ -11,7 +11,7 @@ pub(super) type Be64 = U64<BigEndian>;
 
 /// Bytes of a basic block, in which send queues are counted.
 pub(super) const BLOCK: usize = 64;
-/// Bytes of the unit in which a request's size is told.
+/// Bytes of the unit of a request's size.
 pub(super) const UNIT: usize = 16;
 /// Units of the longest request: the device reads 6 bits of their number (`MLX5_WQE_CTRL_DS_MASK`).
 pub(super) const MOST_UNITS: usize = 0x3f;
@@ -36,13 +36,13 @@ pub(super) mod control {
     pub(in super::super) const SOLICITED: u8 = 0x02;
     /// A completion is written.
     pub(in super::super) const CQ_UPDATE: u8 = 0x08;
-    /// Starts behind local key changes before it.
+    /// Starts after earlier changes of local keys.
     pub(in super::super) const SMALL_FENCE: u8 = 0x20;
-    /// Starts behind reads and atomics before it.
+    /// Starts after earlier reads and atomics.
     pub(in super::super) const FENCE: u8 = 0x80;
 }
 
-/// What a send request starts with (`struct mlx5_wqe_ctrl_seg`).
+/// The start of a send request (`struct mlx5_wqe_ctrl_seg`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct Control {
@@ -98,7 +98,7 @@ pub(super) const INLINE_HEAD: usize = 4;
 /// The longest slice; its length is written as 0.
 pub(super) const LONGEST_SLICE: u32 = 1 << 31;
 
-/// Where a datagram goes (`struct mlx5_av`).
+/// The destination of a datagram (`struct mlx5_av`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct Datagram {
@@ -120,18 +120,18 @@ pub(crate) struct Datagram {
 /// The vector has all 48 bytes (`MLX5_EXTENDED_UD_AV`).
 pub(super) const EXTENDED: u32 = 1 << 31;
 
-/// What a shared receive request starts with (`struct mlx5_wqe_srq_next_seg`).
+/// The start of a shared receive request (`struct mlx5_wqe_srq_next_seg`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct SrqNext {
     pub(super) reserved0: [u8; 2],
-    /// The request behind this one.
+    /// The next request.
     pub(super) next_wqe_index: Be16,
     pub(super) signature: u8,
     pub(super) reserved1: [u8; 11],
 }
 
-/// What is changed of a memory key (`struct mlx5_wqe_umr_ctrl_seg`).
+/// The changes to a memory key (`struct mlx5_wqe_umr_ctrl_seg`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct UmrControl {
@@ -213,11 +213,12 @@ pub(super) mod cqe {
     pub(in super::super) const INVALID: u8 = 0xf;
     /// Bits of the format in `op_own`: the data lies in the completion.
     pub(in super::super) const SCATTERED: u8 = 0x0c;
-    /// Of these the one for up to 32 bytes, at the start of the half that counts (`MLX5_INLINE_SCATTER_32`).
+    /// Of these the one for up to 32 bytes, at the start of the half with the fields
+    /// (`MLX5_INLINE_SCATTER_32`).
     pub(in super::super) const SCATTERED_32: u8 = 0x04;
     /// The one for up to 64 bytes, in the other half (`MLX5_INLINE_SCATTER_64`).
     pub(in super::super) const SCATTERED_64: u8 = 0x08;
-    /// The bit of `op_own` that those kinds have that tell of a failure.
+    /// The bit of `op_own` that marks the kinds that are failures.
     pub(in super::super) const FAILED: u8 = 0x80;
 }
 

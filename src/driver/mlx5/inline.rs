@@ -1,12 +1,12 @@
-//! Inline scatter: small payloads that the device puts into the completion, and not where the request wants
-//! them. Whoever takes the completion copies them there.
+//! Inline scatter: small payloads that the device puts into the completion instead of the request's memory.
+//! The poller copies them there.
 //!
-//! The copy goes to addresses that were posted, so it is made for queue pairs only whose creator has promised
+//! The copy goes to addresses that were posted, so it is only made for queue pairs whose creator has promised
 //! that those are addresses of this process
-//! ([`QpBuilder::inline_scatter`](crate::qp::QpBuilder::inline_scatter)). Whatever the device reports,
-//! nothing is written but the memory of a request that it has: a request counts as such if it was handed over
-//! and has not completed, and what it wants is read from its ring. (A device that reports an element of a
-//! shared queue to two pollers at once is beyond that.)
+//! ([`QpBuilder::inline_scatter`](crate::qp::QpBuilder::inline_scatter)). Whatever the device reports, only
+//! the memory of a request that it holds is written: one that was posted and has not completed. The request's
+//! slices are read from its ring. (A device that reports an element of a shared queue to two pollers at once
+//! is beyond that.)
 
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ use super::srq::SrqRing;
 /// The most bytes in a completion.
 const MOST: usize = 64;
 
-/// Where the requests of a queue pair with inline scatter lie, for whoever polls.
+/// Where the requests of a queue pair with inline scatter lie, for the poller.
 #[derive(Debug)]
 pub(super) struct Landing {
     rings: Arc<Rings>,
@@ -36,8 +36,8 @@ pub(super) struct Landing {
     blocks: u32,
     /// The ring that receives lie in, if it is a shared one.
     srq: Option<Arc<SrqRing>>,
-    /// False once the requests are forgotten: their memory is the user's again, and others may be written in
-    /// their places. Held from the look at a request to the end of the copy.
+    /// False once the requests are forgotten: the user owns their memory again, and other requests may take
+    /// their places. Held from the read of a request to the end of the copy.
     lent: Mutex<bool>,
 }
 
@@ -47,10 +47,10 @@ unsafe impl Send for Landing {}
 // that nobody forgets before `lent` is released.
 unsafe impl Sync for Landing {}
 
-/// How it went.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Landed {
-    /// The data are where they belong.
+    /// The data were copied.
     Whole,
     /// They have no room in the request; nothing was copied.
     TooLong,
@@ -58,7 +58,7 @@ pub(super) enum Landed {
     Forgotten,
 }
 
-/// The slices that a request wants its data in: units of a ring, from one of them on, so many at most.
+/// The slices of a request: units of a ring, from one of them on, up to a number.
 #[derive(Clone, Copy, Debug)]
 struct Slices {
     ring: NonNull<u8>,
@@ -116,19 +116,18 @@ impl Landing {
         }
     }
 
-    /// As this one, for a queue pair that starts anew.
+    /// As this one, for a queue pair that starts again.
     pub(super) fn renewed(&self) -> Self {
         let srq = self.srq.clone();
         Self::new(Arc::clone(&self.rings), self.recv, self.blocks, srq)
     }
 
-    /// Copies nothing from now on.
+    /// Stops all copying.
     pub(super) fn close(&self) {
         *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
-    /// Copies the data of a completion to where its request wants them. None if the completion makes no
-    /// sense.
+    /// Copies the data of a completion to its request's memory. `None` if the completion makes no sense.
     ///
     /// An entry that has lost fields to the data has zeros there afterwards.
     ///
@@ -165,7 +164,7 @@ impl Landing {
             }
         }
         // From the first look at the rings on: who resets the queue pair closes this before requests are
-        // written anew.
+        // written again.
         let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         if !*lent {
             return Some(Landed::Forgotten);

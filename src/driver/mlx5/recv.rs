@@ -131,7 +131,7 @@ impl RecvQueue {
         }
     }
 
-    /// Starts anew, with an empty ring and another ledger.
+    /// Starts again, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
         (self.count, self.published, self.room_until) = (0, 0, self.layout.count);
         self.ids = ledger.first();

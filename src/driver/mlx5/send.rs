@@ -31,7 +31,7 @@ use crate::driver::contract;
 use crate::error::Errno;
 use crate::work::{Destination, LocalSlice, Operation, Payload, PostError, Remote};
 
-/// How a send queue is cut.
+/// The layout of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SendLayout {
     /// Basic blocks of the ring, a power of two or 0.
@@ -56,7 +56,7 @@ pub(crate) struct SendQueue {
     /// Blocks of the ring less one, 0 if there are none.
     mask: u64,
     layout: SendLayout,
-    /// How far the device was told of.
+    /// How far the device has been notified.
     at: Cursor,
     /// What every request has in the word of its flags.
     always: u64,
@@ -167,7 +167,7 @@ impl SendQueue {
         }
     }
 
-    /// Starts anew, with an empty ring and another ledger.
+    /// Starts again with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<SendLedger>) {
         (self.at, self.fenced, self.scratched) = (Cursor::START, None, None);
         self.notes = ledger.first();
@@ -178,7 +178,7 @@ impl SendQueue {
         self.layout
     }
 
-    /// Refuses a request that there is no room for in the largest one.
+    /// Refuses a request that does not fit into the largest one.
     #[inline(always)]
     fn check(&self, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
         if let Operation::BindMw(bind) = operation {
@@ -334,7 +334,7 @@ impl contract::SendQueue for SendQueue {
 
     #[inline(always)]
     fn batch(&mut self) -> SendBatch<'_> {
-        // A batch that was given up may have left one.
+        // An abandoned batch may have left one.
         self.scratched = None;
         // Each field is a value of its own, which a copy of the whole would not be.
         let Cursor {
@@ -414,8 +414,8 @@ impl contract::SendBatch for SendBatch<'_> {
         })
     }
 
-    /// Hands the batch to the device: the record says how far, the register that there is something. Gives
-    /// how many requests it had.
+    /// Publishes the batch: the record says how far the ring is filled, the register notifies the device.
+    /// Returns how many requests it had.
     #[inline(always)]
     fn ring(&mut self) -> Result<usize, Errno> {
         let &mut Self {
@@ -626,7 +626,7 @@ unsafe fn write_request(
                 at = umr::put_bind(at, qpn >> 8, bind);
                 opcode::UMR
             }
-            // No queue pair is made for these.
+            // No queue pair is created for these.
             Operation::AtomicWrite { .. } | Operation::Flush { .. } => opcode::NOP,
         };
         let before = at.offset_from(request) as u32 / UNIT as u32;
@@ -638,7 +638,7 @@ unsafe fn write_request(
     }
 }
 
-/// Writes a segment and returns the place behind it.
+/// Writes a segment and returns the place after it.
 ///
 /// # Safety
 ///

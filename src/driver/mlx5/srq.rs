@@ -1,6 +1,6 @@
 //! Shared receive queues: creation, and the ring.
 //!
-//! The kernel derives the ring's size from what was asked for (`mlx5_ib_create_srq` in
+//! The kernel derives the ring's size from the requested one (`mlx5_ib_create_srq` in
 //! `drivers/infiniband/hw/mlx5/srq.c`), so the same arithmetic is done here.
 
 use std::ptr::NonNull;

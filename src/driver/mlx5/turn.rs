@@ -26,8 +26,8 @@ impl Turn {
 
     #[inline(always)]
     fn has_taken(&self) -> bool {
-        // Acquire: what the last one stored is seen, by the release in `drop`. Relaxed: nothing depends on a
-        // failure.
+        // Acquire: sees the stores of the last holder, by the release in `drop`. Relaxed: nothing depends on
+        // a failure.
         let taken = self
             .0
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);

@@ -1,16 +1,16 @@
-//! UARs: pages of the device's registers, through which doorbells are rung.
+//! UARs: pages of the device's registers, for doorbells.
 //!
-//! A context has one uncached UAR, where completion queues are armed and where queue pairs ring that got
-//! nothing better. A queue pair gets a *BlueFlame register* of its own while there are some: a place in a
+//! A context has one uncached UAR, for arming completion queues and for the doorbells of queue pairs without
+//! a better register. A queue pair gets its own *BlueFlame register* while there are some: a place in a
 //! write-combining UAR into which a whole small request is copied, so that the device need not fetch it. A
 //! register has two halves that are used in turn, since the device may still read one while the next request
 //! is written.
 //!
-//! A register of a queue pair's own is rung by its send half alone, and nobody locks. A thread domain's
-//! register is shared by the domain's queue pairs, so it has a lock ([`Turn`]) for all stores to it: 8 bytes
-//! of one request amid the copy of another, which the CPU may put together on their way, would make the
-//! device do what nobody asked for. In one thread, which is the domain's purpose, nobody ever waits for it.
-//! Where nothing can be copied to, as in the uncached UAR, single stores are whole.
+//! Only a queue pair's send half rings the queue pair's own register, so there is no lock. The queue pairs of
+//! a thread domain share its register, so it has a lock ([`Turn`]) for all stores to it: the CPU may merge 8
+//! bytes of one request with the copy of another, and the device would execute the result. In one thread,
+//! which is the domain's purpose, nobody ever waits for the lock. Registers without copies, as in the
+//! uncached UAR, need none: single stores are atomic.
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -31,8 +31,8 @@ use crate::error::{Error, Result, Subject, Verb};
 const PER_UAR: usize = 2;
 /// Bytes of a UAR.
 const UAR: usize = 4096;
-/// Registers that queue pairs without a thread domain have among them; the others do without. libmlx5 has as
-/// many.
+/// The number of registers for queue pairs without a thread domain; further queue pairs get none. libmlx5 has
+/// as many.
 const MOST: usize = 16;
 
 /// A mapped UAR page. The kernel frees the UAR with the context.
@@ -83,7 +83,7 @@ impl UarPage {
         })
     }
 
-    /// A page of memory in a device's place.
+    /// A page of memory that plays the device.
     #[cfg(test)]
     pub(super) fn of_memory() -> Self {
         use rustix::mm::mmap_anonymous;
@@ -110,8 +110,7 @@ impl UarPage {
         self.page_id
     }
 
-    /// Arms a completion queue: the word that is in its record, and its number, both as they are in the
-    /// register.
+    /// Arms a completion queue: stores the word of its record, and its number, both in the register's format.
     pub(super) fn arm(&self, word: u32, cqn: u32) {
         let doorbell = u64::from(word) << 32 | u64::from(cqn);
         barrier::record_before_register();
@@ -139,11 +138,11 @@ impl Drop for UarPage {
 pub(super) struct Register {
     page: Arc<UarPage>,
     at: NonNull<u8>,
-    /// Bytes of a half; 0 if requests cannot be copied here.
+    /// Bytes of a half; 0 if the register takes no copies.
     half: usize,
-    /// Where the half begins that is next; who has the turn stores it.
+    /// The offset of the next half; the holder of the turn stores it.
     next: AtomicUsize,
-    /// For those that share it, if it has halves.
+    /// The lock for those that share it, if it has halves.
     turn: Turn,
 }
 
@@ -172,13 +171,13 @@ impl Register {
         self.page.page_id
     }
 
-    /// The largest request that can be copied here, in bytes.
+    /// The largest request that can be copied, in bytes.
     #[inline(always)]
     pub(super) fn half(&self) -> u64 {
         self.half as u64
     }
 
-    /// Rings by the first 8 bytes of the last request. Any thread may.
+    /// Rings with the first 8 bytes of the last request, from any thread.
     #[inline(always)]
     pub(super) fn ring(&self, first: u64) {
         // A register without halves takes single stores, in any order.
@@ -192,7 +191,7 @@ impl Register {
         barrier::flush_write_combining();
     }
 
-    /// Rings by copying a whole request of some blocks.
+    /// Rings by copying a whole request.
     ///
     /// # Safety
     ///
@@ -212,7 +211,7 @@ impl Register {
     }
 }
 
-/// What is copied at a time: the pieces do not matter to a write-combining buffer, as long as there are few.
+/// The unit of copies: its size does not matter to a write-combining buffer, as long as there are few stores.
 #[cfg(target_arch = "x86_64")]
 type Piece = core::arch::x86_64::__m128i;
 #[cfg(not(target_arch = "x86_64"))]
@@ -253,7 +252,7 @@ struct Pool {
     held: usize,
 }
 
-/// A register that is one queue's alone: which half is next is that queue's to know.
+/// A register that only one queue uses: the queue knows which half is next.
 #[derive(Debug)]
 pub(super) struct Own {
     /// Where the half begins that is next.
@@ -285,7 +284,7 @@ impl Own {
         }
     }
 
-    /// The largest request that can be copied here, in bytes.
+    /// The largest request that can be copied, in bytes.
     #[inline(always)]
     pub(super) fn half(&self) -> u64 {
         self.half
@@ -301,7 +300,7 @@ impl Own {
         self.next = unsafe { NonNull::new_unchecked(other) };
     }
 
-    /// Rings by the first 8 bytes of the last request.
+    /// Rings with the first 8 bytes of the last request.
     #[inline(always)]
     pub(super) fn ring(&mut self, first: u64) {
         barrier::record_before_register();
@@ -311,7 +310,7 @@ impl Own {
         barrier::flush_write_combining();
     }
 
-    /// Rings by copying a whole request of some blocks.
+    /// Rings by copying a whole request.
     ///
     /// # Safety
     ///
@@ -327,18 +326,18 @@ impl Own {
     }
 }
 
-/// The use of a register, until it is dropped.
+/// The use of a register; dropping it returns the register.
 #[derive(Debug)]
 pub(crate) struct Lease {
     register: Option<Register>,
-    /// Where it goes back to; none for the common one, which cannot be copied to.
+    /// The pool that it returns to; `None` for the common register, which takes no copies.
     registers: Option<Arc<Registers>>,
     /// Counts among those of queue pairs without a thread domain.
     counted: bool,
 }
 
 impl Lease {
-    /// The use of a register that is everybody's.
+    /// The use of the common register.
     pub(super) fn common(page: &Arc<UarPage>) -> Self {
         Self {
             register: Some(Register::new(page, 0, 0)),
@@ -381,7 +380,7 @@ impl Drop for Lease {
 }
 
 impl Registers {
-    /// Registers of `size` bytes, made as they are needed; none if it is 0.
+    /// Registers of `size` bytes, created on demand; none if it is 0.
     pub(super) fn new(size: u32) -> Self {
         let size = size as usize;
         let fits = SEND_DOORBELL + PER_UAR * size <= UAR;
@@ -395,7 +394,7 @@ impl Registers {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
-        // The pool is whole after every statement, so a panic elsewhere has not spoilt it.
+        // The pool is consistent after every statement, so a panic elsewhere did no harm.
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -404,7 +403,7 @@ impl Registers {
         if self.lock().held >= MOST {
             return None;
         }
-        // Without one a queue pair rings in the common UAR, so it matters little why there is none.
+        // Without one a queue pair rings in the common UAR, so the reason does not matter.
         let mut lease = self.for_thread_domain(fd).ok()??;
         self.lock().held += 1;
         lease.counted = true;

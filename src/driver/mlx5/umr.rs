@@ -1,4 +1,4 @@
-//! Requests that change a memory key ("UMR"): binding a memory window, and taking a key back.
+//! Requests that change a memory key ("UMR"): binding a memory window, and invalidating a key.
 
 use std::ptr::NonNull;
 
@@ -12,15 +12,15 @@ use crate::work::{Bind, PostError, RemoteKey};
 mod flag {
     /// The key must be this queue pair's.
     pub(super) const CHECK_QPN: u8 = 1 << 3;
-    /// A part of the translation is told.
+    /// The request has a part of the translation.
     pub(super) const TRANSLATION_OFFSET: u8 = 1 << 4;
-    /// The key must stand for nothing.
+    /// The key must be free.
     pub(super) const CHECK_FREE: u8 = 1 << 5;
     /// The translation follows in the request.
     pub(super) const INLINE: u8 = 1 << 7;
 }
 
-/// Which fields of the key's context are taken over (`MLX5_WQE_UMR_CTRL_MKEY_MASK_*`).
+/// Which fields of the key's context are changed (`MLX5_WQE_UMR_CTRL_MKEY_MASK_*`).
 mod mask {
     pub(super) const LENGTH: u64 = 1 << 0;
     pub(super) const START: u64 = 1 << 6;
@@ -52,7 +52,7 @@ const TRANSLATION_UNITS: u16 = (BLOCK / UNIT) as u16;
 /// The bytes of the largest such request without its control segment.
 pub(super) const MOST_BYTES: usize = size_of::<UmrControl>() + size_of::<MkeyContext>() + BLOCK;
 
-/// Writes what takes a key back.
+/// Writes the invalidation of a key.
 ///
 /// # Safety
 ///
@@ -72,7 +72,7 @@ pub(super) unsafe fn put_invalidate(at: NonNull<u8>, rkey: RemoteKey) -> NonNull
     unsafe { put(put(at, control), context) }
 }
 
-/// Refuses to bind a window to more than it can be.
+/// Refuses binds that are larger than a window can be.
 pub(super) fn check_bind(bind: Bind) -> Result<(), PostError> {
     if bind.length > u64::from(LONGEST_SLICE) {
         return Err(PostError::Window(
@@ -82,7 +82,7 @@ pub(super) fn check_bind(bind: Bind) -> Result<(), PostError> {
     Ok(())
 }
 
-/// Writes what binds a window to a part of a region, or to nothing. [`check_bind`] has found nothing wrong.
+/// Writes the bind of a window to a part of a region, or to nothing. [`check_bind`] has accepted it.
 ///
 /// # Safety
 ///

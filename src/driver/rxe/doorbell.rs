@@ -1,8 +1,8 @@
 //! The send doorbell of rxe: a system call that makes the kernel look into the ring.
 //!
-//! It is the write command POST_SEND without any work request. By write(2) it costs least; but write(2) on
-//! the command file is for the process that opened it alone (`ib_uverbs_write` compares credentials and
-//! answers EACCES), so everybody else rings by the ioctl `INVOKE_WRITE`. Both buffers are built once.
+//! It is the write command POST_SEND without a work request. write(2) costs least, but only the process that
+//! opened the command file may use it (`ib_uverbs_write` compares credentials and answers EACCES). Others
+//! ring by the ioctl `INVOKE_WRITE`. Both buffers are built once.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Doorbell {
     pub(super) fn new(fd: Arc<CommandFd>, qp: QpHandle) -> Self {
         let core = abi::PostSend {
             qp_handle: qp.0,
-            // Of no request, but the kernel checks that it is at least the size of one.
+            // There is no request, but the kernel checks that this is at least the size of one.
             wqe_size: size_of::<SendWr>() as u32,
             ..Default::default()
         };

@@ -1,6 +1,6 @@
-//! Mapping rxe's rings: pages of the kernel's, reached through the command file by an offset.
+//! Mapping rxe's rings: the kernel's pages, mapped through the command file by offset.
 //!
-//! The kernel maps each ring once only and only for the context that created it (`rxe_mmap` in
+//! The kernel maps each ring only once, and only for the context that created it (`rxe_mmap` in
 //! `drivers/infiniband/sw/rxe/rxe_mmap.c`); a second attempt is EINVAL. The mapping is shared, so a fork
 //! leaves parent and child with the same pages rather than with copies.
 
@@ -37,7 +37,7 @@ impl Kind {
 pub(super) struct RingMap {
     base: NonNull<u8>,
     length: usize,
-    /// The user's addresses that it lies over, if it does.
+    /// The user's addresses under it, if any.
     place: Option<Grant>,
 }
 
@@ -49,7 +49,7 @@ unsafe impl Sync for RingMap {}
 const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl RingMap {
-    /// Maps the ring that `info` describes, where `buffers` says if there are any.
+    /// Maps the ring that `info` describes, at the place that `buffers` provides, if there are any.
     pub(super) fn new(
         fd: BorrowedFd<'_>,
         info: Mminfo,

@@ -1,8 +1,8 @@
-//! rxe, the kernel's soft-RoCE driver: objects whose rings are pages of the kernel's, mapped by offset.
+//! rxe, the kernel's soft-RoCE driver: objects whose rings are the kernel's pages, mapped by offset.
 //!
-//! What is particular to it: every create answers with the offset and size of each ring (`struct mminfo`),
-//! the send doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`.
-//! Source: `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
+//! Its peculiarities: every create returns the offset and size of each ring (`struct mminfo`), the send
+//! doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`. Source:
+//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
 
 mod cq;
 mod doorbell;
@@ -46,7 +46,7 @@ use crate::device::{DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::Operations;
 
-/// What a context has of its device: nothing, for the kernel has it all.
+/// This driver's part of a context: nothing, since the kernel has everything.
 #[derive(Debug)]
 pub(crate) struct Rxe;
 
@@ -82,8 +82,8 @@ impl contract::Driver for Rxe {
     type SrqBacking = Arc<SrqRing>;
     type ThreadDomain = Nothing;
 
-    /// Only RC takes keys of its own side back (`rxe_wr_opcode_info` in `rxe_opcode.c`). A bind that counts
-    /// from 0 is taken, and its addresses are then not looked up like that.
+    /// Only RC invalidates keys of its own side (`rxe_wr_opcode_info` in `rxe_opcode.c`). The kernel accepts
+    /// a bind that counts from 0, but does not look its addresses up like that.
     fn operations(&self, transport: QpType) -> Operations {
         let mut lacking = Operations::BIND_ZERO_BASED;
         lacking.set(Operations::LOCAL_INV, transport != QpType::RC);
@@ -104,7 +104,7 @@ impl contract::Driver for Rxe {
         Ok((Self, fd.execute(&GetContext::default())?))
     }
 
-    /// Asks for the properties that every device has, for this driver tells none.
+    /// Queries the properties that every device has: this driver reports none.
     fn query_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
         let reply = fd.execute(&QueryContext {
             driver_answer: None,
@@ -179,7 +179,7 @@ impl contract::Driver for Rxe {
         create_srq(fd, command, buffers)
     }
 
-    /// The kernel's driver wants its part of the command all the same, and does not look at the address in it
+    /// The kernel's driver requires its part of the command anyway, and ignores the address in it
     /// (`rxe_modify_srq` in `rxe_verbs.c`).
     fn modify_srq(&self, fd: &CommandFd, mut command: ModifySrq) -> Result<()> {
         command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr: 0 });
@@ -265,7 +265,7 @@ fn consumer(
     Ok((ring.map_err(|bad| COMPLETION.malformed(bad))?, map))
 }
 
-/// Gives a completion queue a ring of another size. The kernel moves the waiting completions over
+/// Changes the size of a completion queue's ring. The kernel moves the waiting completions
 /// (`rxe_cq_resize_queue`) and writes to the new ring from then on.
 fn resize_cq(
     fd: &CommandFd,
@@ -307,11 +307,11 @@ fn create_srq(
     Ok((handle, queue, backing))
 }
 
-/// Gives a shared receive queue a ring of another size. The kernel moves the waiting requests over, and says
-/// where the new ring is at an address that it is told, not in its answer (`rxe_srq_from_attr`).
+/// Changes the size of a shared receive queue's ring. The kernel moves the waiting requests, and writes where
+/// the new ring is to an address in the command, not to its answer (`rxe_srq_from_attr`).
 ///
-/// A size that the waiting requests do not fit into is refused here: the kernel would free the old ring with
-/// its refusal, and find none when the next message arrives.
+/// A size that the waiting requests do not fit into is refused here: the kernel would refuse it but free the
+/// old ring, and find none when the next message arrives.
 fn resize_srq(
     fd: &CommandFd,
     mut command: ModifySrq,
@@ -340,12 +340,12 @@ fn resize_srq(
     })
 }
 
-/// How many elements a ring holds that was asked to hold so many: one less than a power of two.
+/// The capacity of a ring for a requested number of elements: one less than a power of two.
 fn rounded(asked: u32) -> u64 {
     (u64::from(asked) + 1).next_power_of_two() - 1
 }
 
-/// Creates an address handle and returns it with its number, by which work requests name it.
+/// Creates an address handle and returns it with its number, which work requests use.
 fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHandle, u32)> {
     command.driver = DriverData::output::<abi::CreateAhResp>();
     let CreateAhReply { handle, driver } = fd.execute(&command)?;

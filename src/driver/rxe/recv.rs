@@ -1,4 +1,4 @@
-//! The receive queue of an rxe QP. It has no doorbell: the kernel looks into the ring when a packet arrives.
+//! The receive queue of an rxe QP. It has no doorbell: the kernel reads the ring when a packet arrives.
 //!
 //! Slot layout: `struct rxe_recv_wqe` in `include/uapi/rdma/rdma_user_rxe.h`.
 

@@ -1,10 +1,10 @@
 //! A ring that this process and the rxe kernel driver share: a head with two indices, then slots.
 //!
 //! On work queues user space is the producer and the kernel the consumer; on completion queues it is the
-//! other way round. Each side stores its own index with release and reads the other's with acquire, so the
-//! contents of a slot are seen before the index that hands it over. Indices are kept masked; a ring of
-//! 2ⁿ slots is full with 2ⁿ−1 elements. The kernel keeps private copies of its index and trusts ours to
-//! move forward only, so an index that has been published is never taken back.
+//! reverse. Each side stores its own index with release and reads the other's with acquire, so the contents
+//! of a slot are visible before the index that publishes it. Indices are kept masked; a ring of 2ⁿ slots is
+//! full with 2ⁿ−1 elements. The kernel keeps private copies of its index and trusts ours to only move
+//! forward, so a published index never moves back.
 //!
 //! Layout: `struct rxe_queue_buf` in `include/uapi/rdma/rdma_user_rxe.h`; the kernel's side is
 //! `drivers/infiniband/sw/rxe/rxe_queue.h`. This file knows no layouts of work requests and completions.
@@ -18,14 +18,14 @@ use uverbs_uapi::rxe::QueueBuf;
 
 use crate::work::Progress;
 
-/// What is wrong with the head of a ring that the kernel handed out.
+/// What is wrong with the head of a ring from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadRing {
-    /// The memory does not even hold the head.
+    /// The memory is too small for the head.
     TooShort { length: usize },
     /// The number of slots is not a power of two above one.
     Slots { index_mask: u32 },
-    /// A slot is smaller than the element that goes into it, or absurdly large.
+    /// A slot is smaller than its element, or absurdly large.
     SlotSize { log2: u32, element: usize },
     /// Slots reach beyond the memory.
     Beyond { needed: u64, length: usize },
@@ -75,10 +75,10 @@ impl fmt::Display for BadRing {
     }
 }
 
-/// A ring's memory, checked: who holds it may reach any slot by a masked index.
+/// A ring's memory, checked: a masked index is always that of a slot.
 ///
-/// The head is read once, here. The kernel keeps its own copy of the sizes too, so a head that changes
-/// later harms nobody.
+/// The head is read once, here. The kernel keeps its own copy of the sizes too, so a later change of the head
+/// is harmless.
 #[derive(Debug)]
 struct Ring {
     head: NonNull<QueueBuf>,
@@ -105,8 +105,8 @@ impl Ring {
             return Err(BadRing::TooShort { length });
         }
         let head = base.cast::<QueueBuf>();
-        // SAFETY: the head lies within the memory. The kernel wrote these two fields before it handed the
-        // ring out and leaves them alone from then on.
+        // SAFETY: the head lies within the memory. The kernel wrote these two fields before user space could
+        // map the ring, and does not change them.
         let (log2_slot, index_mask) = unsafe {
             (
                 (&raw const (*head.as_ptr()).log2_elem_size).read(),
@@ -190,22 +190,22 @@ impl Indices {
     }
 }
 
-/// The index behind a free slot.
+/// The index after a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Behind(u32);
 
 /// The filling side of a work queue.
 ///
-/// Slots are filled ahead of the published index and become the kernel's all at once by
-/// [`Producer::publish`]; until then [`Producer::abandon`] takes them back.
+/// Slots are filled ahead of the published index. [`Producer::publish`] gives all of them to the kernel;
+/// before that, [`Producer::abandon`] discards them.
 #[derive(Debug)]
 pub(super) struct Producer {
     ring: Ring,
     /// The next slot to fill.
     next: u32,
-    /// The index that the kernel has been shown.
+    /// The published index.
     published: u32,
-    /// The kernel's index when it was last looked at; slots before it are free.
+    /// The kernel's index when it was last read; slots before it are free.
     consumed: u32,
 }
 
@@ -214,13 +214,13 @@ impl Producer {
     ///
     /// # Safety
     ///
-    /// As for [`Ring::new`]; besides, nobody else on this side may produce into the ring.
+    /// As for [`Ring::new`], and nobody else on this side may produce into the ring.
     pub(super) unsafe fn new(
         base: NonNull<u8>,
         length: usize,
         element: usize,
     ) -> Result<Self, BadRing> {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: this function has the same contract.
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
         let next = ring.checked(ring.producer_index().load(Ordering::Relaxed))?;
@@ -234,7 +234,7 @@ impl Producer {
         })
     }
 
-    /// The most elements that the ring holds at a time.
+    /// The capacity in elements.
     pub(super) fn capacity(&self) -> u32 {
         self.ring.index_mask
     }
@@ -245,7 +245,8 @@ impl Producer {
     }
 
     /// The next free slot, or `None` if the ring is full. It stays the same until [`Self::advance`], which
-    /// takes the index behind it: kept by the caller, it needs no reading again after writes to the slot.
+    /// takes the index after it: the caller keeps that index, so it is not read again after writes to the
+    /// slot.
     #[inline(always)]
     pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
         let next = self.next;
@@ -256,14 +257,14 @@ impl Producer {
         Some((self.ring.slot(next), Behind(behind)))
     }
 
-    /// Looks at the kernel's index again; true if a slot is free now. In line, since a call, even one that is
-    /// not made, costs whoever might make it the registers that it would spoil.
+    /// Reads the kernel's index again; true if a slot is free now. Inlined, since even a call that is not
+    /// made costs its caller the registers that it would clobber.
     #[inline(always)]
     fn look(&mut self) -> bool {
         // Acquire: pairs with the kernel's release of its consumer index after its last access to the
         // slots before it, which are about to be written again.
         let consumed = self.ring.consumer_index().load(Ordering::Acquire) & self.ring.index_mask;
-        // What was not published cannot have been consumed. Such an index frees nothing: it would let slots
+        // What was not published cannot have been consumed. Such an index is ignored: otherwise slots would
         // be filled twice.
         let distance = |to: u32| to.wrapping_sub(self.consumed) & self.ring.index_mask;
         if distance(consumed) > distance(self.published) {
@@ -273,7 +274,7 @@ impl Producer {
         (self.next + 1) & self.ring.index_mask != consumed
     }
 
-    /// Counts the slot that was given out last as filled.
+    /// Marks the slot that was returned last as filled.
     #[inline(always)]
     pub(super) fn advance(&mut self, behind: Behind) {
         self.next = behind.0;
@@ -285,7 +286,7 @@ impl Producer {
         self.next.wrapping_sub(self.published) & self.ring.index_mask
     }
 
-    /// Hands all filled slots to the kernel.
+    /// Publishes all filled slots.
     #[inline(always)]
     pub(super) fn publish(&mut self) {
         self.published = self.next;
@@ -311,7 +312,7 @@ impl Producer {
         })
     }
 
-    /// Takes back what has been filled and not published.
+    /// Discards what has been filled and not published.
     #[inline(always)]
     pub(super) fn abandon(&mut self) {
         self.next = self.published;
@@ -319,7 +320,7 @@ impl Producer {
 
     /// How many published elements the kernel has not consumed yet.
     pub(super) fn in_flight(&self) -> u32 {
-        // Acquire: as in `look`; a caller may conclude that slots are the kernel's no longer.
+        // Acquire: as in `look`; a caller may conclude that the kernel no longer uses slots.
         let consumed = self.ring.consumer_index().load(Ordering::Acquire);
         self.published.wrapping_sub(consumed) & self.ring.index_mask
     }
@@ -338,28 +339,29 @@ impl Consumer {
     ///
     /// # Safety
     ///
-    /// As for [`Ring::new`]; besides, nobody else on this side may consume from the ring.
+    /// As for [`Ring::new`], and nobody else on this side may consume from the ring.
     pub(super) unsafe fn new(
         base: NonNull<u8>,
         length: usize,
         element: usize,
     ) -> Result<Self, BadRing> {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: this function has the same contract.
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
         let next = ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
         let consumer = Self { ring, next };
-        // A ring that is broken from the start is refused, not found so at the first poll.
+        // A ring that is broken from the start is refused here and not at the first poll.
         consumer.filled()?;
         Ok(consumer)
     }
 
-    /// The most elements that the ring holds at a time.
+    /// The capacity in elements.
     pub(super) fn capacity(&self) -> u32 {
         self.ring.index_mask
     }
 
-    /// The index behind the last element that the kernel has put in; an error if it is not one of the ring.
+    /// The index after the last element that the kernel has added; an error if it is not an index of the
+    /// ring.
     #[inline(always)]
     pub(super) fn filled(&self) -> Result<u32, BadIndex> {
         // Acquire: pairs with the kernel's release of the producer index after it has filled the slots.
@@ -372,9 +374,9 @@ impl Consumer {
         self.next == filled
     }
 
-    /// The next slot to read if it lies before `filled`, an index that [`Self::filled`] has given.
+    /// The next slot to read if it lies before `filled`, an index from [`Self::filled`].
     ///
-    /// The slot stays the reader's until [`Self::release`].
+    /// The reader owns the slot until [`Self::release`].
     #[inline(always)]
     pub(super) fn take(&mut self, filled: u32) -> Option<NonNull<u8>> {
         if self.next == filled {
@@ -393,10 +395,10 @@ impl Consumer {
         (0..count).map(move |at| self.ring.slot((released + at) & self.ring.index_mask))
     }
 
-    /// Gives all slots that have been taken back to the kernel.
+    /// Returns all slots that have been taken to the kernel.
     #[inline(always)]
     pub(super) fn release(&mut self) {
-        // Release: pairs with the kernel's acquire of the consumer index before it fills the slots anew;
+        // Release: pairs with the kernel's acquire of the consumer index before it fills the slots again;
         // our reads of them come before it.
         self.ring
             .consumer_index()

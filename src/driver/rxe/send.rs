@@ -1,7 +1,7 @@
 //! The send queue of an rxe QP: work requests into slots, and the doorbell.
 //!
 //! Slot layout: `struct rxe_send_wqe` in `include/uapi/rdma/rdma_user_rxe.h`. The kernel keeps its progress
-//! in a slot while it is in flight, so those fields are zeroed each time a slot is filled anew.
+//! in a slot while it is in flight, so those fields are zeroed each time a slot is filled again.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl SendQueue {
         max_inline: u32,
         map: Option<Arc<RingMap>>,
     ) -> Self {
-        // What the kernel grants must fit into the slots that it made; where it does not, the slots count.
+        // The kernel's limits must fit into the slots that it made. If they do not, the slots decide.
         let room = ring.slot_size() - PAYLOAD;
         Self {
             max_sge: max_sge.min((room / size_of::<Sge>()) as u32),
@@ -111,14 +111,14 @@ impl SendQueue {
         Ok(filled)
     }
 
-    /// Hands the batch to the device: one index store, one system call.
+    /// Publishes the batch: one index store, one system call.
     #[inline(always)]
     pub(crate) fn ring(&mut self) -> Result<(), Errno> {
         self.ring.publish();
         self.doorbell.ring()
     }
 
-    /// Forgets what was written and never rung.
+    /// Discards what was written and never rung.
     #[inline(always)]
     pub(crate) fn abandon(&mut self) {
         self.ring.abandon();
@@ -212,7 +212,7 @@ impl SendSlot {
     }
 }
 
-/// Writes everything of a request but its id, flags and payload.
+/// Writes a request except for its id, flags and payload.
 ///
 /// # Safety
 ///
@@ -393,7 +393,7 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) -> SendFlag
 
 /// Writes a scatter or gather list and returns the sum of its lengths.
 ///
-/// The sum wraps where it exceeds 32 bits; posting functions refuse such lists before.
+/// The sum wraps if it exceeds 32 bits; the posting functions refuse such lists first.
 ///
 /// # Safety
 ///
@@ -415,7 +415,7 @@ pub(super) unsafe fn write_sges(list: *mut u8, slices: &[LocalSlice<'_>]) -> u32
     length
 }
 
-// Errors are made out of line, so that the way without one stays short.
+// Errors are created out of line, so that the path without one stays short.
 
 #[cold]
 pub(super) fn full(capacity: u32) -> PostError {

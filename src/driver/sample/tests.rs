@@ -86,8 +86,8 @@ fn what_it_leaves_out_is_refused_by_name() {
         Verb::CreateCq,
         "completion queues",
     );
-    let srq = || CreateSrq {
-        kind: SrqKind::Basic,
+    let srq = |kind| CreateSrq {
+        kind,
         pd: PdHandle(1),
         max_wr: 1,
         max_sge: 1,
@@ -97,12 +97,16 @@ fn what_it_leaves_out_is_refused_by_name() {
         driver: driver(),
     };
     refused(
-        device.create_srq(&fd, srq(), None),
+        device.create_srq(&fd, srq(SrqKind::Basic), None),
         Verb::CreateSrq,
         "shared receive queues",
     );
+    let matching = SrqKind::TagMatching {
+        cq: CqHandle(1),
+        max_num_tags: 1,
+    };
     refused(
-        device.create_xsrq(&fd, srq(), None),
+        device.create_srq(&fd, srq(matching), None),
         Verb::CreateSrq,
         "XRC or tag matching",
     );

@@ -37,7 +37,7 @@ wire_enum! {
     SRQ_LIMIT_REACHED = 15;
     /// A QP in error has taken its last request from its SRQ.
     QP_LAST_WQE_REACHED = 16;
-    /// The subnet manager asks for registration anew.
+    /// The subnet manager asks for registration again.
     CLIENT_REREGISTER = 17;
     /// A port's GIDs changed.
     GID_CHANGE = 18;

@@ -81,11 +81,11 @@ pub struct QpAttr {
     pub min_rnr_timer: u8,
     /// Local port, counted from 1.
     pub port_num: u8,
-    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power; 0 for ever.
+    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power; 0 forever.
     pub timeout: u8,
     /// Retries after missing acknowledgements (3 bits).
     pub retry_cnt: u8,
-    /// Retries after "receiver not ready"; 7 for ever.
+    /// Retries after "receiver not ready"; 7 forever.
     pub rnr_retry: u8,
     /// Local port of the alternate path.
     pub alt_port_num: u8,

@@ -8,8 +8,9 @@ use uverbs::uapi::enums::{AtomicCap, LinkLayer, LinkSpeed, LinkWidth, QpType};
 use uverbs::uapi::flags::{OdpGeneralCapBits, OdpTransportCapBits, TmCapFlags};
 use uverbs::{
     Context, Device, OpenOptions,
+    gid::GidEntry,
     qp::Mtu,
-    query::{DeviceAttr, GidEntry, PortAttr},
+    query::{DeviceAttr, PortAttr},
 };
 
 use crate::failure::{Failure, Kind, Result};
@@ -20,7 +21,7 @@ use fields::{Fields, Value};
 #[derive(Debug, Args)]
 #[command(after_help = "Fields have the names of ibv_query_device_ex(3) and ibv_query_port(3).")]
 pub(crate) struct Options {
-    /// The device; all if it is not said
+    /// The device; all by default
     device: Option<String>,
 
     /// Show only this port

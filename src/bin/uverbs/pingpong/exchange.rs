@@ -1,8 +1,8 @@
-//! What the two sides tell each other by TCP before they play, byte for byte as rdma-core's programs do.
+//! What the two sides send each other by TCP before the game, byte for byte as rdma-core's programs do.
 //!
 //! The client sends its endpoint, the server connects its QP and answers with its own, and the client
-//! confirms. An endpoint is 51 characters of text and a NUL; the confirmation is `done` and a NUL. Here is no
-//! socket; [`super::meet`] makes it.
+//! confirms. An endpoint is 51 characters of text and a NUL; the confirmation is `done` and a NUL. The socket
+//! is not here; [`super::meet`] opens it.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -18,15 +18,15 @@ const DONE: &[u8] = b"done\0";
 /// Why the exchange failed.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
-    /// The connection broke while it was written to.
+    /// The connection broke while this side was writing.
     Write(io::Error),
-    /// The connection broke, or nothing came in time, after so many of the expected bytes.
+    /// The connection broke, or nothing arrived in time, after some of the expected bytes.
     Read {
         got: usize,
         expected: usize,
         error: io::Error,
     },
-    /// The peer closed the connection after so many of the expected bytes.
+    /// The peer closed the connection after some of the expected bytes.
     Closed { got: usize, expected: usize },
     /// The peer sent something else.
     Nonsense {
@@ -117,7 +117,7 @@ pub(super) fn receive_done(from: &mut impl Read) -> Result<(), ExchangeError> {
     })
 }
 
-/// Fills the buffer, and tells how far it came if it cannot.
+/// Fills the buffer; the error says how far it got.
 fn receive(from: &mut impl Read, into: &mut [u8]) -> Result<(), ExchangeError> {
     let expected = into.len();
     let mut got = 0;

@@ -12,23 +12,23 @@ use super::payload::{self, Checker};
 use super::progress::Progress;
 use crate::failure::{Failure, Kind, Result};
 
-/// Looks at the clock only after so many polls in vain.
+/// The number of empty polls between two looks at the clock.
 const POLLS: u32 = 1024;
 
-/// The longest latency that is told apart; with a fixed limit the histogram never grows while it is measured.
+/// The longest latency that the histogram distinguishes; with a fixed limit it never grows during the game.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// What is played.
+/// The parameters of a game.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) client: bool,
     pub(super) iters: u64,
     pub(super) check: bool,
-    /// How long nothing may complete; `None` for ever.
+    /// How long nothing may complete; `None` forever.
     pub(super) patience: Option<Duration>,
 }
 
-/// How it went.
+/// The result of a game.
 #[derive(Debug)]
 pub(super) struct Score {
     pub(super) elapsed: Duration,
@@ -82,9 +82,9 @@ struct Game<'a> {
     sent: u64,
     /// Receives that are posted.
     posted: u32,
-    /// A message of the peer's is still to come before the next one is sent.
+    /// The peer's message is still due before the next one is sent.
     expects: bool,
-    /// The own message is still under way.
+    /// This side's message is still in flight.
     sending: bool,
     start: Instant,
     last: Instant,
@@ -148,9 +148,9 @@ impl<'a> Game<'a> {
         Ok(())
     }
 
-    /// Posts what the noted completions make room for, and sends the next message if it is time to.
+    /// Posts receives for the noted completions, and sends the next message if it is due.
     ///
-    /// Not while completions are looked at: they hold their entries of the queue, which has as many as there
+    /// Not while completions are borrowed: they hold their entries of the queue, which has as many as there
     /// are posted requests.
     fn answer(&mut self) -> Result<()> {
         if self.posted <= 1 && self.received < self.rules.iters {
@@ -227,7 +227,7 @@ impl<'a> Game<'a> {
         Ok(())
     }
 
-    /// A work request has failed. The peer is the likely reason: it has gone, or plays another game.
+    /// A work request has failed. Most likely the peer has gone, or plays another game.
     fn failed(&self, error: CompletionError) -> Failure {
         let hint = match self.received {
             0 => "; both sides must be given the same size (-s) and MTU (-m)",
@@ -263,7 +263,7 @@ impl<'a> Game<'a> {
     }
 }
 
-/// Counts polls in vain until they have lasted too long.
+/// Counts empty polls until they have lasted too long.
 struct Idle {
     patience: Duration,
     polls: u32,
@@ -285,7 +285,7 @@ impl Idle {
         self.since = None;
     }
 
-    /// One more poll was in vain; true if that has gone on for too long.
+    /// Counts an empty poll; true if they have lasted too long.
     fn is_over(&mut self) -> bool {
         std::hint::spin_loop();
         self.polls += 1;

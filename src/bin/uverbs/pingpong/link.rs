@@ -1,6 +1,6 @@
 //! The verbs side of a game: memory, completion queue and queue pair, connected to the peer.
 //!
-//! Nothing here counts messages or looks at completions; [`super::game`] does.
+//! Nothing here counts messages or reads completions; [`super::game`] does.
 
 use std::ops::Range;
 
@@ -27,10 +27,10 @@ const GRH: usize = 40;
 pub(super) const SEND: u64 = 2;
 pub(super) const RECV: u64 = 1;
 
-/// Memory, queues and the way to the peer.
+/// Memory, queues and the path to the peer.
 pub(super) struct Link {
     pub(super) cq: Cq,
-    /// Where completions are waited for, if they are not polled for.
+    /// The channel to wait on, if completions are not polled.
     pub(super) channel: Option<CompletionChannel>,
     pub(super) end: End,
     local: Endpoint,
@@ -39,10 +39,10 @@ pub(super) struct Link {
     connect: ConnectOptions,
 }
 
-/// This side's end: what is posted to, apart from the completion queue that is polled meanwhile.
+/// This side's end without the completion queue, which is polled while this is posted to.
 pub(super) struct End {
     qp: Qp<Any>,
-    /// The way to the peer's QP, for datagrams.
+    /// The path to the peer's QP, for datagrams.
     peer: Option<(Ah, u32)>,
     memory: Memory,
     /// The bytes of a message that is copied into its request, if they fit.
@@ -53,8 +53,8 @@ pub(super) struct End {
     rx_depth: u32,
 }
 
-/// The registered memory: what this side sends, and two places to receive into in turn, so that a message
-/// can be sent back from where it lies while the next one comes in.
+/// The registered memory: what this side sends, and two places to receive into in turn, so that a message can
+/// be sent back from its place while the next one arrives.
 struct Memory {
     mr: Mr<Vec<u8>>,
     size: usize,
@@ -85,7 +85,7 @@ impl Memory {
         place.start + self.header..place.end
     }
 
-    /// A range as work requests name it.
+    /// A range, for work requests.
     fn slice(&self, range: Range<usize>) -> Result<uverbs::LocalSlice<'_>> {
         self.mr
             .slice(range.start as u64..range.end as u64)
@@ -98,12 +98,12 @@ impl Memory {
 pub(super) enum Source {
     /// The client's own.
     Own,
-    /// Sent back: those of receive so-and-so, counted from 0.
+    /// Sent back: those of the receive with this number, counted from 0.
     Echo(u64),
 }
 
 impl Link {
-    /// Opens the device and makes all that can be made without a peer.
+    /// Opens the device and creates everything that needs no peer.
     pub(super) fn open(device: &Device, options: &Options) -> Result<Self> {
         let context = OpenOptions::new().open(device)?;
         let port = context.query_port(options.ib_port)?;
@@ -118,7 +118,7 @@ impl Link {
             true => Some(context.create_channel()?),
             false => None,
         };
-        // One send is under way at a time.
+        // One send is in flight at a time.
         let cq = context.cq(options.rx_depth.saturating_add(1));
         let cq = match &channel {
             Some(channel) => cq.channel(channel).create()?,
@@ -154,12 +154,12 @@ impl Link {
         })
     }
 
-    /// What the peer must know.
+    /// What the peer needs to connect.
     pub(super) fn local(&self) -> Endpoint {
         self.local
     }
 
-    /// Makes the way to the peer and posts the receives: from here on the peer may send.
+    /// Connects to the peer and posts the receives: from here on the peer may send.
     pub(super) fn connect(&mut self, remote: &Endpoint) -> Result<()> {
         if self.local.gid.is_some() && remote.gid.is_none() {
             let text = "the peer gives no GID, and this port needs one: start the peer with -g";
@@ -253,7 +253,7 @@ impl Memory {
     }
 }
 
-/// Refuses what the port cannot do, before a peer is troubled.
+/// Refuses what the port cannot do, before the peer is involved.
 fn check_port(device: &str, port: &PortAttr, options: &Options) -> Result<()> {
     let number = options.ib_port;
     let fail = |text: String| Err(Failure::new(Kind::Failed, text));
@@ -285,7 +285,7 @@ fn check_port(device: &str, port: &PortAttr, options: &Options) -> Result<()> {
 }
 
 fn connect_options(device: &str, port: &PortAttr, options: &Options) -> Result<ConnectOptions> {
-    // What the C programs take if nothing is said.
+    // The default of the C programs.
     let path_mtu = options.mtu.unwrap_or(Mtu::MTU_1024);
     if options.transport != Transport::Ud && path_mtu.0 > port.active_mtu.0 {
         return Err(Failure::new(

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Kind, Result};
 /// How long to wait before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Listens on all addresses, IPv6 and IPv4, or IPv4 alone where the system has no IPv6.
+/// Listens on all addresses, IPv6 and IPv4, or only IPv4 if the system has no IPv6.
 pub(super) fn listen_on(port: u16) -> Result<TcpListener> {
     let listener = match listen_on_both(port) {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => TcpListener::bind(("0.0.0.0", port)),
@@ -55,7 +55,7 @@ pub(super) fn accept(listener: &TcpListener) -> Result<TcpStream> {
     })
 }
 
-/// Connects to the server, again and again while it does not listen yet, for so long.
+/// Connects to the server, and tries again for some time while it does not listen yet.
 pub(super) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream> {
     let addresses = resolve(host, port)?;
     let deadline = Instant::now() + patience;

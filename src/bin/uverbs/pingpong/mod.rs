@@ -1,4 +1,4 @@
-//! `uverbs pingpong`: messages to and fro, as rdma-core's `ibv_rc_pingpong` and its sisters play it.
+//! `uverbs pingpong`: messages back and forth, as rdma-core's `ibv_rc_pingpong` and its relatives do it.
 //!
 //! | | |
 //! |---|---|
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Says who one side is, unless a program reads.
+/// Prints the address of one side, unless a program reads the output.
 fn tell(options: &Options, whose: &str, endpoint: &Endpoint) -> Result<()> {
     match options.json {
         true => Ok(()),
@@ -85,7 +85,7 @@ fn as_server(link: &mut Link, options: &Options) -> Result<Endpoint> {
     Ok(remote)
 }
 
-/// Goes to a server, which is connected when it answers.
+/// Connects to a server, whose link is connected when it answers.
 fn as_client(server: &str, link: &mut Link, options: &Options) -> Result<Endpoint> {
     let stream = meet::connect(server, options.port, options.connect_timeout)?;
     let mut stream = with_patience(stream, options)?;

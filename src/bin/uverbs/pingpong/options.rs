@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// Name or address of the server's host
     pub(super) server: Option<String>,
 
-    /// The device; the first if it is not said
+    /// The device; by default the first
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     pub(super) device: Option<String>,
 
@@ -46,15 +46,15 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u8).range(1..))]
     pub(super) ib_port: u8,
 
-    /// Index of the own GID (see `uverbs gids`); on Ethernet the best if it is not said
+    /// Index of this side's GID (see `uverbs gids`); by default the best on Ethernet
     #[arg(short = 'g', long = "gid-idx", value_name = "INDEX")]
     pub(super) gid_index: Option<u8>,
 
-    /// Bytes of a message, such as 4096 or 64K; 4096 if it is not said, 1024 for ud
+    /// Bytes of a message, such as 4096 or 64K; 4096 by default, 1024 for ud
     #[arg(short, long, value_name = "BYTES", value_parser = number::size)]
     size: Option<u32>,
 
-    /// The largest packet of the path, for rc and uc; 1024 if it is not said
+    /// The largest packet of the path, for rc and uc; 1024 by default
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     pub(super) mtu: Option<Mtu>,
 
@@ -107,13 +107,13 @@ impl Options {
         })
     }
 
-    /// How long to wait for the peer; `None` for ever.
+    /// How long to wait for the peer; `None` forever.
     pub(super) fn patience(&self) -> Option<Duration> {
         Some(self.timeout).filter(|timeout| !timeout.is_zero())
     }
 }
 
-/// The transports that ping-pong is played over.
+/// The transports of the ping-pong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Transport {
     /// Reliable connection

@@ -1,7 +1,7 @@
-//! What the messages say, so that a byte that goes astray is noticed.
+//! The contents of the messages, which show every wrong byte.
 //!
 //! rdma-core's programs fill a message with 0x7b, and with `-c` the client puts 0 at the start of each page,
-//! which is all that the server looks at. A checking client here keeps these zeros and makes all other bytes
+//! which is all that the server checks. A checking client here keeps these zeros and makes all other bytes
 //! depend on the message's number and their place, so a lost, repeated or shifted packet cannot look right.
 
 /// The byte that the C programs fill messages with.
@@ -118,13 +118,13 @@ impl Checker {
                 expected,
                 got,
             }),
-            // Only the lengths differ, and of these the completion tells.
+            // Only the lengths differ, which the completion has.
             None => Ok(()),
         }
     }
 }
 
-/// The kind of the first message. One that is no kind is taken for a numbered one, and found wrong as that.
+/// The kind of the first message. One of no kind counts as a numbered one, and is then found wrong.
 fn guess(message: &[u8]) -> Kind {
     let mut pages = message.chunks(PAGE);
     let rest_is_plain = pages.all(|page| page[1..].iter().all(|&byte| byte == FILL));

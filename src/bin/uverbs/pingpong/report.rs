@@ -1,4 +1,4 @@
-//! What a game tells: as text while it goes on, or as one JSON value at its end.
+//! The output of a game: as text while it goes on, or as one JSON value at its end.
 
 use std::fmt::{self, Write};
 
@@ -18,7 +18,7 @@ pub(super) struct Report<'a> {
     pub(super) score: Score,
 }
 
-/// The quantiles that are told, with their names in JSON.
+/// The quantiles in the output, with their names in JSON.
 const QUANTILES: [(&str, &str, f64); 4] = [
     ("median", "p50", 0.5),
     ("99%", "p99", 0.99),
@@ -99,7 +99,7 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-/// An endpoint as people read it.
+/// An endpoint as text for people.
 pub(super) fn endpoint_text(endpoint: &Endpoint) -> String {
     let Endpoint { lid, qpn, psn, gid } = endpoint;
     let gid = gid.unwrap_or_default();
@@ -115,7 +115,7 @@ fn endpoint_to_json(endpoint: &Endpoint) -> Value {
     })
 }
 
-/// Three decimals, which is as much as was measured.
+/// Three decimals, the resolution of the measurement.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

@@ -229,7 +229,7 @@ fn forgotten_requests_get_nothing() {
             pair.core.reset(&mut pair.send, pair.recv.as_mut());
             assert!(take(&mut cq).is_none());
             assert!(buffer.is_untouched());
-            // And it works anew.
+            // And it works again.
             receive(&mut pair, 8, &[buffer.slice(0, 64)]);
             let entry = completion(cqe::RESP_SEND, pair.number, 0);
             write(&mut producer, entry, &[9; 8], 8, Format::Bytes32);

@@ -1,4 +1,4 @@
-//! Queue pairs that start anew or go while completions of theirs wait, and rings that change their size.
+//! Queue pairs that start again or go while completions of theirs wait, and rings that change their size.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -198,7 +198,7 @@ unsafe impl Allocator for Dropping {
     }
 }
 
-/// Runs what may wait for a lock for ever.
+/// Runs what may wait for a lock forever.
 fn ends(body: impl FnOnce(&Arc<Dropping>, &Buffers) + Send + 'static) {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -23,7 +23,7 @@ fn element(number: u64) -> Element {
     std::array::from_fn(|word| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word as u64)
 }
 
-/// Waits for something of the other thread, but not for ever: that one may have failed.
+/// Waits for something of the other thread, but not forever: that one may have failed.
 fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let mut start = None;
     loop {

@@ -1,0 +1,127 @@
+//! Multicast groups: datagrams that every member receives.
+//!
+//! A group takes two memberships. [`Qp::attach_mcast`] has the device give the group's datagrams to a queue
+//! pair. The network has to bring them to the port first: on RoCE the host's IP stack joins the group
+//! ([`Context::join_ip_group`]), on InfiniBand the subnet manager is asked.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use super::Qp;
+use super::transport::Datagram;
+use crate::command::{AttachMcast, DetachMcast};
+use crate::context::Context;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::gid::Gid;
+
+/// The number of the queue pair that a datagram to a multicast group is sent to: all queue pairs that have
+/// joined. See [`Ah::to`](crate::Ah::to).
+pub const MULTICAST_QPN: u32 = 0xff_ffff;
+
+impl Context {
+    /// Has the host's IP stack join a multicast group on a RoCE port, which a queue pair in the group needs:
+    /// without it the host does not ask the network for the group's packets, and soft-RoCE drops them.
+    ///
+    /// The membership is that of a UDP socket, and ends with the returned value.
+    ///
+    /// ```no_run
+    /// # use uverbs::{Context, Gid, Qp, Ud};
+    /// # fn join(context: &Context, qp: &mut Qp<Ud>) -> uverbs::Result<()> {
+    /// let group = Gid::from(std::net::Ipv4Addr::new(239, 1, 2, 3));
+    /// let _membership = context.join_ip_group(1, group)?;
+    /// qp.attach_mcast(group, 0)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The GID is not a multicast address; the port has no network device in this network namespace, as on
+    /// InfiniBand; the IP stack refuses. Manual page: `ip(7)`, `IP_ADD_MEMBERSHIP`.
+    #[doc(alias = "IP_ADD_MEMBERSHIP")]
+    pub fn join_ip_group(&self, port: u8, group: Gid) -> Result<IpGroup> {
+        const VERB: Verb = Verb::AttachMcast;
+        let subject = || Subject::named("multicast group", group);
+        let refuse = |why: &'static str| Error::invalid(VERB, subject(), why);
+        let table = self.gid_table()?;
+        let interface = table
+            .iter()
+            .find(|entry| entry.port == u32::from(port) && entry.netdev_ifindex != 0)
+            .ok_or_else(|| {
+                refuse("the port has no network device; on InfiniBand the subnet manager is asked")
+            })?
+            .netdev_ifindex;
+        let (family, is_multicast) = match group.as_ipv4() {
+            Some(address) => (AddressFamily::INET, address.is_multicast()),
+            None => (AddressFamily::INET6, Ipv6Addr::from(group).is_multicast()),
+        };
+        if !is_multicast {
+            return Err(refuse("the GID is no multicast address"));
+        }
+        let failed = |errno| Error::os(VERB, subject(), errno);
+        let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.map_err(failed)?;
+        match group.as_ipv4() {
+            Some(address) => sockopt::set_ip_add_membership_with_ifindex(
+                &socket,
+                &address,
+                &Ipv4Addr::UNSPECIFIED,
+                interface,
+            ),
+            None => sockopt::set_ipv6_add_membership(&socket, &group.into(), interface),
+        }
+        .map_err(failed)?;
+        Ok(IpGroup {
+            group,
+            _socket: socket,
+        })
+    }
+}
+
+/// The IP stack's membership in a multicast group. Dropping it leaves the group.
+#[derive(Debug)]
+pub struct IpGroup {
+    group: Gid,
+    _socket: OwnedFd,
+}
+
+impl IpGroup {
+    /// The group.
+    pub fn group(&self) -> Gid {
+        self.group
+    }
+}
+
+impl<T: Datagram> Qp<T> {
+    /// Joins a multicast group: from then on the queue pair receives the datagrams to it, as does every other
+    /// one that has joined. On RoCE the host has to join as well: [`Context::join_ip_group`].
+    ///
+    /// `mlid` is the group's LID on InfiniBand, where the subnet manager has to be asked for it first; 0 on
+    /// RoCE. Senders send to [`MULTICAST_QPN`] along a path to the group's GID.
+    ///
+    /// # Errors
+    ///
+    /// The GID is not a multicast one, or the device's limit of groups is reached. Manual page:
+    /// `ibv_attach_mcast(3)`.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
+        let qp = self.handle();
+        self.shared()
+            .kernel()
+            .execute(&AttachMcast { qp, gid, mlid })
+    }
+
+    /// Leaves a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair has not joined it. Manual page: `ibv_detach_mcast(3)`.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_mcast(&mut self, gid: Gid, mlid: u16) -> Result<()> {
+        let qp = self.handle();
+        self.shared()
+            .kernel()
+            .execute(&DetachMcast { qp, gid, mlid })
+    }
+}

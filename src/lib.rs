@@ -34,6 +34,7 @@
 pub mod ah;
 pub mod alloc;
 pub mod channel;
+pub mod cm;
 mod command;
 pub mod context;
 pub mod counters;

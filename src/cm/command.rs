@@ -447,6 +447,33 @@ impl Command for MigrateId {
     }
 }
 
+/// Joins a multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JoinMcast {
+    pub(crate) id: u32,
+    pub(crate) uid: u64,
+    pub(crate) flags: abi::JoinFlags,
+    pub(crate) group: Wire,
+}
+
+impl Command for JoinMcast {
+    type Payload = abi::JoinMcast;
+    type Reply = abi::CreateIdResp;
+    const NUMBER: u32 = cmd::JOIN_MCAST;
+    const VERB: Verb = Verb::JoinMulticast;
+
+    fn payload(&self, response: u64) -> abi::JoinMcast {
+        abi::JoinMcast {
+            response,
+            uid: self.uid,
+            id: self.id,
+            addr_size: self.group.length,
+            join_flags: self.flags.0 as u16,
+            addr: self.group.bytes,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,12 @@ impl Message {
     pub(super) const ACCEPT: Self = Self::new(Verb::Accept, "an acceptance", 196);
     /// A refusal.
     pub(super) const REJECT: Self = Self::new(Verb::Reject, "a refusal", 148);
+    /// A question for a datagram peer.
+    pub(super) const LOOK_UP: Self = Self::new(Verb::Connect, "a look-up", 180);
+    /// The answer to it.
+    pub(super) const ANSWER: Self = Self::new(Verb::Accept, "an answer", 136);
+    /// The refusal of it.
+    pub(super) const REFUSE: Self = Self::new(Verb::Reject, "a refusal of a look-up", 136);
 
     const fn new(verb: Verb, name: &'static str, room: usize) -> Self {
         Self { verb, name, room }

@@ -76,12 +76,27 @@ fn refusal(raw: &EventResp) -> Refusal {
     }
 }
 
+/// What a peer said that has no queue pair for datagrams.
+fn no_datagrams(raw: &EventResp) -> Refusal {
+    let param = raw.param.ud();
+    Refusal {
+        reason: RejectReason::of_look_up(raw.status as u16),
+        private_data: Received::new(param.private_data, param.private_data_len)
+            .bytes()
+            .to_vec(),
+    }
+}
+
 /// The error of an event that ends what was under way.
 pub(super) fn failure(verb: Verb, id: &Id, raw: &EventResp) -> Error {
     let kind = Kind(raw.event);
     let status = raw.status as i32;
     if kind == Kind::REJECTED && status > 0 {
         return Error::new(verb, id.subject().clone(), Cause::Refused(refusal(raw)));
+    }
+    if kind == Kind::UNREACHABLE && status > 0 {
+        let refusal = no_datagrams(raw);
+        return Error::new(verb, id.subject().clone(), Cause::Refused(refusal));
     }
     match (kind, status) {
         (Kind::DEVICE_REMOVAL, _) => id.error(verb, Errno::NODEV),

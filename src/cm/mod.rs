@@ -19,6 +19,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Datagrams: a listener answers a look-up with a queue pair ([`Request::answer_with`]), and who asked gets the
+//! path to it ([`Resolved::look_up`]). Groups are joined by their addresses ([`join`]).
+//!
 //! The queue pair is the caller's: of any protection domain of the device, a parent domain or an imported one
 //! too. It goes into each step by value, and comes back with each failure ([`Failed`]). A step that takes its
 //! time is a [`Pending`]: waited for with a limit, looked at without blocking, or cancelled. What is not
@@ -37,6 +40,8 @@ mod event;
 mod file;
 mod id;
 mod listen;
+mod look_up;
+mod multicast;
 mod params;
 mod pending;
 mod queue_pair;
@@ -48,6 +53,8 @@ pub use connect::Connecting;
 pub use connection::{Connection, Disconnecting, Link};
 pub use event::Event;
 pub use listen::{Listen, Listener, listen};
+pub use look_up::{Found, LookingUp};
+pub use multicast::{Group, Join, Joining, Membership, join};
 pub use params::Params;
 pub use pending::{Failed, Pending, Step};
 pub use request::{Accepting, Request};

@@ -6,8 +6,8 @@ use uverbs_uapi::rdma_cm as abi;
 use super::id::{self, Id};
 use super::params::{Depths, Params};
 use crate::error::{Error, Result, Verb};
-use crate::qp::Qp;
-use crate::qp::transport::Transport;
+use crate::qp::transport::{Transport, Ud};
+use crate::qp::{Qp, QpAttr};
 use crate::work::Ece;
 
 /// Takes a queue pair to INIT, where it is not yet.
@@ -21,6 +21,28 @@ pub(super) fn init<T: Transport>(id: &Id, verb: Verb, qp: &mut Qp<T>, device: u3
             Err(Error::invalid(verb, id.subject().clone(), why))
         }
     }
+}
+
+/// Takes a queue pair for datagrams to RTS.
+pub(super) fn activate(
+    id: &Id,
+    verb: Verb,
+    qp: &mut Qp<Ud>,
+    (device, port): (u32, u8),
+) -> Result<()> {
+    init(id, verb, qp, device)?;
+    let mtu = qp.context().query_port(port)?.active_mtu;
+    qp.modify(&QpAttr {
+        state: Some(QpState::RTR),
+        ..QpAttr::default()
+    })?;
+    qp.modify(&QpAttr {
+        state: Some(QpState::RTS),
+        sq_psn: Some(0),
+        ..QpAttr::default()
+    })?;
+    qp.shared().limit_datagrams(mtu);
+    Ok(())
 }
 
 /// Takes a queue pair from INIT to RTS. If that fails it is in the state ERR.

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use uverbs_uapi::enums::AsyncEventType;
+use uverbs_uapi::enums::{AsyncEventType, QpState, QpType};
 use uverbs_uapi::rdma_cm::{self as abi, Event, EventResp};
 
 use super::command::{Accept, Notify, Reject};
@@ -20,7 +20,7 @@ use super::space::Space;
 use crate::device::Device;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::qp::Qp;
-use crate::qp::transport::Connected;
+use crate::qp::transport::{Connected, Ud};
 
 /// A peer asks for a connection. Dropping the request refuses it.
 #[derive(Debug)]
@@ -54,14 +54,23 @@ impl<T: Space> Request<T> {
             return Err(id.error(Verb::GetRequest, Errno::NODEV));
         };
         id.rename(subject_of("from", peer));
-        let param = raw.param.conn();
+        let data = match T::QP_TYPE {
+            QpType::UD => {
+                let param = raw.param.ud();
+                Received::new(param.private_data, param.private_data_len)
+            }
+            _ => {
+                let param = raw.param.conn();
+                Received::new(param.private_data, param.private_data_len)
+            }
+        };
         Ok(Self {
             id,
             local,
             peer,
             device,
             raw: *raw,
-            data: Received::new(param.private_data, param.private_data_len),
+            data,
             of: PhantomData,
         })
     }
@@ -107,20 +116,25 @@ impl<T: Space> Request<T> {
     ///
     /// It is of another device, or in another state.
     pub fn init(&self, qp: &mut Qp<T>) -> Result<()> {
-        if qp.state() == uverbs_uapi::enums::QpState::RESET {
+        if qp.state() == QpState::RESET {
             queue_pair::use_ece(qp, self.raw.ece)?;
         }
         queue_pair::init(&self.id, Verb::Accept, qp, self.device.0)
     }
 
-    /// Refuses the request. `data` travel with the refusal: at most 148 bytes.
+    /// Refuses the request. `data` travel with the refusal: at most 148 bytes, or 136 to a look-up for
+    /// datagrams.
     ///
     /// # Errors
     ///
     /// The data are too long, or the peer has given up meanwhile (`EINVAL`). Manual page: `rdma_reject(3)`.
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, data: &[u8]) -> Result<()> {
-        let (data, length) = Message::REJECT.fill(self.id.subject(), data)?;
+        let message = match T::QP_TYPE {
+            QpType::UD => Message::REFUSE,
+            _ => Message::REJECT,
+        };
+        let (data, length) = message.fill(self.id.subject(), data)?;
         self.id.execute(&Reject {
             id: self.id.number(),
             reason: abi::RejectReason::CONSUMER_DEFINED,
@@ -183,6 +197,50 @@ impl<T: Space + Connected> Request<T> {
             let _ = qp.fail();
         }
         answered
+    }
+}
+
+impl Request<Ud> {
+    /// Answers a look-up: tells the peer this queue pair, which should be ready to receive
+    /// ([`activate`](Self::activate)). `data` travel with the answer: at most 136 bytes.
+    ///
+    /// There is no more to it: any number of peers may be told one queue pair, and nothing tells when they go.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is of another device, the data are too long, the peer has given up meanwhile (`EINVAL`).
+    /// The error gives the request back. Manual page: `rdma_accept(3)`.
+    pub fn answer_with(self, qp: &Qp<Ud>, data: &[u8]) -> Result<(), Failed<Self>> {
+        let answered = self.tell(qp, data);
+        answered.map_err(|error| Failed { back: self, error })
+    }
+
+    fn tell(&self, qp: &Qp<Ud>, data: &[u8]) -> Result<()> {
+        let (verb, subject) = (Verb::Accept, self.id.subject());
+        id::check_device(verb, subject, qp.context(), self.device.0)?;
+        let (private_data, private_data_len) = Message::ANSWER.fill(subject, data)?;
+        self.id.execute(&Accept {
+            id: self.id.number(),
+            uid: OWN,
+            param: Some(abi::ConnParam {
+                qp_num: qp.qpn(),
+                private_data,
+                private_data_len,
+                valid: 1,
+                ..abi::ConnParam::default()
+            }),
+            ece: abi::Ece::default(),
+        })
+    }
+
+    /// Takes a queue pair from RESET or INIT to RTS, with the key that all datagrams of the connection
+    /// manager have.
+    ///
+    /// # Errors
+    ///
+    /// It is of another device, or in another state.
+    pub fn activate(&self, qp: &mut Qp<Ud>) -> Result<()> {
+        queue_pair::activate(&self.id, Verb::Accept, qp, self.device)
     }
 }
 

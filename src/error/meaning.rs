@@ -8,6 +8,10 @@ use super::{Errno, Verb};
 
 /// What `errno` means when `verb` fails with it, as one clause.
 pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
+    // ENOTSUPP, which the kernel keeps to itself elsewhere and libc has no name for.
+    if verb == Verb::JoinMulticast && errno.raw_os_error() == 524 {
+        return Some("groups with IPv6 addresses cannot be joined on RoCE v2");
+    }
     by_verb(verb, errno).or_else(|| in_general(errno))
 }
 
@@ -193,7 +197,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         }
         (Verb::Accept | Verb::Reject, Errno::INVAL) => "the peer has given up meanwhile",
         (Verb::Accept, Errno::CONNRESET) => "the peer quit while the connection was made",
-        (Verb::InitQpAttr, Errno::INVAL) => "the identifier is not in a state for this transition",
+        (Verb::InitQpAttr, Errno::INVAL) => {
+            "the identifier is not in a state for this transition: the peer may have given up meanwhile"
+        }
         (Verb::Notify, Errno::ISCONN) => "the connection is established already",
         (Verb::JoinMulticast, Errno::NODEV) => "no RDMA device has a route to the group",
         (Verb::JoinMulticast, Errno::NOSYS) => "the device's link layer has no multicast",

@@ -58,6 +58,17 @@ impl RejectReason {
             _ => Self::Other(number),
         }
     }
+
+    /// The reason of a peer that was asked for a queue pair for datagrams (InfiniBand specification, 12.11.1.1:
+    /// the status of SIDR_REP).
+    pub(crate) fn of_look_up(number: u16) -> Self {
+        match number {
+            1 => Self::NoListener,
+            2 => Self::Consumer,
+            3 => Self::NoQp,
+            _ => Self::Other(number),
+        }
+    }
 }
 
 impl fmt::Display for RejectReason {

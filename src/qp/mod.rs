@@ -383,7 +383,7 @@ impl QpShared {
 
     /// Has longer datagrams refused: a device drops them in silence, or completes them as if it had sent
     /// them.
-    fn limit_datagrams(&self, mtu: Mtu) {
+    pub(crate) fn limit_datagrams(&self, mtu: Mtu) {
         let bytes = mtu.bytes().unwrap_or(u32::MAX);
         self.max_datagram.store(bytes, Ordering::Relaxed);
     }

@@ -2,6 +2,7 @@
 //! it when peers, addresses or time run out.
 
 mod connect;
+mod datagrams;
 mod faults;
 mod ground;
 mod listen;
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
         connect::tests(),
         listen::tests(),
         faults::tests(),
+        datagrams::tests(),
         programs::tests(),
     ])
 }

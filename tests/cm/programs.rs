@@ -1,7 +1,208 @@
 //! Ours and rdma-core's programs, each in both roles.
 
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
 use libtest_mimic::Trial;
+use support::role::await_end;
+use support::wait::until_so;
+use support::{LIMIT, Result, completion, fail, only_on_rxe, same, test_without_leaks};
+use uverbs::cm::{self, Connection, Params, Pending, RejectReason};
+use uverbs::{Caps, Cause, Rc, WcOpcode};
+
+use crate::ground::{Side, own_address, request, way_to};
+
+/// A conversation: who begins, how many messages each sends, and of how many bytes.
+#[derive(Clone, Copy)]
+struct Talk {
+    server_first: bool,
+    count: usize,
+    size: usize,
+}
+
+/// `rdma_client` sends its 16 bytes, `rdma_server` answers.
+const RDMA_CLIENT: Talk = Talk {
+    server_first: false,
+    count: 1,
+    size: 16,
+};
+
+/// `ucmatose`: the server sends all of its messages, the client then all of its own.
+const UCMATOSE: Talk = Talk {
+    server_first: true,
+    count: 4,
+    size: 100,
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    Vec::new()
+    let server = |name: &'static str, command: &'static str, talk: Talk| {
+        test_without_leaks(name, move || be_the_client(command, talk))
+    };
+    let client = |name: &'static str, command: &'static str, talk: Talk| {
+        test_without_leaks(name, move || be_the_server(command, talk))
+    };
+    vec![
+        server(
+            "programs::rdma_server",
+            "rdma_server -s 10.9.0.1",
+            RDMA_CLIENT,
+        ),
+        client(
+            "programs::rdma_client",
+            "rdma_client -s 10.9.0.1",
+            RDMA_CLIENT,
+        ),
+        server(
+            "programs::ucmatose_server",
+            "ucmatose -b 10.9.0.1 -C 4 -S 100",
+            UCMATOSE,
+        ),
+        client(
+            "programs::ucmatose_client",
+            "ucmatose -s 10.9.0.1 -C 4 -S 100",
+            UCMATOSE,
+        ),
+    ]
+}
+
+/// The port of both programs.
+const PORT: u16 = 7471;
+
+fn address() -> SocketAddr {
+    let mut address = own_address();
+    address.set_port(PORT);
+    address
+}
+
+/// A program that does not outlive its test.
+pub(crate) struct Program(Child);
+
+impl Program {
+    pub(crate) fn start(command: &str) -> Result<Self> {
+        only_on_rxe("the adapter's tests run these programs between two functions")?;
+        let mut words = command.split_whitespace();
+        let child = Command::new(words.next().ok_or("no program")?)
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Waits for its end, which must be a success.
+    pub(crate) fn end(mut self) -> Result {
+        await_end(&mut self.0)?;
+        let status = self.0.wait()?;
+        if status.success() {
+            return Ok(());
+        }
+        let mut words = String::new();
+        for stream in [
+            self.0
+                .stdout
+                .take()
+                .map(|s| Box::new(s) as Box<dyn std::io::Read>),
+            self.0
+                .stderr
+                .take()
+                .map(|s| Box::new(s) as Box<dyn std::io::Read>),
+        ] {
+            if let Some(mut stream) = stream {
+                stream.read_to_string(&mut words)?;
+            }
+        }
+        fail(format!("the program ended with {status}: {words}"))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Connects to a program as soon as it listens.
+fn be_the_client(command: &str, talk: Talk) -> Result {
+    let program = Program::start(command)?;
+    let mut side = Side::new()?;
+    let mut connection = None;
+    until_so(LIMIT, "the program listens", || {
+        let way = way_to(address())?;
+        let mut qp = side.pd.create_qp(&side.cq, Caps::default())?;
+        way.init(&mut qp)?;
+        post_receives(&side, &mut qp, talk)?;
+        match way.connect(qp, &Params::default(), b"")?.within(LIMIT) {
+            Ok(made) => connection = Some(made),
+            Err(refused) => match refused.error.cause() {
+                Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener => {}
+                _ => return Err(refused.error.into()),
+            },
+        }
+        Ok(connection.is_some())
+    })?;
+    let mut connection = connection.ok_or("no connection")?;
+    converse(&mut side, &mut connection, talk, !talk.server_first)?;
+    finish(connection, program)
+}
+
+/// Waits for a program to connect.
+fn be_the_server(command: &str, talk: Talk) -> Result {
+    let mut side = Side::new()?;
+    let listener = cm::listen::<Rc>(address())?.start()?;
+    let program = Program::start(command)?;
+    let request = request(&listener)?;
+    let mut qp = side.pd.create_qp(&side.cq, Caps::default())?;
+    request.init(&mut qp)?;
+    post_receives(&side, &mut qp, talk)?;
+    let accepting = request.accept(qp, &Params::default(), b"")?;
+    let mut connection = accepting.within(LIMIT)?;
+    converse(&mut side, &mut connection, talk, talk.server_first)?;
+    finish(connection, program)
+}
+
+fn post_receives(side: &Side, qp: &mut uverbs::Qp<Rc>, talk: Talk) -> Result {
+    let mut batch = qp.recv();
+    for number in 0..talk.count as u64 {
+        let at = number * 256;
+        // SAFETY: the region lives in the side, which outlives the queue pair, and is not looked at.
+        unsafe { batch.post(number, side.mr.slice(at..at + 256)?)? };
+    }
+    batch.ring()?;
+    Ok(())
+}
+
+fn converse(side: &mut Side, connection: &mut Connection<Rc>, talk: Talk, first: bool) -> Result {
+    for sending in [first, !first] {
+        if sending {
+            let slice = side.mr.slice(2048..2048 + talk.size as u64)?;
+            connection.post(|batch| {
+                for number in 0..talk.count as u64 {
+                    // SAFETY: as for the receives.
+                    unsafe { batch.send(slice)? }.signaled(number);
+                }
+                Ok(())
+            })?;
+        }
+        let opcode = match sending {
+            true => WcOpcode::SEND,
+            false => WcOpcode::RECV,
+        };
+        for _ in 0..talk.count {
+            let wc = completion(&mut side.cq)?.ok()?;
+            same(wc.opcode, opcode, "the completion")?;
+            if !sending {
+                same(wc.byte_len as usize, talk.size, "the message")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ends both: either may be the first.
+fn finish(connection: Connection<Rc>, program: Program) -> Result {
+    connection.disconnect()?.within(LIMIT)?;
+    program.end()
 }

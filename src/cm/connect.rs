@@ -94,7 +94,7 @@ impl<T: Space + Connected> Connecting<T> {
                     return Ok(true);
                 }
                 Event::ADDR_CHANGE => {}
-                _ => return Err(event::failure(Verb::Connect, &self.id, &raw)),
+                _ => return Err(event::failure(Verb::Connect, self.id.subject(), &raw)),
             }
         }
         Ok(false)

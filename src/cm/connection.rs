@@ -146,6 +146,10 @@ impl Link {
         self.data.as_ref().map_or(&[], Received::bytes)
     }
 
+    pub(super) fn subject(&self) -> Subject {
+        self.id.subject().clone()
+    }
+
     /// The next event, if one is there.
     ///
     /// # Errors

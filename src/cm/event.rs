@@ -3,8 +3,7 @@
 use uverbs_uapi::rdma_cm::{Event as Kind, EventResp};
 
 use super::data::Received;
-use super::id::Id;
-use crate::error::{Cause, Errno, Error, Refusal, RejectReason, Verb};
+use crate::error::{Cause, Errno, Error, Refusal, RejectReason, Subject, Verb};
 
 /// Something that happened to a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,24 +87,19 @@ fn no_datagrams(raw: &EventResp) -> Refusal {
 }
 
 /// The error of an event that ends what was under way.
-pub(super) fn failure(verb: Verb, id: &Id, raw: &EventResp) -> Error {
+pub(super) fn failure(verb: Verb, subject: &Subject, raw: &EventResp) -> Error {
     let kind = Kind(raw.event);
     let status = raw.status as i32;
-    if kind == Kind::REJECTED && status > 0 {
-        return Error::new(verb, id.subject().clone(), Cause::Refused(refusal(raw)));
-    }
-    if kind == Kind::UNREACHABLE && status > 0 {
-        let refusal = no_datagrams(raw);
-        return Error::new(verb, id.subject().clone(), Cause::Refused(refusal));
-    }
+    let of = |cause| Error::new(verb, subject.clone(), cause);
     match (kind, status) {
-        (Kind::DEVICE_REMOVAL, _) => id.error(verb, Errno::NODEV),
-        (Kind::DISCONNECTED, 0) => id.error(verb, Errno::CONNRESET),
-        (_, -4095..0) => id.error(verb, Errno::from_raw_os_error(-status)),
-        _ => {
-            let what = format!("the event {kind:?} with status {status} while it was awaited");
-            Error::malformed(verb, id.subject().clone(), what)
-        }
+        (Kind::REJECTED, 1..) => of(Cause::Refused(refusal(raw))),
+        (Kind::UNREACHABLE, 1..) => of(Cause::Refused(no_datagrams(raw))),
+        (Kind::DEVICE_REMOVAL, _) => of(Cause::Os(Errno::NODEV)),
+        (Kind::DISCONNECTED, 0) => of(Cause::Os(Errno::CONNRESET)),
+        (_, -4095..=-1) => of(Cause::Os(Errno::from_raw_os_error(-status))),
+        _ => of(Cause::Malformed(
+            format!("the event {kind:?} with status {status} while it was awaited").into(),
+        )),
     }
 }
 

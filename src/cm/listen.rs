@@ -150,6 +150,10 @@ impl<T: Space> Listener<T> {
         self.local
     }
 
+    pub(super) fn subject(&self) -> Subject {
+        self.id.subject().clone()
+    }
+
     /// The next request, if one is there. It is on a file of its own.
     ///
     /// # Errors
@@ -185,10 +189,6 @@ impl<T: Space> Listener<T> {
     ///
     /// As for [`try_next`](Self::try_next). Manual page: `rdma_get_request(3)`.
     #[doc(alias = "rdma_get_request")]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "a request that cannot be taken is no end of an iterator"
-    )]
     pub fn next(&self) -> Result<Request<T>> {
         loop {
             if let Some(request) = self.try_next()? {

@@ -74,7 +74,7 @@ impl LookingUp {
             match Event(raw.event) {
                 Event::ESTABLISHED if raw.status == 0 => return Ok(Some(raw)),
                 Event::ADDR_CHANGE => {}
-                _ => return Err(event::failure(Verb::Connect, &self.id, &raw)),
+                _ => return Err(event::failure(Verb::Connect, self.id.subject(), &raw)),
             }
         }
         Ok(None)

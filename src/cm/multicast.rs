@@ -121,9 +121,9 @@ impl Joining {
                 (Event::MULTICAST_JOIN, MEMBERSHIP) if raw.status == 0 => return Ok(Some(raw)),
                 (Event::ADDR_CHANGE, _) => {}
                 (Event::ADDR_ERROR, _) => {
-                    return Err(event::failure(Verb::ResolveAddr, &self.id, &raw));
+                    return Err(event::failure(Verb::ResolveAddr, self.id.subject(), &raw));
                 }
-                _ => return Err(event::failure(Verb::JoinMulticast, &self.id, &raw)),
+                _ => return Err(event::failure(Verb::JoinMulticast, self.id.subject(), &raw)),
             }
         }
         Ok(None)

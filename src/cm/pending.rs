@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::file;
+use super::readable::{Finish, Readable};
 use crate::error::{Cause, Error, Result, Subject, Verb};
 
 /// A step that failed, with what was put into it.
@@ -103,6 +104,11 @@ pub trait Pending: AsFd + Sized + describe::Describe {
                 })
             }
         }
+    }
+
+    /// The same as a future; `by` is what a runtime contributes.
+    fn finish<W: Readable>(self, by: W) -> Finish<Self, W> {
+        Finish::new(self, by)
     }
 
     /// Waits for it, as long as it takes. The kernel gives up on a silent host after more than a minute, and

@@ -287,7 +287,7 @@ impl<T: Space + Connected> Accepting<T> {
             match Event(raw.event) {
                 Event::ESTABLISHED if raw.status == 0 => return Ok(true),
                 Event::ADDR_CHANGE => {}
-                _ => return Err(event::failure(Verb::Accept, &self.id, &raw)),
+                _ => return Err(event::failure(Verb::Accept, self.id.subject(), &raw)),
             }
         }
         Ok(false)

@@ -197,7 +197,7 @@ impl<T: Space> Resolving<T> {
                 _ => (Verb::ResolveAddr, Ok(())),
             };
             let error = match done {
-                Ok(()) => event::failure(verb, &self.id, &raw),
+                Ok(()) => event::failure(verb, self.id.subject(), &raw),
                 Err(error) => error,
             };
             // The next address, if there is one; the first failure is the one to tell.

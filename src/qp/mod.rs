@@ -680,6 +680,16 @@ impl<T: Transport> Qp<T> {
         Ok(Self { send, recv, shared })
     }
 
+    /// The same queue pair, with its transport known at run time only.
+    pub fn into_any(self) -> Qp<Any> {
+        let Qp { send, recv, shared } = self;
+        Qp {
+            send: SendHalf::new(send.into_queue(), &shared),
+            recv: RecvHalf::new(recv.into_queue(), &shared),
+            shared,
+        }
+    }
+
     /// Destroys the queue pair. Requests in flight are forgotten without completion. Memory windows of type 2
     /// that are bound on it should go first: soft-RoCE waits for them, see [`Mw`](crate::mw::Mw).
     ///

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
+use support::peers::play;
+use support::program::uverbs;
 use support::role::await_end;
 use support::wait::until_so;
-use support::{LIMIT, Result, completion, fail, only_on_rxe, same, test_without_leaks};
+use support::{LIMIT, Result, completion, fail, only_on_rxe, run, same, test_without_leaks};
 use uverbs::cm::{self, Connection, Params, Pending, RejectReason};
 use uverbs::{Caps, Cause, Rc, WcOpcode};
 
@@ -41,7 +43,25 @@ pub(crate) fn tests() -> Vec<Trial> {
     let client = |name: &'static str, command: &'static str, talk: Talk| {
         test_without_leaks(name, move || be_the_server(command, talk))
     };
+    let rping = |name: &'static str, server: &'static str, client: &'static str| {
+        test_without_leaks(name, move || pings(server, client))
+    };
     vec![
+        rping(
+            "programs::rping_client",
+            "uverbs rping -s -a 10.9.0.1 -S 2000 -v",
+            "rping -c -a 10.9.0.1 -S 2000 -C 3 -V -v",
+        ),
+        rping(
+            "programs::rping_server",
+            "rping -s -a 10.9.0.1 -S 2000 -v",
+            "uverbs rping -c -a 10.9.0.1 -S 2000 -C 3 -V -v",
+        ),
+        rping(
+            "programs::rping_ours",
+            "uverbs rping -s -a 10.9.0.1 -v",
+            "uverbs rping -c -a 10.9.0.1 -C 3 -V -v",
+        ),
         server(
             "programs::rdma_server",
             "rdma_server -s 10.9.0.1",
@@ -63,6 +83,29 @@ pub(crate) fn tests() -> Vec<Trial> {
             UCMATOSE,
         ),
     ]
+}
+
+/// Catches another wire than that of rdma-core's `rping`.
+fn pings(server: &str, client: &str) -> Result {
+    only_on_rxe("the adapter's tests run `rping` between two functions")?;
+    let command = |words: &str| -> Result<Command> {
+        let mut words = words.split_whitespace();
+        let mut command = match words.next() {
+            Some("uverbs") => Command::new(uverbs()?),
+            other => Command::new(other.ok_or("no program")?),
+        };
+        command.args(words);
+        Ok(command)
+    };
+    let said = play(command(server)?, command(client)?, || {
+        Ok(run("rdma resource show cm_id")?.contains("LISTEN"))
+    })?;
+    for number in 0..3 {
+        let words = format!("ping data: rdma-ping-{number}: ");
+        same(said.client.matches(&words).count(), 1, &said.client)?;
+        same(said.server.matches(&words).count(), 1, &said.server)?;
+    }
+    Ok(())
 }
 
 /// The port of both programs.

@@ -13,6 +13,7 @@ mod number;
 mod output;
 mod pingpong;
 mod resource;
+mod rping;
 mod select;
 mod trace;
 
@@ -30,6 +31,7 @@ Examples:
   uverbs resource qp -d rxe0           the queue pairs of all processes
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
   uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
+  uverbs rping -c -a 10.9.0.1 -C 5 -v  ping a server of rping, connected by address
   uverbs --trace info rxe0             show each command that goes to the kernel
 
 ";
@@ -53,6 +55,7 @@ enum Command {
     Gids(gids::Options),
     Resource(resource::Options),
     Pingpong(pingpong::Options),
+    Rping(rping::Options),
     Completions(completions::Options),
 }
 
@@ -63,6 +66,7 @@ fn run(command: Command) -> Result<()> {
         Command::Gids(options) => gids::run(&options),
         Command::Resource(options) => resource::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
+        Command::Rping(options) => rping::run(&options),
         Command::Completions(options) => completions::run(&options),
     }
 }

@@ -6,10 +6,11 @@ use std::process::{Child, Command, Stdio};
 use libtest_mimic::Trial;
 use support::peers::play;
 use support::program::uverbs;
-use support::role::await_end;
+use support::role::{await_end, finish as finish_of};
 use support::wait::until_so;
 use support::{LIMIT, Result, completion, fail, only_on_rxe, run, same, test_without_leaks};
 use uverbs::cm::{self, Connection, Params, Pending, RejectReason};
+use uverbs::error::Errno;
 use uverbs::{Caps, Cause, Rc, WcOpcode};
 
 use crate::ground::{Side, own_address, request, way_to};
@@ -47,6 +48,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_without_leaks(name, move || pings(server, client))
     };
     vec![
+        test_without_leaks("programs::pingpong_by_address", pingpong),
         rping(
             "programs::rping_client",
             "uverbs rping -s -a 10.9.0.1 -S 2000 -v",
@@ -106,6 +108,53 @@ fn pings(server: &str, client: &str) -> Result {
         same(said.server.matches(&words).count(), 1, &said.server)?;
     }
     Ok(())
+}
+
+/// Catches a ping-pong by address that is over another connection than it says, and identifiers that `uverbs cm`
+/// does not show.
+fn pingpong() -> Result {
+    only_on_rxe("the adapter's address is not known here")?;
+    let command = |words: &[&str]| -> Result<Command> {
+        let mut command = Command::new(uverbs()?);
+        command.args(["pingpong", "rc", "--cm", "-n", "20", "-c"]);
+        command.args(words);
+        Ok(command)
+    };
+    let said = play(
+        command(&[])?,
+        command(&["10.9.0.1", "--connect-timeout", "20"])?,
+        || {
+            // The server listens on all addresses, which no device shows. So does its port.
+            let mut address = own_address();
+            address.set_port(18515);
+            match cm::listen::<Rc>(address)?.start() {
+                Ok(_) => Ok(false),
+                Err(error) => Ok(error.errno() == Some(Errno::ADDRINUSE) || {
+                    error.errno() == Some(Errno::ADDRNOTAVAIL)
+                }),
+            }
+        },
+    )?;
+    for said in [&said.client, &said.server] {
+        let checked = "20 messages received and checked";
+        same(said.contains(checked), true, said)?;
+    }
+    let mut cm = Command::new(uverbs()?);
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let listed = finish_of(cm.arg("cm"))?;
+    let own = listener.local_addr().to_string();
+    same(
+        listed.contains(&own) && listed.contains("LISTEN"),
+        true,
+        &listed,
+    )?;
+    let mut cm = Command::new(uverbs()?);
+    let watched = finish_of(cm.args(["cm", "--watch", "--for", "0"]))?;
+    same(
+        watched.contains(&own) && watched.contains("LISTEN"),
+        true,
+        &watched,
+    )
 }
 
 /// The port of both programs.

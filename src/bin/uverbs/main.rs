@@ -4,6 +4,7 @@
 //! [`failure`] (exit codes), [`output`] (text and JSON) and [`trace`]. Everything about devices goes
 //! through the library's public interface.
 
+mod cm;
 mod completions;
 mod devices;
 mod failure;
@@ -56,6 +57,7 @@ enum Command {
     Resource(resource::Options),
     Pingpong(pingpong::Options),
     Rping(rping::Options),
+    Cm(cm::Options),
     Completions(completions::Options),
 }
 
@@ -67,6 +69,7 @@ fn run(command: Command) -> Result<()> {
         Command::Resource(options) => resource::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
         Command::Rping(options) => rping::run(&options),
+        Command::Cm(options) => cm::run(&options),
         Command::Completions(options) => completions::run(&options),
     }
 }

@@ -1,5 +1,6 @@
 //! Ours and rdma-core's programs, each in both roles.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
@@ -190,19 +191,11 @@ impl Program {
             return Ok(());
         }
         let mut words = String::new();
-        for stream in [
-            self.0
-                .stdout
-                .take()
-                .map(|s| Box::new(s) as Box<dyn std::io::Read>),
-            self.0
-                .stderr
-                .take()
-                .map(|s| Box::new(s) as Box<dyn std::io::Read>),
-        ] {
-            if let Some(mut stream) = stream {
-                stream.read_to_string(&mut words)?;
-            }
+        if let Some(mut said) = self.0.stdout.take() {
+            said.read_to_string(&mut words)?;
+        }
+        if let Some(mut complaint) = self.0.stderr.take() {
+            complaint.read_to_string(&mut words)?;
         }
         fail(format!("the program ended with {status}: {words}"))
     }

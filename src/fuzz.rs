@@ -73,3 +73,8 @@ pub fn netlink(mut bytes: &[u8]) {
 pub fn share(bytes: &[u8]) {
     crate::share::fuzz::read(bytes);
 }
+
+/// Events and answers of the connection manager.
+pub fn cm(bytes: &[u8]) {
+    crate::cm::fuzz::read(bytes);
+}

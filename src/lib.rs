@@ -35,6 +35,7 @@
 pub mod ah;
 pub mod alloc;
 pub mod channel;
+pub mod cm;
 mod command;
 pub mod context;
 pub mod counters;

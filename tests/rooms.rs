@@ -12,7 +12,7 @@ use std::path::Path;
 use support::sources::files;
 
 /// The rooms from the ground up, each with the modules at the crate's root that are in it.
-const ROOMS: [(&str, &[&str]); 8] = [
+const ROOMS: [(&str, &[&str]); 9] = [
     ("words", &["error", "memory", "work", "gid", "guid", "grh"]),
     ("device", &["device"]),
     ("command", &["command"]),
@@ -47,6 +47,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
         ],
     ),
     ("share", &["share"]),
+    ("cm", &["cm"]),
     ("fuzz", &["fuzz"]),
 ];
 

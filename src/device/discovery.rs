@@ -92,7 +92,7 @@ fn by_sysfs(sysfs: Sysfs) -> Result<(Route, Option<Vec<Info>>), Failure> {
 /// True if a socket that could not be opened, or a first request that was refused, means that there is no
 /// RDMA netlink here: no such protocol or family, a sandbox's filter, no listener in this network namespace,
 /// no `nldev`.
-fn means_no_netlink(errno: Errno) -> bool {
+pub(super) fn means_no_netlink(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::PROTONOSUPPORT

@@ -10,6 +10,7 @@ mod discovery;
 mod driver;
 mod failure;
 mod info;
+mod manager;
 pub(crate) mod netlink;
 mod node_type;
 mod port;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 pub use discovery::Discovery;
 pub(crate) use driver::DriverClue;
 pub use driver::DriverId;
+pub(crate) use manager::Manager;
 pub use node_type::NodeType;
 pub use port::{Netdev, PhysicalState, Port, PortState};
 pub use resource::{

@@ -8,6 +8,10 @@ use super::{Errno, Verb};
 
 /// What `errno` means when `verb` fails with it, as one clause.
 pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
+    // ENOTSUPP, which the kernel keeps to itself elsewhere and libc has no name for.
+    if verb == Verb::JoinMulticast && errno.raw_os_error() == 524 {
+        return Some("groups with IPv6 addresses cannot be joined on RoCE v2");
+    }
     by_verb(verb, errno).or_else(|| in_general(errno))
 }
 
@@ -159,6 +163,63 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         }
         (Verb::DestroyCounters, Errno::BUSY) => "flow rules still count in the set",
         (Verb::ReadCounters, Errno::INVAL) => "the set is bound to nothing, or has fewer counters",
+        (Verb::CreateId, Errno::INVAL) => "the kernel does not have this port space",
+        (Verb::BindAddr | Verb::ResolveAddr, Errno::ADDRNOTAVAIL) => {
+            "this host does not have the address, or a wildcard shares the port with it"
+        }
+        (Verb::BindAddr | Verb::Listen, Errno::ADDRINUSE) => "the address and port are in use",
+        (Verb::BindAddr | Verb::ResolveAddr, Errno::NODEV) => {
+            "no RDMA device has the address, or its port is down"
+        }
+        (Verb::BindAddr, Errno::ACCESS) => {
+            "ports below 1024 need the capability CAP_NET_BIND_SERVICE"
+        }
+        (Verb::BindAddr | Verb::ResolveAddr, Errno::AFNOSUPPORT) => {
+            "the kernel does not have this family of addresses"
+        }
+        (Verb::BindAddr | Verb::ResolveAddr, Errno::INVAL) => {
+            "a link-local address needs its scope, and both addresses must be of one family"
+        }
+        (Verb::ResolveAddr, Errno::NETUNREACH | Errno::HOSTUNREACH) => {
+            "there is no route to the peer from an RDMA device"
+        }
+        (Verb::ResolveAddr, Errno::TIMEDOUT) => {
+            "nobody answered for the peer's address (ARP, ND): there is no such host"
+        }
+        (Verb::ResolveRoute, Errno::NODEV) => {
+            "the way to the peer does not lead over the device's network interface"
+        }
+        (Verb::Connect | Verb::Accept | Verb::Disconnect, Errno::TIMEDOUT) => {
+            "the peer did not answer"
+        }
+        (Verb::Connect, Errno::INVAL) => {
+            "the identifier is not in a state to connect, or its device has been removed"
+        }
+        (Verb::Accept | Verb::Reject, Errno::INVAL) => "the peer has given up meanwhile",
+        (Verb::Accept, Errno::CONNRESET) => "the peer quit while the connection was made",
+        (Verb::InitQpAttr, Errno::INVAL) => {
+            "the identifier is not in a state for this transition: the peer may have given up meanwhile"
+        }
+        (Verb::Notify, Errno::ISCONN) => "the connection is established already",
+        (Verb::JoinMulticast, Errno::NODEV) => "no RDMA device has a route to the group",
+        (Verb::JoinMulticast, Errno::NOSYS) => "the device's link layer has no multicast",
+        (
+            Verb::ResolveAddr
+            | Verb::ResolveRoute
+            | Verb::Connect
+            | Verb::Accept
+            | Verb::Listen
+            | Verb::GetCmEvent
+            | Verb::Disconnect
+            | Verb::InitQpAttr,
+            Errno::NXIO | Errno::NODEV,
+        ) => "the device has been removed",
+        (
+            Verb::CreateId | Verb::ResolveAddr | Verb::Connect | Verb::Accept | Verb::GetCmEvent,
+            Errno::ACCESS,
+        ) => {
+            "the process has other credentials than when it opened the file: it forked, or changed its user"
+        }
         (Verb::MapQueue, Errno::INVAL) => {
             "the ring has been mapped before, or it belongs to another context"
         }

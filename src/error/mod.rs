@@ -7,6 +7,7 @@
 
 mod alloc;
 mod meaning;
+mod refusal;
 mod verb;
 
 use std::borrow::Cow;
@@ -14,6 +15,7 @@ use std::fmt;
 use std::io;
 
 pub use alloc::AllocError;
+pub use refusal::{Refusal, RejectReason};
 pub use rustix::io::Errno;
 pub use verb::Verb;
 
@@ -103,6 +105,10 @@ pub enum Cause {
     Malformed(Cow<'static, str>),
     /// A parent domain's allocator refused or returned unusable memory; this is its error.
     Allocator(AllocError),
+    /// The peer refused the connection.
+    Refused(Refusal),
+    /// It did not happen within the time that the caller gave it; the text says what and how long.
+    TimedOut(Cow<'static, str>),
 }
 
 /// A verb that failed: which, on what, and why.
@@ -220,6 +226,8 @@ impl Error {
             Cause::NotFound(_) => io::ErrorKind::NotFound,
             Cause::Malformed(_) => io::ErrorKind::InvalidData,
             Cause::Allocator(_) => io::ErrorKind::Other,
+            Cause::Refused(_) => io::ErrorKind::ConnectionRefused,
+            Cause::TimedOut(_) => io::ErrorKind::TimedOut,
         }
     }
 
@@ -266,6 +274,8 @@ impl fmt::Display for Error {
             Cause::NotFound(what) => write!(f, "not found: {what}")?,
             Cause::Malformed(what) => write!(f, "the kernel's answer makes no sense: {what}")?,
             Cause::Allocator(error) => write!(f, "{error}")?,
+            Cause::Refused(refusal) => write!(f, "refused by the peer: {}", refusal.reason)?,
+            Cause::TimedOut(what) => write!(f, "timed out: {what}")?,
         }
         match detail {
             Some(detail) => write!(f, " ({detail})"),

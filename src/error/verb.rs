@@ -17,7 +17,7 @@ macro_rules! verbs {
             /// Every verb.
             pub const ALL: &'static [Verb] = &[$(Verb::$variant),*];
 
-            /// The verb's name, as the manual pages spell it without the `ibv_` prefix.
+            /// The verb's name, as the manual pages spell it without the prefix `ibv_` or `rdma_`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Verb::$variant => $name,)*
@@ -192,6 +192,40 @@ verbs! {
     AllocShpd = "alloc_shpd",
     /// Joins a protection domain that another process offers.
     SharePd = "share_pd",
+    /// Makes an identifier of the connection manager.
+    CreateId = "create_id",
+    /// Binds an identifier of the connection manager to an address.
+    BindAddr = "bind_addr",
+    /// Looks for the device and the neighbour on the way to a peer.
+    ResolveAddr = "resolve_addr",
+    /// Looks for the path to a peer.
+    ResolveRoute = "resolve_route",
+    /// Asks an identifier of the connection manager for its addresses.
+    QueryId = "query_id",
+    /// Sets an option of an identifier of the connection manager.
+    SetOption = "set_option",
+    /// Asks a peer for a connection.
+    Connect = "connect",
+    /// Awaits requests for connections.
+    Listen = "listen",
+    /// Takes a request from a listener.
+    GetRequest = "get_request",
+    /// Accepts a request for a connection.
+    Accept = "accept",
+    /// Refuses a request for a connection.
+    Reject = "reject",
+    /// Ends a connection.
+    Disconnect = "disconnect",
+    /// Asks for the attributes that connect a queue pair.
+    InitQpAttr = "init_qp_attr",
+    /// Tells the connection manager of an event of a queue pair.
+    Notify = "notify",
+    /// Reads an event of the connection manager.
+    GetCmEvent = "get_cm_event",
+    /// Joins a multicast group by its address.
+    JoinMulticast = "join_multicast",
+    /// Leaves a multicast group.
+    LeaveMulticast = "leave_multicast",
 }
 
 impl fmt::Display for Verb {

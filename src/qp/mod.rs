@@ -419,7 +419,7 @@ impl QpShared {
 
     /// Makes posts refuse longer datagrams: devices drop them silently, or complete them as if they were
     /// sent.
-    fn limit_datagrams(&self, mtu: Mtu) {
+    pub(crate) fn limit_datagrams(&self, mtu: Mtu) {
         let bytes = mtu.bytes().unwrap_or(u32::MAX);
         self.max_datagram.store(bytes, Ordering::Relaxed);
     }
@@ -790,6 +790,16 @@ impl<T: Transport> Qp<T> {
         }
         let shared = Arc::clone(send.shared());
         Ok(Self { send, recv, shared })
+    }
+
+    /// The same queue pair, with its transport known at run time only.
+    pub fn into_any(self) -> Qp<Any> {
+        let Qp { send, recv, shared } = self;
+        Qp {
+            send: SendHalf::new(send.into_queue(), &shared),
+            recv: RecvHalf::new(recv.into_queue(), &shared),
+            shared,
+        }
     }
 
     /// Destroys the queue pair. Requests in flight are dropped without a completion. Free memory windows of

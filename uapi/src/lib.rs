@@ -16,10 +16,11 @@
 //! * [`names`]: from numbers back to names, for traces.
 //! * [`rxe`], [`mlx5`]: what these two drivers add.
 //! * [`nldev`]: the numbers of RDMA netlink that find devices.
+//! * [`rdma_cm`]: the connection manager's device file, another ABI.
 //!
 //! # Conventions
 //!
-//! Structs are named as in the kernel without `ib_uverbs_`, fields exactly as in the kernel, and
+//! Structs are named as in the kernel without `ib_uverbs_` or `rdma_ucm_`, fields exactly as in the kernel, and
 //! every struct derives zerocopy's traits, so that a buffer is a struct and a struct is a buffer
 //! without `unsafe`. Arrays of unknown length at the end of a kernel struct are left out: what
 //! follows is appended by the caller. A union is its raw bytes, with views beside it.
@@ -55,6 +56,7 @@ pub mod mlx5;
 pub mod names;
 pub mod nldev;
 pub mod object;
+pub mod rdma_cm;
 pub mod rxe;
 pub mod types;
 pub mod write;

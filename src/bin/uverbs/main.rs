@@ -4,6 +4,7 @@
 //! codes), [`output`] (text and JSON) and [`trace`]. Everything about devices uses the library's public
 //! interface.
 
+mod cm;
 mod completions;
 mod devices;
 mod failure;
@@ -13,6 +14,7 @@ mod number;
 mod output;
 mod pingpong;
 mod resource;
+mod rping;
 mod select;
 mod trace;
 
@@ -30,6 +32,7 @@ Examples:
   uverbs resource qp -d rxe0           the queue pairs of all processes
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
   uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
+  uverbs rping -c -a 10.9.0.1 -C 5 -v  ping a server of rping, connected by address
   uverbs --trace info rxe0             show each command that goes to the kernel
 
 ";
@@ -53,6 +56,8 @@ enum Command {
     Gids(gids::Options),
     Resource(resource::Options),
     Pingpong(pingpong::Options),
+    Rping(rping::Options),
+    Cm(cm::Options),
     Completions(completions::Options),
 }
 
@@ -63,6 +68,8 @@ fn run(command: Command) -> Result<()> {
         Command::Gids(options) => gids::run(&options),
         Command::Resource(options) => resource::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
+        Command::Rping(options) => rping::run(&options),
+        Command::Cm(options) => cm::run(&options),
         Command::Completions(options) => completions::run(&options),
     }
 }

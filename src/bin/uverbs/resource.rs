@@ -80,6 +80,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     show(&devices)
 }
 
+/// The identifiers of the connection manager, for `uverbs cm`.
+pub(crate) fn cm_ids(device: Option<&str>, pid: Option<u32>, json: bool) -> Result<()> {
+    run(&Options {
+        kind: Kind::CmId,
+        device: device.map(str::to_owned),
+        pid,
+        json,
+    })
+}
+
 /// The objects of a kind with their owners; a count has none.
 fn objects(
     resources: &Resources,
@@ -274,7 +284,7 @@ fn poll_context(number: u8) -> String {
 }
 
 /// The kernel's `enum rdma_cm_state`.
-fn connection_state(number: u8) -> String {
+pub(crate) fn connection_state(number: u8) -> String {
     const NAMES: [&str; 12] = [
         "IDLE",
         "ADDR_QUERY",
@@ -296,7 +306,7 @@ fn connection_state(number: u8) -> String {
 }
 
 /// `enum rdma_ucm_port_space`.
-fn port_space(number: u32) -> String {
+pub(crate) fn port_space(number: u32) -> String {
     match number {
         0x0002 => "IPoIB".into(),
         0x013f => "IB".into(),

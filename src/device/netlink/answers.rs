@@ -96,7 +96,8 @@ pub(super) fn chardev(payload: &[u8]) -> Result<Chardev, Malformed> {
         number: number.required()?,
         driver: driver.value.map(|id| DriverClue::Number(DriverId(id))),
         abi_version: abi.required()?,
-        // Netlink speaks of character devices of the kind "uverbs", whose ABI is the one of this name.
+        // Netlink speaks of character devices of the kind "uverbs", whose ABI is the one of this name. The
+        // connection manager's has one version only, its own.
         uverbs_abi_version: ABI_VERSION,
     })
 }

@@ -58,6 +58,18 @@ impl<C: Channel> Netlink<C> {
         }
     }
 
+    /// The connection manager's character device, whose module the kernel loads for it; `None` if there is
+    /// none, or if the kernel cannot tell.
+    pub(super) fn connection_manager(&mut self) -> Result<Option<Chardev>, Failure> {
+        let request = Request::new(message_type(client::NLDEV, cmd::GET_CHARDEV), 0)
+            .with_text(attr::CHARDEV_TYPE, c"rdma_cm");
+        match self.0.ask(request, answers::chardev) {
+            Ok(chardevs) => Ok(chardevs.into_iter().next()),
+            Err(Failure::Refused(Errno::OPNOTSUPP | Errno::NOENT | Errno::INVAL)) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// The ports of the device with this index, which must still have this name.
     pub(super) fn ports(&mut self, index: u32, name: &str) -> Result<Vec<Port>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::PORT_GET), NLM_F_DUMP)

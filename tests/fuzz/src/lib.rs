@@ -16,8 +16,9 @@ mod exchange;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("answers", uverbs::fuzz::answers),
+    ("cm", uverbs::fuzz::cm),
     ("events", uverbs::fuzz::events),
     ("exchange", exchanged),
     ("grh", text::grh),

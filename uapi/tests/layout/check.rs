@@ -92,16 +92,40 @@ pub(crate) fn verbs_h(set: &Set, _: Version, _: &Declared) -> Result<Completion,
         );
         return Ok(Completion::ignored_with(reason));
     }
-    let ours: BTreeMap<String, u64> = constants::libibverbs().into_iter().collect();
-    let declared = set.verbs_h()?.constants;
-    let (present, missing): (Vec<&String>, _) =
-        ours.keys().partition(|name| declared.contains(*name));
+    let ours = constants::libibverbs().into_iter().collect();
+    held_against(set, probe::VERBS_H, &ours, &set.verbs_h()?)
+}
+
+/// Numbers that only librdmacm's header has, if that is installed.
+pub(crate) fn rdma_cma_h(set: &Set, _: Version, _: &Declared) -> Result<Completion, Failed> {
+    if !set.has(probe::RDMA_CMA_H) {
+        let reason = format!(
+            "{} has no {}: install librdmacm-dev",
+            set.dir.display(),
+            probe::RDMA_CMA_H
+        );
+        return Ok(Completion::ignored_with(reason));
+    }
+    let ours = constants::librdmacm().into_iter().collect();
+    held_against(set, probe::RDMA_CMA_H, &ours, &set.rdma_cma_h()?)
+}
+
+/// Numbers that are in a library's header.
+fn held_against(
+    set: &Set,
+    header: &str,
+    ours: &BTreeMap<String, u64>,
+    declared: &Declared,
+) -> Result<Completion, Failed> {
+    let (present, missing): (Vec<&String>, _) = ours
+        .keys()
+        .partition(|name| declared.constants.contains(*name));
     let unexpected = missing
         .into_iter()
-        .filter(|name| !history::lacking_in_verbs_h(name));
+        .filter(|name| !history::lacking_in_libraries(name));
     let mut faults: Vec<String> = unexpected.map(|name| format!("{name}: not in C")).collect();
-    let theirs = set.values(&[probe::VERBS_H], present.into_iter().map(String::as_str))?;
-    faults.extend(differences(&ours, &theirs));
+    let theirs = set.values(&[header], present.into_iter().map(String::as_str))?;
+    faults.extend(differences(ours, &theirs));
     outcome(faults)
 }
 

@@ -2,7 +2,7 @@
 
 use bitflags::Flags;
 use uverbs_uapi::names::{Ids, OBJECT_IDS, OBJECTS};
-use uverbs_uapi::{cmd, enums, flags, ioctl, mlx5, nldev, rxe, write};
+use uverbs_uapi::{cmd, enums, flags, ioctl, mlx5, nldev, rdma_cm, rxe, write};
 
 /// Name in C and value.
 pub(crate) type Constant = (String, u64);
@@ -15,12 +15,46 @@ pub(crate) fn kernel() -> Vec<Constant> {
     all.extend(kernel_enums());
     all.extend(kernel_flags());
     all.extend(mlx5_flags());
+    all.extend(connection_manager());
     for (name, _) in &mut all {
         if let Some((_, kernel_name)) = RENAMED.iter().find(|(ours, _)| ours == name) {
             *name = (*kernel_name).to_owned();
         }
     }
     all
+}
+
+/// Numbers of the connection manager.
+fn connection_manager() -> Vec<Constant> {
+    let ids: &[Ids] = &[
+        rdma_cm::cmd::IDS,
+        rdma_cm::PortSpace::IDS,
+        rdma_cm::QueryOption::IDS,
+        rdma_cm::JoinFlags::IDS,
+        rdma_cm::OptionLevel::IDS,
+        rdma_cm::IdOption::IDS,
+        rdma_cm::IbOption::IDS,
+    ];
+    let mut all: Vec<Constant> = ids.iter().flat_map(|ids| named(ids, ids.prefix)).collect();
+    all.extend(bits::<rdma_cm::IbServiceFlags>(
+        "RDMA_USER_CM_IB_SERVICE_FLAG_",
+    ));
+    all.extend(bits::<rdma_cm::PathFlags>("IB_PATH_"));
+    all.extend([
+        constant("RDMA_USER_CM_ABI_VERSION", rdma_cm::ABI_VERSION),
+        constant("RDMA_MAX_PRIVATE_DATA", rdma_cm::MAX_PRIVATE_DATA as u64),
+        constant(
+            "RDMA_USER_CM_IB_SERVICE_NAME_SIZE",
+            rdma_cm::IB_SERVICE_NAME_SIZE as u64,
+        ),
+    ]);
+    all
+}
+
+/// Numbers that librdmacm's header has.
+pub(crate) fn librdmacm() -> Vec<Constant> {
+    let ids = rdma_cm::Event::IDS;
+    named(&ids, ids.prefix)
 }
 
 /// Numbers that libibverbs' header has. Where its name is not the kernel's, that is checked too.

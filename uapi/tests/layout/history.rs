@@ -80,7 +80,21 @@ const SINCE: &[(Version, &[&str])] = &[
             "UVERBS_ATTR_CREATE_CQ_BUFFER_*",
         ],
     ),
-    ((6, 18), &["RDMA_DRIVER_IONIC"]),
+    (
+        (6, 18),
+        &[
+            "RDMA_DRIVER_IONIC",
+            "RDMA_USER_CM_CMD_RESOLVE_IB_SERVICE",
+            "RDMA_USER_CM_CMD_WRITE_CM_EVENT",
+            "RDMA_USER_CM_QUERY_IB_SERVICE",
+            "RDMA_USER_CM_IB_SERVICE_*",
+            "rdma_ucm_query_ib_service_resp*",
+            "rdma_ucm_ib_service*",
+            "rdma_ucm_resolve_ib_service*",
+            "rdma_ucm_write_cm_event*",
+            "ib_user_service_rec*",
+        ],
+    ),
     (
         (7, 0),
         &[
@@ -211,14 +225,21 @@ const OUT_OF_SCOPE: &[(&str, &str)] = &[
     ("RDMA_DEVICE_TYPE_SMI", "netlink: sub-devices"),
     ("RDMA_NAME_ASSIGN_TYPE_*", "netlink: who named a device"),
     ("RDMA_NLA_*", "netlink of local services"),
+    ("RDMA_MC_JOIN_FLAG_RESERVED", "the number behind the last"),
+    ("rdma_ucm_event_resp.param.*", "the union is bytes here"),
+    ("rdma_ucm_write_cm_event.param.*", "the union is bytes here"),
+    (
+        "IB_PATH_BIDIRECTIONAL",
+        "OUTBOUND and INBOUND_REVERSE of PathFlags",
+    ),
     ("rdma_ls_*", "netlink of local services"),
     ("rdma_nla_ls_gid*", "netlink of local services"),
     ("IWPM_*", "netlink of the iWARP port mapper"),
     ("LS_*", "netlink of local services"),
 ];
 
-/// Names that libibverbs' header lacks: the kernel's only, or newer than some of its versions.
-const LACKING_IN_VERBS_H: &[&str] = &[
+/// Names that libibverbs' or librdmacm's header lacks: the kernel's only, or newer than some of its versions.
+const LACKING_IN_LIBRARIES: &[&str] = &[
     "IBV_WR_RDMA_READ_WITH_INV",
     "IBV_WR_MASKED_ATOMIC_*",
     "IBV_WR_FLUSH",
@@ -229,6 +250,9 @@ const LACKING_IN_VERBS_H: &[&str] = &[
     "IBV_RATE_800_GBPS",
     "IBV_RATE_1200_GBPS",
     "IBV_PORT_LINK_SPEED_XDR_SUP",
+    "RDMA_CM_EVENT_ADDRINFO_*",
+    "RDMA_CM_EVENT_USER",
+    "RDMA_CM_EVENT_INTERNAL",
 ];
 
 /// When a struct, member or constant was in the kernel's headers.
@@ -252,9 +276,9 @@ pub(crate) fn out_of_scope(name: &str) -> bool {
         .any(|(pattern, _)| matches(pattern, name))
 }
 
-/// Whether libibverbs' header may lack something.
-pub(crate) fn lacking_in_verbs_h(name: &str) -> bool {
-    LACKING_IN_VERBS_H
+/// Whether a library's header may lack something.
+pub(crate) fn lacking_in_libraries(name: &str) -> bool {
+    LACKING_IN_LIBRARIES
         .iter()
         .any(|pattern| matches(pattern, name))
 }

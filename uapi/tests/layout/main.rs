@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         trials.push(trial(&set, "constants", check::constants));
         trials.push(trial(&set, "nothing is left out", check::nothing_left_out));
         trials.push(trial(&set, "infiniband/verbs.h", check::verbs_h));
+        trials.push(trial(&set, "rdma/rdma_cma.h", check::rdma_cma_h));
     }
     libtest_mimic::run(&args, trials).exit_code()
 }

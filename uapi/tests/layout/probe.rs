@@ -20,10 +20,15 @@ const HEADERS: &[&str] = &[
     "rdma/mlx5_user_ioctl_verbs.h",
     "rdma/mlx5-abi.h",
     "rdma/rdma_netlink.h",
+    "rdma/rdma_user_cm.h",
+    "rdma/ib_user_sa.h",
 ];
 
 /// libibverbs' header, which has the numbers that the kernel's own headers do not export.
 pub(crate) const VERBS_H: &str = "infiniband/verbs.h";
+
+/// librdmacm's header, which has the numbers of events.
+pub(crate) const RDMA_CMA_H: &str = "rdma/rdma_cma.h";
 
 /// The oldest kernel whose headers have all that is not dated in [`crate::history`].
 const OLDEST: Version = (6, 1);
@@ -90,6 +95,14 @@ impl Set {
     pub(crate) fn verbs_h(&self) -> Result<Declared, String> {
         let headers = [VERBS_H, "infiniband/verbs_api.h"];
         Ok(Declared::parse(&self.preprocess(&[VERBS_H])?, &headers))
+    }
+
+    /// What librdmacm's header declares.
+    pub(crate) fn rdma_cma_h(&self) -> Result<Declared, String> {
+        Ok(Declared::parse(
+            &self.preprocess(&[RDMA_CMA_H])?,
+            &[RDMA_CMA_H],
+        ))
     }
 
     /// Values of constants.

@@ -1,6 +1,6 @@
 //! Every struct of the crate, as Rust lays it out.
 
-use uverbs_uapi::{event, ioctl, mlx5, rxe, types, write};
+use uverbs_uapi::{event, ioctl, mlx5, rdma_cm, rxe, types, write};
 
 /// A struct as Rust lays it out.
 pub(crate) struct Layout {
@@ -234,5 +234,43 @@ pub(crate) fn all() -> Vec<Layout> {
         mlx5::FlowCountersDesc = "mlx5_ib_flow_counters_desc" { description, index }
         mlx5::FlowCountersData = "mlx5_ib_flow_counters_data" { counters_data, ncounters, reserved }
         mlx5::CreateFlow = "mlx5_ib_create_flow" { ncounters_data, reserved }
+        rdma_cm::CmdHdr = "rdma_ucm_cmd_hdr" { cmd, in_, out }
+        rdma_cm::CreateId = "rdma_ucm_create_id" { uid, response, ps, qp_type, reserved }
+        rdma_cm::CreateIdResp = "rdma_ucm_create_id_resp" { id }
+        rdma_cm::DestroyId = "rdma_ucm_destroy_id" { response, id, reserved }
+        rdma_cm::DestroyIdResp = "rdma_ucm_destroy_id_resp" { events_reported }
+        rdma_cm::BindIp = "rdma_ucm_bind_ip" { response, addr, id }
+        rdma_cm::Bind = "rdma_ucm_bind" { id, addr_size, reserved, addr }
+        rdma_cm::ResolveIp = "rdma_ucm_resolve_ip" { src_addr, dst_addr, id, timeout_ms }
+        rdma_cm::ResolveAddr = "rdma_ucm_resolve_addr" { id, timeout_ms, src_size, dst_size, reserved, src_addr, dst_addr }
+        rdma_cm::ResolveRoute = "rdma_ucm_resolve_route" { id, timeout_ms }
+        rdma_cm::IbService = "rdma_ucm_ib_service" { service_id, service_name, flags, reserved }
+        rdma_cm::ResolveIbService = "rdma_ucm_resolve_ib_service" { id, reserved, ibs }
+        rdma_cm::MigrateId = "rdma_ucm_migrate_id" { response, id, fd }
+        rdma_cm::MigrateResp = "rdma_ucm_migrate_resp" { events_reported }
+        rdma_cm::ConnParam = "rdma_ucm_conn_param" { qp_num, qkey, private_data, private_data_len, srq, responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, valid }
+        rdma_cm::Connect = "rdma_ucm_connect" { conn_param, id, reserved, ece }
+        rdma_cm::Listen = "rdma_ucm_listen" { id, backlog }
+        rdma_cm::Accept = "rdma_ucm_accept" { uid, conn_param, id, reserved, ece }
+        rdma_cm::Reject = "rdma_ucm_reject" { id, private_data_len, reason, reserved, private_data }
+        rdma_cm::Disconnect = "rdma_ucm_disconnect" { id }
+        rdma_cm::InitQpAttr = "rdma_ucm_init_qp_attr" { response, id, qp_state }
+        rdma_cm::Notify = "rdma_ucm_notify" { id, event }
+        rdma_cm::JoinIpMcast = "rdma_ucm_join_ip_mcast" { response, uid, addr, id }
+        rdma_cm::JoinMcast = "rdma_ucm_join_mcast" { response, uid, id, addr_size, join_flags, addr }
+        rdma_cm::UdParam = "rdma_ucm_ud_param" { qp_num, qkey, ah_attr, private_data, private_data_len, reserved }
+        rdma_cm::GetEvent = "rdma_ucm_get_event" { response }
+        rdma_cm::EventResp = "rdma_ucm_event_resp" { uid, id, event, status, param, reserved, ece }
+        rdma_cm::WriteCmEvent = "rdma_ucm_write_cm_event" { id, reserved, event, status, param }
+        rdma_cm::Query = "rdma_ucm_query" { response, id, option }
+        rdma_cm::QueryRouteResp = "rdma_ucm_query_route_resp" { node_guid, ib_route, src_addr, dst_addr, num_paths, port_num, reserved, ibdev_index, reserved1 }
+        rdma_cm::QueryAddrResp = "rdma_ucm_query_addr_resp" { node_guid, port_num, reserved, pkey, src_size, dst_size, src_addr, dst_addr, ibdev_index, reserved1 }
+        rdma_cm::QueryPathResp = "rdma_ucm_query_path_resp" { num_paths, reserved }
+        rdma_cm::QueryIbServiceResp = "rdma_ucm_query_ib_service_resp" { num_service_recs, reserved }
+        rdma_cm::PathRecData = "ib_path_rec_data" { flags, reserved, path_rec }
+        rdma_cm::UserPathRec = "ib_user_path_rec" { dgid, sgid, dlid, slid, raw_traffic, flow_label, reversible, mtu, pkey, hop_limit, traffic_class, numb_path, sl, mtu_selector, rate_selector, rate, packet_life_time_selector, packet_life_time, preference }
+        rdma_cm::UserServiceRec = "ib_user_service_rec" { id, gid, pkey, reserved, lease, key, name, data_8, data_16, data_32, data_64 }
+        rdma_cm::SetOption = "rdma_ucm_set_option" { optval, id, level, optname, optlen }
+        rdma_cm::Ece = "rdma_ucm_ece" { vendor_id, attr_mod }
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Link {
     /// The channel to wait on, if completions are not polled.
     pub(super) channel: Option<CompletionChannel>,
     pub(super) end: End,
+    /// The connection manager's part of a connection by address.
+    pub(super) manager: Option<uverbs::cm::Link>,
     local: Endpoint,
     context: Context,
     pd: Pd,
@@ -105,6 +107,17 @@ pub(super) enum Source {
 impl Link {
     /// Opens the device and creates everything that needs no peer.
     pub(super) fn open(device: &Device, options: &Options) -> Result<Self> {
+        let transport = options.transport.qp_type();
+        let create = |pd: &Pd, cq: &Cq, caps| Ok((pd.qp(cq).caps(caps).create_any(transport)?, ()));
+        Ok(Self::with(device, options, create)?.0)
+    }
+
+    /// Opens the device and makes all that is needed, with a queue pair that `create` makes.
+    pub(super) fn with<C>(
+        device: &Device,
+        options: &Options,
+        create: impl FnOnce(&Pd, &Cq, Caps) -> Result<(Qp<Any>, C)>,
+    ) -> Result<(Self, C)> {
         let context = OpenOptions::new().open(device)?;
         let port = context.query_port(options.ib_port)?;
         check_port(device.name(), &port, options)?;
@@ -132,12 +145,13 @@ impl Link {
             // What the device has without asking for it.
             max_inline_data: 0,
         };
-        let qp = pd.qp(&cq).caps(caps).create_any(transport)?;
+        let (qp, created) = create(&pd, &cq, caps)?;
         let local = qp.endpoint_with(&connect)?;
         let inline = qp.caps().max_inline_data >= options.size();
-        Ok(Self {
+        let link = Self {
             cq,
             channel,
+            manager: None,
             end: End {
                 qp,
                 peer: None,
@@ -151,6 +165,23 @@ impl Link {
             context,
             pd,
             connect,
+        };
+        Ok((link, created))
+    }
+
+    /// The device's name.
+    pub(super) fn device(&self) -> &str {
+        self.context.name()
+    }
+
+    /// What the queue pair knows of its peer.
+    pub(super) fn remote(&self) -> Result<Endpoint> {
+        let info = self.end.qp.query()?;
+        Ok(Endpoint {
+            lid: info.path.dlid,
+            qpn: info.dest_qpn,
+            psn: info.rq_psn,
+            gid: info.path.dgid,
         })
     }
 

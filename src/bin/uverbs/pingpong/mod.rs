@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`options`] | the command line |
 //! | [`meet`] | the TCP connection |
+//! | [`by_address`] | rdma_cm instead of it |
 //! | [`exchange`] | what is said over it |
 //! | [`link`] | memory, queues, connection |
 //! | [`game`] | who sends when |
 //! | [`payload`] | what messages say, and whether they say it |
 //! | [`report`], [`progress`] | what is shown |
 
+mod by_address;
 mod exchange;
 mod game;
 mod link;
@@ -38,12 +40,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let text = "-m is for rc and uc: a datagram's packet is as large as the port allows";
         return Err(Failure::new(Kind::Usage, text));
     }
-    let device = select::one(options.device.as_deref())?;
-    let mut link = Link::open(&device, options)?;
-    tell(options, "local address:  ", &link.local())?;
-    let remote = match &options.server {
-        Some(server) => as_client(server, &mut link, options)?,
-        None => as_server(&mut link, options)?,
+    let (mut link, remote) = match options.cm {
+        true => {
+            let (link, remote) = by_address::meet(options)?;
+            tell(options, "local address:  ", &link.local())?;
+            tell(options, "remote address: ", &remote)?;
+            (link, remote)
+        }
+        false => over_tcp(options)?,
     };
     let rules = Rules {
         client: options.server.is_some(),
@@ -52,9 +56,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         patience: options.patience(),
     };
     let score = game::play(&mut link, &rules)?;
+    let device = link.device().to_owned();
     let report = Report {
         options,
-        device: device.name(),
+        device: &device,
         local: link.local(),
         remote,
         score,
@@ -63,6 +68,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         true => output::json(&report.to_json()),
         false => output::line(report),
     }
+}
+
+/// Finds the peer over a TCP connection.
+fn over_tcp(options: &Options) -> Result<(Link, Endpoint)> {
+    let device = select::one(options.device.as_deref())?;
+    let mut link = Link::open(&device, options)?;
+    tell(options, "local address:  ", &link.local())?;
+    let remote = match &options.server {
+        Some(server) => as_client(server, &mut link, options)?,
+        None => as_server(&mut link, options)?,
+    };
+    Ok((link, remote))
 }
 
 /// Prints the address of one side, unless a program reads the output.

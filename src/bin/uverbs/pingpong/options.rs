@@ -19,6 +19,7 @@ Examples:
   uverbs pingpong rc                        server
   uverbs pingpong rc 10.9.0.1               client: 1000 messages of 4096 bytes
   uverbs pingpong rc 10.9.0.1 -s 64K -c     larger ones, each checked
+  uverbs pingpong rc 10.9.0.1 --cm          both with --cm: connected by address, without TCP
   uverbs pingpong ud 10.9.0.1 -e            datagrams, sleeping until one has come
   ibv_uc_pingpong -g 1                      server of rdma-core, for
   uverbs pingpong uc 10.9.0.1 --json        a client with results for a program
@@ -28,7 +29,7 @@ Examples:
 /// Exchange messages with a peer and measure how long they take.
 ///
 /// Without SERVER it waits for a client. It listens on all addresses.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The transport
@@ -81,6 +82,11 @@ pub(crate) struct Options {
     #[arg(short = 'c', long = "chk")]
     pub(super) check: bool,
 
+    /// Connect by rdma_cm, for rc: SERVER is the address of a device's network interface, and the port is
+    /// rdma_cm's
+    #[arg(long, conflicts_with_all = ["device", "ib_port", "gid_index", "mtu", "sl"])]
+    pub(super) cm: bool,
+
     /// TCP port by which the two sides find each other
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     pub(super) port: u16,
@@ -105,6 +111,14 @@ impl Options {
             Transport::Rc | Transport::Uc => 4096,
             Transport::Ud => 1024,
         })
+    }
+
+    /// The same over another port of the device.
+    pub(super) fn over_port(&self, ib_port: u8) -> Self {
+        Self {
+            ib_port,
+            ..self.clone()
+        }
     }
 
     /// How long to wait for the peer; `None` forever.

@@ -1,0 +1,124 @@
+//! `uverbs cm`: the identifiers of the connection manager, whoever made them, and what becomes of them.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use uverbs::resource::CmIdResource;
+
+use crate::failure::Result;
+use crate::resource::{connection_state, port_space};
+use crate::{number, output, resource, select};
+
+/// How often `--watch` looks.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Show the connections, listeners and look-ups of all processes (rdma_cm).
+///
+/// The kernel tells of identifiers that are bound to a device: not of a listener on all addresses.
+#[derive(Debug, Args)]
+#[command(after_help = crate::failure::EXIT_CODES)]
+#[group(skip)]
+pub(crate) struct Options {
+    /// The device; all if it is not said
+    #[arg(short, long)]
+    device: Option<String>,
+
+    /// Only those of this process
+    #[arg(short, long)]
+    pid: Option<u32>,
+
+    /// Print JSON
+    #[arg(long, conflicts_with = "watch")]
+    json: bool,
+
+    /// Show what becomes of them, until interrupted
+    #[arg(short, long)]
+    watch: bool,
+
+    /// Watch for so many seconds only
+    #[arg(long = "for", value_name = "SECONDS", requires = "watch", value_parser = number::seconds)]
+    limit: Option<Duration>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    match options.watch {
+        true => watch(options),
+        false => resource::cm_ids(options.device.as_deref(), options.pid, options.json),
+    }
+}
+
+/// The identifiers by their device and number.
+type Ids = BTreeMap<(String, u32), CmIdResource>;
+
+fn watch(options: &Options) -> Result<()> {
+    let start = Instant::now();
+    let mut before = Ids::new();
+    loop {
+        let now = ids(options)?;
+        for line in changes(&before, &now) {
+            output::line(format_args!(
+                "{:9.3}  {line}",
+                start.elapsed().as_secs_f64()
+            ))?;
+        }
+        before = now;
+        if options.limit.is_some_and(|limit| start.elapsed() >= limit) {
+            return Ok(());
+        }
+        sleep(PAUSE);
+    }
+}
+
+fn ids(options: &Options) -> Result<Ids> {
+    let mut ids = Ids::new();
+    for device in select::devices(options.device.as_deref())? {
+        for id in device.resources()?.cm_ids()? {
+            if options.pid.is_none_or(|pid| id.owner.pid() == Some(pid)) {
+                ids.insert((device.name().to_owned(), id.cm_idn), id);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// A line for each identifier that came, went, or is in another state.
+fn changes(before: &Ids, now: &Ids) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, id) in now {
+        let state = connection_state(id.state);
+        match before.get(name) {
+            None => lines.push(format!("{}  {state}", told(name, id))),
+            Some(old) if old.state != id.state => {
+                let old = connection_state(old.state);
+                lines.push(format!("{}  {old} -> {state}", told(name, id)));
+            }
+            Some(_) => {}
+        }
+    }
+    for (name, id) in before {
+        if !now.contains_key(name) {
+            let state = connection_state(id.state);
+            lines.push(format!("{}  {state} -> gone", told(name, id)));
+        }
+    }
+    lines
+}
+
+/// An identifier in words.
+fn told((device, number): &(String, u32), id: &CmIdResource) -> String {
+    let address = |address: Option<std::net::SocketAddr>| {
+        address.map_or_else(|| "-".to_owned(), |address| address.to_string())
+    };
+    let owner = id
+        .owner
+        .pid()
+        .map_or_else(|| "-".into(), |pid| pid.to_string());
+    format!(
+        "{device}  id {number}  {}  {} to {}  pid {owner}",
+        port_space(id.port_space),
+        address(id.source),
+        address(id.destination),
+    )
+}

@@ -1,0 +1,307 @@
+//! One side of the pings: memory, queues and the connection.
+
+use std::time::{Duration, Instant};
+
+use uverbs::cm::{Connection, Event, Failed, Params, Pending, Request, Resolved};
+use uverbs::{Access, Caps, Context, Cq, Mr, Pd, Qp, Rc, RemoteSlice, WcOpcode};
+
+use super::wire::{MESSAGE, Text, decode, encode};
+use crate::failure::{Failure, Kind, Result};
+
+/// The work request ids.
+const RECV: u64 = 1;
+const SEND: u64 = 2;
+const RDMA: u64 = 3;
+
+/// Looks at the clock, and whether the peer is still there, only after so many polls in vain.
+const POLLS: u32 = 1024;
+
+/// What a side is made with.
+pub(super) struct Setup {
+    /// Bytes of a ping.
+    pub(super) size: usize,
+    /// How long nothing may come.
+    pub(super) patience: Duration,
+}
+
+/// What the peer did next.
+pub(super) enum Next {
+    /// It told where memory is.
+    Told(RemoteSlice),
+    /// It ended the connection.
+    Over,
+}
+
+/// Memory and queues, without a peer.
+struct Ground {
+    /// The message that comes in.
+    inbox: Mr<Vec<u8>>,
+    /// The client's text; of the server what it has read.
+    source: Mr<Vec<u8>>,
+    /// Where the client's answer goes.
+    sink: Mr<Vec<u8>>,
+    cq: Cq,
+    pd: Pd,
+}
+
+impl Ground {
+    fn new(context: &Context, size: usize) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let register = |bytes: usize, access| {
+            let registered = pd.register(vec![0; bytes], access);
+            registered.map_err(uverbs::Error::from)
+        };
+        Ok(Self {
+            inbox: register(MESSAGE, Access::LOCAL_WRITE)?,
+            source: register(size, Access::LOCAL_WRITE | Access::REMOTE_READ)?,
+            sink: register(size, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
+            cq: context.create_cq(16)?,
+            pd,
+        })
+    }
+
+    fn qp(&self) -> Result<Qp<Rc>> {
+        let caps = Caps {
+            max_send_wr: 4,
+            max_recv_wr: 2,
+            ..Caps::default()
+        };
+        Ok(self.pd.create_qp(&self.cq, caps)?)
+    }
+
+    fn receive(&self, qp: &mut Qp<Rc>) -> Result<()> {
+        let slice = self.inbox.slice(..).map_err(failed)?;
+        let mut batch = qp.recv();
+        batch.post(RECV, slice).map_err(uverbs::Error::from)?;
+        batch.ring().map_err(uverbs::Error::from)?;
+        Ok(())
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Kind::Failed, error)
+}
+
+/// The failure of a step of the connection: most often the peer's.
+fn peer<B>(step: Failed<B>) -> Failure {
+    Failure::new(Kind::Peer, step.error)
+}
+
+/// A side with its peer.
+pub(super) struct End {
+    // Before the memory that its requests name.
+    connection: Connection<Rc>,
+    ground: Ground,
+    patience: Duration,
+    /// Messages that have come and have not been looked at.
+    told: Option<RemoteSlice>,
+    /// Requests that have completed and have not been asked for.
+    sent: u32,
+    done: u32,
+}
+
+/// One READ or WRITE is under way at a time, as with the C program.
+fn params() -> Params {
+    Params {
+        responder_resources: Some(1),
+        initiator_depth: Some(1),
+        ..Params::default()
+    }
+}
+
+impl End {
+    pub(super) fn connect(way: Resolved<Rc>, setup: &Setup) -> Result<Self> {
+        let ground = Ground::new(&way.device()?.open()?, setup.size)?;
+        let mut qp = ground.qp()?;
+        way.init(&mut qp)?;
+        ground.receive(&mut qp)?;
+        let connecting = way.connect(qp, &params(), b"").map_err(peer)?;
+        let connection = connecting.within(setup.patience).map_err(peer)?;
+        Ok(Self::new(connection, ground, setup))
+    }
+
+    pub(super) fn accept(request: Request<Rc>, setup: &Setup) -> Result<Self> {
+        let ground = Ground::new(&request.device()?.open()?, setup.size)?;
+        let mut qp = ground.qp()?;
+        request.init(&mut qp)?;
+        ground.receive(&mut qp)?;
+        let accepting = request.accept(qp, &params(), b"").map_err(peer)?;
+        let connection = accepting.within(setup.patience).map_err(peer)?;
+        Ok(Self::new(connection, ground, setup))
+    }
+
+    fn new(connection: Connection<Rc>, ground: Ground, setup: &Setup) -> Self {
+        Self {
+            connection,
+            ground,
+            patience: setup.patience,
+            told: None,
+            sent: 0,
+            done: 0,
+        }
+    }
+
+    /// Puts a text into the memory that the peer reads, and tells where it is.
+    pub(super) fn offer(&mut self, text: &Text) -> Result<()> {
+        self.ground.source.write_at(0, &text.0).map_err(failed)?;
+        self.say(self.ground.source.remote())
+    }
+
+    /// Tells where the answer goes.
+    pub(super) fn await_answer(&mut self) -> Result<()> {
+        self.say(self.ground.sink.remote())
+    }
+
+    /// The answer that the peer has written.
+    pub(super) fn answer(&self) -> Result<Text> {
+        let mut bytes = vec![0; self.ground.sink.len()];
+        self.ground.sink.read_at(0, &mut bytes).map_err(failed)?;
+        Ok(Text::in_memory(&bytes))
+    }
+
+    /// Reads the peer's text.
+    pub(super) fn read(&mut self, from: RemoteSlice) -> Result<Text> {
+        let (length, room) = (from.length, self.ground.source.len());
+        let slice = self.ground.source.slice(..length).map_err(|_| {
+            let text = format!("the peer's ping has {length} bytes, and -S is {room}");
+            Failure::new(Kind::Peer, text)
+        })?;
+        let mut batch = self.connection.send();
+        batch
+            .read(slice, from)
+            .map_err(uverbs::Error::from)?
+            .signaled(RDMA);
+        batch.ring().map_err(uverbs::Error::from)?;
+        self.rdma_done()?;
+        let mut bytes = vec![0; length as usize];
+        self.ground.source.read_at(0, &mut bytes).map_err(failed)?;
+        Ok(Text::in_memory(&bytes))
+    }
+
+    /// Writes the text, which has been read last, to where the peer wants it.
+    pub(super) fn write(&mut self, text: &Text, to: RemoteSlice) -> Result<()> {
+        let length = text.0.len() as u64;
+        let to = to.slice(..length).map_err(|_| {
+            let text = "the peer has no room for its own ping";
+            Failure::new(Kind::Peer, text)
+        })?;
+        let slice = self.ground.source.slice(..length).map_err(failed)?;
+        let mut batch = self.connection.send();
+        batch
+            .write(slice, to)
+            .map_err(uverbs::Error::from)?
+            .signaled(RDMA);
+        batch.ring().map_err(uverbs::Error::from)?;
+        self.rdma_done()
+    }
+
+    /// Says that the peer may go on.
+    pub(super) fn go_ahead(&mut self) -> Result<()> {
+        self.say(self.ground.source.remote())
+    }
+
+    fn say(&mut self, memory: RemoteSlice) -> Result<()> {
+        let message = encode(memory);
+        let posted = self.connection.post(|batch| {
+            batch.send_inline(&message)?.signaled(SEND);
+            Ok(())
+        });
+        posted.map_err(uverbs::Error::from)?;
+        self.until(|end| (end.sent > 0).then(|| end.sent -= 1))?
+            .ok_or_else(gone)
+    }
+
+    fn rdma_done(&mut self) -> Result<()> {
+        self.until(|end| (end.done > 0).then(|| end.done -= 1))?
+            .ok_or_else(gone)
+    }
+
+    /// What the peer tells next.
+    pub(super) fn told(&mut self) -> Result<RemoteSlice> {
+        match self.told_or_over()? {
+            Next::Told(memory) => Ok(memory),
+            Next::Over => Err(gone()),
+        }
+    }
+
+    /// What the peer tells next, or that it has ended the connection.
+    pub(super) fn told_or_over(&mut self) -> Result<Next> {
+        let told = self.until(|end| end.told.take())?;
+        Ok(told.map_or(Next::Over, Next::Told))
+    }
+
+    /// Takes completions until there is something; `None` if the peer has ended the connection.
+    fn until<V>(&mut self, mut there: impl FnMut(&mut Self) -> Option<V>) -> Result<Option<V>> {
+        let mut deadline = Instant::now() + self.patience;
+        let mut vain = 0;
+        loop {
+            if let Some(value) = there(self) {
+                return Ok(Some(value));
+            }
+            if self.poll()? {
+                (deadline, vain) = (Instant::now() + self.patience, 0);
+                continue;
+            }
+            vain += 1;
+            if vain < POLLS {
+                continue;
+            }
+            vain = 0;
+            std::thread::yield_now();
+            if let Some(Event::Disconnected { .. } | Event::DeviceRemoved) =
+                self.connection.link().try_event()?
+            {
+                return Ok(None);
+            }
+            if Instant::now() > deadline {
+                let text = format!("nothing has come from the peer for {:?}", self.patience);
+                return Err(Failure::new(Kind::Peer, text));
+            }
+        }
+    }
+
+    /// Takes a completion if there is one.
+    fn poll(&mut self) -> Result<bool> {
+        let mut completions = self.ground.cq.poll().map_err(uverbs::Error::from)?;
+        let Some(completion) = completions.iter().next() else {
+            return Ok(false);
+        };
+        completion
+            .result()
+            .map_err(|error| Failure::new(Kind::Peer, error))?;
+        let received = completion.opcode() == WcOpcode::RECV;
+        let length = completion.byte_len() as usize;
+        match completion.wr_id() {
+            SEND => self.sent += 1,
+            RDMA => self.done += 1,
+            _ => {}
+        }
+        drop(completions);
+        if received {
+            self.hear(length)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads the message that has come, and makes room for the next.
+    fn hear(&mut self, length: usize) -> Result<()> {
+        if length != MESSAGE {
+            let text = format!("the peer sent {length} bytes, and rping's messages have {MESSAGE}");
+            return Err(Failure::new(Kind::Peer, text));
+        }
+        let mut message = [0; MESSAGE];
+        self.ground.inbox.read_at(0, &mut message).map_err(failed)?;
+        self.told = Some(decode(message));
+        self.ground.receive(&mut self.connection)
+    }
+
+    /// Ends the connection.
+    pub(super) fn finish(self) -> Result<()> {
+        let ending = self.connection.disconnect().map_err(peer)?;
+        ending.within(self.patience).map(drop).map_err(peer)
+    }
+}
+
+fn gone() -> Failure {
+    Failure::new(Kind::Peer, "the peer has ended the connection")
+}

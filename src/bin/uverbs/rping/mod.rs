@@ -1,0 +1,172 @@
+//! `uverbs rping`: pings by RDMA READ and WRITE over a connection by address, on the wire of rdma-core's
+//! `rping`.
+//!
+//! The client tells where its text is; the server reads it by RDMA READ and says so; the client tells where
+//! the answer goes; the server writes the text there by RDMA WRITE and says so.
+//!
+//! | | |
+//! |---|---|
+//! | [`wire`] | what the two say |
+//! | [`end`] | memory, queues, connection |
+
+mod end;
+mod wire;
+
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use clap::Args;
+use uverbs::Rc;
+use uverbs::cm::{self, Listener, Pending};
+
+use crate::failure::{Failure, Kind, Result};
+use crate::{number, output};
+use end::{End, Next, Setup};
+use wire::Text;
+
+/// The smallest size, which has room for the words and a number.
+const LEAST: u32 = 26;
+
+/// The largest.
+const MOST: u32 = 64 * 1024;
+
+const NOTES: &str = "\
+The other side can be the same command or rdma-core's rping with the same -S.
+
+Examples:
+  uverbs rping -s -v                        server, on every address of every device
+  uverbs rping -c -a 10.9.0.1 -C 10 -v -V   client: ten pings, shown and compared
+  rping -s -a 10.9.0.1 -S 4096              server of rdma-core, for
+  uverbs rping -c -a 10.9.0.1 -S 4096 -V    a client
+
+";
+
+/// Ping over a connection by address (rdma_cm), on the wire of rping.
+#[derive(Debug, Args)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
+#[group(skip)]
+pub(crate) struct Options {
+    /// Wait for a client
+    #[arg(
+        short,
+        long,
+        required_unless_present = "client",
+        conflicts_with = "client"
+    )]
+    server: bool,
+
+    /// Connect to a server
+    #[arg(short, long, requires = "address")]
+    client: bool,
+
+    /// The server's address; the server itself takes all if it is not said
+    #[arg(short, long, value_name = "ADDR")]
+    address: Option<String>,
+
+    /// The port
+    #[arg(short, long, value_name = "PORT", default_value_t = 7174)]
+    port: u16,
+
+    /// Pings to send; without end if it is not said, and always as the server
+    #[arg(short = 'C', long, value_name = "N")]
+    count: Option<u64>,
+
+    /// Bytes of a ping
+    #[arg(short = 'S', long, value_name = "BYTES", default_value = "100", value_parser = number::size)]
+    size: u32,
+
+    /// Show the pings
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Compare what comes back with what was sent
+    #[arg(short = 'V', long)]
+    validate: bool,
+
+    /// Go on after the first client, one after the other
+    #[arg(short = 'P', long)]
+    persistent: bool,
+
+    /// Seconds without an answer after which the peer counts as gone
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
+    timeout: Duration,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if !(LEAST..=MOST).contains(&options.size) {
+        let text = format!("-S is {LEAST} to {MOST} bytes");
+        return Err(Failure::new(Kind::Usage, text));
+    }
+    match options.server {
+        true => serve(options),
+        false => ping(options),
+    }
+}
+
+/// What a side is made with.
+fn setup(options: &Options) -> Setup {
+    Setup {
+        size: options.size as usize,
+        patience: options.timeout,
+    }
+}
+
+fn at<'a>(address: &'a str, options: &Options) -> impl ToSocketAddrs + use<'a> {
+    (address, options.port)
+}
+
+fn serve(options: &Options) -> Result<()> {
+    let address = options.address.as_deref().unwrap_or("0.0.0.0");
+    let listener = cm::listen::<Rc>(at(address, options))?.start()?;
+    loop {
+        let served = one_client(&listener, options);
+        if !options.persistent {
+            return served;
+        }
+        // The next one may do better.
+        if let Err(failure) = served {
+            eprintln!("uverbs: {failure}");
+        }
+    }
+}
+
+fn one_client(listener: &Listener<Rc>, options: &Options) -> Result<()> {
+    let request = listener.next()?;
+    let mut end = End::accept(request, &setup(options))?;
+    while let Next::Told(source) = end.told_or_over()? {
+        let text = end.read(source)?;
+        if options.verbose {
+            output::line(format_args!("server ping data: {text}"))?;
+        }
+        end.go_ahead()?;
+        let sink = end.told()?;
+        end.write(&text, sink)?;
+        end.go_ahead()?;
+    }
+    end.finish()
+}
+
+fn ping(options: &Options) -> Result<()> {
+    let address = options.address.as_deref().unwrap_or_default();
+    let resolving = cm::resolve::<Rc>(at(address, options))?.start()?;
+    let way = resolving
+        .within(options.timeout)
+        .map_err(uverbs::Error::from)?;
+    let mut end = End::connect(way, &setup(options))?;
+    for number in 0..options.count.unwrap_or(u64::MAX) {
+        let text = Text::of_ping(number, options.size as usize);
+        end.offer(&text)?;
+        end.told()?;
+        end.await_answer()?;
+        end.told()?;
+        let answer = end.answer()?;
+        if options.validate && answer != text {
+            let text = format!("ping {number} came back changed");
+            return Err(Failure::new(Kind::Check, text));
+        }
+        if options.verbose {
+            output::line(format_args!("ping data: {answer}"))?;
+        }
+    }
+    end.finish()
+}

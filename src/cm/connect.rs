@@ -1,0 +1,169 @@
+//! Asking a peer for a connection.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use uverbs_uapi::rdma_cm::{self as abi, Event, EventResp};
+
+use super::command::{Accept, Connect, Reject};
+use super::connection::{Connection, Link};
+use super::data::{Message, Received};
+use super::event;
+use super::id::{Id, OWN};
+use super::params::{Depths, Params};
+use super::pending::describe::Describe;
+use super::pending::{Failed, Pending, Step};
+use super::queue_pair;
+use super::resolve::Resolved;
+use super::space::Space;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::qp::Qp;
+use crate::qp::transport::Connected;
+
+impl<T: Space + Connected> Resolved<T> {
+    /// Asks the peer for a connection with this queue pair, which is in RESET or INIT.
+    ///
+    /// `data` travel with the request: at most 56 bytes. The peer gets them filled up with zeros.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is of another device or in another state, the data are too long, the device has been
+    /// removed. The error gives the queue pair back, and the way to the peer. Manual page: `rdma_connect(3)`.
+    #[doc(alias = "rdma_connect")]
+    pub fn connect(
+        self,
+        mut qp: Qp<T>,
+        params: &Params,
+        data: &[u8],
+    ) -> Result<Connecting<T>, Failed<(Self, Qp<T>)>> {
+        match self.ask(&mut qp, params, data) {
+            Ok(depths) => Ok(Connecting {
+                addresses: (self.local_addr(), self.peer_addr()),
+                id: self.id,
+                params: params.clone(),
+                depths,
+                data: None,
+                qp,
+            }),
+            Err(error) => Err(Failed {
+                back: (self, qp),
+                error,
+            }),
+        }
+    }
+
+    fn ask(&self, qp: &mut Qp<T>, params: &Params, data: &[u8]) -> Result<Depths> {
+        let data = Message::REQUEST.fill(self.id.subject(), data)?;
+        self.init(qp)?;
+        let depths = params.depths(qp.context())?;
+        self.id.execute(&Connect {
+            id: self.id.number(),
+            param: params.wire(qp.qpn(), depths, data),
+            ece: queue_pair::offered_ece(qp),
+        })?;
+        Ok(depths)
+    }
+}
+
+/// The peer has been asked for a connection.
+///
+/// The kernel has no limit of its own worth the name: a silent host costs more than a minute, and a program
+/// that listens and does not answer far more. So wait with a limit ([`Pending::within`]).
+///
+/// A queue pair that comes back is in the state INIT, with the receives that were posted, and can be used for
+/// another attempt; or in ERR, if the peer accepted and the connection then failed here.
+#[derive(Debug)]
+pub struct Connecting<T: Connected> {
+    // Before the queue pair: the peer is told first.
+    id: Id,
+    addresses: (SocketAddr, SocketAddr),
+    params: Params,
+    depths: Depths,
+    /// What the peer sent with its acceptance.
+    data: Option<Received>,
+    qp: Qp<T>,
+}
+
+impl<T: Space + Connected> Connecting<T> {
+    /// Takes the events that are there; true if the connection stands.
+    fn advance(&mut self) -> Result<bool> {
+        while let Some(raw) = self.id.try_event()? {
+            match Event(raw.event) {
+                Event::CONNECT_RESPONSE if raw.status == 0 => {
+                    self.confirm(&raw)?;
+                    return Ok(true);
+                }
+                Event::ADDR_CHANGE => {}
+                _ => return Err(event::failure(Verb::Connect, self.id.subject(), &raw)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The peer has accepted: connects the queue pair and tells the peer.
+    fn confirm(&mut self, raw: &EventResp) -> Result<()> {
+        let param = raw.param.conn();
+        self.data = Some(Received::new(param.private_data, param.private_data_len));
+        let connected = queue_pair::use_ece(&mut self.qp, raw.ece)
+            .and_then(|()| queue_pair::connect(&self.id, &mut self.qp, &self.params, self.depths));
+        if let Err(error) = connected {
+            // The first error is the one to tell. The peer is told at the latest when the file is closed.
+            let _ = self.id.execute(&Reject {
+                id: self.id.number(),
+                reason: abi::RejectReason::CONSUMER_DEFINED,
+                data: abi::PrivateData::default(),
+                length: 0,
+            });
+            return Err(error);
+        }
+        let confirmed = self.id.execute(&Accept {
+            id: self.id.number(),
+            uid: OWN,
+            param: None,
+            ece: abi::Ece::default(),
+        });
+        if confirmed.is_err() {
+            let _ = self.qp.fail();
+        }
+        confirmed
+    }
+
+    fn fail(self, error: Error) -> Failed<Qp<T>> {
+        Failed {
+            back: self.qp,
+            error,
+        }
+    }
+}
+
+impl<T: Connected> AsFd for Connecting<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl<T: Connected> Describe for Connecting<T> {
+    fn describe(&self) -> (Verb, Subject) {
+        (Verb::Connect, self.id.subject().clone())
+    }
+}
+
+impl<T: Space + Connected> Pending for Connecting<T> {
+    type Output = Connection<T>;
+    type Back = Qp<T>;
+
+    fn try_finish(mut self) -> Result<Step<Self>, Failed<Qp<T>>> {
+        match self.advance() {
+            Ok(true) => {
+                let link = Link::new(self.id, self.addresses, self.data);
+                Ok(Step::Done(Connection::new(self.qp, link)))
+            }
+            Ok(false) => Ok(Step::Pending(self)),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    fn cancel(self) -> Qp<T> {
+        self.qp
+    }
+}

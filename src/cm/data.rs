@@ -1,0 +1,88 @@
+//! Data of the user that travel with the messages of the connection manager.
+//!
+//! Each message has a field of its own length, and the peer gets the whole field, filled up with zeros: how
+//! much of it is meant has to be in the data.
+
+use uverbs_uapi::rdma_cm::PrivateData;
+
+use crate::error::{Error, Result, Subject, Verb};
+
+/// A message with data of the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    verb: Verb,
+    name: &'static str,
+    room: usize,
+}
+
+impl Message {
+    /// A request for a connection. The kernel puts the addresses into the field too, which has 92 bytes.
+    pub(super) const REQUEST: Self = Self::new(Verb::Connect, "a request", 56);
+    /// The acceptance of a connection.
+    pub(super) const ACCEPT: Self = Self::new(Verb::Accept, "an acceptance", 196);
+    /// A refusal.
+    pub(super) const REJECT: Self = Self::new(Verb::Reject, "a refusal", 148);
+    /// A question for a datagram peer.
+    pub(super) const LOOK_UP: Self = Self::new(Verb::Connect, "a look-up", 180);
+    /// The answer to it.
+    pub(super) const ANSWER: Self = Self::new(Verb::Accept, "an answer", 136);
+    /// The refusal of it.
+    pub(super) const REFUSE: Self = Self::new(Verb::Reject, "a refusal of a look-up", 136);
+
+    const fn new(verb: Verb, name: &'static str, room: usize) -> Self {
+        Self { verb, name, room }
+    }
+
+    /// The data as they are sent, with their length.
+    ///
+    /// The kernel would refuse what is too long with `EINVAL`, and reject the peer besides if it was to be
+    /// accepted.
+    pub(super) fn fill(self, subject: &Subject, data: &[u8]) -> Result<(PrivateData, u8)> {
+        if data.len() > self.room {
+            let Self { verb, name, room } = self;
+            let why = format!("{} bytes of private data, {name} takes {room}", data.len());
+            return Err(Error::invalid(verb, subject.clone(), why));
+        }
+        let mut field = PrivateData::default();
+        field.0[..data.len()].copy_from_slice(data);
+        Ok((field, data.len() as u8))
+    }
+}
+
+/// The field of a message that has come.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Received {
+    field: PrivateData,
+    length: u8,
+}
+
+impl Received {
+    pub(super) fn new(field: PrivateData, length: u8) -> Self {
+        Self { field, length }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.field.0[..self.length.into()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_both_lengths() {
+        let subject = Subject::the("connection");
+        let (field, length) = Message::REQUEST.fill(&subject, &[7; 56]).unwrap();
+        assert_eq!((length, field.0[55], field.0[56]), (56, 7, 0));
+        let error = Message::REQUEST.fill(&subject, &[7; 57]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("57 bytes of private data, a request takes 56"),
+            "{text}"
+        );
+        assert!(Message::ACCEPT.fill(&subject, &[0; 196]).is_ok());
+        assert!(Message::ACCEPT.fill(&subject, &[0; 197]).is_err());
+        assert!(Message::REJECT.fill(&subject, &[0; 149]).is_err());
+    }
+}

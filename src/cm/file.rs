@@ -1,0 +1,100 @@
+//! An open `/dev/infiniband/rdma_cm`, and the system calls on it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
+use tracing::Level;
+use uverbs_uapi::rdma_cm::EventResp;
+use zerocopy::IntoBytes;
+
+use super::command::{Command, Frame, GetEvent};
+use crate::device::Manager;
+use crate::error::{Errno, Error, Result, Subject, Verb};
+
+/// The file of one identifier. It does not block, so that waiting can end.
+#[derive(Debug)]
+pub(super) struct File {
+    fd: OwnedFd,
+    manager: Manager,
+}
+
+impl File {
+    /// Opens the connection manager.
+    pub(super) fn open() -> Result<Self> {
+        Self::of(Manager::find()?)
+    }
+
+    /// Opens it once more, for another identifier.
+    pub(super) fn another(&self) -> Result<Self> {
+        Self::of(self.manager.clone())
+    }
+
+    fn of(manager: Manager) -> Result<Self> {
+        let fd = manager.open()?;
+        fcntl_setfl(&fd, OFlags::NONBLOCK).map_err(|errno| {
+            Error::os(Verb::OpenDevice, Subject::the("connection manager"), errno)
+        })?;
+        Ok(Self { fd, manager })
+    }
+
+    /// Sends a command and reads its answer.
+    pub(super) fn send<C: Command>(&self, command: &C) -> Result<C::Reply, Errno> {
+        use zerocopy::FromZeros;
+        let mut reply = C::Reply::new_zeroed();
+        let bytes = reply.as_mut_bytes();
+        let response = match bytes.is_empty() {
+            true => 0,
+            false => bytes.as_mut_ptr() as u64,
+        };
+        let frame = Frame::new(command, response);
+        let sent = rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, frame.bytes()));
+        if tracing::enabled!(target: "uverbs::cm", Level::TRACE) {
+            self.trace(command, sent.err());
+        }
+        sent.map(|_| reply)
+    }
+
+    #[cold]
+    fn trace<C: Command>(&self, command: &C, errno: Option<Errno>) {
+        tracing::trace!(
+            target: "uverbs::cm",
+            "{}: {command:?} -> {}",
+            C::VERB,
+            errno.map_or_else(|| "ok".into(), |errno| errno.to_string()),
+        );
+    }
+
+    /// The next event, if one is there.
+    pub(super) fn try_event(&self) -> Result<Option<EventResp>, Errno> {
+        match self.send(&GetEvent) {
+            Ok(event) => Ok(Some(event)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Waits until there may be an event, at most so long; `None` for ever.
+    pub(super) fn wait(&self, limit: Option<Duration>) -> Result<(), Errno> {
+        wait(self.fd.as_fd(), limit)
+    }
+}
+
+/// Waits until a file is readable, at most so long; `None` for ever. May end early.
+pub(super) fn wait(fd: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), Errno> {
+    let limit = limit.and_then(|left| Timespec::try_from(left).ok());
+    match poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+        limit.as_ref(),
+    ) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,197 @@
+//! An identifier of the connection manager, alone on its file: closing the file destroys it.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use uverbs_uapi::enums::{QpState, QpType};
+use uverbs_uapi::rdma_cm::{EventResp, PortSpace};
+
+use super::address::{self, Wire};
+use super::attributes;
+use super::command::{
+    Bind, Command, CreateId, DestroyId, InitQpAttr, MigrateId, QueryAddr, SetOption,
+};
+use super::file::File;
+use crate::context::Context;
+use crate::device::Device;
+use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
+use crate::qp::QpAttr;
+
+/// What the events of the identifier that a file was opened for carry. Others on the same file, those of
+/// multicast groups, have higher numbers.
+pub(super) const OWN: u64 = 1;
+
+/// An identifier.
+#[derive(Debug)]
+pub(super) struct Id {
+    file: File,
+    number: u32,
+    subject: Subject,
+}
+
+/// Where an identifier stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The own address.
+    pub(super) local: Option<SocketAddr>,
+    /// The peer's address.
+    pub(super) peer: Option<SocketAddr>,
+    /// The device's index and the port, if it is bound to a device.
+    pub(super) device: Option<(u32, u8)>,
+}
+
+impl Id {
+    /// Makes an identifier.
+    pub(super) fn create(space: PortSpace, qp_type: QpType, subject: Subject) -> Result<Self> {
+        let file = File::open()?;
+        let command = CreateId {
+            uid: OWN,
+            space,
+            qp_type,
+        };
+        match file.send(&command) {
+            Ok(made) => Ok(Self {
+                file,
+                number: made.id,
+                subject,
+            }),
+            Err(errno) => Err(Error::os(CreateId::VERB, subject, errno)),
+        }
+    }
+
+    /// Takes the identifier that a request brought to this one's file, to a file of its own. If that fails,
+    /// it is destroyed, and so the request refused.
+    pub(super) fn take(&self, number: u32, subject: Subject) -> Result<Self> {
+        let taken = self.file.another().and_then(|file| {
+            let command = MigrateId {
+                id: number,
+                from: self.file.as_fd().as_raw_fd(),
+            };
+            match file.send(&command) {
+                Ok(_) => Ok(Self {
+                    file,
+                    number,
+                    subject: subject.clone(),
+                }),
+                Err(errno) => Err(Error::os(MigrateId::VERB, subject.clone(), errno)),
+            }
+        });
+        if taken.is_err() {
+            // The first error is the one to tell. What stays goes with the listener.
+            let _ = self.file.send(&DestroyId { id: number });
+        }
+        taken
+    }
+
+    /// The number that commands name it by.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// How errors name it.
+    pub(super) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// Gives it the name that errors have from now on.
+    pub(super) fn rename(&mut self, subject: Subject) {
+        self.subject = subject;
+    }
+
+    /// Sends a command.
+    pub(super) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
+        let sent = self.file.send(command);
+        sent.map_err(|errno| self.error(C::VERB, errno))
+    }
+
+    /// The error of a verb on it.
+    pub(super) fn error(&self, verb: Verb, errno: Errno) -> Error {
+        Error::os(verb, self.subject.clone(), errno)
+    }
+
+    /// Binds it to an own address.
+    pub(super) fn bind(&self, own: SocketAddr) -> Result<()> {
+        self.execute(&Bind {
+            id: self.number,
+            address: Wire::from(own),
+        })
+    }
+
+    /// Sets an option.
+    pub(super) fn set(&self, option: impl FnOnce(u32) -> SetOption) -> Result<()> {
+        self.execute(&option(self.number))
+    }
+
+    /// Where it stands.
+    pub(super) fn place(&self) -> Result<Place> {
+        let told = self.execute(&QueryAddr { id: self.number })?;
+        let port = told.port_num;
+        Ok(Place {
+            local: address::read(&told.src_addr),
+            peer: address::read(&told.dst_addr),
+            device: (port != 0).then_some((told.ibdev_index, port)),
+        })
+    }
+
+    /// The attributes of a transition of its queue pair, as the kernel proposes them.
+    pub(super) fn attributes(&self, state: QpState) -> Result<QpAttr> {
+        let command = InitQpAttr {
+            id: self.number,
+            state,
+        };
+        Ok(attributes::read(&self.execute(&command)?, state))
+    }
+
+    /// The next event, if one is there.
+    pub(super) fn try_event(&self) -> Result<Option<EventResp>> {
+        let event = self.file.try_event();
+        event.map_err(|errno| self.error(Verb::GetCmEvent, errno))
+    }
+
+    /// Waits until there may be an event, at most so long; `None` for ever.
+    pub(super) fn wait(&self, limit: Option<Duration>) -> Result<()> {
+        let waited = self.file.wait(limit);
+        waited.map_err(|errno| self.error(Verb::GetCmEvent, errno))
+    }
+}
+
+impl AsFd for Id {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// The device of this index.
+pub(super) fn device(index: u32, subject: &Subject) -> Result<Device> {
+    let mut devices = crate::device::devices()?.into_iter();
+    match devices.find(|device| device.index() == Some(index)) {
+        Some(device) => Ok(device),
+        None => {
+            let what = format!("no device that this network namespace shows has the index {index}");
+            let cause = Cause::NotFound(what.into());
+            Err(Error::new(Verb::FindDevice, subject.clone(), cause))
+        }
+    }
+}
+
+/// Refuses a context of another device than the one of this index.
+pub(super) fn check_device(
+    verb: Verb,
+    subject: &Subject,
+    context: &Context,
+    index: u32,
+) -> Result<()> {
+    match context.device().index() {
+        Some(own) if own != index => {
+            let name = context.name();
+            let on = device(index, subject).map_or_else(
+                |_| format!("the device of index {index}"),
+                |device| device.name().to_owned(),
+            );
+            let why = format!("the queue pair is on {name}, and the way to the peer is over {on}");
+            Err(Error::invalid(verb, subject.clone(), why))
+        }
+        _ => Ok(()),
+    }
+}

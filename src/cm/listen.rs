@@ -1,0 +1,206 @@
+//! Awaiting requests for connections.
+
+use std::marker::PhantomData;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use uverbs_uapi::rdma_cm::{Event, IdOption};
+
+use super::address;
+use super::command::{self, SetOption};
+use super::id::Id;
+use super::pending::poll_until;
+use super::request::Request;
+use super::resolve::addresses;
+use super::space::Space;
+use crate::error::{Errno, Error, Result, Subject, Verb};
+
+/// Starts the description of a listener on an own address; with port 0 the kernel chooses the port.
+///
+/// Of several addresses of a name the first one is taken that this host has. The wildcards `0.0.0.0` and `::`
+/// are every address of every device, and of those that are added later; loopback addresses are refused,
+/// since the kernel takes them for the wildcard.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc, cm::{self, Params, Pending}};
+///
+/// let listener = cm::listen::<Rc>("10.9.0.1:4420")?.start()?;
+/// let request = listener.next()?;
+/// println!("{} says {:?}", request.peer_addr(), request.private_data());
+/// let context = request.device()?.open()?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(64)?);
+/// let qp = pd.create_qp(&cq, Caps::default())?;
+/// let connection = request.accept(qp, &Params::default(), b"welcome")?.wait()?;
+/// # Ok::<(), uverbs::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The name has no address.
+pub fn listen<T: Space>(own: impl ToSocketAddrs) -> Result<Listen<T>> {
+    Ok(Listen {
+        own: addresses(Verb::Listen, own)?,
+        backlog: 0,
+        v6only: None,
+        reuse_address: false,
+        of: PhantomData,
+    })
+}
+
+/// A listener to be.
+#[derive(Clone, Debug)]
+pub struct Listen<T> {
+    own: Vec<SocketAddr>,
+    backlog: u32,
+    v6only: Option<bool>,
+    reuse_address: bool,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Space> Listen<T> {
+    /// How many requests may wait to be read; 0, if nothing is said, for as many as the system allows
+    /// (sysctl `net.rdma_ucm.max_backlog`, usually 1024). Requests beyond vanish; their senders try again
+    /// after some seconds.
+    pub fn backlog(mut self, requests: u32) -> Self {
+        self.backlog = requests;
+        self
+    }
+
+    /// Whether a listener on `::` leaves IPv4 alone. If nothing is said the system decides (sysctl
+    /// `net.ipv6.bindv6only`, usually not); requests over IPv4 then have IPv4 addresses.
+    pub fn v6only(mut self, only: bool) -> Self {
+        self.v6only = Some(only);
+        self
+    }
+
+    /// Lets others bind to the address and port that do the same. Two listeners on one address and port are
+    /// refused nevertheless.
+    pub fn reuse_address(mut self, reuse: bool) -> Self {
+        self.reuse_address = reuse;
+        self
+    }
+
+    /// Starts listening.
+    ///
+    /// # Errors
+    ///
+    /// There is no connection manager ([`Cause::Unsupported`](crate::Cause::Unsupported)); the address is a
+    /// loopback address; this host, or no device of it, has the address; it is in use. Manual pages:
+    /// `rdma_bind_addr(3)`, `rdma_listen(3)`.
+    #[doc(alias = "rdma_listen")]
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn start(self) -> Result<Listener<T>> {
+        let mut refused = None;
+        for own in &self.own {
+            match self.on(*own) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        let none = || {
+            Error::invalid(
+                Verb::Listen,
+                Subject::the("listener"),
+                "there is no address",
+            )
+        };
+        Err(refused.unwrap_or_else(none))
+    }
+
+    fn on(&self, own: SocketAddr) -> Result<Listener<T>> {
+        let subject =
+            |address: SocketAddr| Subject::named("listener", format_args!("on {address}"));
+        address::check_own(Verb::BindAddr, &subject(own), own)?;
+        let mut id = Id::create(T::PORT_SPACE, T::QP_TYPE, subject(own))?;
+        if self.reuse_address {
+            id.set(|id| SetOption::switch(id, IdOption::REUSEADDR, true))?;
+        }
+        if let Some(only) = self.v6only {
+            id.set(|id| SetOption::switch(id, IdOption::AFONLY, only))?;
+        }
+        id.bind(own)?;
+        id.execute(&command::Listen {
+            id: id.number(),
+            backlog: self.backlog,
+        })?;
+        let local = id.place()?.local.unwrap_or(own);
+        id.rename(subject(local));
+        Ok(Listener {
+            id,
+            local,
+            of: PhantomData,
+        })
+    }
+}
+
+/// Awaits requests for connections.
+///
+/// Its file becomes readable with a request. Dropping it refuses those that have not been taken.
+#[derive(Debug)]
+pub struct Listener<T> {
+    id: Id,
+    local: SocketAddr,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Space> Listener<T> {
+    /// The address that it listens on, with the port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(super) fn subject(&self) -> Subject {
+        self.id.subject().clone()
+    }
+
+    /// The next request, if one is there. It is on a file of its own.
+    ///
+    /// # Errors
+    ///
+    /// The device of the listener's address has been removed (`ENODEV`); there is no file descriptor left,
+    /// and the request has been refused.
+    pub fn try_next(&self) -> Result<Option<Request<T>>> {
+        while let Some(raw) = self.id.try_event()? {
+            match Event(raw.event) {
+                Event::CONNECT_REQUEST => return Request::take(&self.id, &raw).map(Some),
+                Event::DEVICE_REMOVAL => {
+                    return Err(self.id.error(Verb::GetCmEvent, Errno::NODEV));
+                }
+                // Of an address that has changed, and of what later kernels tell.
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for the next request, at most so long; `None` if none has come.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_next`](Self::try_next).
+    pub fn next_within(&self, limit: Duration) -> Result<Option<Request<T>>> {
+        poll_until(limit, || self.try_next(), |left| self.id.wait(left))
+    }
+
+    /// Waits for the next request.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_next`](Self::try_next). Manual page: `rdma_get_request(3)`.
+    #[doc(alias = "rdma_get_request")]
+    pub fn next(&self) -> Result<Request<T>> {
+        loop {
+            if let Some(request) = self.try_next()? {
+                return Ok(request);
+            }
+            self.id.wait(None)?;
+        }
+    }
+}
+
+impl<T> AsFd for Listener<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}

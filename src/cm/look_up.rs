@@ -1,0 +1,157 @@
+//! Datagrams: asking a peer for its queue pair.
+
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use uverbs_uapi::rdma_cm::{self as abi, Event, EventResp};
+
+use super::attributes;
+use super::command::Connect;
+use super::data::{Message, Received};
+use super::event;
+use super::id::Id;
+use super::pending::describe::Describe;
+use super::pending::{Failed, Pending, Step};
+use super::queue_pair;
+use super::resolve::Resolved;
+use crate::ah::AddressVector;
+use crate::error::{Result, Subject, Verb};
+use crate::qp::Qp;
+use crate::qp::transport::Ud;
+
+impl Resolved<Ud> {
+    /// Takes a queue pair from RESET or INIT to RTS, with the key that all datagrams of the connection
+    /// manager have.
+    ///
+    /// # Errors
+    ///
+    /// It is of another device, or in another state.
+    pub fn activate(&self, qp: &mut Qp<Ud>) -> Result<()> {
+        let device = (self.device_index(), self.port());
+        queue_pair::activate(&self.id, Verb::Connect, qp, device)
+    }
+
+    /// Asks the peer for its queue pair. `data` travel with the question: at most 180 bytes. The peer gets
+    /// them filled up with zeros.
+    ///
+    /// # Errors
+    ///
+    /// The data are too long, the device has been removed. Manual page: `rdma_connect(3)`.
+    pub fn look_up(self, data: &[u8]) -> Result<LookingUp> {
+        let (private_data, private_data_len) = Message::LOOK_UP.fill(self.id.subject(), data)?;
+        self.id.execute(&Connect {
+            id: self.id.number(),
+            param: abi::ConnParam {
+                private_data,
+                private_data_len,
+                valid: 1,
+                ..abi::ConnParam::default()
+            },
+            ece: abi::Ece::default(),
+        })?;
+        Ok(LookingUp {
+            peer: self.peer_addr(),
+            id: self.id,
+            of: PhantomData,
+        })
+    }
+}
+
+/// The peer has been asked for its queue pair.
+///
+/// The kernel gives up on a silent host after more than a minute: wait with a limit ([`Pending::within`]).
+#[derive(Debug)]
+pub struct LookingUp {
+    id: Id,
+    peer: SocketAddr,
+    of: PhantomData<Ud>,
+}
+
+impl LookingUp {
+    fn advance(&self) -> Result<Option<EventResp>> {
+        while let Some(raw) = self.id.try_event()? {
+            match Event(raw.event) {
+                Event::ESTABLISHED if raw.status == 0 => return Ok(Some(raw)),
+                Event::ADDR_CHANGE => {}
+                _ => return Err(event::failure(Verb::Connect, self.id.subject(), &raw)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for LookingUp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl Describe for LookingUp {
+    fn describe(&self) -> (Verb, Subject) {
+        (Verb::Connect, self.id.subject().clone())
+    }
+}
+
+impl Pending for LookingUp {
+    type Output = Found;
+    type Back = ();
+
+    fn try_finish(self) -> Result<Step<Self>, Failed<()>> {
+        match self.advance() {
+            Ok(Some(raw)) => Ok(Step::Done(Found::new(self.peer, &raw))),
+            Ok(None) => Ok(Step::Pending(self)),
+            Err(error) => Err(Failed { back: (), error }),
+        }
+    }
+
+    fn cancel(self) {}
+}
+
+/// A peer for datagrams, which knows nothing of who has found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    peer: SocketAddr,
+    path: AddressVector,
+    qpn: u32,
+    qkey: u32,
+    data: Received,
+}
+
+impl Found {
+    fn new(peer: SocketAddr, raw: &EventResp) -> Self {
+        let param = raw.param.ud();
+        Self {
+            peer,
+            path: attributes::path(&param.ah_attr),
+            qpn: param.qp_num,
+            qkey: param.qkey,
+            data: Received::new(param.private_data, param.private_data_len),
+        }
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The path to it, for [`Pd::create_ah`](crate::Pd::create_ah).
+    pub fn path(&self) -> &AddressVector {
+        &self.path
+    }
+
+    /// The number of its queue pair, for [`Ah::to`](crate::Ah::to).
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The key that its queue pair expects.
+    pub fn qkey(&self) -> u32 {
+        self.qkey
+    }
+
+    /// What the peer sent with its answer: the whole field of the message, filled up with zeros.
+    pub fn private_data(&self) -> &[u8] {
+        self.data.bytes()
+    }
+}

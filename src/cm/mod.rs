@@ -1,0 +1,68 @@
+//! Peers by address: connections that are made by IP address and port, through the kernel's connection
+//! manager (`/dev/infiniband/rdma_cm`), without librdmacm.
+//!
+//! One side listens ([`listen`]), takes requests from its [`Listener`] and accepts each with a queue pair.
+//! The other one looks for the way to it ([`resolve`]), makes a queue pair on the device that leads there,
+//! and connects. Both get a [`Connection`], which is used as the queue pair.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use uverbs::{Caps, Rc, cm::{self, Params, Pending}};
+//!
+//! let limit = Duration::from_secs(5);
+//! let resolved = cm::resolve::<Rc>("10.9.0.2:4420")?.start()?.within(limit)?;
+//! let context = resolved.device()?.open()?;
+//! let (pd, mut cq) = (context.alloc_pd()?, context.create_cq(64)?);
+//! let qp = pd.create_qp(&cq, Caps::default())?;
+//! let mut connection = resolved.connect(qp, &Params::default(), b"hello")?.within(limit)?;
+//! connection.post(|batch| batch.send_inline(b"first").map(drop))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Datagrams: a listener answers a look-up with a queue pair ([`Request::answer_with`]), and who asked gets the
+//! path to it ([`Resolved::look_up`]). Groups are joined by their addresses ([`join`]).
+//!
+//! The queue pair is the caller's: of any protection domain of the device, a parent domain or an imported one
+//! too. It goes into each step by value, and comes back with each failure ([`Failed`]). A step that takes its
+//! time is a [`Pending`]: waited for with a limit, looked at without blocking, or cancelled. What is not
+//! possible in a state is not there.
+//!
+//! Every identifier of the kernel's has a file of its own, which is readable when there is news. Nothing is
+//! acknowledged, and nothing that is dropped waits for a peer.
+
+mod address;
+mod attributes;
+mod command;
+mod connect;
+mod connection;
+mod data;
+mod event;
+mod file;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
+mod id;
+mod listen;
+mod look_up;
+mod multicast;
+mod params;
+mod pending;
+mod queue_pair;
+mod readable;
+mod request;
+mod resolve;
+mod space;
+
+pub use connect::Connecting;
+pub use connection::{Connection, Disconnecting, Link};
+pub use event::Event;
+pub use listen::{Listen, Listener, listen};
+pub use look_up::{Found, LookingUp};
+pub use multicast::{Group, Join, Joining, Membership, join};
+pub use params::Params;
+pub use pending::{Failed, Pending, Step};
+pub use readable::{Finish, Readable};
+pub use request::{Accepting, Request};
+pub use resolve::{Resolve, Resolved, Resolving, resolve};
+pub use space::Space;
+
+pub use crate::error::{Refusal, RejectReason};

@@ -1,0 +1,372 @@
+//! Multicast groups by their IP addresses.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::rdma_cm::{Event, EventResp, JoinFlags, PortSpace};
+
+use super::address::{self, Wire};
+use super::attributes;
+use super::command::{JoinMcast, ResolveAddr};
+use super::event;
+use super::id::{self, Id, OWN};
+use super::pending::describe::Describe;
+use super::pending::{Failed, Pending, Step};
+use super::queue_pair;
+use crate::ah::AddressVector;
+use crate::command::{AttachMcast, DetachMcast};
+use crate::device::Device;
+use crate::error::{Errno, Error, Result, Subject, Verb};
+use crate::gid::Gid;
+use crate::qp::Qp;
+use crate::qp::QpShared;
+use crate::qp::transport::Ud;
+
+/// What the events of a membership carry.
+const MEMBERSHIP: u64 = OWN + 1;
+
+/// How long the kernel may look for the device.
+const PATIENCE_MS: u32 = 2000;
+
+/// Starts the description of a membership in a multicast group.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use uverbs::{Caps, cm::{self, Pending}};
+///
+/// let group = cm::join("239.9.8.7".parse()?).start()?.within(Duration::from_secs(5))?;
+/// let context = group.device()?.open()?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(64)?);
+/// let mut qp = pd.create_qp(&cq, Caps::default())?;
+/// group.activate(&mut qp)?;
+/// let membership = group.attach(&qp)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn join(group: IpAddr) -> Join {
+    Join {
+        group,
+        source: None,
+        send_only: false,
+    }
+}
+
+/// A membership to be.
+#[derive(Clone, Debug)]
+pub struct Join {
+    group: IpAddr,
+    source: Option<IpAddr>,
+    send_only: bool,
+}
+
+impl Join {
+    /// From which own address; it decides which device is used.
+    pub fn source(mut self, own: IpAddr) -> Self {
+        self.source = Some(own);
+        self
+    }
+
+    /// Joins to send only: nothing is received from the group.
+    pub fn send_only(mut self, only: bool) -> Self {
+        self.send_only = only;
+        self
+    }
+
+    /// Starts joining.
+    ///
+    /// # Errors
+    ///
+    /// There is no connection manager ([`Cause::Unsupported`](crate::Cause::Unsupported)); the address is
+    /// none of a group; no device has a route to it. Manual page: `rdma_join_multicast(3)`.
+    #[doc(alias = "rdma_join_multicast")]
+    pub fn start(self) -> Result<Joining> {
+        let subject = Subject::named("multicast group", self.group);
+        if !self.group.is_multicast() {
+            let why = "the address is not one of a group";
+            return Err(Error::invalid(Verb::JoinMulticast, subject, why));
+        }
+        let source = self.source.map(|own| SocketAddr::new(own, 0));
+        if let Some(own) = source {
+            address::check_own(Verb::ResolveAddr, &subject, own)?;
+        }
+        let id = Id::create(PortSpace::UDP, QpType::UD, subject)?;
+        id.execute(&ResolveAddr {
+            id: id.number(),
+            timeout_ms: PATIENCE_MS,
+            source: source.map(Wire::from),
+            peer: self.wire(),
+        })?;
+        Ok(Joining { id, how: self })
+    }
+
+    fn wire(&self) -> Wire {
+        Wire::from(SocketAddr::new(self.group, 0))
+    }
+}
+
+/// A group is being joined.
+#[derive(Debug)]
+pub struct Joining {
+    id: Id,
+    how: Join,
+}
+
+impl Joining {
+    fn advance(&self) -> Result<Option<EventResp>> {
+        while let Some(raw) = self.id.try_event()? {
+            match (Event(raw.event), raw.uid) {
+                (Event::ADDR_RESOLVED, OWN) if raw.status == 0 => self.ask()?,
+                (Event::MULTICAST_JOIN, MEMBERSHIP) if raw.status == 0 => return Ok(Some(raw)),
+                (Event::ADDR_CHANGE, _) => {}
+                (Event::ADDR_ERROR, _) => {
+                    return Err(event::failure(Verb::ResolveAddr, self.id.subject(), &raw));
+                }
+                _ => return Err(event::failure(Verb::JoinMulticast, self.id.subject(), &raw)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn ask(&self) -> Result<()> {
+        let flags = match self.how.send_only {
+            true => JoinFlags::SENDONLY_FULLMEMBER,
+            false => JoinFlags::FULLMEMBER,
+        };
+        let command = JoinMcast {
+            id: self.id.number(),
+            uid: MEMBERSHIP,
+            flags,
+            group: self.how.wire(),
+        };
+        self.id.execute(&command).map(drop)
+    }
+
+    fn joined(self, raw: &EventResp) -> Result<Group> {
+        let Some(device) = self.id.place()?.device else {
+            return Err(self.id.error(Verb::JoinMulticast, Errno::NODEV));
+        };
+        let param = raw.param.ud();
+        let path = attributes::path(&param.ah_attr);
+        let Some(gid) = path.dgid else {
+            let subject = self.id.subject().clone();
+            let what = "a group without a GID";
+            return Err(Error::malformed(Verb::JoinMulticast, subject, what));
+        };
+        Ok(Group {
+            id: self.id,
+            send_only: self.how.send_only,
+            device,
+            gid,
+            qpn: param.qp_num,
+            qkey: param.qkey,
+            path,
+        })
+    }
+}
+
+impl AsFd for Joining {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl Describe for Joining {
+    fn describe(&self) -> (Verb, Subject) {
+        (Verb::JoinMulticast, self.id.subject().clone())
+    }
+}
+
+impl Pending for Joining {
+    type Output = Group;
+    type Back = ();
+
+    fn try_finish(self) -> Result<Step<Self>, Failed<()>> {
+        let found = match self.advance() {
+            Ok(Some(raw)) => self.joined(&raw).map(Step::Done),
+            Ok(None) => Ok(Step::Pending(self)),
+            Err(error) => Err(error),
+        };
+        found.map_err(|error| Failed { back: (), error })
+    }
+
+    fn cancel(self) {}
+}
+
+/// A group that has been joined by a port: datagrams can be sent to it, and received once a queue pair is
+/// attached. Dropping it leaves the group.
+#[derive(Debug)]
+pub struct Group {
+    id: Id,
+    send_only: bool,
+    device: (u32, u8),
+    gid: Gid,
+    qpn: u32,
+    qkey: u32,
+    path: AddressVector,
+}
+
+impl Group {
+    /// The device that leads to the group. Queue pairs for it must be of a context of it.
+    ///
+    /// # Errors
+    ///
+    /// It has been removed meanwhile, or devices cannot be listed.
+    pub fn device(&self) -> Result<Device> {
+        id::device(self.device.0, self.id.subject())
+    }
+
+    /// The device's port, counted from 1.
+    pub fn port(&self) -> u8 {
+        self.device.1
+    }
+
+    /// The group's GID.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// The path to the group, for [`Pd::create_ah`](crate::Pd::create_ah).
+    pub fn path(&self) -> &AddressVector {
+        &self.path
+    }
+
+    /// The number that stands for all queue pairs of the group, for [`Ah::to`](crate::Ah::to).
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The group's key.
+    pub fn qkey(&self) -> u32 {
+        self.qkey
+    }
+
+    /// Takes a queue pair from RESET or INIT to RTS, with the group's key.
+    ///
+    /// # Errors
+    ///
+    /// It is of another device, or in another state.
+    pub fn activate(&self, qp: &mut Qp<Ud>) -> Result<()> {
+        queue_pair::activate(&self.id, Verb::JoinMulticast, qp, self.device)
+    }
+
+    /// Lets a queue pair receive what is sent to the group. Who joined to send only has no need of that, and
+    /// nothing is attached.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is of another device, or the device's limit of groups is reached. The error gives the
+    /// group back. Manual page: `ibv_attach_mcast(3)`.
+    pub fn attach(self, qp: &Qp<Ud>) -> Result<Membership, Failed<Self>> {
+        let attached = match self.send_only {
+            true => Ok(None),
+            false => self.attached(qp).map(Some),
+        };
+        match attached {
+            Ok(attached) => Ok(Membership {
+                _attached: attached,
+                group: self,
+            }),
+            Err(error) => Err(Failed { back: self, error }),
+        }
+    }
+
+    fn attached(&self, qp: &Qp<Ud>) -> Result<Attached> {
+        let verb = Verb::AttachMcast;
+        id::check_device(verb, self.id.subject(), qp.context(), self.device.0)?;
+        let attached = Attached {
+            qp: Arc::clone(qp.shared()),
+            gid: self.gid,
+            mlid: self.path.dlid,
+        };
+        qp.context().fd().execute(&AttachMcast {
+            qp: qp.handle(),
+            gid: attached.gid,
+            mlid: attached.mlid,
+        })?;
+        Ok(attached)
+    }
+}
+
+impl AsFd for Group {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+/// A queue pair in a multicast group. Dropping it detaches the queue pair, and then leaves the group. While it
+/// is there the queue pair stays, as by a half of it.
+#[derive(Debug)]
+pub struct Membership {
+    // Before the group: it is detached first.
+    _attached: Option<Attached>,
+    group: Group,
+}
+
+impl Membership {
+    /// The group.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Whether the membership has been lost meanwhile, without waiting: the subnet's manager took it back, or
+    /// the device is being removed.
+    ///
+    /// # Errors
+    ///
+    /// The process has other credentials than when it joined (`EACCES`).
+    pub fn is_lost(&self) -> Result<bool> {
+        while let Some(raw) = self.group.id.try_event()? {
+            if matches!(
+                Event(raw.event),
+                Event::MULTICAST_ERROR | Event::DEVICE_REMOVAL
+            ) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Waits until there may be news for [`is_lost`](Self::is_lost), at most so long.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no memory left.
+    pub fn wait_for(&self, limit: Duration) -> Result<()> {
+        self.group.id.wait(Some(limit))
+    }
+}
+
+impl AsFd for Membership {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.group.as_fd()
+    }
+}
+
+/// A queue pair that is attached to a group.
+struct Attached {
+    qp: Arc<QpShared>,
+    gid: Gid,
+    mlid: u16,
+}
+
+impl std::fmt::Debug for Attached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (qp, gid) = (self.qp.handle().0, self.gid);
+        write!(f, "QP {qp} in {gid}")
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let command = DetachMcast {
+            qp: self.qp.handle(),
+            gid: self.gid,
+            mlid: self.mlid,
+        };
+        if let Err(error) = self.qp.context().fd().execute(&command) {
+            tracing::debug!(target: "uverbs", %error, "a QP could not be detached from its group");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What a side of a connection asks for, and what the two agree on.
+
+use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::rdma_cm::{ConnParam, PrivateData};
+
+use crate::context::Context;
+use crate::error::Result;
+use crate::qp::QpAttr;
+
+/// What this side of a connection asks for.
+///
+/// The rest comes from the connection manager: the path, its MTU, packet sequence numbers and timeouts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// What the peer may do.
+    pub access: AccessFlags,
+    /// READs and atomics of the peer that this side serves at once; `None` for the device's limit. The
+    /// connection gets what both sides have.
+    pub responder_resources: Option<u8>,
+    /// READs and atomics that this side has under way at once; `None` for the device's limit. The connection
+    /// gets what both sides have.
+    pub initiator_depth: Option<u8>,
+    /// How often a request is sent again before it fails; at most 7. That of the side that connects counts
+    /// for both. Soft-RoCE takes 7 for "without end".
+    pub retry_cnt: u8,
+    /// How often the *peer* sends again if this side has no receive posted; 7 means for ever.
+    pub rnr_retry: u8,
+    /// The pause that the peer is asked for if no receive is posted, as a code of 5 bits; see
+    /// [`QpAttr::min_rnr_timer`](crate::qp::QpAttr::min_rnr_timer). The kernel proposes 0, which is 655 ms.
+    pub min_rnr_timer: u8,
+}
+
+/// As [`ConnectOptions::default`](crate::ConnectOptions): the peer may read, write and do atomics where the
+/// memory allows it, 6 retries, and retries without end while no receive is posted. READs and atomics as many
+/// as the devices have.
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            access: AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_ATOMIC,
+            responder_resources: None,
+            initiator_depth: None,
+            retry_cnt: 6,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+        }
+    }
+}
+
+/// READs and atomics at once: what this side serves, and what it has under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Depths {
+    pub(super) responder: u8,
+    pub(super) initiator: u8,
+}
+
+impl Depths {
+    /// What both have.
+    pub(super) fn min(self, other: Self) -> Self {
+        Self {
+            responder: self.responder.min(other.responder),
+            initiator: self.initiator.min(other.initiator),
+        }
+    }
+}
+
+impl Params {
+    /// What this side has to offer: what was asked for, as far as the device has it.
+    pub(super) fn depths(&self, context: &Context) -> Result<Depths> {
+        let device = context.query_device()?;
+        let most = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
+        let asked = Depths {
+            responder: self.responder_resources.unwrap_or(u8::MAX),
+            initiator: self.initiator_depth.unwrap_or(u8::MAX),
+        };
+        Ok(asked.min(Depths {
+            responder: most(device.max_qp_rd_atom),
+            initiator: most(device.max_qp_init_rd_atom),
+        }))
+    }
+
+    /// What the peer is told.
+    pub(super) fn wire(&self, qpn: u32, depths: Depths, data: (PrivateData, u8)) -> ConnParam {
+        ConnParam {
+            qp_num: qpn,
+            private_data: data.0,
+            private_data_len: data.1,
+            responder_resources: depths.responder,
+            initiator_depth: depths.initiator,
+            retry_count: self.retry_cnt,
+            rnr_retry_count: self.rnr_retry,
+            valid: 1,
+            ..ConnParam::default()
+        }
+    }
+
+    /// The proposal for the transition to RTR, with what this side decides. The kernel proposes an access of
+    /// its own, and what the peer has said as it is.
+    pub(super) fn to_receive(&self, proposed: QpAttr, depths: Depths) -> QpAttr {
+        QpAttr {
+            access: Some(self.access),
+            min_rnr_timer: proposed.min_rnr_timer.map(|_| self.min_rnr_timer),
+            max_dest_rd_atomic: proposed
+                .max_dest_rd_atomic
+                .map(|peer| peer.min(depths.responder)),
+            ..proposed
+        }
+    }
+
+    /// The proposal for the transition to RTS, with what this side decides.
+    pub(super) fn to_send(&self, proposed: QpAttr, depths: Depths) -> QpAttr {
+        QpAttr {
+            max_rd_atomic: proposed
+                .max_rd_atomic
+                .map(|peer| peer.min(depths.initiator)),
+            ..proposed
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_peer_says_is_clamped() {
+        let params = Params::default();
+        let depths = Depths {
+            responder: 4,
+            initiator: 2,
+        };
+        let proposed = QpAttr {
+            max_dest_rd_atomic: Some(16),
+            max_rd_atomic: Some(1),
+            min_rnr_timer: Some(0),
+            access: Some(AccessFlags::LOCAL_WRITE),
+            ..QpAttr::default()
+        };
+        let receive = params.to_receive(proposed.clone(), depths);
+        assert_eq!(receive.max_dest_rd_atomic, Some(4));
+        assert_eq!(receive.min_rnr_timer, Some(12));
+        assert_eq!(receive.access, Some(params.access));
+        let send = params.to_send(proposed, depths);
+        assert_eq!(send.max_rd_atomic, Some(1));
+        // Unreliable connections have neither.
+        let receive = params.to_receive(QpAttr::default(), depths);
+        assert_eq!(
+            (receive.max_dest_rd_atomic, receive.min_rnr_timer),
+            (None, None)
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! Something under way: waited for with a deadline, looked at without blocking, or cancelled.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use super::file;
+use super::readable::{Finish, Readable};
+use crate::error::{Cause, Error, Result, Subject, Verb};
+
+/// A step that failed, with what was put into it.
+pub struct Failed<B> {
+    /// What was put into it, and is the caller's again.
+    pub back: B,
+    /// Why it failed.
+    pub error: Error,
+}
+
+impl<B> fmt::Debug for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<B> fmt::Display for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<B> std::error::Error for Failed<B> {}
+
+impl<B> From<Failed<B>> for Error {
+    /// Keeps the error and drops the rest.
+    fn from(failed: Failed<B>) -> Self {
+        failed.error
+    }
+}
+
+/// How far something under way has come.
+#[derive(Debug)]
+pub enum Step<P: Pending> {
+    /// It is done.
+    Done(P::Output),
+    /// It is still under way.
+    Pending(P),
+}
+
+/// What is waited for, for errors.
+pub(super) mod describe {
+    use crate::error::{Subject, Verb};
+
+    /// The verb that is under way, and on what.
+    pub trait Describe {
+        #[doc(hidden)]
+        fn describe(&self) -> (Verb, Subject);
+    }
+}
+
+/// Something under way that the connection manager tells the end of.
+///
+/// The file becomes readable when there may be news; [`try_finish`](Self::try_finish) then looks. Dropping it
+/// cancels it, and waits for no peer.
+pub trait Pending: AsFd + Sized + describe::Describe {
+    /// What comes of it.
+    type Output;
+    /// What was put into it and comes back if nothing comes of it.
+    type Back;
+
+    /// Looks whether it is done, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// It failed; the error gives back what was put into it.
+    fn try_finish(self) -> Result<Step<Self>, Failed<Self::Back>>;
+
+    /// Ends it and gives back what was put into it.
+    fn cancel(self) -> Self::Back;
+
+    /// Waits for it, at most so long; it is still under way then.
+    ///
+    /// # Errors
+    ///
+    /// It failed; the error gives back what was put into it.
+    fn wait_for(self, limit: Duration) -> Result<Step<Self>, Failed<Self::Back>> {
+        // Without a deadline where the clock cannot hold it: that is longer than anybody waits.
+        wait_until(self, Instant::now().checked_add(limit))
+    }
+
+    /// Waits for it, at most so long, and cancels it then.
+    ///
+    /// # Errors
+    ///
+    /// It failed, or was not done in time ([`Cause::TimedOut`]); the error gives back what was put into it.
+    fn within(self, limit: Duration) -> Result<Self::Output, Failed<Self::Back>> {
+        match self.wait_for(limit)? {
+            Step::Done(output) => Ok(output),
+            Step::Pending(pending) => {
+                let (verb, subject) = pending.describe();
+                let cause = Cause::TimedOut(format!("nothing came within {limit:?}").into());
+                Err(Failed {
+                    back: pending.cancel(),
+                    error: Error::new(verb, subject, cause),
+                })
+            }
+        }
+    }
+
+    /// The same as a future; `by` is what a runtime contributes.
+    fn finish<W: Readable>(self, by: W) -> Finish<Self, W> {
+        Finish::new(self, by)
+    }
+
+    /// Waits for it, as long as it takes. The kernel gives up on a silent host after more than a minute, and
+    /// on a program that does not answer much later.
+    ///
+    /// # Errors
+    ///
+    /// It failed; the error gives back what was put into it.
+    fn wait(self) -> Result<Self::Output, Failed<Self::Back>> {
+        let mut pending = self;
+        loop {
+            match wait_until(pending, None)? {
+                Step::Done(output) => return Ok(output),
+                Step::Pending(still) => pending = still,
+            }
+        }
+    }
+}
+
+/// Waits until it is done or the deadline has passed.
+fn wait_until<P: Pending>(
+    mut pending: P,
+    deadline: Option<Instant>,
+) -> Result<Step<P>, Failed<P::Back>> {
+    loop {
+        pending = match pending.try_finish()? {
+            Step::Pending(still) => still,
+            done => return Ok(done),
+        };
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(Step::Pending(pending));
+        }
+        if let Err(errno) = file::wait(pending.as_fd(), left) {
+            let (_, subject) = pending.describe();
+            return Err(Failed {
+                back: pending.cancel(),
+                error: Error::os(Verb::GetCmEvent, subject, errno),
+            });
+        }
+    }
+}
+
+/// Looks again and again until there is something, at most so long.
+pub(super) fn poll_until<V>(
+    limit: Duration,
+    mut look: impl FnMut() -> Result<Option<V>>,
+    wait: impl Fn(Option<Duration>) -> Result<()>,
+) -> Result<Option<V>> {
+    let deadline = Instant::now().checked_add(limit);
+    loop {
+        if let Some(found) = look()? {
+            return Ok(Some(found));
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(None);
+        }
+        wait(left)?;
+    }
+}
+
+/// The error of an event that ends what was under way.
+pub(super) fn subject_of(kind: &str, address: impl fmt::Display) -> Subject {
+    Subject::named("connection", format_args!("{kind} {address}"))
+}

@@ -1,0 +1,248 @@
+//! Futures without a runtime: who awaits brings what waits for a file.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::event::Event;
+use super::pending::{Failed, Pending, Step};
+use super::space::Space;
+use super::{Link, Listener, Request};
+use crate::error::{Cause, Errno, Error, Result, Verb};
+
+/// What a runtime contributes: it tells when a file is readable.
+///
+/// A file is asked for only after a look at it has found nothing. So readiness that was noticed before that
+/// look counts no more.
+pub trait Readable {
+    /// Whether the file is readable; if not, wakes the task of `cx` when it is.
+    ///
+    /// # Errors
+    ///
+    /// The runtime cannot watch the file.
+    fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+/// Something under way, as a future. Dropping it cancels.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Finish<P: Pending, W> {
+    /// `None` once it has ended.
+    pending: Option<P>,
+    by: W,
+}
+
+impl<P: Pending, W: Readable> Finish<P, W> {
+    pub(super) fn new(pending: P, by: W) -> Self {
+        Self {
+            pending: Some(pending),
+            by,
+        }
+    }
+
+    /// Ends it and gives back what was put into it; `None` if it has ended already.
+    pub fn cancel(self) -> Option<P::Back> {
+        self.pending.map(P::cancel)
+    }
+}
+
+impl<P: Pending + Unpin, W: Readable + Unpin> Future for Finish<P, W> {
+    type Output = Result<P::Output, Failed<P::Back>>;
+
+    /// # Panics
+    ///
+    /// Never; once it has ended it is pending for ever.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let Some(mut pending) = this.pending.take() else {
+            return Poll::Pending;
+        };
+        loop {
+            pending = match pending.try_finish() {
+                Ok(Step::Done(output)) => return Poll::Ready(Ok(output)),
+                Ok(Step::Pending(still)) => still,
+                Err(failed) => return Poll::Ready(Err(failed)),
+            };
+            match this.by.poll_readable(pending.as_fd(), cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    let (_, subject) = pending.describe();
+                    let error = Error::new(Verb::GetCmEvent, subject, cause(&error));
+                    let back = pending.cancel();
+                    return Poll::Ready(Err(Failed { back, error }));
+                }
+                Poll::Pending => {
+                    this.pending = Some(pending);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+fn cause(error: &io::Error) -> Cause {
+    Cause::Os(Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+/// Waits for a file by what the runtime contributes.
+async fn readable(fd: BorrowedFd<'_>, by: &mut impl Readable) -> Result<(), Cause> {
+    let waited = poll_fn(|cx| by.poll_readable(fd, cx)).await;
+    waited.map_err(|error| cause(&error))
+}
+
+impl<T: Space> Listener<T> {
+    /// The next request, awaited.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_next`](Self::try_next); besides, the runtime cannot watch the file.
+    pub async fn next_by(&self, by: &mut impl Readable) -> Result<Request<T>> {
+        loop {
+            if let Some(request) = self.try_next()? {
+                return Ok(request);
+            }
+            let waited = readable(self.as_fd(), by).await;
+            waited.map_err(|cause| Error::new(Verb::GetRequest, self.subject(), cause))?;
+        }
+    }
+}
+
+impl Link {
+    /// The next event, awaited.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_event`](Self::try_event); besides, the runtime cannot watch the file.
+    pub async fn event_by(&self, by: &mut impl Readable) -> Result<Event> {
+        loop {
+            if let Some(event) = self.try_event()? {
+                return Ok(event);
+            }
+            let waited = readable(self.as_fd(), by).await;
+            waited.map_err(|cause| Error::new(Verb::GetCmEvent, self.subject(), cause))?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::task::Waker;
+
+    use super::super::pending::describe::Describe;
+    use super::*;
+    use crate::error::Subject;
+
+    /// Is done with the first byte that can be read, and then gives the number that was put in.
+    struct Byte(OwnedFd, u32);
+
+    impl AsFd for Byte {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl Describe for Byte {
+        fn describe(&self) -> (Verb, Subject) {
+            (Verb::Connect, Subject::the("pipe"))
+        }
+    }
+
+    impl Pending for Byte {
+        type Output = u8;
+        type Back = u32;
+
+        fn try_finish(self) -> Result<Step<Self>, Failed<u32>> {
+            let mut byte = [0];
+            match rustix::io::read(&self.0, &mut byte) {
+                Ok(1) => Ok(Step::Done(byte[0])),
+                Err(Errno::AGAIN) => Ok(Step::Pending(self)),
+                other => Err(Failed {
+                    back: self.1,
+                    error: Error::malformed(
+                        Verb::Connect,
+                        Subject::the("pipe"),
+                        format!("{other:?}"),
+                    ),
+                }),
+            }
+        }
+
+        fn cancel(self) -> u32 {
+            self.1
+        }
+    }
+
+    /// Counts how often it was asked, and answers from a list.
+    struct Script<'a>(&'a mut Vec<Poll<io::Result<()>>>);
+
+    impl Readable for Script<'_> {
+        fn poll_readable(
+            &mut self,
+            _: BorrowedFd<'_>,
+            _: &mut Context<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.0.pop().unwrap_or(Poll::Pending)
+        }
+    }
+
+    fn pipe() -> (Byte, OwnedFd) {
+        let flags = rustix::pipe::PipeFlags::NONBLOCK;
+        let (read, write) = rustix::pipe::pipe_with(flags).unwrap();
+        (Byte(read, 7), write)
+    }
+
+    fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+        Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn looks_before_it_waits_and_after() {
+        let (byte, write) = pipe();
+        // Readable without a reason once, then not.
+        let mut answers = vec![Poll::Pending, Poll::Ready(Ok(()))];
+        let mut finish = byte.finish(Script(&mut answers));
+        assert!(poll(&mut finish).is_pending());
+        rustix::io::write(&write, &[42]).unwrap();
+        assert!(matches!(poll(&mut finish), Poll::Ready(Ok(42))));
+        assert!(poll(&mut finish).is_pending(), "it has ended");
+        assert!(finish.cancel().is_none());
+        assert!(answers.is_empty());
+    }
+
+    #[test]
+    fn what_was_put_in_comes_back() {
+        let (byte, _write) = pipe();
+        let mut none = Vec::new();
+        let mut finish = byte.finish(Script(&mut none));
+        assert!(poll(&mut finish).is_pending());
+        assert_eq!(finish.cancel(), Some(7));
+        let (byte, _write) = pipe();
+        let mut error = vec![Poll::Ready(Err(io::Error::from_raw_os_error(12)))];
+        let mut finish = byte.finish(Script(&mut error));
+        let Poll::Ready(Err(failed)) = poll(&mut finish) else {
+            panic!("the runtime cannot watch it");
+        };
+        assert_eq!((failed.back, failed.error.errno()), (7, Some(Errno::NOMEM)));
+    }
+
+    #[test]
+    fn waiting_ends_in_time_and_gives_back() {
+        let (byte, write) = pipe();
+        let limit = std::time::Duration::from_millis(5);
+        let Ok(Step::Pending(byte)) = byte.wait_for(limit) else {
+            panic!("nothing came");
+        };
+        let Err(late) = byte.within(limit) else {
+            panic!("nothing came");
+        };
+        assert_eq!(late.back, 7);
+        assert!(matches!(late.error.cause(), Cause::TimedOut(_)), "{late}");
+        drop(write);
+        let (byte, write) = pipe();
+        rustix::io::write(&write, &[1]).unwrap();
+        assert_eq!(byte.wait().map_err(Error::from), Ok(1));
+    }
+}

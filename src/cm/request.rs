@@ -1,0 +1,337 @@
+//! A request for a connection: accepted with a queue pair, or refused.
+
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use uverbs_uapi::enums::{AsyncEventType, QpState, QpType};
+use uverbs_uapi::rdma_cm::{self as abi, Event, EventResp};
+
+use super::command::{Accept, Notify, Reject};
+use super::connection::{Connection, Link};
+use super::data::{Message, Received};
+use super::event;
+use super::id::{self, Id, OWN, Place};
+use super::params::{Depths, Params};
+use super::pending::describe::Describe;
+use super::pending::{Failed, Pending, Step, subject_of};
+use super::queue_pair;
+use super::space::Space;
+use crate::device::Device;
+use crate::error::{Errno, Error, Result, Subject, Verb};
+use crate::qp::Qp;
+use crate::qp::transport::{Connected, Ud};
+
+/// A peer asks for a connection. Dropping the request refuses it.
+#[derive(Debug)]
+pub struct Request<T> {
+    id: Id,
+    local: SocketAddr,
+    peer: SocketAddr,
+    device: (u32, u8),
+    raw: EventResp,
+    data: Received,
+    of: PhantomData<fn() -> T>,
+}
+
+impl std::fmt::Debug for Received {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.bytes().len())
+    }
+}
+
+impl<T: Space> Request<T> {
+    /// Takes the request of an event of a listener.
+    pub(super) fn take(listener: &Id, raw: &EventResp) -> Result<Self> {
+        let subject = Subject::named("request", raw.id);
+        let mut id = listener.take(raw.id, subject)?;
+        let Place {
+            local: Some(local),
+            peer: Some(peer),
+            device: Some(device),
+        } = id.place()?
+        else {
+            return Err(id.error(Verb::GetRequest, Errno::NODEV));
+        };
+        id.rename(subject_of("from", peer));
+        let data = match T::QP_TYPE {
+            QpType::UD => {
+                let param = raw.param.ud();
+                Received::new(param.private_data, param.private_data_len)
+            }
+            _ => {
+                let param = raw.param.conn();
+                Received::new(param.private_data, param.private_data_len)
+            }
+        };
+        Ok(Self {
+            id,
+            local,
+            peer,
+            device,
+            raw: *raw,
+            data,
+            of: PhantomData,
+        })
+    }
+
+    /// The device that the request came by. The queue pair to accept with must be one of a context of it.
+    ///
+    /// # Errors
+    ///
+    /// It has been removed meanwhile, or devices cannot be listed.
+    pub fn device(&self) -> Result<Device> {
+        id::device(self.device.0, self.id.subject())
+    }
+
+    /// The device's index, as [`Device::index`] has it.
+    pub fn device_index(&self) -> u32 {
+        self.device.0
+    }
+
+    /// The device's port, counted from 1.
+    pub fn port(&self) -> u8 {
+        self.device.1
+    }
+
+    /// The own address that the peer asked at.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's address. A link-local one has no scope.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// What the peer sent with the request: the whole field of the message, filled up with zeros.
+    pub fn private_data(&self) -> &[u8] {
+        self.data.bytes()
+    }
+
+    /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is answered; who
+    /// does not need that leaves it to [`accept`](Self::accept).
+    ///
+    /// # Errors
+    ///
+    /// It is of another device, or in another state.
+    pub fn init(&self, qp: &mut Qp<T>) -> Result<()> {
+        if qp.state() == QpState::RESET {
+            queue_pair::use_ece(qp, self.raw.ece)?;
+        }
+        queue_pair::init(&self.id, Verb::Accept, qp, self.device.0)
+    }
+
+    /// Refuses the request. `data` travel with the refusal: at most 148 bytes, or 136 to a look-up for
+    /// datagrams.
+    ///
+    /// # Errors
+    ///
+    /// The data are too long, or the peer has given up meanwhile (`EINVAL`). Manual page: `rdma_reject(3)`.
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(self, data: &[u8]) -> Result<()> {
+        let message = match T::QP_TYPE {
+            QpType::UD => Message::REFUSE,
+            _ => Message::REJECT,
+        };
+        let (data, length) = message.fill(self.id.subject(), data)?;
+        self.id.execute(&Reject {
+            id: self.id.number(),
+            reason: abi::RejectReason::CONSUMER_DEFINED,
+            data,
+            length,
+        })
+    }
+}
+
+impl<T: Space + Connected> Request<T> {
+    /// Accepts the request with this queue pair, which is in RESET or INIT.
+    ///
+    /// `data` travel with the acceptance: at most 196 bytes. The peer gets them filled up with zeros. The
+    /// peer may send as soon as it has the acceptance, so receives should be posted before
+    /// ([`init`](Self::init)).
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is of another device or in another state, the data are too long, the peer has given up
+    /// meanwhile (`EINVAL`). The error gives the request and the queue pair back. Manual page:
+    /// `rdma_accept(3)`.
+    #[doc(alias = "rdma_accept")]
+    pub fn accept(
+        self,
+        mut qp: Qp<T>,
+        params: &Params,
+        data: &[u8],
+    ) -> Result<Accepting<T>, Failed<(Self, Qp<T>)>> {
+        match self.answer(&mut qp, params, data) {
+            Ok(()) => Ok(Accepting {
+                id: self.id,
+                addresses: (self.local, self.peer),
+                data: self.data,
+                qp,
+            }),
+            Err(error) => Err(Failed {
+                back: (self, qp),
+                error,
+            }),
+        }
+    }
+
+    fn answer(&self, qp: &mut Qp<T>, params: &Params, data: &[u8]) -> Result<()> {
+        let data = Message::ACCEPT.fill(self.id.subject(), data)?;
+        self.init(qp)?;
+        // The kernel tells the request from this side's view.
+        let asked = self.raw.param.conn();
+        let depths = params.depths(qp.context())?.min(Depths {
+            responder: asked.responder_resources,
+            initiator: asked.initiator_depth,
+        });
+        queue_pair::connect(&self.id, qp, params, depths)?;
+        let answered = self.id.execute(&Accept {
+            id: self.id.number(),
+            uid: OWN,
+            param: Some(params.wire(qp.qpn(), depths, data)),
+            ece: queue_pair::answered_ece(qp, self.raw.ece),
+        });
+        if answered.is_err() {
+            let _ = qp.fail();
+        }
+        answered
+    }
+}
+
+impl Request<Ud> {
+    /// Answers a look-up: tells the peer this queue pair, which should be ready to receive
+    /// ([`activate`](Self::activate)). `data` travel with the answer: at most 136 bytes.
+    ///
+    /// There is no more to it: any number of peers may be told one queue pair, and nothing tells when they go.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair is of another device, the data are too long, the peer has given up meanwhile (`EINVAL`).
+    /// The error gives the request back. Manual page: `rdma_accept(3)`.
+    pub fn answer_with(self, qp: &Qp<Ud>, data: &[u8]) -> Result<(), Failed<Self>> {
+        let answered = self.tell(qp, data);
+        answered.map_err(|error| Failed { back: self, error })
+    }
+
+    fn tell(&self, qp: &Qp<Ud>, data: &[u8]) -> Result<()> {
+        let (verb, subject) = (Verb::Accept, self.id.subject());
+        id::check_device(verb, subject, qp.context(), self.device.0)?;
+        let (private_data, private_data_len) = Message::ANSWER.fill(subject, data)?;
+        self.id.execute(&Accept {
+            id: self.id.number(),
+            uid: OWN,
+            param: Some(abi::ConnParam {
+                qp_num: qp.qpn(),
+                private_data,
+                private_data_len,
+                valid: 1,
+                ..abi::ConnParam::default()
+            }),
+            ece: abi::Ece::default(),
+        })
+    }
+
+    /// Takes a queue pair from RESET or INIT to RTS, with the key that all datagrams of the connection
+    /// manager have.
+    ///
+    /// # Errors
+    ///
+    /// It is of another device, or in another state.
+    pub fn activate(&self, qp: &mut Qp<Ud>) -> Result<()> {
+        queue_pair::activate(&self.id, Verb::Accept, qp, self.device)
+    }
+}
+
+impl<T> AsFd for Request<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+/// The request has been accepted, and the peer has yet to confirm.
+///
+/// The queue pair is ready: a message of the peer may be there before its confirmation.
+#[derive(Debug)]
+pub struct Accepting<T: Connected> {
+    // Before the queue pair: the peer is told first.
+    id: Id,
+    addresses: (SocketAddr, SocketAddr),
+    data: Received,
+    qp: Qp<T>,
+}
+
+impl<T: Space + Connected> Accepting<T> {
+    /// Tells the kernel that a message of the peer has come, which confirms the connection as well: for
+    /// [`COMM_EST`](AsyncEventType::COMM_EST) among the device's events. Soft-RoCE never raises it.
+    ///
+    /// # Errors
+    ///
+    /// The peer has quit. Manual page: `rdma_notify(3)`.
+    #[doc(alias = "rdma_notify")]
+    pub fn notify(&self) -> Result<()> {
+        let told = self.id.execute(&Notify {
+            id: self.id.number(),
+            event: AsyncEventType::COMM_EST,
+        });
+        match told {
+            Err(error) if error.errno() == Some(Errno::ISCONN) => Ok(()),
+            told => told,
+        }
+    }
+
+    /// Takes the events that are there; true if the connection stands.
+    fn advance(&self) -> Result<bool> {
+        while let Some(raw) = self.id.try_event()? {
+            match Event(raw.event) {
+                Event::ESTABLISHED if raw.status == 0 => return Ok(true),
+                Event::ADDR_CHANGE => {}
+                _ => return Err(event::failure(Verb::Accept, self.id.subject(), &raw)),
+            }
+        }
+        Ok(false)
+    }
+
+    fn fail(mut self, error: Error) -> Failed<Qp<T>> {
+        // It is connected to a peer that is not.
+        let _ = self.qp.fail();
+        Failed {
+            back: self.qp,
+            error,
+        }
+    }
+}
+
+impl<T: Connected> AsFd for Accepting<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl<T: Connected> Describe for Accepting<T> {
+    fn describe(&self) -> (Verb, Subject) {
+        (Verb::Accept, self.id.subject().clone())
+    }
+}
+
+impl<T: Space + Connected> Pending for Accepting<T> {
+    type Output = Connection<T>;
+    type Back = Qp<T>;
+
+    fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
+        match self.advance() {
+            Ok(true) => {
+                let link = Link::new(self.id, self.addresses, Some(self.data));
+                Ok(Step::Done(Connection::new(self.qp, link)))
+            }
+            Ok(false) => Ok(Step::Pending(self)),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    fn cancel(mut self) -> Qp<T> {
+        let _ = self.qp.fail();
+        self.qp
+    }
+}

@@ -1,0 +1,314 @@
+//! The way to a peer: from its address to the device and the path that lead there.
+
+use std::marker::PhantomData;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use std::vec;
+
+use uverbs_uapi::rdma_cm::{Event, IdOption};
+
+use super::address::{self, Wire};
+use super::command::{ResolveAddr, ResolveRoute, SetOption};
+use super::event;
+use super::id::{self, Id};
+use super::pending::describe::Describe;
+use super::pending::{Failed, Pending, Step, subject_of};
+use super::queue_pair;
+use super::space::Space;
+use crate::device::Device;
+use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
+use crate::qp::Qp;
+
+/// How long the kernel may look for the neighbour, and then for the path, if nothing is said.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Starts to look for the way to a peer.
+///
+/// Names are looked up by the system's resolver, here and now. Of several addresses each is tried in turn.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use uverbs::{Rc, cm::{self, Pending}};
+///
+/// let resolving = cm::resolve::<Rc>("storage-7:4420")?.start()?;
+/// let resolved = resolving.within(Duration::from_secs(2))?;
+/// println!("over {}", resolved.device()?.name());
+/// # Ok::<(), uverbs::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The name has no address.
+pub fn resolve<T: Space>(peer: impl ToSocketAddrs) -> Result<Resolve<T>> {
+    Ok(Resolve {
+        peers: addresses(Verb::ResolveAddr, peer)?,
+        source: None,
+        type_of_service: None,
+        ack_timeout: None,
+        patience: PATIENCE,
+        of: PhantomData,
+    })
+}
+
+/// The addresses of a name.
+pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs) -> Result<Vec<SocketAddr>> {
+    let failed = |why: String| {
+        let cause = Cause::NotFound(why.into());
+        Err(Error::new(verb, Subject::the("address"), cause))
+    };
+    match name.to_socket_addrs() {
+        Ok(found) => match found.collect::<Vec<_>>() {
+            none if none.is_empty() => failed("the name has no address".into()),
+            found => Ok(found),
+        },
+        Err(error) => failed(error.to_string()),
+    }
+}
+
+/// The way to a peer to be: how it is looked for.
+#[derive(Clone, Debug)]
+pub struct Resolve<T> {
+    peers: Vec<SocketAddr>,
+    source: Option<SocketAddr>,
+    type_of_service: Option<u8>,
+    ack_timeout: Option<u8>,
+    patience: Duration,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Space> Resolve<T> {
+    /// From which own address; with port 0 the kernel chooses the port. The address decides which device is
+    /// used, where several lead to the peer.
+    pub fn source(mut self, own: SocketAddr) -> Self {
+        self.source = Some(own);
+        self
+    }
+
+    /// The type of service of the connection's packets: on RoCE v2 the DSCP and ECN bits.
+    pub fn type_of_service(mut self, tos: u8) -> Self {
+        self.type_of_service = Some(tos);
+        self
+    }
+
+    /// How long the peer has for an acknowledgement: 4.096 µs · 2ⁿ, n below 32. The kernel's own is 0.5 to 2
+    /// seconds.
+    pub fn ack_timeout(mut self, exponent: u8) -> Self {
+        self.ack_timeout = Some(exponent);
+        self
+    }
+
+    /// How long the kernel may look for the neighbour, and then for the path, each; 2 seconds if not said. It
+    /// counts in milliseconds. How long all of it may take is said by who waits.
+    pub fn patience(mut self, limit: Duration) -> Self {
+        self.patience = limit;
+        self
+    }
+
+    /// Starts looking.
+    ///
+    /// # Errors
+    ///
+    /// There is no connection manager ([`Cause::Unsupported`]); the address is a wildcard or a loopback
+    /// address, which the kernel takes for something else; the own address is not this host's. Manual page:
+    /// `rdma_resolve_addr(3)`.
+    #[doc(alias = "rdma_resolve_addr")]
+    pub fn start(self) -> Result<Resolving<T>> {
+        let mut peers = self.peers.clone().into_iter();
+        let id = self.first(&mut peers)?;
+        Ok(Resolving {
+            id,
+            peers,
+            how: self,
+        })
+    }
+
+    /// Starts with the first address that can be tried at all.
+    fn first(&self, peers: &mut vec::IntoIter<SocketAddr>) -> Result<Id> {
+        let mut refused = None;
+        for peer in peers {
+            match self.look(peer) {
+                Ok(id) => return Ok(id),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        let none = || {
+            let cause = Cause::NotFound("no address is left to try".into());
+            Error::new(Verb::ResolveAddr, Subject::the("address"), cause)
+        };
+        Err(refused.unwrap_or_else(none))
+    }
+
+    fn look(&self, peer: SocketAddr) -> Result<Id> {
+        let subject = subject_of("to", peer);
+        address::check_peer(&subject, peer)?;
+        if let Some(own) = self.source {
+            address::check_own(Verb::ResolveAddr, &subject, own)?;
+        }
+        let id = Id::create(T::PORT_SPACE, T::QP_TYPE, subject)?;
+        if let Some(tos) = self.type_of_service {
+            id.set(|id| SetOption::byte(id, IdOption::TOS, tos))?;
+        }
+        if let Some(exponent) = self.ack_timeout {
+            id.set(|id| SetOption::byte(id, IdOption::ACK_TIMEOUT, exponent))?;
+        }
+        id.execute(&ResolveAddr {
+            id: id.number(),
+            timeout_ms: self.milliseconds(),
+            source: self.source.map(Wire::from),
+            peer: Wire::from(peer),
+        })?;
+        Ok(id)
+    }
+
+    /// The patience as the kernel takes it, which has no word for none.
+    fn milliseconds(&self) -> u32 {
+        let milliseconds = self.patience.as_millis().clamp(1, i32::MAX as u128);
+        milliseconds as u32
+    }
+}
+
+/// The way to a peer is being looked for.
+#[derive(Debug)]
+pub struct Resolving<T> {
+    id: Id,
+    /// The addresses that have not been tried.
+    peers: vec::IntoIter<SocketAddr>,
+    how: Resolve<T>,
+}
+
+impl<T: Space> Resolving<T> {
+    /// Takes the events that are there; true if the way is known.
+    fn advance(&mut self) -> Result<bool> {
+        while let Some(raw) = self.id.try_event()? {
+            let (verb, done) = match Event(raw.event) {
+                Event::ADDR_RESOLVED if raw.status == 0 => {
+                    let command = ResolveRoute {
+                        id: self.id.number(),
+                        timeout_ms: self.how.milliseconds(),
+                    };
+                    match self.id.execute(&command) {
+                        Ok(()) => continue,
+                        Err(error) => (Verb::ResolveRoute, Err(error)),
+                    }
+                }
+                Event::ROUTE_RESOLVED if raw.status == 0 => return Ok(true),
+                Event::ROUTE_ERROR => (Verb::ResolveRoute, Ok(())),
+                _ => (Verb::ResolveAddr, Ok(())),
+            };
+            let error = match done {
+                Ok(()) => event::failure(verb, self.id.subject(), &raw),
+                Err(error) => error,
+            };
+            // The next address, if there is one; the first failure is the one to tell.
+            self.id = self.how.first(&mut self.peers).map_err(|_| error)?;
+        }
+        Ok(false)
+    }
+
+    fn resolved(self) -> Result<Resolved<T>, Failed<()>> {
+        let place = self.id.place();
+        let whole = place.and_then(|place| match place {
+            id::Place {
+                local: Some(local),
+                peer: Some(peer),
+                device: Some(device),
+            } => Ok((local, peer, device)),
+            _ => Err(self.id.error(Verb::ResolveRoute, Errno::NODEV)),
+        });
+        match whole {
+            Ok((local, peer, device)) => Ok(Resolved {
+                id: self.id,
+                local,
+                peer,
+                device,
+                of: PhantomData,
+            }),
+            Err(error) => Err(Failed { back: (), error }),
+        }
+    }
+}
+
+impl<T> AsFd for Resolving<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl<T> Describe for Resolving<T> {
+    fn describe(&self) -> (Verb, Subject) {
+        (Verb::ResolveAddr, self.id.subject().clone())
+    }
+}
+
+impl<T: Space> Pending for Resolving<T> {
+    type Output = Resolved<T>;
+    type Back = ();
+
+    fn try_finish(mut self) -> Result<Step<Self>, Failed<()>> {
+        match self.advance() {
+            Ok(true) => self.resolved().map(Step::Done),
+            Ok(false) => Ok(Step::Pending(self)),
+            Err(error) => Err(Failed { back: (), error }),
+        }
+    }
+
+    fn cancel(self) {}
+}
+
+/// The way to a peer: the device and the path are known, and nothing has been sent to the peer itself.
+#[derive(Debug)]
+pub struct Resolved<T> {
+    pub(super) id: Id,
+    local: SocketAddr,
+    peer: SocketAddr,
+    device: (u32, u8),
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Space> Resolved<T> {
+    /// The device that leads to the peer. The queue pair to connect must be one of a context of it.
+    ///
+    /// # Errors
+    ///
+    /// It has been removed meanwhile, or devices cannot be listed.
+    pub fn device(&self) -> Result<Device> {
+        id::device(self.device.0, self.id.subject())
+    }
+
+    /// The device's index, as [`Device::index`] has it.
+    pub fn device_index(&self) -> u32 {
+        self.device.0
+    }
+
+    /// The device's port, counted from 1.
+    pub fn port(&self) -> u8 {
+        self.device.1
+    }
+
+    /// The own address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is asked; who
+    /// does not need that leaves it to [`connect`](Self::connect).
+    ///
+    /// # Errors
+    ///
+    /// It is of another device, or in another state.
+    pub fn init(&self, qp: &mut Qp<T>) -> Result<()> {
+        queue_pair::init(&self.id, Verb::Connect, qp, self.device.0)
+    }
+}
+
+impl<T> AsFd for Resolved<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}

@@ -1,0 +1,87 @@
+//! Why a peer refused a connection.
+
+use std::fmt;
+
+use uverbs_uapi::rdma_cm as abi;
+
+/// A peer's refusal of a connection.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// Why it refused.
+    pub reason: RejectReason,
+    /// What it sent with the refusal: the whole field of the message, filled up with zeros.
+    pub private_data: Vec<u8>,
+}
+
+impl fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refusal")
+            .field("reason", &self.reason)
+            .field("bytes", &self.private_data.len())
+            .finish()
+    }
+}
+
+/// Why a connection was refused (InfiniBand specification, 12.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// Nobody listens on that port.
+    NoListener,
+    /// The program refused; or it listens on that port, but on another address.
+    Consumer,
+    /// The peer has no resources left.
+    NoResources,
+    /// This side or the peer waited too long for an answer.
+    TimedOut,
+    /// The last connection of the queue pair is not over yet for the peer.
+    Stale,
+    /// The options of the two devices do not fit together.
+    Ece,
+    /// Datagrams: the peer has no queue pair for them.
+    NoQp,
+    /// Another reason, by its number.
+    Other(u16),
+}
+
+impl RejectReason {
+    /// The reason of a connected queue pair's peer.
+    pub(crate) fn of_connection(number: u16) -> Self {
+        match abi::RejectReason(number.into()) {
+            abi::RejectReason::INVALID_SERVICE_ID => Self::NoListener,
+            abi::RejectReason::CONSUMER_DEFINED => Self::Consumer,
+            abi::RejectReason::NO_QP | abi::RejectReason::NO_RESOURCES => Self::NoResources,
+            abi::RejectReason::TIMEOUT => Self::TimedOut,
+            abi::RejectReason::STALE_CONN => Self::Stale,
+            abi::RejectReason::VENDOR_OPTION_NOT_SUPPORTED => Self::Ece,
+            _ => Self::Other(number),
+        }
+    }
+
+    /// The reason of a peer that was asked for a queue pair for datagrams (InfiniBand specification, 12.11.1.1:
+    /// the status of SIDR_REP).
+    pub(crate) fn of_look_up(number: u16) -> Self {
+        match number {
+            1 => Self::NoListener,
+            2 => Self::Consumer,
+            3 => Self::NoQp,
+            _ => Self::Other(number),
+        }
+    }
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoListener => "nobody listens on that port",
+            Self::Consumer => "the program refused, or it listens on another address",
+            Self::NoResources => "it has no resources left",
+            Self::TimedOut => "an answer came too late",
+            Self::Stale => "the queue pair's last connection is not over yet",
+            Self::Ece => "the options of the two devices do not fit together",
+            Self::NoQp => "it has no queue pair for datagrams there",
+            Self::Other(number) => return write!(f, "reason {number}"),
+        })
+    }
+}

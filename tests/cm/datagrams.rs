@@ -1,0 +1,252 @@
+//! Datagrams: peers that are looked up by address, and multicast groups.
+
+use libtest_mimic::Trial;
+use support::{LIMIT, QUIET, Result, completion, fail, nothing, same, says, test_without_leaks};
+use uverbs::cm::{self, Group, Listener, Membership, Pending, RejectReason, Request, Resolved};
+use uverbs::{Qp, Ud, WcOpcode};
+
+use crate::ground::{Side, own_address};
+use crate::listen::reason_of;
+use crate::programs::Program;
+
+/// A test with its name.
+type Named = (&'static str, fn() -> Result);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let tests: [Named; 7] = [
+        ("datagrams::look_up_and_send", look_up_and_send),
+        ("datagrams::nobody_there", nobody_there),
+        ("datagrams::refused", refused),
+        ("datagrams::too_much_private_data", too_much_private_data),
+        ("multicast::all_receive", all_receive),
+        ("multicast::send_only", send_only),
+        ("multicast::mckey_sends", mckey_sends),
+    ];
+    tests
+        .map(|(name, run)| test_without_leaks(name, run))
+        .into()
+}
+
+/// The bytes before a received datagram.
+const GRH: u64 = 40;
+
+const GROUP: &str = "239.9.8.7";
+
+fn listener() -> Result<Listener<Ud>> {
+    Ok(cm::listen::<Ud>(own_address())?.start()?)
+}
+
+fn way_to(listener: &Listener<Ud>) -> Result<Resolved<Ud>> {
+    let resolving = cm::resolve::<Ud>(listener.local_addr())?.start()?;
+    Ok(resolving.within(LIMIT)?)
+}
+
+fn request(listener: &Listener<Ud>) -> Result<Request<Ud>> {
+    Ok(listener.next_within(LIMIT)?.ok_or("no request came")?)
+}
+
+fn queue_pair(side: &Side) -> Result<Qp<Ud>> {
+    Ok(side.pd.create_qp(&side.cq, uverbs::Caps::default())?)
+}
+
+/// Posts a receive of a datagram of 64 bytes.
+fn receive(side: &Side, qp: &mut Qp<Ud>) -> Result {
+    let slice = side.mr.slice(..GRH + 64)?;
+    let mut batch = qp.recv();
+    batch.post(1, slice)?;
+    batch.ring()?;
+    Ok(())
+}
+
+/// What came, without its header.
+fn received(side: &mut Side) -> Result<Vec<u8>> {
+    let wc = completion(&mut side.cq)?.ok()?;
+    same(wc.opcode, WcOpcode::RECV, "the completion")?;
+    let mut bytes = vec![0; wc.byte_len as usize - GRH as usize];
+    side.mr.read_at(GRH as usize, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Catches a path to somebody else, a wrong key, and data that do not come whole.
+fn look_up_and_send() -> Result {
+    let listener = listener()?;
+    let (mut here, mut there) = (Side::new()?, Side::new()?);
+    let way = way_to(&listener)?;
+    let mut own = queue_pair(&here)?;
+    way.activate(&mut own)?;
+    let looking = way.look_up(b"who is there?")?;
+    let request = request(&listener)?;
+    same(
+        request.private_data().len(),
+        180,
+        "the field of the question",
+    )?;
+    same(
+        &request.private_data()[..14],
+        b"who is there?\0",
+        "the question",
+    )?;
+    let mut qp = queue_pair(&there)?;
+    request.activate(&mut qp)?;
+    receive(&there, &mut qp)?;
+    request.answer_with(&qp, b"I am")?;
+    let found = looking.within(LIMIT)?;
+    same(found.qpn(), qp.qpn(), "the queue pair")?;
+    same(found.qkey(), 0x0123_4567, "the key")?;
+    same(found.private_data().len(), 136, "the field of the answer")?;
+    same(&found.private_data()[..5], b"I am\0", "the answer")?;
+    let ah = here.pd.create_ah(found.path())?;
+    own.post(|batch| {
+        batch
+            .send_inline_to(ah.to(found.qpn(), found.qkey()), b"a datagram")?
+            .signaled(2);
+        Ok(())
+    })?;
+    completion(&mut here.cq)?.is(WcOpcode::SEND)?;
+    same(received(&mut there)?, b"a datagram".to_vec(), "what came")
+}
+
+/// Catches a look-up of nobody that is waited for.
+fn nobody_there() -> Result {
+    let listener = listener()?;
+    let way = way_to(&listener)?;
+    drop(listener);
+    let Err(refused) = way.look_up(b"")?.within(LIMIT) else {
+        return fail("nobody listens");
+    };
+    same(
+        reason_of(&refused.error)?,
+        RejectReason::NoListener,
+        "the reason",
+    )
+}
+
+/// Catches a refusal that is not told, or without its data.
+fn refused() -> Result {
+    let listener = listener()?;
+    let looking = way_to(&listener)?.look_up(b"")?;
+    request(&listener)?.reject(b"not for you")?;
+    let Err(refused) = looking.within(LIMIT) else {
+        return fail("it was refused");
+    };
+    same(
+        reason_of(&refused.error)?,
+        RejectReason::Consumer,
+        "the reason",
+    )?;
+    let looking = way_to(&listener)?.look_up(b"")?;
+    drop(request(&listener)?);
+    let Err(refused) = looking.within(LIMIT) else {
+        return fail("it was dropped");
+    };
+    same(
+        reason_of(&refused.error)?,
+        RejectReason::Consumer,
+        "the reason",
+    )
+}
+
+/// Catches lengths of other messages than these.
+fn too_much_private_data() -> Result {
+    let listener = listener()?;
+    let Err(error) = way_to(&listener)?.look_up(&[1; 181]) else {
+        return fail("181 bytes");
+    };
+    says(&error, &["181 bytes of private data, a look-up takes 180"])?;
+    let looking = way_to(&listener)?.look_up(&[1; 180])?;
+    let side = Side::new()?;
+    let qp = queue_pair(&side)?;
+    let request = request(&listener)?;
+    same(request.private_data(), &[1; 180], "the question")?;
+    let Err(refused) = request.answer_with(&qp, &[2; 137]) else {
+        return fail("137 bytes");
+    };
+    says(
+        &refused,
+        &["137 bytes of private data, an answer takes 136"],
+    )?;
+    refused.back.answer_with(&qp, &[2; 136])?;
+    same(
+        looking.within(LIMIT)?.private_data(),
+        &[2; 136],
+        "the answer",
+    )
+}
+
+fn group(send_only: bool) -> Result<Group> {
+    let join = cm::join(GROUP.parse()?).source(own_address().ip());
+    Ok(join.send_only(send_only).start()?.within(LIMIT)?)
+}
+
+/// A queue pair in the group, with a receive posted.
+fn member(side: &Side) -> Result<(Qp<Ud>, Membership)> {
+    let group = group(false)?;
+    let mut qp = queue_pair(side)?;
+    group.activate(&mut qp)?;
+    receive(side, &mut qp)?;
+    let membership = group.attach(&qp)?;
+    Ok((qp, membership))
+}
+
+fn send(side: &mut Side, qp: &mut Qp<Ud>, group: &Group, bytes: &[u8]) -> Result {
+    let ah = side.pd.create_ah(group.path())?;
+    qp.post(|batch| {
+        batch
+            .send_inline_to(ah.to(group.qpn(), group.qkey()), bytes)?
+            .signaled(2);
+        Ok(())
+    })?;
+    completion(&mut side.cq)?.is(WcOpcode::SEND)
+}
+
+/// Catches members that receive nothing, and former members that still do.
+fn all_receive() -> Result {
+    let (mut a, mut b, mut c) = (Side::new()?, Side::new()?, Side::new()?);
+    let (_qp, first) = member(&a)?;
+    let (mut other, second) = member(&b)?;
+    let group = group(true)?;
+    let mut qp = queue_pair(&c)?;
+    group.activate(&mut qp)?;
+    send(&mut c, &mut qp, &group, b"to all")?;
+    same(received(&mut a)?, b"to all".to_vec(), "the first")?;
+    same(received(&mut b)?, b"to all".to_vec(), "the second")?;
+    same(first.is_lost()?, false, "the membership")?;
+    drop(second);
+    receive(&b, &mut other)?;
+    send(&mut c, &mut qp, &group, b"to one")?;
+    std::thread::sleep(QUIET);
+    nothing(&mut b.cq)?;
+    other.destroy()?;
+    Ok(())
+}
+
+/// Catches a membership to send only that is attached, and an address that is none of a group.
+fn send_only() -> Result {
+    let side = Side::new()?;
+    let group = group(true)?;
+    let qp = queue_pair(&side)?;
+    same(group.path().dgid, Some(GROUP.parse()?), "the group's GID")?;
+    let membership = group.attach(&qp)?;
+    // It would be refused while it is attached.
+    qp.destroy()?;
+    drop(membership);
+    let Err(error) = cm::join("10.9.0.1".parse()?).start() else {
+        return fail("10.9.0.1 is no group");
+    };
+    says(&error, &["join_multicast on multicast group 10.9.0.1"])
+}
+
+/// Catches another group than the one that rdma-core's programs join by the same address, and another key.
+fn mckey_sends() -> Result {
+    let mut side = Side::new()?;
+    let (mut qp, membership) = member(&side)?;
+    for _ in 1..4 {
+        receive(&side, &mut qp)?;
+    }
+    let program = Program::start("mckey -m 239.9.8.7 -b 10.9.0.1 -s -C 4 -S 32")?;
+    for _ in 0..4 {
+        same(received(&mut side)?.len(), 32, "the message")?;
+    }
+    drop(membership);
+    program.end()
+}

@@ -1,0 +1,272 @@
+//! Faults: nobody there, nobody who answers, peers that die, data that do not fit.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use support::role::{self, Role};
+use support::{LIMIT, QUIET, Result, fail, only_on_rxe, same, says, test_without_leaks};
+use uverbs::cm::{self, Event, Params, Pending, RejectReason};
+use uverbs::qp::QpState;
+use uverbs::{Cause, Rc};
+
+use crate::ground::{Side, Two, listener, own_address, request, way_to};
+use crate::listen::reason_of;
+
+pub(crate) const ROLES: [Role; 1] = [("peer", peer)];
+
+/// A test with its name.
+type Named = (&'static str, fn() -> Result);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let tests: [Named; 9] = [
+        ("faults::no_listener", no_listener),
+        ("faults::a_listener_that_never_accepts", never_accepts),
+        ("faults::a_dropped_listener", dropped_listener),
+        ("faults::too_much_private_data", too_much_private_data),
+        ("faults::a_peer_that_gave_up", a_peer_that_gave_up),
+        ("faults::a_killed_peer", a_killed_peer),
+        ("faults::no_way", no_way),
+        ("faults::a_silent_host", a_silent_host),
+        ("faults::another_state", another_state),
+    ];
+    tests
+        .map(|(name, run)| test_without_leaks(name, run))
+        .into()
+}
+
+/// Catches a refusal that passes for something else, and a queue pair that is lost with it.
+fn no_listener() -> Result {
+    let address = listener()?.local_addr();
+    let side = Side::new()?;
+    let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), b"")?;
+    let Err(refused) = connecting.within(LIMIT) else {
+        return fail("nobody listens");
+    };
+    same(
+        reason_of(&refused.error)?,
+        RejectReason::NoListener,
+        "the reason",
+    )?;
+    says(
+        &refused,
+        &[
+            "connect on connection to",
+            &address.to_string(),
+            "nobody listens",
+        ],
+    )?;
+    same(refused.back.state(), QpState::INIT, "the queue pair")
+}
+
+/// Catches a deadline that is the kernel's and not the caller's.
+fn never_accepts() -> Result {
+    let listener = listener()?;
+    let side = Side::new()?;
+    let connecting = way_to(listener.local_addr())?.connect(side.qp()?, &Params::default(), b"")?;
+    let request = request(&listener)?;
+    let start = Instant::now();
+    let limit = Duration::from_millis(300);
+    let Err(late) = connecting.within(limit) else {
+        return fail("nobody accepted");
+    };
+    let took = start.elapsed();
+    same(took >= limit, true, "not before the limit")?;
+    // Under emulation everything is slow; the kernel's own limit is minutes.
+    same(took < LIMIT, true, "soon after the limit")?;
+    same(
+        matches!(late.error.cause(), Cause::TimedOut(_)),
+        true,
+        &late.to_string(),
+    )?;
+    same(late.back.state(), QpState::INIT, "the queue pair")?;
+    drop(request);
+    Ok(())
+}
+
+/// Catches requests that outlive their listener: one that was read and one that was not.
+fn dropped_listener() -> Result {
+    let listener = listener()?;
+    let side = Side::new()?;
+    let ask = || -> Result<_> {
+        let way = way_to(listener.local_addr())?;
+        Ok(way.connect(side.qp()?, &Params::default(), b"")?)
+    };
+    let first = ask()?;
+    let taken = request(&listener)?;
+    let second = ask()?;
+    support::until("the second request", || {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let mut files = [PollFd::new(&listener, PollFlags::IN)];
+        let ready = poll(&mut files, Some(&rustix::time::Timespec::default()))?;
+        Ok((ready == 1).then_some(()))
+    })?;
+    drop(listener);
+    let Err(refused) = second.within(LIMIT) else {
+        return fail("nobody accepted");
+    };
+    same(
+        reason_of(&refused.error)?,
+        RejectReason::Consumer,
+        "the unread one",
+    )?;
+    // What was taken does not need its listener any more.
+    let accepting = taken.accept(side.qp()?, &Params::default(), b"")?;
+    first.within(LIMIT)?;
+    accepting.within(LIMIT)?;
+    Ok(())
+}
+
+/// Catches data that reach the kernel, which would refuse with EINVAL, and reject the peer besides.
+fn too_much_private_data() -> Result {
+    let listener = listener()?;
+    let side = Side::new()?;
+    let way = way_to(listener.local_addr())?;
+    let Err(refused) = way.connect(side.qp()?, &Params::default(), &[1; 57]) else {
+        return fail("57 bytes");
+    };
+    says(&refused, &["57 bytes of private data, a request takes 56"])?;
+    let (way, qp) = refused.back;
+    same(qp.state(), QpState::RESET, "the queue pair")?;
+    let connecting = way.connect(qp, &Params::default(), &[1; 56])?;
+    let request = request(&listener)?;
+    same(request.private_data(), &[1; 56], "the request's data")?;
+    let Err(refused) = request.accept(side.qp()?, &Params::default(), &[2; 197]) else {
+        return fail("197 bytes");
+    };
+    says(
+        &refused,
+        &["197 bytes of private data, an acceptance takes 196"],
+    )?;
+    let (request, qp) = refused.back;
+    let accepting = request.accept(qp, &Params::default(), &[2; 196])?;
+    let active = connecting.within(LIMIT)?;
+    same(active.private_data(), &[2; 196], "the acceptance's data")?;
+    accepting.within(LIMIT)?;
+    Ok(())
+}
+
+/// Catches a request that can be accepted although its sender is gone, and a queue pair that is lost then.
+fn a_peer_that_gave_up() -> Result {
+    let listener = listener()?;
+    let side = Side::new()?;
+    let connecting = way_to(listener.local_addr())?.connect(side.qp()?, &Params::default(), b"")?;
+    let request = request(&listener)?;
+    drop(connecting.cancel());
+    // The kernel learns of it with a message, which takes a moment.
+    std::thread::sleep(QUIET);
+    let qp = side.qp()?;
+    let qpn = qp.qpn();
+    match request.accept(qp, &Params::default(), b"") {
+        Err(refused) => {
+            says(&refused, &["given up"])?;
+            same(refused.back.1.qpn(), qpn, "the queue pair")
+        }
+        // The message had not come yet.
+        Ok(accepting) => match accepting.within(LIMIT) {
+            Err(refused) => same(refused.back.qpn(), qpn, "the queue pair"),
+            Ok(_) => fail("the peer is gone"),
+        },
+    }
+}
+
+/// A process that connects to the port of its argument, and stays.
+fn peer() -> Result {
+    let port = role::own().and_then(|(_, words)| words.first()?.parse().ok());
+    let mut address = own_address();
+    address.set_port(port.ok_or("no port")?);
+    let side = Side::new()?;
+    let _connection = way_to(address)?
+        .connect(side.qp()?, &Params::default(), b"")?
+        .within(LIMIT)?;
+    println!("connected");
+    std::thread::sleep(LIMIT);
+    Ok(())
+}
+
+/// Catches the end of a process that its peer does not learn of.
+fn a_killed_peer() -> Result {
+    let listener = listener()?;
+    let port = listener.local_addr().port().to_string();
+    let mut child = role::command("peer", &[&port])?
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let side = Side::new()?;
+    let accepting = request(&listener)?.accept(side.qp()?, &Params::default(), b"")?;
+    let connection = accepting.within(LIMIT)?;
+    let mut line = String::new();
+    let said = child.stdout.take().ok_or("no output")?;
+    BufReader::new(said).read_line(&mut line)?;
+    same(line.trim(), "connected", "the peer")?;
+    child.kill()?;
+    child.wait()?;
+    let told = connection.link().event_within(LIMIT)?;
+    same(
+        told,
+        Some(Event::Disconnected { timed_out: false }),
+        "the end",
+    )?;
+    connection.disconnect()?.within(LIMIT)?;
+    Ok(())
+}
+
+/// Catches an address without a way to it that passes for another, and an error without its meaning.
+fn no_way() -> Result {
+    let refused = |resolving: uverbs::Result<cm::Resolving<Rc>>| match resolving {
+        Err(error) => Ok(error),
+        Ok(resolving) => match resolving.within(LIMIT) {
+            Err(failed) => Ok(failed.error),
+            Ok(way) => fail(format!("there is a way: {way:?}")),
+        },
+    };
+    let error = refused(cm::resolve::<Rc>("192.0.2.9:7")?.start())?;
+    says(&error, &["resolve_addr on connection to 192.0.2.9:7"])?;
+    let elsewhere = "192.0.2.1:0".parse()?;
+    let mut peer = own_address();
+    peer.set_port(7);
+    let error = refused(cm::resolve::<Rc>(peer)?.source(elsewhere).start())?;
+    says(&error, &["resolve_addr on connection to 10.9.0.1:7"])
+}
+
+/// Catches a host without an answer that costs more than the limit; the kernel's own is more than a minute.
+fn a_silent_host() -> Result {
+    only_on_rxe("the adapter's network interface asks for the address, which fails before")?;
+    let mut address = own_address();
+    address.set_ip([10, 9, 0, 99].into());
+    address.set_port(7);
+    let side = Side::new()?;
+    let start = Instant::now();
+    let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), b"")?;
+    let Err(late) = connecting.within(Duration::from_millis(300)) else {
+        return fail("nobody is there");
+    };
+    same(
+        matches!(late.error.cause(), Cause::TimedOut(_)),
+        true,
+        &late.to_string(),
+    )?;
+    same(start.elapsed() < LIMIT / 2, true, "the time")
+}
+
+/// Catches a queue pair that is taken in a state that it cannot be connected from.
+fn another_state() -> Result {
+    let two = Two::new()?;
+    let (qp, link) = two.active.into_parts();
+    let way = way_to(two.listener.local_addr())?;
+    let Err(refused) = way.connect(qp, &Params::default(), b"") else {
+        return fail("a queue pair in the state RTS");
+    };
+    says(
+        &refused,
+        &[
+            "the queue pair is in the state",
+            "RTS, not in RESET or INIT",
+        ],
+    )?;
+    let (way, mut qp) = refused.back;
+    drop(link);
+    qp.reset()?;
+    drop(way.connect(qp, &Params::default(), b"")?);
+    Ok(())
+}

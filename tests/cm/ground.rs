@@ -1,0 +1,124 @@
+//! What the tests stand on: the device's address, queue pairs to connect, and two that are.
+
+use std::net::{IpAddr, SocketAddr};
+
+use support::{LIMIT, Result, completion, open, same};
+use uverbs::cm::{self, Connection, Listener, Params, Pending, Request, Resolved};
+use uverbs::{Access, Caps, Cq, Mr, Pd, Qp, Rc, WcOpcode};
+
+/// An address of the device under test, with a port that the kernel chooses.
+pub(crate) fn own_address() -> SocketAddr {
+    // The guest's first function has it.
+    SocketAddr::new(IpAddr::from([10, 9, 0, 1]), 0)
+}
+
+/// Objects of one side.
+pub(crate) struct Side {
+    pub(crate) mr: Mr<Vec<u8>>,
+    pub(crate) cq: Cq,
+    pub(crate) pd: Pd,
+}
+
+impl Side {
+    pub(crate) fn new() -> Result<Self> {
+        let context = open()?;
+        let pd = context.alloc_pd()?;
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        Ok(Self {
+            mr: pd.register(vec![0; 4096], all)?,
+            cq: context.create_cq(64)?,
+            pd,
+        })
+    }
+
+    pub(crate) fn qp(&self) -> Result<Qp<Rc>> {
+        Ok(self.pd.create_qp(&self.cq, Caps::default())?)
+    }
+
+    /// Posts a receive of 64 bytes.
+    pub(crate) fn receive(&self, qp: &mut Qp<Rc>) -> Result {
+        let slice = self.mr.slice(..64)?;
+        let mut batch = qp.recv();
+        batch.post(1, slice)?;
+        batch.ring()?;
+        Ok(())
+    }
+
+    /// Takes the completion of the receive and gives what came.
+    pub(crate) fn received(&mut self) -> Result<Vec<u8>> {
+        let wc = completion(&mut self.cq)?.ok()?;
+        same(wc.opcode, WcOpcode::RECV, "the completion")?;
+        let mut bytes = vec![0; wc.byte_len as usize];
+        self.mr.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+pub(crate) fn listener() -> Result<Listener<Rc>> {
+    Ok(cm::listen::<Rc>(own_address())?.start()?)
+}
+
+/// The way to a listener.
+pub(crate) fn way_to(peer: SocketAddr) -> Result<Resolved<Rc>> {
+    Ok(cm::resolve::<Rc>(peer)?.start()?.within(LIMIT)?)
+}
+
+/// The next request of a listener.
+pub(crate) fn request(listener: &Listener<Rc>) -> Result<Request<Rc>> {
+    Ok(listener.next_within(LIMIT)?.ok_or("no request came")?)
+}
+
+/// Two connected sides; each has a receive posted.
+pub(crate) struct Two {
+    pub(crate) active: Connection<Rc>,
+    pub(crate) passive: Connection<Rc>,
+    pub(crate) here: Side,
+    pub(crate) there: Side,
+    pub(crate) listener: Listener<Rc>,
+}
+
+impl Two {
+    pub(crate) fn new() -> Result<Self> {
+        Self::with(&Params::default(), &Params::default())
+    }
+
+    pub(crate) fn with(active: &Params, passive: &Params) -> Result<Self> {
+        let listener = listener()?;
+        let (here, there) = (Side::new()?, Side::new()?);
+        let way = way_to(listener.local_addr())?;
+        let mut qp = here.qp()?;
+        way.init(&mut qp)?;
+        here.receive(&mut qp)?;
+        let connecting = way.connect(qp, active, b"request")?;
+        let request = request(&listener)?;
+        let mut qp = there.qp()?;
+        request.init(&mut qp)?;
+        there.receive(&mut qp)?;
+        let accepting = request.accept(qp, passive, b"acceptance")?;
+        let active = connecting.within(LIMIT)?;
+        let passive = accepting.within(LIMIT)?;
+        Ok(Self {
+            active,
+            passive,
+            here,
+            there,
+            listener,
+        })
+    }
+
+    /// A message each way.
+    pub(crate) fn talk(&mut self) -> Result {
+        self.active.post(|batch| {
+            batch.send_inline(b"to the listener")?.signaled(2);
+            Ok(())
+        })?;
+        same(completion(&mut self.here.cq)?.wr_id, 2, "the send")?;
+        same(self.there.received()?, b"to the listener".to_vec(), "there")?;
+        self.passive.post(|batch| {
+            batch.send_inline(b"and back")?.signaled(3);
+            Ok(())
+        })?;
+        same(completion(&mut self.there.cq)?.wr_id, 3, "the send")?;
+        same(self.here.received()?, b"and back".to_vec(), "here")
+    }
+}

@@ -1,0 +1,291 @@
+//! Ours and rdma-core's programs, each in both roles.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use libtest_mimic::Trial;
+use support::peers::play;
+use support::program::uverbs;
+use support::role::{await_end, finish as finish_of};
+use support::wait::until_so;
+use support::{LIMIT, Result, completion, fail, only_on_rxe, run, same, test_without_leaks};
+use uverbs::cm::{self, Connection, Params, Pending, RejectReason};
+use uverbs::error::Errno;
+use uverbs::{Caps, Cause, Rc, WcOpcode};
+
+use crate::ground::{Side, own_address, request, way_to};
+
+/// A conversation: who begins, how many messages each sends, and of how many bytes.
+#[derive(Clone, Copy)]
+struct Talk {
+    server_first: bool,
+    count: usize,
+    size: usize,
+}
+
+/// `rdma_client` sends its 16 bytes, `rdma_server` answers.
+const RDMA_CLIENT: Talk = Talk {
+    server_first: false,
+    count: 1,
+    size: 16,
+};
+
+/// `ucmatose`: the server sends all of its messages, the client then all of its own.
+const UCMATOSE: Talk = Talk {
+    server_first: true,
+    count: 4,
+    size: 100,
+};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let server = |name: &'static str, command: &'static str, talk: Talk| {
+        test_without_leaks(name, move || be_the_client(command, talk))
+    };
+    let client = |name: &'static str, command: &'static str, talk: Talk| {
+        test_without_leaks(name, move || be_the_server(command, talk))
+    };
+    let rping = |name: &'static str, server: &'static str, client: &'static str| {
+        test_without_leaks(name, move || pings(server, client))
+    };
+    vec![
+        test_without_leaks("programs::pingpong_by_address", pingpong),
+        rping(
+            "programs::rping_client",
+            "uverbs rping -s -a 10.9.0.1 -S 2000 -v",
+            "rping -c -a 10.9.0.1 -S 2000 -C 3 -V -v",
+        ),
+        rping(
+            "programs::rping_server",
+            "rping -s -a 10.9.0.1 -S 2000 -v",
+            "uverbs rping -c -a 10.9.0.1 -S 2000 -C 3 -V -v",
+        ),
+        rping(
+            "programs::rping_ours",
+            "uverbs rping -s -a 10.9.0.1 -v",
+            "uverbs rping -c -a 10.9.0.1 -C 3 -V -v",
+        ),
+        server(
+            "programs::rdma_server",
+            "rdma_server -s 10.9.0.1",
+            RDMA_CLIENT,
+        ),
+        client(
+            "programs::rdma_client",
+            "rdma_client -s 10.9.0.1",
+            RDMA_CLIENT,
+        ),
+        server(
+            "programs::ucmatose_server",
+            "ucmatose -b 10.9.0.1 -C 4 -S 100",
+            UCMATOSE,
+        ),
+        client(
+            "programs::ucmatose_client",
+            "ucmatose -s 10.9.0.1 -C 4 -S 100",
+            UCMATOSE,
+        ),
+    ]
+}
+
+/// Catches another wire than that of rdma-core's `rping`.
+fn pings(server: &str, client: &str) -> Result {
+    only_on_rxe("the adapter's tests run `rping` between two functions")?;
+    let command = |words: &str| -> Result<Command> {
+        let mut words = words.split_whitespace();
+        let mut command = match words.next() {
+            Some("uverbs") => Command::new(uverbs()?),
+            other => Command::new(other.ok_or("no program")?),
+        };
+        command.args(words);
+        Ok(command)
+    };
+    let said = play(command(server)?, command(client)?, || {
+        Ok(run("rdma resource show cm_id")?.contains("LISTEN"))
+    })?;
+    for number in 0..3 {
+        let words = format!("ping data: rdma-ping-{number}: ");
+        same(said.client.matches(&words).count(), 1, &said.client)?;
+        same(said.server.matches(&words).count(), 1, &said.server)?;
+    }
+    Ok(())
+}
+
+/// Catches a ping-pong by address that is over another connection than it says, and identifiers that `uverbs cm`
+/// does not show.
+fn pingpong() -> Result {
+    only_on_rxe("the adapter's address is not known here")?;
+    let command = |words: &[&str]| -> Result<Command> {
+        let mut command = Command::new(uverbs()?);
+        command.args(["pingpong", "rc", "--cm", "-n", "20", "-c"]);
+        command.args(words);
+        Ok(command)
+    };
+    let said = play(
+        command(&[])?,
+        command(&["10.9.0.1", "--connect-timeout", "20"])?,
+        || {
+            // The server listens on all addresses, which no device shows. So does its port.
+            let mut address = own_address();
+            address.set_port(18515);
+            match cm::listen::<Rc>(address)?.start() {
+                Ok(_) => Ok(false),
+                Err(error) => Ok(error.errno() == Some(Errno::ADDRINUSE) || {
+                    error.errno() == Some(Errno::ADDRNOTAVAIL)
+                }),
+            }
+        },
+    )?;
+    for said in [&said.client, &said.server] {
+        let checked = "20 messages received and checked";
+        same(said.contains(checked), true, said)?;
+    }
+    let mut cm = Command::new(uverbs()?);
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let listed = finish_of(cm.arg("cm"))?;
+    let own = listener.local_addr().to_string();
+    same(
+        listed.contains(&own) && listed.contains("LISTEN"),
+        true,
+        &listed,
+    )?;
+    let mut cm = Command::new(uverbs()?);
+    let watched = finish_of(cm.args(["cm", "--watch", "--for", "0"]))?;
+    same(
+        watched.contains(&own) && watched.contains("LISTEN"),
+        true,
+        &watched,
+    )
+}
+
+/// The port of both programs.
+const PORT: u16 = 7471;
+
+fn address() -> SocketAddr {
+    let mut address = own_address();
+    address.set_port(PORT);
+    address
+}
+
+/// A program that does not outlive its test.
+pub(crate) struct Program(Child);
+
+impl Program {
+    pub(crate) fn start(command: &str) -> Result<Self> {
+        only_on_rxe("the adapter's tests run these programs between two functions")?;
+        let mut words = command.split_whitespace();
+        let child = Command::new(words.next().ok_or("no program")?)
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Waits for its end, which must be a success.
+    pub(crate) fn end(mut self) -> Result {
+        await_end(&mut self.0)?;
+        let status = self.0.wait()?;
+        if status.success() {
+            return Ok(());
+        }
+        let mut words = String::new();
+        if let Some(mut said) = self.0.stdout.take() {
+            said.read_to_string(&mut words)?;
+        }
+        if let Some(mut complaint) = self.0.stderr.take() {
+            complaint.read_to_string(&mut words)?;
+        }
+        fail(format!("the program ended with {status}: {words}"))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Connects to a program as soon as it listens.
+fn be_the_client(command: &str, talk: Talk) -> Result {
+    let program = Program::start(command)?;
+    let mut side = Side::new()?;
+    let mut connection = None;
+    until_so(LIMIT, "the program listens", || {
+        let way = way_to(address())?;
+        let mut qp = side.pd.create_qp(&side.cq, Caps::default())?;
+        way.init(&mut qp)?;
+        post_receives(&side, &mut qp, talk)?;
+        match way.connect(qp, &Params::default(), b"")?.within(LIMIT) {
+            Ok(made) => connection = Some(made),
+            Err(refused) => match refused.error.cause() {
+                Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener => {}
+                _ => return Err(refused.error.into()),
+            },
+        }
+        Ok(connection.is_some())
+    })?;
+    let mut connection = connection.ok_or("no connection")?;
+    converse(&mut side, &mut connection, talk, !talk.server_first)?;
+    finish(connection, program)
+}
+
+/// Waits for a program to connect.
+fn be_the_server(command: &str, talk: Talk) -> Result {
+    let mut side = Side::new()?;
+    let listener = cm::listen::<Rc>(address())?.start()?;
+    let program = Program::start(command)?;
+    let request = request(&listener)?;
+    let mut qp = side.pd.create_qp(&side.cq, Caps::default())?;
+    request.init(&mut qp)?;
+    post_receives(&side, &mut qp, talk)?;
+    let accepting = request.accept(qp, &Params::default(), b"")?;
+    let mut connection = accepting.within(LIMIT)?;
+    converse(&mut side, &mut connection, talk, talk.server_first)?;
+    finish(connection, program)
+}
+
+fn post_receives(side: &Side, qp: &mut uverbs::Qp<Rc>, talk: Talk) -> Result {
+    let mut batch = qp.recv();
+    for number in 0..talk.count as u64 {
+        let at = number * 256;
+        batch.post(number, side.mr.slice(at..at + 256)?)?;
+    }
+    batch.ring()?;
+    Ok(())
+}
+
+fn converse(side: &mut Side, connection: &mut Connection<Rc>, talk: Talk, first: bool) -> Result {
+    for sending in [first, !first] {
+        if sending {
+            let slice = side.mr.slice(2048..2048 + talk.size as u64)?;
+            connection.post(|batch| {
+                for number in 0..talk.count as u64 {
+                    batch.send(slice)?.signaled(number);
+                }
+                Ok(())
+            })?;
+        }
+        let opcode = match sending {
+            true => WcOpcode::SEND,
+            false => WcOpcode::RECV,
+        };
+        for _ in 0..talk.count {
+            let wc = completion(&mut side.cq)?.ok()?;
+            same(wc.opcode, opcode, "the completion")?;
+            if !sending {
+                same(wc.byte_len as usize, talk.size, "the message")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ends both: either may be the first.
+fn finish(connection: Connection<Rc>, program: Program) -> Result {
+    connection.disconnect()?.within(LIMIT)?;
+    program.end()
+}

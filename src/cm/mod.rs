@@ -19,8 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Datagrams: a listener answers a look-up with a queue pair ([`Request::answer_with`]), and who asked gets the
-//! path to it ([`Resolved::look_up`]). Groups are joined by their addresses ([`join`]).
+//! Datagrams: a listener answers a look-up with a queue pair ([`Request::answer_with`]), and who asked gets
+//! the path to it ([`Resolved::look_up`]). Groups are joined by their addresses ([`join`]).
 //!
 //! The queue pair is the caller's: of any protection domain of the device, a parent domain or an imported one
 //! too. It goes into each step by value, and comes back with each failure ([`Failed`]). A step that takes its

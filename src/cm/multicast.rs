@@ -295,8 +295,8 @@ impl AsFd for Group {
     }
 }
 
-/// A queue pair in a multicast group. Dropping it detaches the queue pair, and then leaves the group. While it
-/// is there the queue pair stays, as by a half of it.
+/// A queue pair in a multicast group. Dropping it detaches the queue pair, and then leaves the group. While
+/// it is there the queue pair stays, as by a half of it.
 #[derive(Debug)]
 pub struct Membership {
     // Before the group: it is detached first.

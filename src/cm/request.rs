@@ -204,12 +204,13 @@ impl Request<Ud> {
     /// Answers a look-up: tells the peer this queue pair, which should be ready to receive
     /// ([`activate`](Self::activate)). `data` travel with the answer: at most 136 bytes.
     ///
-    /// There is no more to it: any number of peers may be told one queue pair, and nothing tells when they go.
+    /// There is no more to it: any number of peers may be told one queue pair, and nothing tells when they
+    /// go.
     ///
     /// # Errors
     ///
-    /// The queue pair is of another device, the data are too long, the peer has given up meanwhile (`EINVAL`).
-    /// The error gives the request back. Manual page: `rdma_accept(3)`.
+    /// The queue pair is of another device, the data are too long, the peer has given up meanwhile
+    /// (`EINVAL`). The error gives the request back. Manual page: `rdma_accept(3)`.
     pub fn answer_with(self, qp: &Qp<Ud>, data: &[u8]) -> Result<(), Failed<Self>> {
         let answered = self.tell(qp, data);
         answered.map_err(|error| Failed { back: self, error })

@@ -59,8 +59,8 @@ impl RejectReason {
         }
     }
 
-    /// The reason of a peer that was asked for a queue pair for datagrams (InfiniBand specification, 12.11.1.1:
-    /// the status of SIDR_REP).
+    /// The reason of a peer that was asked for a queue pair for datagrams (InfiniBand specification,
+    /// 12.11.1.1: the status of SIDR_REP).
     pub(crate) fn of_look_up(number: u16) -> Self {
         match number {
             1 => Self::NoListener,

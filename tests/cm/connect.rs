@@ -96,8 +96,8 @@ fn from_a_source() -> Result {
     same(info.path.traffic_class, 0x20, "the traffic class")
 }
 
-/// Catches depths that one side has and the other does not serve: the operations would fail. Soft-RoCE rounds what it serves
-/// up to powers of two.
+/// Catches depths that one side has and the other does not serve: the operations would fail. Soft-RoCE rounds
+/// what it serves up to powers of two.
 fn depths_are_agreed_on() -> Result {
     let few = Params {
         responder_resources: Some(4),

@@ -1,5 +1,5 @@
-//! Connections by address: the module `cm` against itself and against rdma-core's programs, and what becomes of
-//! it when peers, addresses or time run out.
+//! Connections by address: the module `cm` against itself and against rdma-core's programs, and what becomes
+//! of it when peers, addresses or time run out.
 
 mod connect;
 mod datagrams;

@@ -111,8 +111,8 @@ fn pings(server: &str, client: &str) -> Result {
     Ok(())
 }
 
-/// Catches a ping-pong by address that is over another connection than it says, and identifiers that `uverbs cm`
-/// does not show.
+/// Catches a ping-pong by address that is over another connection than it says, and identifiers that `uverbs
+/// cm` does not show.
 fn pingpong() -> Result {
     only_on_rxe("the adapter's address is not known here")?;
     let command = |words: &[&str]| -> Result<Command> {

@@ -1,6 +1,6 @@
 //! The receive queue's work requests, byte for byte.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 use zerocopy::IntoBytes;
@@ -8,7 +8,10 @@ use zerocopy::IntoBytes;
 use super::memory::*;
 use super::ring::producer;
 use crate::driver::contract::methods::*;
+use crate::driver::rxe::Rxe;
 use crate::driver::rxe::recv::RecvQueue;
+use crate::driver::{self, Listed};
+use crate::owned::tests::Listener;
 use crate::work::{LocalKey, LocalSlice, PdTag, PostError};
 
 /// Slots of 128 bytes: room for 5 slices.
@@ -29,6 +32,32 @@ fn slices(count: usize) -> Vec<LocalSlice<'static>> {
         )
     };
     (0..count).map(slice).collect()
+}
+
+/// Catches a batch that is lost in silence, and a warning about one that is posted or empty.
+#[test]
+fn a_batch_that_is_dropped_with_requests_warns() {
+    let memory = Memory::ring(4, LOG2);
+    let mut queue: driver::RecvQueue = Rxe::wrap(queue(&memory, 5));
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&warnings);
+    let listener = Listener("uverbs", move |text| heard.lock().unwrap().push(text));
+    tracing::subscriber::with_default(listener, || {
+        drop(queue.batch());
+        let mut posted = queue.batch();
+        posted.push(1, &[]).unwrap();
+        posted.ring();
+        let mut lost = queue.batch();
+        lost.push(2, &[]).unwrap();
+        lost.push(3, &[]).unwrap();
+        drop(lost);
+    });
+    let warnings = warnings.lock().unwrap();
+    assert_eq!(warnings.len(), usize::from(cfg!(debug_assertions)));
+    assert!(
+        warnings.iter().all(|text| text.contains("2")),
+        "{warnings:?}"
+    );
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Datagrams: peers that are looked up by address, and multicast groups.
 
 use libtest_mimic::Trial;
-use support::{LIMIT, QUIET, Result, completion, fail, nothing, same, says, test_without_leaks};
+use support::{
+    LIMIT, QUIET, Result, completion, device, fail, nothing, same, says, test_without_leaks,
+};
 use uverbs::cm::{self, Group, Listener, Membership, Pending, RejectReason, Request, Resolved};
 use uverbs::{Qp, Ud, WcOpcode};
 
@@ -225,7 +227,12 @@ fn send_only() -> Result {
     let side = Side::new()?;
     let group = group(true)?;
     let qp = queue_pair(&side)?;
-    same(group.path().dgid, Some(GROUP.parse()?), "the group's GID")?;
+    let gid = group.gid();
+    match device().has_gids() {
+        true => same(gid, GROUP.parse()?, "the group's GID")?,
+        // The address is a part of the GID (RFC 4391, section 4), whose prefix is the subnet's.
+        false => same(gid.raw()[12..].to_vec(), vec![0x0f, 9, 8, 7], "the group")?,
+    }
     let membership = group.attach(&qp)?;
     // It would be refused while it is attached.
     qp.destroy()?;

@@ -4,6 +4,8 @@
 //! A client sends a line, and the server writes it back in capitals into the client's memory. The last line
 //! of each is "bye".
 
+#![forbid(unsafe_code)]
+
 use std::collections::HashMap;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};

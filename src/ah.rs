@@ -69,7 +69,7 @@ impl AddressVector {
     /// `grh` are the first 40 bytes of the buffer that it was received into, `sgid_index` the index of the
     /// own GID that it was sent to, or for multicast the one to answer from.
     pub fn reply_to(
-        completion: &Completion<'_>,
+        completion: &Completion,
         grh: &[u8; GRH_LENGTH],
         port: u8,
         sgid_index: u8,

@@ -3,10 +3,11 @@
 //! A [`Context`] is a handle that is cheap to clone; the device closes when the last clone and the last
 //! object made in it are gone. Closing destroys whatever the kernel still has of it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
@@ -109,6 +110,8 @@ struct Inner {
     next_id: AtomicU64,
     /// Buffers of users' allocators that are in use, to notice overlap.
     live_buffers: Arc<Live>,
+    /// Completion queues by the numbers by which events name them, to tell their pollers of overruns.
+    completion_queues: Mutex<HashMap<u64, driver::CqBacking>>,
 }
 
 impl Context {
@@ -132,6 +135,7 @@ impl Context {
             async_fd,
             next_id: AtomicU64::new(1),
             live_buffers: Arc::default(),
+            completion_queues: Mutex::default(),
         }))
     }
 
@@ -203,6 +207,31 @@ impl Context {
 
     pub(crate) fn live_buffers(&self) -> &Arc<Live> {
         &self.0.live_buffers
+    }
+
+    /// Notes which completion queue events mean by a number.
+    pub(crate) fn add_completion_queue(&self, id: u64, backing: driver::CqBacking) {
+        self.completion_queues().insert(id, backing);
+    }
+
+    /// Forgets it.
+    pub(crate) fn remove_completion_queue(&self, id: u64) {
+        let gone = self.completion_queues().remove(&id);
+        // Not under the lock: with it memory may go that an allocator gets back.
+        drop(gone);
+    }
+
+    /// Tells the poller of a completion queue that there was no room for a completion.
+    pub(crate) fn completion_queue_overran(&self, id: u64) {
+        if let Some(backing) = self.completion_queues().get(&id) {
+            backing.overran();
+        }
+    }
+
+    fn completion_queues(&self) -> MutexGuard<'_, HashMap<u64, driver::CqBacking>> {
+        let queues = &self.0.completion_queues;
+        // It is whole after every statement, so a panic elsewhere has not spoilt it.
+        queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The command file descriptor's number; unique among the open contexts of the process.

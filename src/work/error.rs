@@ -167,7 +167,7 @@ impl From<OutOfBounds> for PostError {
     }
 }
 
-/// A completion queue whose contents make no sense.
+/// A completion queue that has lost completions, or whose contents make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PollError {
@@ -189,6 +189,12 @@ pub enum PollError {
         /// The device's code of the kind.
         code: u8,
     },
+    /// The queue had no room for a completion, which is lost: more requests could complete than it holds. It is
+    /// told once, when its event
+    /// ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has been read from
+    /// [`Context::async_events`](crate::Context::async_events). soft-RoCE goes on with the next completion; a
+    /// ConnectX writes none any more, and the queue and those that report to it can only be destroyed.
+    Overrun,
 }
 
 impl fmt::Display for PollError {
@@ -212,6 +218,10 @@ impl fmt::Display for PollError {
                     "a completion of kind {code:#x} is of no request that was posted"
                 )
             }
+            PollError::Overrun => f.write_str(
+                "the queue had no room for a completion, which is lost: it must hold as many as the queues that \
+                 report to it hold requests",
+            ),
         }
     }
 }

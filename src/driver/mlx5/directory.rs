@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError};
 use super::entries::Entries;
 use super::inline::Landing;
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
-use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// What a queue pair reports to a completion queue.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +67,10 @@ pub(super) struct Directory {
     version: AtomicU64,
     /// The first entry that the poller has not given back.
     consumer: AtomicU32,
+    /// The poller has something to attend to before it takes more.
+    attention: AtomicBool,
+    /// The device had no room for a completion.
+    overrun: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -90,6 +94,8 @@ impl Directory {
         Self {
             version: AtomicU64::new(0),
             consumer: AtomicU32::new(0),
+            attention: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 entries,
                 changes: Vec::new(),
@@ -118,11 +124,46 @@ impl Directory {
         (self.version(), std::mem::take(&mut inner.changes))
     }
 
+    /// The first entry that has not been given back, for the poller.
+    #[inline(always)]
+    pub(super) fn consumer(&self) -> u32 {
+        // Relaxed: only the poller stores it.
+        self.consumer.load(Ordering::Relaxed)
+    }
+
     /// Notes how far the poller has come.
     #[inline(always)]
     pub(super) fn consumed(&self, index: u32) {
         // Relaxed: it says where to look for entries, and the entries say whether they are valid.
         self.consumer.store(index, Ordering::Relaxed);
+    }
+
+    /// Whether the poller has something to attend to.
+    #[inline(always)]
+    pub(super) fn needs_attention(&self) -> bool {
+        // Relaxed: whoever attends to it acquires.
+        self.attention.load(Ordering::Relaxed)
+    }
+
+    /// Has the poller attend to something that it knows of.
+    pub(super) fn attend(&self) {
+        // Relaxed: for the poller itself.
+        self.attention.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells the poller that the device had no room for a completion.
+    pub(super) fn overran(&self) {
+        self.overrun.store(true, Ordering::Relaxed);
+        // Release: pairs with the acquire in `attended`.
+        self.attention.store(true, Ordering::Release);
+    }
+
+    /// Takes over, for the poller, that it had something to attend to; true if the device had no room for a
+    /// completion.
+    pub(super) fn attended(&self) -> bool {
+        // Acquire: pairs with the release in `overran`. Who tells of an overrun behind this is heard next time.
+        self.attention.swap(false, Ordering::Acquire);
+        self.overrun.swap(false, Ordering::Relaxed)
     }
 
     fn push(&self, inner: &mut Inner, change: Change) {

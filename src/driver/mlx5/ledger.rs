@@ -150,6 +150,7 @@ impl RecvLedger {
     }
 
     /// The index of the request that finishes next, for the poller.
+    #[inline(always)]
     pub(super) fn next(&self) -> u32 {
         // Relaxed: only the one poller of the completion queue stores it.
         self.done.load(Ordering::Relaxed)

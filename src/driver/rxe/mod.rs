@@ -14,6 +14,7 @@ mod ring;
 mod send;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -31,6 +32,7 @@ use self::map::{Kind, RingMap};
 use self::recv::RecvQueue;
 use self::ring::{Consumer, Producer};
 use self::send::SendQueue;
+use self::watch::Watch;
 use super::contract::{Nothing, QpParts, RecvQueue as _};
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
@@ -156,7 +158,7 @@ impl contract::Driver for Rxe {
             let what = "queue pairs for raw packets or XRC";
             return Err(Self::lacks(Verb::CreateQp, what));
         }
-        create_qp(fd, command, parts.buffers)
+        create_qp(fd, command, parts)
     }
 
     fn create_srq(
@@ -226,21 +228,46 @@ fn producer(
 }
 
 /// Creates a completion queue and maps its ring.
+///
+/// The ring has twice the room that is told: queues that report here, of which there are at most as many as
+/// requests fit into them, may each have one completion more on its way than they count (see [`watch`]). Where
+/// the kernel has none as large, the ring is as large as it was asked for.
 fn create_cq(
     fd: &CommandFd,
     mut command: CreateCq,
     buffers: Option<&Buffers>,
 ) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();
-    let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
-    let cq = map_cq(fd, &driver, buffers).inspect_err(|_| fd.abandon(handle))?;
-    Ok((handle, cq))
+    let roomy = CreateCq {
+        cqe: command.cqe.saturating_mul(2),
+        ..command.clone()
+    };
+    let (reply, is_roomy) = match fd.execute(&roomy) {
+        Ok(reply) => (reply, true),
+        Err(_) => (fd.execute(&command)?, false),
+    };
+    let CreateCqReply { handle, driver, .. } = reply;
+    let mapped = map_cq(fd, Verb::CreateCq, &driver, buffers, is_roomy);
+    let (ring, capacity, map) = mapped.inspect_err(|_| fd.abandon(handle))?;
+    Ok((handle, Cq::new(ring, capacity, Some(map))))
 }
 
-fn map_cq(fd: &CommandFd, reply: &DriverReply, buffers: Option<&Buffers>) -> Result<Cq> {
-    let abi::CreateCqResp { mi } = answer(Verb::CreateCq, || Subject::the(COMPLETION.name), reply)?;
+/// Maps the ring of an answer, and tells how many completions it is to hold.
+fn map_cq(
+    fd: &CommandFd,
+    verb: Verb,
+    reply: &DriverReply,
+    buffers: Option<&Buffers>,
+    is_roomy: bool,
+) -> Result<(Consumer, u32, RingMap)> {
+    // The answer to either verb.
+    let abi::CreateCqResp { mi } = answer(verb, || Subject::the(COMPLETION.name), reply)?;
     let (ring, map) = consumer(fd, mi, buffers)?;
-    Ok(Cq::new(ring, Some(map)))
+    let capacity = match is_roomy {
+        true => ring.capacity() / 2,
+        false => ring.capacity(),
+    };
+    Ok((ring, capacity, map))
 }
 
 /// Maps a completion queue's ring.
@@ -256,19 +283,33 @@ fn consumer(
 }
 
 /// Gives a completion queue a ring of another size. The kernel moves the waiting completions over
-/// (`rxe_cq_resize_queue`) and writes to the new ring from then on.
+/// (`rxe_cq_resize_queue`) and writes to the new ring from then on. It has twice the room that is told, as in
+/// [`create_cq`].
 fn resize_cq(
     fd: &CommandFd,
     mut command: ResizeCq,
     cq: &mut Cq,
     buffers: Option<&Buffers>,
 ) -> Result<()> {
+    let (asked, waiting) = (command.cqe, cq.count()?);
+    if asked > 0 && rounded(asked) < u64::from(waiting) {
+        return Err(Error::invalid(
+            Verb::ResizeCq,
+            Subject::numbered("CQ", command.cq.0.into()),
+            format!("{waiting} completions wait, which do not fit into a queue for {asked}"),
+        ));
+    }
     command.driver = DriverData::output::<abi::ResizeCqResp>();
-    let reply = fd.execute(&command)?;
-    let abi::ResizeCqResp { mi } =
-        answer(Verb::ResizeCq, || Subject::the(COMPLETION.name), &reply)?;
-    let (ring, map) = consumer(fd, mi, buffers)?;
-    *cq = Cq::new(ring, Some(map));
+    let roomy = ResizeCq {
+        cqe: asked.saturating_mul(2),
+        ..command.clone()
+    };
+    let (reply, is_roomy) = match fd.execute(&roomy) {
+        Ok(reply) => (reply, true),
+        Err(_) => (fd.execute(&command)?, false),
+    };
+    let (ring, capacity, map) = map_cq(fd, Verb::ResizeCq, &reply, buffers, is_roomy)?;
+    cq.replace(ring, capacity, Some(map));
     Ok(())
 }
 
@@ -276,20 +317,19 @@ fn resize_cq(
 fn create_qp(
     fd: &Arc<CommandFd>,
     mut command: CreateQp,
-    buffers: Option<&Buffers>,
+    parts: &QpParts<'_, Cq, RecvQueue, Nothing>,
 ) -> Result<NewQp> {
     command.driver = DriverData::output::<abi::CreateQpResp>();
     command.cap.max_send_sge = asked_slices(&command.cap);
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    map_qp(fd, command.srq.is_some(), reply, buffers).inspect_err(|_| fd.abandon(handle))
+    map_qp(fd, reply, parts).inspect_err(|_| fd.abandon(handle))
 }
 
 fn map_qp(
     fd: &Arc<CommandFd>,
-    has_srq: bool,
     reply: CreateQpReply,
-    buffers: Option<&Buffers>,
+    parts: &QpParts<'_, Cq, RecvQueue, Nothing>,
 ) -> Result<NewQp> {
     let CreateQpReply {
         handle,
@@ -300,13 +340,16 @@ fn map_qp(
     let abi::CreateQpResp { rq_mi, sq_mi } =
         answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
     let (max_sge, max_inline) = granted_send(&cap);
-    let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
+    let buffers = parts.buffers;
+    let (mut ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
+    ring.heed(Watch::new(parts.send_cq.shared(), qpn, false));
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
     let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
-    let recv = match has_srq {
-        true => None,
-        false => {
-            let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
+    let recv = match parts.srq {
+        Some(_) => None,
+        None => {
+            let (mut ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
+            ring.heed(Watch::new(parts.recv_cq.shared(), qpn, true));
             Some(RecvQueue::new(ring, cap.max_recv_sge, Some(map)))
         }
     };

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use uverbs_uapi::enums::QpType;
+use uverbs_uapi::enums::{AtomicCap, QpType};
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 
 pub use crate::command::Route;
@@ -104,7 +104,7 @@ struct Inner {
     num_comp_vectors: u32,
     core_support: CoreSupport,
     /// Asked for when what a queue pair can do first depends on it.
-    capabilities: OnceLock<DeviceCapFlags>,
+    capabilities: OnceLock<(DeviceCapFlags, AtomicCap)>,
     /// Made when it is first needed: a program that only registers memory has no use for it.
     async_fd: OnceLock<OwnedFd>,
     next_id: AtomicU64,
@@ -184,17 +184,18 @@ impl Context {
     /// in the life of the context.
     pub(crate) fn operations(&self, transport: QpType) -> Result<Operations> {
         let operations = self.driver().operations(transport);
-        if !operations.intersects(Operations::OF_CAPABILITIES) {
+        if !operations.intersects(Operations::OF_DEVICE) {
             return Ok(operations);
         }
-        let capabilities = match self.0.capabilities.get() {
+        let (capabilities, atomics) = match self.0.capabilities.get() {
             Some(known) => *known,
             None => {
-                let asked = self.query_device()?.capabilities;
+                let device = self.query_device()?;
+                let asked = (device.capabilities, device.atomic_cap);
                 *self.0.capabilities.get_or_init(|| asked)
             }
         };
-        Ok(operations.with(capabilities))
+        Ok(operations.with(capabilities, atomics))
     }
 
     pub(crate) fn fd(&self) -> &Arc<CommandFd> {

@@ -132,9 +132,8 @@ fn posters_against_a_slow_poller() -> Result {
         let receiver = scope.spawn(|| {
             post_receives(&mut receives, &into, total, &posted).map_err(|error| error.to_string())
         });
-        let sender = scope.spawn(|| {
-            post_sends(&mut sends, total, &posted).map_err(|error| error.to_string())
-        });
+        let sender = scope
+            .spawn(|| post_sends(&mut sends, total, &posted).map_err(|error| error.to_string()));
         let (mut sent, mut received, mut round) = (0, 0, 0_u64);
         let mut last = (Instant::now(), 0);
         while sent < total || received < total {

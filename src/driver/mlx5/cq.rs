@@ -113,6 +113,15 @@ impl Entry {
         }
     }
 
+    /// Frees the element of a shared receive queue that a completion is of.
+    fn reclaim(&self, op_own: u8, counter: u16) {
+        if let Receiver::Shared(ledger) = &self.reporter.recv
+            && cqe::is_receive(op_own)
+        {
+            ledger.finish(counter);
+        }
+    }
+
     /// How the request went that the entry is of, once its data are where they belong. None if it makes no
     /// sense.
     ///
@@ -266,7 +275,11 @@ impl Cq {
                 return self.refuse(PollError::Stray { number });
             };
             if reporter.has_forgotten(index) {
-                self.release(index.wrapping_add(1));
+                // Its request is forgotten too, but for an element of a shared queue, which is free again.
+                let next = index.wrapping_add(1);
+                self.lap = self.view.lap(next);
+                release(&self.directory, self.word, next);
+                reporter.reclaim(op_own, counter);
                 continue;
             }
             // Data first: a request that is noted as finished is no longer the device's.
@@ -474,15 +487,17 @@ impl contract::Cq for Cq {
 }
 
 /// Completions that are being taken. It counts for itself, so that the compiler keeps that in registers. (All
-/// is of 64 bits, since two that share a word are taken out of it and put back.)
+/// is of 64 bits, since two that share a word are taken out of it and put back. So would be what lies over the
+/// fields of an error where the two share memory in a result: what is rarely used comes first.)
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Polled<'q> {
+    /// The index of the first entry that is left to another poll.
+    until: u64,
     cq: &'q mut Cq,
     walk: Walk,
     /// The index of the next entry.
     next: u64,
-    /// The index of the first entry that is left to another poll.
-    until: u64,
     /// The queue's own.
     directory: NonNull<Directory>,
 }
@@ -578,8 +593,18 @@ fn release(directory: &Directory, word: NonNull<AtomicU32>, next: u32) {
 }
 
 impl Drop for Cq {
+    /// The elements of shared receive queues that unread completions are of are free again.
     fn drop(&mut self) {
-        self.core.directory.close();
+        self.catch_up();
+        let shared = self
+            .reporters
+            .iter()
+            .zip(0..)
+            .filter_map(|(entry, number)| match &entry.reporter.recv {
+                Receiver::Shared(ledger) => Some((number, Arc::clone(ledger))),
+                _ => None,
+            });
+        self.core.directory.close(shared.collect());
     }
 }
 

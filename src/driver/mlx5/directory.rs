@@ -11,6 +11,7 @@
 //! passed everything that the last one reported, and what a queue pair reported before a reset is passed
 //! over.
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use super::entries::Entries;
@@ -82,8 +83,8 @@ pub(super) struct Inner {
     changes: Vec<Change>,
     /// Numbers that are in use.
     taken: Vec<bool>,
-    /// Nobody polls any more.
-    closed: bool,
+    /// Once nobody polls any more: the shared receive queues that are reported of, by the numbers.
+    closed: Option<HashMap<u32, Arc<SrqLedger>>>,
 }
 
 /// The device has 24 bits for the number.
@@ -100,7 +101,7 @@ impl Directory {
                 entries,
                 changes: Vec::new(),
                 taken: Vec::new(),
-                closed: false,
+                closed: None,
             }),
         }
     }
@@ -197,19 +198,43 @@ impl Directory {
             inner.taken.resize(number as usize + 1, false);
             inner.taken[number as usize] = true;
         }
-        if !inner.closed {
-            let change = Change::Set {
-                number,
-                reporter,
-                forget_until: None,
-            };
-            self.push(inner, change);
+        match (&mut inner.closed, &reporter.recv) {
+            (None, _) => {
+                let change = Change::Set {
+                    number,
+                    reporter,
+                    forget_until: None,
+                };
+                self.push(inner, change);
+            }
+            (Some(shared), Receiver::Shared(ledger)) => {
+                shared.insert(number, Arc::clone(ledger));
+            }
+            (Some(_), _) => {}
         }
+    }
+
+    /// Frees the elements of shared receive queues that were reported of since nobody polls any more.
+    fn sweep(&self, inner: &mut Inner) {
+        let Some(shared) = &inner.closed else {
+            return;
+        };
+        let mut index = self.consumer();
+        while inner.entries.is_valid(index) {
+            if let Some(element) = inner.entries.received(index)
+                && let Some(ledger) = shared.get(&inner.entries.number(index))
+            {
+                ledger.finish(element);
+            }
+            index = index.wrapping_add(1);
+        }
+        self.consumed(index);
     }
 
     fn replace(&self, number: u32, reporter: Reporter) {
         let mut inner = self.lock();
-        if !inner.closed {
+        self.sweep(&mut inner);
+        if inner.closed.is_none() {
             let (until, _) = self.look(&inner, number);
             let change = Change::Set {
                 number,
@@ -225,6 +250,8 @@ impl Directory {
         // memory an allocator gets back, and which may do with other queues as it likes.
         let mut gone = Vec::new();
         let mut inner = self.lock();
+        self.sweep(&mut inner);
+        let ledger = inner.closed.as_mut().map(|shared| shared.remove(&number));
         let (until, reported) = self.look(&inner, number);
         // Made since the poller looked last; one that started anew it may know from before.
         let unseen = inner.changes.iter().any(|change| {
@@ -237,7 +264,7 @@ impl Directory {
                     }
                 )
         });
-        if inner.closed || (unseen && !reported) {
+        if inner.closed.is_some() || (unseen && !reported) {
             // The poller does not know of it and never needs to.
             gone.extend(
                 inner
@@ -248,12 +275,16 @@ impl Directory {
         } else {
             self.push(&mut inner, Change::Remove { number, until });
         }
+        drop(inner);
+        drop(ledger);
     }
 
-    /// Notes that nobody polls any more.
-    pub(super) fn close(&self) {
+    /// Notes that nobody polls any more, and which shared receive queues are reported of. What has been
+    /// reported and not taken frees its element.
+    pub(super) fn close(&self, shared: HashMap<u32, Arc<SrqLedger>>) {
         let mut inner = self.lock();
-        inner.closed = true;
+        inner.closed = Some(shared);
+        self.sweep(&mut inner);
         let changes = std::mem::take(&mut inner.changes);
         drop(inner);
         drop(changes);

@@ -6,6 +6,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::barrier;
 use super::format::{BLOCK, Cqe, NUMBER, OP_OWN, cqe};
 use super::memory::Memory;
 
@@ -89,10 +90,7 @@ impl Entries {
             count,
             mask: count - 1,
             size,
-            end: first
-                .as_ptr()
-                .wrapping_add(Self::bytes(count, size))
-                .cast(),
+            end: first.as_ptr().wrapping_add(Self::bytes(count, size)).cast(),
         };
         Self {
             view,
@@ -124,6 +122,16 @@ impl Entries {
     /// Whether the device has written the entry at this index.
     pub(super) fn is_valid(&self, index: u32) -> bool {
         self.view.poll(index).is_some()
+    }
+
+    /// The index of the request in a valid entry, if it is of a receive.
+    pub(super) fn received(&self, index: u32) -> Option<u16> {
+        let op_own = self.view.poll(index)?;
+        barrier::owner_before_entry();
+        let entry = self.view.entry(index).as_ptr();
+        // SAFETY: as in `number`.
+        let counter = unsafe { (&raw const (*entry).wqe_counter).read_volatile() };
+        cqe::is_receive(op_own).then_some(counter.get())
     }
 
     /// The number in a valid entry.

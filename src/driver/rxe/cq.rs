@@ -62,11 +62,16 @@ impl Cq {
     /// The completions that have arrived.
     #[inline(always)]
     fn waiting(&mut self) -> Result<Waiting<'_>, PollError> {
-        let bad = |BadIndex { index, index_mask }| PollError::Index {
-            index,
-            highest: index_mask,
-        };
-        self.ring.waiting().map_err(bad)
+        self.ring.waiting().map_err(broken)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn broken(BadIndex { index, index_mask }: BadIndex) -> PollError {
+    PollError::Index {
+        index,
+        highest: index_mask,
     }
 }
 

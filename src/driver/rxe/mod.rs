@@ -37,12 +37,12 @@ use super::contract::{Nothing, QpParts, RecvQueue as _};
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
+    Command, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateQpReply,
     CreateSrq, CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq,
     QueryContext, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
-use crate::error::{Error, Result, Subject, Verb};
+use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::Operations;
 
 /// What a context has of its device: nothing, for the kernel has it all.
@@ -293,11 +293,11 @@ fn resize_cq(
 ) -> Result<()> {
     let (asked, waiting) = (command.cqe, cq.count()?);
     if asked > 0 && rounded(asked) < u64::from(waiting) {
-        return Err(Error::invalid(
-            Verb::ResizeCq,
-            Subject::numbered("CQ", command.cq.0.into()),
-            format!("{waiting} completions wait, which do not fit into a queue for {asked}"),
-        ));
+        // As the kernel would, had it been asked for so many.
+        let refusal = Error::os(Verb::ResizeCq, command.subject(), Errno::INVAL);
+        let detail =
+            format!("{waiting} completions wait, which do not fit into a queue for {asked}");
+        return Err(refusal.with_detail(detail));
     }
     command.driver = DriverData::output::<abi::ResizeCqResp>();
     let roomy = ResizeCq {

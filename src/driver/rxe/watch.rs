@@ -69,6 +69,7 @@ impl Shared {
 
     /// Tells it, once.
     #[cold]
+    #[inline(never)]
     pub(super) fn tell(&self) -> PollError {
         // Relaxed: as in `overran`.
         self.overrun.store(false, Ordering::Relaxed);

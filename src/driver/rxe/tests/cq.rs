@@ -187,7 +187,6 @@ proptest! {
             exercise(&Completion::new(raw));
             taken += 1;
         }
-        drop(completions);
         prop_assert_eq!(taken, 7);
 
         memory.set(PRODUCER_INDEX, index);

@@ -28,7 +28,7 @@ const CAPACITY: u32 = 15;
 /// How many requests make the load.
 fn requests() -> u64 {
     match device().is_rxe() {
-        true => 200_000,
+        true => 40_000,
         false => 20_000,
     }
 }

@@ -70,7 +70,7 @@ impl AddressVector {
     /// `grh` are the first 40 bytes of the buffer that it was received into, `sgid_index` the index of the
     /// GID that it was sent to, or for multicast of the GID to answer from.
     pub fn reply_to(
-        completion: &Completion<'_>,
+        completion: &Completion,
         grh: &[u8; GRH_LENGTH],
         port: u8,
         sgid_index: u8,

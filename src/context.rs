@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use uverbs_uapi::enums::QpType;
+use uverbs_uapi::enums::{AtomicCap, QpType};
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 use uverbs_uapi::handle::PdHandle;
 
@@ -114,7 +114,7 @@ struct Inner {
     num_comp_vectors: u32,
     core_support: CoreSupport,
     /// Queried when the first queue pair needs it.
-    capabilities: OnceLock<DeviceCapFlags>,
+    capabilities: OnceLock<(DeviceCapFlags, AtomicCap)>,
     /// Opened on first use: a program that only registers memory needs none.
     async_fd: OnceLock<OwnedFd>,
     next_id: AtomicU64,
@@ -122,6 +122,8 @@ struct Inner {
     live_buffers: Arc<Live>,
     /// By the handles of their PDs: the same may have been imported twice.
     flights: Mutex<HashMap<u32, Weak<Flights>>>,
+    /// Completion queues by the numbers by which events name them, to tell their pollers of overruns.
+    completion_queues: Mutex<HashMap<u64, driver::CqBacking>>,
 }
 
 impl Context {
@@ -146,6 +148,7 @@ impl Context {
             next_id: AtomicU64::new(1),
             live_buffers: Arc::default(),
             flights: Mutex::default(),
+            completion_queues: Mutex::default(),
         }))
     }
 
@@ -210,17 +213,18 @@ impl Context {
     /// queried once for each context.
     pub(crate) fn operations(&self, transport: QpType) -> Result<Operations> {
         let operations = self.driver().operations(transport);
-        if !operations.intersects(Operations::OF_CAPABILITIES) {
+        if !operations.intersects(Operations::OF_DEVICE) {
             return Ok(operations);
         }
-        let capabilities = match self.0.capabilities.get() {
+        let (capabilities, atomics) = match self.0.capabilities.get() {
             Some(known) => *known,
             None => {
-                let asked = self.query_device()?.capabilities;
+                let device = self.query_device()?;
+                let asked = (device.capabilities, device.atomic_cap);
                 *self.0.capabilities.get_or_init(|| asked)
             }
         };
-        Ok(operations.with(capabilities))
+        Ok(operations.with(capabilities, atomics))
     }
 
     pub(crate) fn fd(&self) -> &Arc<CommandFd> {
@@ -233,6 +237,31 @@ impl Context {
 
     pub(crate) fn live_buffers(&self) -> &Arc<Live> {
         &self.0.live_buffers
+    }
+
+    /// Notes which completion queue events mean by a number.
+    pub(crate) fn add_completion_queue(&self, id: u64, backing: driver::CqBacking) {
+        self.completion_queues().insert(id, backing);
+    }
+
+    /// Forgets it.
+    pub(crate) fn remove_completion_queue(&self, id: u64) {
+        let gone = self.completion_queues().remove(&id);
+        // Not under the lock: with it memory may go that an allocator gets back.
+        drop(gone);
+    }
+
+    /// Tells the poller of a completion queue that there was no room for a completion.
+    pub(crate) fn completion_queue_overran(&self, id: u64) {
+        if let Some(backing) = self.completion_queues().get(&id) {
+            backing.overran();
+        }
+    }
+
+    fn completion_queues(&self) -> MutexGuard<'_, HashMap<u64, driver::CqBacking>> {
+        let queues = &self.0.completion_queues;
+        // It is whole after every statement, so a panic elsewhere has not spoilt it.
+        queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of the command file descriptor; unique among the open contexts of the process.

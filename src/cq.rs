@@ -1,7 +1,7 @@
 //! Completion queues: where finished work requests are reported.
 
 use std::fmt;
-use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,8 +81,7 @@ impl<'a> CqBuilder<'a> {
     ///
     /// # Safety
     ///
-    /// If `ignore` is true: at no time are there more completions than the queue's [capacity](Cq::capacity),
-    /// among them all that have been taken and whose loan has not ended. A request that may have a
+    /// If `ignore` is true: at no time do more completions wait than the queue's [capacity](Cq::capacity). A request that may have a
     /// completion, also one that is unsignaled and fails, and one that is flushed, counts from when it is
     /// posted. Without it the device writes to entries that are being read.
     pub unsafe fn ignore_overrun(mut self, ignore: bool) -> Self {
@@ -146,6 +145,7 @@ impl<'a> CqBuilder<'a> {
         if let (Some(channel), Some(events)) = (&channel, backing.events()) {
             channel.count_events(id, events);
         }
+        context.add_completion_queue(id, backing.clone());
         let shared = CqShared {
             object: Owned::backed(context, handle, backing),
             id,
@@ -203,6 +203,7 @@ impl CqShared {
 impl Drop for CqShared {
     fn drop(&mut self) {
         self.object.end(|_| ());
+        self.object.context().remove_completion_queue(self.id);
         if let Some(channel) = &self.channel {
             channel.forget_events(self.id);
         }
@@ -264,14 +265,12 @@ impl Cq {
         &self.shared
     }
 
-    /// Takes the completions that have arrived.
+    /// Takes the completions that have arrived, at most as many as the queue holds.
     ///
-    /// They lie in the ring while they are looked at; the entries go back to the device when the result is
-    /// dropped, except those that the loop did not reach. No completion is an empty loop. No system call is
-    /// made.
-    ///
-    /// Until then they count against the queue's [capacity](Self::capacity): who posts requests inside the
-    /// loop whose completions may arrive meanwhile needs room for both, or posts behind it.
+    /// Each entry goes back to the device as soon as the loop has it, and before the request's place in its
+    /// queue is free again: requests may be posted inside the loop, and a completion queue that holds as much
+    /// as the queues that report to it never overruns. What the loop does not reach stays in the queue. No
+    /// completion is an empty loop. No system call is made.
     ///
     /// ```no_run
     /// # fn poll(cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
@@ -283,14 +282,47 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The ring's contents make no sense: the memory that is shared with the kernel or device has been
-    /// overwritten, or the device errs. Completions behind the one that is told of here can be taken by the
+    /// The queue has overrun ([`PollError::Overrun`]). Or the ring's contents make no sense: the memory that is
+    /// shared with the kernel or device has been overwritten, or the device errs. Completions behind the one that is told of here can be taken by the
     /// next call. Manual page: `ibv_poll_cq(3)`.
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_>, PollError> {
         let raw = self.ring.poll()?;
         Ok(Completions { raw })
+    }
+
+    /// Takes the completions that have arrived, at most as many as `into` has room for, and puts them there;
+    /// gives those that it has put. It otherwise does what [`poll`](Self::poll) does.
+    ///
+    /// ```no_run
+    /// # use std::mem::MaybeUninit;
+    /// # fn poll(cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut buffer = [const { MaybeUninit::uninit() }; 16];
+    /// for completion in cq.poll_into(&mut buffer)? {
+    ///     println!("{} {:?}", completion.wr_id(), completion.result()?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Cq::poll`]; nothing has been taken then.
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline(always)]
+    pub fn poll_into<'b>(
+        &mut self,
+        into: &'b mut [MaybeUninit<Completion>],
+    ) -> Result<&'b mut [Completion], PollError> {
+        let mut completions = self.poll()?;
+        let mut count = 0;
+        for (place, completion) in into.iter_mut().zip(&mut completions) {
+            place.write(completion);
+            count += 1;
+        }
+        // SAFETY: so many places, from the first on, have been written just now, and `MaybeUninit` has the
+        // layout of what it holds.
+        Ok(unsafe { std::slice::from_raw_parts_mut(into.as_mut_ptr().cast(), count) })
     }
 
     /// Takes the completions that have arrived; if there are none, asks for an event and looks again.
@@ -452,7 +484,7 @@ pub enum Notify {
     Solicited,
 }
 
-/// Completions on loan from their queue.
+/// Completions that are being taken from their queue.
 ///
 /// Iterate over a mutable reference; what the loop does not reach stays in the queue.
 pub struct Completions<'cq> {
@@ -460,7 +492,7 @@ pub struct Completions<'cq> {
 }
 
 impl<'i, 'cq> IntoIterator for &'i mut Completions<'cq> {
-    type Item = Completion<'i>;
+    type Item = Completion;
     type IntoIter = CompletionIter<'i, 'cq>;
 
     #[inline(always)]
@@ -490,12 +522,12 @@ pub struct CompletionIter<'i, 'cq> {
     raw: &'i mut driver::Completions<'cq>,
 }
 
-impl<'i> Iterator for CompletionIter<'i, '_> {
-    type Item = Completion<'i>;
+impl Iterator for CompletionIter<'_, '_> {
+    type Item = Completion;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Completion<'i>> {
-        self.raw.take().map(|raw| Completion::new(raw, PhantomData))
+    fn next(&mut self) -> Option<Completion> {
+        self.raw.take().map(Completion::new)
     }
 }
 

@@ -93,7 +93,7 @@ impl Context {
         let file = EventFile::new(fd, Verb::AllocAsyncFd, subject)?;
         Ok(AsyncEvents {
             file,
-            _context: self.clone(),
+            context: self.clone(),
         })
     }
 }
@@ -124,7 +124,7 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 #[derive(Debug)]
 pub struct AsyncEvents {
     file: EventFile,
-    _context: Context,
+    context: Context,
 }
 
 impl AsyncEvents {
@@ -135,7 +135,7 @@ impl AsyncEvents {
     /// The kernel refuses: `EIO` if the device has been removed and the kernel reports that here.
     pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
         let event = self.file.try_read::<AsyncEventDesc>(Verb::GetAsyncEvent)?;
-        Ok(event.map(AsyncEvent::from))
+        Ok(event.map(|event| self.noted(event.into())))
     }
 
     /// Waits for the next event for at most `timeout`; `None` if there is none by then.
@@ -149,7 +149,15 @@ impl AsyncEvents {
         let event = self
             .file
             .read::<AsyncEventDesc>(Verb::GetAsyncEvent, timeout)?;
-        Ok(event.map(AsyncEvent::from))
+        Ok(event.map(|event| self.noted(event.into())))
+    }
+
+    /// Tells those of an event whom it concerns.
+    fn noted(&self, event: AsyncEvent) -> AsyncEvent {
+        if let (AsyncEventType::CQ_ERR, EventSource::Cq(id)) = (event.kind, event.source) {
+            self.context.completion_queue_overran(id);
+        }
+        event
     }
 }
 

@@ -1,10 +1,9 @@
-//! Work completions, read where they lie.
+//! Work completions.
 //!
-//! A [`Completion`] borrows the completion queue's ring: only the fields that are asked for are read, and it
-//! cannot outlive the poll that returned it. Copy out the fields that you want to keep.
+//! A [`Completion`] is a copy of what the device wrote, which is interpreted only where it is asked. Its place
+//! in the completion queue is the device's again as soon as it has been taken.
 
 use std::fmt;
-use std::marker::PhantomData;
 
 pub use crate::work::CompletionError;
 pub use uverbs_uapi::enums::{WcOpcode, WcStatus};
@@ -13,24 +12,21 @@ pub use uverbs_uapi::flags::WcFlags;
 use crate::driver;
 use crate::work::RemoteKey;
 
-/// Proof that a completion's queue is borrowed.
-pub(crate) type Loan<'a> = PhantomData<&'a mut ()>;
-
 /// A completed work request.
 ///
 /// If the request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
 /// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are valid; [`result`](Self::result) tells
 /// whether it did. Manual page: `ibv_poll_cq(3)`.
 #[doc(alias = "ibv_poll_cq")]
-pub struct Completion<'a> {
+#[derive(Clone)]
+pub struct Completion {
     raw: driver::Completion,
-    _loan: Loan<'a>,
 }
 
-impl<'a> Completion<'a> {
+impl Completion {
     #[inline(always)]
-    pub(crate) fn new(raw: driver::Completion, loan: Loan<'a>) -> Self {
-        Self { raw, _loan: loan }
+    pub(crate) fn new(raw: driver::Completion) -> Self {
+        Self { raw }
     }
 
     /// The id that the request was posted with.
@@ -170,7 +166,7 @@ impl<'a> Completion<'a> {
     }
 }
 
-impl fmt::Debug for Completion<'_> {
+impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("Completion");
         fields

@@ -16,7 +16,7 @@ pub(crate) enum NoSendQueue {}
 pub(crate) enum NoRecvQueue {}
 
 /// A completion queue that a driver does not have, with its completions.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum NoCq {}
 
 impl SendQueue for NoSendQueue {
@@ -132,11 +132,7 @@ impl Cq for NoCq {
 impl Polled for NoCq {
     type Completion = Self;
 
-    fn take(&mut self, _: &mut bool) -> Option<Self> {
-        match *self {}
-    }
-
-    fn release(&mut self) {
+    fn take(&mut self) -> Option<Self> {
         match *self {}
     }
 }

@@ -441,6 +441,9 @@ pub(crate) trait Cq: Debug {
         None
     }
 
+    /// Has the next poll say that the queue had no room for a completion.
+    fn overran(_backing: &Self::Backing) {}
+
     /// The most completions that wait at a time.
     fn capacity(&self) -> u32;
 
@@ -460,17 +463,14 @@ pub(crate) trait Cq: Debug {
 pub(crate) trait Polled: Debug {
     type Completion: Completion;
 
-    /// The next completion; do not use it after [`release`](Self::release). `moved` is set if there is one,
-    /// or if entries were skipped.
-    fn take(&mut self, moved: &mut bool) -> Option<Self::Completion>;
-
-    /// Gives the queue's entries back to the device.
-    fn release(&mut self);
+    /// The next completion. Its entry goes back to the device at once, and before anything that it frees in a
+    /// queue may be used again: so no more completions come than there is room for.
+    fn take(&mut self) -> Option<Self::Completion>;
 }
 
-/// A completion that lies in a completion queue. Its fields are read only when asked for; `crate::wc`
-/// documents them.
-pub(crate) trait Completion: Debug {
+/// A completion, as the device wrote it. Its fields are interpreted only when asked for; their meaning is
+/// told in `crate::wc`.
+pub(crate) trait Completion: Debug + Copy {
     fn wr_id(&self) -> u64;
     fn status(&self) -> WcStatus;
     fn opcode(&self) -> WcOpcode;

@@ -45,7 +45,7 @@ impl Kind for SendSlots {
     type Of<D: contract::Driver> = <D::SendQueue as contract::SendQueue>::Slot;
 }
 
-/// A completion that lies in a completion queue.
+/// A completion, as its driver has it.
 pub(crate) type Completion = Lent<CompletionKinds>;
 
 #[derive(Debug)]
@@ -251,33 +251,28 @@ impl Cq {
     pub(crate) fn poll(&mut self) -> Result<Completions<'_>, PollError> {
         Ok(Completions {
             queue: dispatch!(self, D(cq) => D::lend(cq.poll()?)),
-            moved: false,
         })
     }
 }
 
-/// Completions that are being taken; the queue's entries go back to the device when this is dropped.
+/// Completions that are being taken.
 #[derive(Debug)]
 pub(crate) struct Completions<'q> {
     queue: Lent<Polls<'q>>,
-    /// Whether any was taken or passed over.
-    moved: bool,
 }
 
 impl Completions<'_> {
-    /// The next completion. It is not to be used after this value is dropped.
+    /// The next completion.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Completion> {
-        dispatch!(lent &mut self.queue, D(queue) => queue.take(&mut self.moved).map(D::lend))
+        dispatch!(lent &mut self.queue, D(queue) => queue.take().map(D::lend))
     }
 }
 
-impl Drop for Completions<'_> {
+impl Clone for Completion {
     #[inline(always)]
-    fn drop(&mut self) {
-        if self.moved {
-            dispatch!(lent &mut self.queue, D(queue) => queue.release());
-        }
+    fn clone(&self) -> Self {
+        dispatch!(lent self, D(it) => D::lend(*it))
     }
 }
 
@@ -303,6 +298,11 @@ impl Completion {
 impl CqBacking {
     pub(crate) fn events(&self) -> Option<&Arc<AtomicU32>> {
         dispatch!(self, D(backing) => <D as contract::Driver>::Cq::events(backing))
+    }
+
+    /// Has the next poll say that the queue had no room for a completion.
+    pub(crate) fn overran(&self) {
+        dispatch!(self, D(backing) => <D as contract::Driver>::Cq::overran(backing));
     }
 }
 

@@ -58,6 +58,9 @@ pub enum PostError {
         /// What the device lacks of what the operation needs.
         capability: DeviceCapFlags,
     },
+    /// The device has no atomic operations ([`AtomicCap::NONE`](crate::query::AtomicCap::NONE)). The request
+    /// would have broken the queue pair.
+    NoAtomics,
     /// A memory window cannot be bound like this, which would have broken the queue pair; the text says why.
     Window(&'static str),
     /// A slice, a memory window or an address handle belongs to another protection domain than the QP.
@@ -111,6 +114,7 @@ impl fmt::Display for PostError {
                 f,
                 "the device does not have this operation: it lacks {capability:?}"
             ),
+            Self::NoAtomics => f.write_str("the device has no atomic operations"),
             Self::Window(why) => write!(f, "the memory window cannot be bound: {why}"),
             Self::ForeignPd => f.write_str(
                 "the memory, memory window or address handle is of another protection domain than the QP",
@@ -152,7 +156,7 @@ impl From<PostError> for Error {
         let subject = Subject::the("QP");
         match error {
             PostError::Doorbell(errno) => Error::os(Verb::PostSend, subject, errno),
-            PostError::MissingCapability { .. } => {
+            PostError::MissingCapability { .. } | PostError::NoAtomics => {
                 Error::unsupported(Verb::PostSend, subject, error.to_string())
             }
             other => Error::invalid(Verb::PostSend, subject, other.to_string()),
@@ -167,9 +171,11 @@ impl From<OutOfBounds> for PostError {
     }
 }
 
-/// A completion queue whose contents make no sense.
+/// A completion queue that has lost completions, or whose contents make no sense.
+// Aligned as what a poll gives otherwise: where the two share memory, that is copied in whole words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[repr(align(8))]
 pub enum PollError {
     /// The producer's index lies beyond the ring.
     Index {
@@ -189,6 +195,12 @@ pub enum PollError {
         /// The device's code of the kind.
         code: u8,
     },
+    /// The queue had no room for a completion, which is lost: more requests could complete than it holds. It is
+    /// told once, when its event
+    /// ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has been read from
+    /// [`Context::async_events`](crate::Context::async_events). soft-RoCE goes on with the next completion; a
+    /// ConnectX writes none any more, and the queue and those that report to it can only be destroyed.
+    Overrun,
 }
 
 impl fmt::Display for PollError {
@@ -212,6 +224,10 @@ impl fmt::Display for PollError {
                     "a completion of kind {code:#x} is of no request that was posted"
                 )
             }
+            PollError::Overrun => f.write_str(
+                "the queue had no room for a completion, which is lost: it must hold as many as the queues that \
+                 report to it hold requests",
+            ),
         }
     }
 }

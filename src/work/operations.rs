@@ -1,7 +1,7 @@
 //! What a queue pair can do: a set that is fixed when it is created.
 
 use bitflags::bitflags;
-use uverbs_uapi::enums::QpType;
+use uverbs_uapi::enums::{AtomicCap, QpType};
 use uverbs_uapi::flags::{DeviceCapFlags, FlushPlacement};
 
 use super::{Operation, PostError};
@@ -28,6 +28,8 @@ bitflags! {
         /// What a device may lack although its driver has it: it tells by its capabilities.
         const OF_CAPABILITIES =
             Self::ATOMIC_WRITE.bits() | Self::FLUSH_GLOBAL.bits() | Self::FLUSH_PERSISTENT.bits();
+        /// What depends on the device: these, and whether it has atomics, which it tells apart.
+        const OF_DEVICE = Self::OF_CAPABILITIES.bits() | Self::ATOMIC.bits();
     }
 }
 
@@ -45,8 +47,8 @@ impl Operations {
         }
     }
 
-    /// Without what a device with these capabilities lacks.
-    pub(crate) fn with(self, capabilities: DeviceCapFlags) -> Self {
+    /// Without what a device with these capabilities lacks, which may have no atomics.
+    pub(crate) fn with(self, capabilities: DeviceCapFlags, atomics: AtomicCap) -> Self {
         let told = [
             (Self::ATOMIC_WRITE, DeviceCapFlags::ATOMIC_WRITE),
             (Self::FLUSH_GLOBAL, DeviceCapFlags::FLUSH_GLOBAL),
@@ -55,7 +57,11 @@ impl Operations {
         let lacking = told
             .iter()
             .filter(|(_, needed)| !capabilities.contains(*needed));
-        lacking.fold(self, |left, (operation, _)| left.difference(*operation))
+        let left = lacking.fold(self, |left, (operation, _)| left.difference(*operation));
+        match atomics {
+            AtomicCap::NONE => left.difference(Self::ATOMIC),
+            _ => left,
+        }
     }
 
     /// Why a request that needs these is not for a queue pair that can do this much.
@@ -75,9 +81,14 @@ impl Operations {
             DeviceCapFlags::FLUSH_PERSISTENT,
             missing.contains(Self::FLUSH_PERSISTENT),
         );
-        match Self::of(transport).contains(needed) && !capability.is_empty() {
-            true => PostError::MissingCapability { capability },
-            false => PostError::NotInTransport { transport },
+        if !Self::of(transport).contains(needed) {
+            PostError::NotInTransport { transport }
+        } else if missing.contains(Self::ATOMIC) {
+            PostError::NoAtomics
+        } else if !capability.is_empty() {
+            PostError::MissingCapability { capability }
+        } else {
+            PostError::NotInTransport { transport }
         }
     }
 }
@@ -116,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_a_device_lacks_is_told_by_its_name_and_what_a_transport_lacks_by_the_transport() {
-        let able = Operations::of(QpType::RC).with(DeviceCapFlags::FLUSH_GLOBAL);
+        let able = Operations::of(QpType::RC).with(DeviceCapFlags::FLUSH_GLOBAL, AtomicCap::HCA);
         assert!(able.contains(Operations::FLUSH_GLOBAL | Operations::READ));
         let both = Operations::FLUSH_GLOBAL | Operations::FLUSH_PERSISTENT;
         assert_eq!(
@@ -125,6 +136,10 @@ mod tests {
                 capability: DeviceCapFlags::FLUSH_PERSISTENT
             }
         );
+        assert!(able.contains(Operations::ATOMIC));
+        let able = able.with(DeviceCapFlags::all(), AtomicCap::NONE);
+        let refusal = able.refusal(Operations::ATOMIC, QpType::RC);
+        assert_eq!(refusal, PostError::NoAtomics);
         let transport = QpType::UC;
         let able = Operations::of(transport).difference(Operations::LOCAL_INV);
         for needed in [

@@ -36,6 +36,11 @@ impl Entries {
         self.load(index) != NONE
     }
 
+    /// The entries of the models are of sends.
+    pub(crate) fn received(&self, _: u32) -> Option<u16> {
+        None
+    }
+
     pub(crate) fn number(&self, index: u32) -> u32 {
         self.load(index)
     }

@@ -7,7 +7,7 @@ use loom::thread;
 
 use crate::device::{Device, Places};
 use crate::ledger::{RecvLedger, SendLedger, SrqLedger};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("sends::unsignaled_requests_are_finished_too", unsignaled),
         test("receives::each_completion_has_its_own_id", receives),
         test("shared_receives::no_element_is_lost_or_doubled", shared),
+        test("room::comes_behind_the_index_that_makes_it", room),
     ]
 }
 
@@ -115,10 +116,40 @@ fn receives() {
     queue.run();
 }
 
+/// Would catch a place for a request that the poster sees before the completion queue's index that makes room
+/// for its completion (`release` in `src/driver/mlx5/cq.rs`): the device, told by the poster, would find the
+/// queue full.
+fn room() {
+    let shared = Arc::new((SendLedger::new(RING), Device::default(), AtomicU32::new(0)));
+    let poller = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            let (ledger, device, consumer) = &*shared;
+            for index in 0..REQUESTS {
+                device.wait(index);
+                consumer.store(index + 1, Ordering::Release);
+                ledger.finish(index as u16);
+            }
+        })
+    };
+    let (ledger, device, consumer) = &*shared;
+    for index in 0..REQUESTS {
+        while index.wrapping_sub(ledger.done()) == RING {
+            thread::yield_now();
+        }
+        let done = ledger.done();
+        // Relaxed, as the device may look.
+        assert!(consumer.load(Ordering::Relaxed) >= done);
+        ledger.note(index).write(id(index), index + 1);
+        device.ring(index + 1);
+    }
+    poller.join().unwrap();
+}
+
 /// Would catch an element of a shared receive queue that is lost or comes twice when two pollers give
 /// elements back at once, and one that is posted again while a poller still reads its note.
 fn shared() {
-    // One element is always the list's end, so two can be posted at a time.
+    // One element always stays free, so two can be posted at a time.
     let ledger = Arc::new(SrqLedger::new(3));
     let places = Arc::new(Places::<3>::new());
     let mut head = 0;
@@ -144,7 +175,7 @@ fn shared() {
             assert_eq!(ledger.finish(element as u16), Some(id(element)));
         })
     });
-    // Whichever comes back first is posted behind the element that was the end.
+    // Whichever comes back first is posted behind the element that stayed free.
     assert_eq!(post(2), 2);
     let again = post(3);
     assert!(again < 2, "element {again}");
@@ -152,7 +183,7 @@ fn shared() {
         poller.join().unwrap();
     }
     assert_eq!(ledger.done(), 2);
-    // What is free now is the end of the list, and what is posted comes back with its own id.
+    // One stays free, and what is posted comes back with its own id.
     assert_eq!(ledger.behind(1 - again), None);
     assert_eq!(ledger.finish(2), Some(id(2)));
     assert_eq!(ledger.finish(again as u16), Some(id(3)));

@@ -56,8 +56,8 @@ pub(crate) struct Wc {
     invalidated: Option<RemoteKey>,
 }
 
-impl From<Completion<'_>> for Wc {
-    fn from(completion: Completion<'_>) -> Self {
+impl From<Completion> for Wc {
+    fn from(completion: Completion) -> Self {
         Self {
             id: Id::from(completion.wr_id()),
             status: completion.status(),

@@ -5,6 +5,7 @@
 mod beside;
 mod data;
 mod errors;
+mod full;
 mod inline_scatter;
 mod load;
 mod many;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         ud::tests(),
         inline_scatter::tests(),
         load::tests(),
+        full::tests(),
         many::tests(),
         errors::tests(),
         resets::tests(),

@@ -16,6 +16,7 @@ use uverbs::{
     Access, Batch, Caps, CompletionChannel, ConnectOptions, Cq, LocalSlice, Notify, QpState, Rc,
     RemoteSlice, Ud, WcStatus,
     channel::CqEvent,
+    cq::PollError,
     event::{AsyncEvent, AsyncEventType, AsyncEvents, EventSource},
     mr::RemoteKey,
     qp::{Posted, QpAttr},
@@ -452,7 +453,8 @@ fn queue_pairs_and_queues_are_named() -> Result {
     };
     let mut pair = Pair::<Rc>::with(&setup)?;
     let events = pair.context.async_events()?;
-    let room = u64::from(pair.a.cq.capacity()) + device().spare_completions();
+    let capacity = pair.a.cq.capacity();
+    let room = u64::from(capacity) + device().spare_completions(capacity);
     let to = pair.b.mr.remote();
     let mut batch = pair.a.qp.send();
     for id in 0..=room {
@@ -467,6 +469,8 @@ fn queue_pairs_and_queues_are_named() -> Result {
             source,
         },
     )?;
+    let told = pair.a.cq.poll().map(drop);
+    same(told, Err(PollError::Overrun), "the poll behind the event")?;
     // What the queue held is still there.
     completions(&mut pair.a.cq, room as usize)?;
     Ok(())
@@ -720,7 +724,8 @@ fn a_full_queue_fails_its_receiver() -> Result {
     };
     let mut pair = Pair::<Rc>::with(&setup)?;
     let events = pair.context.async_events()?;
-    let room = u64::from(pair.b.cq.capacity()) + device().spare_completions();
+    let capacity = pair.b.cq.capacity();
+    let room = u64::from(capacity) + device().spare_completions(capacity);
     for id in 0..room + 1 {
         pair.b.post_recv(id, 0..64)?;
     }
@@ -746,6 +751,8 @@ fn a_full_queue_fails_its_receiver() -> Result {
             same(of_b.contains(&event.source), true, "the object")?;
         }
     }
+    let told = pair.b.cq.poll().map(drop);
+    same(told, Err(PollError::Overrun), "the poll behind the event")?;
     completions(&mut pair.b.cq, room as usize)?;
     Ok(())
 }

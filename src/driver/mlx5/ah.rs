@@ -4,6 +4,7 @@
 //! Ethernet, and counts the handle with its protection domain.
 
 use uverbs_uapi::enums::{GidType, LinkLayer, Rate};
+use uverbs_uapi::flags::QueryPortFlags;
 use uverbs_uapi::handle::AhHandle;
 use uverbs_uapi::mlx5 as abi;
 use uverbs_uapi::types::AhAttr;
@@ -13,7 +14,7 @@ use crate::command::{
     CommandFd, CreateAh, CreateAhReply, DriverData, DriverReply, QueryGid, QueryPort,
 };
 use crate::driver::answer;
-use crate::error::{Result, Subject, Verb};
+use crate::error::{Error, Result, Subject, Verb};
 
 /// An address vector, complete except for the queue pair and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,9 @@ pub(super) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHand
         port: path.port_num,
     })?;
     let ethernet = LinkLayer(port.legacy_resp.link_layer.into()) == LinkLayer::ETHERNET;
+    if !ethernet {
+        check_route(&path, port.legacy_resp.flags)?;
+    }
     command.driver = DriverData::output::<abi::CreateAhResp>();
     let CreateAhReply { handle, driver } = fd.execute(&command)?;
     let vector = if ethernet {
@@ -64,6 +68,21 @@ pub(super) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHand
         over_infiniband(&path)
     };
     Ok((handle, Ah(vector)))
+}
+
+/// Refuses a path without a global route over a port that requires one (the kernel looks on Ethernet only, and
+/// the device drops what has none).
+fn check_route(path: &AhAttr, flags: u8) -> Result<()> {
+    let required = QueryPortFlags::from_bits_retain(flags).contains(QueryPortFlags::GRH_REQUIRED);
+    if path.is_global == 0 && required {
+        let subject = Subject::the("AH");
+        let why = format!(
+            "port {} requires a global route: give the path a GID",
+            path.port_num
+        );
+        return Err(Error::invalid(Verb::CreateAh, subject, why));
+    }
+    Ok(())
 }
 
 /// A rate limit in the device's 4 bits, 0 for none. The device has the rates of the first links. Other rates
@@ -144,6 +163,24 @@ fn source_port(flow_label: u32, handle: u32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Would catch a path that a port without its own subnet's routes drops.
+    #[test]
+    fn a_port_that_requires_a_global_route_gets_one() {
+        let local = AhAttr {
+            port_num: 1,
+            ..AhAttr::default()
+        };
+        let global = AhAttr {
+            is_global: 1,
+            ..local
+        };
+        let required = QueryPortFlags::GRH_REQUIRED.bits();
+        let error = check_route(&local, required).unwrap_err();
+        assert!(error.to_string().contains("give the path a GID"), "{error}");
+        assert!(check_route(&global, required).is_ok());
+        assert!(check_route(&local, !required).is_ok());
+    }
 
     /// What libmlx5 writes for each rate of the specification, by their codes. Would catch one that spills
     /// over into another field, or that the device does not have.

@@ -10,7 +10,7 @@ use uverbs_uapi::handle::CqHandle;
 
 use super::barrier;
 use super::directory::{Change, Directory, Receiver, Reporter};
-use super::entries::{Entries, View};
+use super::entries::{Entries, View, Walk};
 use super::format::{
     ARM_SOLICITED, Cqe, INDEX_MASK, NUMBER, RECORD_ARM, RECORD_CONSUMER, cqe, opcode, syndrome,
 };
@@ -41,26 +41,25 @@ impl CqCore {
     }
 }
 
-/// A completion queue's poller.
+/// A completion queue's poller. The index of the next entry to look at, which counts on round the ring, is the
+/// one that the directory has.
 #[derive(Debug)]
 pub(crate) struct Cq {
     view: View,
-    /// Index of the next entry to look at, and of the first that has not been given back; they count on round
-    /// the ring.
-    next: u32,
-    released: u32,
-    /// The owner bit of the next entry once the device has written it.
+    /// The owner bit of that entry once the device has written it.
     lap: u8,
     /// The version of the directory that `reporters` is of, with which a completion needs nothing else; or
     /// [`NO_VERSION`] while there is something to attend to.
     simple_at: u64,
     /// The version of the directory that `reporters` is of.
     version: u64,
-    /// There is something wrong to tell, or entries of `reporters` wait for the poller to pass something.
-    attention: bool,
+    /// Entries of `reporters` wait for the poller to pass something, or there is something wrong to tell.
+    waiting: bool,
     /// By their numbers; vacant ones report nothing.
     reporters: Vec<Entry>,
     directory: Arc<Directory>,
+    /// The word of the record, which `core` keeps, that tells the device how far entries are given back.
+    word: NonNull<AtomicU32>,
     core: Arc<CqCore>,
     /// What was found wrong, told by the next poll.
     wrong: Option<PollError>,
@@ -68,7 +67,8 @@ pub(crate) struct Cq {
     uar: Arc<UarPage>,
 }
 
-// SAFETY: the view is of memory that `core` keeps, and the poller is the only one to read it through this.
+// SAFETY: the view and the word are of memory that `core` keeps, and the poller is the only one to use them
+// through this.
 unsafe impl Send for Cq {}
 // SAFETY: shared references only look whether an entry is valid.
 unsafe impl Sync for Cq {}
@@ -97,21 +97,6 @@ impl Entry {
             .is_some_and(|until| is_before(index, until))
     }
 
-    /// What the completion of a request that went well is of, if nothing but its id is to be found out: of a
-    /// send, or of a receive from a queue of the queue pair's own.
-    #[inline(always)]
-    fn simple(&self, op_own: u8, counter: u16) -> Option<(u64, u32)> {
-        if op_own & (0xf0 | cqe::SCATTERED) == cqe::REQ << 4 {
-            Some(self.reporter.send.as_ref()?.finish(counter))
-        } else if is_plain_receive(op_own)
-            && let Receiver::Own(ledger) = &self.reporter.recv
-        {
-            Some((ledger.finish(), 0))
-        } else {
-            None
-        }
-    }
-
     /// The id of the request that any completion is of, with what it changed a memory key for.
     fn any(&self, op_own: u8, counter: u16) -> Option<(u64, u32)> {
         let send = || Some(self.reporter.send.as_ref()?.finish(counter));
@@ -125,6 +110,15 @@ impl Entry {
             cqe::RESP_ERR => recv().map(|id| (id, 0)),
             cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV => recv().map(|id| (id, 0)),
             _ => None,
+        }
+    }
+
+    /// Frees the element of a shared receive queue that a completion is of.
+    fn reclaim(&self, op_own: u8, counter: u16) {
+        if let Receiver::Shared(ledger) = &self.reporter.recv
+            && cqe::is_receive(op_own)
+        {
+            ledger.finish(counter);
         }
     }
 
@@ -170,14 +164,13 @@ impl Cq {
         let view = core.directory.lock().entries.view();
         Self {
             view,
-            next: 0,
-            released: 0,
             lap: view.lap(0),
             simple_at: 0,
             version: 0,
-            attention: false,
+            waiting: false,
             reporters: Vec::new(),
             directory: Arc::clone(&core.directory),
+            word: NonNull::from(core.record.word(RECORD_CONSUMER)),
             core,
             wrong: None,
             cqn,
@@ -194,11 +187,10 @@ impl Cq {
         &self.uar
     }
 
-    /// Whether the queue is sound. Completions are taken as long as there are any: each entry says itself
-    /// whether it is there.
+    /// Whether the queue is sound.
     #[inline(always)]
     pub(crate) fn check(&mut self) -> Result<(), PollError> {
-        match self.attention {
+        match self.directory.needs_attention() {
             false => Ok(()),
             true => self.attend(),
         }
@@ -208,117 +200,107 @@ impl Cq {
     #[cold]
     #[inline(never)]
     fn attend(&mut self) -> Result<(), PollError> {
-        self.release();
-        self.attention = self.settle();
-        self.simplify();
+        let overran = self.directory.attended();
+        let waiting = self.settle();
+        self.wait(waiting);
+        if overran {
+            return Err(PollError::Overrun);
+        }
         match self.wrong.take() {
             None => Ok(()),
             Some(error) => Err(error),
         }
     }
 
-    /// Notes whether completions are simple now.
-    fn simplify(&mut self) {
-        self.simple_at = match self.attention {
+    /// Notes whether there is something to attend to at the next poll, in which case no completion is simple.
+    fn wait(&mut self, waiting: bool) {
+        self.waiting = waiting;
+        if waiting {
+            self.directory.attend();
+        }
+        self.simple_at = match waiting {
             false => self.version,
             true => NO_VERSION,
         };
     }
 
-    /// The next completion; `moved` is set if there is one, or entries were passed over.
-    ///
-    /// It must not be used after [`Self::release`]; the caller's lifetimes see to that.
+    /// The index of the next entry to look at.
     #[inline(always)]
-    pub(crate) fn take(&mut self, moved: &mut bool) -> Option<Completion> {
-        let index = self.next;
-        let entry = self.view.entry(index);
-        // Without the lap its last bit is 0 in entries that are this side's.
-        let op_own = View::op_own(entry) ^ self.lap;
-        if op_own & 1 != 0 {
-            return None;
-        }
-        *moved = true;
-        barrier::owner_before_entry();
-        if self.directory.version() == self.simple_at {
-            // SAFETY: the device has written the entry and does not write it again before it is given back,
-            // which is after the loan of the completion; every bit pattern is a `Cqe`.
-            let fields = unsafe { entry.as_ref() };
-            let number = fields.srqn_uidx.get() & NUMBER;
-            if let Some(reporter) = self.reporters.get(number as usize)
-                && let Some((wr_id, change)) = reporter.simple(op_own, fields.wqe_counter.get())
-            {
-                self.advance();
-                return Some(Completion {
-                    entry,
-                    wr_id,
-                    status: WcStatus::SUCCESS,
-                    change,
-                });
-            }
-        }
-        let Completion {
-            entry,
-            wr_id,
-            status,
-            change,
-        } = self.take_slowly()?;
-        // Field by field, so that this one's memory is not where all are put.
-        Some(Completion {
-            entry,
-            wr_id,
-            status,
-            change,
-        })
+    fn next(&self) -> u32 {
+        self.directory.consumer()
     }
 
-    /// Goes on to the next entry.
+    /// Gives the entries before this index back to the device, and goes on there.
+    fn release(&mut self, next: u32) {
+        self.lap = self.view.lap(next);
+        release(&self.directory, self.word, next);
+    }
+
+    /// The completions that have arrived, at most as many as the queue holds.
     #[inline(always)]
-    fn advance(&mut self) {
-        self.next = self.next.wrapping_add(1);
-        if self.view.is_first(self.next) {
-            self.lap ^= 1;
+    pub(super) fn begin(&mut self) -> Polled<'_> {
+        let next = self.next();
+        Polled {
+            walk: self.view.walk(next, self.lap),
+            next: next.into(),
+            until: next.wrapping_add(self.view.count()).into(),
+            directory: NonNull::from(&*self.directory),
+            cq: self,
         }
     }
 
-    /// The next completion, if there is more about it than its id, or if it is not known who reports.
+    /// The next completion before `until`, if there is more about it than its id, or if it is not known who
+    /// reports.
     #[cold]
     #[inline(never)]
-    fn take_slowly(&mut self) -> Option<Completion> {
+    fn take_slowly(&mut self, until: u32) -> Option<Completion> {
         loop {
-            let index = self.next;
+            let index = self.next();
+            if index == until {
+                return None;
+            }
             let op_own = self.view.poll(index)?;
             barrier::owner_before_entry();
             let entry = self.view.entry(index);
-            self.advance();
             if self.version != self.directory.version() {
                 self.catch_up();
             }
-            // SAFETY: as in `take`.
+            // SAFETY: the device has written the entry and does not write it again before it is given back,
+            // which is below; every bit pattern is a `Cqe`.
             let fields = unsafe { entry.as_ref() };
             let number = fields.srqn_uidx.get() & NUMBER;
-            let stray = PollError::Stray { number };
+            let counter = fields.wqe_counter.get();
             let Some(reporter) = self.reporters.get(number as usize) else {
-                return self.refuse(stray);
+                self.release(index.wrapping_add(1));
+                return self.refuse(PollError::Stray { number });
             };
             if reporter.has_forgotten(index) {
+                // Its request is forgotten too, but for an element of a shared queue, which is free again.
+                let next = index.wrapping_add(1);
+                self.lap = self.view.lap(next);
+                release(&self.directory, self.word, next);
+                reporter.reclaim(op_own, counter);
                 continue;
             }
-            let counter = fields.wqe_counter.get();
             // Data first: a request that is noted as finished is no longer the device's.
-            // SAFETY: as in `take`.
+            // SAFETY: as above.
             let status = unsafe { reporter.status(self.view, entry) };
+            // SAFETY: as above. The landing has gone over it, so it is read only now.
+            let fields = unsafe { entry.read() };
+            let next = index.wrapping_add(1);
+            self.lap = self.view.lap(next);
+            release(&self.directory, self.word, next);
             let known = status.and_then(|status| Some((status, reporter.any(op_own, counter)?)));
             let Some((status, (wr_id, change))) = known else {
                 let code = op_own >> 4;
-                let known = reporter.is_known();
-                return self.refuse(if known {
-                    PollError::Unknown { code }
-                } else {
-                    stray
-                });
+                let error = match reporter.is_known() {
+                    true => PollError::Unknown { code },
+                    false => PollError::Stray { number },
+                };
+                return self.refuse(error);
             };
             return Some(Completion {
-                entry,
+                fields,
                 wr_id,
                 status,
                 change,
@@ -329,24 +311,8 @@ impl Cq {
     /// Notes that the entry before this place makes no sense; the next poll tells.
     fn refuse(&mut self, error: PollError) -> Option<Completion> {
         self.wrong = Some(error);
-        self.attention = true;
-        self.simplify();
+        self.wait(true);
         None
-    }
-
-    /// Gives all completions that have been taken back to the device.
-    #[inline(always)]
-    pub(crate) fn release(&mut self) {
-        let next = self.next;
-        self.released = next;
-        self.directory.consumed(next);
-        let word = (next & INDEX_MASK).to_be();
-        // Release: the entries have been read before the device may write them again; its counterpart is the
-        // device's look at the record before it writes.
-        self.core
-            .record
-            .word(RECORD_CONSUMER)
-            .store(word, Ordering::Release);
     }
 
     /// Asks for an event for the next completion.
@@ -355,7 +321,7 @@ impl Cq {
         // thread or by whatever handed the queue to it.
         let sequence = self.core.events.load(Ordering::Relaxed) & 3;
         let command = if solicited_only { ARM_SOLICITED } else { 0 };
-        let word = sequence << 28 | command | self.released & INDEX_MASK;
+        let word = sequence << 28 | command | self.next() & INDEX_MASK;
         // Relaxed: the barrier in `UarPage::arm` orders it before the register.
         self.core
             .record
@@ -367,6 +333,7 @@ impl Cq {
     /// Takes over what has changed among the queue pairs.
     fn catch_up(&mut self) {
         let (version, changes) = self.core.directory.changes();
+        let mut waiting = self.waiting;
         self.version = version;
         for change in changes {
             match change {
@@ -375,7 +342,7 @@ impl Cq {
                     reporter,
                     forget_until,
                 } => {
-                    self.attention |= forget_until.is_some();
+                    waiting |= forget_until.is_some();
                     self.set(
                         number,
                         Entry {
@@ -388,12 +355,12 @@ impl Cq {
                 Change::Remove { number, until } => {
                     if let Some(entry) = self.reporters.get_mut(number as usize) {
                         entry.leave_at = Some(until);
-                        self.attention = true;
+                        waiting = true;
                     }
                 }
             }
         }
-        self.simplify();
+        self.wait(waiting);
     }
 
     fn set(&mut self, number: u32, entry: Entry) {
@@ -406,7 +373,7 @@ impl Cq {
 
     /// Lets those entries go that waited for what has come; true if others wait on.
     fn settle(&mut self) -> bool {
-        let (next, mut waiting) = (self.next, false);
+        let (next, mut waiting) = (self.next(), false);
         // Dropped when the lock is no longer held: with them rings may go, whose memory an allocator gets
         // back.
         let mut gone = Vec::new();
@@ -449,13 +416,14 @@ impl Cq {
         let core = Arc::clone(&self.core);
         // Held throughout, so that nobody looks at the old ring for what is in the new one.
         let mut inner = core.directory.lock();
+        let next = self.next();
         // The first of the new ring is the place behind the one that stays empty.
-        new.invalidate(self.next.wrapping_add(1));
+        new.invalidate(next.wrapping_add(1));
         switch(&new)?;
         let view = new.view();
         // The device has ended the old ring with an entry that says so. Its place in the new one stays empty,
         // so what was not taken moves on by one.
-        let mut index = self.next;
+        let mut index = next;
         while let Some(op_own) = self.view.poll(index) {
             barrier::owner_before_entry();
             if op_own >> 4 == cqe::RESIZE {
@@ -475,9 +443,7 @@ impl Cq {
         // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
         drop(old);
         self.view = view;
-        self.next = self.next.wrapping_add(1);
-        self.lap = view.lap(self.next);
-        self.release();
+        self.release(next.wrapping_add(1));
         Ok(())
     }
 }
@@ -485,7 +451,7 @@ impl Cq {
 impl contract::Cq for Cq {
     type Backing = Arc<CqCore>;
     type Completion = Completion;
-    type Polled<'q> = &'q mut Cq;
+    type Polled<'q> = Polled<'q>;
 
     fn backing(&self) -> Arc<CqCore> {
         Arc::clone(&self.core)
@@ -495,13 +461,17 @@ impl contract::Cq for Cq {
         Some(&backing.events)
     }
 
+    fn overran(backing: &Arc<CqCore>) {
+        backing.directory.overran();
+    }
+
     fn capacity(&self) -> u32 {
         self.view.count() - 1
     }
 
     fn is_empty(&mut self) -> Result<bool, PollError> {
         self.check()?;
-        Ok(self.view.poll(self.next).is_none())
+        Ok(self.view.poll(self.next()).is_none())
     }
 
     fn arm(&mut self, _fd: &CommandFd, _cq: CqHandle, solicited_only: bool) -> error::Result<()> {
@@ -510,29 +480,131 @@ impl contract::Cq for Cq {
     }
 
     #[inline(always)]
-    fn poll(&mut self) -> Result<&mut Cq, PollError> {
+    fn poll(&mut self) -> Result<Polled<'_>, PollError> {
         self.check()?;
-        Ok(self)
+        Ok(self.begin())
     }
 }
 
-impl contract::Polled for &mut Cq {
+/// Completions that are being taken. It counts for itself, so that the compiler keeps that in registers. (All
+/// is of 64 bits, since two that share a word are taken out of it and put back. So would be what lies over the
+/// fields of an error where the two share memory in a result: what is rarely used comes first.)
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Polled<'q> {
+    /// The index of the first entry that is left to another poll.
+    until: u64,
+    cq: &'q mut Cq,
+    walk: Walk,
+    /// The index of the next entry.
+    next: u64,
+    /// The queue's own.
+    directory: NonNull<Directory>,
+}
+
+impl contract::Polled for Polled<'_> {
     type Completion = Completion;
 
     #[inline(always)]
-    fn take(&mut self, moved: &mut bool) -> Option<Completion> {
-        Cq::take(self, moved)
-    }
-
-    #[inline(always)]
-    fn release(&mut self) {
-        Cq::release(self);
+    fn take(&mut self) -> Option<Completion> {
+        let (entry, op_own) = self.walk.entry();
+        if op_own & 1 != 0 {
+            return None;
+        }
+        barrier::owner_before_entry();
+        let cq = &*self.cq;
+        // SAFETY: the queue keeps it.
+        let directory = unsafe { self.directory.as_ref() };
+        if directory.version() != cq.simple_at {
+            return self.take_otherwise();
+        }
+        // SAFETY: the device has written the entry and does not write it again before it is given back,
+        // which is below; every bit pattern is a `Cqe`.
+        let fields = unsafe { entry.read() };
+        let number = fields.srqn_uidx.get() & NUMBER;
+        let Some(Entry { reporter, .. }) = cq.reporters.get(number as usize) else {
+            return self.take_otherwise();
+        };
+        let (next, counter) = ((self.next as u32).wrapping_add(1), fields.wqe_counter.get());
+        let (wr_id, change) = if op_own & (0xf0 | cqe::SCATTERED) == cqe::REQ << 4
+            && let Some(ledger) = reporter.send.as_deref()
+        {
+            release(directory, cq.word, next);
+            ledger.finish(counter)
+        } else if is_plain_receive(op_own)
+            && let Receiver::Own(ledger) = &reporter.recv
+        {
+            let ledger = &**ledger;
+            release(directory, cq.word, next);
+            (ledger.finish(), 0)
+        } else {
+            return self.take_otherwise();
+        };
+        self.next += 1;
+        if cq.view.step(&mut self.walk) {
+            self.cq.lap ^= 1;
+        }
+        Some(Completion {
+            fields,
+            wr_id,
+            status: WcStatus::SUCCESS,
+            change,
+        })
     }
 }
 
+impl Polled<'_> {
+    /// The next completion, if there is more about it than its id, or it is not known who reports.
+    #[inline(always)]
+    fn take_otherwise(&mut self) -> Option<Completion> {
+        let until = self.until as u32;
+        let taken = self.cq.take_slowly(until);
+        let next = self.cq.next();
+        self.next = next.into();
+        self.walk = self.cq.view.walk_of(next, until.wrapping_sub(next));
+        let Completion {
+            fields,
+            wr_id,
+            status,
+            change,
+        } = taken?;
+        // Field by field, so that this one's memory is not where all are put.
+        Some(Completion {
+            fields,
+            wr_id,
+            status,
+            change,
+        })
+    }
+}
+
+/// Gives the entries before this index back to the device. What is in them has been copied; what their
+/// completions free is given out behind this.
+#[inline(always)]
+fn release(directory: &Directory, word: NonNull<AtomicU32>, next: u32) {
+    directory.consumed(next);
+    // SAFETY: the word is the record's, which the queue keeps.
+    let record = unsafe { word.as_ref() };
+    // Release: the entries have been read before the device may write them again; its counterpart is the
+    // device's look at the record before it writes. That this look finds the index at the latest when a
+    // completion comes for which one of these entries made room is the ledgers' release, which comes behind
+    // this store, with the poster's acquire and the barrier before its doorbell.
+    record.store((next & INDEX_MASK).to_be(), Ordering::Release);
+}
+
 impl Drop for Cq {
+    /// The elements of shared receive queues that unread completions are of are free again.
     fn drop(&mut self) {
-        self.core.directory.close();
+        self.catch_up();
+        let shared = self
+            .reporters
+            .iter()
+            .zip(0..)
+            .filter_map(|(entry, number)| match &entry.reporter.recv {
+                Receiver::Shared(ledger) => Some((number, Arc::clone(ledger))),
+                _ => None,
+            });
+        self.core.directory.close(shared.collect());
     }
 }
 
@@ -546,10 +618,10 @@ fn is_before(index: u32, other: u32) -> bool {
 pub(super) const BIND: u32 = 1;
 pub(super) const INVALIDATE: u32 = 2;
 
-/// A completion that lies in the ring.
+/// A completion: a copy of its entry, of which the compiler makes as much as is looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
-    entry: NonNull<Cqe>,
+    fields: Cqe,
     wr_id: u64,
     status: WcStatus,
     change: u32,
@@ -580,21 +652,13 @@ fn status(op_own: u8, fields: &Cqe) -> WcStatus {
 
 impl Completion {
     #[inline(always)]
-    fn fields(&self) -> &Cqe {
-        // SAFETY: the device has written the entry and it is not given back before the loan to the user ends.
-        // The device writes to no entry before that: it looks at the consumer index, or who let it not look
-        // answers for it (`CqBuilder::ignore_overrun`). Every bit pattern is a `Cqe`.
-        unsafe { self.entry.as_ref() }
-    }
-
-    #[inline(always)]
     fn code(&self) -> u8 {
-        self.fields().op_own >> 4
+        self.fields.op_own >> 4
     }
 
     #[inline(always)]
     fn sent(&self) -> WcOpcode {
-        match (self.fields().sop_drop_qpn.get() >> 24) as u8 {
+        match (self.fields.sop_drop_qpn.get() >> 24) as u8 {
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
             opcode::RDMA_READ => WcOpcode::RDMA_READ,
             opcode::ATOMIC_CS => WcOpcode::COMP_SWAP,
@@ -628,7 +692,7 @@ impl contract::Completion for Completion {
 
     #[inline(always)]
     fn vendor_err(&self) -> u32 {
-        self.fields().vendor_err_synd.into()
+        self.fields.vendor_err_synd.into()
     }
 
     /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the
@@ -637,24 +701,24 @@ impl contract::Completion for Completion {
     fn byte_len(&self) -> u32 {
         match self.opcode() {
             WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => size_of::<u64>() as u32,
-            _ => self.fields().byte_cnt.get(),
+            _ => self.fields.byte_cnt.get(),
         }
     }
 
     #[inline(always)]
     fn qp_num(&self) -> u32 {
-        self.fields().sop_drop_qpn.get() & NUMBER
+        self.fields.sop_drop_qpn.get() & NUMBER
     }
 
     #[inline(always)]
     fn src_qp(&self) -> u32 {
-        self.fields().flags_rqpn.get() & NUMBER
+        self.fields.flags_rqpn.get() & NUMBER
     }
 
     /// The immediate data in network byte order, or the rkey in the host's.
     #[inline(always)]
     fn ex(&self) -> u32 {
-        let bytes = self.fields().imm_inval_pkey;
+        let bytes = self.fields.imm_inval_pkey;
         if self.code() == cqe::RESP_SEND_INV {
             u32::from_be_bytes(bytes)
         } else {
@@ -669,14 +733,14 @@ impl contract::Completion for Completion {
             cqe::RESP_SEND_INV => WcFlags::WITH_INV,
             _ => WcFlags::empty(),
         };
-        flags.set(WcFlags::GRH, self.fields().flags_rqpn.get() >> 28 & 3 != 0);
+        flags.set(WcFlags::GRH, self.fields.flags_rqpn.get() >> 28 & 3 != 0);
         flags
     }
 
     /// The device writes it whether it was asked for or not; an error stands in its place.
     #[inline(always)]
     fn timestamp(&self) -> Option<u64> {
-        let fields = self.fields();
+        let fields = self.fields;
         let [a, b, c, d, e, f] = fields.timestamp;
         let ticks = u64::from_be_bytes([a, b, c, d, e, f, fields.vendor_err_synd, fields.syndrome]);
         (self.status() == WcStatus::SUCCESS).then_some(ticks)
@@ -684,7 +748,7 @@ impl contract::Completion for Completion {
 
     #[inline(always)]
     fn pkey_index(&self) -> u16 {
-        let [_, _, high, low] = self.fields().imm_inval_pkey;
+        let [_, _, high, low] = self.fields.imm_inval_pkey;
         match self.code() {
             cqe::RESP_SEND => u16::from_be_bytes([high, low]),
             _ => 0,
@@ -693,16 +757,16 @@ impl contract::Completion for Completion {
 
     #[inline(always)]
     fn slid(&self) -> u16 {
-        self.fields().slid.get()
+        self.fields.slid.get()
     }
 
     #[inline(always)]
     fn sl(&self) -> u8 {
-        (self.fields().flags_rqpn.get() >> 24) as u8 & 0xf
+        (self.fields.flags_rqpn.get() >> 24) as u8 & 0xf
     }
 
     #[inline(always)]
     fn dlid_path_bits(&self) -> u8 {
-        self.fields().ml_path & 0x7f
+        self.fields.ml_path & 0x7f
     }
 }

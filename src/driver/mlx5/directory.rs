@@ -10,12 +10,13 @@
 //! Completions outlive their queue pair. A number is reused only when the poller has passed everything that
 //! its last queue pair reported. What a queue pair reported before a reset is skipped.
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use super::entries::Entries;
 use super::inline::Landing;
 use super::ledger::{RecvLedger, SendLedger, SrqLedger};
-use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// What a queue pair reports to a completion queue.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +67,10 @@ pub(super) struct Directory {
     version: AtomicU64,
     /// The first entry that the poller has not given back.
     consumer: AtomicU32,
+    /// The poller has something to attend to before it takes more.
+    attention: AtomicBool,
+    /// The device had no room for a completion.
+    overrun: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -77,8 +82,8 @@ pub(super) struct Inner {
     changes: Vec<Change>,
     /// Numbers that are in use.
     taken: Vec<bool>,
-    /// Nobody polls any more.
-    closed: bool,
+    /// Once nobody polls any more: the shared receive queues that are reported of, by the numbers.
+    closed: Option<HashMap<u32, Arc<SrqLedger>>>,
 }
 
 /// The device has 24 bits for the number.
@@ -89,11 +94,13 @@ impl Directory {
         Self {
             version: AtomicU64::new(0),
             consumer: AtomicU32::new(0),
+            attention: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 entries,
                 changes: Vec::new(),
                 taken: Vec::new(),
-                closed: false,
+                closed: None,
             }),
         }
     }
@@ -117,11 +124,46 @@ impl Directory {
         (self.version(), std::mem::take(&mut inner.changes))
     }
 
+    /// The first entry that has not been given back, for the poller.
+    #[inline(always)]
+    pub(super) fn consumer(&self) -> u32 {
+        // Relaxed: only the poller stores it.
+        self.consumer.load(Ordering::Relaxed)
+    }
+
     /// Notes how far the poller has come.
     #[inline(always)]
     pub(super) fn consumed(&self, index: u32) {
         // Relaxed: it says where to look for entries, and the entries say whether they are valid.
         self.consumer.store(index, Ordering::Relaxed);
+    }
+
+    /// Whether the poller has something to attend to.
+    #[inline(always)]
+    pub(super) fn needs_attention(&self) -> bool {
+        // Relaxed: whoever attends to it acquires.
+        self.attention.load(Ordering::Relaxed)
+    }
+
+    /// Has the poller attend to something that it knows of.
+    pub(super) fn attend(&self) {
+        // Relaxed: for the poller itself.
+        self.attention.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells the poller that the device had no room for a completion.
+    pub(super) fn overran(&self) {
+        self.overrun.store(true, Ordering::Relaxed);
+        // Release: pairs with the acquire in `attended`.
+        self.attention.store(true, Ordering::Release);
+    }
+
+    /// Takes over, for the poller, that it had something to attend to; true if the device had no room for a
+    /// completion.
+    pub(super) fn attended(&self) -> bool {
+        // Acquire: pairs with the release in `overran`. Who tells of an overrun behind this is heard next time.
+        self.attention.swap(false, Ordering::Acquire);
+        self.overrun.swap(false, Ordering::Relaxed)
     }
 
     fn push(&self, inner: &mut Inner, change: Change) {
@@ -155,19 +197,43 @@ impl Directory {
             inner.taken.resize(number as usize + 1, false);
             inner.taken[number as usize] = true;
         }
-        if !inner.closed {
-            let change = Change::Set {
-                number,
-                reporter,
-                forget_until: None,
-            };
-            self.push(inner, change);
+        match (&mut inner.closed, &reporter.recv) {
+            (None, _) => {
+                let change = Change::Set {
+                    number,
+                    reporter,
+                    forget_until: None,
+                };
+                self.push(inner, change);
+            }
+            (Some(shared), Receiver::Shared(ledger)) => {
+                shared.insert(number, Arc::clone(ledger));
+            }
+            (Some(_), _) => {}
         }
+    }
+
+    /// Frees the elements of shared receive queues that were reported of since nobody polls any more.
+    fn sweep(&self, inner: &mut Inner) {
+        let Some(shared) = &inner.closed else {
+            return;
+        };
+        let mut index = self.consumer();
+        while inner.entries.is_valid(index) {
+            if let Some(element) = inner.entries.received(index)
+                && let Some(ledger) = shared.get(&inner.entries.number(index))
+            {
+                ledger.finish(element);
+            }
+            index = index.wrapping_add(1);
+        }
+        self.consumed(index);
     }
 
     fn replace(&self, number: u32, reporter: Reporter) {
         let mut inner = self.lock();
-        if !inner.closed {
+        self.sweep(&mut inner);
+        if inner.closed.is_none() {
             let (until, _) = self.look(&inner, number);
             let change = Change::Set {
                 number,
@@ -183,6 +249,8 @@ impl Directory {
         // memory an allocator gets back, and which may do with other queues as it likes.
         let mut gone = Vec::new();
         let mut inner = self.lock();
+        self.sweep(&mut inner);
+        let ledger = inner.closed.as_mut().map(|shared| shared.remove(&number));
         let (until, reported) = self.look(&inner, number);
         // Made since the poller looked last; one that started again it may know from before.
         let unseen = inner.changes.iter().any(|change| {
@@ -195,7 +263,7 @@ impl Directory {
                     }
                 )
         });
-        if inner.closed || (unseen && !reported) {
+        if inner.closed.is_some() || (unseen && !reported) {
             // The poller does not know of it and never needs to.
             gone.extend(
                 inner
@@ -206,12 +274,16 @@ impl Directory {
         } else {
             self.push(&mut inner, Change::Remove { number, until });
         }
+        drop(inner);
+        drop(ledger);
     }
 
-    /// Notes that nobody polls any more.
-    pub(super) fn close(&self) {
+    /// Notes that nobody polls any more, and which shared receive queues are reported of. What has been
+    /// reported and not taken frees its element.
+    pub(super) fn close(&self, shared: HashMap<u32, Arc<SrqLedger>>) {
         let mut inner = self.lock();
-        inner.closed = true;
+        inner.closed = Some(shared);
+        self.sweep(&mut inner);
         let changes = std::mem::take(&mut inner.changes);
         drop(inner);
         drop(changes);

@@ -6,6 +6,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::barrier;
 use super::format::{BLOCK, Cqe, NUMBER, OP_OWN, cqe};
 use super::memory::Memory;
 
@@ -26,6 +27,45 @@ pub(super) struct View {
     mask: u32,
     /// Bytes of one.
     size: usize,
+    /// Where one behind the last would have its half that counts, a mere address.
+    end: *mut Cqe,
+}
+
+/// A walk over the entries of a ring, round its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    at: *mut Cqe,
+    /// Where it goes on at the ring's start, or stops.
+    end: *mut Cqe,
+    /// The first entry that it does not come to.
+    last: *mut Cqe,
+    /// The owner bit of the entry once the device has written it.
+    lap: u64,
+}
+
+/// An entry that is the device's for ever, for a walk that has come to its end.
+static NEVER: [AtomicU8; BLOCK] = {
+    let mut bytes = [const { AtomicU8::new(0) }; BLOCK];
+    bytes[OP_OWN] = AtomicU8::new(1);
+    bytes
+};
+
+impl Walk {
+    /// The entry that it is at, and what that is: without the lap, so that the last bit is 0 in entries that
+    /// are this side's. As for [`View::op_own`].
+    #[inline(always)]
+    pub(super) fn entry(&self) -> (NonNull<Cqe>, u8) {
+        // SAFETY: it is the address of an entry of the ring, or of `NEVER`.
+        let entry = unsafe { NonNull::new_unchecked(self.at) };
+        (entry, View::op_own(entry) ^ self.lap as u8)
+    }
+
+    /// Goes no further.
+    #[inline(always)]
+    fn stop(&mut self) {
+        self.at = NEVER.as_ptr().cast::<Cqe>().cast_mut();
+        self.lap = 0;
+    }
 }
 
 // SAFETY: the memory is owned, and it is as good in one thread as in another.
@@ -50,6 +90,7 @@ impl Entries {
             count,
             mask: count - 1,
             size,
+            end: first.as_ptr().wrapping_add(Self::bytes(count, size)).cast(),
         };
         Self {
             view,
@@ -81,6 +122,16 @@ impl Entries {
     /// Whether the device has written the entry at this index.
     pub(super) fn is_valid(&self, index: u32) -> bool {
         self.view.poll(index).is_some()
+    }
+
+    /// The index of the request in a valid entry, if it is of a receive.
+    pub(super) fn received(&self, index: u32) -> Option<u16> {
+        let op_own = self.view.poll(index)?;
+        barrier::owner_before_entry();
+        let entry = self.view.entry(index).as_ptr();
+        // SAFETY: as in `number`.
+        let counter = unsafe { (&raw const (*entry).wqe_counter).read_volatile() };
+        cqe::is_receive(op_own).then_some(counter.get())
     }
 
     /// The number in a valid entry.
@@ -135,10 +186,49 @@ impl View {
         u8::from(index & self.count() != 0)
     }
 
-    /// Whether the ring's first entry has this index.
+    /// A walk over at most as many entries as there are, from this index on, which is of that lap.
     #[inline(always)]
-    pub(super) fn is_first(self, index: u32) -> bool {
-        index & self.mask == 0
+    pub(super) fn walk(self, index: u32, lap: u8) -> Walk {
+        let at = self.entry(index).as_ptr();
+        Walk {
+            at,
+            end: self.end,
+            last: at,
+            lap: lap.into(),
+        }
+    }
+
+    /// As [`Self::walk`], over at most `count` entries.
+    pub(super) fn walk_of(self, index: u32, count: u32) -> Walk {
+        let mut walk = self.walk(index, self.lap(index));
+        walk.last = self.entry(index.wrapping_add(count)).as_ptr();
+        if count == 0 {
+            walk.stop();
+        } else if count < self.count - (index & self.mask) {
+            walk.end = walk.last;
+        }
+        walk
+    }
+
+    /// Goes on to the next entry of a walk; true if that is the first of another lap.
+    #[inline(always)]
+    pub(super) fn step(self, walk: &mut Walk) -> bool {
+        walk.at = walk.at.wrapping_byte_add(self.size);
+        walk.at == walk.end && self.turn(walk)
+    }
+
+    /// Goes on at the ring's start, or stops.
+    #[inline(always)]
+    fn turn(self, walk: &mut Walk) -> bool {
+        let is_round = walk.at == self.end;
+        if is_round {
+            (walk.at, walk.end) = (self.first.as_ptr().cast(), walk.last);
+            walk.lap ^= 1;
+        }
+        if walk.at == walk.last {
+            walk.stop();
+        }
+        is_round
     }
 
     /// What the entry at this index is (the upper half of `op_own` counts) if the device has written it; as

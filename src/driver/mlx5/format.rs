@@ -220,6 +220,11 @@ pub(super) mod cqe {
     pub(in super::super) const SCATTERED_64: u8 = 0x08;
     /// The bit of `op_own` that marks the kinds that are failures.
     pub(in super::super) const FAILED: u8 = 0x80;
+
+    /// Whether the entry is of a receive, with this `op_own`.
+    pub(in super::super) fn is_receive(op_own: u8) -> bool {
+        matches!(op_own >> 4, RESP_WR_IMM..=RESP_SEND_INV | RESP_ERR)
+    }
 }
 
 /// How a request failed (`enum` of `MLX5_CQE_SYNDROME_*`).

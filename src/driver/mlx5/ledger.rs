@@ -14,7 +14,7 @@
 
 use std::ptr::NonNull;
 
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What is noted of a send request.
 #[derive(Debug, Default)]
@@ -177,6 +177,7 @@ impl RecvLedger {
     }
 
     /// The index of the request that finishes next, for the poller.
+    #[inline(always)]
     pub(super) fn next(&self) -> u32 {
         // Relaxed: only the one poller of the completion queue stores it.
         self.done.load(Ordering::Relaxed)
@@ -194,50 +195,35 @@ impl RecvLedger {
     }
 }
 
-/// The elements of a shared receive queue: which are free, in what order, and the ids of those that are not.
+/// The elements of a shared receive queue: which are free, and the ids of those that are not.
 ///
-/// The device finishes them in any order, so the free ones are a list. The poster takes from its head;
-/// pollers of several completion queues append at its end. One element always stays in the list, as its end.
+/// The device finishes them in any order. The poster takes the nearest free one behind the last, round the
+/// ring: elements that lie one behind the other are fetched by the device together. Pollers of several
+/// completion queues free them. The element that is posted next is always free, since the one before it says
+/// which that is.
 #[derive(Debug)]
 pub(super) struct SrqLedger {
     elements: Box<[SrqElement]>,
-    /// The last element of the list.
-    tail: AtomicU32,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
     /// Requests that the device was told of, counted likewise.
     told: AtomicU32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SrqElement {
     id: AtomicU64,
     /// How many requests had been posted before.
     number: AtomicU32,
-    /// The element behind it in the list of free ones, [`END`] or [`POSTED`].
-    next: AtomicU32,
+    /// It is with the device.
+    posted: AtomicBool,
 }
 
-/// There is none behind it yet.
-const END: u32 = u32::MAX;
-/// It is with the device.
-const POSTED: u32 = u32::MAX - 1;
-
 impl SrqLedger {
-    /// A list of `elements`, at least 2 and at most 65,536, all free.
+    /// So many `elements`, at least 2 and at most 65,536, all free.
     pub(super) fn new(elements: u32) -> Self {
-        let element = |index: u32| SrqElement {
-            id: AtomicU64::new(0),
-            number: AtomicU32::new(0),
-            next: AtomicU32::new(if index + 1 == elements {
-                END
-            } else {
-                index + 1
-            }),
-        };
         Self {
-            elements: (0..elements).map(element).collect(),
-            tail: AtomicU32::new(elements.saturating_sub(1)),
+            elements: (0..elements).map(|_| SrqElement::default()).collect(),
             done: AtomicU32::new(0),
             told: AtomicU32::new(0),
         }
@@ -248,13 +234,17 @@ impl SrqLedger {
         self.elements.len() as u32 - 1
     }
 
-    /// The free element behind the free element `index`, which may be posted if there is one.
+    /// The free element that follows the free element `index`, of a queue that has so many requests in flight
+    /// as `done` tells; none if no other is free.
     #[inline(always)]
     pub(super) fn behind(&self, index: u32) -> Option<u32> {
-        let element = self.elements.get(index as usize)?;
+        let at = index as usize;
+        let (before, from) = self.elements.split_at_checked(at)?;
+        let rest = from.iter().skip(1).zip(at + 1..);
+        let mut others = rest.chain(before.iter().zip(0..));
         // Acquire: pairs with the release in `finish`, so that the poller has read the id before it changes.
-        let next = element.next.load(Ordering::Acquire);
-        (next < POSTED).then_some(next)
+        let is_free = |element: &SrqElement| !element.posted.load(Ordering::Acquire);
+        others.find_map(|(element, at)| is_free(element).then_some(at as u32))
     }
 
     /// Notes that the element goes to the device with this id, behind `number` others since the start.
@@ -264,7 +254,7 @@ impl SrqLedger {
             element.id.store(id, Ordering::Relaxed);
             element.number.store(number, Ordering::Relaxed);
             // Release: pairs with the acquire in `progress`.
-            element.next.store(POSTED, Ordering::Release);
+            element.posted.store(true, Ordering::Release);
         }
     }
 
@@ -278,10 +268,10 @@ impl SrqLedger {
     /// How many requests the device was told of, and how many before all those that it still has.
     pub(super) fn progress(&self) -> (u32, u32) {
         let told = self.told.load(Ordering::Relaxed);
-        // An element that is posted anew meanwhile has a number that is none of those that count here.
+        // An element that is posted again meanwhile has a number that is none of those that count here.
         let age = |element: &SrqElement| {
-            // Acquire: pairs with the release in `post`; also with the release in `finish`.
-            let posted = element.next.load(Ordering::Acquire) == POSTED;
+            // Acquire: pairs with the release in `post`, and with that in `finish`.
+            let posted = element.posted.load(Ordering::Acquire);
             let age = told.wrapping_sub(element.number.load(Ordering::Relaxed));
             (posted && age.cast_signed() > 0).then_some(age)
         };
@@ -289,45 +279,39 @@ impl SrqLedger {
         (told, told.wrapping_sub(oldest.unwrap_or(0)))
     }
 
-    /// Takes a note of `post` back: the element is free, and `next` behind it.
-    pub(super) fn unpost(&self, index: u32, next: u32) {
+    /// Takes a note of `post` back: the element is free.
+    pub(super) fn unpost(&self, index: u32) {
         if let Some(element) = self.elements.get(index as usize) {
-            element.next.store(next, Ordering::Relaxed);
+            element.posted.store(false, Ordering::Relaxed);
         }
     }
 
     /// Requests that are finished.
     #[inline(always)]
     pub(super) fn done(&self) -> u32 {
-        self.done.load(Ordering::Relaxed)
+        // Acquire: pairs with the release in `finish`, so that whoever counts finds so many free.
+        self.done.load(Ordering::Acquire)
     }
 
     /// Whether the device has this element.
     pub(super) fn is_posted(&self, index: u16) -> bool {
         let element = self.elements.get(usize::from(index));
         // Relaxed: the barriers around doorbell and completion order it, as the ids.
-        element.is_some_and(|element| element.next.load(Ordering::Relaxed) == POSTED)
+        element.is_some_and(|element| element.posted.load(Ordering::Relaxed))
     }
 
     /// Takes a request as finished and gives its id; `None` if the device does not have this element.
     #[inline(always)]
     pub(super) fn finish(&self, index: u16) -> Option<u64> {
-        let index = u32::from(index);
-        let element = self.elements.get(index as usize)?;
+        let element = self.elements.get(usize::from(index))?;
         let id = element.id.load(Ordering::Relaxed);
-        // Who gets POSTED out of it appends it, once, whatever the device reports. Release: pairs with the
-        // acquire in `progress`.
-        element
-            .next
-            .compare_exchange(POSTED, END, Ordering::Release, Ordering::Relaxed)
-            .ok()?;
-        // Acquire and release: the element that was last is one that another poller had appended whole.
-        let last = self.tail.swap(index, Ordering::AcqRel);
-        // Release: pairs with the acquire in `behind`.
-        self.elements[last as usize]
-            .next
-            .store(index, Ordering::Release);
-        self.done.fetch_add(1, Ordering::Relaxed);
+        // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release: pairs
+        // with the acquire in `behind`.
+        if !element.posted.swap(false, Ordering::Release) {
+            return None;
+        }
+        // Release: pairs with the acquire in `done`.
+        self.done.fetch_add(1, Ordering::Release);
         Some(id)
     }
 }
@@ -363,21 +347,29 @@ mod tests {
     }
 
     #[test]
-    fn elements_of_a_shared_queue_are_free_again_in_the_order_in_which_they_finish() {
-        let ledger = SrqLedger::new(4);
+    fn the_nearest_free_element_is_next_round_the_ring() {
+        let ledger = SrqLedger::new(6);
         let mut head = 0;
-        for id in 0..3 {
-            let next = ledger.behind(head).unwrap();
-            ledger.post(head, id, id as u32);
+        let mut posted = Vec::new();
+        while let Some(next) = ledger.behind(head) {
+            ledger.post(head, head.into(), head);
+            posted.push(head);
             head = next;
         }
-        assert_eq!(ledger.behind(head), None, "one stays as the list's end");
-        assert_eq!(ledger.finish(1), Some(1));
-        assert_eq!(ledger.finish(0), Some(0));
+        assert_eq!((&posted[..], head), (&[0, 1, 2, 3, 4][..], 5));
+        for index in [3, 0, 1] {
+            assert_eq!(ledger.finish(index), Some(index.into()));
+        }
+        // From the last one on round the ring, whatever came back first.
+        for next in [0, 1, 3] {
+            assert_eq!(ledger.behind(head), Some(next));
+            ledger.post(head, 0, 0);
+            head = next;
+        }
+        assert_eq!(ledger.behind(head), None, "one stays free");
+        assert_eq!(ledger.done(), 3);
+        ledger.unpost(1);
         assert_eq!(ledger.behind(head), Some(1));
-        assert_eq!(ledger.behind(1), Some(0));
-        assert_eq!(ledger.behind(0), None);
-        assert_eq!(ledger.done(), 2);
     }
 
     #[test]

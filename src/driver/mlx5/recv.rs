@@ -244,6 +244,11 @@ impl SharedRecvQueue {
     /// posting to a queue pair's own queue shall not pay for this one.
     #[inline(never)]
     fn write(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> bool {
+        // A count first, so that a full queue is not searched.
+        let in_flight = self.count.wrapping_sub(self.ledger.done());
+        if in_flight >= self.ledger.capacity() {
+            return false;
+        }
         let Some(next) = self.ledger.behind(self.head) else {
             return false;
         };
@@ -253,7 +258,7 @@ impl SharedRecvQueue {
             signature: 0,
             reserved1: [0; 11],
         };
-        // SAFETY: the list of free elements has only such as are in the ring; each has room for the link and
+        // SAFETY: the ledger has only such elements as are in the ring; each has room for the link and
         // `max_sge` slices.
         unsafe {
             let slices_at = put(self.ring.element(self.head), link);
@@ -265,13 +270,13 @@ impl SharedRecvQueue {
         true
     }
 
-    /// Puts the elements of a batch that was never rung back to the front of the list.
+    /// Frees the elements of a batch that was never rung.
     #[cold]
     fn take_back(&mut self) {
         let mut index = self.published_head;
         while index != self.head {
             let next = self.ring.link(index);
-            self.ledger.unpost(index, next);
+            self.ledger.unpost(index);
             index = next;
         }
         (self.head, self.count) = (self.published_head, self.published);

@@ -35,6 +35,18 @@ pub(crate) struct SrqRing {
 }
 
 impl SrqRing {
+    /// A ring of `count` elements of `stride` bytes, both powers of two, in memory that has room for them.
+    pub(super) fn new(memory: Memory, record: Record, count: u32, stride: u32) -> Self {
+        let slices = (stride as usize - size_of::<SrqNext>()) / size_of::<Data>();
+        Self {
+            memory,
+            record,
+            count,
+            stride,
+            max_sge: slices as u32,
+        }
+    }
+
     #[inline(always)]
     pub(super) fn max_sge(&self) -> u32 {
         self.max_sge
@@ -100,14 +112,7 @@ pub(crate) fn create_srq(
     };
     command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver);
     let CreateSrqReply { handle, .. } = fd.execute(&command)?;
-    let slices = (stride as usize - size_of::<SrqNext>()) / size_of::<Data>();
-    let ring = Arc::new(SrqRing {
-        memory,
-        record,
-        count,
-        stride,
-        max_sge: slices as u32,
-    });
+    let ring = Arc::new(SrqRing::new(memory, record, count, stride));
     let ledger = Arc::new(SrqLedger::new(count));
     let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
     let core = SrqCore {

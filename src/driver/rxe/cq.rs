@@ -1,14 +1,15 @@
 //! The completion ring of rxe. Its elements are the kernel's own `struct ib_uverbs_wc`.
 
-use std::ptr::NonNull;
+use std::sync::Arc;
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
-use super::ring::{BadIndex, Consumer};
+use super::ring::{BadIndex, Consumer, Waiting};
 use super::srq::{Attached, Receivers, SharedRecvQueue};
+use super::watch::Shared;
 use crate::driver::contract;
 use crate::work::PollError;
 
@@ -20,190 +21,197 @@ const WITH_INVALIDATE: u32 = uverbs_uapi::rxe::WC_WITH_INVALIDATE.bits();
 /// The completion ring.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    // Before the map, because it points into it.
+    // It points into the map that `shared` has.
     ring: Consumer,
+    capacity: u32,
     receivers: Receivers,
-    _map: Option<RingMap>,
+    /// Up to this index of the ring messages that came into shared queues are counted, if any are.
+    counted: Option<u32>,
+    shared: Arc<Shared>,
 }
 
 impl Cq {
-    /// A completion queue over a ring; `map` keeps the ring's memory mapped.
-    pub(super) fn new(ring: Consumer, map: Option<RingMap>) -> Self {
+    /// A completion queue over a ring; `map` keeps the ring's memory mapped. Of what the ring holds,
+    /// `capacity` completions may be counted on.
+    pub(super) fn new(ring: Consumer, capacity: u32, map: Option<RingMap>) -> Self {
+        let shared = Arc::new(Shared::default());
+        // SAFETY: it lies beside the map, and goes with it.
+        shared.set(unsafe { ring.observer() }, map);
         Self {
             ring,
+            capacity,
             receivers: Receivers::default(),
-            _map: map,
+            counted: None,
+            shared,
         }
-    }
-
-    /// Takes over another ring.
-    pub(super) fn replace(&mut self, ring: Consumer, map: RingMap) {
-        // In this order: a ring goes before its map.
-        self.ring = ring;
-        self._map = Some(map);
     }
 
     /// A queue pair whose receives complete here and come from a shared queue.
     pub(super) fn attach(&self, qpn: u32, srq: &SharedRecvQueue) -> Attached {
+        self.shared.look_closer();
         self.receivers.attach(qpn, srq)
     }
 
-    /// How far completions can be taken now.
-    #[inline(always)]
-    pub(super) fn filled(&self) -> Result<u32, PollError> {
-        let bad = |BadIndex { index, index_mask }| PollError::Index {
-            index,
-            highest: index_mask,
-        };
-        self.ring.filled().map_err(bad)
+    /// Goes on in another ring, to which the kernel has moved what waits.
+    pub(super) fn replace(&mut self, ring: Consumer, capacity: u32, map: Option<RingMap>) {
+        let (old, next) = (self.ring.next(), ring.next());
+        let moved = |at: u32| next.wrapping_add(at.wrapping_sub(old) & self.ring.capacity());
+        self.counted = self.counted.map(|at| moved(at) & ring.capacity());
+        // SAFETY: as in `new`.
+        let observer = unsafe { ring.observer() };
+        // First, so that nothing points into the map that goes.
+        (self.ring, self.capacity) = (ring, capacity);
+        self.shared.set(observer, map);
     }
 
-    /// True if nothing is left to take before `filled`.
-    pub(super) fn is_at(&self, filled: u32) -> bool {
-        self.ring.is_at(filled)
+    /// How many completions wait.
+    pub(super) fn count(&mut self) -> Result<u32, PollError> {
+        self.waiting().map(|waiting| waiting.count())
     }
 
-    /// The next completion before `filled`.
-    ///
-    /// The reference must not be used after [`Self::release`]; the caller's lifetimes see to that.
-    #[inline(always)]
-    pub(crate) fn take(&mut self, filled: u32) -> Option<Completion> {
-        self.ring.take(filled).map(|slot| Completion(slot.cast()))
+    /// What its queues look at.
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
-    /// Gives all completions that have been taken back to the kernel.
-    #[inline(always)]
-    pub(crate) fn release(&mut self) {
-        if self.receivers.any() {
-            self.count();
-        }
-        self.ring.release();
-    }
-
-    /// Counts the messages that came into shared queues among what is about to be given back.
+    /// Polls a queue that has overrun, or into which messages of shared queues come: these are counted once,
+    /// before they are taken.
     #[cold]
-    fn count(&self) {
-        let received = self.ring.taken().filter_map(|slot| {
-            let completion = Completion(slot.cast());
-            let Wc {
-                status,
-                opcode,
-                qp_num,
-                ..
-            } = *completion.wc();
+    #[inline(never)]
+    fn poll_closer(&mut self) -> Result<Polled<'_>, PollError> {
+        if self.shared.has_overrun() {
+            return Err(self.shared.tell());
+        }
+        let waiting = self.ring.waiting().map_err(broken)?;
+        let received = waiting.slots_from(self.counted).filter_map(|slot| {
+            // SAFETY: the slot holds a completion that the kernel has filled, and that is not its own again
+            // before it is taken; every bit pattern is one.
+            let wc = unsafe { slot.cast::<Wc>().read() };
             // A failed one does not tell whether it was a receive: the queue pair has come to its end then.
-            let received = WcStatus(status) == WcStatus::SUCCESS && opcode & WcOpcode::RECV.0 != 0;
-            received.then_some(qp_num)
+            let received =
+                WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
+            received.then_some(wc.qp_num)
         });
         self.receivers.count(received);
+        self.counted = Some(waiting.end());
+        Ok(Polled(waiting))
+    }
+
+    /// The completions that have arrived.
+    #[inline(always)]
+    fn waiting(&mut self) -> Result<Waiting<'_>, PollError> {
+        self.ring.waiting().map_err(broken)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn broken(BadIndex { index, index_mask }: BadIndex) -> PollError {
+    PollError::Index {
+        index,
+        highest: index_mask,
     }
 }
 
 impl contract::Cq for Cq {
-    type Backing = contract::Nothing;
+    type Backing = Arc<Shared>;
     type Completion = Completion;
     type Polled<'q> = Polled<'q>;
 
-    fn backing(&self) -> contract::Nothing {
-        contract::Nothing
+    fn backing(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    fn overran(backing: &Arc<Shared>) {
+        backing.overran();
     }
 
     fn capacity(&self) -> u32 {
-        self.ring.capacity()
+        self.capacity
     }
 
     fn is_empty(&mut self) -> Result<bool, PollError> {
-        Ok(self.is_at(self.filled()?))
+        Ok(self.waiting()?.is_empty())
     }
 
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
-        let filled = self.filled()?;
-        Ok(Polled { cq: self, filled })
+        if self.shared.is_unusual() {
+            return self.poll_closer();
+        }
+        self.waiting().map(Polled)
     }
 }
 
-/// The completions up to an index of the ring.
-#[derive(Debug)]
-pub(crate) struct Polled<'q> {
-    cq: &'q mut Cq,
-    filled: u32,
+impl Drop for Cq {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
 }
+
+/// The completions that had arrived when the poll began.
+#[derive(Debug)]
+pub(crate) struct Polled<'q>(Waiting<'q>);
 
 impl contract::Polled for Polled<'_> {
     type Completion = Completion;
 
     #[inline(always)]
-    fn take(&mut self, moved: &mut bool) -> Option<Completion> {
-        let taken = self.cq.take(self.filled)?;
-        *moved = true;
-        Some(taken)
-    }
-
-    #[inline(always)]
-    fn release(&mut self) {
-        self.cq.release();
+    fn take(&mut self) -> Option<Completion> {
+        // SAFETY: a completion ring is one of `Wc`, and every bit pattern is one.
+        unsafe { self.0.take() }.map(Completion)
     }
 }
 
-/// A completion that lies in the ring.
+/// A completion: a copy of what the kernel wrote, of which the compiler makes as much as is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion(NonNull<Wc>);
-
-impl Completion {
-    #[inline(always)]
-    fn wc(&self) -> &Wc {
-        // SAFETY: the slot was filled by the kernel and is not given back before the loan to the user
-        // ends, so nobody writes it; every bit pattern is a `Wc`.
-        unsafe { self.0.as_ref() }
-    }
-}
+pub(crate) struct Completion(Wc);
 
 impl contract::Completion for Completion {
     #[inline(always)]
     fn wr_id(&self) -> u64 {
-        self.wc().wr_id
+        self.0.wr_id
     }
 
     #[inline(always)]
     fn status(&self) -> WcStatus {
-        WcStatus(self.wc().status)
+        WcStatus(self.0.status)
     }
 
     #[inline(always)]
     fn opcode(&self) -> WcOpcode {
-        WcOpcode(self.wc().opcode)
+        WcOpcode(self.0.opcode)
     }
 
     #[inline(always)]
     fn vendor_err(&self) -> u32 {
-        self.wc().vendor_err
+        self.0.vendor_err
     }
 
     #[inline(always)]
     fn byte_len(&self) -> u32 {
-        self.wc().byte_len
+        self.0.byte_len
     }
 
     #[inline(always)]
     fn qp_num(&self) -> u32 {
-        self.wc().qp_num
+        self.0.qp_num
     }
 
     #[inline(always)]
     fn src_qp(&self) -> u32 {
-        self.wc().src_qp
+        self.0.src_qp
     }
 
     /// The immediate data in network byte order, or the rkey.
     #[inline(always)]
     fn ex(&self) -> u32 {
-        self.wc().ex
+        self.0.ex
     }
 
     #[inline(always)]
     fn flags(&self) -> WcFlags {
-        let raw = self.wc().wc_flags;
+        let raw = self.0.wc_flags;
         let mut flags = WcFlags::from_bits_retain(raw & !WITH_INVALIDATE);
         flags.set(WcFlags::WITH_INV, raw & WITH_INVALIDATE != 0);
         flags
@@ -217,21 +225,21 @@ impl contract::Completion for Completion {
 
     #[inline(always)]
     fn pkey_index(&self) -> u16 {
-        self.wc().pkey_index
+        self.0.pkey_index
     }
 
     #[inline(always)]
     fn slid(&self) -> u16 {
-        self.wc().slid
+        self.0.slid
     }
 
     #[inline(always)]
     fn sl(&self) -> u8 {
-        self.wc().sl
+        self.0.sl
     }
 
     #[inline(always)]
     fn dlid_path_bits(&self) -> u8 {
-        self.wc().dlid_path_bits
+        self.0.dlid_path_bits
     }
 }

@@ -83,17 +83,17 @@ pub fn rxe_poll(bytes: &[u8]) {
     // SAFETY: the memory is aligned to 8 and outlives the ring, which nobody else on this side uses.
     let ring = unsafe { Consumer::new(memory.base, memory.length, size_of::<Wc>()) };
     let Ok(ring) = ring else { return };
-    let mut cq = Cq::new(ring, None);
+    let capacity = ring.capacity();
+    let mut cq = Cq::new(ring, capacity, None);
     for producer in steps {
-        if let Ok(filled) = cq.filled() {
+        if let Ok(mut polled) = cq.poll() {
             let mut taken = 0;
-            while let Some(completion) = cq.take(filled) {
+            while let Some(completion) = polled.take() {
                 look(&completion);
                 taken += 1;
             }
-            assert!(taken <= cq.capacity(), "more than the ring holds");
+            assert!(taken <= capacity, "more than the ring holds");
         }
-        cq.release();
         memory.set(offset_of!(QueueBuf, producer_index), producer);
     }
 }

@@ -16,6 +16,7 @@ mod send;
 mod srq;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
@@ -38,12 +39,12 @@ use super::contract::{Nothing, QpParts, RecvQueue as _, Replacement, ResetQp};
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateSrq,
+    Command, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateSrq,
     CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq, QueryContext,
     ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
-use crate::error::{Error, Result, Subject, Verb};
+use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::Operations;
 
 /// This driver's part of a context: nothing, since the kernel has everything.
@@ -236,21 +237,46 @@ fn producer(
 }
 
 /// Creates a completion queue and maps its ring.
+///
+/// The ring has twice the room that is told: queues that report here, of which there are at most as many as
+/// requests fit into them, may each have one completion more on its way than they count (see [`watch`]). Where
+/// the kernel has none as large, the ring is as large as it was asked for.
 fn create_cq(
     fd: &CommandFd,
     mut command: CreateCq,
     buffers: Option<&Buffers>,
 ) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();
-    let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
-    let cq = map_cq(fd, &driver, buffers).inspect_err(|_| fd.abandon(handle))?;
-    Ok((handle, cq))
+    let roomy = CreateCq {
+        cqe: command.cqe.saturating_mul(2),
+        ..command.clone()
+    };
+    let (reply, is_roomy) = match fd.execute(&roomy) {
+        Ok(reply) => (reply, true),
+        Err(_) => (fd.execute(&command)?, false),
+    };
+    let CreateCqReply { handle, driver, .. } = reply;
+    let mapped = map_cq(fd, Verb::CreateCq, &driver, buffers, is_roomy);
+    let (ring, capacity, map) = mapped.inspect_err(|_| fd.abandon(handle))?;
+    Ok((handle, Cq::new(ring, capacity, Some(map))))
 }
 
-fn map_cq(fd: &CommandFd, reply: &DriverReply, buffers: Option<&Buffers>) -> Result<Cq> {
-    let abi::CreateCqResp { mi } = answer(Verb::CreateCq, || Subject::the(COMPLETION.name), reply)?;
+/// Maps the ring of an answer, and tells how many completions it is to hold.
+fn map_cq(
+    fd: &CommandFd,
+    verb: Verb,
+    reply: &DriverReply,
+    buffers: Option<&Buffers>,
+    is_roomy: bool,
+) -> Result<(Consumer, u32, RingMap)> {
+    // The answer to either verb.
+    let abi::CreateCqResp { mi } = answer(verb, || Subject::the(COMPLETION.name), reply)?;
     let (ring, map) = consumer(fd, mi, buffers)?;
-    Ok(Cq::new(ring, Some(map)))
+    let capacity = match is_roomy {
+        true => ring.capacity() / 2,
+        false => ring.capacity(),
+    };
+    Ok((ring, capacity, map))
 }
 
 /// Maps a completion queue's ring.
@@ -266,19 +292,33 @@ fn consumer(
 }
 
 /// Changes the size of a completion queue's ring. The kernel moves the waiting completions
-/// (`rxe_cq_resize_queue`) and writes to the new ring from then on.
+/// (`rxe_cq_resize_queue`) and writes to the new ring from then on. It has twice the room that is told, as in
+/// [`create_cq`].
 fn resize_cq(
     fd: &CommandFd,
     mut command: ResizeCq,
     cq: &mut Cq,
     buffers: Option<&Buffers>,
 ) -> Result<()> {
+    let (asked, waiting) = (command.cqe, cq.count()?);
+    if asked > 0 && rounded(asked) < u64::from(waiting) {
+        // As the kernel would, had it been asked for so many.
+        let refusal = Error::os(Verb::ResizeCq, command.subject(), Errno::INVAL);
+        let detail =
+            format!("{waiting} completions wait, which do not fit into a queue for {asked}");
+        return Err(refusal.with_detail(detail));
+    }
     command.driver = DriverData::output::<abi::ResizeCqResp>();
-    let reply = fd.execute(&command)?;
-    let abi::ResizeCqResp { mi } =
-        answer(Verb::ResizeCq, || Subject::the(COMPLETION.name), &reply)?;
-    let (ring, map) = consumer(fd, mi, buffers)?;
-    cq.replace(ring, map);
+    let roomy = ResizeCq {
+        cqe: asked.saturating_mul(2),
+        ..command.clone()
+    };
+    let (reply, is_roomy) = match fd.execute(&roomy) {
+        Ok(reply) => (reply, true),
+        Err(_) => (fd.execute(&command)?, false),
+    };
+    let (ring, capacity, map) = map_cq(fd, Verb::ResizeCq, &reply, buffers, is_roomy)?;
+    cq.replace(ring, capacity, Some(map));
     Ok(())
 }
 

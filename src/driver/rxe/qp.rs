@@ -12,6 +12,7 @@ use super::map::RingView;
 use super::recv::RecvQueue;
 use super::send::SendQueue;
 use super::srq::Attached;
+use super::watch::{Shared, Watch};
 use super::{Parts, RECV, SEND, producer};
 use crate::alloc::Buffers;
 use crate::command::{CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply};
@@ -39,6 +40,8 @@ struct Core {
     recv: Option<RingView>,
     /// Its share in a shared receive queue, instead of the receive ring.
     srq: Option<Attached>,
+    /// Those of its sends and of its receives.
+    cqs: [Arc<Shared>; 2],
 }
 
 impl contract::QpBacking for QpCore {
@@ -64,7 +67,8 @@ pub(super) fn create(
     command.driver = DriverData::output::<abi::CreateQpResp>();
     command.cap.max_send_sge = asked_slices(&command.cap);
     let attach = |qpn| parts.srq.map(|srq| parts.recv_cq.attach(qpn, srq));
-    create_as(fd, command, parts.buffers, attach)
+    let cqs = [parts.send_cq, parts.recv_cq].map(|cq| Arc::clone(cq.shared()));
+    create_as(fd, command, parts.buffers, cqs, attach)
 }
 
 /// Creates a queue pair that is described, with its share in a shared receive queue once its number is known.
@@ -72,11 +76,12 @@ fn create_as(
     fd: &Arc<CommandFd>,
     command: CreateQp,
     buffers: Option<&Buffers>,
+    cqs: [Arc<Shared>; 2],
     attach: impl FnOnce(u32) -> Option<Attached>,
 ) -> Result<NewQp> {
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    map(fd, command, reply, buffers, attach).inspect_err(|_| fd.abandon(handle))
+    map(fd, command, reply, buffers, cqs, attach).inspect_err(|_| fd.abandon(handle))
 }
 
 fn map(
@@ -84,6 +89,7 @@ fn map(
     command: CreateQp,
     reply: CreateQpReply,
     buffers: Option<&Buffers>,
+    cqs: [Arc<Shared>; 2],
     attach: impl FnOnce(u32) -> Option<Attached>,
 ) -> Result<NewQp> {
     let CreateQpReply {
@@ -95,14 +101,16 @@ fn map(
     let abi::CreateQpResp { rq_mi, sq_mi } =
         answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
     let (max_sge, max_inline) = granted_send(&cap);
-    let (ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
+    let (mut ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
+    ring.heed(Watch::new(&cqs[0], qpn, false));
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
     let send_view = RingView::new(&ring, &map);
     let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
     let (recv, recv_view) = match command.srq.is_some() {
         true => (None, None),
         false => {
-            let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
+            let (mut ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
+            ring.heed(Watch::new(&cqs[1], qpn, true));
             let view = RingView::new(&ring, &map);
             let queue = RecvQueue::new(ring, cap.max_recv_sge, Some(map));
             (Some(queue), Some(view))
@@ -114,6 +122,7 @@ fn map(
         send: send_view,
         recv: recv_view,
         srq: attach(qpn),
+        cqs,
     };
     Ok(NewQp {
         handle,
@@ -162,7 +171,9 @@ fn replace(
     fd: &Arc<CommandFd>,
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
 ) -> Result<Replacement<QpCore>> {
-    let Core { command, srq, .. } = &*reset.backing.0;
+    let Core {
+        command, srq, cqs, ..
+    } = &*reset.backing.0;
     let command = command.clone();
     let attach = |qpn| srq.as_ref().map(|srq| srq.renew(qpn));
     let NewQp {
@@ -171,7 +182,7 @@ fn replace(
         send,
         recv,
         backing,
-    } = create_as(fd, command, reset.buffers, attach)
+    } = create_as(fd, command, reset.buffers, cqs.clone(), attach)
         .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
     fd.execute(reset.command)
         .inspect_err(|_| fd.abandon(handle))?;

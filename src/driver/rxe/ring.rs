@@ -7,7 +7,8 @@
 //! forward, so a published index never moves back.
 //!
 //! Layout: `struct rxe_queue_buf` in `include/uapi/rdma/rdma_user_rxe.h`; the kernel's side is
-//! `drivers/infiniband/sw/rxe/rxe_queue.h`. This file knows no layouts of work requests and completions.
+//! `drivers/infiniband/sw/rxe/rxe_queue.h`. This file knows no layouts of work requests and completions; that
+//! some wait unread, which keeps slots from being filled again, a [`Watch`] tells.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::rxe::QueueBuf;
 
+use super::watch::Watch;
 use crate::work::Progress;
 
 /// What is wrong with the head of a ring from the kernel.
@@ -79,7 +81,7 @@ impl fmt::Display for BadRing {
 ///
 /// The head is read once, here. The kernel keeps its own copy of the sizes too, so a later change of the head
 /// is harmless.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Ring {
     head: NonNull<QueueBuf>,
     slots: NonNull<u8>,
@@ -205,8 +207,10 @@ pub(super) struct Producer {
     next: u32,
     /// The published index.
     published: u32,
-    /// The kernel's index when it was last read; slots before it are free.
+    /// Slots before this index are free: the kernel's index when it was last looked at, less what waits unread.
     consumed: u32,
+    /// What waits unread.
+    watch: Option<Watch>,
 }
 
 impl Producer {
@@ -231,7 +235,13 @@ impl Producer {
             next,
             published: next,
             consumed,
+            watch: None,
         })
+    }
+
+    /// Fills no slot for which a completion waits unread.
+    pub(super) fn heed(&mut self, watch: Watch) {
+        self.watch = Some(watch);
     }
 
     /// The capacity in elements.
@@ -257,21 +267,44 @@ impl Producer {
         Some((self.ring.slot(next), Behind(behind)))
     }
 
-    /// Reads the kernel's index again; true if a slot is free now. Inlined, since even a call that is not
-    /// made costs its caller the registers that it would clobber.
-    #[inline(always)]
+    /// Looks at the kernel's index again; true if a slot is free now.
+    #[cold]
+    #[inline(never)]
     fn look(&mut self) -> bool {
-        // Acquire: pairs with the kernel's release of its consumer index after its last access to the
-        // slots before it, which are about to be written again.
-        let consumed = self.ring.consumer_index().load(Ordering::Acquire) & self.ring.index_mask;
-        // What was not published cannot have been consumed. Such an index is ignored: otherwise slots would
+        let (consumed, unread) = self.progress();
+        // What was not published cannot have been consumed. Such an index frees nothing: it would let slots
         // be filled twice.
-        let distance = |to: u32| to.wrapping_sub(self.consumed) & self.ring.index_mask;
+        let mask = self.ring.index_mask;
+        let distance = |to: u32| to.wrapping_sub(self.consumed) & mask;
         if distance(consumed) > distance(self.published) {
             return false;
         }
-        self.consumed = consumed;
-        (self.next + 1) & self.ring.index_mask != consumed
+        let free = distance(consumed).saturating_sub(unread);
+        self.consumed = (self.consumed + free) & mask;
+        (self.next + 1) & mask != self.consumed
+    }
+
+    /// The kernel's index, and how many completions of what is before it wait unread.
+    fn progress(&self) -> (u32, u32) {
+        let mask = self.ring.index_mask;
+        // Acquire: pairs with the kernel's release of its consumer index after its last access to the
+        // slots before it, which are about to be written again.
+        let look = || self.ring.consumer_index().load(Ordering::Acquire) & mask;
+        let mut consumed = look();
+        let Some(watch) = &self.watch else {
+            return (consumed, 0);
+        };
+        // Both of one moment: else what is done meanwhile would count twice, as in flight and as unread. While
+        // nothing is published, the index moves at most once round the ring.
+        for _ in 0..mask {
+            let unread = watch.unread();
+            let again = look();
+            if again == consumed {
+                return (consumed, unread);
+            }
+            consumed = again;
+        }
+        (consumed, watch.unread())
     }
 
     /// Marks the slot that was returned last as filled.
@@ -298,18 +331,7 @@ impl Producer {
 
     /// The indices, for others. They are in memory that the caller keeps.
     pub(super) fn indices(&self) -> Indices {
-        let Ring {
-            head,
-            slots,
-            index_mask,
-            log2_slot,
-        } = self.ring;
-        Indices(Ring {
-            head,
-            slots,
-            index_mask,
-            log2_slot,
-        })
+        Indices(self.ring)
     }
 
     /// Discards what has been filled and not published.
@@ -326,12 +348,11 @@ impl Producer {
     }
 }
 
-/// The emptying side of a completion queue.
+/// The emptying side of a completion queue. How far it has come stands in the ring alone: a slot is the
+/// kernel's again as soon as it has been taken.
 #[derive(Debug)]
 pub(super) struct Consumer {
     ring: Ring,
-    /// The next slot to read.
-    next: u32,
 }
 
 impl Consumer {
@@ -348,9 +369,9 @@ impl Consumer {
         // SAFETY: this function has the same contract.
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
-        let next = ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
-        let consumer = Self { ring, next };
-        // A ring that is broken from the start is refused here and not at the first poll.
+        ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
+        let consumer = Self { ring };
+        // A ring that is broken from the start is refused, not found so at the first poll.
         consumer.filled()?;
         Ok(consumer)
     }
@@ -360,48 +381,135 @@ impl Consumer {
         self.ring.index_mask
     }
 
+    /// The next slot to read.
+    pub(super) fn next(&self) -> u32 {
+        // Relaxed: this index is ours, nobody else stores to it.
+        self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask
+    }
+
+    /// Lets others look at what waits.
+    ///
+    /// # Safety
+    ///
+    /// The result must not be used when the memory is no longer as [`Consumer::new`] needs it.
+    pub(super) unsafe fn observer(&self) -> Observer {
+        Observer { ring: self.ring }
+    }
+
     /// The index after the last element that the kernel has added; an error if it is not an index of the
     /// ring.
     #[inline(always)]
-    pub(super) fn filled(&self) -> Result<u32, BadIndex> {
+    fn filled(&self) -> Result<u32, BadIndex> {
         // Acquire: pairs with the kernel's release of the producer index after it has filled the slots.
         self.ring
             .checked(self.ring.producer_index().load(Ordering::Acquire))
     }
 
-    /// True if nothing is left to take before `filled`.
-    pub(super) fn is_at(&self, filled: u32) -> bool {
-        self.next == filled
+    /// The elements that the kernel has put in and that have not been taken.
+    #[inline(always)]
+    pub(super) fn waiting(&mut self) -> Result<Waiting<'_>, BadIndex> {
+        let filled = self.filled()?;
+        let ring = &self.ring;
+        // Relaxed: this index is ours, nobody else stores to it. Masked, so that a slot comes of whatever is
+        // there.
+        let next = ring.consumer_index().load(Ordering::Relaxed) & ring.index_mask;
+        Ok(Waiting {
+            consumer_index: ring.consumer_index(),
+            slots: ring.slots,
+            log2_slot: ring.log2_slot.into(),
+            index_mask: ring.index_mask.into(),
+            next: next.into(),
+            filled: filled.into(),
+        })
+    }
+}
+
+/// A look from outside at what waits in a completion ring.
+#[derive(Debug)]
+pub(super) struct Observer {
+    ring: Ring,
+}
+
+impl Observer {
+    /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what is
+    /// there is read as what others write.
+    pub(super) fn each(&self, mut look: impl FnMut(NonNull<u8>)) {
+        let mask = self.ring.index_mask;
+        // Acquire: pairs with the release in `Waiting::take`. The poster that frees a slot for what has been
+        // taken lets the kernel put the next completion in only behind this.
+        let mut index = self.ring.consumer_index().load(Ordering::Acquire) & mask;
+        // Acquire: as in `Consumer::filled`. It is behind the look at the other index, so it is not before it.
+        let filled = self.ring.producer_index().load(Ordering::Acquire) & mask;
+        while index != filled {
+            look(self.ring.slot(index));
+            index = (index + 1) & mask;
+        }
+    }
+}
+
+/// Elements that wait to be taken. It counts for itself, so that the compiler keeps that in registers. (All is
+/// of 64 bits, since two that share a word are taken out of it and put back.)
+#[derive(Debug)]
+pub(super) struct Waiting<'r> {
+    consumer_index: &'r AtomicU32,
+    slots: NonNull<u8>,
+    log2_slot: u64,
+    index_mask: u64,
+    /// The next slot to read, and the one behind the last.
+    next: u64,
+    filled: u64,
+}
+
+impl Waiting<'_> {
+    /// How many are left.
+    pub(super) fn count(&self) -> u32 {
+        (self.filled.wrapping_sub(self.next) & self.index_mask) as u32
     }
 
-    /// The next slot to read if it lies before `filled`, an index from [`Self::filled`].
-    ///
-    /// The reader owns the slot until [`Self::release`].
+    /// The slots that are left, from an index on if one is given.
+    pub(super) fn slots_from(&self, from: Option<u32>) -> impl Iterator<Item = NonNull<u8>> {
+        let (slots, log2_slot, mask) = (self.slots, self.log2_slot, self.index_mask);
+        let from = from.map_or(self.next, u64::from);
+        let count = self.filled.wrapping_sub(from) & mask;
+        (0..count).map(move |at| {
+            // SAFETY: the index is masked, so the slot lies in the ring's memory.
+            unsafe { slots.add((((from + at) & mask) << log2_slot) as usize) }
+        })
+    }
+
+    /// The index behind the last.
+    pub(super) fn end(&self) -> u32 {
+        self.filled as u32
+    }
+
+    /// True if nothing is left.
     #[inline(always)]
-    pub(super) fn take(&mut self, filled: u32) -> Option<NonNull<u8>> {
-        if self.next == filled {
+    pub(super) fn is_empty(&self) -> bool {
+        self.next == self.filled
+    }
+
+    /// Takes the next element: a copy, for its slot is the kernel's again.
+    ///
+    /// # Safety
+    ///
+    /// The ring is one of such elements, and every bit pattern is one.
+    #[inline(always)]
+    pub(super) unsafe fn take<T>(&mut self) -> Option<T> {
+        if self.is_empty() {
             return None;
         }
-        let slot = self.ring.slot(self.next);
-        self.next = (self.next + 1) & self.ring.index_mask;
-        Some(slot)
-    }
-
-    /// The slots that have been taken and not given back.
-    pub(super) fn taken(&self) -> impl Iterator<Item = NonNull<u8>> {
-        // Relaxed: this index is ours.
-        let released = self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask;
-        let count = self.next.wrapping_sub(released) & self.ring.index_mask;
-        (0..count).map(move |at| self.ring.slot((released + at) & self.ring.index_mask))
-    }
-
-    /// Returns all slots that have been taken to the kernel.
-    #[inline(always)]
-    pub(super) fn release(&mut self) {
-        // Release: pairs with the kernel's acquire of the consumer index before it fills the slots again;
-        // our reads of them come before it.
-        self.ring
-            .consumer_index()
-            .store(self.next, Ordering::Release);
+        // SAFETY: the index is masked, so the slot lies in the ring's memory, which the consumer that is
+        // borrowed has. It holds an element, by this function's contract, which the kernel has filled and
+        // leaves alone until the index below is behind it.
+        let element = unsafe {
+            let slot = self.slots.add((self.next << self.log2_slot) as usize);
+            slot.cast::<T>().read()
+        };
+        self.next = (self.next + 1) & self.index_mask;
+        // Release: pairs with the kernel's acquire of the consumer index before it fills the slot anew, the
+        // element having been read before, and with that of `Observer::each`.
+        self.consumer_index
+            .store(self.next as u32, Ordering::Release);
+        Some(element)
     }
 }

@@ -3,7 +3,7 @@
 //! so the ring's index does not tell when a request is finished. Its completion does: pollers count them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::map::RingView;
@@ -143,8 +143,6 @@ impl contract::RecvQueue for SharedRecvQueue {
 /// The queue pairs whose receives complete on a completion queue and come from shared receive queues.
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
-    /// Whether there are any, or have been.
-    any: AtomicBool,
     /// By their numbers.
     queues: Queues,
 }
@@ -155,15 +153,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Receivers {
-    /// Whether completions are to be counted.
-    #[inline(always)]
-    pub(super) fn any(&self) -> bool {
-        // Relaxed: a completion of a queue pair comes after its creation, by way of the kernel.
-        self.any.load(Ordering::Relaxed)
-    }
-
-    /// Counts the completions of a poll, given as the numbers of their queue pairs.
-    #[cold]
+    /// Counts messages that were received, given as the numbers of their queue pairs.
     pub(super) fn count(&self, qpns: impl Iterator<Item = u32>) {
         let queues = lock(&self.queues);
         for qpn in qpns {
@@ -175,7 +165,6 @@ impl Receivers {
 
     /// A new queue pair that receives from a shared queue.
     pub(super) fn attach(&self, qpn: u32, queue: &SharedRecvQueue) -> Attached {
-        self.any.store(true, Ordering::Relaxed);
         Attached::new(qpn, &queue.ring, &self.queues)
     }
 }

@@ -20,8 +20,8 @@ pub struct Wc {
     pub has_grh: bool,
 }
 
-impl From<Completion<'_>> for Wc {
-    fn from(completion: Completion<'_>) -> Self {
+impl From<Completion> for Wc {
+    fn from(completion: Completion) -> Self {
         Self {
             wr_id: completion.wr_id(),
             status: completion.status(),

@@ -124,10 +124,10 @@ impl Device {
     }
 
     /// Completions beyond its capacity that a completion queue still takes before it overflows: hardware uses
-    /// the entry that the capacity leaves free.
-    pub fn spare_completions(self) -> u64 {
+    /// the entry that the capacity leaves free, and the kernel's ring is twice as large.
+    pub fn spare_completions(self, capacity: u32) -> u64 {
         match self {
-            Self::Rxe => 0,
+            Self::Rxe => u64::from(capacity) + 1,
             Self::Mlx5 { .. } => 1,
         }
     }

@@ -131,7 +131,7 @@ impl<'a> Game<'a> {
     }
 
     /// Takes note of a completion.
-    fn note(&mut self, completion: &Completion<'_>) -> Result<()> {
+    fn note(&mut self, completion: &Completion) -> Result<()> {
         completion.result().map_err(|error| self.failed(error))?;
         match completion.wr_id() {
             SEND => {
@@ -165,7 +165,7 @@ impl<'a> Game<'a> {
         Ok(())
     }
 
-    fn receive(&mut self, completion: &Completion<'_>) -> Result<()> {
+    fn receive(&mut self, completion: &Completion) -> Result<()> {
         if !self.expects {
             let text = format!("the peer sends out of turn, {}", self.progress_text());
             return Err(Failure::new(Kind::Peer, text));
@@ -184,7 +184,7 @@ impl<'a> Game<'a> {
         Ok(())
     }
 
-    fn check_len(&self, completion: &Completion<'_>) -> Result<()> {
+    fn check_len(&self, completion: &Completion) -> Result<()> {
         let (got, expected) = (completion.byte_len() as usize, self.end.expected_len());
         if completion.opcode() == WcOpcode::RECV && got == expected {
             return Ok(());

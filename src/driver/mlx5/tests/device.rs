@@ -12,10 +12,12 @@ use zerocopy::FromZeros;
 use super::super::cq::{Completion, Cq, CqCore};
 use super::super::entries::{Entries, View};
 use super::super::format::{Be16, Be32, Cqe, OP_OWN};
+use super::super::ledger::SrqLedger;
 use super::super::memory::{Memory, Record, Records};
 use super::super::qp::{Draft, QpCore};
 use super::super::recv::{RecvQueue, SharedRecvQueue};
 use super::super::send::{SendQueue, SendSlot};
+use super::super::srq::SrqRing;
 use super::super::uar::{Lease, UarPage};
 use super::super::{Limits, Parts, entries};
 use crate::alloc::{Buffers, ResourceType};
@@ -60,13 +62,7 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
 
 /// The next completion.
 pub(super) fn take(cq: &mut Cq) -> Option<Completion> {
-    let mut moved = false;
-    let completion = cq.take(&mut moved);
-    assert!(
-        moved || completion.is_none(),
-        "a completion that is not given back"
-    );
-    completion
+    cq.begin().take()
 }
 
 /// The device's end of a completion queue.
@@ -116,6 +112,15 @@ pub(super) fn completion(kind: u8, number: u32, counter: u16) -> Cqe {
     entry.wqe_counter = Be16::new(counter);
     entry.sop_drop_qpn = Be32::new(QPN);
     entry
+}
+
+/// A shared receive queue of so many elements, one of which always stays free.
+pub(super) fn shared(elements: u32) -> SharedRecvQueue {
+    let bytes = elements as usize * 32;
+    let memory = Memory::new(bytes, 4096, ResourceType::MLX5_SRQ, None).unwrap();
+    let record = Record::new(&Records::default(), None).unwrap();
+    let ring = Arc::new(SrqRing::new(memory, record, elements, 32));
+    SharedRecvQueue::new(ring, Arc::new(SrqLedger::new(elements)))
 }
 
 /// A queue pair, and where its rings lie.

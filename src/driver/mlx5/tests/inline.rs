@@ -120,7 +120,6 @@ fn data_go_where_the_receive_wants_them() {
                 assert_eq!(source, (0, 0, 0, 0));
                 assert!(taken.flags().is_empty());
             }
-            cq.release();
             let head = length.min(5);
             let found = [buffer.take(8, head), buffer.take(50, length - head)].concat();
             assert_eq!(found, data, "{length} bytes, {format:?} of {size}");
@@ -318,7 +317,6 @@ fn what_comes_back_goes_where_the_request_wants_it() {
         write(&mut producer, entry, &data, claimed, Format::Bytes32);
         let taken = take(&mut cq).unwrap();
         assert_eq!((taken.wr_id(), taken.status()), (turn, WcStatus::SUCCESS));
-        cq.release();
         let found: Vec<u8> = match is_read {
             true => (0..5)
                 .flat_map(|at| buffer.take(at * 40, if at == 4 { 5 } else { 6 }))
@@ -333,7 +331,6 @@ fn what_comes_back_goes_where_the_request_wants_it() {
         entry.op_own |= cqe::SCATTERED_32;
         producer.write(entry);
         assert!(take(&mut cq).is_none() && cq.check().is_err());
-        cq.release();
     }
 }
 
@@ -382,7 +379,6 @@ proptest! {
             producer.write(entry);
             let _ = cq.check();
             let _ = take(&mut cq);
-            cq.release();
         }
         for (start, length) in [(20, 7), (40, 30), (90, 20)] {
             buffer.take(start, length);

@@ -10,10 +10,12 @@ use super::super::cq::Cq;
 use super::super::entries::Entries;
 use super::super::format::cqe;
 use super::super::memory::Memory;
-use super::device::{Pair, Producer, cap, completion, cq, take};
+use super::super::recv::SharedRecvQueue;
+use super::device::{Pair, Producer, cap, completion, cq, shared, take};
 use crate::alloc::{Allocation, Allocator, BufferRequest, Buffers, ResourceType};
 use crate::driver::contract::methods::*;
 use crate::error::AllocError;
+use crate::work::PostError;
 
 fn send(pair: &mut Pair, id: u64) {
     pair.send_nothing(id).unwrap();
@@ -28,11 +30,9 @@ fn finish(producer: &mut Producer, pair: &Pair, index: u16) {
 }
 
 fn ids(cq: &mut Cq) -> Vec<u64> {
-    let ids = std::iter::from_fn(|| take(cq))
+    std::iter::from_fn(|| take(cq))
         .map(|taken| taken.wr_id())
-        .collect();
-    cq.release();
-    ids
+        .collect()
 }
 
 /// Would catch a completion of before a reset that is given as one of after, or that spoils the count of
@@ -133,7 +133,6 @@ fn what_waits_moves_with_the_ring() {
                 next(&mut one, &mut producer);
             }
             assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(before));
-            cq.release();
             for count in [64, 8] {
                 let bytes = Entries::bytes(count, size);
                 let memory = Memory::new(bytes, 4096, ResourceType::MLX5_CQ, None).unwrap();
@@ -172,6 +171,80 @@ fn a_reset_before_a_resize_is_remembered() {
     send(&mut one, 3);
     finish(&mut producer, &one, 0);
     assert_eq!(ids(&mut cq), [2, 3]);
+}
+
+/// Posts four receives to a shared queue whose elements come back in their order, and has the device receive
+/// into them; `index` is that of the next element.
+fn receive_four(
+    srq: &mut SharedRecvQueue,
+    producer: &mut Producer,
+    pair: &Pair,
+    index: &mut u16,
+    elements: u16,
+) {
+    for id in 0..4 {
+        srq.push(id, &[]).unwrap();
+    }
+    srq.ring();
+    for _ in 0..4 {
+        producer.write(completion(cqe::RESP_SEND, pair.number, *index));
+        *index = (*index + 1) % elements;
+    }
+}
+
+/// Would catch elements of a shared receive queue that are lost with what a queue pair had received before it
+/// started anew.
+#[test]
+fn elements_of_a_shared_queue_come_back_from_before_a_reset() {
+    let (mut cq, mut producer) = cq(63, 64);
+    let mut srq = shared(32);
+    let mut one = Pair::with(QpType::RC, cap(8, 1, 0), &cq, &cq, Some(&srq));
+    let mut index = 0;
+    for round in 1..=8 {
+        receive_four(&mut srq, &mut producer, &one, &mut index, 32);
+        assert_eq!(srq.in_flight(), 4, "round {round}");
+        one.core.reset(&mut one.send, None);
+        assert!(take(&mut cq).is_none());
+        assert_eq!(srq.in_flight(), 0, "round {round}");
+    }
+    receive_four(&mut srq, &mut producer, &one, &mut index, 32);
+    assert_eq!(ids(&mut cq), [0, 1, 2, 3]);
+    for id in 0..31 {
+        srq.push(id, &[]).unwrap();
+    }
+    srq.ring();
+    let full = srq.push(31, &[]).unwrap_err();
+    assert_eq!(full, PostError::QueueFull { capacity: 31 });
+}
+
+/// Would catch elements of a shared receive queue that are lost with a completion queue that nobody polls any
+/// more, whatever it gets later and whoever goes first.
+#[test]
+fn elements_of_a_shared_queue_come_back_when_a_completion_queue_goes() {
+    let (cq, mut producer) = cq(63, 64);
+    let mut srq = shared(32);
+    let pair = |cq: &Cq| Pair::with(QpType::RC, cap(8, 1, 0), cq, cq, Some(&srq));
+    let (mut one, other) = (pair(&cq), pair(&cq));
+    let mut index = 0;
+    let mut receive = |srq: &mut SharedRecvQueue, pair: &Pair| {
+        receive_four(srq, &mut producer, pair, &mut index, 32);
+    };
+    receive(&mut srq, &one);
+    receive(&mut srq, &other);
+    assert_eq!(srq.in_flight(), 8);
+    drop(cq);
+    assert_eq!(srq.in_flight(), 0, "what was there");
+    receive(&mut srq, &one);
+    receive(&mut srq, &other);
+    one.core.reset(&mut one.send, None);
+    assert_eq!(srq.in_flight(), 0, "what came later, at a reset");
+    receive(&mut srq, &one);
+    receive(&mut srq, &other);
+    drop(one);
+    assert_eq!(srq.in_flight(), 0, "what came later, at the end of one");
+    receive(&mut srq, &other);
+    drop(other);
+    assert_eq!(srq.in_flight(), 0, "at the end of the last");
 }
 
 /// An allocator that drops a queue pair when it gets a ring back, as a user's may.

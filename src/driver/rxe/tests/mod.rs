@@ -10,3 +10,4 @@ mod recv;
 mod ring;
 mod send;
 mod threads;
+mod watch;

@@ -28,20 +28,14 @@ fn produce() -> impl Strategy<Value = Produce> {
 
 #[derive(Clone, Copy, Debug)]
 enum Consume {
-    /// The kernel puts so many in, or as many as there is room for.
     Put(u32),
-    /// Take at most so many of those that were there at the last look.
     Take(u32),
-    Look,
-    Release,
 }
 
 fn consume() -> impl Strategy<Value = Consume> {
     prop_oneof![
         (1..40u32).prop_map(Consume::Put),
         (1..40u32).prop_map(Consume::Take),
-        Just(Consume::Look),
-        Just(Consume::Release),
     ]
 }
 
@@ -108,39 +102,28 @@ proptest! {
         let memory = Memory::ring_at(slots, 3, start);
         let mut ring = consumer(&memory, 8).unwrap();
         let mut kernel = KernelProducer::new(&memory);
-        // What was put in and not taken; of it, what was there at the last look; and what is on loan.
-        let (mut queue, mut seen, mut loan) = (VecDeque::new(), 0, 0);
-        let mut mark = ring.filled().unwrap();
+        // What was put in and not taken.
+        let mut queue = VecDeque::new();
         let mut number = 0u64;
         for operation in operations {
             match operation {
                 Consume::Put(count) => for _ in 0..count {
-                    let room = queue.len() + loan < slots as usize - 1;
+                    let room = queue.len() < slots as usize - 1;
                     prop_assert_eq!(kernel.put(number), room);
                     if room {
                         queue.push_back(number);
                         number += 1;
                     }
                 },
-                Consume::Take(count) => for _ in 0..count {
-                    let slot = ring.take(mark);
-                    prop_assert_eq!(slot.is_some(), seen > 0);
-                    if let Some(slot) = slot {
-                        // SAFETY: a taken slot is the consumer's, and has 8 bytes.
-                        prop_assert_eq!(Some(unsafe { slot.cast::<u64>().read() }), queue.pop_front());
-                        (seen, loan) = (seen - 1, loan + 1);
+                Consume::Take(count) => {
+                    let mut waiting = ring.waiting().unwrap();
+                    for _ in 0..count {
+                        // SAFETY: the elements of the ring have 8 bytes.
+                        prop_assert_eq!(unsafe { waiting.take() }, queue.pop_front());
+                        prop_assert_eq!(waiting.is_empty(), queue.is_empty());
                     }
-                },
-                Consume::Look => {
-                    mark = ring.filled().unwrap();
-                    seen = queue.len();
-                }
-                Consume::Release => {
-                    ring.release();
-                    loan = 0;
                 }
             }
-            prop_assert_eq!(ring.is_at(mark), seen == 0);
         }
     }
 
@@ -179,12 +162,14 @@ proptest! {
             ring.publish();
         }
         if let Ok(mut ring) = consumer(&memory, element) {
-            let filled = ring.filled().unwrap();
+            let capacity = ring.capacity();
+            let mut waiting = ring.waiting().unwrap();
             let mut taken = 0;
-            while ring.take(filled).is_some() {
+            // SAFETY: the elements of the ring have at least a byte.
+            while unsafe { waiting.take::<u8>() }.is_some() {
                 taken += 1;
             }
-            prop_assert!(taken <= ring.capacity());
+            prop_assert!(taken <= capacity);
         }
     }
 }

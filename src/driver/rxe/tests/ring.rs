@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uverbs_uapi::rxe::QueueBuf;
 
 use super::memory::*;
-use crate::driver::rxe::ring::{BadIndex, BadRing, Consumer, Producer};
+use crate::driver::rxe::ring::{BadIndex, BadRing, Consumer, Producer, Waiting};
 
 /// All ring sizes up to 1024 slots.
 fn sizes() -> impl Iterator<Item = u32> {
@@ -239,45 +239,56 @@ fn a_consumer_index_gone_mad_gives_no_slot_outside_the_ring() {
     }
 }
 
+/// The next element.
+///
+/// # Safety
+///
+/// Elements have at least 8 bytes.
+unsafe fn take(waiting: &mut Waiting<'_>) -> Option<u64> {
+    // SAFETY: by this function's contract.
+    unsafe { waiting.take() }
+}
+
 #[test]
-fn a_consumer_takes_what_was_there_and_gives_it_back_when_told() {
+fn a_consumer_gives_each_slot_back_as_it_takes_it() {
     for slots in sizes() {
         let memory = Memory::ring_at(slots, 7, slots / 2);
         let mut consumer = consumer(&memory, 48).unwrap();
         let mut kernel = KernelProducer::new(&memory);
-        assert!(consumer.is_at(consumer.filled().unwrap()));
+        assert!(consumer.waiting().unwrap().is_empty());
         for round in 0..3u64 {
             let numbers = (0..u64::from(slots - 1)).map(|number| round << 32 | number);
             numbers
                 .clone()
                 .for_each(|number| assert!(kernel.put(number)));
-            let filled = consumer.filled().unwrap();
-            let before = memory.get(CONSUMER_INDEX);
+            assert!(kernel.tail().is_none(), "the ring is full");
+            let mut waiting = consumer.waiting().unwrap();
             for number in numbers {
-                let slot = consumer.take(filled).unwrap();
-                // SAFETY: a taken slot is the consumer's, and has at least 8 bytes.
-                assert_eq!(unsafe { slot.cast::<u64>().read() }, number);
+                let before = memory.get(CONSUMER_INDEX);
+                // SAFETY: a slot has 128 bytes.
+                assert_eq!(unsafe { take(&mut waiting) }, Some(number));
+                assert_eq!(memory.get(CONSUMER_INDEX), (before + 1) % slots);
+                assert!(kernel.tail().is_some());
             }
-            assert_eq!(consumer.take(filled), None);
-            assert_eq!(memory.get(CONSUMER_INDEX), before);
-            assert!(!kernel.put(0u64), "slots on loan are not free");
-            consumer.release();
-            assert!(kernel.tail().is_some());
+            // SAFETY: as above.
+            assert_eq!(unsafe { take(&mut waiting) }, None);
         }
     }
 }
 
 #[test]
-fn a_consumer_takes_nothing_that_came_after_its_mark() {
+fn a_consumer_takes_nothing_that_came_after_it_looked() {
     let memory = Memory::ring(8, 7);
     let mut consumer = consumer(&memory, 48).unwrap();
     let mut kernel = KernelProducer::new(&memory);
     kernel.put(1u64);
-    let filled = consumer.filled().unwrap();
+    let mut waiting = consumer.waiting().unwrap();
     kernel.put(2u64);
-    assert!(consumer.take(filled).is_some());
-    assert_eq!(consumer.take(filled), None);
-    consumer.release();
+    // SAFETY: a slot has 128 bytes.
+    unsafe {
+        assert_eq!(take(&mut waiting), Some(1));
+        assert_eq!(take(&mut waiting), None);
+    }
     assert_eq!(memory.get(CONSUMER_INDEX), 1);
 }
 
@@ -288,10 +299,13 @@ fn a_producer_index_gone_mad_is_an_error_and_the_ring_stays_usable() {
     let mut kernel = KernelProducer::new(&memory);
     for index in [8, 1 << 31, u32::MAX] {
         memory.set(PRODUCER_INDEX, index);
+        let bad = consumer.waiting().map(|_| ()).unwrap_err();
         let index_mask = 7;
-        assert_eq!(consumer.filled(), Err(BadIndex { index, index_mask }));
+        assert_eq!(bad, BadIndex { index, index_mask });
     }
     memory.set(PRODUCER_INDEX, 0);
     kernel.put(5u64);
-    assert!(consumer.take(consumer.filled().unwrap()).is_some());
+    let mut waiting = consumer.waiting().unwrap();
+    // SAFETY: a slot has 128 bytes.
+    assert_eq!(unsafe { take(&mut waiting) }, Some(5));
 }

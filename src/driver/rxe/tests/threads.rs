@@ -85,16 +85,13 @@ fn what_is_produced_there_is_seen_whole_here() {
             });
             let mut number = 0;
             while number < count {
-                let filled = wait(|| {
-                    let filled = consumer.filled().unwrap();
-                    (!consumer.is_at(filled)).then_some(filled)
-                });
-                while let Some(slot) = consumer.take(filled) {
-                    // SAFETY: a taken slot is the consumer's, and was filled with an element.
-                    assert_eq!(unsafe { slot.cast::<Element>().read() }, element(number));
+                wait(|| (!consumer.waiting().unwrap().is_empty()).then_some(()));
+                let mut waiting = consumer.waiting().unwrap();
+                // SAFETY: the kernel's side fills the ring with such elements, which are numbers.
+                while let Some(taken) = unsafe { waiting.take::<Element>() } {
+                    assert_eq!(taken, element(number));
                     number += 1;
                 }
-                consumer.release();
             }
         });
     }

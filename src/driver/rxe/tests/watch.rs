@@ -1,0 +1,105 @@
+//! What waits unread keeps places from being given out.
+
+use std::sync::Arc;
+
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::types::Wc;
+
+use super::memory::*;
+use super::ring::{consumer, producer};
+use crate::driver::contract::methods::*;
+use crate::driver::rxe::cq::Cq;
+use crate::driver::rxe::ring::Producer;
+use crate::driver::rxe::watch::Watch;
+
+/// x86's size of a completion slot.
+const LOG2: u32 = 7;
+const QPN: u32 = 17;
+
+fn cq(memory: &Arc<Memory>) -> Cq {
+    let ring = consumer(memory, size_of::<Wc>()).unwrap();
+    let capacity = ring.capacity();
+    Cq::new(ring, capacity, None)
+}
+
+fn completion(qp_num: u32, opcode: WcOpcode, status: WcStatus) -> Wc {
+    Wc {
+        qp_num,
+        opcode: opcode.0,
+        status: status.0,
+        ..Wc::default()
+    }
+}
+
+fn send() -> Wc {
+    completion(QPN, WcOpcode::SEND, WcStatus::SUCCESS)
+}
+
+/// Fills all slots that are given out, and has the kernel be done with them.
+fn run(queue: &mut Producer, kernel: &mut KernelConsumer) -> u32 {
+    let mut count = 0;
+    while let Some((_, behind)) = queue.free_slot() {
+        queue.advance(behind);
+        count += 1;
+    }
+    queue.publish();
+    while kernel.head().is_some() {
+        kernel.advance();
+    }
+    count
+}
+
+/// Would catch a slot that is given out while the completion of its last request waits, and one that is kept
+/// because of completions of others.
+#[test]
+fn a_slot_is_free_when_its_completion_has_been_taken() {
+    let (work, completions) = (Memory::ring(8, 7), Memory::ring(32, LOG2));
+    let mut queue = producer(&work, 8).unwrap();
+    let mut kernel = KernelConsumer::new(&work);
+    let mut reports = KernelProducer::new(&completions);
+    let mut cq = cq(&completions);
+    queue.heed(Watch::new(cq.shared(), QPN, false));
+    for _ in 0..3 {
+        assert_eq!(run(&mut queue, &mut kernel), 7);
+        for other in [
+            completion(QPN + 1, WcOpcode::SEND, WcStatus::SUCCESS),
+            completion(QPN, WcOpcode::RECV, WcStatus::SUCCESS),
+        ] {
+            assert!(reports.put(other));
+        }
+        for _ in 0..7 {
+            assert!(reports.put(send()));
+        }
+        assert_eq!(run(&mut queue, &mut kernel), 0);
+        // The other two come first and free nothing.
+        for free in [0, 0, 1] {
+            assert!(cq.poll().unwrap().take().is_some());
+            assert_eq!(run(&mut queue, &mut kernel), free);
+        }
+        assert!(reports.put(send()));
+        assert_eq!(run(&mut queue, &mut kernel), 0);
+        let mut polled = cq.poll().unwrap();
+        assert_eq!(std::iter::from_fn(|| polled.take()).count(), 7);
+    }
+}
+
+/// Would catch places for unsignaled requests that never come back.
+#[test]
+fn requests_without_completions_need_none() {
+    let (work, completions) = (Memory::ring(8, 7), Memory::ring(8, LOG2));
+    let mut queue = producer(&work, 8).unwrap();
+    let mut kernel = KernelConsumer::new(&work);
+    let mut reports = KernelProducer::new(&completions);
+    let cq = cq(&completions);
+    queue.heed(Watch::new(cq.shared(), QPN, false));
+    assert_eq!(run(&mut queue, &mut kernel), 7);
+    assert!(reports.put(send()));
+    assert_eq!(run(&mut queue, &mut kernel), 6);
+    // What failed says not whether it was a send.
+    let failed = completion(QPN, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
+    assert!(reports.put(failed));
+    assert_eq!(run(&mut queue, &mut kernel), 5);
+    // Nobody will take them any more.
+    drop(cq);
+    assert_eq!(run(&mut queue, &mut kernel), 7);
+}

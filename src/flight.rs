@@ -2,8 +2,9 @@
 //!
 //! A request that is in flight names memory by a key. Should its region go, and the key be given out again,
 //! the request would reach other memory. So a region of which slices were taken asks the queues of its
-//! protection domain where they stand, and is deregistered when all of them have passed that point. Posting
-//! does nothing for it: queues know how far they are anyhow, and tell who asks.
+//! protection domain which of them have requests in flight with its key in them and where these stand, and is
+//! deregistered when all of them have passed that point. Posting does nothing for it: requests lie in the
+//! rings, and queues know how far they are anyhow.
 //!
 //! A slice borrows its region, and a batch that is not rung yet holds the borrow. So when a region is let go,
 //! every request that names it has been posted, and lies before what its queue tells.
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::driver::{QpBacking, SrqBacking};
 use crate::error::Subject;
-use crate::work::Progress;
+use crate::work::{LocalKey, Progress};
 
 /// The queues of a protection domain, and the regions that wait for them.
 #[derive(Default)]
@@ -94,6 +95,16 @@ impl Queues {
         }
     }
 
+    /// Whether one of the requests in flight of the first or second of them may have this key in it.
+    fn name(&self, queue: usize, in_flight: Progress, key: LocalKey) -> bool {
+        match (self, queue) {
+            (Self::Qp(qp), 0) => qp.sends_name(in_flight, key),
+            (Self::Qp(qp), _) => qp.receives_name(in_flight, key),
+            (Self::Srq(srq), _) => srq.names(in_flight, key),
+            (Self::Unknown, _) => true,
+        }
+    }
+
     /// What their requests are called.
     fn kinds(&self) -> [&'static str; 2] {
         match self {
@@ -114,31 +125,24 @@ impl Flight {
         drop(old);
     }
 
-    /// Where its queues stand; none if nothing is in flight.
-    fn stand(self: &Arc<Self>, sends_only: bool) -> Option<Stand> {
+    /// Where its queues stand; none if nothing is in flight that may have this key in it.
+    fn stand(self: &Arc<Self>, key: LocalKey, sends_only: bool) -> Option<Stand> {
         let now = lock(&self.now);
         let Now { queues, resets } = now.as_ref()?;
         let kinds = queues.kinds();
-        let mut queues = queues.progress();
-        if sends_only {
-            for (queue, _) in queues
-                .iter_mut()
-                .zip(kinds)
-                .filter(|(_, kind)| *kind != SEND)
-            {
-                *queue = None;
-            }
+        let mut stands = queues.progress();
+        for (at, stand) in stands.iter_mut().enumerate() {
+            let counts = !sends_only || kinds[at] == SEND;
+            let named =
+                |stand: &Progress| counts && stand.in_flight() > 0 && queues.name(at, *stand, key);
+            *stand = stand.filter(named);
         }
-        queues
-            .iter()
-            .flatten()
-            .any(|queue| queue.in_flight() > 0)
-            .then(|| Stand {
-                flight: Arc::clone(self),
-                resets: *resets,
-                queues,
-                kinds,
-            })
+        stands.iter().any(Option::is_some).then(|| Stand {
+            flight: Arc::clone(self),
+            resets: *resets,
+            queues: stands,
+            kinds,
+        })
     }
 }
 
@@ -220,10 +224,11 @@ impl Flights {
         self.reap();
     }
 
-    /// Where the queues stand now; those alone that send, for a region that nothing can be written to.
-    pub(crate) fn stands(&self, sends_only: bool) -> Stands {
+    /// Where the queues stand now that have requests in flight which may have this key in them; those alone
+    /// that send, for a region that nothing can be written to.
+    pub(crate) fn stands(&self, key: LocalKey, sends_only: bool) -> Stands {
         let queues = lock(&self.queues);
-        let stand = |flight: &Arc<Flight>| flight.stand(sends_only);
+        let stand = |flight: &Arc<Flight>| flight.stand(key, sends_only);
         Stands(queues.values().filter_map(stand).collect())
     }
 

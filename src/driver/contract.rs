@@ -22,7 +22,8 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    Destination, Ece, LocalSlice, Operation, Operations, Payload, PollError, PostError, Progress,
+    Destination, Ece, LocalKey, LocalSlice, Operation, Operations, Payload, PollError, PostError,
+    Progress,
 };
 
 /// A driver: its part of a context.
@@ -313,6 +314,16 @@ pub(crate) trait QpBacking: Debug + Clone {
 
     /// As [`sends`](Self::sends), of the receive queue if there is one.
     fn receives(&self) -> Option<Progress>;
+
+    /// Whether one of the send requests in flight may have this key in it. False only if none has.
+    fn sends_name(&self, _in_flight: Progress, _key: LocalKey) -> bool {
+        true
+    }
+
+    /// As [`sends_name`](Self::sends_name), of the receive queue.
+    fn receives_name(&self, _in_flight: Progress, _key: LocalKey) -> bool {
+        true
+    }
 }
 
 /// What must stay of a shared receive queue, and what it answers for it.
@@ -320,6 +331,11 @@ pub(crate) trait SrqBacking: Debug + Clone {
     /// How far it is, for threads that neither post nor poll. A request is finished when its message has been
     /// received, which is later than that the device has taken it out of the ring.
     fn progress(&self) -> Progress;
+
+    /// Whether one of the requests in flight may have this key in it. False only if none has.
+    fn names(&self, _in_flight: Progress, _key: LocalKey) -> bool {
+        true
+    }
 }
 
 /// Nothing to keep or to select.

@@ -21,7 +21,7 @@ use super::{
 use crate::command::{CommandFd, DriverData, DriverReply};
 use crate::error::{Errno, Result};
 use crate::work::{
-    Destination, Ece, LocalSlice, Operation, Payload, PollError, PostError, Progress,
+    Destination, Ece, LocalKey, LocalSlice, Operation, Payload, PollError, PostError, Progress,
 };
 
 /// Requests that are being written into a send queue.
@@ -316,12 +316,15 @@ impl QpBacking {
         close() -> ();
         sends() -> Progress;
         receives() -> Option<Progress>;
+        sends_name(in_flight: Progress, key: LocalKey) -> bool;
+        receives_name(in_flight: Progress, key: LocalKey) -> bool;
     }
 }
 
 impl SrqBacking {
     forward! {
         progress() -> Progress;
+        names(in_flight: Progress, key: LocalKey) -> bool;
     }
 }
 

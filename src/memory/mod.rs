@@ -1,5 +1,6 @@
 //! Memory that can be registered: its bytes stay where they are until it is dropped.
 
+mod scan;
 mod still;
 
 use std::ptr::NonNull;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+pub(crate) use scan::has_word;
 pub(crate) use still::{Resting, Still};
 
 /// Memory that can be registered and kept by a region.

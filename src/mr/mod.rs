@@ -337,9 +337,8 @@ fn with_memlock(error: Error) -> Error {
 /// A memory region, and the memory in it.
 ///
 /// Requests name parts of it by [`slice`](Mr::slice), which borrows it until the request is posted. From then on
-/// the region may be dropped at any time: if requests that were posted before may still name it, it stays
-/// registered, and its memory where it is, until every queue of its protection domain has passed the point
-/// at which it stood. [`Mr::deregister`] says so instead of waiting, [`Mr::deregister_by`] waits. A region of
+/// the region may be dropped at any time: if requests in flight name it, it stays registered, and its memory
+/// where it is, until their queues have passed the point at which they stood. [`Mr::deregister`] says so instead of waiting, [`Mr::deregister_by`] waits. A region of
 /// which no slice was taken goes at once, and so does what peers may do to it by its remote key.
 ///
 /// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the

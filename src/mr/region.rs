@@ -65,7 +65,7 @@ impl Region {
             if self.sliced.load(Ordering::Relaxed) {
                 // Where a device may not write, nobody receives.
                 let sends_only = !self.access.contains(AccessFlags::LOCAL_WRITE);
-                stands.add(pd.flights().stands(sends_only));
+                stands.add(pd.flights().stands(self.lkey, sends_only));
             }
         }
         stands

@@ -35,6 +35,11 @@ impl Progress {
         self.posted.wrapping_sub(self.finished) & self.mask
     }
 
+    /// The places of the requests in flight, from the oldest on.
+    pub(crate) fn places(self) -> impl Iterator<Item = u32> {
+        (0..self.in_flight()).map(move |at| self.finished.wrapping_add(at) & self.mask)
+    }
+
     /// Whether everything that was in flight at `then` is finished now. A queue that went on round between
     /// two looks may seem not to have come so far yet; it never seems to be further than it is.
     pub(crate) fn has_passed(self, then: Self) -> bool {

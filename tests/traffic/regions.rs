@@ -241,12 +241,24 @@ fn waits_for_no_more() -> Result {
         true,
         "that a region went of which there was no slice",
     )?;
+    let (finished, freed) = watched(&pair.pd, 0, Access::LOCAL_WRITE)?;
+    let mut batch = pair.a.qp.send();
+    batch.send(finished.slice(..8)?)?.signaled(2);
+    batch.ring()?;
+    completion(&mut pair.a.cq)?.is(WcOpcode::SEND)?;
+    pair.b.post_recv(3, 0..64)?;
+    drop(finished);
+    same(
+        is_freed(&freed),
+        true,
+        "that a region went while others are received into",
+    )?;
     let (read_only, freed) = watched(&pair.pd, 7, Access::empty())?;
     let mut batch = pair.a.qp.send();
     batch.send(read_only.slice(..8)?)?.signaled(2);
     batch.ring()?;
     completion(&mut pair.a.cq)?.is(WcOpcode::SEND)?;
-    pair.b.post_recv(3, 0..64)?;
+    pair.b.post_recv(4, 0..64)?;
     drop(read_only);
     same(
         is_freed(&freed),

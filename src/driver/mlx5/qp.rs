@@ -28,7 +28,8 @@ use crate::alloc::ResourceType;
 use crate::command::{Command, CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply};
 use crate::driver::contract::{self, Driver as _};
 use crate::error::{Errno, Error, Result, Verb};
-use crate::work::{self, Progress};
+use crate::memory::has_word;
+use crate::work::{self, LocalKey, Progress};
 
 /// The rings and the doorbell record of a queue pair.
 #[derive(Debug)]
@@ -51,6 +52,9 @@ pub(crate) struct QpCore {
     registration: Registration,
     _lease: Arc<Lease>,
     srq: Option<Arc<SrqLedger>>,
+    /// How the rings are cut.
+    send: SendLayout,
+    recv: RecvLayout,
     /// Those of the queues since the last reset.
     ledgers: Mutex<(Arc<SendLedger>, Arc<RecvLedger>)>,
     /// Where data go that come in completions, if it has asked for them.
@@ -241,6 +245,8 @@ impl Draft {
             registration: self.registration,
             _lease: self.lease,
             srq: self.srq,
+            send: self.send,
+            recv: self.recv,
             ledgers: Mutex::new(ledgers),
             landing: self.landing.map(Mutex::new),
             ece: offered.map(Ece::new),
@@ -344,6 +350,26 @@ impl contract::QpBacking for Arc<QpCore> {
         // Relaxed: who asks about requests is ordered behind whoever posted them.
         let posted = u32::from_be(word.load(Ordering::Relaxed));
         Some(Progress::new(posted, finished, u16::MAX.into()))
+    }
+
+    /// The ring is looked at as a whole: what is finished there may be taken for what is in flight.
+    fn sends_name(&self, _: Progress, LocalKey(key): LocalKey) -> bool {
+        let bytes = self.send.blocks as usize * BLOCK;
+        // SAFETY: the send ring begins behind the receive ring, in the same memory, and has so many bytes; both
+        // are aligned to more than 4.
+        unsafe { has_word(self.rings.base().add(self.recv.bytes()), bytes, key.to_be()) }
+    }
+
+    fn receives_name(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {
+        let RecvLayout { count, stride, .. } = self.recv;
+        in_flight.places().any(|at| {
+            let index = (at & count.wrapping_sub(1)) as usize;
+            // SAFETY: if there are requests there are elements, a power of two of them, so the masked index is
+            // below their count; each has `stride` bytes and is aligned to more than 4.
+            let element = unsafe { self.rings.base().add(index * stride as usize) };
+            // SAFETY: as above.
+            count > 0 && unsafe { has_word(element, stride as usize, key.to_be()) }
+        })
     }
 
     fn close(&self) {

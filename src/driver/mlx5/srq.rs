@@ -18,7 +18,8 @@ use crate::alloc::{Buffers, ResourceType};
 use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData};
 use crate::driver::contract;
 use crate::error::{Errno, Error, Result, Verb};
-use crate::work::Progress;
+use crate::memory::has_word;
+use crate::work::{LocalKey, Progress};
 
 /// The smallest element.
 const SMALLEST: u64 = 32;
@@ -80,7 +81,7 @@ impl SrqRing {
 /// What must stay until the kernel has let go of a shared receive queue, and what is asked of it.
 #[derive(Clone, Debug)]
 pub(crate) struct SrqCore {
-    _ring: Arc<SrqRing>,
+    ring: Arc<SrqRing>,
     ledger: Arc<SrqLedger>,
 }
 
@@ -88,6 +89,16 @@ impl contract::SrqBacking for SrqCore {
     fn progress(&self) -> Progress {
         let (posted, finished) = self.ledger.progress();
         Progress::new(posted, finished, u32::MAX)
+    }
+
+    fn names(&self, _: Progress, LocalKey(key): LocalKey) -> bool {
+        let SrqRing { count, stride, .. } = *self.ring;
+        (0..count).any(|index| {
+            // SAFETY: each element has `stride` bytes and is aligned to more than 4.
+            let has =
+                || unsafe { has_word(self.ring.element(index), stride as usize, key.to_be()) };
+            self.ledger.is_posted(index as u16) && has()
+        })
     }
 }
 
@@ -115,10 +126,7 @@ pub(crate) fn create_srq(
     let ring = Arc::new(SrqRing::new(memory, record, count, stride));
     let ledger = Arc::new(SrqLedger::new(count));
     let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
-    let core = SrqCore {
-        _ring: ring,
-        ledger,
-    };
+    let core = SrqCore { ring, ledger };
     Ok((handle, queue, core))
 }
 

@@ -16,7 +16,7 @@ use uverbs_uapi::rxe::Mminfo;
 use super::ring::{Indices, Producer};
 use crate::alloc::{Buffers, Grant, Purpose, ResourceType};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::Progress;
+use crate::work::{LocalKey, Progress};
 
 /// A kind of ring: for errors, and for the allocator.
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +157,11 @@ impl RingView {
 
     pub(super) fn progress(&self) -> Progress {
         self.indices.progress()
+    }
+
+    /// Whether one of the elements in flight may have this key in it.
+    pub(super) fn names(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {
+        self.indices.have(in_flight, key)
     }
 }
 

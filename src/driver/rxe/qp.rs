@@ -19,7 +19,7 @@ use crate::command::{CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply
 use crate::driver::answer;
 use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _};
 use crate::error::{Result, Subject, Verb};
-use crate::work::Progress;
+use crate::work::{LocalKey, Progress};
 
 pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpCore>;
 
@@ -51,6 +51,15 @@ impl contract::QpBacking for QpCore {
 
     fn receives(&self) -> Option<Progress> {
         self.0.recv.as_ref().map(RingView::progress)
+    }
+
+    fn sends_name(&self, in_flight: Progress, key: LocalKey) -> bool {
+        self.0.send.names(in_flight, key)
+    }
+
+    fn receives_name(&self, in_flight: Progress, key: LocalKey) -> bool {
+        let recv = self.0.recv.as_ref();
+        recv.is_some_and(|recv| recv.names(in_flight, key))
     }
 
     fn modified(&self, _: &DriverReply) {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs_uapi::rxe::QueueBuf;
 
 use super::watch::Watch;
+use crate::memory::has_word;
 use crate::work::Progress;
 
 /// What is wrong with the head of a ring from the kernel.
@@ -189,6 +190,20 @@ impl Indices {
         // Relaxed: who asks about requests is ordered behind whoever posted them.
         let posted = self.0.producer_index().load(Ordering::Relaxed);
         Progress::new(posted, finished, self.0.index_mask)
+    }
+
+    /// Whether one of the elements in flight has this word in it. One that is finished meanwhile may be filled
+    /// again; then nobody asks about it any more.
+    pub(super) fn have(&self, in_flight: Progress, word: u32) -> bool {
+        let Ring {
+            index_mask,
+            log2_slot,
+            ..
+        } = self.0;
+        in_flight.places().any(|at| {
+            // SAFETY: the slot of a masked index is aligned to 8 and has so many bytes.
+            unsafe { has_word(self.0.slot(at & index_mask), 1 << log2_slot, word) }
+        })
     }
 }
 

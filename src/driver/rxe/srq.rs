@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::map::RingView;
 use super::recv::RecvQueue;
 use crate::driver::contract;
-use crate::work::{LocalSlice, PostError, Progress};
+use crate::work::{LocalKey, LocalSlice, PostError, Progress};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -21,8 +21,9 @@ pub(crate) struct SharedRecvQueue {
 /// What a shared receive queue's requests are counted by. All counts go round modulo 2^32.
 #[derive(Debug)]
 pub(crate) struct SrqRing {
-    /// Under a lock, since the queue may change its size.
-    view: Mutex<RingView>,
+    /// Under a lock, since the queue may change its size. None once nobody posts any more: its place is its
+    /// user's again.
+    view: Mutex<Option<RingView>>,
     /// Requests that were handed to the kernel.
     posted: AtomicU32,
     /// Requests whose completions were taken.
@@ -37,7 +38,7 @@ pub(crate) struct SrqRing {
 impl SharedRecvQueue {
     pub(super) fn new(queue: RecvQueue, view: RingView) -> Self {
         let ring = SrqRing {
-            view: Mutex::new(view),
+            view: Mutex::new(Some(view)),
             posted: AtomicU32::new(0),
             completed: AtomicU32::new(0),
             finished: AtomicU32::new(0),
@@ -61,22 +62,30 @@ impl SharedRecvQueue {
     ) -> Result<(), E> {
         let mut view = self.ring.view();
         let (queue, new) = resize(&self.queue)?;
-        (self.queue, *view) = (queue, new);
+        (self.queue, *view) = (queue, Some(new));
         Ok(())
     }
 }
 
+impl Drop for SharedRecvQueue {
+    fn drop(&mut self) {
+        let view = self.ring.view().take();
+        // Without the lock: its place goes back to an allocator.
+        drop(view);
+    }
+}
+
 impl SrqRing {
-    fn view(&self) -> MutexGuard<'_, RingView> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    fn view(&self) -> MutexGuard<'_, Option<RingView>> {
+        lock(&self.view)
     }
 
-    /// Requests that the kernel has taken out of the ring.
-    fn taken(&self) -> u32 {
-        let waiting = self.view().progress().in_flight();
+    /// Requests that the kernel has taken out of the ring, if that can still be seen.
+    fn taken(&self) -> Option<u32> {
+        let waiting = self.view().as_ref()?.progress().in_flight();
         // Acquire: pairs with the release in `ring`, so that what the look at the ring has seen is counted
         // here, and more rather than less.
-        self.posted.load(Ordering::Acquire).wrapping_sub(waiting)
+        Some(self.posted.load(Ordering::Acquire).wrapping_sub(waiting))
     }
 
     /// Counts completions that were taken.
@@ -91,13 +100,22 @@ impl contract::SrqBacking for Arc<SrqRing> {
         // In this order: if as many were completed as were taken out later, all that had been taken out by
         // then were complete.
         let completed = self.completed.load(Ordering::Acquire);
-        let taken = self.taken();
-        if completed == taken {
+        if self.taken() == Some(completed) {
             // Relaxed: the number alone counts.
-            self.finished.store(taken, Ordering::Relaxed);
+            self.finished.store(completed, Ordering::Relaxed);
         }
         let posted = self.posted.load(Ordering::Relaxed);
         Progress::new(posted, self.finished.load(Ordering::Relaxed), u32::MAX)
+    }
+
+    fn names(&self, in_flight: Progress, key: LocalKey) -> bool {
+        let view = self.view();
+        let Some(view) = &*view else {
+            return true;
+        };
+        let waiting = view.progress();
+        // Those that were taken out and are not finished have no place in the ring any more.
+        in_flight.in_flight() > waiting.in_flight() || view.names(waiting, key)
     }
 }
 
@@ -212,8 +230,9 @@ impl Drop for Attached {
         *receivers -= 1;
         if *receivers == 0 {
             // Nobody receives. What a queue pair took with it when it went is made up for.
-            let taken = self.ring.taken();
-            self.ring.completed.store(taken, Ordering::Release);
+            if let Some(taken) = self.ring.taken() {
+                self.ring.completed.store(taken, Ordering::Release);
+            }
         }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! Slot layout: `struct rxe_recv_wqe` in `include/uapi/rdma/rdma_user_rxe.h`.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 
 use super::map::RingMap;
-use super::ring::Producer;
+use super::ring::{Behind, Producer};
 use super::send::{full, too_many, write_sges};
 use crate::driver::contract;
 use crate::work::{LocalSlice, PostError};
@@ -58,15 +59,48 @@ impl contract::RecvQueue for RecvQueue {
 
     #[inline(always)]
     fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
-        let Some((slot, behind)) = self.ring.free_slot() else {
-            return Err(full(self.ring.capacity()));
-        };
         if slices.len() > self.max_sge as usize {
             return Err(too_many(slices.len(), self.max_sge));
         }
+        match self.ring.known_slot() {
+            Some((slot, behind)) => {
+                self.fill(slot, behind, wr_id, slices);
+                Ok(())
+            }
+            None if self.fill_if_free(wr_id, slices) => Ok(()),
+            None => Err(full(self.ring.capacity())),
+        }
+    }
+
+    #[inline(always)]
+    fn ring(&mut self) {
+        self.ring.publish();
+    }
+}
+
+impl RecvQueue {
+    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that is
+    /// left to do, and never unwinding: who posts shall not keep anything for it, nor for what would follow a
+    /// panic.
+    #[cold]
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "only Rust calls it")]
+    extern "C" fn fill_if_free(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> bool {
+        match self.ring.free_slot() {
+            Some((slot, behind)) => {
+                self.fill(slot, behind, wr_id, slices);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Fills a free slot with at most `max_sge` slices.
+    #[inline(always)]
+    fn fill(&mut self, slot: NonNull<u8>, behind: Behind, wr_id: u64, slices: &[LocalSlice<'_>]) {
         let wqe = slot.cast::<RecvWqe>().as_ptr();
         // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
-        // a `RecvWqe` and behind it `max_sge` slices, which `new` made sure of and the check above keeps to.
+        // a `RecvWqe` and behind it `max_sge` slices, which `new` made sure of and the caller keeps to.
         unsafe {
             let length = write_sges(wqe.cast::<u8>().add(size_of::<RecvWqe>()), slices);
             let num_sge = slices.len() as u32;
@@ -79,11 +113,5 @@ impl contract::RecvQueue for RecvQueue {
             });
         }
         self.ring.advance(behind);
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn ring(&mut self) {
-        self.ring.publish();
     }
 }

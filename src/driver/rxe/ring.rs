@@ -270,21 +270,23 @@ impl Producer {
     }
 
     /// The next free slot, or `None` if the ring is full. It stays the same until [`Self::advance`], which
-    /// takes the index after it: the caller keeps that index, so it is not read again after writes to the
-    /// slot.
-    #[inline(always)]
+    /// takes the index behind it: kept by the caller, it needs no reading again after writes to the slot.
     pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
+        match self.known_slot() {
+            None if self.look() => self.known_slot(),
+            known => known,
+        }
+    }
+
+    /// As [`Self::free_slot`], but without looking how far the kernel has come.
+    #[inline(always)]
+    pub(super) fn known_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
         let next = self.next;
         let behind = (next + 1) & self.ring.index_mask;
-        if behind == self.consumed && !self.look() {
-            return None;
-        }
-        Some((self.ring.slot(next), Behind(behind)))
+        (behind != self.consumed).then(|| (self.ring.slot(next), Behind(behind)))
     }
 
     /// Looks at the kernel's index again; true if a slot is free now.
-    #[cold]
-    #[inline(never)]
     fn look(&mut self) -> bool {
         let (consumed, unread) = self.progress();
         // What was not published cannot have been consumed. Such an index frees nothing: it would let slots

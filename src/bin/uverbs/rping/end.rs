@@ -276,7 +276,6 @@ impl End {
             RDMA => self.done += 1,
             _ => {}
         }
-        drop(completions);
         if received {
             self.hear(length)?;
         }

@@ -353,7 +353,7 @@ fn cq_rings_of_every_size_wrap() -> Result {
         .chain([(1000, 2), (3000, 2)])
     {
         let caps = Caps {
-            max_send_wr: max_send_wr.min(cqe + 256),
+            max_send_wr: max_send_wr.min(2 * cqe + 256),
             ..Caps::default()
         };
         let mut pair = Pair::<Rc>::with(&Setup {

@@ -271,11 +271,14 @@ impl Producer {
 
     /// The next free slot, or `None` if the ring is full. It stays the same until [`Self::advance`], which
     /// takes the index behind it: kept by the caller, it needs no reading again after writes to the slot.
+    #[inline(always)]
     pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
-        match self.known_slot() {
-            None if self.look() => self.known_slot(),
-            known => known,
+        let next = self.next;
+        let behind = (next + 1) & self.ring.index_mask;
+        if behind == self.consumed && !self.look() {
+            return None;
         }
+        Some((self.ring.slot(next), Behind(behind)))
     }
 
     /// As [`Self::free_slot`], but without looking how far the kernel has come.
@@ -286,8 +289,12 @@ impl Producer {
         (behind != self.consumed).then(|| (self.ring.slot(next), Behind(behind)))
     }
 
-    /// Looks at the kernel's index again; true if a slot is free now.
-    fn look(&mut self) -> bool {
+    /// Looks at the kernel's index again; true if a slot is free now. It never unwinds: a batch would have to lie
+    /// in memory for what follows a panic.
+    #[cold]
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "only Rust calls it")]
+    extern "C" fn look(&mut self) -> bool {
         let (consumed, unread) = self.progress();
         // What was not published cannot have been consumed. Such an index frees nothing: it would let slots
         // be filled twice.

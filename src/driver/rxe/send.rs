@@ -12,7 +12,7 @@ use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, Wr
 
 use super::doorbell::Doorbell;
 use super::map::RingMap;
-use super::ring::{Behind, Producer};
+use super::ring::Producer;
 use crate::driver::contract;
 use crate::error::Errno;
 use crate::work::{Bind, Destination, LocalSlice, Operation, Payload, PostError, Remote};
@@ -81,6 +81,9 @@ impl SendQueue {
         to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
+        let Some((slot, behind)) = self.ring.free_slot() else {
+            return Err(full(self.ring.capacity()));
+        };
         match payload {
             Payload::Gather(slices) if slices.len() > self.max_sge as usize => {
                 return Err(too_many(slices.len(), self.max_sge));
@@ -90,47 +93,13 @@ impl SendQueue {
             }
             _ => {}
         }
-        match self.ring.known_slot() {
-            Some((slot, behind)) => Ok(self.fill(slot, behind, operation, to, payload)),
-            None => self.fill_if_free(operation, to, payload),
-        }
-    }
-
-    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that is
-    /// left to do, and never unwinding: who posts shall not keep anything for it, nor for what would follow a
-    /// panic.
-    #[cold]
-    #[inline(never)]
-    #[allow(improper_ctypes_definitions, reason = "only Rust calls it")]
-    extern "C" fn fill_if_free(
-        &mut self,
-        operation: Operation,
-        to: Option<Destination<'_, u32>>,
-        payload: Payload<'_>,
-    ) -> Result<SendSlot, PostError> {
-        match self.ring.free_slot() {
-            Some((slot, behind)) => Ok(self.fill(slot, behind, operation, to, payload)),
-            None => Err(full(self.ring.capacity())),
-        }
-    }
-
-    /// Fills a free slot with a request that has been checked.
-    #[inline(always)]
-    fn fill(
-        &mut self,
-        slot: NonNull<u8>,
-        behind: Behind,
-        operation: Operation,
-        to: Option<Destination<'_, u32>>,
-        payload: Payload<'_>,
-    ) -> SendSlot {
         if let Operation::BindMw(bind) = operation {
             self.bound_windows |= bind.of_queue_pair;
         }
         let wqe = slot.cast::<SendWqe>();
         // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
         // a `SendWqe` and behind it `max_sge` slices or `max_inline` bytes, which `new` made sure of and
-        // the caller's checks keep to.
+        // the checks above keep to.
         let flags = unsafe {
             let flags = write_payload(wqe, payload);
             write_request(wqe, operation, to);
@@ -139,7 +108,7 @@ impl SendQueue {
         let filled = SendSlot { wqe, flags };
         filled.store(0);
         self.ring.advance(behind);
-        filled
+        Ok(filled)
     }
 
     /// Publishes the batch: one index store, one system call.

@@ -7,7 +7,7 @@ use support::{
 use uverbs::cm::{self, Group, Listener, Membership, Pending, RejectReason, Request, Resolved};
 use uverbs::{Qp, Ud, WcOpcode};
 
-use crate::ground::{Side, own_address};
+use crate::ground::{Side, own_address, unsteady};
 use crate::listen::reason_of;
 use crate::programs::Program;
 
@@ -245,6 +245,7 @@ fn send_only() -> Result {
 
 /// Catches another group than the one that rdma-core's programs join by the same address, and another key.
 fn mckey_sends() -> Result {
+    unsteady("one of four datagrams did not come, once in five runs")?;
     let mut side = Side::new()?;
     let (mut qp, membership) = member(&side)?;
     for _ in 1..4 {

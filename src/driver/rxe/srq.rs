@@ -3,6 +3,7 @@
 //! so the ring's index does not tell when a request is finished. Its completion does: pollers count them.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -62,7 +63,10 @@ impl SharedRecvQueue {
     ) -> Result<(), E> {
         let mut view = self.ring.view();
         let (queue, new) = resize(&self.queue)?;
-        (self.queue, *view) = (queue, Some(new));
+        let old = (mem::replace(&mut self.queue, queue), view.replace(new));
+        // Without the lock: the old ring's place goes back to an allocator.
+        drop(view);
+        drop(old);
         Ok(())
     }
 }

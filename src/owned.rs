@@ -91,14 +91,17 @@ impl<H: Object, B> Owned<H, B> {
     }
 
     /// Destroys it where no error can be returned. If the kernel refuses, the object lives until the context
-    /// is closed, and the backing stays; `instead` does what can still be done.
-    pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) {
-        if let Err(error) = self.destroy() {
-            self.leave();
-            instead(self);
-            let what = H::NAME;
-            tracing::debug!(target: "uverbs", %error, "{what} could not be destroyed when it was dropped");
-        }
+    /// is closed, and the backing stays; `instead` does what can still be done. Tells whether the kernel keeps
+    /// nothing that is this process's.
+    pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) -> bool {
+        let Err(error) = self.destroy() else {
+            return true;
+        };
+        self.leave();
+        instead(self);
+        let what = H::NAME;
+        tracing::debug!(target: "uverbs", %error, "{what} could not be destroyed when it was dropped");
+        false
     }
 
     /// Leaves it to others.

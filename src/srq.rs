@@ -197,10 +197,8 @@ pub(crate) struct SrqShared {
 
 impl Drop for SrqShared {
     fn drop(&mut self) {
-        let mut gone = true;
-        self.object.end(|_| gone = false);
         // Regions wait for good for what the kernel keeps.
-        if gone {
+        if self.object.end(|_| ()) {
             self.pd.flights().end(&self.flight);
         }
     }

@@ -123,10 +123,8 @@ pub(crate) struct WqShared {
 
 impl Drop for WqShared {
     fn drop(&mut self) {
-        let mut gone = true;
-        self.object.end(|_| gone = false);
         // Regions wait for good for what the kernel keeps.
-        if gone {
+        if self.object.end(|_| ()) {
             self.pd.flights().end(&self.flight);
         }
     }

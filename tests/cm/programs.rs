@@ -243,7 +243,10 @@ impl Program {
 
     /// Waits for its end, which must be a success.
     pub(crate) fn end(mut self) -> Result {
-        await_end(&mut self.0)?;
+        // Who has asked before has taken its number away with its end.
+        if !self.has_ended()? {
+            await_end(&mut self.0)?;
+        }
         let status = self.0.wait()?;
         if status.success() {
             return Ok(());

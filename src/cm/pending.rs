@@ -5,8 +5,9 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::file;
-use super::readable::{Finish, Readable};
+use super::readable::Finish;
 use crate::error::{Cause, Error, Result, Subject, Verb};
+use crate::readable::Readable;
 
 /// A step that failed, with what was put into it.
 pub struct Failed<B> {
@@ -47,7 +48,7 @@ pub enum Step<P: Pending> {
 }
 
 /// What is waited for, for errors.
-pub(super) mod describe {
+pub(crate) mod describe {
     use crate::error::{Subject, Verb};
 
     /// The verb that is under way, and on what.

@@ -67,6 +67,8 @@ pub mod pd;
 pub mod qp;
 pub mod query;
 mod readable;
+#[cfg(feature = "serde")]
+mod serial;
 pub mod share;
 pub mod srq;
 pub mod wc;

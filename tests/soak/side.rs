@@ -287,8 +287,8 @@ impl Side {
         let qp = self.qp.as_mut().ok_or("no queue pair")?;
         let mut batch = qp.recv();
         for (id, serial) in receives {
-            let start = inbox(serial) as u64;
-            batch.post(id, self.private.slice(start..start + INBOX as u64)?)?;
+            let start = inbox(serial);
+            batch.post(id, self.private.slice(start..start + INBOX)?)?;
         }
         batch.ring()?;
         Ok(())
@@ -384,21 +384,19 @@ impl Posting {
         ah: Option<&Ah>,
         window: Option<&mut Mw<Type2>>,
     ) -> Result {
-        let length = u64::from(self.request.length);
-        let start = (self.slot * SLOT as usize) as u64;
+        let length = self.request.length as usize;
+        let start = self.slot * SLOT as usize;
         let whole = memory.private.slice(start..start + length)?;
-        let pieces = cut(whole, u64::from(self.request.cut))?;
+        let pieces = cut(whole, self.request.cut as usize)?;
         let pieces = &pieces[..];
         let sink = memory
             .private
-            .slice(SLOTS as u64 + start..SLOTS as u64 + start + length)?;
-        let sinks = cut(sink, u64::from(self.request.cut))?;
+            .slice(SLOTS + start..SLOTS + start + length)?;
+        let sinks = cut(sink, self.request.cut as usize)?;
         let target = to.public.slice(start..start + length)?;
-        let word = to.public.slice(SLOTS as u64 + u64::from(SLOT)..)?;
-        let offset = u64::from(self.request.number) % (u64::from(SLOT) - length + 1);
-        let shelf = to
-            .public
-            .slice(SLOTS as u64 + offset..SLOTS as u64 + offset + length)?;
+        let word = to.public.slice(SLOTS + SLOT as usize..)?;
+        let offset = Self::read_offset(&self.request);
+        let shelf = to.public.slice(SLOTS + offset..SLOTS + offset + length)?;
         let through = |rkey| RemoteSlice { rkey, ..target };
         let peer: Option<UdPeer<'_>> = ah.map(|ah| ah.to(to.qpn, QKEY));
         let imm = self.serial;
@@ -421,7 +419,7 @@ impl Posting {
             (Op::FetchAdd, _) => batch.fetch_add(sink, word, self.operand)?,
             (Op::CompareSwap, _) => batch.compare_swap(sink, word, self.compare, self.operand)?,
             (Op::Bind, _) => {
-                let place = memory.public.window(..SLOTS as u64, Access::REMOTE_WRITE)?;
+                let place = memory.public.window(..SLOTS, Access::REMOTE_WRITE)?;
                 let window = window.ok_or("no window")?;
                 let tag = window.rkey().tag().wrapping_add(1);
                 batch.bind_mw_as(window, tag, place)?
@@ -442,8 +440,8 @@ impl Posting {
 }
 
 /// A slice in two, if the cut is within it.
-fn cut(whole: LocalSlice, at: u64) -> Result<Vec<LocalSlice>> {
-    let length = u64::from(whole.len());
+fn cut(whole: LocalSlice, at: usize) -> Result<Vec<LocalSlice>> {
+    let length = whole.len();
     Ok(match at {
         _ if length == 0 => Vec::new(),
         0 => vec![whole],

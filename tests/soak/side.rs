@@ -14,6 +14,7 @@ use uverbs::{
 
 use super::Result;
 use super::figures::Figures;
+use super::fleeting::Loan;
 use super::message::Key;
 use super::net::Host;
 use super::pair::Wc;
@@ -295,10 +296,16 @@ impl Side {
     }
 
     /// Posts requests with these ids, and rings once for each `per_bell` of them. Each message lies in the
-    /// memory of its place in the burst.
-    pub(crate) fn post(&mut self, requests: &[Posting], to: Address, per_bell: usize) -> Result {
+    /// memory of its place in the burst, or in a region of its own that goes at once.
+    pub(crate) fn post(
+        &mut self,
+        (pd, figures): (&Pd, &mut Figures),
+        requests: &[Posting],
+        to: Address,
+        per_bell: usize,
+    ) -> Result {
         for posting in requests {
-            if !posting.message.is_empty() && !posting.request.op.is_inline() {
+            if !posting.message.is_empty() && posting.request.op.reads_memory() {
                 self.private
                     .write_at(posting.slot * SLOT as usize, &posting.message)?;
             }
@@ -312,12 +319,24 @@ impl Side {
         } = self;
         let qp = qp.as_mut().ok_or("no queue pair")?;
         for requests in requests.chunks(per_bell.max(1)) {
+            let loan = |posting: &Posting| match posting.request.is_fleeting() {
+                true => Loan::new(pd, &posting.message).map(Some),
+                false => Ok(None),
+            };
+            let loans: Vec<Option<Loan>> = requests.iter().map(loan).collect::<Result<_>>()?;
             let mut batch = qp.send();
-            for posting in requests {
-                let memory = Memory { private, public };
+            for (posting, loan) in requests.iter().zip(&loans) {
+                let memory = Memory {
+                    private,
+                    public,
+                    loan: loan.as_ref(),
+                };
                 posting.add(&mut batch, &memory, to, ah.as_ref(), window.as_mut())?;
             }
             batch.ring()?;
+            for loan in loans.into_iter().flatten() {
+                loan.end(figures)?;
+            }
         }
         Ok(())
     }
@@ -360,6 +379,8 @@ fn inbox(serial: u32) -> usize {
 struct Memory<'a> {
     private: &'a Mr<Vec<u8>>,
     public: &'a Mr<Vec<u8>>,
+    /// Where the message is instead of `private`.
+    loan: Option<&'a Loan>,
 }
 
 /// A request, ready to be posted.
@@ -386,7 +407,10 @@ impl Posting {
     ) -> Result {
         let length = self.request.length as usize;
         let start = self.slot * SLOT as usize;
-        let whole = memory.private.slice(start..start + length)?;
+        let whole = match memory.loan {
+            Some(loan) => loan.slice()?,
+            None => memory.private.slice(start..start + length)?,
+        };
         let pieces = cut(whole, self.request.cut as usize)?;
         let pieces = &pieces[..];
         let sink = memory

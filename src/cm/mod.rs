@@ -50,6 +50,7 @@ mod queue_pair;
 mod readable;
 mod request;
 mod resolve;
+mod route;
 mod space;
 
 pub use connect::Connecting;
@@ -63,6 +64,7 @@ pub use pending::{Failed, Pending, Step};
 pub use readable::Finish;
 pub use request::{Accepting, Request};
 pub use resolve::{Resolve, Resolved, Resolving, resolve};
+pub use route::Route;
 pub use space::Space;
 
 pub use crate::error::{Refusal, RejectReason};

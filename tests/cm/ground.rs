@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use support::{LIMIT, Result, completion, open, same, skip};
+use support::{LIMIT, Result, completion, open, same};
 use uverbs::cm::{self, Connection, Listener, Params, Pending, Request, Resolved};
 use uverbs::{Access, Caps, Cq, Mr, Pd, Qp, Rc, WcOpcode};
 
@@ -10,15 +10,6 @@ use uverbs::{Access, Caps, Cq, Mr, Pd, Qp, Rc, WcOpcode};
 pub(crate) fn own_address() -> SocketAddr {
     // The guest's first function has it.
     SocketAddr::new(IpAddr::from([10, 9, 0, 1]), 0)
-}
-
-/// Skips a test that fails now and then, for a reason that is not known yet, unless `UVERBS_UNSTEADY` is set: for
-/// who looks for it.
-pub(crate) fn unsteady(seen: &str) -> Result {
-    match std::env::var_os("UVERBS_UNSTEADY") {
-        Some(_) => Ok(()),
-        None => skip(format!("not steady yet: {seen}; UVERBS_UNSTEADY=1 runs it")),
-    }
 }
 
 /// Objects of one side.

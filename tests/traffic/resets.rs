@@ -127,7 +127,7 @@ fn read_and_fail(pair: &mut Pair<Rc>) -> Result<bool> {
     let Side { qp, cq, mr } = &mut pair.a;
     let mut batch = qp.send();
     batch
-        .read(mr.slice(..LONG as u64)?, pair.b.mr.remote())?
+        .read(mr.slice(..LONG)?, pair.b.mr.remote())?
         .signaled(1);
     thread::scope(|scope| -> Result {
         let failing = scope.spawn(|| -> Result {

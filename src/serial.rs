@@ -6,8 +6,8 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use serde::de::{Deserialize, Deserializer, Error};
-use serde::ser::{Serialize, Serializer};
+use serde_core::de::{Deserialize, Deserializer, Error};
+use serde_core::ser::{Serialize, Serializer};
 
 use crate::gid::Gid;
 use crate::qp::Endpoint;

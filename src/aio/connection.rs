@@ -147,11 +147,11 @@ pub struct Accepting<T: Connected> {
     anchor: Arc<Anchor>,
 }
 
+/// The connection, or the step as it was, with what its queue pair belongs to.
+type Advanced<T, P> = Result<Connection<T>, (P, Arc<Anchor>)>;
+
 /// Looks at a step of `cm`, and puts the queue pair together again that comes out of it.
-fn advance<T, P>(
-    pending: P,
-    anchor: Arc<Anchor>,
-) -> Result<Result<Connection<T>, (P, Arc<Anchor>)>, Failed<Qp<T>>>
+fn advance<T, P>(pending: P, anchor: Arc<Anchor>) -> Result<Advanced<T, P>, Failed<Qp<T>>>
 where
     T: Connected,
     P: Pending<Output = cm::Connection<T>, Back = crate::qp::Qp<T>>,

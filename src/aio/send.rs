@@ -181,9 +181,14 @@ impl<'q, T: Connected> Batch<'q, T> {
             return Op::refused(full, cargo);
         };
         let id = self.table.id(index);
-        if let Err(error) = push(raw).map(|posted| drop(posted.signaled(id.wire()))) {
-            self.table.give(index);
-            return Op::refused(error, cargo);
+        match push(raw) {
+            Ok(posted) => {
+                posted.signaled(id.wire());
+            }
+            Err(error) => {
+                self.table.give(index);
+                return Op::refused(error, cargo);
+            }
         }
         let slot = self.table.slot(index);
         // Relaxed: of this batch alone until it is rung.

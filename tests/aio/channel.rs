@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use futures_util::future::join;
 use libtest_mimic::Trial;
 use support::{LIMIT, Result, fail, open, pattern, same, says, test_without_leaks};
 use tokio::runtime::Builder;
@@ -71,10 +72,11 @@ impl Ends {
         let options = options();
         let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
         let both = async {
-            tokio::join!(
+            join(
                 a.connect_with(&there, &options),
-                b.connect_with(&here, &options)
+                b.connect_with(&here, &options),
             )
+            .await
         };
         let (a, b) = cq.block_on(both)?;
         Ok(Self {
@@ -91,8 +93,8 @@ impl Ends {
 
     fn close(self) -> Result {
         let Self { a, b, cq, pool } = self;
-        let (a, b) = cq.block_on(async { tokio::join!(a.close(), b.close()) })?;
-        (a?, b?);
+        let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
+        a.and(b)?;
         same(pool.stats().in_use(), 0, "buffers in use")
     }
 }
@@ -135,7 +137,7 @@ fn messages_of_any_length() -> Result {
             let message = ends.filled(&bytes)?;
             let Ends { a, b, cq, .. } = &mut ends;
             let (from, to) = if turn == 0 { (a, b) } else { (b, a) };
-            let both = async { tokio::join!(from.send(message), to.recv()) };
+            let both = async { join(from.send(message), to.recv()).await };
             let ((sent, back), received) = cq.block_on(both)?;
             sent?;
             same(&*back, &bytes[..], "what was sent")?;
@@ -194,7 +196,7 @@ fn a_slow_receiver_is_not_overrun() -> Result {
             }
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
         };
-        let (sent, received) = tokio::join!(sending, receiving);
+        let (sent, received) = join(sending, receiving).await;
         sent.and(received)
     })??;
     ends.close()
@@ -228,7 +230,7 @@ fn both_ways_at_once() -> Result {
         Ok(())
     }
     let Ends { a, b, cq, pool } = &mut ends;
-    let (talked, echoed) = cq.block_on(async { tokio::join!(talk(a, pool), echo(b)) })?;
+    let (talked, echoed) = cq.block_on(async { join(talk(a, pool), echo(b)).await })?;
     talked.and(echoed)?;
     ends.close()
 }
@@ -273,7 +275,7 @@ fn what_the_peer_cannot_take() -> Result {
             cq.pump()?;
         }
         drop(rest);
-        let (sent, received) = tokio::join!(sending, receiving);
+        let (sent, received) = join(sending, receiving).await;
         sent.0?;
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(received?.ok_or("the end")?.len())
     })??;
@@ -312,7 +314,7 @@ fn an_orderly_end() -> Result {
             b.close().await?;
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(received)
         };
-        tokio::join!(closing, receiving)
+        join(closing, receiving).await
     })?;
     closed?;
     same(received?, vec![0, 1, 2, 3, 4], "what was received")?;

@@ -12,6 +12,7 @@ use support::wait::until_so;
 use support::{LIMIT, Result, completion, fail, only_on_rxe, run, same, test_without_leaks};
 use uverbs::cm::{self, Connection, Params, Pending, RejectReason};
 use uverbs::{Caps, Cause, Cq, Rc, WcOpcode};
+use uverbs_uapi::rdma_cm::cmd;
 
 use crate::ground::{Side, own_address, request, way_to};
 
@@ -49,6 +50,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     };
     vec![
         test_without_leaks("programs::pingpong_by_address", pingpong),
+        test_without_leaks("programs::commands_as_librdmacm", commands_as_librdmacm),
         rping(
             "programs::rping_client",
             "uverbs rping -s -a 10.9.0.1 -S 2000 -v",
@@ -99,15 +101,79 @@ fn pings(server: &str, client: &str) -> Result {
         command.args(words);
         Ok(command)
     };
-    let said = play(command(server)?, command(client)?, || {
-        Ok(run("rdma resource show cm_id")?.contains("LISTEN"))
-    })?;
+    let said = play(command(server)?, command(client)?, listens)?;
     for number in 0..3 {
         let words = format!("ping data: rdma-ping-{number}: ");
         same(said.client.matches(&words).count(), 1, &said.client)?;
         same(said.server.matches(&words).count(), 1, &said.server)?;
     }
     Ok(())
+}
+
+/// The commands of a client of `rping` to the connection manager, by their numbers.
+///
+/// Those that only ask are left out. So is what librdmacm does to find out whether the kernel knows addresses of
+/// InfiniBand, before its real identifier; that it asks for the attributes of the transition to INIT twice; and
+/// that it destroys the identifier, which goes with its file here.
+fn commands_of(client: &str) -> Result<Vec<u32>> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("trace");
+    let mut server = Command::new(uverbs()?);
+    server.args(["rping", "-s", "-a", "10.9.0.1"]);
+    let mut traced = Command::new("strace");
+    traced
+        .args(["-f", "-qq", "-xx", "-s", "1", "-e", "trace=write"])
+        .args(["-P", "/dev/infiniband/rdma_cm", "-o"])
+        .arg(&file)
+        .args(client.split_whitespace());
+    play(server, traced, listens)?;
+    let text = std::fs::read_to_string(&file)?;
+    let number = |line: &str| {
+        let (_, bytes) = line.split_once("\"\\x")?;
+        u32::from_str_radix(bytes.get(..2)?, 16).ok()
+    };
+    let mut commands: Vec<u32> = text.lines().filter_map(number).collect();
+    let made = commands
+        .iter()
+        .rposition(|&number| number == cmd::CREATE_ID);
+    commands.drain(..made.ok_or_else(|| format!("no identifier in {text}"))?);
+    let asking = [
+        cmd::GET_EVENT,
+        cmd::QUERY,
+        cmd::QUERY_ROUTE,
+        cmd::DESTROY_ID,
+    ];
+    commands.retain(|number| !asking.contains(number));
+    commands.dedup();
+    Ok(commands)
+}
+
+/// Catches steps that librdmacm takes and this library does not, or the other way round.
+fn commands_as_librdmacm() -> Result {
+    only_on_rxe("what is asked of the kernel is the same on every device")?;
+    let ours = format!("{} rping -c -a 10.9.0.1 -C 1", uverbs()?.display());
+    let ours = commands_of(&ours)?;
+    let expected = [
+        cmd::CREATE_ID,
+        cmd::RESOLVE_ADDR,
+        cmd::RESOLVE_ROUTE,
+        cmd::INIT_QP_ATTR,
+        cmd::CONNECT,
+        cmd::INIT_QP_ATTR,
+        cmd::ACCEPT,
+        cmd::DISCONNECT,
+    ];
+    same(&ours[..], &expected[..], "what this library asks")?;
+    same(
+        commands_of("rping -c -a 10.9.0.1 -C 1")?,
+        ours,
+        "what librdmacm asks",
+    )
+}
+
+/// Whether somebody listens.
+fn listens() -> Result<bool> {
+    Ok(run("rdma resource show cm_id")?.contains("LISTEN"))
 }
 
 /// Catches a ping-pong by address that is over another connection than it says, and identifiers that `uverbs
@@ -177,7 +243,10 @@ impl Program {
 
     /// Waits for its end, which must be a success.
     pub(crate) fn end(mut self) -> Result {
-        await_end(&mut self.0)?;
+        // Who has asked before has taken its number away with its end.
+        if !self.has_ended()? {
+            await_end(&mut self.0)?;
+        }
         let status = self.0.wait()?;
         if status.success() {
             return Ok(());

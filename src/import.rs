@@ -380,7 +380,7 @@ impl ImportedMr {
     /// nobody of this process has a reference to it. What becomes of it in other processes is theirs.
     pub unsafe fn slice(
         &self,
-        range: impl RangeBounds<u64>,
+        range: impl RangeBounds<usize>,
     ) -> Result<LocalSlice<'_>, OutOfBounds> {
         LocalSlice::within(range, self.iova, self.len(), self.lkey(), self.pd.tag())
     }

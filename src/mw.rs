@@ -179,7 +179,7 @@ pub struct Window<'r> {
 impl Window<'_> {
     /// A part of a region that starts at `iova` and has `length` bytes.
     pub(crate) fn within(
-        range: impl RangeBounds<u64>,
+        range: impl RangeBounds<usize>,
         (iova, length): (u64, u64),
         (lkey, pd): (LocalKey, PdTag),
         (access, region): (AccessFlags, AccessFlags),
@@ -190,7 +190,7 @@ impl Window<'_> {
             length,
             rkey: RemoteKey(0),
         };
-        let range: (Bound<u64>, Bound<u64>) =
+        let range: (Bound<usize>, Bound<usize>) =
             (range.start_bound().cloned(), range.end_bound().cloned());
         let part = whole.slice(range)?;
         Ok(Self {

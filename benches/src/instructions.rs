@@ -24,7 +24,7 @@ const MANY: usize = 16;
 /// Completions that are made at a time for polling.
 const READY: usize = 128;
 /// Bytes of the WRITE and of the receive.
-const WRITE: u64 = 64;
+const WRITE: usize = 64;
 /// Bytes of the inline SEND.
 const INLINE: usize = 32;
 /// How long requests are given to complete before they are polled. On a quiet machine they complete in well

@@ -64,10 +64,10 @@ impl Transfer {
             (1..=DEPTH as usize).contains(&batch),
             "cannot post {batch} at a time"
         );
-        until.sample(|| self.once(operation, size as u64, batch))
+        until.sample(|| self.once(operation, size, batch))
     }
 
-    fn once(&mut self, operation: Operation, size: u64, count: usize) -> Result<()> {
+    fn once(&mut self, operation: Operation, size: usize, count: usize) -> Result<()> {
         let Pair {
             here,
             there,

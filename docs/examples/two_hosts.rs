@@ -77,7 +77,7 @@ fn call(address: &str, device: Option<&str>) -> Result<()> {
     side.qp.connect(&peer)?;
     wire.hear("ready")?;
 
-    let target = target.slice(..MESSAGE.len() as u64)?;
+    let target = target.slice(..MESSAGE.len())?;
     side.qp.post(|batch| {
         batch.write_imm_inline(MESSAGE, target, 42)?.signaled(7);
         Ok(())

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use uverbs_uapi::rdma_cm::EventResp;
 
 use super::file;
-use super::readable::{Finish, Readable};
+use super::readable::Finish;
 use crate::error::{Cause, Error, Result, Subject, Verb};
+use crate::readable::Readable;
 
 /// A step that failed, with what was put into it.
 pub struct Failed<B> {
@@ -49,7 +50,7 @@ pub enum Step<P: Pending> {
 }
 
 /// What is waited for, for errors.
-pub(super) mod describe {
+pub(crate) mod describe {
     use crate::error::{Subject, Verb};
 
     /// The verb that is under way, and on what.

@@ -93,7 +93,7 @@ impl DmMr {
     /// # Errors
     ///
     /// The range does not lie within the region, or is 4 GiB or more.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice<'_>, OutOfBounds> {
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(range)
     }
 

@@ -114,7 +114,7 @@ impl ImplicitMr {
     /// writes to it, nobody has a reference to it.
     pub unsafe fn slice(
         &self,
-        addresses: impl RangeBounds<u64>,
+        addresses: impl RangeBounds<usize>,
     ) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(addresses)
     }

@@ -404,7 +404,7 @@ impl<M: Memory> Mr<M> {
     /// # Errors
     ///
     /// The range does not lie within the region, or is 4 GiB or more.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<LocalSlice<'_>, OutOfBounds> {
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(range)
     }
 
@@ -435,7 +435,7 @@ impl<M: Memory> Mr<M> {
     /// The range does not lie within the region.
     pub fn window(
         &self,
-        range: impl RangeBounds<u64>,
+        range: impl RangeBounds<usize>,
         access: AccessFlags,
     ) -> Result<Window<'_>, OutOfBounds> {
         self.held.region.mark_sliced();

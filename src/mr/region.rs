@@ -96,7 +96,7 @@ impl Region {
     /// A part of it for a work request.
     pub(super) fn slice(
         &self,
-        range: impl RangeBounds<u64>,
+        range: impl RangeBounds<usize>,
     ) -> Result<LocalSlice<'_>, OutOfBounds> {
         let Self {
             iova,

@@ -109,15 +109,15 @@ impl From<OutOfBounds> for Error {
 }
 
 /// Resolves a range against memory of `length` bytes, as start and length.
-fn resolve(range: impl RangeBounds<u64>, length: u64) -> Result<(u64, u64), OutOfBounds> {
+fn resolve(range: impl RangeBounds<usize>, length: u64) -> Result<(u64, u64), OutOfBounds> {
     let start = match range.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&start) => start.saturating_add(1),
+        Bound::Included(&start) => start as u64,
+        Bound::Excluded(&start) => (start as u64).saturating_add(1),
         Bound::Unbounded => 0,
     };
     let end = match range.end_bound() {
-        Bound::Included(&end) => end.saturating_add(1),
-        Bound::Excluded(&end) => end,
+        Bound::Included(&end) => (end as u64).saturating_add(1),
+        Bound::Excluded(&end) => end as u64,
         Bound::Unbounded => length,
     };
     if start <= end && end <= length {
@@ -128,9 +128,9 @@ fn resolve(range: impl RangeBounds<u64>, length: u64) -> Result<(u64, u64), OutO
 }
 
 /// The bytes of a slot in an array of slots. One that no memory has lies at the end of all addresses.
-pub(crate) fn slot(index: usize, size: usize) -> Range<u64> {
-    let start = (index as u64).saturating_mul(size as u64);
-    start..start.saturating_add(size as u64)
+pub(crate) fn slot(index: usize, size: usize) -> Range<usize> {
+    let start = index.saturating_mul(size);
+    start..start.saturating_add(size)
 }
 
 /// A piece of registered memory of this side: one element of a gather or scatter list.
@@ -160,7 +160,7 @@ impl<'r> LocalSlice<'r> {
     }
 
     pub(crate) fn within(
-        range: impl RangeBounds<u64>,
+        range: impl RangeBounds<usize>,
         iova: u64,
         length: u64,
         lkey: LocalKey,
@@ -178,8 +178,8 @@ impl<'r> LocalSlice<'r> {
     }
 
     /// Bytes.
-    pub fn len(&self) -> u32 {
-        self.length
+    pub fn len(&self) -> usize {
+        self.length as usize
     }
 
     /// True if it has no bytes.
@@ -193,7 +193,7 @@ impl<'r> LocalSlice<'r> {
     }
 
     /// A part of it, in bytes from its start.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, OutOfBounds> {
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, OutOfBounds> {
         Self::within(range, self.address, self.length.into(), self.lkey, self.pd)
     }
 }
@@ -232,7 +232,7 @@ impl RemoteSlice {
     /// # Errors
     ///
     /// The range does not lie within it.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self, OutOfBounds> {
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, OutOfBounds> {
         let (start, length) = resolve(range, self.length)?;
         Ok(Self {
             address: self.address.wrapping_add(start),
@@ -248,6 +248,34 @@ impl RemoteSlice {
     /// The slot does not lie within it.
     pub fn slot(&self, index: usize, size: usize) -> Result<Self, OutOfBounds> {
         self.slice(slot(index, size))
+    }
+}
+
+/// The form in bytes, for peers: address, length and key, in network byte order. It stays.
+impl RemoteSlice {
+    /// Its bytes.
+    pub const fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        let (address, rest) = bytes.split_at_mut(8);
+        let (length, rkey) = rest.split_at_mut(8);
+        address.copy_from_slice(&self.address.to_be_bytes());
+        length.copy_from_slice(&self.length.to_be_bytes());
+        rkey.copy_from_slice(&self.rkey.0.to_be_bytes());
+        bytes
+    }
+
+    /// What these bytes say; any bytes say something.
+    pub fn from_bytes(bytes: [u8; 20]) -> Self {
+        let word = |at: usize| {
+            bytes[at..at + 4]
+                .iter()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        Self {
+            address: word(0) << 32 | word(4),
+            length: word(8) << 32 | word(12),
+            rkey: RemoteKey(word(16) as u32),
+        }
     }
 }
 
@@ -340,17 +368,17 @@ mod tests {
     #[test]
     #[allow(clippy::reversed_empty_ranges)]
     fn what_does_not_is_refused() {
-        for (start, end) in [(0, 101), (101, 101), (5, 4), (u64::MAX, u64::MAX)] {
+        for (start, end) in [(0, 101), (101, 101), (5, 4), (usize::MAX, usize::MAX)] {
             assert_eq!(
                 MEMORY.slice(start..end),
                 Err(OutOfBounds {
-                    start,
-                    end,
+                    start: start as u64,
+                    end: end as u64,
                     length: 100
                 })
             );
         }
-        assert!(MEMORY.slice(..=u64::MAX).is_err());
+        assert!(MEMORY.slice(..=usize::MAX).is_err());
     }
 
     #[test]
@@ -380,7 +408,8 @@ mod tests {
     #[test]
     fn an_element_has_less_than_4_gib() {
         let whole = |length| LocalSlice::within(.., 0, length, LocalKey(1), PdTag::new(3, 4));
-        assert_eq!(whole(u64::from(u32::MAX)).unwrap().len(), u32::MAX);
+        let longest = whole(u64::from(u32::MAX)).unwrap().len();
+        assert_eq!(longest, u32::MAX as usize);
         assert!(whole(1 << 32).is_err());
     }
 }

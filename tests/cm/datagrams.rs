@@ -31,7 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// The bytes before a received datagram.
-const GRH: u64 = 40;
+const GRH: usize = 40;
 
 const GROUP: &str = "239.9.8.7";
 
@@ -65,8 +65,8 @@ fn receive(side: &Side, qp: &mut Qp<Ud>) -> Result {
 fn received(side: &mut Side) -> Result<Vec<u8>> {
     let wc = completion(&mut side.cq)?.ok()?;
     same(wc.opcode, WcOpcode::RECV, "the completion")?;
-    let mut bytes = vec![0; wc.byte_len as usize - GRH as usize];
-    side.mr.read_at(GRH as usize, &mut bytes)?;
+    let mut bytes = vec![0; wc.byte_len as usize - GRH];
+    side.mr.read_at(GRH, &mut bytes)?;
     Ok(bytes)
 }
 

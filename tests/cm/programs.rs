@@ -312,7 +312,7 @@ fn be_the_server(command: &str, talk: Talk) -> Result {
 fn post_receives(side: &Side, qp: &mut uverbs::Qp<Rc>, talk: Talk) -> Result {
     let mut batch = qp.recv();
     for number in 0..talk.count as u64 {
-        let at = number * 256;
+        let at = number as usize * 256;
         batch.post(number, side.mr.slice(at..at + 256)?)?;
     }
     batch.ring()?;
@@ -323,7 +323,7 @@ fn converse(side: &mut Side, connection: &mut Connection<Rc>, talk: Talk, first:
     let mut came = Came::default();
     for sending in [first, !first] {
         if sending {
-            let slice = side.mr.slice(2048..2048 + talk.size as u64)?;
+            let slice = side.mr.slice(2048..2048 + talk.size)?;
             connection.post(|batch| {
                 for number in 0..talk.count as u64 {
                     batch.send(slice)?.signaled(number);

@@ -89,6 +89,7 @@ fn requests() -> Result {
 /// Whether size and alignment are those that rdma-core's providers ask for, and on soft-RoCE those of whole
 /// pages.
 fn is_sensible(request: &BufferRequest) -> bool {
+    let page = rustix::param::page_size();
     let BufferRequest {
         size, alignment, ..
     } = *request;
@@ -96,10 +97,10 @@ fn is_sensible(request: &BufferRequest) -> bool {
         ResourceType::MLX5_DBR => (size, alignment) == (8, 8),
         // The start of a queue pair's buffer within a page of its whole size is told in 64ths.
         ResourceType::MLX5_QP => {
-            let whole = size.next_multiple_of(4096).next_power_of_two();
+            let whole = size.next_multiple_of(page).next_power_of_two();
             size > 0 && size % 64 == 0 && alignment == 64.max(whole / 64)
         }
-        _ => size > 0 && size % 4096 == 0 && alignment == 4096,
+        _ => size > 0 && size % page == 0 && alignment == page,
     }
 }
 
@@ -184,7 +185,12 @@ fn comes_back_zeroed() -> Result {
         unsafe { place.cast::<u8>().as_ptr().read_volatile() }
     };
     // SAFETY: the pages are this test's as long as no ring lies there.
-    unsafe { place.cast::<u8>().as_ptr().write_bytes(0x77, 4096) };
+    unsafe {
+        place
+            .cast::<u8>()
+            .as_ptr()
+            .write_bytes(0x77, rustix::param::page_size())
+    };
     let cq = cq_on(&domain)?;
     assert!(map_at(address).is_some_and(|map| map.contains("uverbs")));
     cq.destroy()?;

@@ -1,5 +1,7 @@
 //! Our side: posts the requests of a list through the library.
 
+use std::ops::Range;
+
 use support::{QKEY, Result, completions, nothing};
 use uverbs::uapi::enums::WrOpcode;
 use uverbs::uapi::flags::{AccessFlags, SendFlags};
@@ -160,19 +162,13 @@ impl Side {
         Ok(())
     }
 
-    fn bind(
-        &mut self,
-        qp: usize,
-        flags: SendFlags,
-        access: AccessFlags,
-        (offset, length): Slice,
-    ) -> Result {
+    fn bind(&mut self, qp: usize, flags: SendFlags, access: AccessFlags, slice: Slice) -> Result {
         let mut batch = self.qps[qp].send();
-        let posted = if length == 0 {
+        let posted = if slice.1 == 0 {
             batch.unbind_mw(&mut self.window1)?
         } else {
-            let range = offset..offset + u64::from(length);
-            batch.bind_mw(&mut self.window1, self.memory.window(range, access)?)?
+            let part = self.memory.window(range(slice), access)?;
+            batch.bind_mw(&mut self.window1, part)?
         };
         add_flags(posted, flags);
         batch.ring()?;
@@ -198,8 +194,13 @@ impl Side {
     }
 }
 
+/// The bytes of a slice of a list.
+fn range((offset, length): Slice) -> Range<usize> {
+    offset as usize..offset as usize + length as usize
+}
+
 fn local<'r>(memory: &'r Mr<Vec<u8>>, slices: &[Slice]) -> Result<Vec<LocalSlice<'r>>> {
-    let slice = |&(offset, length): &Slice| memory.slice(offset..offset + u64::from(length));
+    let slice = |&slice: &Slice| memory.slice(range(slice));
     Ok(slices
         .iter()
         .map(slice)
@@ -236,7 +237,7 @@ fn push<'b, 'q>(
     let inline = request.is_inline();
     let imm = request.immediate;
     let (first, second) = request.operands;
-    let remote = memory.remote().slice(request.offset..)?;
+    let remote = memory.remote().slice(request.offset as usize..)?;
     let to = request
         .address
         .map(|address| addresses[address].to(peer, QKEY));
@@ -268,9 +269,8 @@ fn push<'b, 'q>(
         (WrOpcode::ATOMIC_FETCH_AND_ADD, None) => batch.fetch_add(slices[0], remote, first)?,
         (WrOpcode::LOCAL_INV, None) => batch.local_inv(window.rkey())?,
         (WrOpcode::BIND_MW, None) => {
-            let (offset, length) = request.slices[0];
             let access = AccessFlags::from_bits_retain(first as u32);
-            let part = memory.window(offset..offset + u64::from(length), access)?;
+            let part = memory.window(range(request.slices[0]), access)?;
             batch.bind_mw_as(window, second as u8, part)?
         }
         _ => return Err("no such request".into()),

@@ -8,10 +8,12 @@
 //!
 //! * [`plan`]: what each pair is to do.
 //! * [`pair`]: where a pair is, and what a completion means to it; [`side`] has the objects.
+//! * [`fleeting`]: regions that are dropped while their requests are in flight.
 //! * [`ledger`] and [`shadow`]: the accounts of requests and of memory.
 //! * [`net`]: the hosts and the wire. [`leak`]: what is left behind.
 
 mod figures;
+mod fleeting;
 mod host;
 mod leak;
 mod ledger;
@@ -111,6 +113,9 @@ fn soak() -> Result {
     let (bursts, broken) = (figures.get(pair::BURSTS), figures.get(pair::BROKEN));
     if bursts < u64::from(PAIRS) / 2 {
         return Err(format!("hardly anything was done: {bursts} bursts").into());
+    }
+    if figures.get(fleeting::UNDER_WAY) == 0 {
+        return Err("no region was dropped under way".into());
     }
     if figures.get(net::PACKETS) < bursts {
         return Err("the packets took another wire than the bad one".into());

@@ -218,8 +218,8 @@ impl Pair {
                     kicked: now,
                 };
             }
-            State::Idle => self.step()?,
-            State::Running { since } => return self.run(since),
+            State::Idle => self.step(place)?,
+            State::Running { since } => return self.run(since, place),
             State::Failing {
                 since,
                 kicked,
@@ -285,11 +285,11 @@ impl Pair {
     }
 
     /// Begins the next step.
-    fn step(&mut self) -> Result {
+    fn step(&mut self, place: &Place<'_>) -> Result {
         match self.plan.step() {
             Step::Traffic(bursts) => {
                 self.bursts = bursts.into();
-                self.next_burst()
+                self.next_burst(place)
             }
             Step::Change {
                 during,
@@ -297,7 +297,7 @@ impl Pair {
                 next,
             } => {
                 self.next = next;
-                self.begin(&during)?;
+                self.begin(&during, place)?;
                 match change {
                     Change::Error { first, at_once } => {
                         self.count("taken to the error state", 1);
@@ -338,10 +338,10 @@ impl Pair {
         Ok(())
     }
 
-    fn next_burst(&mut self) -> Result {
+    fn next_burst(&mut self, place: &Place<'_>) -> Result {
         match self.bursts.pop_front() {
             Some(burst) => {
-                self.begin(&burst)?;
+                self.begin(&burst, place)?;
                 self.figures.add(BURSTS, 1);
                 self.state = State::Running {
                     since: Instant::now(),
@@ -357,7 +357,7 @@ impl Pair {
     /// A reliable sender is never told that the receiver is not ready: after that rxe of 7.2 now and then
     /// takes the sender's queue pair to the error state without a reason, or sends nothing any more, also
     /// without loss.
-    fn begin(&mut self, burst: &Burst) -> Result {
+    fn begin(&mut self, burst: &Burst, place: &Place<'_>) -> Result {
         let reliable = self.transport == QpType::RC;
         for side in [0, 1] {
             let coming = burst.from[1 - side]
@@ -377,7 +377,8 @@ impl Pair {
                 .map(|(slot, request)| self.enter(side, slot, *request))
                 .collect();
             let to = self.sides[1 - side].address()?;
-            self.sides[side].post(&postings, to, burst.batch)?;
+            let lender = (&place.hubs[side].pd, &mut self.figures);
+            self.sides[side].post(lender, &postings, to, burst.batch)?;
         }
         Ok(())
     }
@@ -463,7 +464,7 @@ impl Pair {
         }
     }
 
-    fn run(&mut self, since: Instant) -> Result<bool> {
+    fn run(&mut self, since: Instant, place: &Place<'_>) -> Result<bool> {
         if self.broken.is_some() {
             self.unplanned_failure()?;
             return Ok(true);
@@ -477,7 +478,7 @@ impl Pair {
             return Ok(true);
         }
         self.after_success()?;
-        self.next_burst()?;
+        self.next_burst(place)?;
         Ok(true)
     }
 

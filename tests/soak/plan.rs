@@ -85,6 +85,11 @@ impl Op {
         matches!(self, Op::SendInline | Op::SendImmInline | Op::WriteInline)
     }
 
+    /// Whether its message is read from memory of the sender.
+    pub(crate) fn reads_memory(self) -> bool {
+        (self.receives() || self.writes()) && !self.is_inline()
+    }
+
     /// Whether it brings something from the peer.
     pub(crate) fn fetches(self) -> bool {
         self == Op::Read || self.is_atomic()
@@ -108,6 +113,13 @@ pub(crate) struct Request {
     pub(crate) cut: u32,
     /// Immediate data, operand of an atomic, or where a READ starts.
     pub(crate) number: u32,
+}
+
+impl Request {
+    /// Whether the region of its message is dropped as soon as it is posted.
+    pub(crate) fn is_fleeting(&self) -> bool {
+        self.op.reads_memory() && self.length > 0 && self.number.is_multiple_of(4)
+    }
 }
 
 /// What both sides post at the same time.

@@ -14,6 +14,7 @@ use uverbs::{
 
 use super::Result;
 use super::figures::Figures;
+use super::fleeting::Loan;
 use super::message::Key;
 use super::net::Host;
 use super::pair::Wc;
@@ -287,18 +288,24 @@ impl Side {
         let qp = self.qp.as_mut().ok_or("no queue pair")?;
         let mut batch = qp.recv();
         for (id, serial) in receives {
-            let start = inbox(serial) as u64;
-            batch.post(id, self.private.slice(start..start + INBOX as u64)?)?;
+            let start = inbox(serial);
+            batch.post(id, self.private.slice(start..start + INBOX)?)?;
         }
         batch.ring()?;
         Ok(())
     }
 
     /// Posts requests with these ids, and rings once for each `per_bell` of them. Each message lies in the
-    /// memory of its place in the burst.
-    pub(crate) fn post(&mut self, requests: &[Posting], to: Address, per_bell: usize) -> Result {
+    /// memory of its place in the burst, or in a region of its own that goes at once.
+    pub(crate) fn post(
+        &mut self,
+        (pd, figures): (&Pd, &mut Figures),
+        requests: &[Posting],
+        to: Address,
+        per_bell: usize,
+    ) -> Result {
         for posting in requests {
-            if !posting.message.is_empty() && !posting.request.op.is_inline() {
+            if !posting.message.is_empty() && posting.request.op.reads_memory() {
                 self.private
                     .write_at(posting.slot * SLOT as usize, &posting.message)?;
             }
@@ -312,12 +319,24 @@ impl Side {
         } = self;
         let qp = qp.as_mut().ok_or("no queue pair")?;
         for requests in requests.chunks(per_bell.max(1)) {
+            let loan = |posting: &Posting| match posting.request.is_fleeting() {
+                true => Loan::new(pd, &posting.message).map(Some),
+                false => Ok(None),
+            };
+            let loans: Vec<Option<Loan>> = requests.iter().map(loan).collect::<Result<_>>()?;
             let mut batch = qp.send();
-            for posting in requests {
-                let memory = Memory { private, public };
+            for (posting, loan) in requests.iter().zip(&loans) {
+                let memory = Memory {
+                    private,
+                    public,
+                    loan: loan.as_ref(),
+                };
                 posting.add(&mut batch, &memory, to, ah.as_ref(), window.as_mut())?;
             }
             batch.ring()?;
+            for loan in loans.into_iter().flatten() {
+                loan.end(figures)?;
+            }
         }
         Ok(())
     }
@@ -360,6 +379,8 @@ fn inbox(serial: u32) -> usize {
 struct Memory<'a> {
     private: &'a Mr<Vec<u8>>,
     public: &'a Mr<Vec<u8>>,
+    /// Where the message is instead of `private`.
+    loan: Option<&'a Loan>,
 }
 
 /// A request, ready to be posted.
@@ -384,21 +405,22 @@ impl Posting {
         ah: Option<&Ah>,
         window: Option<&mut Mw<Type2>>,
     ) -> Result {
-        let length = u64::from(self.request.length);
-        let start = (self.slot * SLOT as usize) as u64;
-        let whole = memory.private.slice(start..start + length)?;
-        let pieces = cut(whole, u64::from(self.request.cut))?;
+        let length = self.request.length as usize;
+        let start = self.slot * SLOT as usize;
+        let whole = match memory.loan {
+            Some(loan) => loan.slice()?,
+            None => memory.private.slice(start..start + length)?,
+        };
+        let pieces = cut(whole, self.request.cut as usize)?;
         let pieces = &pieces[..];
         let sink = memory
             .private
-            .slice(SLOTS as u64 + start..SLOTS as u64 + start + length)?;
-        let sinks = cut(sink, u64::from(self.request.cut))?;
+            .slice(SLOTS + start..SLOTS + start + length)?;
+        let sinks = cut(sink, self.request.cut as usize)?;
         let target = to.public.slice(start..start + length)?;
-        let word = to.public.slice(SLOTS as u64 + u64::from(SLOT)..)?;
-        let offset = u64::from(self.request.number) % (u64::from(SLOT) - length + 1);
-        let shelf = to
-            .public
-            .slice(SLOTS as u64 + offset..SLOTS as u64 + offset + length)?;
+        let word = to.public.slice(SLOTS + SLOT as usize..)?;
+        let offset = Self::read_offset(&self.request);
+        let shelf = to.public.slice(SLOTS + offset..SLOTS + offset + length)?;
         let through = |rkey| RemoteSlice { rkey, ..target };
         let peer: Option<UdPeer<'_>> = ah.map(|ah| ah.to(to.qpn, QKEY));
         let imm = self.serial;
@@ -421,7 +443,7 @@ impl Posting {
             (Op::FetchAdd, _) => batch.fetch_add(sink, word, self.operand)?,
             (Op::CompareSwap, _) => batch.compare_swap(sink, word, self.compare, self.operand)?,
             (Op::Bind, _) => {
-                let place = memory.public.window(..SLOTS as u64, Access::REMOTE_WRITE)?;
+                let place = memory.public.window(..SLOTS, Access::REMOTE_WRITE)?;
                 let window = window.ok_or("no window")?;
                 let tag = window.rkey().tag().wrapping_add(1);
                 batch.bind_mw_as(window, tag, place)?
@@ -442,8 +464,8 @@ impl Posting {
 }
 
 /// A slice in two, if the cut is within it.
-fn cut(whole: LocalSlice, at: u64) -> Result<Vec<LocalSlice>> {
-    let length = u64::from(whole.len());
+fn cut(whole: LocalSlice, at: usize) -> Result<Vec<LocalSlice>> {
+    let length = whole.len();
     Ok(match at {
         _ if length == 0 => Vec::new(),
         0 => vec![whole],

@@ -132,15 +132,13 @@ fn lists_are_gathered_and_scattered() -> Result {
     let mut pair = Pair::<Rc>::with(&setup)?;
     for count in [2, 3, max as usize - 1, max as usize] {
         // Pieces of 1, 2, 3… bytes, last one first in memory, with gaps between them.
-        let piece = |i: usize| (8000 - i as u64 * 100)..(8000 - i as u64 * 100 + i as u64 + 1);
+        let piece = |i: usize| (8000 - i * 100)..(8000 - i * 100 + i + 1);
         let total: usize = (1..=count).sum();
         let bytes = pattern(count as u64, total);
         let mut at = 0;
         let mut from = Vec::new();
         for i in 0..count {
-            pair.a
-                .mr
-                .write_at(piece(i).start as usize, &bytes[at..=at + i])?;
+            pair.a.mr.write_at(piece(i).start, &bytes[at..=at + i])?;
             at += i + 1;
         }
         for i in 0..count {
@@ -164,7 +162,7 @@ fn lists_are_gathered_and_scattered() -> Result {
         same(wc.byte_len as usize, total, "bytes received")?;
         let mut scattered = Vec::new();
         for i in 0..count {
-            scattered.extend(pair.b.bytes(piece(i).start as usize, i + 1)?);
+            scattered.extend(pair.b.bytes(piece(i).start, i + 1)?);
         }
         same(scattered, bytes.clone(), "what was scattered")?;
         same(pair.b.bytes(0, total)?, bytes, "what was gathered")?;
@@ -226,7 +224,7 @@ fn lengths_around_packets() -> Result {
     let mut lengths = vec![1, 2, 3, 4, 5, 1 << 20];
     lengths.extend((1..=3).flat_map(|n| [n * 1024 - 1, n * 1024, n * 1024 + 1]));
     for (seed, length) in (0..).zip(lengths) {
-        let bytes = pattern(seed, length as usize);
+        let bytes = pattern(seed, length);
         pair.a.mr.write_at(0, &bytes)?;
         pair.b.post_recv(seed, 0..length)?;
         let from = pair.a.mr.slice(..length)?;
@@ -239,17 +237,17 @@ fn lengths_around_packets() -> Result {
             length as u32,
             "bytes received",
         )?;
-        same(pair.b.bytes(0, length as usize)?, bytes, "the payload")?;
+        same(pair.b.bytes(0, length)?, bytes, "the payload")?;
         // And back, by a READ into memory that has been cleared.
-        pair.a.mr.write_at(0, &vec![0; length as usize])?;
+        pair.a.mr.write_at(0, &vec![0; length])?;
         let into = pair.a.mr.slice(..length)?;
         let mut batch = pair.a.qp.send();
         batch.read(into, pair.b.mr.remote())?.signaled(seed);
         batch.ring()?;
         sent(&mut pair, seed, WcOpcode::RDMA_READ)?;
         same(
-            pair.a.bytes(0, length as usize)?,
-            pattern(seed, length as usize),
+            pair.a.bytes(0, length)?,
+            pattern(seed, length),
             "what was read",
         )?;
     }
@@ -267,9 +265,9 @@ fn a_fence_waits_for_the_read() -> Result {
     for seed in 1..20 {
         let bytes = pattern(seed, length);
         pair.b.mr.write_at(length, &bytes)?;
-        pair.b.post_recv(seed, 0..length as u64)?;
-        let buffer = pair.a.mr.slice(..length as u64)?;
-        let from = pair.b.mr.remote().slice(length as u64..)?;
+        pair.b.post_recv(seed, 0..length)?;
+        let buffer = pair.a.mr.slice(..length)?;
+        let from = pair.b.mr.remote().slice(length..)?;
         let mut batch = pair.a.qp.send();
         batch.read(buffer, from)?;
         batch.send(buffer)?.fence().signaled(seed);
@@ -354,7 +352,7 @@ fn halves_work_on_two_threads() -> Result {
             while taken < MESSAGES {
                 let mut batch = recv.batch();
                 while posted < MESSAGES && posted < taken + slots {
-                    let at = posted % slots * 64;
+                    let at = (posted % slots * 64) as usize;
                     batch.post(posted, target.slice(at..at + 64)?)?;
                     posted += 1;
                 }

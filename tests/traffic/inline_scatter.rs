@@ -38,7 +38,7 @@ const UNTOUCHED: u8 = 0xa5;
 const LARGE: usize = 100;
 /// Bytes of the region, and where the large message goes.
 const REGION: usize = 1024;
-const MARKER: u64 = 512;
+const MARKER: usize = 512;
 
 /// Why a test that needs the device's help does not run.
 fn only_mlx5() -> Result {
@@ -124,7 +124,7 @@ impl<T: StaticTransport + Connected> Ends<T> {
             Some(srq) => srq.recv(),
             None => self.receiver.recv(),
         };
-        let marker = region.slice(MARKER..MARKER + LARGE as u64)?;
+        let marker = region.slice(MARKER..MARKER + LARGE)?;
         batch.post(1, slices)?;
         batch.post(2, marker)?;
         batch.ring()?;
@@ -135,16 +135,14 @@ impl<T: StaticTransport + Connected> Ends<T> {
     fn send(&mut self, data: &[u8], region: &Mr<Vec<u8>>) -> Result {
         let marker = [data, &[0x77; LARGE]].concat();
         let outbox = self.pd.register(marker, Access::LOCAL_WRITE)?;
-        let split = data.len() as u64;
+        let split = data.len();
         let mut batch = self.sender.send();
         let small = outbox.slice(..split)?;
         match data.len() {
             0 => batch.send(&[] as &[LocalSlice])?,
             _ => batch.send(small)?,
         };
-        batch
-            .send(outbox.slice(split..split + LARGE as u64)?)?
-            .signaled(9);
+        batch.send(outbox.slice(split..split + LARGE)?)?.signaled(9);
         batch.ring()?;
         completion(&mut self.send_cq)?.is(WcOpcode::SEND)?;
         arrived(region)
@@ -180,7 +178,7 @@ fn region(pd: &Pd) -> Result<Mr<Vec<u8>>> {
 fn arrived(region: &Mr<Vec<u8>>) -> Result {
     until("the large message", || {
         let mut bytes = [UNTOUCHED; LARGE];
-        region.read_at(MARKER as usize, &mut bytes)?;
+        region.read_at(MARKER, &mut bytes)?;
         Ok((!bytes.contains(&UNTOUCHED)).then_some(()))
     })
 }
@@ -205,7 +203,7 @@ fn slices(region: &Mr<Vec<u8>>, several: bool) -> Result<Vec<LocalSlice<'_>>> {
 
 /// What the region below the marker has once the data have come into those slices.
 fn expected(data: &[u8], several: bool) -> Vec<u8> {
-    let mut bytes = vec![UNTOUCHED; MARKER as usize];
+    let mut bytes = vec![UNTOUCHED; MARKER];
     let places: &[usize] = if several { &[3, 40, 100] } else { &[7] };
     let lengths: &[usize] = if several { &[20, 1, 100] } else { &[100] };
     let mut rest = data;
@@ -219,7 +217,7 @@ fn expected(data: &[u8], several: bool) -> Vec<u8> {
 
 /// Fails unless the region has these data in those slices, and nothing else below the marker.
 fn has(region: &Mr<Vec<u8>>, data: &[u8], several: bool, what: &str) -> Result {
-    let mut found = vec![0; MARKER as usize];
+    let mut found = vec![0; MARKER];
     region.read_at(0, &mut found)?;
     let wanted = expected(data, several);
     match found.iter().zip(&wanted).position(|(a, b)| a != b) {
@@ -283,20 +281,20 @@ fn reads_and_atomics() -> Result {
             let what = format!("{size} bytes, entries of {entry_bytes}, several slices: {several}");
             let region = region(&pd)?;
             // What is read is as long as the slices are.
-            let mut left = size as u64;
+            let mut left = size;
             let mut into = Vec::new();
             for slice in slices(&region, several)? {
-                let now = left.min(slice.len().into());
+                let now = left.min(slice.len());
                 into.push(slice.slice(..now)?);
                 left -= now;
             }
             let mut batch = reader.send();
             batch
-                .read(&into, source.remote().slice(..size as u64)?)?
+                .read(&into, source.remote().slice(..size)?)?
                 .signaled(1);
-            let marker = region.slice(MARKER..MARKER + LARGE as u64)?;
+            let marker = region.slice(MARKER..MARKER + LARGE)?;
             batch
-                .read(marker, source.remote().slice(..LARGE as u64)?)?
+                .read(marker, source.remote().slice(..LARGE)?)?
                 .signaled(2);
             batch.ring()?;
             arrived(&region)?;

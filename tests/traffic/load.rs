@@ -119,7 +119,7 @@ impl Stream {
         let b = &mut self.pair.b;
         let mut batch = b.qp.recv();
         while self.posted < self.total.min(self.received + SLOTS) {
-            let at = self.posted % SLOTS * 16;
+            let at = (self.posted % SLOTS * 16) as usize;
             batch.post(self.posted, b.mr.slice(at..at + 16)?)?;
             self.posted += 1;
         }
@@ -200,7 +200,7 @@ fn many_queue_pairs_on_one_cq() -> Result {
     for round in 0..ROUNDS {
         let number = |index: usize| round * pairs_wanted as u64 + index as u64;
         for (index, (a, b)) in pairs.iter_mut().enumerate() {
-            let at = index as u64 * 16;
+            let at = index * 16;
             let mut batch = b.recv();
             batch.post(number(index), mr.slice(at..at + 16)?)?;
             batch.ring()?;
@@ -256,8 +256,8 @@ fn send_rings_of_every_size_wrap() -> Result {
 fn fill_and_check(pair: &mut Pair<Rc>, number: &mut u64, less: u32) -> Result<u32> {
     let capacity = pair.a.qp.caps().max_send_wr;
     let count = (capacity - less.min(capacity - 1)) as usize;
-    for slot in 0..count as u64 {
-        pair.b.post_recv(slot, slot * 16..slot * 16 + 16)?;
+    for slot in 0..count {
+        pair.b.post_recv(slot as u64, slot * 16..slot * 16 + 16)?;
     }
     let first = *number;
     let mut batch = pair.a.qp.send();
@@ -308,7 +308,8 @@ fn recv_rings_of_every_size_wrap() -> Result {
             let count = u64::from(capacity) - (round % 2).min(u64::from(capacity) - 1);
             let mut batch = pair.b.qp.recv();
             for slot in 0..count {
-                batch.post(slot, pair.b.mr.slice(slot * 16..slot * 16 + 16)?)?;
+                let at = slot as usize * 16;
+                batch.post(slot, pair.b.mr.slice(at..at + 16)?)?;
             }
             if count == u64::from(capacity) {
                 let beyond = batch.post(9, pair.b.mr.slice(..16)?).err();

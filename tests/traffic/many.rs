@@ -79,7 +79,7 @@ fn several_threads_post() -> Result {
         let target = words(&pd, qps.len())?;
         for round in 1..=ROUNDS {
             for (index, qp) in qps.iter_mut().enumerate() {
-                let at = target.remote().slice((index * WORD) as u64..)?;
+                let at = target.remote().slice((index * WORD)..)?;
                 let mut batch = qp.send();
                 for _ in 0..round % 3 {
                     batch.write_inline(&0u64.to_ne_bytes(), at)?;
@@ -136,7 +136,7 @@ fn one_thread_polls_while_others_post() -> Result {
         while sent.iter().any(|&sent| sent < REQUESTS) {
             for (index, qp) in qps.iter_mut().enumerate() {
                 let mut batch = qp.send();
-                let at = to.slice(((first + index) * WORD) as u64..)?;
+                let at = to.slice(((first + index) * WORD)..)?;
                 while sent[index] < REQUESTS {
                     let number = sent[index] + 1;
                     match batch.write_inline(&number.to_ne_bytes(), at) {
@@ -193,12 +193,12 @@ fn one_thread_polls_while_others_post() -> Result {
 /// word when they are there.
 fn complete(pd: &Pd, qp: &mut Qp<Rc>, ids: Range<u64>) -> Result {
     let memory = words(pd, 2)?;
-    let to = memory.remote().slice(..WORD as u64)?;
+    let to = memory.remote().slice(..WORD)?;
     let mut batch = qp.send();
     for id in ids {
         batch.write_inline(&1u64.to_ne_bytes(), to)?.signaled(id);
     }
-    batch.read(memory.slice(WORD as u64..)?, to)?;
+    batch.read(memory.slice(WORD..)?, to)?;
     batch.ring()?;
     until("the requests to end", || {
         Ok((word(&memory, 1)? == 1).then_some(()))

@@ -56,8 +56,8 @@ fn lists_around_the_end() -> Result {
             // From the end to the start, of growing lengths.
             let slices: Vec<_> = (0..count)
                 .map(|at| {
-                    let start = (LENGTH - (at + 1) * 40) as u64;
-                    source.slice(start..start + at as u64 % 33 + 1)
+                    let start = LENGTH - (at + 1) * 40;
+                    source.slice(start..start + at % 33 + 1)
                 })
                 .collect::<std::result::Result<_, _>>()?;
             expected = (0..count)
@@ -176,7 +176,7 @@ fn binds_around_the_end() -> Result {
     let back = pair.pd.register(vec![0; 64], access)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     for round in 0..60_u64 {
-        let start = round % 56;
+        let start = round as usize % 56;
         let window = target.window(start..start + 8, Access::REMOTE_WRITE)?;
         let mut batch = pair.b.qp.send();
         // Small requests before it move the bind from place to place.
@@ -193,7 +193,7 @@ fn binds_around_the_end() -> Result {
             .post(|batch| batch.write_inline(&word, window.remote(mw.rkey())))?
             .is(WcOpcode::RDMA_WRITE)?;
         let mut there = [0; 8];
-        target.read_at(start as usize, &mut there)?;
+        target.read_at(start, &mut there)?;
         same(there, word, "what went through the window")?;
     }
     Ok(())

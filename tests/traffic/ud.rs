@@ -52,8 +52,8 @@ impl Node {
         let inbox = pd.register(vec![0; 8 * SLOT], Access::LOCAL_WRITE)?;
         let mut batch = qp.recv();
         for id in 0..8 {
-            let start = id * SLOT as u64;
-            batch.post(id, inbox.slice(start..start + SLOT as u64)?)?;
+            let start = id as usize * SLOT;
+            batch.post(id, inbox.slice(start..start + SLOT)?)?;
         }
         batch.ring()?;
         Ok(Self { qp, cq, inbox })

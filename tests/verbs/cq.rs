@@ -313,7 +313,7 @@ fn a_completion_is_a_copy() -> Result {
     let mut batch = pair.b.qp.recv();
     batch.post(7, mr.slice(2048..)?)?;
     batch.ring()?;
-    let slice = mr.slice(..u64::from(LENGTH))?;
+    let slice = mr.slice(..LENGTH as usize)?;
     pair.a.post(|batch| batch.send(slice))?.is(WcOpcode::SEND)?;
     let deadline = Instant::now() + LIMIT;
     loop {

@@ -59,7 +59,7 @@ fn pages(length: usize) -> Result<memmap2::MmapMut> {
 
 /// Writes `text` to the start of `to` by the peer.
 fn write(pair: &mut Pair<Rc>, text: &[u8], to: RemoteSlice) -> Result {
-    let to = to.slice(..text.len() as u64)?;
+    let to = to.slice(..text.len())?;
     pair.a
         .post(|batch| batch.write_inline(text, to))?
         .is(WcOpcode::RDMA_WRITE)
@@ -68,7 +68,7 @@ fn write(pair: &mut Pair<Rc>, text: &[u8], to: RemoteSlice) -> Result {
 /// Reads the start of `from` by the peer.
 fn read<const N: usize>(pair: &mut Pair<Rc>, from: RemoteSlice) -> Result<[u8; N]> {
     let into = pair.pd.register(vec![0u8; N], Access::LOCAL_WRITE)?;
-    let (slice, from) = (into.slice(..)?, from.slice(..N as u64)?);
+    let (slice, from) = (into.slice(..)?, from.slice(..N)?);
     pair.a
         .post(|batch| batch.read(slice, from))?
         .is(WcOpcode::RDMA_READ)?;
@@ -147,7 +147,7 @@ fn addresses_count_from_0() -> Result {
     let mr = pair.pd.register_at(pages(2 * PAGE)?, 0, OPEN)?;
     let all = mr.remote();
     same(all.address, 0, "address")?;
-    let across = all.slice(PAGE as u64 - 4..)?;
+    let across = all.slice(PAGE - 4..)?;
     write(&mut pair, b"across", across)?;
     let mut bytes = [0; 6];
     mr.read_at(PAGE - 4, &mut bytes)?;
@@ -214,7 +214,7 @@ fn huge_pages() -> Result {
     };
     let mut pair = Pair::<Rc>::new()?;
     let mr = pair.pd.register(memory, OPEN)?;
-    let across = mr.remote().slice(HUGE as u64 - 3..)?;
+    let across = mr.remote().slice(HUGE - 3..)?;
     write(&mut pair, b"across", across)?;
     let mut bytes = [0; 6];
     mr.read_at(HUGE - 3, &mut bytes)?;

@@ -113,7 +113,7 @@ fn type_1_key_follows_the_last() -> Result {
     let mut keys = vec![mw.rkey()];
     // More often than there are tags, so that they wrap.
     for turn in 0..300u64 {
-        let start = turn % 56;
+        let start = turn as usize % 56;
         let window = target.window(start..start + 8, Access::REMOTE_WRITE)?;
         pair.b
             .post(|batch| batch.bind_mw(&mut mw, window))?
@@ -125,7 +125,6 @@ fn type_1_key_follows_the_last() -> Result {
             pair.a
                 .post(|batch| batch.write_inline(&word, window.remote(mw.rkey())))?
                 .is(WcOpcode::RDMA_WRITE)?;
-            let start = start as usize;
             same(&bytes(&target)?[start..start + 8], &word[..], "the word")?;
         }
     }

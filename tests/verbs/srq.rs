@@ -116,8 +116,8 @@ fn message(number: u64) -> [u8; SLOT] {
 fn stock(srq: &mut Srq, inbox: &Mr<Vec<u8>>, ids: std::ops::Range<u64>) -> Result {
     let mut batch = srq.recv();
     for id in ids {
-        let start = (id as usize % SLOTS * SLOT) as u64;
-        batch.post(id, inbox.slice(start..start + SLOT as u64)?)?;
+        let start = id as usize % SLOTS * SLOT;
+        batch.post(id, inbox.slice(start..start + SLOT)?)?;
     }
     batch.ring()?;
     Ok(())

@@ -4,6 +4,8 @@ use crate::command::Status;
 use crate::function::Function;
 use crate::layout::ethernet::{flow_table, offload, roce};
 use crate::layout::{Field, atomic, cmd, hca_cap};
+use crate::pages::ADAPTER_PAGE_SHIFT;
+use crate::pci::BAR0_SIZE;
 use crate::port::{Port, PortKind};
 
 /// Kinds of capabilities, as in `op_mod` above its lowest bit.
@@ -21,6 +23,9 @@ const ATOMIC_CS_AND_FA: u64 = 0b11;
 /// Operands of 8 bytes.
 const ATOMIC_8_BYTES: u64 = 1 << 3;
 
+/// Pages of 64 KiB, as the driver tells them.
+const LARGEST_UAR_PAGE: u32 = 4;
+
 /// The current capabilities.
 #[derive(Debug)]
 pub(crate) struct Capabilities {
@@ -35,6 +40,15 @@ impl Capabilities {
             general: general(port),
             atomic: atomics(),
         }
+    }
+
+    /// The binary logarithm of the bytes from one UAR to the next: the driver gives each UAR a page of its
+    /// own, and has chosen how large its pages are.
+    pub(crate) fn log_uar_distance(&self) -> u32 {
+        ADAPTER_PAGE_SHIFT
+            + hca_cap::LOG_UAR_PAGE_SZ
+                .get32(&self.general)
+                .min(LARGEST_UAR_PAGE)
     }
 }
 
@@ -81,6 +95,9 @@ pub(crate) fn set(function: &mut Function, input: &[u8], _output: &mut [u8]) -> 
             for (to, from) in capabilities.general.iter_mut().zip(wanted) {
                 *to = *from;
             }
+            // No more than lie in the registers, one on each page of the driver's.
+            let uars = BAR0_SIZE >> capabilities.log_uar_distance();
+            function.objects.uars.end_at(uars as u32);
         }
         ATOMIC => {
             let mode = atomic::ATOMIC_REQ_8B_ENDIANNESS_MODE;

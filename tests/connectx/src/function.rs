@@ -16,6 +16,7 @@ use crate::object::qp::QueuePair;
 use crate::object::rq::ReceiveQueue;
 use crate::object::sq::SendQueue;
 use crate::object::srq::SharedReceiveQueue;
+use crate::pages::ADAPTER_PAGE_SHIFT;
 use crate::port::Port;
 use crate::report::Report;
 use crate::subnet::Subnet;
@@ -24,8 +25,8 @@ use crate::tap::Tap;
 
 /// The first UAR that is given out; the initialization segment lies on those before.
 pub(crate) const FIRST_UAR: u32 = 16;
-/// One UAR for each 4 KiB of BAR 0.
-const UARS: u32 = (crate::pci::BAR0_SIZE >> 12) as u32;
+/// One UAR for each 4 KiB of BAR 0, or fewer if the driver's pages are larger.
+const UARS: u32 = (crate::pci::BAR0_SIZE >> ADAPTER_PAGE_SHIFT) as u32;
 
 /// A function and its objects.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use crate::memory::{GuestMemory, Unmapped};
 
 /// The device's own pages have 4 KiB; sizes of pages are given as powers of two of these.
-const ADAPTER_PAGE_SHIFT: u32 = 12;
+pub(crate) const ADAPTER_PAGE_SHIFT: u32 = 12;
 
 /// A queue's buffer.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

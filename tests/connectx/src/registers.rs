@@ -1,4 +1,5 @@
-//! BAR 0 as the driver sees it: the initialization segment, and behind it one UAR for each 4 KiB.
+//! BAR 0 as the driver sees it: the initialization segment, and behind it one UAR for each of the driver's
+//! pages, in its first 4 KiB.
 //!
 //! Here accesses are told apart; what they set going is an [`Action`] for the device.
 
@@ -22,6 +23,8 @@ mod segment {
 
 /// Offsets within a UAR.
 mod uar {
+    /// Bytes of it.
+    pub(super) const SIZE: u64 = 0x1000;
     pub(super) const CQ_ARM: u64 = 0x20;
     pub(super) const EQ_ARM: u64 = 0x40;
     pub(super) const EQ_CONSUME: u64 = 0x48;
@@ -89,8 +92,8 @@ impl SendDoorbell {
 pub(crate) struct Registers {
     queue_high: u32,
     queue_low: u32,
-    /// The first half of a doorbell that comes in two pieces.
-    half: Option<(u64, u32)>,
+    /// The first half of a doorbell that comes in two pieces, and where it came.
+    half: Option<((u32, u64), u32)>,
     /// The last doorbell of each send register, which more bytes may follow.
     last_send: BTreeMap<(u32, u64), SendDoorbell>,
 }
@@ -132,28 +135,34 @@ impl Registers {
 
     /// Takes a write of 4 or 8 bytes.
     pub(crate) fn write(&mut self, function: &mut Function, offset: u64, data: &[u8]) -> Action {
-        if offset < u64::from(FIRST_UAR) << 12 {
+        let shift = function.objects.capabilities.log_uar_distance();
+        if offset < u64::from(FIRST_UAR) << shift {
             return self.write_segment(function, offset, data);
         }
-        let page = (offset >> 12) as u32;
+        let page = (offset >> shift) as u32;
         if !function.objects.uars.contains(page) {
             let text = format!("write to UAR {page}, which is not allocated");
             function.report.violation(text);
             return Action::None;
         }
-        let within = offset & 0xfff;
+        let within = offset & ((1 << shift) - 1);
+        if within >= uar::SIZE {
+            let text = format!("write to offset {within:#x} of UAR {page}, which it does not have");
+            function.report.violation(text);
+            return Action::None;
+        }
         if within >= uar::SEND && !is_send(within) && !is_send(within - 4) {
             return self.write_blue_flame(function, page, within, data);
         }
         match *data {
             [a, b, c, d] => {
-                self.write_word(function, page, offset, u32::from_be_bytes([a, b, c, d]))
+                self.write_word(function, page, within, u32::from_be_bytes([a, b, c, d]))
             }
             [a, b, c, d, e, f, g, h] => {
                 let first = u32::from_be_bytes([a, b, c, d]);
                 let second = u32::from_be_bytes([e, f, g, h]);
-                match self.write_word(function, page, offset, first) {
-                    Action::None => self.write_word(function, page, offset + 4, second),
+                match self.write_word(function, page, within, first) {
+                    Action::None => self.write_word(function, page, within + 4, second),
                     action => action,
                 }
             }
@@ -220,23 +229,25 @@ impl Registers {
         &mut self,
         function: &mut Function,
         page: u32,
-        offset: u64,
+        within: u64,
         value: u32,
     ) -> Action {
-        let within = offset & 0xfff;
         match within {
             uar::EQ_ARM => eq::doorbell(function, page, value, true),
             uar::EQ_CONSUME => eq::doorbell(function, page, value, false),
-            _ if within == uar::CQ_ARM || is_send(within) => self.half = Some((offset, value)),
+            _ if within == uar::CQ_ARM || is_send(within) => {
+                self.half = Some(((page, within), value));
+            }
             _ if within == uar::CQ_ARM + 4 => {
                 if let Some((at, word)) = self.half.take()
-                    && at + 4 == offset
+                    && at == (page, within - 4)
                 {
                     cq::doorbell(function, page, word, value);
                 }
             }
             _ if within >= uar::SEND && is_send(within - 4) => {
-                let Some((at, word)) = self.half.take().filter(|(at, _)| at + 4 == offset) else {
+                let first = (page, within - 4);
+                let Some((_, word)) = self.half.take().filter(|(at, _)| *at == first) else {
                     let text = format!(
                         "the second half of a send doorbell on UAR {page} came without the first"
                     );
@@ -246,7 +257,7 @@ impl Registers {
                 let bytes = (u64::from(word) << 32 | u64::from(value)).to_be_bytes();
                 let doorbell = SendDoorbell {
                     uar: page,
-                    within: at & 0xfff,
+                    within: within - 4,
                     bytes,
                 };
                 self.last_send.insert((page, doorbell.within), doorbell);
@@ -263,4 +274,59 @@ impl Registers {
 /// Whether a doorbell begins there: at the start of a half of a send register.
 fn is_send(within: u64) -> bool {
     within >= uar::SEND && (within - uar::SEND).is_multiple_of(uar::HALF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capability;
+    use crate::fixture;
+    use crate::layout::{cmd, hca_cap};
+
+    /// Executes SET_HCA_CAP as a driver does whose pages are so many times twice as large as the device's.
+    fn choose_pages(function: &mut Function, log: u64) {
+        let mut input = vec![0; 0x10 + hca_cap::SIZE];
+        cmd::OP_MOD.set(&mut input, 0);
+        hca_cap::LOG_UAR_PAGE_SZ.set(&mut input[0x10..], log);
+        capability::set(function, &input, &mut []).expect("capabilities");
+    }
+
+    #[test]
+    fn each_page_of_the_driver_has_one_uar() {
+        for log in [0, 2, 4] {
+            let mut function = fixture::function();
+            choose_pages(&mut function, log);
+            let uars = &mut function.objects.uars;
+            let (first, second) = (uars.insert(()).expect("one"), uars.insert(()).expect("two"));
+            let mut registers = Registers::default();
+            let at = |uar: u32, within| (u64::from(uar) << (12 + log)) + within;
+            for uar in [first, second] {
+                let action = registers.write(&mut function, at(uar, uar::SEND), &[7; 8]);
+                let Action::Send(doorbell) = action else {
+                    panic!("{action:?}");
+                };
+                assert_eq!((doorbell.uar, doorbell.within), (uar, uar::SEND));
+            }
+            assert!(function.report.take().is_empty());
+            registers.write(&mut function, at(second + 1, uar::SEND), &[7; 8]);
+            if log > 0 {
+                registers.write(&mut function, at(first, uar::SIZE + uar::SEND), &[7; 8]);
+            }
+            let complaints = function.report.take();
+            assert_eq!(
+                complaints.len(),
+                if log > 0 { 2 } else { 1 },
+                "{complaints:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_uar_lies_behind_the_registers() {
+        let mut function = fixture::function();
+        choose_pages(&mut function, 2);
+        let uars = &mut function.objects.uars;
+        let last = std::iter::from_fn(|| uars.insert(()).ok()).max();
+        assert_eq!(last, Some((crate::pci::BAR0_SIZE >> 14) as u32 - 1));
+    }
 }

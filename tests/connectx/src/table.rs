@@ -24,6 +24,11 @@ impl<T> Table<T> {
         }
     }
 
+    /// Has new objects get numbers before `end` only.
+    pub(crate) fn end_at(&mut self, end: u32) {
+        self.end = end;
+    }
+
     /// Adds an object and gives its number.
     ///
     /// # Errors

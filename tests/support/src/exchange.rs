@@ -96,7 +96,7 @@ impl Exchange {
         self.fill_source()?;
         let mut batch = self.a.send();
         batch
-            .write(self.source.slice(..)?, target.slice(..LENGTH as u64)?)?
+            .write(self.source.slice(..)?, target.slice(..LENGTH)?)?
             .signaled(3);
         batch.ring()?;
         self.complete(1)
@@ -110,7 +110,7 @@ impl Exchange {
         self.source.write_at(0, &[0; LENGTH])?;
         let mut batch = self.a.send();
         batch
-            .read(self.source.slice(..)?, from.slice(..LENGTH as u64)?)?
+            .read(self.source.slice(..)?, from.slice(..LENGTH)?)?
             .signaled(4);
         batch.ring()?;
         self.complete(1)?;

@@ -134,7 +134,7 @@ impl<T: Transport> Side<T> {
     ///
     /// # Errors
     /// If it does not fit.
-    pub fn post_recv(&mut self, wr_id: u64, range: Range<u64>) -> Result {
+    pub fn post_recv(&mut self, wr_id: u64, range: Range<usize>) -> Result {
         let slice = self.mr.slice(range)?;
         let mut batch = self.qp.recv();
         batch.post(wr_id, slice)?;

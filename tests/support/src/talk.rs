@@ -9,10 +9,10 @@ use uverbs::{
 use crate::{Pair, QKEY, Result, Side, Wc, completion, device, nothing, pattern, same, until};
 
 /// Length of the messages here: more than a packet.
-const LENGTH: u64 = 3000;
+const LENGTH: usize = 3000;
 
 /// The bytes of a global route header before a datagram.
-pub const GRH: u64 = 40;
+pub const GRH: usize = 40;
 
 /// SENDs from `a` to `b`: plain, with immediate data, inline, inline with immediate data.
 ///
@@ -20,7 +20,7 @@ pub const GRH: u64 = 40;
 /// If it fails, or something else comes than was sent.
 pub fn sends<T: Connected>(pair: &mut Pair<T>) -> Result {
     for (seed, imm) in [(1, None), (2, Some(0xcafe_f00d))] {
-        let bytes = pattern(seed, LENGTH as usize);
+        let bytes = pattern(seed, LENGTH);
         pair.a.mr.write_at(0, &bytes)?;
         pair.b.post_recv(seed, 0..LENGTH + 10)?;
         let from = pair.a.mr.slice(..LENGTH)?;
@@ -60,7 +60,7 @@ pub fn writes<T: RdmaWrite>(pair: &mut Pair<T>) -> Result {
         (14, None, true),
     ] {
         let length = if inline { 50 } else { LENGTH };
-        let bytes = pattern(seed, length as usize);
+        let bytes = pattern(seed, length);
         pair.a.mr.write_at(100, &bytes)?;
         if imm.is_some() {
             pair.b.post_recv(seed, 0..0)?;
@@ -92,7 +92,7 @@ pub fn writes<T: RdmaWrite>(pair: &mut Pair<T>) -> Result {
 /// # Errors
 /// If it fails, or something else comes than was sent.
 pub fn reads<T: RdmaRead>(pair: &mut Pair<T>) -> Result {
-    let bytes = pattern(21, LENGTH as usize);
+    let bytes = pattern(21, LENGTH);
     pair.b.mr.write_at(5, &bytes)?;
     let into = pair.a.mr.slice(..LENGTH)?;
     let mut batch = pair.a.qp.send();
@@ -102,7 +102,7 @@ pub fn reads<T: RdmaRead>(pair: &mut Pair<T>) -> Result {
     batch.ring()?;
     let wc = sent(pair, 21, WcOpcode::RDMA_READ)?;
     same(wc.byte_len, LENGTH as u32, "bytes read")?;
-    same(pair.a.bytes(0, LENGTH as usize)?, bytes, "what was read")
+    same(pair.a.bytes(0, LENGTH)?, bytes, "what was read")
 }
 
 /// Atomics by `a` on 8 bytes of `b`, in this host's byte order.
@@ -163,7 +163,7 @@ pub fn datagrams<T: Datagram>(pair: &mut Pair<T>) -> Result {
         (44, Some(1), true),
     ] {
         let length = if inline { 64 } else { 1000 };
-        let bytes = pattern(seed, length as usize);
+        let bytes = pattern(seed, length);
         pair.a.mr.write_at(0, &bytes)?;
         pair.b.post_recv(seed, 0..GRH + length)?;
         let from = pair.a.mr.slice(..length)?;
@@ -182,11 +182,7 @@ pub fn datagrams<T: Datagram>(pair: &mut Pair<T>) -> Result {
         same(wc.imm, imm, "the immediate data")?;
         same(wc.src_qp, pair.a.qp.qpn(), "the sender")?;
         same(wc.has_grh, device().has_gids(), "whether there is a header")?;
-        same(
-            pair.b.bytes(GRH as usize, length as usize)?,
-            bytes,
-            "the payload",
-        )?;
+        same(pair.b.bytes(GRH, length)?, bytes, "the payload")?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::arch::Arch;
 use crate::fetch::Parts;
 use crate::guest::{self, Options};
 use crate::qemu::Accelerator;
@@ -42,7 +43,8 @@ struct Tried {
     qemu: std::path::PathBuf,
 }
 
-/// Chooses the accelerator, by a trial boot if none was made yet.
+/// Chooses the accelerator, by a trial boot if none was made yet. For another architecture than this
+/// machine's there is one only.
 ///
 /// # Errors
 /// If QEMU cannot be started.
@@ -53,6 +55,7 @@ pub(crate) fn choose(
     options: &Options,
 ) -> Result<Accelerator> {
     match wish {
+        _ if parts.arch != Arch::X86_64 => return Ok(Accelerator::Tcg),
         Wish::Kvm => return Ok(Accelerator::Kvm),
         Wish::Tcg => return Ok(Accelerator::Tcg),
         Wish::Auto => {}

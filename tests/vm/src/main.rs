@@ -4,11 +4,12 @@
 //! is the host's own, read-only, so a program that runs here runs there. `tests/vm/README.md` says how the
 //! parts fit.
 //!
-//! This is a tool of the project's own tests: no stable interface, nothing for other machines than x86-64
+//! This is a tool of the project's own tests: no stable interface, nothing for other hosts than x86-64
 //! Linux.
 
 mod accel;
 mod agent;
+mod arch;
 mod bench;
 mod c;
 mod cli;

@@ -6,6 +6,8 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+use crate::arch::Arch;
+
 /// A QEMU and how it is started.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Qemu {
@@ -40,6 +42,8 @@ pub(crate) struct Share {
 /// A machine to boot.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
+    /// What it is a machine of.
+    pub(crate) arch: Arch,
     /// What runs it.
     pub(crate) accelerator: Accelerator,
     /// Memory in MiB.
@@ -134,13 +138,19 @@ impl Machine {
     /// Board, processors and memory. The memory is a shared file, so that a device in another process can map
     /// it.
     fn board(&self) -> Vec<String> {
-        let (accelerator, cpu) = match self.accelerator {
-            Accelerator::Kvm => ("kvm", "host"),
-            Accelerator::Tcg => ("tcg,thread=multi", "max"),
+        let board = match self.arch {
+            Arch::X86_64 => "q35,memory-backend=ram,usb=off,vmport=off",
+            Arch::Arm64 => "virt,memory-backend=ram,gic-version=3",
+        };
+        let (accelerator, cpu) = match (self.accelerator, self.arch) {
+            (Accelerator::Kvm, _) => ("kvm", "host"),
+            (Accelerator::Tcg, Arch::X86_64) => ("tcg,thread=multi", "max"),
+            // With all that QEMU knows, signing of pointers is emulated at great cost.
+            (Accelerator::Tcg, Arch::Arm64) => ("tcg,thread=multi", "neoverse-n1"),
         };
         words(&[
             "-machine",
-            "q35,memory-backend=ram,usb=off,vmport=off",
+            board,
             "-object",
             &format!("memory-backend-memfd,id=ram,size={}M,share=on", self.memory),
             "-m",
@@ -211,6 +221,7 @@ mod tests {
 
     fn machine() -> Machine {
         Machine {
+            arch: Arch::X86_64,
             accelerator: Accelerator::Tcg,
             memory: 2048,
             cpus: 2,

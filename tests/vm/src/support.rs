@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use crate::arch::Arch;
 use crate::results::{Case, Verdict};
 use crate::suite::Device;
 
@@ -18,6 +19,8 @@ there, for the reasons in notes 4 and 7 at the end. `–`: the module is not for
 /// What ran on one kernel with one device.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
+    /// What the kernel is compiled for.
+    pub(crate) arch: Arch,
     /// The kernel's series.
     pub(crate) kernel: String,
     /// The device.
@@ -31,19 +34,22 @@ pub(crate) struct Column {
 pub(crate) fn page(columns: &[Column]) -> String {
     let mut text = String::from(HEAD);
     let mut notes = Vec::new();
-    for device in Device::ALL {
+    let sections = [Arch::X86_64, Arch::Arm64].into_iter().flat_map(|arch| {
+        let devices = Device::ALL.into_iter();
+        devices.map(move |device| (arch, device))
+    });
+    for (arch, device) in sections {
         let columns: Vec<&Column> = columns
             .iter()
-            .filter(|column| column.device == device)
+            .filter(|column| (column.arch, column.device) == (arch, device))
             .collect();
         if !columns.is_empty() {
+            let title = match arch {
+                Arch::X86_64 => title(device).to_owned(),
+                Arch::Arm64 => format!("{}, arm64", title(device)),
+            };
             // Writing to a string does not fail.
-            let _ = write!(
-                text,
-                "\n## {}\n\n{}",
-                title(device),
-                table(&columns, &mut notes)
-            );
+            let _ = write!(text, "\n## {title}\n\n{}", table(&columns, &mut notes));
         }
     }
     if !notes.is_empty() {
@@ -155,6 +161,10 @@ mod tests {
             group.add_timed((*name).to_owned(), verdict, Duration::ZERO);
         }
         Column {
+            arch: match kernel.contains("arm64") {
+                true => Arch::Arm64,
+                false => Arch::X86_64,
+            },
             kernel: kernel.to_owned(),
             device,
             cases: group.cases,
@@ -184,6 +194,8 @@ mod tests {
             column("7.3", Device::SoftRoce, &new),
             column("6.1", Device::SoftRoce, &two_hosts),
             column("7.3", Device::Roce, &[("verbs cq::a", None)]),
+            column("7.3 arm64", Device::Roce, &[("verbs cq::a", None)]),
+            column("7.3 arm64 16K", Device::Roce, &[]),
         ]);
         let rows: Vec<&str> = text
             .lines()
@@ -200,6 +212,9 @@ mod tests {
                 "## mlx5 on the adapter made of software, RoCE ports",
                 "| module | Linux 7.3 |",
                 "| `verbs cq` | 1 |",
+                "## mlx5 on the adapter made of software, RoCE ports, arm64",
+                "| module | Linux 7.3 arm64 | 7.3 arm64 16K |",
+                "| `verbs cq` | 1 | – |",
                 "## Notes",
             ]
         );

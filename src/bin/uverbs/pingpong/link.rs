@@ -90,7 +90,7 @@ impl Memory {
     /// A range, for work requests.
     fn slice(&self, range: Range<usize>) -> Result<uverbs::LocalSlice<'_>> {
         self.mr
-            .slice(range.start as u64..range.end as u64)
+            .slice(range)
             .map_err(|error| Failure::new(Kind::Failed, error))
     }
 }

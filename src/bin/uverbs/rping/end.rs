@@ -169,11 +169,16 @@ impl End {
 
     /// Reads the peer's text.
     pub(super) fn read(&mut self, from: RemoteSlice) -> Result<Text> {
-        let (length, room) = (from.length, self.ground.source.len());
-        let slice = self.ground.source.slice(..length).map_err(|_| {
-            let text = format!("the peer's ping has {length} bytes, and -S is {room}");
+        let room = self.ground.source.len();
+        let too_long = || {
+            let text = format!(
+                "the peer's ping has {} bytes, and -S is {room}",
+                from.length
+            );
             Failure::new(Kind::Peer, text)
-        })?;
+        };
+        let length = usize::try_from(from.length).map_err(|_| too_long())?;
+        let slice = self.ground.source.slice(..length).map_err(|_| too_long())?;
         let mut batch = self.connection.send();
         batch
             .read(slice, from)
@@ -181,14 +186,14 @@ impl End {
             .signaled(RDMA);
         batch.ring().map_err(uverbs::Error::from)?;
         self.rdma_done()?;
-        let mut bytes = vec![0; length as usize];
+        let mut bytes = vec![0; length];
         self.ground.source.read_at(0, &mut bytes).map_err(failed)?;
         Ok(Text::in_memory(&bytes))
     }
 
     /// Writes the text, which has been read last, to where the peer wants it.
     pub(super) fn write(&mut self, text: &Text, to: RemoteSlice) -> Result<()> {
-        let length = text.0.len() as u64;
+        let length = text.0.len();
         let to = to.slice(..length).map_err(|_| {
             let text = "the peer has no room for its own ping";
             Failure::new(Kind::Peer, text)

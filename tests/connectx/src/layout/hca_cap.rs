@@ -56,6 +56,7 @@ pub(crate) const LOG_MAX_PD: Field = Field::new(0x32b, 5);
 pub(crate) const LOG_MAX_XRCD: Field = Field::new(0x33b, 5);
 pub(crate) const LOG_MAX_RMP: Field = Field::new(0x383, 5);
 pub(crate) const LOG_MAX_WQ_SZ: Field = Field::new(0x3db, 5);
+pub(crate) const LOG_UAR_PAGE_SZ: Field = Field::new(0x490, 16);
 pub(crate) const DEVICE_FREQUENCY_KHZ: Field = Field::new(0x4e0, 32);
 pub(crate) const NUM_OF_UARS_PER_PAGE: Field = Field::new(0x520, 32);
 pub(crate) const LOG_MAX_UCTX: Field = Field::new(0x463, 5);

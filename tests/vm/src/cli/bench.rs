@@ -11,6 +11,7 @@ use clap::Args;
 
 use super::EXIT_RUNNER_FAILED;
 use super::options::{self, Adapter, Kernel, Machine};
+use crate::arch::Arch;
 use crate::bench::{Measured, Programs, docs, table};
 use crate::guest::protocol::{Ending, Network, Spec};
 use crate::guest::{self, Guest, Outcome, Stream};
@@ -64,8 +65,12 @@ impl Bench {
         let store = Store::open()?;
         let kernel = &self.kernel.kernel;
         let (parts, options) = match self.adapter.wanted() {
-            Some(hca) => self.machine.prepare_with_adapter(&store, kernel, hca)?,
-            None => self.machine.prepare(&store, kernel, Network::OneHost)?,
+            Some(hca) => self
+                .machine
+                .prepare_with_adapter(&store, Arch::X86_64, kernel, hca)?,
+            None => self
+                .machine
+                .prepare(&store, Arch::X86_64, kernel, Network::OneHost)?,
         };
         let programs = Programs::build(&store, &parts.tools.root)?;
         let mut words = vec!["sh".to_owned(), "-c".into(), PREPARE.into(), "sh".into()];

@@ -8,7 +8,7 @@ use clap::Args;
 use nix::libc::SIGTERM;
 
 use super::EXIT_RUNNER_FAILED;
-use super::options::{self, Kernel, Machine};
+use super::options::{self, Architecture, Kernel, Machine};
 use crate::guest::protocol::{Network, Spec};
 use crate::guest::{self, Event, Guest};
 use crate::store::Store;
@@ -24,10 +24,14 @@ const PINGPONG: [&str; 11] = [
 
 /// Show it: two processes exchange messages over soft-RoCE, with no libibverbs
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  cargo vm demo\n  cargo vm demo --kernel 6.1")]
+#[command(
+    after_help = "Examples:\n  cargo vm demo\n  cargo vm demo --kernel 6.1\n  cargo vm demo --arch arm64"
+)]
 pub(crate) struct Demo {
     #[command(flatten)]
     kernel: Kernel,
+    #[command(flatten)]
+    architecture: Architecture,
     #[command(flatten)]
     machine: Machine,
 }
@@ -39,10 +43,11 @@ impl Demo {
     /// If the build or the guest fails.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
-        let program = suite::binary(store.workspace(), "uverbs-cli", "uverbs")?;
+        let arch = self.architecture.arch;
+        let program = suite::command_line(&store, arch)?;
         let (parts, options) =
             self.machine
-                .prepare(&store, &self.kernel.kernel, Network::OneHost)?;
+                .prepare(&store, arch, &self.kernel.kernel, Network::OneHost)?;
         let program = program.display().to_string();
         let common: Vec<String> = std::iter::once(program)
             .chain(PINGPONG.map(str::to_owned))

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
+use super::options::Architecture;
+use crate::arch::Arch;
 use crate::fetch;
 use crate::store::Store;
 
@@ -20,6 +22,8 @@ pub(crate) struct Fetch {
     /// all of the three
     #[arg(long, value_name = "K", default_value = "all")]
     kernel: String,
+    #[command(flatten)]
+    architecture: Architecture,
     /// A QEMU of the system (7.2 or newer), instead of the fetched one
     #[arg(long, value_name = "PATH", env = "VM_QEMU")]
     qemu: Option<PathBuf>,
@@ -32,9 +36,13 @@ impl Fetch {
     /// If something cannot be fetched.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
-        for name in fetch::kernel::asked_for(&self.kernel) {
-            let parts = fetch::parts(&store, name, self.qemu.as_deref())?;
+        let arch = self.architecture.arch;
+        for name in fetch::kernel::asked_for(arch, &self.kernel) {
+            let parts = fetch::parts(&store, arch, name, self.qemu.as_deref())?;
             println!("Linux {:<5} {}", parts.kernel.name, parts.kernel.release);
+        }
+        if arch == Arch::Arm64 {
+            fetch::cross(&store)?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -6,12 +6,14 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::accel::{self, Wish};
+use crate::arch::Arch;
 use crate::fetch::{self, Parts};
 use crate::guest::protocol::Network;
 use crate::guest::{Guest, Options};
 use crate::hca::Hca;
 use crate::klog;
 use crate::store::Store;
+use crate::suite;
 
 /// What the guest is made of and like.
 #[derive(Args, Clone, Debug)]
@@ -30,11 +32,21 @@ pub(crate) struct Machine {
     cpus: u32,
 }
 
+/// What the guest's programs are compiled for.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Architecture {
+    /// The guest's architecture; arm64 is emulated, and its programs are compiled with a C compiler and a
+    /// standard library that are fetched
+    #[arg(long, value_name = "ARCH", default_value = "x86-64")]
+    pub(crate) arch: Arch,
+}
+
 /// The one kernel to boot.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Kernel {
     /// The guest's kernel: 6.1, 6.12, latest for the newest that backports has, another series that Debian
-    /// has, or the path of a system kernel (/boot/vmlinuz-VERSION)
+    /// has, or the path of a system kernel (/boot/vmlinuz-VERSION); on arm64 with -16k at the end for pages of
+    /// 16 KiB (latest-16k)
     #[arg(
         long,
         value_name = "K",
@@ -83,23 +95,25 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl Machine {
-    /// Gets the parts of a guest with this kernel and finds out what runs it.
+    /// Gets the parts of a guest of this architecture with this kernel and finds out what runs it.
     ///
     /// # Errors
     /// If they can not be had.
     pub(crate) fn prepare(
         &self,
         store: &Store,
+        arch: Arch,
         kernel: &str,
         network: Network,
     ) -> Result<(Parts, Options)> {
-        let parts = fetch::parts(store, kernel, self.qemu.as_deref())?;
+        let parts = fetch::parts(store, arch, kernel, self.qemu.as_deref())?;
         let mut options = Options {
             accelerator: crate::qemu::Accelerator::Tcg,
             memory: self.memory,
             cpus: self.cpus,
             network,
             hca: None,
+            agent: suite::agent(store, arch)?,
         };
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
         Ok((parts, options))
@@ -112,6 +126,7 @@ impl Machine {
     pub(crate) fn prepare_with_adapter(
         &self,
         store: &Store,
+        arch: Arch,
         kernel: &str,
         hca: Hca,
     ) -> Result<(Parts, Options)> {
@@ -119,7 +134,7 @@ impl Machine {
             functions: hca.functions(),
             guest: 0,
         };
-        let (parts, mut options) = self.prepare(store, kernel, network)?;
+        let (parts, mut options) = self.prepare(store, arch, kernel, network)?;
         options.hca = Some(hca);
         Ok((parts, options))
     }

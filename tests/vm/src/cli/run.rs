@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use clap::Args;
 
-use super::options::{self, Adapter, Environment, Kernel, Machine};
+use super::options::{self, Adapter, Architecture, Environment, Kernel, Machine};
 use super::{EXIT_RUNNER_FAILED, EXIT_TIMED_OUT};
 use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Network, Spec};
@@ -29,6 +29,8 @@ use crate::store::Store;
 pub(crate) struct Run {
     #[command(flatten)]
     kernel: Kernel,
+    #[command(flatten)]
+    architecture: Architecture,
     #[command(flatten)]
     machine: Machine,
     #[command(flatten)]
@@ -65,13 +67,14 @@ impl Run {
         } else {
             Network::OneHost
         };
-        let kernel = &self.kernel.kernel;
+        let (kernel, arch) = (&self.kernel.kernel, self.architecture.arch);
         let (parts, options) = match self.adapter.wanted() {
             Some(hca) => {
                 let hca = hca.shared_by(self.guests);
-                self.machine.prepare_with_adapter(&store, kernel, hca)?
+                self.machine
+                    .prepare_with_adapter(&store, arch, kernel, hca)?
             }
-            None => self.machine.prepare(&store, kernel, network)?,
+            None => self.machine.prepare(&store, arch, kernel, network)?,
         };
         let spec = Spec {
             words: in_first_host(&self.command, network),

@@ -12,6 +12,7 @@ use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 
 use super::options::{self, Environment, Kernel, Machine};
 use super::run;
+use crate::arch::Arch;
 use crate::guest::protocol::{Network, Spec, WindowSize};
 use crate::guest::{self, Guest, Input};
 use crate::store::Store;
@@ -57,7 +58,9 @@ impl Shell {
         } else {
             Network::OneHost
         };
-        let (parts, options) = self.machine.prepare(&store, &self.kernel.kernel, network)?;
+        let (parts, options) =
+            self.machine
+                .prepare(&store, Arch::X86_64, &self.kernel.kernel, network)?;
         let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
         let spec = Spec {
             words: run::in_first_host(&[shell], network),

@@ -9,6 +9,7 @@ use clap::Args;
 use super::EXIT_RUNNER_FAILED;
 use super::options::{self, Kernel, Machine};
 use super::run::{pass_on, status};
+use crate::arch::Arch;
 use crate::guest::protocol::{Network, Spec};
 use crate::guest::{self, Guest, Outcome};
 use crate::store::Store;
@@ -54,7 +55,7 @@ impl Soak {
         let program = program.context("the workspace has no test named soak")?;
         let (parts, options) =
             self.machine
-                .prepare(&store, &self.kernel.kernel, Network::TwoHosts)?;
+                .prepare(&store, Arch::X86_64, &self.kernel.kernel, Network::TwoHosts)?;
         let mut extra = vec![("UVERBS_SOAK_SECONDS".to_owned(), self.seconds.to_string())];
         extra.extend(
             self.seed

@@ -13,13 +13,14 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use connectx::PortKind;
 
-use super::options::{Adapter, Machine};
-use crate::fetch::{self, Parts};
+use super::options::{Adapter, Architecture, Machine};
+use crate::arch::Arch;
+use crate::fetch::{self, Missing, Parts};
 use crate::guest::{self, protocol::Network};
 use crate::hca::{self, Hca};
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
-use crate::suite::{self, Built, Cell, Ground, Job, Limits, Place, Record, Round, Suite};
+use crate::suite::{self, Built, Cell, Device, Ground, Job, Limits, Place, Record, Round, Suite};
 use crate::support::{self, Column};
 
 /// What is known of where tests run, in the workspace.
@@ -31,18 +32,21 @@ const RECORD: &str = "docs/support.txt";
 /// tests are the programs that [package.metadata.vm] in Cargo.toml lists, and what a kernel has to complain
 /// about in its log is a failure too. Without options and names each test of the guest runs once on each
 /// kernel and at least once on each device (soft-RoCE, an adapter with InfiniBand ports, one with RoCE
-/// ports); with --full, a name, --kernel, --hca or --no-hca, it runs on all kernels and devices that these
-/// leave. N of --hca is 2 if it is not given.
+/// ports), and a few run on arm64 as well; with --full, a name, --kernel, --hca or --no-hca, it runs on all
+/// kernels and devices that these leave. N of --hca is 2 if it is not given.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm test\n  cargo vm test mr::\n  cargo vm test --kernel 6.1 --no-hca mr::\n  cargo vm test --hca connectx,roce --kernel latest\n  \
+    cargo vm test --arch arm64 --kernel latest-16k domain\n  \
     cargo vm test --full --support docs/support.md"
 )]
 pub(crate) struct Test {
     /// A kernel series (6.1, 6.12, latest for the newest that backports has, or another that Debian has), the
-    /// path of a system kernel, or all of the three
+    /// path of a system kernel, or all of the three; on arm64 latest, latest-16k, or both
     #[arg(long, value_name = "K", default_value = "all")]
     kernel: String,
+    #[command(flatten)]
+    architecture: Architecture,
     #[command(flatten)]
     machine: Machine,
     #[command(flatten)]
@@ -76,6 +80,7 @@ pub(crate) struct Test {
 
 /// A kernel of the run.
 struct Kernel {
+    arch: Arch,
     /// What the command line calls it.
     wanted: String,
     /// Its series, or what it is called in reports.
@@ -101,11 +106,13 @@ impl Test {
         if self.support.is_some() && self.kernel != "all" {
             bail!("--support is for a run on all kernels");
         }
+        if self.support.is_some() && self.arch() != Arch::X86_64 {
+            bail!("--support is for a run that begins with this machine's architecture");
+        }
         let store = Store::open()?;
         let suites = suite::read(store.workspace())?;
-        let kernels = self.kernels(&store)?;
         let record = Record::read(&store.workspace().join(RECORD))?;
-        let rounds = self.rounds(&store, &suites, &kernels, &record)?;
+        let (kernels, rounds, absent) = self.plan(&store, &suites, &record)?;
         if self.list {
             print!("{}", listed(&kernels, &rounds));
             return Ok(ExitCode::SUCCESS);
@@ -116,7 +123,7 @@ impl Test {
             write_support(path, &kernels, &rounds, &columns)?;
         }
         let nowhere = ran_nowhere(&record, &rounds, &columns);
-        let groups: Vec<Group> = host.into_iter().chain(of_guests).collect();
+        let groups: Vec<Group> = host.into_iter().chain(of_guests).chain(absent).collect();
         print!(
             "\nslowest tests of the guests\n{}{nowhere}\n{}",
             results::slowest(&groups),
@@ -130,16 +137,115 @@ impl Test {
     }
 
     /// The kernels that were asked for. What they are is known when they are there.
-    fn kernels(&self, store: &Store) -> Result<Vec<Kernel>> {
+    fn kernels(&self, store: &Store, arch: Arch) -> Result<Vec<Kernel>> {
         let kernel = |wanted: &str| {
-            let parts = fetch::parts(store, wanted, self.machine.qemu.as_deref())?;
+            let parts = fetch::parts(store, arch, wanted, self.machine.qemu.as_deref())?;
             Ok(Kernel {
+                arch,
                 wanted: wanted.to_owned(),
                 series: parts.kernel.name,
             })
         };
-        let asked_for = fetch::kernel::asked_for(&self.kernel);
+        let asked_for = fetch::kernel::asked_for(arch, &self.kernel);
         asked_for.into_iter().map(kernel).collect()
+    }
+
+    /// The kernels and the rounds; and of what cannot run here the reason, as a result.
+    ///
+    /// A run of everything has a part on arm64 after that on this machine's architecture.
+    fn plan(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        record: &Record,
+    ) -> Result<(Vec<Kernel>, Vec<Round>, Option<Group>)> {
+        let mut kernels = self.kernels(store, self.arch())?;
+        if self.arch() == Arch::Arm64 {
+            let rounds = self.arm64_rounds(store, suites, kernels.len(), true)?;
+            return Ok((kernels, rounds, None));
+        }
+        let mut rounds = self.rounds(store, suites, &kernels, record)?;
+        if self.selects() {
+            return Ok((kernels, rounds, None));
+        }
+        match self.arm64_part(store, suites) {
+            Ok((further, of_arm64)) => {
+                let first = kernels.len();
+                kernels.extend(further);
+                rounds.extend(of_arm64.into_iter().map(|round| Round {
+                    kernel: first + round.kernel,
+                    ..round
+                }));
+                Ok((kernels, rounds, None))
+            }
+            Err(error) => {
+                let mut group = Group::new("arm64");
+                let verdict = match error.downcast_ref::<Missing>() {
+                    Some(missing) => Verdict::Skipped(missing.to_string()),
+                    None => Verdict::Failed(format!("{error:#}")),
+                };
+                group.add("all tests", verdict);
+                Ok((kernels, rounds, Some(group)))
+            }
+        }
+    }
+
+    /// The kernels and rounds of arm64 in a run of everything.
+    fn arm64_part(&self, store: &Store, suites: &[Suite]) -> Result<(Vec<Kernel>, Vec<Round>)> {
+        fetch::cross(store)?;
+        let kernels = self.kernels(store, Arch::Arm64)?;
+        let rounds = self.arm64_rounds(store, suites, kernels.len(), self.full)?;
+        Ok((kernels, rounds))
+    }
+
+    /// The rounds on arm64: all tests for it on each kernel and device, or those that run always, on soft-RoCE
+    /// with the first kernel and on the adapter with the last.
+    ///
+    /// Its programs do not run here, so those of this machine tell what tests there are.
+    fn arm64_rounds(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        kernels: usize,
+        all: bool,
+    ) -> Result<Vec<Round>> {
+        let suites: Vec<Suite> = suites.iter().map(Suite::for_arm64).collect();
+        let always: Vec<&String> = suites
+            .iter()
+            .flat_map(|suite| &suite.arm64_always)
+            .collect();
+        let mut places = self.places();
+        places.retain(|place| matches!(place.ground(), Ground::SoftRoce | Ground::Adapter));
+        let grounds: Vec<Ground> = places.iter().map(Place::ground).collect();
+        let workspace = store.workspace();
+        let here = Built::some(workspace, &suites, &grounds)?;
+        let built = Built::for_arm64(workspace, &fetch::cross(store)?, &suites, &grounds)?;
+        let mut rounds = Vec::new();
+        for place in places {
+            let mut jobs = Vec::new();
+            let programs = built.programs(&suites, place.ground())?;
+            let here = here.programs(&suites, place.ground())?;
+            for (program, here) in programs.into_iter().zip(here) {
+                jobs.extend(Job::all(&Arc::new(program), &here)?);
+            }
+            jobs.retain(|job| job.is_wanted(&self.names));
+            if !all {
+                jobs.retain(|job| always.contains(&&job.name()));
+            }
+            let its = match place.device() {
+                _ if all => 0..kernels,
+                Device::SoftRoce => 0..1,
+                Device::Roce => kernels - 1..kernels,
+                Device::InfiniBand => 0..0,
+            };
+            rounds.extend(its.map(|kernel| Round {
+                place: place.clone(),
+                kernel,
+                jobs: jobs.clone(),
+            }));
+        }
+        rounds.retain(|round| !round.jobs.is_empty());
+        Ok(rounds)
     }
 
     /// Where tests run.
@@ -163,13 +269,22 @@ impl Test {
 
     /// Whether the host's part runs.
     fn with_host(&self) -> bool {
-        !self.no_host && self.adapter.wanted().is_none()
+        !self.no_host && self.adapter.wanted().is_none() && self.arch() == Arch::X86_64
+    }
+
+    fn arch(&self) -> Arch {
+        self.architecture.arch
+    }
+
+    /// Whether less than everything was asked for.
+    fn selects(&self) -> bool {
+        let asks = !self.names.is_empty() || self.no_hca || self.adapter.wanted().is_some();
+        asks || self.kernel != "all" || self.arch() != Arch::X86_64
     }
 
     /// Whether tests are dealt to kernels and devices: who asks for less than all has a question about that.
     fn deals(&self) -> bool {
-        let asks = !self.names.is_empty() || self.no_hca || self.adapter.wanted().is_some();
-        !self.full && !asks && self.kernel == "all"
+        !self.full && !self.selects()
     }
 
     /// Builds the programs, and plans which tests run in which boot. Rounds without tests are left out.
@@ -191,7 +306,8 @@ impl Test {
         for place in places {
             let mut jobs = Vec::new();
             for program in built.programs(suites, place.ground())? {
-                jobs.extend(Job::all(&Arc::new(program))?);
+                let program = Arc::new(program);
+                jobs.extend(Job::all(&program, &program)?);
             }
             rounds.extend((0..kernels.len()).map(|kernel| Round {
                 place: place.clone(),
@@ -294,14 +410,17 @@ impl Test {
         round: &Round,
         kernel: &Kernel,
     ) -> Result<Prepared> {
-        let (machine, kernel) = (&self.machine, &kernel.wanted);
+        let (machine, arch) = (&self.machine, kernel.arch);
+        let kernel = &kernel.wanted;
         let prepared = match &round.place {
-            Place::One => machine.prepare(store, kernel, Network::OneHost),
-            Place::Two => machine.prepare(store, kernel, Network::TwoHosts),
-            Place::Adapter(hca) => machine.prepare_with_adapter(store, kernel, hca.clone()),
+            Place::One => machine.prepare(store, arch, kernel, Network::OneHost),
+            Place::Two => machine.prepare(store, arch, kernel, Network::TwoHosts),
+            Place::Adapter(hca) => machine.prepare_with_adapter(store, arch, kernel, hca.clone()),
         };
         let (parts, options) = prepared?;
-        suite::compile_c_programs(store, suites, &parts.tools.root)?;
+        if arch == Arch::X86_64 {
+            suite::compile_c_programs(store, suites, &parts.tools.root)?;
+        }
         Ok((parts, options))
     }
 
@@ -352,6 +471,7 @@ fn columns(kernels: &[Kernel], rounds: &[Round], groups: &[Group]) -> Vec<Column
         let names: BTreeSet<String> = round.jobs.iter().map(Job::name).collect();
         let cases = group.cases.iter();
         Column {
+            arch: kernels[round.kernel].arch,
             kernel: kernels[round.kernel].series.clone(),
             device: round.place.device(),
             cases: cases
@@ -363,6 +483,15 @@ fn columns(kernels: &[Kernel], rounds: &[Round], groups: &[Group]) -> Vec<Column
     rounds.iter().zip(groups).map(column).collect()
 }
 
+/// The rounds that tests are dealt to, which those of arm64 are not, and what they gave.
+fn of_deal<'a>(
+    rounds: &'a [Round],
+    columns: &'a [Column],
+) -> impl Iterator<Item = (&'a Round, &'a Column)> {
+    let both = rounds.iter().zip(columns);
+    both.filter(|(_, column)| column.arch == Arch::X86_64)
+}
+
 /// Writes the page for people, and beside it what the next run that deals tests must know.
 fn write_support(
     path: &Path,
@@ -370,9 +499,9 @@ fn write_support(
     rounds: &[Round],
     columns: &[Column],
 ) -> Result<()> {
-    let series = kernels.iter().map(|kernel| kernel.series.clone());
-    let mut record = Record::new(series.collect());
-    for (round, column) in rounds.iter().zip(columns) {
+    let dealt = kernels.iter().filter(|kernel| kernel.arch == Arch::X86_64);
+    let mut record = Record::new(dealt.map(|kernel| kernel.series.clone()).collect());
+    for (round, column) in of_deal(rounds, columns) {
         for case in &column.cases {
             let ran = !matches!(case.verdict, Verdict::Skipped(_));
             record.note(&case.name, round.cell(), ran);
@@ -391,7 +520,7 @@ fn write_support(
 /// them before: a run in full tells where they run now. Empty if there is none.
 fn ran_nowhere(record: &Record, rounds: &[Round], columns: &[Column]) -> String {
     let mut tests: BTreeMap<&str, (bool, Vec<Cell>)> = BTreeMap::new();
-    for (round, column) in rounds.iter().zip(columns) {
+    for (round, column) in of_deal(rounds, columns) {
         for case in &column.cases {
             let (ran, cells) = tests.entry(&case.name).or_default();
             *ran |= !matches!(case.verdict, Verdict::Skipped(_));

@@ -15,6 +15,7 @@ use nix::sys::statvfs::statvfs;
 use super::output::{Archive, Offered, parse_show, parse_uri_line, percent};
 use super::progress::Progress;
 use super::sources::{self, Source};
+use crate::arch::Arch;
 use crate::process;
 use crate::store::Store;
 
@@ -47,8 +48,9 @@ const NOTHING: &str = "nothing-installed";
 /// 6.1, which are not compressed by themselves, take six times as much.
 const UNPACKED: u64 = 7;
 
-/// apt on a set of suites.
+/// apt on a set of suites, for packages of one architecture.
 pub(crate) struct Apt {
+    arch: Arch,
     directory: PathBuf,
     config: PathBuf,
     suites: String,
@@ -59,21 +61,27 @@ impl Apt {
     ///
     /// # Errors
     /// If the machine has no apt, or no source for Debian's archive, or a list cannot be had or verified.
-    pub(crate) fn open(store: &Store, suites: &[&str], progress: &Progress) -> Result<Self> {
+    pub(crate) fn open(
+        store: &Store,
+        arch: Arch,
+        suites: &[&str],
+        progress: &Progress,
+    ) -> Result<Self> {
         require_apt()?;
-        let name = suites.join("+");
+        let name = format!("{}{}", suites.join("+"), arch.suffix());
         let directory = store.directory("apt")?;
         for part in ["lists/partial", "archives/partial"] {
             store.directory(Path::new("apt").join(part))?;
         }
         let list = directory.join(format!("{name}.sources"));
-        let stanza = archive()?.stanza(suites);
+        let stanza = archive()?.stanza(arch.debian(), suites);
         fs::write(&list, stanza).with_context(|| format!("writing {}", list.display()))?;
         fs::write(directory.join(NOTHING), "").context("writing an empty package status")?;
         let config = directory.join(format!("{name}.conf"));
-        fs::write(&config, configuration(&directory, &list))
+        fs::write(&config, configuration(arch, &directory, &list))
             .with_context(|| format!("writing {}", config.display()))?;
         let apt = Self {
+            arch,
             directory,
             config,
             suites: suites.join(" "),
@@ -124,6 +132,19 @@ impl Apt {
         Ok(names.lines().map(str::to_owned).collect())
     }
 
+    /// The versions of a package that the suites have, newest first.
+    ///
+    /// # Errors
+    /// If apt-cache fails.
+    pub(crate) fn versions(&self, package: &str) -> Result<Vec<String>> {
+        let table = process::output(
+            &format!("looking for versions of {package}"),
+            self.command("apt-cache").args(["madison", package]),
+        )?;
+        let versions = table.lines().filter_map(|line| line.split('|').nth(1));
+        Ok(versions.map(|version| version.trim().to_owned()).collect())
+    }
+
     /// Downloads packages into a directory, and gives the files. Those that are there already and whole are
     /// not downloaded again, half ones are continued, and all are checked against the lists.
     ///
@@ -169,8 +190,10 @@ impl Apt {
             Installed::Nothing => self.directory.join(NOTHING),
             Installed::ThisMachine => PathBuf::from("/var/lib/dpkg/status"),
             Installed::These(names) => {
-                let file = self.directory.join("pretended");
-                fs::write(&file, pretended_status(names))
+                let file = self
+                    .directory
+                    .join(format!("pretended{}", self.arch.suffix()));
+                fs::write(&file, pretended_status(self.arch, names))
                     .with_context(|| format!("writing {}", file.display()))?;
                 file
             }
@@ -284,11 +307,13 @@ fn require_apt() -> Result<()> {
 }
 
 /// The private configuration, read after the machine's own.
-fn configuration(directory: &Path, list: &Path) -> String {
+fn configuration(arch: Arch, directory: &Path, list: &Path) -> String {
+    let arch = arch.debian();
     let directory = directory.display();
     let list = list.display();
     format!(
         "#clear APT::Update;\n#clear DPkg;\n#clear APT::Default-Release;\n\
+         #clear APT::Architectures;\nAPT::Architecture \"{arch}\";\nAPT::Architectures {{ \"{arch}\"; }};\n\
          Dir::Etc::SourceList \"{list}\";\nDir::Etc::SourceParts \"/dev/null\";\n\
          Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
          Dir::State \"{directory}\";\nDir::State::Lists \"{directory}/lists\";\n\
@@ -301,10 +326,11 @@ fn configuration(directory: &Path, list: &Path) -> String {
 }
 
 /// A package status (dpkg-query(1) reads the same form) in which these packages are installed.
-fn pretended_status(names: &[String]) -> String {
+fn pretended_status(arch: Arch, names: &[String]) -> String {
+    let arch = arch.debian();
     let stanza = |name: &String| {
         format!(
-            "Package: {name}\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9999\n\
+            "Package: {name}\nStatus: install ok installed\nArchitecture: {arch}\nVersion: 9999\n\
              Maintainer: none\nDescription: pretended\n\n"
         )
     };

@@ -4,6 +4,7 @@
 //! anything.
 
 mod apt;
+mod cross;
 pub(crate) mod kernel;
 mod output;
 mod progress;
@@ -17,15 +18,19 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use self::progress::Progress;
+use crate::arch::Arch;
 use crate::kernel::Kernel;
 use crate::qemu::Qemu;
 use crate::store::Store;
 
+pub(crate) use self::cross::{Cross, Missing, TARGET};
 pub(crate) use self::tools::Tools;
 
 /// All that a guest is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
+    /// What it is compiled for.
+    pub(crate) arch: Arch,
     /// The emulator.
     pub(crate) qemu: Qemu,
     /// The kernel.
@@ -34,28 +39,38 @@ pub(crate) struct Parts {
     pub(crate) tools: Tools,
 }
 
-/// Gets everything for a guest with this kernel: a series, `latest`, or the path of a system kernel's image.
+/// Gets everything for a guest of this architecture with this kernel: a series, `latest`, or the path of a system kernel's image.
 /// A QEMU of the system is used if one is named.
 ///
 /// # Errors
 /// If something is neither there nor can be fetched.
-pub(crate) fn parts(store: &Store, kernel: &str, qemu: Option<&Path>) -> Result<Parts> {
+pub(crate) fn parts(store: &Store, arch: Arch, kernel: &str, qemu: Option<&Path>) -> Result<Parts> {
     let _lock = store.lock()?;
     let progress = Progress::new();
     let kernel = if kernel.contains('/') {
         Kernel::system(Path::new(kernel))?
     } else {
-        kernel::ensure(store, kernel, &progress)?
+        kernel::ensure(store, arch, kernel, &progress)?
     };
     let qemu = match qemu {
         Some(program) if program.is_file() => Qemu::system(program),
         Some(program) => bail!("no QEMU at {}", program.display()),
-        None => qemu::ensure(store, &progress)?,
+        None => qemu::ensure(store, arch, &progress)?,
     };
-    let tools = tools::ensure(store, &progress)?;
+    let tools = tools::ensure(store, arch, &progress)?;
     Ok(Parts {
+        arch,
         qemu,
         kernel,
         tools,
     })
+}
+
+/// Gets what builds programs for arm64 on this machine.
+///
+/// # Errors
+/// If it is neither there nor can be fetched; [`Missing`] if no suite has it.
+pub(crate) fn cross(store: &Store) -> Result<Cross> {
+    let _lock = store.lock()?;
+    cross::ensure(store, &Progress::new())
 }

@@ -48,8 +48,8 @@ impl Source {
             && self.uris.iter().any(|uri| !uri.starts_with("cdrom:"))
     }
 
-    /// The same archive with other suites, as a deb822 stanza.
-    pub(crate) fn stanza(&self, suites: &[&str]) -> String {
+    /// The same archive with other suites, for packages of this architecture, as a deb822 stanza.
+    pub(crate) fn stanza(&self, architecture: &str, suites: &[&str]) -> String {
         let uris: Vec<&str> = self
             .uris
             .iter()
@@ -57,12 +57,13 @@ impl Source {
             .filter(|uri| !uri.starts_with("cdrom:"))
             .collect();
         let mut text = format!(
-            "Types: deb\nURIs: {}\nSuites: {}\nComponents: {}\n",
+            "Types: deb\nURIs: {}\nSuites: {}\nComponents: {}\nArchitectures: {architecture}\n",
             uris.join(" "),
             suites.join(" "),
             self.components.join(" ")
         );
-        for (name, value) in &self.options {
+        let own = |name: &str| name.eq_ignore_ascii_case("Architectures");
+        for (name, value) in self.options.iter().filter(|(name, _)| !own(name)) {
             text.push_str(&format!("{name}: {value}\n"));
         }
         text
@@ -254,7 +255,7 @@ mod tests {
     #[test]
     fn an_inline_key_goes_through_unchanged() {
         let text = "Types: deb\nURIs: http://mirror.test/debian\nSuites: trixie\nComponents: main\nSigned-By:\n -----BEGIN-----\n .\n abc\n";
-        let stanza = parse_deb822(text)[0].stanza(&["trixie-backports"]);
+        let stanza = parse_deb822(text)[0].stanza("arm64", &["trixie-backports"]);
         assert!(stanza.contains("Suites: trixie-backports\n"), "{stanza}");
         assert!(
             stanza.ends_with("Signed-By: \n -----BEGIN-----\n .\n abc\n"),

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::apt::{self, Apt, Installed, Wanted};
 use super::progress::Progress;
 use super::unpack;
+use crate::arch::Arch;
 use crate::store::Store;
 
 /// The packages, without those that they depend on.
@@ -34,6 +35,36 @@ const PACKAGES: [&str; 15] = [
     "valgrind",
 ];
 
+/// The packages for a guest of arm64: none of this machine's programs runs there.
+const PACKAGES_ARM64: [&str; 13] = [
+    "bash",
+    "busybox-static",
+    "coreutils",
+    "dash",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iproute2",
+    "iputils-ping",
+    "kmod",
+    "perftest",
+    "procps",
+    "rdmacm-utils",
+    "util-linux",
+];
+
+/// What those depend on to be installed, which a guest has no use for.
+const SURROUNDINGS_ARM64: [&str; 9] = [
+    "adduser",
+    "base-files",
+    "debconf",
+    "dpkg",
+    "passwd",
+    "perl",
+    "perl-base",
+    "tar",
+    "usrmerge",
+];
+
 /// The tree of tools.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Tools {
@@ -45,34 +76,34 @@ pub(crate) struct Tools {
     packages: Vec<String>,
 }
 
-/// Fetches the tools; returns at once if they are there.
+/// Fetches the tools of this architecture; returns at once if they are there.
 ///
 /// # Errors
 /// If they cannot be fetched.
-pub(crate) fn ensure(store: &Store, progress: &Progress) -> Result<Tools> {
-    if let Some(tools) = store.stamp::<Tools>("tools")
+pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<Tools> {
+    let name = format!("tools{}", arch.suffix());
+    if let Some(tools) = store.stamp::<Tools>(&name)
         && tools.busybox.is_file()
     {
         return Ok(tools);
     }
-    let downloads = store.path("tools-packages");
+    let downloads = store.path(format!("{name}-packages"));
     let codename = apt::codename()?;
-    let apt = Apt::open(store, &[&codename], progress)?;
-    let wanted = Wanted {
-        packages: PACKAGES.map(str::to_owned).to_vec(),
-        installed: Installed::ThisMachine,
-        prefer: None,
-    };
+    let apt = Apt::open(store, arch, &[&codename], progress)?;
+    let wanted = wanted(arch);
     let files = apt.download(&wanted, &downloads, progress)?;
-    let root = store.path("tools");
+    let root = store.path(&name);
     unpack::all(&files, &root, progress)?;
     let busybox = [
         root.join("usr/bin/busybox"),
         PathBuf::from("/usr/bin/busybox"),
         PathBuf::from("/bin/busybox"),
     ];
+    // This machine's own is no good on another architecture.
+    let places = if arch == Arch::X86_64 { 3 } else { 1 };
     let busybox = busybox
         .into_iter()
+        .take(places)
         .find(|path| path.is_file())
         .context("the packages held no busybox")?;
     let packages = files
@@ -84,8 +115,23 @@ pub(crate) fn ensure(store: &Store, progress: &Progress) -> Result<Tools> {
         busybox,
         packages,
     };
-    store.write_stamp("tools", &tools)?;
+    store.write_stamp(&name, &tools)?;
     fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))?;
     progress.note("rdma-core's programs are there");
     Ok(tools)
+}
+
+fn wanted(arch: Arch) -> Wanted {
+    let (packages, installed) = match arch {
+        Arch::X86_64 => (PACKAGES.as_slice(), Installed::ThisMachine),
+        Arch::Arm64 => {
+            let surroundings = SURROUNDINGS_ARM64.map(str::to_owned).to_vec();
+            (PACKAGES_ARM64.as_slice(), Installed::These(surroundings))
+        }
+    };
+    Wanted {
+        packages: packages.iter().map(|&name| name.to_owned()).collect(),
+        installed,
+        prefer: None,
+    }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::Options;
+use crate::arch::Arch;
 use crate::fetch::Parts;
 use crate::hca::{self, Hca};
 use crate::initramfs::{self, Boot};
@@ -23,8 +24,15 @@ use crate::store::Store;
 /// The guest kernel's command line. Level 5 puts warnings and worse on the console, so that a guest that dies
 /// has said why. A panic ends QEMU at once. The watchdog is patient because an emulated processor may be
 /// slow.
-const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off watchdog_thresh=60 tsc=reliable \
-     no_timer_check rcupdate.rcu_expedited=1 random.trust_cpu=on i8042.noaux i8042.nokbd";
+const KERNEL_COMMAND_LINE: &str =
+    "loglevel=5 panic=-1 mitigations=off watchdog_thresh=60 rcupdate.rcu_expedited=1";
+
+/// What is different on x86-64: the clock is trusted, and devices that are not there are not looked for.
+const X86_64: &str =
+    "console=ttyS0 tsc=reliable no_timer_check random.trust_cpu=on i8042.noaux i8042.nokbd";
+
+/// What is different on arm64.
+const ARM64: &str = "console=ttyAMA0";
 
 /// The number of this process's next run. None is used twice: the adapter of a run that has ended removes its
 /// sockets by name when it notices, which may be after the next run has made its own.
@@ -116,7 +124,10 @@ impl Emulator {
         socket: OwnedFd,
         other: Option<&Self>,
     ) -> Result<Self> {
-        let agent = std::env::current_exe().context("finding this program's executable")?;
+        let agent = match &options.agent {
+            Some(agent) => agent.clone(),
+            None => std::env::current_exe().context("finding this program's executable")?,
+        };
         let keep = kept_directories(store, &agent)?;
         let boot = Boot {
             agent: Some(agent),
@@ -273,13 +284,18 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         tag,
         path: path.to_path_buf(),
     };
+    let further = match parts.arch {
+        Arch::X86_64 => X86_64,
+        Arch::Arm64 => ARM64,
+    };
     Machine {
+        arch: parts.arch,
         accelerator: options.accelerator,
         memory: options.memory,
         cpus: options.cpus,
         kernel: parts.kernel.image.clone(),
         initramfs: files.initramfs(),
-        append: KERNEL_COMMAND_LINE.to_owned(),
+        append: format!("{KERNEL_COMMAND_LINE} {further}"),
         console: files.console(),
         shares: vec![
             share("host", Path::new("/")),

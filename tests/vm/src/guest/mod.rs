@@ -7,6 +7,8 @@ mod session;
 mod to_end;
 mod trial;
 
+use std::path::PathBuf;
+
 use self::protocol::Network;
 use crate::hca::Hca;
 use crate::qemu::Accelerator;
@@ -29,4 +31,6 @@ pub(crate) struct Options {
     pub(crate) network: Network,
     /// The adapter made of software, if it has one.
     pub(crate) hca: Option<Hca>,
+    /// The program that is the agent there, if it is not this one.
+    pub(crate) agent: Option<PathBuf>,
 }

@@ -1,6 +1,7 @@
 //! Building test programs and examples with cargo, and finding out where it put them.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +10,10 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{Artifact, Message, TargetKind};
 
 use super::Suite;
+use crate::arch::Arch;
+use crate::fetch::{self, Cross, TARGET};
 use crate::process;
+use crate::store::Store;
 
 /// What kind of program it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,12 +61,34 @@ impl Built {
     /// # Errors
     /// If one does not build.
     pub(crate) fn some(workspace: &Path, suites: &[Suite], grounds: &[Ground]) -> Result<Self> {
-        command_line(workspace)?;
+        Self::for_target(workspace, None, suites, grounds)
+    }
+
+    /// As [`Built::some`], for arm64.
+    ///
+    /// # Errors
+    /// As of [`Built::some`].
+    pub(crate) fn for_arm64(
+        workspace: &Path,
+        cross: &Cross,
+        suites: &[Suite],
+        grounds: &[Ground],
+    ) -> Result<Self> {
+        Self::for_target(workspace, Some(cross), suites, grounds)
+    }
+
+    fn for_target(
+        workspace: &Path,
+        cross: Option<&Cross>,
+        suites: &[Suite],
+        grounds: &[Ground],
+    ) -> Result<Self> {
+        build_command_line(workspace, cross)?;
         let mut artifacts = Vec::new();
         for kind in [Kind::Tests, Kind::Example] {
             let arguments = arguments(suites, kind, grounds);
             if !arguments.is_empty() {
-                artifacts.extend(cargo(workspace, arguments)?);
+                artifacts.extend(cargo(workspace, cross, arguments)?);
             }
         }
         Ok(Self(artifacts))
@@ -73,9 +99,9 @@ impl Built {
     /// # Errors
     /// If something does not build.
     pub(crate) fn all(workspace: &Path) -> Result<Self> {
-        command_line(workspace)?;
+        build_command_line(workspace, None)?;
         let arguments = ["test", "--no-run", "--workspace"].map(str::to_owned);
-        Ok(Self(cargo(workspace, arguments.to_vec())?))
+        Ok(Self(cargo(workspace, None, arguments.to_vec())?))
     }
 
     /// The programs of these suites for guests of that kind.
@@ -121,9 +147,41 @@ impl Built {
 
 /// Builds the command line `uverbs`, which some tests run and look for beside themselves. The whole workspace
 /// is named, so that cargo chooses the same features as for the tests.
-fn command_line(workspace: &Path) -> Result<()> {
+fn build_command_line(workspace: &Path, cross: Option<&Cross>) -> Result<()> {
     let arguments = ["build", "--workspace", "--bin", "uverbs"];
-    cargo(workspace, arguments.map(str::to_owned).to_vec()).map(drop)
+    cargo(workspace, cross, arguments.map(str::to_owned).to_vec()).map(drop)
+}
+
+/// Builds the command line `uverbs` by itself and gives its path: in release mode, but for arm64 as the tests
+/// have it, since the standard library would be built once more.
+///
+/// # Errors
+/// As of [`binary`].
+pub(crate) fn command_line(store: &Store, arch: Arch) -> Result<PathBuf> {
+    match arch {
+        Arch::X86_64 => binary(store.workspace(), "uverbs-cli", "uverbs"),
+        Arch::Arm64 => for_arm64(store, "uverbs"),
+    }
+}
+
+/// Builds the agent for guests of this architecture, which is this program, and gives its path; none if it is
+/// this executable.
+///
+/// # Errors
+/// If it does not build, or what builds it cannot be fetched.
+pub(crate) fn agent(store: &Store, arch: Arch) -> Result<Option<PathBuf>> {
+    match arch {
+        Arch::X86_64 => Ok(None),
+        Arch::Arm64 => for_arm64(store, "vm").map(Some),
+    }
+}
+
+/// Builds a binary for arm64 with the features that the tests have, so that little is built twice.
+fn for_arm64(store: &Store, name: &str) -> Result<PathBuf> {
+    let cross = fetch::cross(store)?;
+    let arguments = ["build", "--workspace", "--bin", name].map(str::to_owned);
+    let artifacts = cargo(store.workspace(), Some(&cross), arguments.to_vec())?;
+    executable(artifacts, name)
 }
 
 /// Builds a binary in release mode and gives its path.
@@ -152,7 +210,12 @@ pub(crate) fn static_binary(workspace: &Path, package: &str, name: &str) -> Resu
 fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) -> Result<PathBuf> {
     let arguments = ["build", "--release", "--package", package, "--bin", name];
     let arguments = arguments.iter().chain(options).map(|&word| word.to_owned());
-    let artifacts = cargo(workspace, arguments.collect())?;
+    let artifacts = cargo(workspace, None, arguments.collect())?;
+    executable(artifacts, name)
+}
+
+/// Where cargo put the binary of this name.
+fn executable(artifacts: Vec<Artifact>, name: &str) -> Result<PathBuf> {
     let built = artifacts
         .into_iter()
         .find(|artifact| artifact.target.name == name && artifact.target.is_bin());
@@ -214,13 +277,49 @@ fn is_of(artifact: &Artifact, kind: Kind) -> bool {
     artifact.target.kind.contains(&wanted)
 }
 
+/// Has cargo build for arm64, statically linked: the guest has no need of a C library then.
+fn to_arm64(command: &mut Command, cross: &Cross) {
+    let target = format!("target.{TARGET}");
+    let linker = format!("{target}.linker={:?}", cross.linker.display().to_string());
+    let flags = format!("{target}.rustflags=[\"-Ctarget-feature=+crt-static\"]");
+    command
+        .args(["--target", TARGET, "--config", &linker, "--config", &flags])
+        // Nobody reads backtraces with lines there, and without them the build is shorter.
+        .args(["--config", "profile.dev.debug=false"])
+        .arg("--target-dir")
+        .arg(&cross.target_directory)
+        .env("LD_LIBRARY_PATH", library_path(&cross.libraries))
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    if let Some(library) = &cross.library {
+        // A stable compiler builds the standard library that it was released with as a nightly one does.
+        command
+            .arg("-Zbuild-std=std,panic_unwind,test")
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("__CARGO_TESTS_ONLY_SRC_ROOT", library);
+    }
+}
+
+/// The environment's library path after this directory.
+fn library_path(first: &Path) -> OsString {
+    let mut path = first.as_os_str().to_owned();
+    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH") {
+        path.push(":");
+        path.push(rest);
+    }
+    path
+}
+
 /// Runs cargo, with its messages for people on standard error, and gives what it built.
-fn cargo(workspace: &Path, arguments: Vec<String>) -> Result<Vec<Artifact>> {
+fn cargo(workspace: &Path, cross: Option<&Cross>, arguments: Vec<String>) -> Result<Vec<Artifact>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(arguments)
         .arg("--message-format=json-render-diagnostics")
         .current_dir(workspace);
+    if let Some(cross) = cross {
+        to_arm64(&mut command, cross);
+    }
     let failed = || format!("building: `{}`", process::describe(&command));
     let step = failed();
     let mut child = command

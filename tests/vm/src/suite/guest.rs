@@ -10,6 +10,7 @@ use anyhow::Result;
 use super::c;
 use super::job::Job;
 use super::round::{Place, Round};
+use crate::arch::Arch;
 use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Spec};
 use crate::guest::{self, Guest, Options, Outcome};
@@ -148,11 +149,12 @@ impl Run<'_> {
         }
         let path = program.path.display().to_string();
         let directory = program.directory.display().to_string();
-        let c_programs = c::directory(self.store).display().to_string();
-        let extra = [
-            ("CARGO_MANIFEST_DIR".to_owned(), directory.clone()),
-            (c::VARIABLE.to_owned(), c_programs),
-        ];
+        let mut extra = vec![("CARGO_MANIFEST_DIR".to_owned(), directory.clone())];
+        // They are compiled for this machine alone.
+        if self.parts.arch == Arch::X86_64 {
+            let c_programs = c::directory(self.store).display().to_string();
+            extra.push((c::VARIABLE.to_owned(), c_programs));
+        }
         let spec = Spec {
             words: std::iter::once(path)
                 .chain(job.arguments().into_iter().map(str::to_owned))

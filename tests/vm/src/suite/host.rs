@@ -174,6 +174,8 @@ mod tests {
             hca_tests: vec!["adapter".to_owned()],
             pair_tests: Vec::new(),
             c_programs: Vec::new(),
+            arm64_tests: Vec::new(),
+            arm64_always: Vec::new(),
             examples: Vec::new(),
         };
         let suites = [suite];

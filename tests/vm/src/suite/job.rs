@@ -19,11 +19,11 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// All tests of a program, in its order. It is asked on the host.
+    /// All tests of a program, in its order. `here` is asked: the same program as this machine can run it.
     ///
     /// # Errors
     /// If the program cannot be run, or fails.
-    pub(crate) fn all(program: &Arc<Program>) -> Result<Vec<Self>> {
+    pub(crate) fn all(program: &Arc<Program>, here: &Program) -> Result<Vec<Self>> {
         let job = |test| Self {
             program: Arc::clone(program),
             test,
@@ -31,7 +31,7 @@ impl Job {
         if program.kind == Kind::Example {
             return Ok(vec![job(None)]);
         }
-        let mut command = Command::new(&program.path);
+        let mut command = Command::new(&here.path);
         command
             .arg("--list")
             .current_dir(&program.directory)

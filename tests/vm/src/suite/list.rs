@@ -22,9 +22,30 @@ pub(crate) struct Suite {
     pub(crate) c_programs: Vec<String>,
     /// Examples, which pass if they end with status 0.
     pub(crate) examples: Vec<String>,
+    /// Those of the integration tests that run in guests of arm64 as well.
+    pub(crate) arm64_tests: Vec<String>,
+    /// The tests of those that run in every run, by name with the program.
+    pub(crate) arm64_always: Vec<String>,
 }
 
 impl Suite {
+    /// The part of it that runs in guests of arm64.
+    pub(crate) fn for_arm64(&self) -> Self {
+        let kept = |tests: &[String]| {
+            let tests = tests.iter().filter(|test| self.arm64_tests.contains(test));
+            tests.cloned().collect()
+        };
+        Self {
+            tests: kept(&self.tests),
+            two_hosts_tests: Vec::new(),
+            hca_tests: kept(&self.hca_tests),
+            pair_tests: Vec::new(),
+            c_programs: Vec::new(),
+            examples: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Whether there is an integration test of that name that runs in a guest.
     pub(crate) fn is_for_guest(&self, name: &str) -> bool {
         let lists = [
@@ -47,6 +68,8 @@ struct Table {
     pair_tests: Vec<String>,
     c_programs: Vec<String>,
     guest_examples: Vec<String>,
+    arm64_tests: Vec<String>,
+    arm64_always: Vec<String>,
 }
 
 /// Reads the tables of all packages of the workspace.
@@ -80,6 +103,8 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
             pair_tests: table.pair_tests,
             c_programs: table.c_programs,
             examples: table.guest_examples,
+            arm64_tests: table.arm64_tests,
+            arm64_always: table.arm64_always,
         });
     }
     Ok(suites)

@@ -10,7 +10,7 @@ use support::program::uverbs;
 use support::role::{await_end, finish as finish_of};
 use support::wait::until_so;
 use support::{LIMIT, Result, completion, fail, only_on_rxe, run, same, test_without_leaks};
-use uverbs::cm::{self, Connection, Params, Pending, RejectReason};
+use uverbs::cm::{self, Connection, Event, Params, Pending, RejectReason};
 use uverbs::{Caps, Cause, Cq, Rc, WcOpcode};
 use uverbs_uapi::rdma_cm::cmd;
 
@@ -291,6 +291,7 @@ fn be_the_client(command: &str, talk: Talk) -> Result {
     })?;
     let mut connection = connection.ok_or("no connection")?;
     converse(&mut side, &mut connection, talk, !talk.server_first)?;
+    program_ends(&connection)?;
     finish(connection, program)
 }
 
@@ -306,6 +307,10 @@ fn be_the_server(command: &str, talk: Talk) -> Result {
     let accepting = request.accept(qp, &Params::default(), b"")?;
     let mut connection = accepting.within(LIMIT)?;
     converse(&mut side, &mut connection, talk, talk.server_first)?;
+    // The client of `ucmatose` leaves it to the server, and does not wait for its sends.
+    if !talk.server_first {
+        program_ends(&connection)?;
+    }
     finish(connection, program)
 }
 
@@ -364,7 +369,18 @@ impl Came {
     }
 }
 
-/// Ends both: either may be the first.
+/// Waits until the program ends the connection, which it does when its sends have completed.
+///
+/// Soft-RoCE tells of a message before it acknowledges it, and a queue pair that is ended in between never does. The
+/// program would then send it again for ever: soft-RoCE takes 7 attempts, the default of librdmacm, for no limit.
+fn program_ends(connection: &Connection<Rc>) -> Result {
+    match connection.link().event_within(LIMIT)? {
+        Some(Event::Disconnected { .. }) => Ok(()),
+        other => fail(format!("{other:?} and not the end")),
+    }
+}
+
+/// Ends both.
 fn finish(connection: Connection<Rc>, program: Program) -> Result {
     connection.disconnect()?.within(LIMIT)?;
     program.end()

@@ -125,6 +125,11 @@ impl Flight {
         drop(old);
     }
 
+    /// Whether the device has let go of the queues.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.now).is_none()
+    }
+
     /// Where its queues stand; none if nothing is in flight that may have this key in it.
     fn stand(self: &Arc<Self>, key: LocalKey, sends_only: bool) -> Option<Stand> {
         let now = lock(&self.now);

@@ -33,7 +33,9 @@
 //! opening one says that it has no driver here.
 
 pub mod ah;
+pub mod aio;
 pub mod alloc;
+pub mod buf;
 pub mod channel;
 pub mod cm;
 mod command;
@@ -64,6 +66,9 @@ mod owned;
 pub mod pd;
 pub mod qp;
 pub mod query;
+mod readable;
+#[cfg(feature = "serde")]
+mod serial;
 pub mod share;
 pub mod srq;
 pub mod wc;

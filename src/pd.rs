@@ -84,6 +84,7 @@ pub(crate) enum User {
     Wq,
     Domain,
     Offer,
+    Pool,
 }
 
 /// How many objects of each kind use a PD, by the kind's number.
@@ -91,7 +92,7 @@ pub(crate) enum User {
 struct Users([AtomicU32; NAMES.len()]);
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "MR",
     "AH",
     "QP",
@@ -101,6 +102,7 @@ const NAMES: [&str; 9] = [
     "WQ",
     "parent domain",
     "offer",
+    "buffer pool",
 ];
 
 /// "2 MRs, 1 QP"; nothing if there are none.
@@ -193,6 +195,11 @@ impl Pd {
             context, handle, ..
         } = &*domain.base.pd;
         Self::new(context.clone(), *handle, Stand::Over(Box::new(domain)))
+    }
+
+    /// The same one, for an object that registers memory later on. It is to count as a user too.
+    pub(crate) fn share(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 
     /// Which protection domain it is, for slices and queues.

@@ -12,7 +12,7 @@ use std::path::Path;
 use support::sources::files;
 
 /// The rooms from the ground up, each with the modules at the crate's root that are in it.
-const ROOMS: [(&str, &[&str]); 9] = [
+const ROOMS: [(&str, &[&str]); 11] = [
     ("words", &["error", "memory", "work", "gid", "guid", "grh"]),
     ("device", &["device"]),
     ("command", &["command"]),
@@ -40,14 +40,18 @@ const ROOMS: [(&str, &[&str]); 9] = [
             "pd",
             "qp",
             "query",
+            "readable",
+            "serial",
             "srq",
             "wc",
             "wq",
             "xrcd",
         ],
     ),
+    ("pools", &["buf"]),
     ("share", &["share"]),
     ("cm", &["cm"]),
+    ("aio", &["aio"]),
     ("fuzz", &["fuzz"]),
 ];
 

@@ -7,7 +7,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 /// A range of addresses that was mapped and is owned.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     base: NonNull<u8>,
     length: usize,
 }
@@ -19,13 +19,13 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps zeroed memory that a fork shares rather than copies, with additional `flags`.
-    pub(super) fn shared(length: usize, flags: MapFlags) -> io::Result<Self> {
+    pub(crate) fn shared(length: usize, flags: MapFlags) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         Self::anonymous(length, protection, flags)
     }
 
     /// Reserves addresses; touching them faults.
-    pub(super) fn reserved(length: usize) -> io::Result<Self> {
+    pub(crate) fn reserved(length: usize) -> io::Result<Self> {
         Self::anonymous(length, ProtFlags::empty(), MapFlags::NORESERVE)
     }
 
@@ -42,40 +42,40 @@ impl Mapping {
     /// # Safety
     ///
     /// The range is mapped, and nobody else unmaps it.
-    pub(super) unsafe fn own(base: *mut u8, length: usize) -> io::Result<Self> {
+    pub(crate) unsafe fn own(base: *mut u8, length: usize) -> io::Result<Self> {
         let base = NonNull::new(base).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { base, length })
     }
 
     /// The first byte.
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// Bytes.
-    pub(super) fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 
     /// The address of the first byte.
-    pub(super) fn start(&self) -> usize {
+    pub(crate) fn start(&self) -> usize {
         self.base.addr().get()
     }
 
     /// The address behind the last byte.
-    pub(super) fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.start() + self.length
     }
 
     /// The byte at an address in it, with the right to reach all of it.
-    pub(super) fn at(&self, address: usize) -> NonNull<u8> {
+    pub(crate) fn at(&self, address: usize) -> NonNull<u8> {
         debug_assert!((self.start()..=self.end()).contains(&address));
         // SAFETY: the address lies in the mapping or just behind it, which callers ensure.
         unsafe { self.base.add(address - self.start()) }
     }
 
     /// Makes the pages from `start` on accessible.
-    pub(super) fn open(&self, start: usize, length: usize) -> io::Result<()> {
+    pub(crate) fn open(&self, start: usize, length: usize) -> io::Result<()> {
         let flags = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the pages are the mapping's own, and allowing access takes nothing from anybody.
         let opened = unsafe { mprotect(self.at(start).as_ptr().cast(), length, flags) };

@@ -36,6 +36,7 @@ pub use counting::{BufferCounts, Counting};
 pub(crate) use grant::{Buffers, Grant, Live};
 pub use guard::GuardPages;
 pub use huge_pages::{HugePageSize, HugePages};
+pub(crate) use mapping::Mapping;
 pub use memfd::SharedMemfd;
 pub use numa::NumaNode;
 
@@ -57,6 +58,9 @@ use crate::device::DriverId;
 pub struct ResourceType(u64);
 
 impl ResourceType {
+    /// Memory of a pool of buffers ([`buf::Pool`](crate::buf::Pool)), which is of no driver's.
+    pub const POOL: Self = Self::new(DriverId(0), 1);
+
     /// The type with this code of a driver.
     pub const fn new(driver: DriverId, code: u32) -> Self {
         Self((driver.0 as u64) << 32 | code as u64)

@@ -1,6 +1,5 @@
 //! Asking a peer for a connection.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use uverbs_uapi::rdma_cm::{self as abi, Event, EventResp};
@@ -15,6 +14,7 @@ use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step};
 use super::queue_pair;
 use super::resolve::Resolved;
+use super::route::Route;
 use super::space::Space;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::qp::Qp;
@@ -38,8 +38,8 @@ impl<T: Space + Connected> Resolved<T> {
     ) -> Result<Connecting<T>, Failed<(Self, Qp<T>)>> {
         match self.ask(&mut qp, params, data) {
             Ok(depths) => Ok(Connecting {
-                addresses: (self.local_addr(), self.peer_addr()),
                 id: self.id,
+                route: self.route,
                 params: params.clone(),
                 depths,
                 data: None,
@@ -76,7 +76,7 @@ impl<T: Space + Connected> Resolved<T> {
 pub struct Connecting<T: Connected> {
     // Before the queue pair: the peer is told first.
     id: Id,
-    addresses: (SocketAddr, SocketAddr),
+    route: Route,
     params: Params,
     depths: Depths,
     /// What the peer sent with its acceptance.
@@ -155,7 +155,7 @@ impl<T: Space + Connected> Pending for Connecting<T> {
     fn try_finish(mut self) -> Result<Step<Self>, Failed<Qp<T>>> {
         match self.advance() {
             Ok(true) => {
-                let link = Link::new(self.id, self.addresses, self.data);
+                let link = Link::new(self.id, self.route, self.data);
                 Ok(Step::Done(Connection::new(self.qp, link)))
             }
             Ok(false) => Ok(Step::Pending(self)),

@@ -12,6 +12,7 @@ use super::event::Event;
 use super::id::Id;
 use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, poll_until};
+use super::route::Route;
 use crate::error::{Errno, Result, Subject, Verb};
 use crate::qp::Qp;
 use crate::qp::transport::Connected;
@@ -102,12 +103,12 @@ impl<T: Connected> AsFd for Connection<T> {
 /// What the connection manager has of a connection: it tells of its end. The file becomes readable with an
 /// event.
 ///
-/// Dropping it ends the connection for the peer; the queue pair is not touched.
+/// It is used as the [`Route`] that it has. Dropping it ends the connection for the peer; the queue pair is not
+/// touched.
 #[derive(Debug)]
 pub struct Link {
     id: Id,
-    local: SocketAddr,
-    peer: SocketAddr,
+    route: Route,
     data: Option<Received>,
     /// An event has told that the connection is over.
     ///
@@ -116,28 +117,13 @@ pub struct Link {
 }
 
 impl Link {
-    pub(super) fn new(
-        id: Id,
-        (local, peer): (SocketAddr, SocketAddr),
-        data: Option<Received>,
-    ) -> Self {
+    pub(super) fn new(id: Id, route: Route, data: Option<Received>) -> Self {
         Self {
             id,
-            local,
-            peer,
+            route,
             data,
             over: AtomicBool::new(false),
         }
-    }
-
-    /// The own address.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// The peer's address.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
     }
 
     /// What the peer sent when the connection was made, with its request if it asked for it, and else with
@@ -198,6 +184,14 @@ impl Link {
             }
             told => told,
         }
+    }
+}
+
+impl Deref for Link {
+    type Target = Route;
+
+    fn deref(&self) -> &Route {
+        &self.route
     }
 }
 

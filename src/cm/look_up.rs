@@ -1,6 +1,5 @@
 //! Datagrams: asking a peer for its queue pair.
 
-use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -12,7 +11,7 @@ use super::data::{Message, Received};
 use super::event;
 use super::id::Id;
 use super::pending::describe::Describe;
-use super::pending::{Failed, Pending, Step};
+use super::pending::{Failed, Pending, Step, step};
 use super::queue_pair;
 use super::resolve::Resolved;
 use crate::ah::AddressVector;
@@ -53,7 +52,6 @@ impl Resolved<Ud> {
         Ok(LookingUp {
             peer: self.peer_addr(),
             id: self.id,
-            of: PhantomData,
         })
     }
 }
@@ -65,10 +63,10 @@ impl Resolved<Ud> {
 pub struct LookingUp {
     id: Id,
     peer: SocketAddr,
-    of: PhantomData<Ud>,
 }
 
 impl LookingUp {
+    /// Takes the events that are there; the last one once the peer is known.
     fn advance(&self) -> Result<Option<EventResp>> {
         while let Some(raw) = self.id.try_event()? {
             match Event(raw.event) {
@@ -98,11 +96,10 @@ impl Pending for LookingUp {
     type Back = ();
 
     fn try_finish(self) -> Result<Step<Self>, Failed<()>> {
-        match self.advance() {
-            Ok(Some(raw)) => Ok(Step::Done(Found::new(self.peer, &raw))),
-            Ok(None) => Ok(Step::Pending(self)),
-            Err(error) => Err(Failed { back: (), error }),
-        }
+        let advanced = self.advance();
+        step(self, advanced, |looking, raw| {
+            Ok(Found::new(looking.peer, raw))
+        })
     }
 
     fn cancel(self) {}

@@ -45,11 +45,12 @@ mod listen;
 mod look_up;
 mod multicast;
 mod params;
-mod pending;
+pub(crate) mod pending;
 mod queue_pair;
 mod readable;
 mod request;
 mod resolve;
+mod route;
 mod space;
 
 pub use connect::Connecting;
@@ -60,9 +61,11 @@ pub use look_up::{Found, LookingUp};
 pub use multicast::{Group, Join, Joining, Membership, join};
 pub use params::Params;
 pub use pending::{Failed, Pending, Step};
-pub use readable::{Finish, Readable};
+pub use readable::Finish;
 pub use request::{Accepting, Request};
 pub use resolve::{Resolve, Resolved, Resolving, resolve};
+pub use route::Route;
 pub use space::Space;
 
 pub use crate::error::{Refusal, RejectReason};
+pub use crate::readable::Readable;

@@ -14,7 +14,7 @@ use super::command::{JoinMcast, ResolveAddr};
 use super::event;
 use super::id::{self, Id, OWN};
 use super::pending::describe::Describe;
-use super::pending::{Failed, Pending, Step};
+use super::pending::{Failed, Pending, Step, step};
 use super::queue_pair;
 use crate::ah::AddressVector;
 use crate::command::{AttachMcast, DetachMcast};
@@ -114,6 +114,7 @@ pub struct Joining {
 }
 
 impl Joining {
+    /// Takes the events that are there; the last one once the group is joined.
     fn advance(&self) -> Result<Option<EventResp>> {
         while let Some(raw) = self.id.try_event()? {
             match (Event(raw.event), raw.uid) {
@@ -183,12 +184,8 @@ impl Pending for Joining {
     type Back = ();
 
     fn try_finish(self) -> Result<Step<Self>, Failed<()>> {
-        let found = match self.advance() {
-            Ok(Some(raw)) => self.joined(&raw).map(Step::Done),
-            Ok(None) => Ok(Step::Pending(self)),
-            Err(error) => Err(error),
-        };
-        found.map_err(|error| Failed { back: (), error })
+        let advanced = self.advance();
+        step(self, advanced, Self::joined)
     }
 
     fn cancel(self) {}

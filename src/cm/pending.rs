@@ -4,9 +4,12 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use uverbs_uapi::rdma_cm::EventResp;
+
 use super::file;
-use super::readable::{Finish, Readable};
+use super::readable::Finish;
 use crate::error::{Cause, Error, Result, Subject, Verb};
+use crate::readable::Readable;
 
 /// A step that failed, with what was put into it.
 pub struct Failed<B> {
@@ -47,7 +50,7 @@ pub enum Step<P: Pending> {
 }
 
 /// What is waited for, for errors.
-pub(super) mod describe {
+pub(crate) mod describe {
     use crate::error::{Subject, Verb};
 
     /// The verb that is under way, and on what.
@@ -150,6 +153,21 @@ fn wait_until<P: Pending>(
             });
         }
     }
+}
+
+/// How far something has come that gives nothing back: `advanced` is the event that it was awaited for, and
+/// `done` makes of it what comes of it.
+pub(super) fn step<P: Pending<Back = ()>>(
+    pending: P,
+    advanced: Result<Option<EventResp>>,
+    done: impl FnOnce(P, &EventResp) -> Result<P::Output>,
+) -> Result<Step<P>, Failed<()>> {
+    let step = match advanced {
+        Ok(Some(raw)) => done(pending, &raw).map(Step::Done),
+        Ok(None) => Ok(Step::Pending(pending)),
+        Err(error) => Err(error),
+    };
+    step.map_err(|error| Failed { back: (), error })
 }
 
 /// Looks again and again until there is something, at most so long.

@@ -11,19 +11,7 @@ use super::pending::{Failed, Pending, Step};
 use super::space::Space;
 use super::{Link, Listener, Request};
 use crate::error::{Cause, Errno, Error, Result, Verb};
-
-/// What a runtime contributes: it tells when a file is readable.
-///
-/// A file is asked for only after a look at it has found nothing. So readiness that was noticed before that
-/// look counts no more.
-pub trait Readable {
-    /// Whether the file is readable; if not, wakes the task of `cx` when it is.
-    ///
-    /// # Errors
-    ///
-    /// The runtime cannot watch the file.
-    fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-}
+use crate::readable::Readable;
 
 /// Something under way, as a future. Dropping it cancels.
 #[derive(Debug)]

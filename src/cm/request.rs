@@ -1,7 +1,7 @@
 //! A request for a connection: accepted with a queue pair, or refused.
 
 use std::marker::PhantomData;
-use std::net::SocketAddr;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use uverbs_uapi::enums::{AsyncEventType, QpState, QpType};
@@ -11,24 +11,24 @@ use super::command::{Accept, Notify, Reject};
 use super::connection::{Connection, Link};
 use super::data::{Message, Received};
 use super::event;
-use super::id::{self, Id, OWN, Place};
+use super::id::{self, Id, OWN};
 use super::params::{Depths, Params};
 use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, subject_of};
 use super::queue_pair;
+use super::route::Route;
 use super::space::Space;
-use crate::device::Device;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::qp::Qp;
 use crate::qp::transport::{Connected, Ud};
 
 /// A peer asks for a connection. Dropping the request refuses it.
+///
+/// It is used as the [`Route`] that it came by.
 #[derive(Debug)]
 pub struct Request<T> {
     id: Id,
-    local: SocketAddr,
-    peer: SocketAddr,
-    device: (u32, u8),
+    route: Route,
     raw: EventResp,
     data: Received,
     of: PhantomData<fn() -> T>,
@@ -45,15 +45,10 @@ impl<T: Space> Request<T> {
     pub(super) fn take(listener: &Id, raw: &EventResp) -> Result<Self> {
         let subject = Subject::named("request", raw.id);
         let mut id = listener.take(raw.id, subject)?;
-        let Place {
-            local: Some(local),
-            peer: Some(peer),
-            device: Some(device),
-        } = id.place()?
-        else {
+        let Some(route) = Route::of(&id, |peer| subject_of("from", peer))? else {
             return Err(id.error(Verb::GetRequest, Errno::NODEV));
         };
-        id.rename(subject_of("from", peer));
+        id.rename(route.subject().clone());
         let data = match T::QP_TYPE {
             QpType::UD => {
                 let param = raw.param.ud();
@@ -66,42 +61,11 @@ impl<T: Space> Request<T> {
         };
         Ok(Self {
             id,
-            local,
-            peer,
-            device,
+            route,
             raw: *raw,
             data,
             of: PhantomData,
         })
-    }
-
-    /// The device that the request came by. The queue pair to accept with must be one of a context of it.
-    ///
-    /// # Errors
-    ///
-    /// It has been removed meanwhile, or devices cannot be listed.
-    pub fn device(&self) -> Result<Device> {
-        id::device(self.device.0, self.id.subject())
-    }
-
-    /// The device's index, as [`Device::index`] has it.
-    pub fn device_index(&self) -> u32 {
-        self.device.0
-    }
-
-    /// The device's port, counted from 1.
-    pub fn port(&self) -> u8 {
-        self.device.1
-    }
-
-    /// The own address that the peer asked at.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// The peer's address. A link-local one has no scope.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
     }
 
     /// What the peer sent with the request: the whole field of the message, filled up with zeros.
@@ -119,7 +83,7 @@ impl<T: Space> Request<T> {
         if qp.state() == QpState::RESET {
             queue_pair::use_ece(qp, self.raw.ece)?;
         }
-        queue_pair::init(&self.id, Verb::Accept, qp, self.device.0)
+        queue_pair::init(&self.id, Verb::Accept, qp, self.device_index())
     }
 
     /// Refuses the request. `data` travel with the refusal: at most 148 bytes, or 136 to a look-up for
@@ -166,7 +130,7 @@ impl<T: Space + Connected> Request<T> {
         match self.answer(&mut qp, params, data) {
             Ok(()) => Ok(Accepting {
                 id: self.id,
-                addresses: (self.local, self.peer),
+                route: self.route,
                 data: self.data,
                 qp,
             }),
@@ -218,7 +182,7 @@ impl Request<Ud> {
 
     fn tell(&self, qp: &Qp<Ud>, data: &[u8]) -> Result<()> {
         let (verb, subject) = (Verb::Accept, self.id.subject());
-        id::check_device(verb, subject, qp.context(), self.device.0)?;
+        id::check_device(verb, subject, qp.context(), self.device_index())?;
         let (private_data, private_data_len) = Message::ANSWER.fill(subject, data)?;
         self.id.execute(&Accept {
             id: self.id.number(),
@@ -241,7 +205,16 @@ impl Request<Ud> {
     ///
     /// It is of another device, or in another state.
     pub fn activate(&self, qp: &mut Qp<Ud>) -> Result<()> {
-        queue_pair::activate(&self.id, Verb::Accept, qp, self.device)
+        let device = (self.device_index(), self.port());
+        queue_pair::activate(&self.id, Verb::Accept, qp, device)
+    }
+}
+
+impl<T> Deref for Request<T> {
+    type Target = Route;
+
+    fn deref(&self) -> &Route {
+        &self.route
     }
 }
 
@@ -258,7 +231,7 @@ impl<T> AsFd for Request<T> {
 pub struct Accepting<T: Connected> {
     // Before the queue pair: the peer is told first.
     id: Id,
-    addresses: (SocketAddr, SocketAddr),
+    route: Route,
     data: Received,
     qp: Qp<T>,
 }
@@ -323,7 +296,7 @@ impl<T: Space + Connected> Pending for Accepting<T> {
     fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
         match self.advance() {
             Ok(true) => {
-                let link = Link::new(self.id, self.addresses, Some(self.data));
+                let link = Link::new(self.id, self.route, Some(self.data));
                 Ok(Step::Done(Connection::new(self.qp, link)))
             }
             Ok(false) => Ok(Step::Pending(self)),

@@ -2,21 +2,22 @@
 
 use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use std::vec;
 
-use uverbs_uapi::rdma_cm::{Event, IdOption};
+use uverbs_uapi::rdma_cm::{Event, EventResp, IdOption};
 
 use super::address::{self, Wire};
 use super::command::{ResolveAddr, ResolveRoute, SetOption};
 use super::event;
-use super::id::{self, Id};
+use super::id::Id;
 use super::pending::describe::Describe;
-use super::pending::{Failed, Pending, Step, subject_of};
+use super::pending::{Failed, Pending, Step, step, subject_of};
 use super::queue_pair;
+use super::route::Route;
 use super::space::Space;
-use crate::device::Device;
 use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 use crate::qp::Qp;
 
@@ -178,8 +179,8 @@ pub struct Resolving<T> {
 }
 
 impl<T: Space> Resolving<T> {
-    /// Takes the events that are there; true if the way is known.
-    fn advance(&mut self) -> Result<bool> {
+    /// Takes the events that are there; the last one once the way is known.
+    fn advance(&mut self) -> Result<Option<EventResp>> {
         while let Some(raw) = self.id.try_event()? {
             let (verb, done) = match Event(raw.event) {
                 Event::ADDR_RESOLVED if raw.status == 0 => {
@@ -192,7 +193,7 @@ impl<T: Space> Resolving<T> {
                         Err(error) => (Verb::ResolveRoute, Err(error)),
                     }
                 }
-                Event::ROUTE_RESOLVED if raw.status == 0 => return Ok(true),
+                Event::ROUTE_RESOLVED if raw.status == 0 => return Ok(Some(raw)),
                 Event::ROUTE_ERROR => (Verb::ResolveRoute, Ok(())),
                 _ => (Verb::ResolveAddr, Ok(())),
             };
@@ -203,28 +204,17 @@ impl<T: Space> Resolving<T> {
             // The next address, if there is one; the first failure is the one to tell.
             self.id = self.how.first(&mut self.peers).map_err(|_| error)?;
         }
-        Ok(false)
+        Ok(None)
     }
 
-    fn resolved(self) -> Result<Resolved<T>, Failed<()>> {
-        let place = self.id.place();
-        let whole = place.and_then(|place| match place {
-            id::Place {
-                local: Some(local),
-                peer: Some(peer),
-                device: Some(device),
-            } => Ok((local, peer, device)),
-            _ => Err(self.id.error(Verb::ResolveRoute, Errno::NODEV)),
-        });
-        match whole {
-            Ok((local, peer, device)) => Ok(Resolved {
+    fn resolved(self) -> Result<Resolved<T>> {
+        match Route::of(&self.id, |peer| subject_of("to", peer))? {
+            Some(route) => Ok(Resolved {
                 id: self.id,
-                local,
-                peer,
-                device,
+                route,
                 of: PhantomData,
             }),
-            Err(error) => Err(Failed { back: (), error }),
+            None => Err(self.id.error(Verb::ResolveRoute, Errno::NODEV)),
         }
     }
 }
@@ -246,56 +236,24 @@ impl<T: Space> Pending for Resolving<T> {
     type Back = ();
 
     fn try_finish(mut self) -> Result<Step<Self>, Failed<()>> {
-        match self.advance() {
-            Ok(true) => self.resolved().map(Step::Done),
-            Ok(false) => Ok(Step::Pending(self)),
-            Err(error) => Err(Failed { back: (), error }),
-        }
+        let advanced = self.advance();
+        step(self, advanced, |resolving, _| resolving.resolved())
     }
 
     fn cancel(self) {}
 }
 
 /// The way to a peer: the device and the path are known, and nothing has been sent to the peer itself.
+///
+/// It is used as the [`Route`] that it has.
 #[derive(Debug)]
 pub struct Resolved<T> {
     pub(super) id: Id,
-    local: SocketAddr,
-    peer: SocketAddr,
-    device: (u32, u8),
+    pub(super) route: Route,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T: Space> Resolved<T> {
-    /// The device that leads to the peer. The queue pair to connect must be one of a context of it.
-    ///
-    /// # Errors
-    ///
-    /// It has been removed meanwhile, or devices cannot be listed.
-    pub fn device(&self) -> Result<Device> {
-        id::device(self.device.0, self.id.subject())
-    }
-
-    /// The device's index, as [`Device::index`] has it.
-    pub fn device_index(&self) -> u32 {
-        self.device.0
-    }
-
-    /// The device's port, counted from 1.
-    pub fn port(&self) -> u8 {
-        self.device.1
-    }
-
-    /// The own address.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// The peer's address.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
-    }
-
     /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is asked; who
     /// does not need that leaves it to [`connect`](Self::connect).
     ///
@@ -303,7 +261,15 @@ impl<T: Space> Resolved<T> {
     ///
     /// It is of another device, or in another state.
     pub fn init(&self, qp: &mut Qp<T>) -> Result<()> {
-        queue_pair::init(&self.id, Verb::Connect, qp, self.device.0)
+        queue_pair::init(&self.id, Verb::Connect, qp, self.device_index())
+    }
+}
+
+impl<T> Deref for Resolved<T> {
+    type Target = Route;
+
+    fn deref(&self) -> &Route {
+        &self.route
     }
 }
 

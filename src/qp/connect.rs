@@ -41,6 +41,35 @@ pub struct Endpoint {
     pub gid: Option<Gid>,
 }
 
+/// The form in bytes, for peers: LID (2), number (4), PSN (4) and GID (16, zeros for none), in network byte order.
+/// It stays.
+impl Endpoint {
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; 26] {
+        let mut bytes = [0; 26];
+        bytes[..2].copy_from_slice(&self.lid.to_be_bytes());
+        bytes[2..6].copy_from_slice(&self.qpn.to_be_bytes());
+        bytes[6..10].copy_from_slice(&self.psn.to_be_bytes());
+        bytes[10..].copy_from_slice(&self.gid.unwrap_or_default().raw());
+        bytes
+    }
+
+    /// What these bytes say; `None` if the number or the PSN has more than 24 bits.
+    pub fn from_bytes(bytes: [u8; 26]) -> Option<Self> {
+        let word =
+            |at| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[10..]);
+        let (qpn, psn, gid) = (word(2), word(6), Gid::new(gid));
+        (qpn >> 24 == 0 && psn >> 24 == 0).then_some(Self {
+            lid: u16::from_be_bytes([bytes[0], bytes[1]]),
+            qpn,
+            psn,
+            gid: (!gid.is_zero()).then_some(gid),
+        })
+    }
+}
+
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lid, qpn, psn, gid } = self;
@@ -299,6 +328,14 @@ impl<T: Transport> Qp<T> {
             Ok(_) => Ok(drawn),
             Err(first) => Ok(first),
         }
+    }
+
+    /// Takes a connected queue pair from RESET to INIT.
+    pub(crate) fn init(&mut self, options: &ConnectOptions) -> Result<()>
+    where
+        T: Connected,
+    {
+        self.modify(&self.to_init(options, None))
     }
 
     fn to_init(&self, options: &ConnectOptions, qkey: Option<u32>) -> QpAttr {

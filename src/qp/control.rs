@@ -72,6 +72,11 @@ impl Control {
         })
     }
 
+    /// Whether the queue pair has gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.qp.strong_count() == 0
+    }
+
     fn qp(&self, verb: Verb) -> Result<Arc<QpShared>> {
         self.qp.upgrade().ok_or_else(|| {
             let subject = Subject::on_the_wire("QP", self.qpn());

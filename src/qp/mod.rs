@@ -727,6 +727,11 @@ impl<T: Transport> Qp<T> {
         &self.shared
     }
 
+    /// What tells, when the queue pair is gone, whether the device has let go of its requests.
+    pub(crate) fn flight(&self) -> &Arc<Flight> {
+        &self.shared.flight
+    }
+
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn send(&mut self) -> Batch<'_, T> {

@@ -251,6 +251,34 @@ impl RemoteSlice {
     }
 }
 
+/// The form in bytes, for peers: address, length and key, in network byte order. It stays.
+impl RemoteSlice {
+    /// Its bytes.
+    pub const fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        let (address, rest) = bytes.split_at_mut(8);
+        let (length, rkey) = rest.split_at_mut(8);
+        address.copy_from_slice(&self.address.to_be_bytes());
+        length.copy_from_slice(&self.length.to_be_bytes());
+        rkey.copy_from_slice(&self.rkey.0.to_be_bytes());
+        bytes
+    }
+
+    /// What these bytes say; any bytes say something.
+    pub fn from_bytes(bytes: [u8; 20]) -> Self {
+        let word = |at: usize| {
+            bytes[at..at + 4]
+                .iter()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        Self {
+            address: word(0) << 32 | word(4),
+            length: word(8) << 32 | word(12),
+            rkey: RemoteKey(word(16) as u32),
+        }
+    }
+}
+
 /// The address, the length and the key in hexadecimal, with colons between: what [`FromStr`] reads.
 impl fmt::Display for RemoteSlice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

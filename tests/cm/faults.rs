@@ -1,32 +1,26 @@
 //! Faults: nobody there, nobody who answers, peers that die, data that do not fit.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use support::role::{self, Role};
 use support::{LIMIT, QUIET, Result, fail, only_on_rxe, same, says, test_without_leaks};
-use uverbs::cm::{self, Event, Params, Pending, RejectReason};
+use uverbs::cm::{self, Params, Pending, RejectReason};
 use uverbs::qp::QpState;
 use uverbs::{Cause, Rc};
 
 use crate::ground::{Side, Two, listener, own_address, request, way_to};
 use crate::listen::reason_of;
 
-pub(crate) const ROLES: [Role; 1] = [("peer", peer)];
-
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 9] = [
+    let tests: [Named; 8] = [
         ("faults::no_listener", no_listener),
         ("faults::a_listener_that_never_accepts", never_accepts),
         ("faults::a_dropped_listener", dropped_listener),
         ("faults::too_much_private_data", too_much_private_data),
         ("faults::a_peer_that_gave_up", a_peer_that_gave_up),
-        ("faults::a_killed_peer", a_killed_peer),
         ("faults::no_way", no_way),
         ("faults::a_silent_host", a_silent_host),
         ("faults::another_state", another_state),
@@ -169,46 +163,6 @@ fn a_peer_that_gave_up() -> Result {
             Ok(_) => fail("the peer is gone"),
         },
     }
-}
-
-/// A process that connects to the port of its argument, and stays.
-fn peer() -> Result {
-    let port = role::own().and_then(|(_, words)| words.first()?.parse().ok());
-    let mut address = own_address();
-    address.set_port(port.ok_or("no port")?);
-    let side = Side::new()?;
-    let _connection = way_to(address)?
-        .connect(side.qp()?, &Params::default(), b"")?
-        .within(LIMIT)?;
-    println!("connected");
-    std::thread::sleep(LIMIT);
-    Ok(())
-}
-
-/// Catches the end of a process that its peer does not learn of.
-fn a_killed_peer() -> Result {
-    let listener = listener()?;
-    let port = listener.local_addr().port().to_string();
-    let mut child = role::command("peer", &[&port])?
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let side = Side::new()?;
-    let accepting = request(&listener)?.accept(side.qp()?, &Params::default(), b"")?;
-    let connection = accepting.within(LIMIT)?;
-    let mut line = String::new();
-    let said = child.stdout.take().ok_or("no output")?;
-    BufReader::new(said).read_line(&mut line)?;
-    same(line.trim(), "connected", "the peer")?;
-    child.kill()?;
-    child.wait()?;
-    let told = connection.link().event_within(LIMIT)?;
-    same(
-        told,
-        Some(Event::Disconnected { timed_out: false }),
-        "the end",
-    )?;
-    connection.disconnect()?.within(LIMIT)?;
-    Ok(())
 }
 
 /// Catches an address without a way to it that passes for another, and an error without its meaning.

@@ -2,23 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use support::{LIMIT, Result, completion, open, same, skip};
+use support::{LIMIT, Result, completion, open, same};
 use uverbs::cm::{self, Connection, Listener, Params, Pending, Request, Resolved};
-use uverbs::{Access, Caps, Cq, Mr, Pd, Qp, Rc, WcOpcode};
+use uverbs::{Access, Caps, Context, Cq, Mr, Pd, Qp, Rc, WcOpcode};
 
 /// An address of the device under test, with a port that the kernel chooses.
 pub(crate) fn own_address() -> SocketAddr {
     // The guest's first function has it.
     SocketAddr::new(IpAddr::from([10, 9, 0, 1]), 0)
-}
-
-/// Skips a test that fails now and then, for a reason that is not known yet, unless `UVERBS_UNSTEADY` is set: for
-/// who looks for it.
-pub(crate) fn unsteady(seen: &str) -> Result {
-    match std::env::var_os("UVERBS_UNSTEADY") {
-        Some(_) => Ok(()),
-        None => skip(format!("not steady yet: {seen}; UVERBS_UNSTEADY=1 runs it")),
-    }
 }
 
 /// Objects of one side.
@@ -30,7 +21,10 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new() -> Result<Self> {
-        let context = open()?;
+        Self::on(&open()?)
+    }
+
+    pub(crate) fn on(context: &Context) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         Ok(Self {
@@ -92,8 +86,17 @@ impl Two {
     }
 
     pub(crate) fn with(active: &Params, passive: &Params) -> Result<Self> {
-        let listener = listener()?;
-        let (here, there) = (Side::new()?, Side::new()?);
+        Self::at(listener()?, &open()?, active, passive)
+    }
+
+    /// On the device of a listener.
+    pub(crate) fn at(
+        listener: Listener<Rc>,
+        context: &Context,
+        active: &Params,
+        passive: &Params,
+    ) -> Result<Self> {
+        let (here, there) = (Side::on(context)?, Side::on(context)?);
         let way = way_to(listener.local_addr())?;
         let mut qp = here.qp()?;
         way.init(&mut qp)?;

@@ -1,24 +1,32 @@
 //! Connections by address: the module `cm` against itself and against rdma-core's programs, and what becomes
 //! of it when peers, addresses or time run out.
 
+mod breakage;
 mod connect;
 mod datagrams;
 mod faults;
 mod ground;
+mod killed;
 mod listen;
+mod load;
+mod model;
 mod programs;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Some(status) = support::role::play(&faults::ROLES) {
+    if let Some(status) = support::role::play(&[&killed::ROLES[..], &model::ROLES[..]].concat()) {
         return status;
     }
     support::run_all([
         connect::tests(),
         listen::tests(),
         faults::tests(),
+        killed::tests(),
+        breakage::tests(),
+        model::tests(),
         datagrams::tests(),
+        load::tests(),
         programs::tests(),
     ])
 }

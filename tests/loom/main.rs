@@ -1,7 +1,8 @@
 //! Posters against pollers, in every order in which threads can see each other's stores.
 //!
 //! What the two share is in two files of the mlx5 driver: the ledgers of the queues, and the directory of a
-//! completion queue. What posters share among them is in a third, the turn at a register. They are compiled
+//! completion queue. What posters share among them is in a third, the turn at a register. A region that goes
+//! asks the ledgers how far its requests have come (`src/work/progress.rs`). They are compiled
 //! here once more, with loom's types where the driver has those of the standard library. loom runs each model
 //! again and again until it has seen all orders, and fails where one of them breaks an assertion or lets two
 //! threads at a place at once that one of them writes.
@@ -29,6 +30,14 @@ mod inline;
 )]
 mod ledger;
 mod ledgers;
+#[path = "../../src/work/progress.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod progress;
+mod regions;
 mod sync;
 #[path = "../../src/driver/mlx5/turn.rs"]
 mod turn;
@@ -39,6 +48,7 @@ use libtest_mimic::{Arguments, Trial};
 fn main() {
     let mut tests = ledgers::tests();
     tests.extend(directories::tests());
+    tests.extend(regions::tests());
     tests.extend(turns::tests());
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

@@ -74,6 +74,9 @@ enum Again {
 /// Bytes of a READ: hundreds of packets.
 const LONG: usize = 1 << 18;
 
+/// READs one behind the other, so that the last still runs when a slow thread has seen the first.
+const READS: u64 = 8;
+
 /// Catches READs and atomics that complete well and have brought nothing, or something else: the kernel's
 /// reset leaves the requester in the middle of the reply, and the responder too.
 fn cut_off(again: Again) -> Result {
@@ -117,8 +120,8 @@ fn another(pair: &Pair<Rc>, setup: &Setup) -> Result<Side<Rc>> {
     Side::new(&pair.pd, cq, setup, |qp| qp.create())
 }
 
-/// Starts a long READ and takes both sides to the error state once the first bytes are there. Tells whether
-/// that cut it off.
+/// Starts long READs and takes both sides to the error state once the first bytes are there. Tells whether
+/// that cut one off.
 ///
 /// By another thread: rxe of 6.1 does it all within the doorbell.
 fn read_and_fail(pair: &mut Pair<Rc>) -> Result<bool> {
@@ -126,9 +129,10 @@ fn read_and_fail(pair: &mut Pair<Rc>) -> Result<bool> {
     let (a, b) = (pair.a.qp.control(), pair.b.qp.control());
     let Side { qp, cq, mr } = &mut pair.a;
     let mut batch = qp.send();
-    batch
-        .read(mr.slice(..LONG)?, pair.b.mr.remote())?
-        .signaled(1);
+    for id in 0..READS {
+        let into = mr.slice(..LONG)?;
+        batch.read(into, pair.b.mr.remote())?.signaled(id);
+    }
     thread::scope(|scope| -> Result {
         let failing = scope.spawn(|| -> Result {
             until("the first bytes of a READ", || {
@@ -142,9 +146,12 @@ fn read_and_fail(pair: &mut Pair<Rc>) -> Result<bool> {
         batch.ring()?;
         failing.join().map_err(|_| "the other thread panicked")?
     })?;
-    let wc = completion(cq)?;
-    same(wc.wr_id, 1, "the READ")?;
-    Ok(wc.status == WcStatus::WR_FLUSH_ERR)
+    let mut flushed = false;
+    for (id, wc) in (0..).zip(completions(cq, READS as usize)?) {
+        same(wc.wr_id, id, "the READ")?;
+        flushed |= wc.status == WcStatus::WR_FLUSH_ERR;
+    }
+    Ok(flushed)
 }
 
 /// A READ of one packet.

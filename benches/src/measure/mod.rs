@@ -1,6 +1,7 @@
 //! Running the programs and turning what they say into records.
 
 mod callgrind;
+mod connections;
 mod control;
 mod instructions;
 mod server;
@@ -38,6 +39,8 @@ pub enum Group {
     Control,
     /// Latency and throughput of WRITE, READ and SEND
     Transfer,
+    /// Connections by address, beside cmtime
+    Connections,
 }
 
 /// How to measure.
@@ -183,6 +186,7 @@ pub fn run(plan: &Plan, groups: &[Group]) -> Result<()> {
             Group::StartUp => start_up::run(plan)?,
             Group::Control => control::run(plan)?,
             Group::Transfer => transfer::run(plan)?,
+            Group::Connections => connections::run(plan)?,
         }
     }
     Ok(())

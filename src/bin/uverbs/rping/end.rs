@@ -16,6 +16,9 @@ const RDMA: u64 = 3;
 /// Looks at the clock, and whether the peer is still there, only after so many polls in vain.
 const POLLS: u32 = 1024;
 
+/// Messages that may be under way. The one before the last has arrived: the peer has answered it.
+const SENDS: u32 = 2;
+
 /// What a side is made with.
 pub(super) struct Setup {
     /// Bytes of a ping.
@@ -62,7 +65,8 @@ impl Ground {
 
     fn qp(&self) -> Result<Qp<Rc>> {
         let caps = Caps {
-            max_send_wr: 4,
+            // One more for the READ or WRITE.
+            max_send_wr: SENDS + 1,
             max_recv_wr: 2,
             ..Caps::default()
         };
@@ -95,9 +99,12 @@ pub(super) struct End {
     patience: Duration,
     /// Messages that have come and have not been looked at.
     told: Option<RemoteSlice>,
-    /// Requests that have completed and have not been asked for.
-    sent: u32,
+    /// Messages that have been sent and have not completed.
+    sending: u32,
+    /// READs and WRITEs that have completed and have not been asked for.
     done: u32,
+    /// The peer has ended the connection.
+    over: bool,
 }
 
 /// One READ or WRITE is under way at a time, as with the C program.
@@ -136,8 +143,9 @@ impl End {
             ground,
             patience: setup.patience,
             told: None,
-            sent: 0,
+            sending: 0,
             done: 0,
+            over: false,
         }
     }
 
@@ -205,15 +213,19 @@ impl End {
         self.say(self.ground.source.remote())
     }
 
+    /// Sends a message, and does not wait for its completion: the peer may answer it, or end the connection,
+    /// before that comes, and then it need not come at all.
     fn say(&mut self, memory: RemoteSlice) -> Result<()> {
+        self.until(|end| (end.sending < SENDS).then_some(()))?
+            .ok_or_else(gone)?;
         let message = encode(memory);
         let posted = self.connection.post(|batch| {
             batch.send_inline(&message)?.signaled(SEND);
             Ok(())
         });
         posted.map_err(uverbs::Error::from)?;
-        self.until(|end| (end.sent > 0).then(|| end.sent -= 1))?
-            .ok_or_else(gone)
+        self.sending += 1;
+        Ok(())
     }
 
     fn rdma_done(&mut self) -> Result<()> {
@@ -235,7 +247,8 @@ impl End {
         Ok(told.map_or(Next::Over, Next::Told))
     }
 
-    /// Takes completions until there is something; `None` if the peer has ended the connection.
+    /// Takes completions until there is something; `None` if the peer has ended the connection. What it sent
+    /// before that counts.
     fn until<V>(&mut self, mut there: impl FnMut(&mut Self) -> Option<V>) -> Result<Option<V>> {
         let mut deadline = Instant::now() + self.patience;
         let mut vain = 0;
@@ -247,37 +260,54 @@ impl End {
                 (deadline, vain) = (Instant::now() + self.patience, 0);
                 continue;
             }
+            if self.over {
+                return Ok(None);
+            }
             vain += 1;
             if vain < POLLS {
                 continue;
             }
             vain = 0;
             std::thread::yield_now();
-            if let Some(Event::Disconnected { .. } | Event::DeviceRemoved) =
-                self.connection.link().try_event()?
-            {
-                return Ok(None);
-            }
-            if Instant::now() > deadline {
+            // The end may be told before the last completions have been taken.
+            if !self.look_for_the_end()? && Instant::now() > deadline {
                 let text = format!("nothing has come from the peer for {:?}", self.patience);
                 return Err(Failure::new(Kind::Peer, text));
             }
         }
     }
 
+    /// Whether the peer has ended the connection.
+    fn look_for_the_end(&mut self) -> Result<bool> {
+        while let Some(event) = self.connection.link().try_event()? {
+            self.over |= matches!(event, Event::Disconnected { .. } | Event::DeviceRemoved);
+        }
+        Ok(self.over)
+    }
+
     /// Takes a completion if there is one.
     fn poll(&mut self) -> Result<bool> {
-        let mut completions = self.ground.cq.poll().map_err(uverbs::Error::from)?;
-        let Some(completion) = completions.iter().next() else {
+        let polled = self
+            .ground
+            .cq
+            .poll()
+            .map_err(uverbs::Error::from)?
+            .iter()
+            .next();
+        let Some(completion) = polled else {
             return Ok(false);
         };
-        completion
-            .result()
-            .map_err(|error| Failure::new(Kind::Peer, error))?;
+        if let Err(error) = completion.result() {
+            // Requests fail for want of a peer that has gone.
+            return match self.look_for_the_end()? {
+                true => Ok(true),
+                false => Err(Failure::new(Kind::Peer, error)),
+            };
+        }
         let received = completion.opcode() == WcOpcode::RECV;
         let length = completion.byte_len() as usize;
         match completion.wr_id() {
-            SEND => self.sent += 1,
+            SEND => self.sending -= 1,
             RDMA => self.done += 1,
             _ => {}
         }

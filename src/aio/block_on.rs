@@ -1,0 +1,94 @@
+//! A thread that waits for its future and for a file at once.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Wake, Waker};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::error::{Errno, Error, Result, Subject, Verb};
+
+/// The future is to be polled.
+const WOKEN: u8 = 1;
+/// It has been polled since it was woken.
+const IDLE: u8 = 0;
+/// The thread sleeps in poll(2).
+const PARKED: u8 = 2;
+
+/// What wakes the thread.
+pub(super) struct Parker(Arc<Shared>);
+
+struct Shared {
+    state: AtomicU8,
+    /// Readable when somebody has woken the thread out of its sleep.
+    event: OwnedFd,
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release: with the acquire of the thread that polls, so that it sees what it is woken for.
+        if self.state.swap(WOKEN, Ordering::AcqRel) == PARKED {
+            // The counter is far from full.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+fn failed(errno: Errno) -> Error {
+    Error::os(Verb::GetCqEvent, Subject::the("thread"), errno)
+}
+
+impl Parker {
+    pub(super) fn new() -> Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self(Arc::new(Shared {
+            state: AtomicU8::new(WOKEN),
+            event: eventfd(0, flags).map_err(failed)?,
+        })))
+    }
+
+    pub(super) fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.0))
+    }
+
+    /// Whether the future is to be polled; it is not any more then.
+    pub(super) fn is_woken(&self) -> bool {
+        self.0.state.swap(IDLE, Ordering::AcqRel) == WOKEN
+    }
+
+    /// Whether the future is to be polled.
+    pub(super) fn is_waiting_to_poll(&self) -> bool {
+        self.0.state.load(Ordering::Relaxed) == WOKEN
+    }
+
+    /// Sleeps until somebody wakes the future, or the file is readable.
+    pub(super) fn park(&self, file: BorrowedFd<'_>) -> Result<()> {
+        let Shared { state, event } = &*self.0;
+        let parked = state.compare_exchange(IDLE, PARKED, Ordering::AcqRel, Ordering::Acquire);
+        if parked.is_err() {
+            return Ok(());
+        }
+        let mut files = [
+            PollFd::from_borrowed_fd(file, PollFlags::IN),
+            PollFd::new(event, PollFlags::IN),
+        ];
+        let polled = poll(&mut files, None);
+        // Who has woken it meanwhile has written; else nobody will for this sleep.
+        if state
+            .compare_exchange(PARKED, IDLE, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            // Not there yet, if it comes a moment later: then the next sleep is short.
+            let _ = rustix::io::read(event, &mut [0; 8]);
+        }
+        match polled {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What ends a channel, or refuses a message.
+
+use std::fmt;
+
+use super::super::error::OpError;
+use crate::buf::GetError;
+use crate::error::Error;
+
+/// Why a channel failed, or a message did, and who the peer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelError {
+    /// The peer: its address, or the number of its queue pair.
+    pub peer: String,
+    /// Why.
+    pub cause: ChannelCause,
+}
+
+/// Why a channel failed, or a message did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChannelCause {
+    /// An operation failed: the channel is broken.
+    Op(OpError),
+    /// The connection could not be made or ended.
+    Connection(Error),
+    /// The pool has no buffer, or cannot grow. The channel goes on.
+    Pool(GetError),
+    /// The peer says something that makes no sense: the channel is broken.
+    Protocol(&'static str),
+    /// The message is long, and the pool that its buffer is of lets no peer read it
+    /// ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)). The channel goes on.
+    NotReadable,
+    /// The peer has no buffer for so long a message. The channel goes on.
+    Refused,
+    /// The peer takes no more messages: it has ended its side.
+    Closed,
+}
+
+impl fmt::Display for ChannelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "channel to {}: ", self.peer)?;
+        match &self.cause {
+            ChannelCause::Op(error) => fmt::Display::fmt(error, f),
+            ChannelCause::Connection(error) => fmt::Display::fmt(error, f),
+            ChannelCause::Pool(error) => write!(f, "no buffer: {error}"),
+            ChannelCause::Protocol(what) => write!(f, "the peer makes no sense: {what}"),
+            ChannelCause::NotReadable => f.write_str(
+                "the message is too long for one piece, and its pool lets no peer read it",
+            ),
+            ChannelCause::Refused => f.write_str("the peer has no buffer for so long a message"),
+            ChannelCause::Closed => f.write_str("the peer has ended its side"),
+        }
+    }
+}
+
+impl std::error::Error for ChannelError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            ChannelCause::Op(error) => Some(error),
+            ChannelCause::Connection(error) => Some(error),
+            ChannelCause::Pool(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<OpError> for ChannelCause {
+    fn from(error: OpError) -> Self {
+        Self::Op(error)
+    }
+}
+
+impl From<Error> for ChannelCause {
+    fn from(error: Error) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<GetError> for ChannelCause {
+    fn from(error: GetError) -> Self {
+        Self::Pool(error)
+    }
+}

@@ -1,0 +1,278 @@
+//! Messages of any length between two programs, over one reliable queue pair.
+//!
+//! What every program with SEND and RECEIVE writes by hand: receives are posted ahead, and credits tell the peer
+//! how many, so that no message ever finds none (RNR). Short messages are copied into one SEND. Long ones stay
+//! where they are: the peer is told, and READs them into a buffer of its own.
+//!
+//! A channel works while one of its methods is awaited; a program that only sends, and never receives what its
+//! peer sends, stops the peer. The pool should have twice as many buffers of the size of a receive as are posted
+//! ahead, and lets peers read what is long
+//! ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)).
+
+mod close;
+mod credits;
+mod error;
+mod header;
+mod receive;
+mod send;
+mod start;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+pub use error::{ChannelCause, ChannelError};
+pub use start::{Prepared, Settings};
+
+use self::credits::Credits;
+use self::header::{HEADER, Header, Kind};
+use super::op::{Op, Read, Receive, SentInline};
+use super::qp::Qp;
+use super::send::Post;
+use crate::buf::{Buf, GetError, Pool};
+use crate::cm::Link;
+use crate::qp::transport::Rc;
+use crate::work::RemoteSlice;
+
+/// A channel: messages of any length, in order, in both directions.
+///
+/// ```no_run
+/// use uverbs::aio::{Cq, channel::{Channel, Settings}};
+/// use uverbs::{Rc, buf::Pool, cm::{self, Params, Pending}};
+/// # async fn run(by: impl uverbs::aio::Readable) -> Result<(), Box<dyn std::error::Error>> {
+/// # let limit = std::time::Duration::from_secs(1);
+/// let way = cm::resolve::<Rc>("10.9.0.2:4420")?.start()?.within(limit)?;
+/// let context = way.device()?.open()?;
+/// let pd = context.alloc_pd()?;
+/// let pool = Pool::on(&pd).remote_read().build()?;
+/// let cq = Cq::new(&context, 1024)?;
+/// let prepared = Channel::prepare(&cq, &pd, &pool, &Settings::default())?;
+/// let mut channel = prepared.connect_to(way, &Params::default(), by).await?;
+/// let mut buf = pool.get(1 << 20).await?;
+/// buf.set_len(1 << 20)?;
+/// let (sent, _buf) = channel.send(buf).await;
+/// sent?;
+/// while let Some(message) = channel.recv().await? {
+///     println!("{} bytes", message.len());
+/// }
+/// channel.close().await?;
+/// # Ok(()) }
+/// ```
+pub struct Channel {
+    // Before the link, whose end tells the peer.
+    qp: Qp<Rc>,
+    link: Option<Link>,
+    pool: Pool,
+    /// Who it is, for errors.
+    peer: String,
+    settings: Settings,
+    /// Bytes of the peer's receives, once it has greeted.
+    peer_size: Option<usize>,
+    credits: Credits,
+    posted: VecDeque<Op<Receive>>,
+    /// What has come and nobody has taken.
+    inbox: VecDeque<Message>,
+    /// The READ of the first in the inbox.
+    reading: Option<Op<Read>>,
+    /// What the peer may read, by number.
+    offers: Vec<(u32, Buf)>,
+    next_offer: u32,
+    /// What the peer has answered, since the last message was sent.
+    answered: Vec<(u32, bool, Buf)>,
+    /// Answers to the peer that have to wait for credits.
+    due: VecDeque<(u32, bool)>,
+    /// Sends that nobody waits for.
+    quiet: VecDeque<Op<SentInline>>,
+    peer_closed: bool,
+}
+
+/// A buffer of so many bytes: as the peer is told, though blocks may be larger.
+fn exactly(mut buf: Buf, size: usize) -> Buf {
+    drop(buf.split_off(size));
+    buf
+}
+
+/// A message that has come.
+enum Message {
+    Small(Buf),
+    Offer(u32, RemoteSlice),
+}
+
+/// Sends of the channel's own that may be under way.
+const QUIET: usize = 16;
+
+impl Channel {
+    /// The peer: its address, or the number of its queue pair.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    fn failed(&self, cause: impl Into<ChannelCause>) -> ChannelError {
+        ChannelError {
+            peer: self.peer.clone(),
+            cause: cause.into(),
+        }
+    }
+
+    /// Posts receives as far as the pool has buffers and the user takes what has come.
+    fn refill(&mut self) -> Result<(), ChannelCause> {
+        while self.posted.len() + self.inbox.len() < self.settings.receives as usize {
+            match self.pool.try_get(self.settings.size) {
+                Ok(buf) => self.post(buf),
+                Err(GetError::Empty { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, buf: Buf) {
+        self.posted
+            .push_back(self.qp.recv(exactly(buf, self.settings.size)));
+        self.credits.post();
+    }
+
+    /// Sends what the channel has to say by itself, as far as there are credits.
+    fn flush(&mut self) {
+        while self.quiet.len() < QUIET
+            && let Some(&(number, taken)) = self.due.front()
+            && let Some(credits) = self.credits.spend()
+        {
+            self.due.pop_front();
+            self.control(Kind::Answer { number, taken }, credits);
+        }
+        if self.quiet.len() < QUIET
+            && let Some(credits) = self.credits.tell()
+        {
+            self.control(Kind::Credit, credits);
+        }
+    }
+
+    /// Sends a header alone.
+    fn control(&mut self, kind: Kind, credits: u16) {
+        let bytes = Header { kind, credits }.to_bytes();
+        let op = self.qp.send_inline(&bytes);
+        self.quiet.push_back(op);
+    }
+
+    /// Takes what has come; pending once there is nothing more. What the channel has to say is said.
+    fn poll_advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelCause>> {
+        self.refill()?;
+        if self.posted.is_empty() && self.inbox.len() < self.settings.receives as usize {
+            let buf = ready!(self.pool.poll_get(self.settings.size, cx))?;
+            self.post(buf);
+        }
+        while let Some(op) = self.quiet.front_mut()
+            && let Poll::Ready(sent) = Pin::new(op).poll(cx)
+        {
+            self.quiet.pop_front();
+            sent?;
+        }
+        self.flush();
+        let Some(op) = self.posted.front_mut() else {
+            return Poll::Pending;
+        };
+        let (received, buf) = ready!(Pin::new(op).poll(cx));
+        self.posted.pop_front();
+        received?;
+        self.handle(buf)?;
+        self.refill()?;
+        self.flush();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes all that has come.
+    fn poll_all(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
+        while let Poll::Ready(advanced) = self.poll_advance(cx) {
+            advanced?;
+        }
+        Ok(())
+    }
+
+    /// Takes in one message.
+    fn handle(&mut self, mut buf: Buf) -> Result<(), ChannelCause> {
+        let Header { kind, credits } = Header::of(&buf).map_err(ChannelCause::Protocol)?;
+        self.credits.told(credits);
+        match (kind, self.peer_size) {
+            (Kind::Hello { size }, None) if size as usize > HEADER => {
+                self.peer_size = Some(size as usize);
+            }
+            (Kind::Hello { .. }, None) => {
+                return Err(ChannelCause::Protocol("its receives are too short"));
+            }
+            (Kind::Hello { .. }, Some(_)) => {
+                return Err(ChannelCause::Protocol("it greets a second time"));
+            }
+            (_, None) => return Err(ChannelCause::Protocol("it does not greet first")),
+            (Kind::Small | Kind::Offer { .. } | Kind::Bye, _) if self.peer_closed => {
+                return Err(ChannelCause::Protocol("it goes on after its end"));
+            }
+            (Kind::Small, _) => {
+                let message = buf.split_off(HEADER);
+                self.inbox.push_back(Message::Small(message));
+            }
+            (Kind::Offer { number, at }, _) => self.inbox.push_back(Message::Offer(number, at)),
+            (Kind::Answer { number, taken }, _) => {
+                let of = self.offers.iter().position(|(own, _)| *own == number);
+                let Some(of) = of else {
+                    return Err(ChannelCause::Protocol("it answers what it was not offered"));
+                };
+                let (number, bytes) = self.offers.swap_remove(of);
+                self.answered.push((number, taken, bytes));
+            }
+            (Kind::Credit, _) => {}
+            (Kind::Bye, _) => self.peer_closed = true,
+        }
+        Ok(())
+    }
+
+    /// Waits until `done` gives something, and goes on with what comes meanwhile.
+    async fn until<V>(
+        &mut self,
+        mut done: impl FnMut(&mut Self, &mut Context<'_>) -> Option<Result<V, ChannelCause>>,
+    ) -> Result<V, ChannelCause> {
+        poll_fn(|cx| {
+            let advanced = self.poll_all(cx);
+            match done(self, cx) {
+                Some(ended) => Poll::Ready(ended),
+                None => match advanced {
+                    Ok(()) => Poll::Pending,
+                    Err(cause) => Poll::Ready(Err(cause)),
+                },
+            }
+        })
+        .await
+    }
+
+    /// Waits for a credit and a place for a message of the user's, and gives the credits that go with it. It
+    /// must be sent then, before anything else is awaited.
+    async fn credit(&mut self) -> Result<u16, ChannelCause> {
+        self.until(|channel, cx| {
+            if channel.peer_closed {
+                return Some(Err(ChannelCause::Closed));
+            }
+            channel.try_credit(cx).map(Ok)
+        })
+        .await
+    }
+
+    fn try_credit(&mut self, cx: &mut Context<'_>) -> Option<u16> {
+        match self.qp.poll_room(cx) {
+            Poll::Ready(()) => self.credits.spend(),
+            Poll::Pending => None,
+        }
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("peer", &self.peer)
+            .field("qp", &self.qp)
+            .field("credits", &self.credits)
+            .field("inbox", &self.inbox.len())
+            .finish()
+    }
+}

@@ -1,0 +1,84 @@
+//! Receiving a message.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+
+use super::error::{ChannelCause, ChannelError};
+use super::{Channel, Message, Post};
+use crate::buf::Buf;
+use crate::work::RemoteSlice;
+
+impl Channel {
+    /// The next message, in a buffer of this side's pool; `None` when the peer has ended its side, and all that
+    /// it sent before has been received.
+    ///
+    /// Dropping the future loses no message.
+    ///
+    /// # Errors
+    ///
+    /// The channel is broken; or the pool has no buffer for so long a message
+    /// ([`ChannelCause::Pool`]), of which the peer is told, and the next call gives the next message.
+    pub async fn recv(&mut self) -> Result<Option<Buf>, ChannelError> {
+        match self.next().await {
+            Ok(message) => Ok(message),
+            Err(cause) => Err(self.failed(cause)),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Buf>, ChannelCause> {
+        let there = self.until(|channel, _| {
+            let there = !channel.inbox.is_empty();
+            (there || channel.peer_closed).then_some(Ok(()))
+        });
+        there.await?;
+        match self.inbox.front() {
+            None => Ok(None),
+            Some(&Message::Offer(number, at)) => self.take(number, at).await.map(Some),
+            Some(Message::Small(_)) => {
+                let Some(Message::Small(message)) = self.inbox.pop_front() else {
+                    return Ok(None);
+                };
+                self.refill()?;
+                self.flush();
+                Ok(Some(message))
+            }
+        }
+    }
+
+    /// Reads the message that was offered first.
+    async fn take(&mut self, number: u32, at: RemoteSlice) -> Result<Buf, ChannelCause> {
+        if self.reading.is_none() {
+            let length = usize::try_from(at.length).unwrap_or(usize::MAX);
+            let buf = match self.pool.get(length).await {
+                Ok(buf) => buf,
+                Err(error) => {
+                    self.answer(number, false);
+                    return Err(error.into());
+                }
+            };
+            self.until(|channel, cx| channel.qp.poll_room(cx).is_ready().then_some(Ok(())))
+                .await?;
+            self.reading = Some(self.qp.read(buf, at));
+        }
+        let read = self.until(|channel, cx| {
+            let op = channel.reading.as_mut()?;
+            match Pin::new(op).poll(cx) {
+                Poll::Ready(read) => Some(Ok(read)),
+                Poll::Pending => None,
+            }
+        });
+        let (read, buf) = read.await?;
+        self.reading = None;
+        self.answer(number, read.is_ok());
+        read?;
+        Ok(buf)
+    }
+
+    /// The first message in the inbox has been dealt with.
+    fn answer(&mut self, number: u32, taken: bool) {
+        self.inbox.pop_front();
+        self.due.push_back((number, taken));
+        self.flush();
+    }
+}

@@ -1,0 +1,75 @@
+//! Sending a message.
+
+use super::error::{ChannelCause, ChannelError};
+use super::header::{HEADER, Header, Kind};
+use super::start::INLINE;
+use super::{Channel, Post};
+use crate::buf::Buf;
+
+impl Channel {
+    /// Sends a message: the bytes that are filled, which may be none. The buffer comes back once the peer has
+    /// them.
+    ///
+    /// Short ones are copied: those that fit into the peer's receives with 32 bytes of header. Dropping the
+    /// future may or may not have sent the message; a long one's buffer goes back to its pool when the peer has
+    /// read it.
+    ///
+    /// # Errors
+    ///
+    /// The message could not be sent: see [`ChannelCause`] for whether the channel goes on. The buffer has no
+    /// capacity if the channel broke while the peer could read it; it goes back to its pool with the channel.
+    pub async fn send(&mut self, message: Buf) -> (Result<(), ChannelError>, Buf) {
+        let room = self.peer_size.unwrap_or(0).saturating_sub(HEADER);
+        if message.len() <= room {
+            let sent = self.send_short(&message).await;
+            return (sent.map_err(|cause| self.failed(cause)), message);
+        }
+        let (sent, message) = self.send_long(message).await;
+        (sent.map_err(|cause| self.failed(cause)), message)
+    }
+
+    async fn send_short(&mut self, message: &[u8]) -> Result<(), ChannelCause> {
+        let length = HEADER + message.len();
+        let kind = Kind::Small;
+        if length <= INLINE {
+            let credits = self.credit().await?;
+            let mut bytes = [0; INLINE];
+            bytes[..HEADER].copy_from_slice(&Header { kind, credits }.to_bytes());
+            bytes[HEADER..length].copy_from_slice(message);
+            return Ok(self.qp.send_inline(&bytes[..length]).await?);
+        }
+        let mut buf = self.pool.get(length).await?;
+        let credits = self.credit().await?;
+        // The pool gave as many bytes as were asked for.
+        let _ = buf.set_len(length);
+        buf[..HEADER].copy_from_slice(&Header { kind, credits }.to_bytes());
+        buf[HEADER..].copy_from_slice(message);
+        Ok(self.qp.send(buf).await.0?)
+    }
+
+    async fn send_long(&mut self, message: Buf) -> (Result<(), ChannelCause>, Buf) {
+        let Some(at) = message.remote_on(self.qp.pd()) else {
+            return (Err(ChannelCause::NotReadable), message);
+        };
+        let credits = match self.credit().await {
+            Ok(credits) => credits,
+            Err(cause) => return (Err(cause), message),
+        };
+        let number = self.next_offer;
+        self.next_offer = number.wrapping_add(1);
+        // Those of messages whose futures were dropped.
+        self.answered.clear();
+        self.offers.push((number, message));
+        self.control(Kind::Offer { number, at }, credits);
+        let answer = self.until(|channel, _| {
+            let answer = channel.answered.iter().position(|(of, ..)| *of == number)?;
+            Some(Ok(channel.answered.swap_remove(answer)))
+        });
+        match answer.await {
+            Ok((_, true, message)) => (Ok(()), message),
+            Ok((_, false, message)) => (Err(ChannelCause::Refused), message),
+            // The peer may still read it: it goes with the channel.
+            Err(cause) => (Err(cause), Buf::default()),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Connections by address whose operations are awaited.
+//!
+//! The steps are those of [`cm`](crate::cm), with a queue pair of this module.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::qp::{Anchor, Qp};
+use crate::cm::pending::describe::Describe;
+use crate::cm::{self, Failed, Link, Params, Pending, Request, Resolved, Space, Step};
+use crate::error::{Result, Subject, Verb};
+use crate::qp::transport::Connected;
+
+/// A connection: a queue pair, and the [`Link`] that tells of its end.
+#[derive(Debug)]
+pub struct Connection<T: Connected> {
+    link: Link,
+    qp: Qp<T>,
+}
+
+impl<T: Connected> Connection<T> {
+    /// The queue pair, to post to.
+    pub fn qp(&mut self) -> &mut Qp<T> {
+        &mut self.qp
+    }
+
+    /// The link.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.link.peer_addr()
+    }
+
+    /// The own address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.link.local_addr()
+    }
+
+    /// What the peer sent with its request or acceptance: see [`Link::private_data`].
+    pub fn private_data(&self) -> &[u8] {
+        self.link.private_data()
+    }
+
+    /// The queue pair and the link, each to go its way.
+    pub fn into_parts(self) -> (Qp<T>, Link) {
+        (self.qp, self.link)
+    }
+
+    /// Ends the connection: the peer is told, and operations under way end as flushed, with their buffers.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed.
+    pub async fn disconnect(&mut self) -> Result<()> {
+        let control = self.qp.control();
+        control.fail()?;
+        self.link.disconnect()?;
+        control.drained().await
+    }
+}
+
+impl<T: Connected + Space> Qp<T> {
+    /// Takes it from RESET to INIT for the way to a peer, so that receives can be posted before it is asked.
+    ///
+    /// # Errors
+    ///
+    /// It is of another device, or in another state.
+    pub fn init_for(&mut self, way: &Resolved<T>) -> Result<()> {
+        way.init(self.raw_mut())
+    }
+
+    /// Takes it from RESET to INIT for a peer's request, so that receives can be posted before it is answered.
+    ///
+    /// # Errors
+    ///
+    /// It is of another device, or in another state.
+    pub fn init_for_request(&mut self, request: &Request<T>) -> Result<()> {
+        request.init(self.raw_mut())
+    }
+
+    /// Asks a peer for a connection: see [`Resolved::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Resolved::connect`].
+    pub fn connect_to(
+        self,
+        way: Resolved<T>,
+        params: &Params,
+        data: &[u8],
+    ) -> Result<Connecting<T>, Failed<(Resolved<T>, Self)>> {
+        let (raw, anchor) = self.into_parts();
+        match way.connect(raw, params, data) {
+            Ok(pending) => Ok(Connecting { pending, anchor }),
+            Err(Failed {
+                back: (way, raw),
+                error,
+            }) => Err(Failed {
+                back: (way, Self::from_parts(raw, anchor)),
+                error,
+            }),
+        }
+    }
+
+    /// Accepts a peer's request: see [`Request::accept`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Request::accept`].
+    pub fn accept(
+        self,
+        request: Request<T>,
+        params: &Params,
+        data: &[u8],
+    ) -> Result<Accepting<T>, Failed<(Request<T>, Self)>> {
+        let (raw, anchor) = self.into_parts();
+        match request.accept(raw, params, data) {
+            Ok(pending) => Ok(Accepting { pending, anchor }),
+            Err(Failed {
+                back: (request, raw),
+                error,
+            }) => Err(Failed {
+                back: (request, Self::from_parts(raw, anchor)),
+                error,
+            }),
+        }
+    }
+}
+
+/// The peer has been asked for a connection: see [`cm::Connecting`].
+#[derive(Debug)]
+pub struct Connecting<T: Connected> {
+    // Before the anchor, which looks what became of the queue pair.
+    pending: cm::Connecting<T>,
+    anchor: Arc<Anchor>,
+}
+
+/// The peer's request has been accepted: see [`cm::Accepting`].
+#[derive(Debug)]
+pub struct Accepting<T: Connected> {
+    // Before the anchor, which looks what became of the queue pair.
+    pending: cm::Accepting<T>,
+    anchor: Arc<Anchor>,
+}
+
+/// The connection, or the step as it was, with what its queue pair belongs to.
+type Advanced<T, P> = Result<Connection<T>, (P, Arc<Anchor>)>;
+
+/// Looks at a step of `cm`, and puts the queue pair together again that comes out of it.
+fn advance<T, P>(pending: P, anchor: Arc<Anchor>) -> Result<Advanced<T, P>, Failed<Qp<T>>>
+where
+    T: Connected,
+    P: Pending<Output = cm::Connection<T>, Back = crate::qp::Qp<T>>,
+{
+    match pending.try_finish() {
+        Ok(Step::Done(connection)) => {
+            let (raw, link) = connection.into_parts();
+            let qp = Qp::from_parts(raw, anchor);
+            Ok(Ok(Connection { link, qp }))
+        }
+        Ok(Step::Pending(pending)) => Ok(Err((pending, anchor))),
+        Err(Failed { back, error }) => Err(Failed {
+            back: Qp::from_parts(back, anchor),
+            error,
+        }),
+    }
+}
+
+impl<T: Connected> AsFd for Connecting<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pending.as_fd()
+    }
+}
+
+impl<T: Connected> Describe for Connecting<T> {
+    fn describe(&self) -> (Verb, Subject) {
+        self.pending.describe()
+    }
+}
+
+impl<T: Space + Connected> Pending for Connecting<T> {
+    type Output = Connection<T>;
+    type Back = Qp<T>;
+
+    fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
+        Ok(match advance(self.pending, self.anchor)? {
+            Ok(connection) => Step::Done(connection),
+            Err((pending, anchor)) => Step::Pending(Self { pending, anchor }),
+        })
+    }
+
+    fn cancel(self) -> Qp<T> {
+        Qp::from_parts(self.pending.cancel(), self.anchor)
+    }
+}
+
+impl<T: Connected> AsFd for Accepting<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pending.as_fd()
+    }
+}
+
+impl<T: Connected> Describe for Accepting<T> {
+    fn describe(&self) -> (Verb, Subject) {
+        self.pending.describe()
+    }
+}
+
+impl<T: Space + Connected> Pending for Accepting<T> {
+    type Output = Connection<T>;
+    type Back = Qp<T>;
+
+    fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
+        Ok(match advance(self.pending, self.anchor)? {
+            Ok(connection) => Step::Done(connection),
+            Err((pending, anchor)) => Step::Pending(Self { pending, anchor }),
+        })
+    }
+
+    fn cancel(self) -> Qp<T> {
+        Qp::from_parts(self.pending.cancel(), self.anchor)
+    }
+}

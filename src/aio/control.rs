@@ -1,0 +1,104 @@
+//! What can be done to a queue pair from anywhere: fail it, drain it, see what is under way.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::cq::Cq;
+use super::qp::Anchor;
+use super::table::Table;
+use crate::buf::Buf;
+use crate::error::Result;
+use crate::qp;
+
+/// Control of a queue pair, apart from its halves. Clones control the same queue pair. It does not keep the
+/// queue pair alive.
+#[derive(Clone)]
+pub struct Control {
+    raw: qp::Control,
+    table: Arc<Table>,
+    cq: Cq,
+}
+
+impl Control {
+    pub(super) fn new(raw: qp::Control, anchor: &Anchor) -> Self {
+        Self {
+            raw,
+            table: Arc::clone(&anchor.table),
+            cq: anchor.cq.clone(),
+        }
+    }
+
+    /// Operations that the device has not done with, those whose futures were dropped among them.
+    pub fn in_flight(&self) -> usize {
+        self.table.in_flight()
+    }
+
+    /// Takes the queue pair to the state ERR: operations under way end as flushed, with their buffers.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair or the device has gone.
+    pub fn fail(&self) -> Result<()> {
+        self.table.note_failure();
+        self.raw.fail()
+    }
+
+    /// Takes the queue pair to the state ERR, and waits until the device has done with all operations: each
+    /// ends as flushed, if it has not succeeded before, and gives its buffer back; buffers of futures that were
+    /// dropped are in their pools. The connection is over then.
+    ///
+    /// It pumps by itself. Dropping it leaves the queue pair in the state ERR.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed, or the queue pair has gone, which gives the buffers back as well.
+    pub async fn abort(&self) -> Result<()> {
+        if self.in_flight() > 0 || !self.is_gone() {
+            self.fail()?;
+        }
+        self.drained().await
+    }
+
+    /// Waits until the device has done with all operations, and pumps meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The completion queue has failed.
+    pub async fn drained(&self) -> Result<()> {
+        poll_fn(|cx| {
+            if self.in_flight() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            if let Err(error) = self.cq.pump() {
+                return Poll::Ready(Err(error));
+            }
+            // Completions wake those that await them, and this is none of those: it looks again.
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Takes the buffers of all operations that have ended and whose results nobody has taken: of futures that
+    /// were forgotten. Futures that are alive give [`OpError::Reclaimed`](super::OpError::Reclaimed), and a
+    /// buffer without capacity.
+    pub fn reclaim(&self) -> Vec<Buf> {
+        let bufs = self.table.reclaim().map(|cargo| cargo.into_buf());
+        bufs.filter(|buf| buf.capacity() > 0).collect()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.raw.is_gone()
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control")
+            .field("raw", &self.raw)
+            .field("in_flight", &self.in_flight())
+            .finish()
+    }
+}

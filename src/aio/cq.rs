@@ -1,0 +1,293 @@
+//! Completion queues that operations wait on.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Context as TaskContext, Poll};
+use std::time::{Duration, Instant};
+
+use super::block_on::Parker;
+use super::pump::{AT_ONCE, Afters, Pump};
+use super::slot::After;
+use super::table::{Table, follow};
+use crate::channel::CompletionChannel;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::flight::Flight;
+use crate::readable::Readable;
+
+/// How a pump waits when there are no completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// For an event: it costs the kernel an interrupt, and no CPU time meanwhile.
+    Park,
+    /// Looks again and again for this long after the last completion, and lets other tasks run between the
+    /// looks; then for an event.
+    Spin(Duration),
+}
+
+/// Spins for 20 microseconds, which is about what an event costs, and parks then.
+impl Default for Wait {
+    fn default() -> Self {
+        Self::Spin(Duration::from_micros(20))
+    }
+}
+
+/// A completion queue on which operations wait. Clones are the same queue; the queue pairs that report to it
+/// keep it.
+///
+/// Completions are brought to operations by whoever *pumps*: a task that runs [`serve`](Self::serve), a thread
+/// in [`block_on`](Self::block_on), or anybody who calls [`pump`](Self::pump) now and then. One does it at a
+/// time; without any of them operations end and nobody learns of it.
+#[derive(Clone)]
+pub struct Cq(Arc<Inner>);
+
+struct Inner {
+    /// Held by who takes completions, and while queue pairs come and go; never while tasks are woken or buffers
+    /// go back.
+    pump: Mutex<Pump>,
+    channel: CompletionChannel,
+    context: Context,
+    capacity: u32,
+}
+
+impl Cq {
+    /// Creates a completion queue for at least `entries` operations, with a channel of its own.
+    ///
+    /// It holds the completions of all queue pairs that report to it, so it never overruns: as many entries as
+    /// their requests, and creating one more is refused.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Context::create_cq`] and [`Context::create_channel`].
+    pub fn new(context: &Context, entries: u32) -> Result<Self> {
+        let channel = context.create_channel()?;
+        let cq = context.cq(entries).channel(&channel).create()?;
+        Ok(Self(Arc::new(Inner {
+            capacity: cq.capacity(),
+            pump: Mutex::new(Pump::new(cq)),
+            channel,
+            context: context.clone(),
+        })))
+    }
+
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// The most operations that can be under way on all queue pairs that report to it.
+    pub fn capacity(&self) -> u32 {
+        self.0.capacity
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Pump> {
+        // A pump is whole after each completion; what panicked was somebody's waker, outside of the lock.
+        self.0.pump.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the completions that are there, wakes the tasks that wait for them, and tells whether there were
+    /// any. No system call is made. If somebody else pumps at this moment nothing is
+    /// done.
+    ///
+    /// # Errors
+    ///
+    /// The completion queue has failed: as for [`uverbs::Cq::poll`](crate::Cq::poll).
+    pub fn pump(&self) -> Result<bool> {
+        let mut any = false;
+        // As many rounds as empty a full queue: what comes meanwhile is left to the next call.
+        for _ in 0..=self.capacity() as usize / AT_ONCE {
+            let mut afters = Afters::new();
+            let taken = match self.0.pump.try_lock() {
+                Ok(mut pump) => pump.take(&mut afters),
+                Err(TryLockError::Poisoned(pump)) => pump.into_inner().take(&mut afters),
+                Err(TryLockError::WouldBlock) => return Ok(any),
+            };
+            let full = afters.remaining_capacity() < 2;
+            for (table, index, after) in afters {
+                follow(&table, index, after);
+            }
+            any |= taken.inspect_err(|_| self.break_off())? > 0;
+            if !full {
+                break;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Pumps for ever: a future to spawn, on any runtime. `by` is what the runtime contributes; with the
+    /// feature `tokio` there is [`aio::tokio::serve`](super::tokio::serve).
+    ///
+    /// Dropping it stops the pumping and loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// That is how it ends: the device has been removed, the completion queue has failed, or the runtime cannot
+    /// watch its file. Operations under way then end with [`OpError::Broken`](super::OpError::Broken).
+    pub async fn serve(&self, by: impl Readable, wait: Wait) -> Error {
+        match self.serve_until_failure(by, wait).await {
+            Err(error) => {
+                self.break_off();
+                error
+            }
+            Ok(never) => match never {},
+        }
+    }
+
+    async fn serve_until_failure(
+        &self,
+        mut by: impl Readable,
+        wait: Wait,
+    ) -> Result<std::convert::Infallible> {
+        loop {
+            self.spin(wait).await?;
+            if !self.lock().arm()? {
+                continue;
+            }
+            while !self.drain_events()? {
+                let waited = poll_fn(|cx| by.poll_readable(self.0.channel.as_fd(), cx)).await;
+                waited.map_err(|error| unwatched(&error))?;
+            }
+        }
+    }
+
+    /// Pumps until nothing has come for as long as is to be spun.
+    async fn spin(&self, wait: Wait) -> Result<()> {
+        let Wait::Spin(limit) = wait else {
+            while self.pump()? {
+                yield_now().await;
+            }
+            return Ok(());
+        };
+        let mut last = Instant::now();
+        loop {
+            if self.pump()? {
+                last = Instant::now();
+            } else if last.elapsed() >= limit {
+                return Ok(());
+            }
+            yield_now().await;
+        }
+    }
+
+    /// Takes all events of the channel; false if there are none.
+    fn drain_events(&self) -> Result<bool> {
+        let mut any = false;
+        while self.0.channel.try_next()?.is_some() {
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Runs a future to its end on this thread, and pumps meanwhile: an executor for programs without a
+    /// runtime.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed, or the completion queue has failed.
+    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
+        self.block_on_with(future, Wait::default())
+    }
+
+    /// As [`block_on`](Self::block_on), with a choice how to wait.
+    ///
+    /// # Errors
+    ///
+    /// As for `block_on`.
+    pub fn block_on_with<F: Future>(&self, future: F, wait: Wait) -> Result<F::Output> {
+        let mut future = pin!(future);
+        let parker = Parker::new()?;
+        let waker = parker.waker();
+        let mut cx = TaskContext::from_waker(&waker);
+        let mut last = Instant::now();
+        loop {
+            if parker.is_woken() {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    // Its completions may have been somebody else's to wake up for.
+                    self.hand_over()?;
+                    return Ok(output);
+                }
+                last = Instant::now();
+            }
+            let pumped = self.pump()?;
+            let spins = matches!(wait, Wait::Spin(limit) if last.elapsed() < limit);
+            if pumped || spins || parker.is_waiting_to_poll() {
+                continue;
+            }
+            if self.lock().arm()? && !self.drain_events()? {
+                parker.park(self.0.channel.as_fd())?;
+            }
+        }
+    }
+
+    /// Leaves the queue armed and empty, as others who wait on the channel left it.
+    fn hand_over(&self) -> Result<()> {
+        while !self.lock().arm()? {
+            self.pump()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the waiting of all: no completions come any more.
+    fn break_off(&self) {
+        let afters = self.lock().break_off();
+        for (table, index, after) in afters {
+            follow(&table, index, after);
+        }
+    }
+
+    /// Notes that the halves of a queue pair are gone.
+    pub(super) fn retire(&self, table: Arc<Table>, flight: Arc<Flight>) {
+        let afters = self.lock().retire(table, flight);
+        self.follow(afters);
+    }
+
+    /// Ends the operations of queue pairs that went without the device letting go of them, and that have since.
+    pub(super) fn reap(&self) {
+        let afters = self.lock().reap();
+        self.follow(afters);
+    }
+
+    fn follow(&self, afters: Vec<(Arc<Table>, u32, After)>) {
+        for (table, index, after) in afters {
+            follow(&table, index, after);
+        }
+    }
+}
+
+/// The error of a runtime that cannot watch the channel.
+pub(super) fn unwatched(error: &std::io::Error) -> Error {
+    use crate::error::{Errno, Subject, Verb};
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    Error::os(Verb::GetCqEvent, Subject::the("completion channel"), errno)
+}
+
+/// Lets other tasks run.
+pub(super) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The channel's file: readable with an event.
+impl AsFd for Cq {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.channel.as_fd()
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cq")
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,91 @@
+//! How operations end.
+
+use std::fmt;
+
+use crate::error::{Error, Subject, Verb};
+use crate::work::{CompletionError, PostError};
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpError {
+    /// It was not posted. [`PostError::QueueFull`] means that as many operations are under way as the queue
+    /// pair was made for: an operation counts until its result has been taken.
+    Post(PostError),
+    /// It was posted, and the device reports a failure, or that it was flushed because the queue pair is in the
+    /// state ERR.
+    Completion(CompletionError),
+    /// Its batch was dropped before it was rung. Nothing was posted.
+    NotRung,
+    /// The queue pair was dropped while the operation was under way.
+    Gone,
+    /// The device has been removed, or its completion queue has failed. The buffer comes back to its pool when
+    /// the queue pair is dropped.
+    Broken,
+    /// Its result was reclaimed ([`Control::reclaim`](super::Control::reclaim)).
+    Reclaimed,
+}
+
+impl OpError {
+    /// Whether it was flushed: the queue pair is in the state ERR because of something else.
+    pub fn is_flushed(&self) -> bool {
+        use uverbs_uapi::enums::WcStatus;
+        matches!(self, Self::Completion(error) if error.status == WcStatus::WR_FLUSH_ERR)
+    }
+}
+
+impl fmt::Display for OpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Post(error) => write!(f, "not posted: {error}"),
+            Self::Completion(error) => fmt::Display::fmt(error, f),
+            Self::NotRung => f.write_str("not posted: its batch was dropped before it was rung"),
+            Self::Gone => f.write_str("the queue pair was dropped while it was under way"),
+            Self::Broken => {
+                f.write_str("the device has been removed, or its completion queue has failed")
+            }
+            Self::Reclaimed => f.write_str("its result was reclaimed"),
+        }
+    }
+}
+
+impl std::error::Error for OpError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Post(error) => Some(error),
+            Self::Completion(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<PostError> for OpError {
+    fn from(error: PostError) -> Self {
+        Self::Post(error)
+    }
+}
+
+impl From<OpError> for Error {
+    fn from(error: OpError) -> Self {
+        match error {
+            OpError::Post(error) => error.into(),
+            other => Error::invalid(Verb::PostSend, Subject::the("QP"), other.to_string()),
+        }
+    }
+}
+
+/// The error of a wait that was too long.
+#[cfg(feature = "tokio")]
+pub(super) fn timed_out(verb: Verb, subject: Subject, limit: std::time::Duration) -> Error {
+    let why = format!("nothing came within {limit:?}");
+    Error::new(verb, subject, crate::error::Cause::TimedOut(why.into()))
+}
+
+/// What the device tells of an operation that succeeded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Completed {
+    pub(super) byte_len: u32,
+    pub(super) imm: Option<u32>,
+    /// It was a message, not a WRITE with immediate data.
+    pub(super) is_message: bool,
+}

@@ -1,0 +1,270 @@
+//! Operations under way, as futures.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use super::cargo::sealed::Load;
+use super::cargo::{Cargo, Payload};
+use super::error::OpError;
+use super::slot::Ending;
+use super::table::Table;
+use crate::buf::Buf;
+
+mod kind {
+    use super::{Cargo, Ending};
+
+    /// How an operation ended, for a signature that nobody outside can write.
+    pub struct Ended(pub(super) Ending, pub(super) Cargo);
+}
+
+use kind::Ended;
+
+/// What an operation gives when it ends: one of the types of this module.
+pub trait Kind: Sized {
+    /// Whether it succeeded, with what went into it.
+    type Output;
+
+    #[doc(hidden)]
+    fn end(ended: Ended) -> Self::Output;
+}
+
+/// A SEND or a WRITE: gives what went into it back.
+#[derive(Debug)]
+pub struct Sent<B>(PhantomData<B>);
+
+/// A SEND or a WRITE of bytes that were copied into the request.
+#[derive(Debug)]
+pub struct SentInline(());
+
+/// A READ: gives the buffer with what was read.
+#[derive(Debug)]
+pub struct Read(());
+
+/// An atomic operation: gives what the word was before, in this host's byte order, and the buffer.
+#[derive(Debug)]
+pub struct Fetched(());
+
+/// A receive: gives what has come, and the buffer with it.
+#[derive(Debug)]
+pub struct Receive(());
+
+/// What a receive tells besides the bytes, which are in the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Received {
+    /// Bytes of the message; or of the WRITE with immediate data, which went elsewhere: the buffer is empty
+    /// then.
+    pub len: u32,
+    /// The number that came with it, if any.
+    pub imm: Option<u32>,
+    /// Whether it was a message. A WRITE with immediate data is none.
+    pub is_message: bool,
+}
+
+impl<B: Payload> Kind for Sent<B> {
+    type Output = (Result<(), OpError>, B);
+
+    #[inline]
+    fn end(Ended(ending, cargo): Ended) -> Self::Output {
+        (ending.map(drop), B::unload(Load(cargo)))
+    }
+}
+
+impl Kind for SentInline {
+    type Output = Result<(), OpError>;
+
+    #[inline]
+    fn end(Ended(ending, _): Ended) -> Self::Output {
+        ending.map(drop)
+    }
+}
+
+/// The buffer with so many bytes filled; the device cannot have written more than it holds.
+fn filled(cargo: Cargo, length: usize) -> Buf {
+    let mut buf = cargo.into_buf();
+    let length = length.min(buf.capacity());
+    // It was bounded just now.
+    let _ = buf.set_len(length);
+    buf
+}
+
+impl Kind for Read {
+    type Output = (Result<(), OpError>, Buf);
+
+    #[inline]
+    fn end(Ended(ending, cargo): Ended) -> Self::Output {
+        let mut buf = cargo.into_buf();
+        if ending.is_err() {
+            buf.clear();
+        }
+        (ending.map(drop), buf)
+    }
+}
+
+impl Kind for Fetched {
+    type Output = (Result<u64, OpError>, Buf);
+
+    #[inline]
+    fn end(Ended(ending, cargo): Ended) -> Self::Output {
+        let buf = match ending {
+            Ok(_) => filled(cargo, size_of::<u64>()),
+            Err(_) => filled(cargo, 0),
+        };
+        let word = ending.map(|_| match buf.first_chunk() {
+            Some(word) => u64::from_ne_bytes(*word),
+            None => 0,
+        });
+        (word, buf)
+    }
+}
+
+impl Kind for Receive {
+    type Output = (Result<Received, OpError>, Buf);
+
+    #[inline]
+    fn end(Ended(ending, cargo): Ended) -> Self::Output {
+        let received = ending.map(|completed| Received {
+            len: completed.byte_len,
+            imm: completed.imm,
+            is_message: completed.is_message,
+        });
+        let length = match received {
+            Ok(Received {
+                len,
+                is_message: true,
+                ..
+            }) => len as usize,
+            _ => 0,
+        };
+        (received, filled(cargo, length))
+    }
+}
+
+/// An operation under way, and its result when it is awaited.
+///
+/// It was posted when it was made, so several may be under way from one task, and it need not be polled to go on.
+/// It borrows nothing.
+///
+/// Dropping it cancels nothing: what it was given stays with its queue pair until the device has done with it,
+/// and then goes back to its pool. To get everything back soon there is [`Control::abort`](super::Control::abort).
+/// A future that is forgotten ([`std::mem::forget`]) forgets its buffer too, once the operation has ended;
+/// [`Control::reclaim`](super::Control::reclaim) finds such.
+#[must_use = "without a look at the result a failure goes unnoticed"]
+pub struct Op<K: Kind> {
+    at: At,
+    kind: PhantomData<fn() -> K>,
+}
+
+enum At {
+    /// In a slot.
+    Slot {
+        table: Arc<Table>,
+        index: u32,
+        generation: u32,
+    },
+    /// It was refused, with what went into it.
+    Refused(OpError, Cargo),
+    /// Its result has been taken.
+    Over,
+}
+
+impl<K: Kind> Op<K> {
+    #[inline]
+    pub(super) fn posted(table: &Arc<Table>, index: u32, generation: u32) -> Self {
+        Self {
+            at: At::Slot {
+                table: Arc::clone(table),
+                index,
+                generation,
+            },
+            kind: PhantomData,
+        }
+    }
+
+    pub(super) fn refused(error: impl Into<OpError>, cargo: Cargo) -> Self {
+        Self {
+            at: At::Refused(error.into(), cargo),
+            kind: PhantomData,
+        }
+    }
+
+    /// Whether it was refused: nothing was posted, and its result is there.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.at, At::Refused(..))
+    }
+}
+
+impl<K: Kind> Future for Op<K> {
+    type Output = K::Output;
+
+    /// # Panics
+    ///
+    /// Never; once it has ended it is pending for ever.
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
+        // The kind is a name alone.
+        let this = self.get_mut();
+        let (ending, cargo) = match &this.at {
+            At::Slot {
+                table,
+                index,
+                generation,
+            } => {
+                let slot = table.slot(*index);
+                match slot.poll(*generation, cx) {
+                    Poll::Pending if table.is_broken() => match slot.cancel(*generation) {
+                        Some(cargo) => {
+                            table.give(*index);
+                            (Err(OpError::Broken), cargo)
+                        }
+                        // The buffer stays until the queue pair is gone.
+                        None => (Err(OpError::Broken), Cargo::None),
+                    },
+                    polled => {
+                        let taken = ready!(polled);
+                        table.give(*index);
+                        taken.unwrap_or((Err(OpError::Reclaimed), Cargo::None))
+                    }
+                }
+            }
+            At::Refused(..) => match std::mem::replace(&mut this.at, At::Over) {
+                At::Refused(error, cargo) => (Err(error), cargo),
+                _ => return Poll::Pending,
+            },
+            At::Over => return Poll::Pending,
+        };
+        this.at = At::Over;
+        Poll::Ready(K::end(Ended(ending, cargo)))
+    }
+}
+
+impl<K: Kind> Drop for Op<K> {
+    #[inline]
+    fn drop(&mut self) {
+        if let At::Slot {
+            table,
+            index,
+            generation,
+        } = &self.at
+            && let Some(cargo) = table.slot(*index).cancel(*generation)
+        {
+            drop(cargo);
+            table.give(*index);
+        }
+    }
+}
+
+impl<K: Kind> fmt::Debug for Op<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = match &self.at {
+            At::Slot { .. } => "posted",
+            At::Refused(..) => "refused",
+            At::Over => "over",
+        };
+        f.debug_tuple("Op").field(&at).finish()
+    }
+}

@@ -1,0 +1,269 @@
+//! Queue pairs whose operations are awaited.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::control::Control;
+use super::cq::Cq;
+use super::op::{Op, Receive};
+use super::recv::Receiver;
+use super::send::{Batch, Post, Sender};
+use super::table::{MOST_SLOTS, Table};
+use crate::buf::Buf;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::flight::Flight;
+use crate::pd::Pd;
+use crate::qp::transport::{Connected, StaticTransport};
+use crate::qp::{self, Caps, ConnectOptions, Endpoint};
+use crate::work::PdTag;
+
+/// What the halves of a queue pair have in common. It goes after them.
+pub(super) struct Anchor {
+    pub(super) table: Arc<Table>,
+    pub(super) cq: Cq,
+    flight: Arc<Flight>,
+}
+
+impl fmt::Debug for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in flight", self.table.in_flight())
+    }
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        // The halves are gone, and the queue pair with them: its operations end.
+        self.cq
+            .retire(Arc::clone(&self.table), Arc::clone(&self.flight));
+    }
+}
+
+/// A queue pair whose operations are awaited. See [`Post`] for what it sends.
+///
+/// Posting borrows it exclusively, and gives a future that borrows nothing: many operations can be under way.
+/// Tasks that share it wrap it in a lock of their choice, and await outside of the lock; or the halves go to two
+/// tasks ([`split`](Self::split)).
+///
+/// Dropping it destroys the queue pair. Operations under way then end with
+/// [`OpError::Gone`](super::OpError::Gone), and their buffers come back.
+///
+/// ```no_run
+/// use uverbs::aio::{Cq, Post, Qp};
+/// use uverbs::{Caps, ConnectOptions, Rc, buf::Pool};
+/// # fn run(exchange: impl Fn(uverbs::Endpoint) -> uverbs::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+/// let context = uverbs::open("rxe0")?;
+/// let pd = context.alloc_pd()?;
+/// let pool = Pool::on(&pd).build()?;
+/// let cq = Cq::new(&context, 256)?;
+/// let mut qp: Qp<Rc> = cq.create_qp(&pd, Caps::default())?;
+/// qp.init(&ConnectOptions::default())?;           // from here on receives can be posted
+/// let answer = qp.recv(pool.try_get(4096)?);
+/// let peer = exchange(qp.endpoint()?);            // over any other connection
+/// qp.connect(&peer)?;
+///
+/// let mut buf = pool.try_get(64)?;
+/// buf.extend_from_slice(b"how are you?")?;
+/// cq.block_on(async {
+///     let (sent, buf) = qp.send(buf).await;       // the buffer is back
+///     sent?;
+///     let (received, answer) = answer.await;
+///     println!("{} bytes: {:?}", received?.len, &*answer);
+///     Ok::<_, uverbs::aio::OpError>(buf)
+/// })??;
+/// # Ok(()) }
+/// ```
+pub struct Qp<T: Connected> {
+    // Before the anchor, which looks what became of it.
+    raw: qp::Qp<T>,
+    anchor: Arc<Anchor>,
+}
+
+impl Cq {
+    /// Creates a queue pair whose operations end here. As many can be under way as the capacities say, whatever
+    /// the device rounds them up to; requests have one slice.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pd::create_qp`]; besides, this completion queue has no room for so many operations.
+    pub fn create_qp<T: StaticTransport + Connected>(&self, pd: &Pd, caps: Caps) -> Result<Qp<T>> {
+        self.reap();
+        let counts = (caps.max_send_wr, caps.max_recv_wr);
+        let slots = counts.0.checked_add(counts.1);
+        let Some(slots) = slots.filter(|slots| *slots <= MOST_SLOTS) else {
+            let why = format!("more than {MOST_SLOTS} requests");
+            return Err(Error::invalid(Verb::CreateQp, Subject::the("QP"), why));
+        };
+        // To the end: nobody else gets the same number.
+        let mut pump = self.lock();
+        let number = pump.admit(slots)?;
+        let raw = pd.qp(pump.cq()).caps(caps).create::<T>()?;
+        let reliable = T::QP_TYPE == qp::QpType::RC;
+        let control = reliable.then(|| raw.control());
+        let table = Arc::new(Table::new(number, (raw.qpn(), pd.tag()), counts, control));
+        pump.enter(number, &table);
+        drop(pump);
+        let anchor = Arc::new(Anchor {
+            table,
+            cq: self.clone(),
+            flight: Arc::clone(raw.flight()),
+        });
+        Ok(Qp { raw, anchor })
+    }
+}
+
+impl<T: Connected> Qp<T> {
+    pub(super) fn from_parts(raw: qp::Qp<T>, anchor: Arc<Anchor>) -> Self {
+        Self { raw, anchor }
+    }
+
+    /// The queue pair alone, to be connected, and its anchor, which is to be dropped behind it.
+    pub(super) fn into_parts(self) -> (qp::Qp<T>, Arc<Anchor>) {
+        (self.raw, self.anchor)
+    }
+
+    /// The protection domain, by which buffers have keys.
+    pub(super) fn pd(&self) -> PdTag {
+        self.anchor.table.pd
+    }
+
+    /// Waits until another operation can be posted.
+    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.anchor.table.sends.poll_any(cx)
+    }
+
+    pub(super) fn raw_mut(&mut self) -> &mut qp::Qp<T> {
+        &mut self.raw
+    }
+
+    /// The queue pair's number on the wire.
+    pub fn qpn(&self) -> u32 {
+        self.raw.qpn()
+    }
+
+    /// The completion queue that its operations wait on.
+    pub fn cq(&self) -> &Cq {
+        &self.anchor.cq
+    }
+
+    /// The state that was last set.
+    pub fn state(&self) -> qp::QpState {
+        self.raw.state()
+    }
+
+    /// Asks the kernel for all attributes.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed.
+    pub fn query(&self) -> Result<qp::QpInfo> {
+        self.raw.query()
+    }
+
+    /// What the peer must know to connect: see [`uverbs::Qp::endpoint`](qp::Qp::endpoint).
+    ///
+    /// # Errors
+    ///
+    /// As for [`uverbs::Qp::endpoint`](qp::Qp::endpoint).
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        self.raw.endpoint()
+    }
+
+    /// As [`endpoint`](Self::endpoint), with options of your choice.
+    ///
+    /// # Errors
+    ///
+    /// As for [`uverbs::Qp::endpoint_with`](qp::Qp::endpoint_with).
+    pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint> {
+        self.raw.endpoint_with(options)
+    }
+
+    /// Takes it from RESET to INIT, where receives can be posted that are there when the connection is made.
+    ///
+    /// # Errors
+    ///
+    /// It is in another state.
+    pub fn init(&mut self, options: &ConnectOptions) -> Result<()> {
+        self.raw.init(options)
+    }
+
+    /// Connects it to a peer: see [`uverbs::Qp::connect`](qp::Qp::connect).
+    ///
+    /// # Errors
+    ///
+    /// As for [`uverbs::Qp::connect`](qp::Qp::connect).
+    pub fn connect(&mut self, peer: &Endpoint) -> Result<()> {
+        self.raw.connect(peer)
+    }
+
+    /// As [`connect`](Self::connect), with options of your choice.
+    ///
+    /// # Errors
+    ///
+    /// As for [`uverbs::Qp::connect_with`](qp::Qp::connect_with).
+    pub fn connect_with(&mut self, peer: &Endpoint, options: &ConnectOptions) -> Result<()> {
+        self.raw.connect_with(peer, options)
+    }
+
+    /// Receives the next message into a buffer: see [`Receiver::recv`].
+    #[inline]
+    pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
+        super::recv::post(self.raw.halves().1, &self.anchor.table, buf)
+    }
+
+    /// A handle that fails and drains the queue pair from anywhere.
+    pub fn control(&self) -> Control {
+        Control::new(self.raw.control(), &self.anchor)
+    }
+
+    /// Ends all operations and gives their buffers back: see [`Control::abort`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Control::abort`].
+    pub async fn abort(&mut self) -> Result<()> {
+        self.control().abort().await
+    }
+
+    /// Splits it for two tasks. It lives until both halves are gone.
+    pub fn split(self) -> (Sender<T>, Receiver<T>) {
+        let (send, recv) = self.raw.split();
+        (
+            Sender::new(send, Arc::clone(&self.anchor)),
+            Receiver::new(recv, self.anchor),
+        )
+    }
+
+    /// Joins two halves again.
+    ///
+    /// # Errors
+    ///
+    /// The halves belong to two queue pairs. They are given back.
+    pub fn join(
+        sender: Sender<T>,
+        receiver: Receiver<T>,
+    ) -> Result<Self, (Sender<T>, Receiver<T>)> {
+        let (send, anchor) = sender.into_parts();
+        let (recv, other) = receiver.into_parts();
+        match qp::Qp::join(send, recv) {
+            Ok(raw) => Ok(Self { raw, anchor }),
+            Err((send, recv)) => Err((Sender::new(send, anchor), Receiver::new(recv, other))),
+        }
+    }
+}
+
+impl<T: Connected> Post<T> for Qp<T> {
+    #[inline]
+    fn batch(&mut self) -> Batch<'_, T> {
+        Batch::new(self.raw.send(), &self.anchor.table)
+    }
+}
+
+impl<T: Connected> fmt::Debug for Qp<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp")
+            .field("raw", &self.raw)
+            .field("in_flight", &self.anchor.table.in_flight())
+            .finish()
+    }
+}

@@ -1,0 +1,200 @@
+//! Receiving.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use super::cargo::Cargo;
+use super::error::OpError;
+use super::op::{Op, Receive, Received};
+use super::qp::Anchor;
+use super::table::{Table, follow};
+use crate::buf::{Buf, GetError, Pool};
+use crate::qp::transport::Connected;
+use crate::qp::{QpState, RecvHalf};
+use crate::work::PostError;
+
+/// The receive half of a queue pair.
+pub struct Receiver<T: Connected> {
+    // Before the anchor, which looks what became of it.
+    half: RecvHalf<T>,
+    anchor: Arc<Anchor>,
+}
+
+impl<T: Connected> Receiver<T> {
+    pub(super) fn new(half: RecvHalf<T>, anchor: Arc<Anchor>) -> Self {
+        Self { half, anchor }
+    }
+
+    pub(super) fn into_parts(self) -> (RecvHalf<T>, Arc<Anchor>) {
+        (self.half, self.anchor)
+    }
+
+    /// Receives the next message that no receive before this one takes, into all of a buffer; what it is filled
+    /// with then is the message.
+    #[inline]
+    pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
+        post(&mut self.half, &self.anchor.table, buf)
+    }
+
+    /// Receives messages one after the other into buffers of a pool, `ahead` of which are posted at a time, as
+    /// far as the pool has them. None is posted before [`Incoming::refill`] or [`Incoming::next`].
+    pub fn incoming(self, pool: &Pool, size: usize, ahead: usize) -> Incoming<T> {
+        Incoming {
+            posted: VecDeque::with_capacity(ahead),
+            receiver: self,
+            pool: pool.clone(),
+            size,
+            ahead,
+        }
+    }
+}
+
+/// Posts a receive.
+#[inline]
+pub(super) fn post<T: Connected>(
+    half: &mut RecvHalf<T>,
+    table: &Arc<Table>,
+    mut buf: Buf,
+) -> Op<Receive> {
+    buf.clear();
+    if table.has_failed() {
+        let state = QpState::ERR;
+        return Op::refused(PostError::WrongState { state }, Cargo::Buf(buf));
+    }
+    let mut slices = arrayvec::ArrayVec::<_, 1>::new();
+    if buf.capacity() > 0 {
+        match buf.slice(table.pd, buf.capacity()) {
+            Some(slice) => slices.push(slice),
+            None => return Op::refused(PostError::ForeignPd, Cargo::Buf(buf)),
+        }
+    }
+    let Some(index) = table.take_receive() else {
+        let capacity = table.counts().1;
+        return Op::refused(PostError::QueueFull { capacity }, Cargo::Buf(buf));
+    };
+    let id = table.id(index);
+    let mut batch = half.batch();
+    if let Err(error) = batch.post(id.wire(), slices) {
+        table.give(index);
+        return Op::refused(error, Cargo::Buf(buf));
+    }
+    // SAFETY: its number was taken from the free ones just now.
+    unsafe { table.slot(index).fill(Cargo::Buf(buf)) };
+    if let Err(error) = batch.ring() {
+        // SAFETY: a receive batch whose ringing fails has posted nothing.
+        let after = unsafe { table.unposted(index, OpError::Post(error)) };
+        follow(table, index, after);
+    } else if table.has_failed_since() {
+        // Too late to be flushed with the others.
+        table.fail();
+    }
+    Op::posted(table, index, id.generation)
+}
+
+impl<T: Connected> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("half", &self.half)
+            .finish()
+    }
+}
+
+/// A stream of messages: the receive half with receives that are posted ahead.
+///
+/// What is received comes out in the order in which it was sent.
+pub struct Incoming<T: Connected> {
+    posted: VecDeque<Op<Receive>>,
+    receiver: Receiver<T>,
+    pool: Pool,
+    size: usize,
+    ahead: usize,
+}
+
+impl<T: Connected> Incoming<T> {
+    /// Posts receives up to the number that is to be ahead, as far as the pool has buffers now, and tells how
+    /// many are posted.
+    ///
+    /// # Errors
+    ///
+    /// The pool could not grow, or has no buffers of the size.
+    pub fn refill(&mut self) -> Result<usize, GetError> {
+        while self.posted.len() < self.ahead {
+            match self.pool.try_get(self.size) {
+                Ok(buf) => self.posted.push_back(self.receiver.recv(buf)),
+                Err(GetError::Empty { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.posted.len())
+    }
+
+    /// The next message. If no receive can be posted because the pool is empty, it waits for a buffer.
+    ///
+    /// Dropping this future loses no message.
+    ///
+    /// # Errors
+    ///
+    /// The receive failed, and so will those that are posted behind it; or the pool has no buffer.
+    pub async fn next(&mut self) -> Result<(Received, Buf), IncomingError> {
+        if self.refill().map_err(IncomingError::Pool)? == 0 {
+            let buf = self.pool.get(self.size).await;
+            let buf = buf.map_err(IncomingError::Pool)?;
+            self.posted.push_back(self.receiver.recv(buf));
+        }
+        let first = poll_fn(|cx| {
+            let Some(first) = self.posted.front_mut() else {
+                return Poll::Pending;
+            };
+            let ended = ready!(Pin::new(first).poll(cx));
+            self.posted.pop_front();
+            Poll::Ready(ended)
+        });
+        let (received, buf) = first.await;
+        Ok((received.map_err(IncomingError::Op)?, buf))
+    }
+
+    /// The receive half. The receives that are posted are dropped: messages that they take are lost.
+    pub fn into_receiver(self) -> Receiver<T> {
+        self.receiver
+    }
+}
+
+impl<T: Connected> fmt::Debug for Incoming<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("receiver", &self.receiver)
+            .field("posted", &self.posted.len())
+            .finish()
+    }
+}
+
+/// Why there is no next message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IncomingError {
+    /// The receive failed.
+    Op(OpError),
+    /// There is no buffer to receive into.
+    Pool(GetError),
+}
+
+impl fmt::Display for IncomingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Op(error) => write!(f, "the receive failed: {error}"),
+            Self::Pool(error) => write!(f, "there is no buffer to receive into: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for IncomingError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Op(error) => Some(error),
+            Self::Pool(error) => Some(error),
+        }
+    }
+}

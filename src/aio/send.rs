@@ -1,0 +1,371 @@
+//! Posting sends, writes, reads and atomic operations.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::mem;
+use std::sync::Arc;
+
+use super::cargo::sealed::PdTagOf;
+use super::cargo::{Cargo, Payload};
+use super::error::OpError;
+use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
+use super::qp::Anchor;
+use super::table::{Table, follow};
+use crate::buf::Buf;
+use crate::qp::transport::{Atomic, Connected, RdmaRead, RdmaWrite};
+use crate::qp::{self, Posted, SendHalf};
+use crate::work::{LocalSlice, PostError, RemoteSlice};
+
+/// The send half of a queue pair.
+pub struct Sender<T: Connected> {
+    // Before the anchor, which looks what became of it.
+    half: SendHalf<T>,
+    anchor: Arc<Anchor>,
+}
+
+impl<T: Connected> Sender<T> {
+    pub(super) fn new(half: SendHalf<T>, anchor: Arc<Anchor>) -> Self {
+        Self { half, anchor }
+    }
+
+    pub(super) fn into_parts(self) -> (SendHalf<T>, Arc<Anchor>) {
+        (self.half, self.anchor)
+    }
+
+    /// Waits until another operation can be posted. One counts until its result has been taken, so somebody
+    /// else has to await those that are under way, or they have to be dropped.
+    pub async fn room(&mut self) {
+        poll_fn(|cx| self.anchor.table.sends.poll_any(cx)).await;
+    }
+}
+
+impl<T: Connected> Post<T> for Sender<T> {
+    #[inline]
+    fn batch(&mut self) -> Batch<'_, T> {
+        Batch::new(self.half.batch(), &self.anchor.table)
+    }
+}
+
+impl<T: Connected> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("half", &self.half).finish()
+    }
+}
+
+/// What posts operations: a queue pair, or its send half.
+///
+/// Each method posts at once, with a doorbell of its own; [`batch`](Self::batch) is for several with one. What
+/// cannot be posted is told by the future, which then has its result at once.
+pub trait Post<T: Connected> {
+    /// Starts a batch of operations.
+    fn batch(&mut self) -> Batch<'_, T>;
+
+    /// Sends a message: the bytes that are filled.
+    #[inline]
+    fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>> {
+        self.batch().only(|batch| batch.send(bytes))
+    }
+
+    /// Sends a message with immediate data: a number that the receiver is told.
+    #[inline]
+    fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>> {
+        self.batch().only(|batch| batch.send_imm(bytes, imm))
+    }
+
+    /// Sends a few bytes, which are copied into the request.
+    #[inline]
+    fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline> {
+        self.batch().only(|batch| batch.send_inline(bytes))
+    }
+
+    /// Writes the bytes that are filled to the peer's memory.
+    #[inline]
+    fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
+    where
+        T: RdmaWrite,
+    {
+        self.batch().only(|batch| batch.write(bytes, to))
+    }
+
+    /// Writes to the peer's memory, and tells it by a number, for which it has posted a receive.
+    #[inline]
+    fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
+    where
+        T: RdmaWrite,
+    {
+        self.batch().only(|batch| batch.write_imm(bytes, to, imm))
+    }
+
+    /// Reads all of a piece of the peer's memory to the beginning of a buffer, whose length it then is.
+    #[inline]
+    fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
+    where
+        T: RdmaRead,
+    {
+        self.batch().only(|batch| batch.read(into, from))
+    }
+
+    /// Adds a number to 8 bytes of the peer's memory, in this host's byte order, and gives what they were. The
+    /// buffer holds at least 8 bytes.
+    #[inline]
+    fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
+    where
+        T: Atomic,
+    {
+        self.batch().only(|batch| batch.fetch_add(into, at, add))
+    }
+
+    /// Puts a number into 8 bytes of the peer's memory if they are as given, and gives what they were. The
+    /// buffer holds at least 8 bytes.
+    #[inline]
+    fn compare_swap(&mut self, into: Buf, at: RemoteSlice, compare: u64, swap: u64) -> Op<Fetched>
+    where
+        T: Atomic,
+    {
+        self.batch()
+            .only(|batch| batch.compare_swap(into, at, compare, swap))
+    }
+}
+
+/// Bytes that an atomic operation works on.
+const WORD: u64 = 8;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// Operations that are handed to the device with one doorbell, by [`ring`](Self::ring). If it is dropped before,
+/// nothing is posted, and they end with [`OpError::NotRung`].
+#[must_use = "a batch that is not rung posts nothing"]
+pub struct Batch<'q, T: Connected> {
+    /// `None` once it is rung.
+    raw: Option<qp::Batch<'q, T>>,
+    table: &'q Arc<Table>,
+    /// The slot of the last operation; each has the one before it.
+    last: u32,
+}
+
+/// What a request names of a buffer: one slice, or none if there are no bytes.
+type Slices = arrayvec::ArrayVec<LocalSlice<'static>, 1>;
+
+impl<'q, T: Connected> Batch<'q, T> {
+    #[inline]
+    pub(super) fn new(raw: qp::Batch<'q, T>, table: &'q Arc<Table>) -> Self {
+        Self {
+            raw: Some(raw),
+            table,
+            last: NONE,
+        }
+    }
+
+    /// Posts one operation.
+    #[inline]
+    fn only<K: Kind>(mut self, add: impl FnOnce(&mut Self) -> Op<K>) -> Op<K> {
+        let op = add(&mut self);
+        if self.last != NONE {
+            // The operation has the error.
+            let _ = self.ring();
+        }
+        op
+    }
+
+    /// Adds an operation whose request `push` writes.
+    #[inline]
+    fn add<K: Kind>(
+        &mut self,
+        cargo: Cargo,
+        push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>) -> Result<Posted<'b>, PostError>,
+    ) -> Op<K> {
+        let capacity = self.table.counts().0;
+        let full = PostError::QueueFull { capacity };
+        let (Some(raw), Some(index)) = (&mut self.raw, self.table.sends.take()) else {
+            return Op::refused(full, cargo);
+        };
+        let id = self.table.id(index);
+        match push(raw) {
+            Ok(posted) => {
+                posted.signaled(id.wire());
+            }
+            Err(error) => {
+                self.table.give(index);
+                return Op::refused(error, cargo);
+            }
+        }
+        let slot = self.table.slot(index);
+        // Relaxed: of this batch alone until it is rung.
+        slot.before
+            .store(self.last, std::sync::atomic::Ordering::Relaxed);
+        self.last = index;
+        // SAFETY: its number was taken from the free ones just now.
+        unsafe { slot.fill(cargo) };
+        Op::posted(self.table, index, id.generation)
+    }
+
+    /// Adds an operation that takes bytes.
+    #[inline]
+    fn add_payload<B: Payload>(
+        &mut self,
+        bytes: B,
+        push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
+    ) -> Op<Sent<B>> {
+        let mut slices = Slices::new();
+        if !bytes.bytes().is_empty() {
+            match bytes.local(PdTagOf(self.table.pd)) {
+                Some(slice) => slices.push(slice),
+                None => return Op::refused(PostError::ForeignPd, bytes.load().0),
+            }
+        }
+        self.add(bytes.load().0, |raw| push(raw, slices))
+    }
+
+    /// Adds an operation that brings so many bytes.
+    #[inline]
+    fn add_filling<K: Kind>(
+        &mut self,
+        mut buf: Buf,
+        length: u64,
+        push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
+    ) -> Op<K> {
+        let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        if buf.set_len(bytes).is_err() {
+            let error = PostError::MessageTooLong {
+                given: length,
+                max: buf.capacity() as u64,
+            };
+            return Op::refused(error, Cargo::Buf(buf));
+        }
+        let mut slices = Slices::new();
+        if bytes > 0 {
+            match buf.slice(self.table.pd, bytes) {
+                Some(slice) => slices.push(slice),
+                None => return Op::refused(PostError::ForeignPd, Cargo::Buf(buf)),
+            }
+        }
+        self.add(Cargo::Buf(buf), |raw| push(raw, slices))
+    }
+
+    /// Adds a message.
+    #[inline]
+    pub fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>> {
+        self.add_payload(bytes, |raw, slices| raw.send(slices))
+    }
+
+    /// Adds a message with immediate data.
+    #[inline]
+    pub fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>> {
+        self.add_payload(bytes, |raw, slices| raw.send_imm(slices, imm))
+    }
+
+    /// Adds a message of bytes that are copied into the request.
+    #[inline]
+    pub fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline> {
+        self.add(Cargo::None, |raw| raw.send_inline(bytes))
+    }
+
+    /// Adds a WRITE.
+    #[inline]
+    pub fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
+    where
+        T: RdmaWrite,
+    {
+        self.add_payload(bytes, |raw, slices| raw.write(slices, to))
+    }
+
+    /// Adds a WRITE with immediate data.
+    #[inline]
+    pub fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
+    where
+        T: RdmaWrite,
+    {
+        self.add_payload(bytes, |raw, slices| raw.write_imm(slices, to, imm))
+    }
+
+    /// Adds a READ.
+    #[inline]
+    pub fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
+    where
+        T: RdmaRead,
+    {
+        self.add_filling(into, from.length, |raw, slices| raw.read(slices, from))
+    }
+
+    /// Adds an atomic addition.
+    #[inline]
+    pub fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
+    where
+        T: Atomic,
+    {
+        self.add_filling(into, WORD, |raw, slices| raw.fetch_add(slices[0], at, add))
+    }
+
+    /// Adds an atomic compare-and-swap.
+    #[inline]
+    pub fn compare_swap(
+        &mut self,
+        into: Buf,
+        at: RemoteSlice,
+        compare: u64,
+        swap: u64,
+    ) -> Op<Fetched>
+    where
+        T: Atomic,
+    {
+        self.add_filling(into, WORD, |raw, slices| {
+            raw.compare_swap(slices[0], at, compare, swap)
+        })
+    }
+
+    /// Hands the operations to the device with one doorbell, and returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// As for [`uverbs::Batch::ring`](qp::Batch::ring). If nothing was posted, the operations end with the same
+    /// error.
+    #[inline]
+    pub fn ring(mut self) -> Result<usize, PostError> {
+        let Some(raw) = self.raw.take() else {
+            return Ok(0);
+        };
+        match raw.ring() {
+            // They are in the ring, and end when the device works on them, or flushes them.
+            rung @ (Ok(_) | Err(PostError::Doorbell(_))) => {
+                self.last = NONE;
+                rung
+            }
+            Err(error) => {
+                self.take_back(OpError::Post(error));
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the operations, none of which was posted.
+    #[cold]
+    fn take_back(&mut self, error: OpError) {
+        let mut index = mem::replace(&mut self.last, NONE);
+        while index != NONE {
+            let slot = self.table.slot(index);
+            let before = slot.before.load(std::sync::atomic::Ordering::Relaxed);
+            // SAFETY: the batch was not rung, so the device never gets the request.
+            let after = unsafe { self.table.unposted(index, error) };
+            follow(self.table, index, after);
+            index = before;
+        }
+    }
+}
+
+impl<T: Connected> Drop for Batch<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.last != NONE {
+            // The requests go first: what is dropped was not posted.
+            drop(self.raw.take());
+            self.take_back(OpError::NotRung);
+        }
+    }
+}
+
+impl<T: Connected> fmt::Debug for Batch<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("raw", &self.raw).finish()
+    }
+}

@@ -1,0 +1,164 @@
+//! What tokio contributes: it watches files, and keeps time.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use uverbs::aio::{self, Cq, Post, Wait};
+//! use uverbs::{Caps, Rc, buf::Pool, cm::{self, Params}};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let limit = Duration::from_secs(5);
+//! let way = aio::tokio::within(limit, cm::resolve::<Rc>("10.9.0.2:4420")?.start()?).await?;
+//! let context = way.device()?.open()?;
+//! let pd = context.alloc_pd()?;
+//! let (pool, cq) = (Pool::on(&pd).build()?, Cq::new(&context, 256)?);
+//! tokio::spawn(aio::tokio::serve(cq.clone(), Wait::default()));
+//!
+//! let qp = cq.create_qp::<Rc>(&pd, Caps::default())?;
+//! let connecting = qp.connect_to(way, &Params::default(), b"")?;
+//! let mut connection = aio::tokio::within(limit, connecting).await?;
+//! let mut buf = pool.get(64).await?;
+//! buf.extend_from_slice(b"hello")?;
+//! let (sent, buf) = connection.qp().send(buf).await;
+//! # drop((sent, buf)); Ok(()) }
+//! ```
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+
+use super::cq::{Cq, Wait};
+use super::error::timed_out;
+use crate::cm::{self, Failed, Pending, Space};
+use crate::error::{Error, Result};
+use crate::readable::Readable;
+
+/// Tells by tokio's reactor when a file is readable. Each watches one file, by a duplicate of its descriptor.
+#[derive(Debug, Default)]
+pub struct Watch(Option<(RawFd, AsyncFd<OwnedFd>)>);
+
+impl Watch {
+    /// What watches the file that it is asked for first.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The file as the reactor knows it.
+    fn registered(&mut self, fd: BorrowedFd<'_>) -> io::Result<&AsyncFd<OwnedFd>> {
+        let number = fd.as_raw_fd();
+        if self.0.as_ref().is_none_or(|(of, _)| *of != number) {
+            // Before the reactor is asked, which panics without a runtime.
+            Handle::try_current().map_err(io::Error::other)?;
+            let interest = tokio::io::Interest::READABLE;
+            let own = fd.try_clone_to_owned()?;
+            // SAFETY: the descriptor is its own, so it stays open, and that of the same file, until it is dropped
+            // with the registration; nobody else has it.
+            let file = unsafe { AsyncFd::register_with_interest(own, interest)? };
+            self.0 = Some((number, file));
+        }
+        match &self.0 {
+            Some((_, file)) => Ok(file),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+impl Readable for Watch {
+    fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let file = self.registered(fd)?;
+        loop {
+            let mut ready = ready!(file.poll_read_ready(cx))?;
+            // The reactor tells of edges: what it has told may have been read since, and what comes from here on
+            // it tells anew. Only between the two the file itself must be asked.
+            ready.clear_ready();
+            if is_readable(fd)? {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut files = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    Ok(poll(&mut files, Some(&Timespec::default()))? > 0)
+}
+
+/// Brings completions to the operations that wait for them: a future to spawn. See [`Cq::serve`].
+///
+/// # Errors
+///
+/// That is how it ends: as for [`Cq::serve`].
+pub async fn serve(cq: Cq, wait: Wait) -> Error {
+    cq.serve(Watch::new(), wait).await
+}
+
+/// Waits for something of the connection manager, at most so long, and cancels it then.
+///
+/// Needs a runtime with I/O and time.
+///
+/// # Errors
+///
+/// It failed, or was not done in time ([`Cause::TimedOut`](crate::Cause::TimedOut)); the error gives back what
+/// was put into it.
+pub async fn within<P: Pending + Unpin>(
+    limit: Duration,
+    pending: P,
+) -> Result<P::Output, Failed<P::Back>> {
+    let (verb, subject) = pending.describe();
+    let mut finish = pending.finish(Watch::new());
+    let mut sleep = pin!(tokio::time::sleep(limit));
+    let ended = std::future::poll_fn(|cx| {
+        if let Poll::Ready(ended) = std::pin::Pin::new(&mut finish).poll(cx) {
+            return Poll::Ready(Some(ended));
+        }
+        sleep.as_mut().poll(cx).map(|()| None)
+    });
+    match ended.await {
+        Some(ended) => ended,
+        None => match finish.cancel() {
+            Some(back) => Err(Failed {
+                back,
+                error: timed_out(verb, subject, limit),
+            }),
+            // It has ended, which would have been told.
+            None => std::future::pending().await,
+        },
+    }
+}
+
+/// Awaits requests for connections.
+#[derive(Debug)]
+pub struct Listener<T> {
+    // Before what it watches.
+    watch: Watch,
+    inner: cm::Listener<T>,
+}
+
+impl<T: Space> Listener<T> {
+    /// Awaits the requests of a listener.
+    pub fn new(inner: cm::Listener<T>) -> Self {
+        Self {
+            watch: Watch::new(),
+            inner,
+        }
+    }
+
+    /// The address that it listens on, with the port.
+    pub fn local_addr(&self) -> std::net::SocketAddr {
+        self.inner.local_addr()
+    }
+
+    /// The next request. Dropping the future loses none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cm::Listener::try_next`]; besides, the runtime cannot watch the file.
+    pub async fn accept(&mut self) -> Result<cm::Request<T>> {
+        self.inner.next_by(&mut self.watch).await
+    }
+}

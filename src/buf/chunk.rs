@@ -1,0 +1,155 @@
+//! A chunk of a pool's memory: allocated at once, registered on each of the pool's protection domains, and cut
+//! into blocks of one size.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use rustix::mm::MapFlags;
+use rustix::param::page_size;
+use uverbs_uapi::flags::AccessFlags;
+
+use crate::alloc::{Buffers, Grant, Mapping, Purpose, ResourceType};
+use crate::error::{Error, Result, Subject, Verb};
+use crate::memory::Memory;
+use crate::mr::Mr;
+use crate::pd::Pd;
+use crate::work::{LocalKey, PdTag, RemoteSlice};
+
+/// Where a chunk's memory comes from, and goes back to when nobody has it any more.
+#[derive(Debug)]
+enum Source {
+    Granted(Grant),
+    Mapped(Mapping),
+}
+
+/// Memory that several regions hold. It goes when the last of them has been deregistered.
+#[derive(Clone)]
+struct Held {
+    source: Arc<Source>,
+    length: usize,
+}
+
+// SAFETY: a mapping or an allocator's buffer stays where it is until it is dropped, was zeroed, is written to
+// through raw pointers alone, and any byte may be in it. It is `Send`, and so is its share.
+unsafe impl Memory for Held {
+    fn address(&mut self) -> *mut u8 {
+        match &*self.source {
+            Source::Granted(grant) => grant.address().as_ptr(),
+            Source::Mapped(mapping) => mapping.base().as_ptr(),
+        }
+    }
+
+    fn length(&self) -> usize {
+        self.length
+    }
+}
+
+/// The key that a chunk has on a protection domain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    pub(super) pd: PdTag,
+    pub(super) lkey: LocalKey,
+}
+
+/// A chunk of blocks.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// Before the regions, which have the memory.
+    base: NonNull<u8>,
+    keys: Box<[Key]>,
+    regions: Box<[Mr<Held>]>,
+    /// How many handles there are on each block.
+    pub(super) handles: Box<[AtomicU32]>,
+}
+
+// SAFETY: the pointer is to memory of the regions, which are `Send`, and a block of it is its holder's alone.
+unsafe impl Send for Chunk {}
+// SAFETY: shared references give out addresses and keys only.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// Allocates a chunk of `blocks` blocks of `size` bytes, and registers it on each protection domain.
+    pub(super) fn new(
+        (size, blocks): (usize, u32),
+        pds: &[Pd],
+        buffers: Option<&Buffers>,
+        access: AccessFlags,
+    ) -> Result<Self> {
+        let length = size * blocks as usize;
+        let mut memory = Held {
+            source: Arc::new(allocate(length, buffers)?),
+            length,
+        };
+        let base = NonNull::new(memory.address())
+            .ok_or_else(|| Error::invalid(Verb::AllocBuffer, Subject::the("pool"), "no address"))?;
+        let regions = pds.iter().map(|pd| {
+            let region = pd.register(memory.clone(), access)?;
+            // From here on it waits for requests in flight when it goes, as any region that slices were
+            // taken of. The slice itself is nothing to keep.
+            region.slice(..1)?;
+            Ok(region)
+        });
+        let regions: Box<[Mr<Held>]> = regions.collect::<Result<_>>()?;
+        let key = |(pd, region): (&Pd, &Mr<Held>)| Key {
+            pd: pd.tag(),
+            lkey: region.lkey(),
+        };
+        Ok(Self {
+            base,
+            keys: pds.iter().zip(&regions).map(key).collect(),
+            regions,
+            handles: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
+        })
+    }
+
+    /// The first byte of a block.
+    #[inline]
+    pub(super) fn block(&self, index: u32, size: usize) -> NonNull<u8> {
+        debug_assert!((index as usize) < self.handles.len());
+        // SAFETY: the block is one of those that the chunk was cut into, all of which lie in its memory.
+        unsafe { self.base.add(index as usize * size) }
+    }
+
+    /// The key by which work requests on a protection domain name it.
+    #[inline]
+    pub(super) fn lkey(&self, pd: PdTag) -> Option<LocalKey> {
+        self.keys
+            .iter()
+            .find(|key| key.pd == pd)
+            .map(|key| key.lkey)
+    }
+
+    /// A part of it as peers name it that reach it through a protection domain.
+    pub(super) fn remote(
+        &self,
+        pd: PdTag,
+        start: NonNull<u8>,
+        length: usize,
+    ) -> Option<RemoteSlice> {
+        let at = self.keys.iter().position(|key| key.pd == pd)?;
+        let offset = start.addr().get() - self.base.addr().get();
+        let whole = self.regions[at].remote();
+        Some(RemoteSlice {
+            address: whole.address + offset as u64,
+            length: length as u64,
+            rkey: whole.rkey,
+        })
+    }
+}
+
+fn allocate(length: usize, buffers: Option<&Buffers>) -> Result<Source> {
+    if let Some(buffers) = buffers {
+        let resource = ResourceType::POOL;
+        let grant = buffers.allocate(length, page_size(), resource, Purpose::Memory)?;
+        if let Some(grant) = grant {
+            return Ok(Source::Granted(grant));
+        }
+    }
+    let mapping = Mapping::shared(length, MapFlags::empty()).map_err(|error| {
+        let errno = crate::error::Errno::from_io_error(&error);
+        let errno = errno.unwrap_or(crate::error::Errno::NOMEM);
+        Error::os(Verb::AllocBuffer, Subject::the("pool"), errno)
+    })?;
+    Ok(Source::Mapped(mapping))
+}

@@ -1,0 +1,74 @@
+//! Why there is no buffer, or no room in it.
+
+use std::fmt;
+
+use crate::error::{Error, Subject, Verb};
+
+/// Why a pool gave no buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GetError {
+    /// No buffer of the pool is so large.
+    TooLarge {
+        /// Bytes asked for.
+        asked: usize,
+        /// Bytes of the pool's largest buffers.
+        largest: usize,
+    },
+    /// All buffers of the size are in use, and the pool has the memory that it may have.
+    Empty {
+        /// Bytes of a buffer of the size.
+        size: usize,
+    },
+    /// The pool could not grow: memory could not be allocated or registered.
+    Memory(Error),
+}
+
+impl fmt::Display for GetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { asked, largest } => write!(
+                f,
+                "{asked} bytes, but the pool's largest buffers have {largest}"
+            ),
+            Self::Empty { size } => write!(f, "all buffers of {size} bytes are in use"),
+            Self::Memory(error) => write!(f, "the pool cannot grow: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for GetError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Memory(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<GetError> for Error {
+    fn from(error: GetError) -> Self {
+        match error {
+            GetError::Memory(error) => error,
+            other => Error::invalid(Verb::AllocBuffer, Subject::the("pool"), other.to_string()),
+        }
+    }
+}
+
+/// Bytes that do not fit into a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferFull {
+    /// Bytes that were to be in it.
+    pub wanted: usize,
+    /// Bytes that it holds.
+    pub capacity: usize,
+}
+
+impl fmt::Display for BufferFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, capacity } = self;
+        write!(f, "{wanted} bytes do not fit into a buffer of {capacity}")
+    }
+}
+
+impl std::error::Error for BufferFull {}

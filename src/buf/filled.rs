@@ -1,0 +1,225 @@
+//! A buffer that is exclusively its holder's.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use super::error::BufferFull;
+use super::frozen::Frozen;
+use super::home::Home;
+use crate::pd::Pd;
+use crate::work::{LocalSlice, PdTag, RemoteSlice};
+
+/// A buffer of a [`Pool`](super::Pool): registered memory that is exclusively its holder's.
+///
+/// As with a vector, the first [`len`](slice::len) bytes of it are filled and are what it derefs to; as many
+/// as its [capacity](Self::capacity) can be. What is received or read goes to its beginning and makes up its
+/// length; what is sent or written is what is filled.
+///
+/// Dropping it gives it back to its pool, which lives on for it. The bytes stay: who gets the buffer next
+/// finds them behind its length. [`clear`](Self::clear) does not wipe them, `fill(0)` does.
+///
+/// The default buffer is of no pool and has no capacity.
+#[derive(Default)]
+pub struct Buf {
+    start: Option<NonNull<u8>>,
+    len: usize,
+    capacity: usize,
+    home: Option<Home>,
+}
+
+// SAFETY: it owns its memory, as a vector does.
+unsafe impl Send for Buf {}
+// SAFETY: shared references read alone, as with a vector.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// The whole of a block, which is the caller's alone.
+    #[inline]
+    pub(super) fn new((home, start, capacity): (Home, NonNull<u8>, usize)) -> Self {
+        Self {
+            start: Some(start),
+            len: 0,
+            capacity,
+            home: Some(home),
+        }
+    }
+
+    /// Bytes that it holds.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Changes how many of its bytes count as filled. What is there is what was there: bytes of whoever had the
+    /// buffer before, if nobody has written since.
+    ///
+    /// # Errors
+    ///
+    /// It does not hold so many; its length stays.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) -> Result<(), BufferFull> {
+        if len > self.capacity {
+            return Err(BufferFull {
+                wanted: len,
+                capacity: self.capacity,
+            });
+        }
+        self.len = len;
+        Ok(())
+    }
+
+    /// Makes none of its bytes count as filled.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Fills further bytes, behind those that are.
+    ///
+    /// # Errors
+    ///
+    /// They do not fit; nothing is added then.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
+        let old = self.len;
+        self.set_len(old.saturating_add(bytes.len()))?;
+        self[old..].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// All that it holds, filled or not.
+    pub fn whole_mut(&mut self) -> &mut [u8] {
+        let capacity = self.capacity;
+        // SAFETY: see `bytes_mut`.
+        unsafe { self.bytes_mut(capacity) }
+    }
+
+    /// Parts it in two: this buffer keeps the bytes before `at`, and the other one has those from there on, up
+    /// to the capacity. Both go to different requests, and the block goes back to the pool with the last.
+    ///
+    /// # Panics
+    ///
+    /// If `at` lies beyond the capacity, as with a vector.
+    #[must_use = "the bytes from there on are in what is returned"]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(
+            at <= self.capacity,
+            "a buffer of {} bytes has no byte {at}",
+            self.capacity
+        );
+        let behind = Self {
+            // SAFETY: as has just been found, that lies in the buffer or just behind it.
+            start: self.start.map(|start| unsafe { start.add(at) }),
+            len: self.len.saturating_sub(at),
+            capacity: self.capacity - at,
+            home: self.home.as_ref().map(Home::share),
+        };
+        self.capacity = at;
+        self.len = self.len.min(at);
+        behind
+    }
+
+    /// Makes the filled bytes constant, so that they can be in several requests at a time.
+    pub fn freeze(self) -> Frozen {
+        Frozen::new(self)
+    }
+
+    /// The filled bytes as peers name them, for requests to queue pairs of a protection domain; `None` if the
+    /// pool lets no peer at its memory ([`PoolBuilder::remote_read`](super::PoolBuilder::remote_read)), or is
+    /// not on that domain.
+    ///
+    /// A peer that reads while the holder writes sees bytes old or new, in any mixture. The key is that of the
+    /// whole chunk that the buffer is cut from: a peer that has it can read the other buffers in it too.
+    pub fn remote(&self, pd: &Pd) -> Option<RemoteSlice> {
+        self.remote_on(pd.tag())
+    }
+
+    pub(crate) fn remote_on(&self, pd: PdTag) -> Option<RemoteSlice> {
+        self.home.as_ref()?.remote(pd, self.start?, self.len)
+    }
+
+    /// Its first `length` bytes for a request on a protection domain; `None` if it is not registered there.
+    ///
+    /// It borrows nothing: the caller keeps the buffer until the device has done with the request.
+    #[inline]
+    pub(crate) fn slice(&self, pd: PdTag, length: usize) -> Option<LocalSlice<'static>> {
+        let (start, home) = (self.start?, self.home.as_ref()?);
+        let length = u32::try_from(length.min(self.capacity)).ok()?;
+        let lkey = home.lkey(pd)?;
+        // The region's address is the memory's own: pools register nothing under another.
+        Some(LocalSlice::new(start.addr().get() as u64, length, lkey, pd))
+    }
+
+    /// Another handle on its block, for bytes that nobody writes any more.
+    pub(super) fn share(&self) -> Self {
+        Self {
+            home: self.home.as_ref().map(Home::share),
+            ..*self
+        }
+    }
+
+    /// Whether nobody else has a handle on its block.
+    pub(super) fn is_alone(&self) -> bool {
+        self.home.as_ref().is_none_or(Home::is_alone)
+    }
+
+    /// A part of the filled bytes becomes all that it has.
+    pub(super) fn narrow(&mut self, start: usize, length: usize) {
+        debug_assert!(start + length <= self.len);
+        // SAFETY: callers have found that to lie within the filled bytes.
+        self.start = self.start.map(|first| unsafe { first.add(start) });
+        (self.len, self.capacity) = (length, length);
+    }
+
+    /// # Safety
+    ///
+    /// `length` is at most the capacity.
+    #[inline]
+    unsafe fn bytes_mut(&mut self, length: usize) -> &mut [u8] {
+        let start = self.start.unwrap_or(NonNull::dangling());
+        // SAFETY: the bytes are memory of the pool, initialised, and this buffer's alone: it is not part of a
+        // request while it is here, no other handle on its block has these bytes, and peers may at most read.
+        // A buffer of no pool has no bytes.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let start = self.start.unwrap_or(NonNull::dangling());
+        // SAFETY: as in `bytes_mut`; what is filled is within the capacity.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        // SAFETY: what is filled is within the capacity.
+        unsafe { self.bytes_mut(len) }
+    }
+}
+
+impl AsRef<[u8]> for Buf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Buf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity)
+            .finish()
+    }
+}

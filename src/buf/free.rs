@@ -1,0 +1,214 @@
+//! What is free of a numbered stock: taken and given back without a lock, and waited for when there is none.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// No number.
+const NONE: u32 = u32::MAX;
+
+/// Somebody waits. Set only while nothing is free.
+const WAITED_FOR: u64 = 1 << 32;
+
+/// What the count of changes goes up by: it has the bits above [`WAITED_FOR`].
+const CHANGE: u64 = 1 << 33;
+
+/// Numbers below a bound that are free, the one that came last first.
+///
+/// A stack of Treiber's: `head` is the number on top, and each number leads to the next. The count of changes
+/// in `head` keeps a thread that was interrupted in [`take`](Self::take) from putting a `next` in place that
+/// is no longer true. It has 31 bits: the thread would have to be away for exactly a multiple of 2^31 changes.
+#[derive(Debug)]
+pub(crate) struct FreeList {
+    head: AtomicU64,
+    next: Box<[AtomicU32]>,
+    /// The tasks that wait. Touched only where nothing is free.
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl FreeList {
+    /// A list for numbers below `bound`, none of which is free yet.
+    pub(crate) fn empty(bound: u32) -> Self {
+        Self {
+            head: AtomicU64::new(u64::from(NONE)),
+            next: (0..bound).map(|_| AtomicU32::new(NONE)).collect(),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// A list of all numbers below `bound`.
+    pub(crate) fn full(bound: u32) -> Self {
+        let list = Self::empty(bound);
+        for number in (0..bound).rev() {
+            list.give(number);
+        }
+        list
+    }
+
+    /// Takes a number, which is the caller's until it gives it back.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<u32> {
+        // Acquire: with the release of who gave the number back. All changes between are read-modify-writes,
+        // which carry that on.
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let number = head as u32;
+            let next = self.next.get(number as usize)?;
+            // Relaxed: should it be somebody else's by now, the count of changes tells.
+            let behind = u64::from(next.load(Ordering::Relaxed));
+            let new = (head & !0xffff_ffff).wrapping_add(CHANGE) | behind;
+            match self
+                .head
+                .compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire)
+            {
+                Ok(_) => return Some(number),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Gives a number back, which was not free.
+    #[inline]
+    pub(crate) fn give(&self, number: u32) {
+        let Some(next) = self.next.get(number as usize) else {
+            debug_assert!(false, "{number} is not of this list");
+            return;
+        };
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            next.store(head as u32, Ordering::Relaxed);
+            let new = (head & !(0xffff_ffff | WAITED_FOR)).wrapping_add(CHANGE) | u64::from(number);
+            // Release: with the acquire of who takes it.
+            match self
+                .head
+                .compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        if head & WAITED_FOR != 0 {
+            self.wake();
+        }
+    }
+
+    /// Takes a number, or has the task woken when one is given back.
+    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<u32> {
+        loop {
+            if let Some(number) = self.take() {
+                return Poll::Ready(number);
+            }
+            if self.wait(cx) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Waits until a number is free, without taking it.
+    pub(crate) fn poll_any(&self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.head.load(Ordering::Relaxed) as u32 != NONE {
+                return Poll::Ready(());
+            }
+            if self.wait(cx) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Has the task woken when a number is given back; false if one was meanwhile.
+    fn wait(&self, cx: &mut Context<'_>) -> bool {
+        // Under the lock to the end: who takes the mark away then finds the task.
+        let mut waiting = self.waiting();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        let mark = |head: u64| (head as u32 == NONE).then_some(head | WAITED_FOR);
+        // Relaxed: what is waited for is taken by `take` afterwards.
+        self.head
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark)
+            .is_ok()
+    }
+
+    /// All that wait, since each of them may have lost interest.
+    #[cold]
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut *self.waiting());
+        // Without the lock: a waker does as it likes.
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
+        // A list of tasks is whole after each statement.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_number_is_given_out_once() {
+        let list = FreeList::full(3);
+        let mut taken: Vec<_> = std::iter::from_fn(|| list.take()).collect();
+        taken.sort();
+        assert_eq!(taken, [0, 1, 2]);
+        assert_eq!(list.take(), None);
+        list.give(1);
+        assert_eq!(list.take(), Some(1));
+        assert_eq!(FreeList::empty(4).take(), None);
+        assert_eq!(FreeList::full(0).take(), None);
+    }
+
+    #[test]
+    fn who_waits_is_woken_once() {
+        let list = FreeList::full(1);
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut cx = Context::from_waker(&waker);
+        assert_eq!(list.poll_any(&mut cx), Poll::Ready(()));
+        assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));
+        assert!(list.poll_take(&mut cx).is_pending());
+        assert!(list.poll_any(&mut cx).is_pending());
+        list.give(0);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "one task, woken once");
+        assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));
+        list.give(0);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "nobody waits any more");
+    }
+
+    /// Would catch a number in two hands: each thread marks what it holds.
+    #[test]
+    fn threads_never_hold_the_same_number() {
+        let list = FreeList::full(4);
+        let held: [AtomicBool; 4] = Default::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let Some(number) = list.take() else { continue };
+                        let held = &held[number as usize];
+                        assert!(!held.swap(true, Ordering::Relaxed), "{number} twice");
+                        held.store(false, Ordering::Relaxed);
+                        list.give(number);
+                    }
+                });
+            }
+        });
+        assert_eq!(std::iter::from_fn(|| list.take()).count(), 4);
+    }
+}

@@ -1,0 +1,97 @@
+//! Bytes of a buffer that nobody changes any more.
+
+use std::fmt;
+use std::ops::{Bound, Deref, RangeBounds};
+
+use super::filled::Buf;
+use crate::pd::Pd;
+use crate::work::{LocalSlice, PdTag, RemoteSlice};
+
+/// Constant bytes of a [`Buf`]. Clones are the same bytes, so they can be in several requests at a time; the
+/// block goes back to its pool with the last.
+pub struct Frozen(Buf);
+
+impl Frozen {
+    pub(super) fn new(buf: Buf) -> Self {
+        Self(buf)
+    }
+
+    /// A part of the bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the range does not lie within them, as with a slice.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&end) => end.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.len(),
+        };
+        // Panics as slices do.
+        let length = self.0[start..end].len();
+        let mut part = self.0.share();
+        part.narrow(start, length);
+        Self(part)
+    }
+
+    /// Makes it a buffer that can be changed again.
+    ///
+    /// # Errors
+    ///
+    /// There are clones or parts of it; it comes back.
+    pub fn try_into_buf(self) -> Result<Buf, Self> {
+        match self.0.is_alone() {
+            true => Ok(self.0),
+            false => Err(self),
+        }
+    }
+
+    /// The bytes as peers name them: see [`Buf::remote`].
+    pub fn remote(&self, pd: &Pd) -> Option<RemoteSlice> {
+        self.0.remote(pd)
+    }
+
+    /// As [`Buf::slice`].
+    #[inline]
+    pub(crate) fn local(&self, pd: PdTag) -> Option<LocalSlice<'static>> {
+        self.0.slice(pd, self.len())
+    }
+}
+
+impl Clone for Frozen {
+    fn clone(&self) -> Self {
+        Self(self.0.share())
+    }
+}
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<Buf> for Frozen {
+    fn from(buf: Buf) -> Self {
+        buf.freeze()
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen").field("len", &self.len()).finish()
+    }
+}

@@ -1,0 +1,104 @@
+//! A handle on a block of a pool: the block goes back with the last one.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::chunk::Chunk;
+use super::pool::Inner;
+use crate::work::{LocalKey, PdTag, RemoteSlice};
+
+/// A handle on a block.
+#[derive(Debug)]
+pub(super) struct Home {
+    pool: Arc<Inner>,
+    class: u32,
+    block: u32,
+}
+
+impl Home {
+    /// The first handle on a block that has just been taken from the free ones, with its first byte and its
+    /// length.
+    #[inline]
+    pub(super) fn new(
+        pool: &Arc<Inner>,
+        class: u32,
+        block: u32,
+    ) -> Option<(Self, NonNull<u8>, usize)> {
+        let size = pool.class(class)?.size();
+        let home = Self {
+            pool: Arc::clone(pool),
+            class,
+            block,
+        };
+        let (chunk, index) = home.chunk()?;
+        // Relaxed: nobody else has a handle, and who had one before gave the number back.
+        chunk.handles[index as usize].store(1, Ordering::Relaxed);
+        let start = chunk.block(index, size);
+        Some((home, start, size))
+    }
+
+    #[inline]
+    fn chunk(&self) -> Option<(&Chunk, u32)> {
+        self.pool.class(self.class)?.chunk(self.block)
+    }
+
+    #[inline]
+    fn handles(&self) -> Option<&AtomicU32> {
+        let (chunk, index) = self.chunk()?;
+        chunk.handles.get(index as usize)
+    }
+
+    /// Another handle on the same block.
+    pub(super) fn share(&self) -> Self {
+        if let Some(handles) = self.handles() {
+            // Relaxed: this handle keeps the block, as with `Arc`.
+            handles.fetch_add(1, Ordering::Relaxed);
+        }
+        Self {
+            pool: Arc::clone(&self.pool),
+            ..*self
+        }
+    }
+
+    /// Whether this is the only handle.
+    #[inline]
+    pub(super) fn is_alone(&self) -> bool {
+        // Acquire: with the release of other handles that went, so that what they did with the block is done.
+        self.handles()
+            .is_some_and(|handles| handles.load(Ordering::Acquire) == 1)
+    }
+
+    /// The key by which work requests on a protection domain name the block.
+    #[inline]
+    pub(super) fn lkey(&self, pd: PdTag) -> Option<LocalKey> {
+        self.chunk()?.0.lkey(pd)
+    }
+
+    /// A part of the block as peers name it, if they may reach it.
+    pub(super) fn remote(
+        &self,
+        pd: PdTag,
+        start: NonNull<u8>,
+        length: usize,
+    ) -> Option<RemoteSlice> {
+        match self.pool.is_remote() {
+            true => self.chunk()?.0.remote(pd, start, length),
+            false => None,
+        }
+    }
+}
+
+impl Drop for Home {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: with the acquire in `is_alone`, and here for whoever is last.
+        let last = self.is_alone()
+            || self
+                .handles()
+                .is_some_and(|handles| handles.fetch_sub(1, Ordering::AcqRel) == 1);
+        if last {
+            self.pool.give(self.class, self.block);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Buffers that travel: registered memory that is exclusively its holder's.
+//!
+//! A [`Pool`] registers memory in chunks and cuts it into blocks of a few sizes. A [`Buf`] is a block, or part
+//! of one, and whoever has it reads and writes it as bytes, without copying. It goes by value into a request
+//! of [`aio`](crate::aio) and comes back with its completion: there is no moment at which a program and a
+//! device both have it.
+//!
+//! ```no_run
+//! use uverbs::buf::Pool;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = uverbs::open("rxe0")?;
+//! let pd = context.alloc_pd()?;
+//! let pool = Pool::on(&pd).sizes([4096, 1 << 20]).limit(64 << 20).build()?;
+//! let mut buf = pool.try_get(100)?;               // of 4096 bytes, none of which is filled
+//! buf.extend_from_slice(b"hello")?;
+//! assert_eq!(&*buf, b"hello");
+//! let rest = buf.split_off(1024);                 // two buffers, side by side
+//! assert_eq!((buf.capacity(), rest.capacity()), (1024, 3072));
+//! # Ok(()) }
+//! ```
+//!
+//! Taking a buffer and giving it back takes no lock and allocates nothing: what is free of a size is a stack
+//! of numbers, changed by one compare-and-swap. Only a pool that grows, or on which somebody waits, does more.
+//!
+//! Peers cannot reach the memory unless that was asked for ([`PoolBuilder::remote_read`]). For memory that
+//! peers write to there are regions ([`Mr`](crate::Mr)), which lend out no references.
+
+mod chunk;
+mod error;
+mod filled;
+mod free;
+mod frozen;
+mod home;
+mod pool;
+
+pub use error::{BufferFull, GetError};
+pub use filled::Buf;
+pub use frozen::Frozen;
+pub use pool::{ClassStats, Pool, PoolBuilder, PoolStats};
+
+pub(crate) use free::FreeList;

@@ -1,0 +1,432 @@
+//! Pools: registered memory in blocks of a few sizes.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use uverbs_uapi::flags::AccessFlags;
+
+use super::chunk::Chunk;
+use super::error::GetError;
+use super::filled::Buf;
+use super::free::FreeList;
+use super::home::Home;
+use crate::alloc::{Allocator, Buffers};
+use crate::error::{Error, Result, Subject, Verb};
+use crate::pd::{Pd, PdUse, User};
+
+/// Buffers start at multiples of this, so that no two of them share a cache line.
+const ALIGNMENT: usize = 64;
+
+/// Bytes that a pool grows by, where the buffers are no larger: a huge page of the usual size.
+const CHUNK: usize = 2 << 20;
+
+/// The description of a pool to make.
+#[must_use = "nothing is made before `build`"]
+pub struct PoolBuilder {
+    pds: Vec<Pd>,
+    sizes: Vec<usize>,
+    limit: usize,
+    access: AccessFlags,
+    allocator: Option<Arc<dyn Allocator>>,
+}
+
+impl PoolBuilder {
+    /// Registers the memory on this protection domain as well, of the same device or another one: a buffer
+    /// then has a key for each.
+    pub fn and(mut self, pd: &Pd) -> Self {
+        self.pds.push(pd.share());
+        self
+    }
+
+    /// The sizes of buffers, in bytes; each is rounded up to a multiple of 64. Without this there are buffers
+    /// of 4 KiB, 64 KiB and 1 MiB.
+    pub fn sizes(mut self, sizes: impl IntoIterator<Item = usize>) -> Self {
+        self.sizes = sizes.into_iter().collect();
+        self
+    }
+
+    /// The most memory that the pool has, in bytes; 64 MiB if nothing is said. It grows as buffers are asked
+    /// for, by 2 MiB or one large buffer, and keeps what it has. Memory of one size stays with that size.
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Takes the memory from this allocator: huge pages, or pages of a NUMA node. Without this it is asked of
+    /// the allocator of the first protection domain, if that is a parent domain with one, and else of the
+    /// system. The request has the type [`ResourceType::POOL`](crate::alloc::ResourceType::POOL).
+    pub fn allocator(mut self, allocator: impl Allocator) -> Self {
+        self.allocator = Some(Arc::new(allocator));
+        self
+    }
+
+    /// Lets peers read the memory: those that have the key of a buffer, which is the key of its whole chunk.
+    /// See [`Buf::remote`].
+    pub fn remote_read(mut self) -> Self {
+        self.access |= AccessFlags::REMOTE_READ;
+        self
+    }
+
+    /// Makes the pool. It has no memory yet.
+    ///
+    /// # Errors
+    ///
+    /// There is no size, or one that is 0 or beyond the limit.
+    pub fn build(self) -> Result<Pool> {
+        let invalid = |why: String| Error::invalid(Verb::AllocBuffer, Subject::the("pool"), why);
+        let mut sizes: Vec<usize> = Vec::with_capacity(self.sizes.len());
+        for size in self.sizes {
+            let rounded = size.checked_next_multiple_of(ALIGNMENT);
+            match rounded {
+                Some(rounded) if size > 0 && rounded <= self.limit => sizes.push(rounded),
+                _ => {
+                    let why = format!("buffers of {size} bytes with a limit of {}", self.limit);
+                    return Err(invalid(why));
+                }
+            }
+        }
+        sizes.sort_unstable();
+        sizes.dedup();
+        if sizes.is_empty() {
+            return Err(invalid("there are no sizes of buffers".into()));
+        }
+        let first = &self.pds[0];
+        let buffers = match self.allocator {
+            Some(allocator) => Some(Buffers {
+                allocator,
+                live: Arc::clone(first.context().live_buffers()),
+                pd: first.handle(),
+                domain: 0,
+            }),
+            None => first.buffers().cloned(),
+        };
+        let users = self.pds.iter().map(|pd| pd.user(User::Pool)).collect();
+        Ok(Pool(Arc::new(Inner {
+            classes: sizes
+                .iter()
+                .map(|size| Class::new(*size, self.limit))
+                .collect(),
+            limit: self.limit,
+            memory: Mutex::new(0),
+            access: self.access,
+            buffers,
+            pds: self.pds.into(),
+            _users: users,
+        })))
+    }
+}
+
+impl fmt::Debug for PoolBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuilder")
+            .field("sizes", &self.sizes)
+            .field("limit", &self.limit)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Registered memory in buffers of a few sizes. Clones are the same pool; it lives as long as one of them or
+/// of its buffers does.
+#[derive(Clone)]
+pub struct Pool(Arc<Inner>);
+
+/// What a pool shares with its buffers.
+#[derive(Debug)]
+pub(super) struct Inner {
+    classes: Box<[Class]>,
+    limit: usize,
+    /// Bytes of all chunks. Held while the pool grows.
+    memory: Mutex<usize>,
+    access: AccessFlags,
+    buffers: Option<Buffers>,
+    pds: Box<[Pd]>,
+    _users: Box<[PdUse]>,
+}
+
+/// The buffers of one size.
+#[derive(Debug)]
+pub(super) struct Class {
+    size: usize,
+    /// Blocks of a chunk; the last one may have fewer.
+    per_chunk: u32,
+    free: FreeList,
+    chunks: Box<[OnceLock<Chunk>]>,
+    /// Buffers in use. Relaxed: for statistics.
+    in_use: AtomicU32,
+    /// How often somebody waited. Relaxed: for statistics.
+    waits: AtomicU64,
+}
+
+impl Class {
+    fn new(size: usize, limit: usize) -> Self {
+        // Numbers of blocks have 32 bits less one value.
+        let most = (limit / size).min(u32::MAX as usize - 1) as u32;
+        let per_chunk = (CHUNK / size).clamp(1, most as usize) as u32;
+        Self {
+            size,
+            per_chunk,
+            free: FreeList::empty(most),
+            chunks: (0..most.div_ceil(per_chunk))
+                .map(|_| OnceLock::new())
+                .collect(),
+            in_use: AtomicU32::new(0),
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The chunk of a block, and the block's index in it.
+    #[inline]
+    pub(super) fn chunk(&self, block: u32) -> Option<(&Chunk, u32)> {
+        let chunk = self.chunks.get((block / self.per_chunk) as usize)?;
+        Some((chunk.get()?, block % self.per_chunk))
+    }
+
+    fn buffers(&self) -> usize {
+        let chunks = self.chunks.iter().filter_map(OnceLock::get);
+        chunks.map(|chunk| chunk.handles.len()).sum()
+    }
+}
+
+impl Inner {
+    #[inline]
+    pub(super) fn class(&self, class: u32) -> Option<&Class> {
+        self.classes.get(class as usize)
+    }
+
+    /// Whether peers may reach the memory.
+    pub(super) fn is_remote(&self) -> bool {
+        self.access.contains(AccessFlags::REMOTE_READ)
+    }
+
+    /// Takes a block back, of which there is no handle any more.
+    #[inline]
+    pub(super) fn give(&self, class: u32, block: u32) {
+        if let Some(class) = self.class(class) {
+            class.in_use.fetch_sub(1, Ordering::Relaxed);
+            class.free.give(block);
+        }
+    }
+
+    /// Adds a chunk of a size; false if there is no memory left for one.
+    #[cold]
+    fn grow(&self, class: &Class) -> Result<bool> {
+        // A number that is right after each statement.
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = class.chunks.iter().position(|chunk| chunk.get().is_none());
+        let fit = ((self.limit - *memory) / class.size) as u32;
+        let Some(number) = number.filter(|_| fit > 0) else {
+            return Ok(false);
+        };
+        let first = number as u32 * class.per_chunk;
+        let most = (self.limit / class.size) as u32 - first;
+        let blocks = class.per_chunk.min(fit).min(most);
+        let chunk = Chunk::new(
+            (class.size, blocks),
+            &self.pds,
+            self.buffers.as_ref(),
+            self.access,
+        )?;
+        *memory += class.size * blocks as usize;
+        // Only under the lock, so it was not set.
+        let _ = class.chunks[number].set(chunk);
+        for block in (first..first + blocks).rev() {
+            class.free.give(block);
+        }
+        Ok(true)
+    }
+}
+
+impl Pool {
+    /// Starts the description of a pool whose memory is registered on a protection domain.
+    ///
+    /// The device may read and write it, and peers may do nothing.
+    pub fn on(pd: &Pd) -> PoolBuilder {
+        PoolBuilder {
+            pds: vec![pd.share()],
+            sizes: vec![4 << 10, 64 << 10, 1 << 20],
+            limit: 64 << 20,
+            access: AccessFlags::LOCAL_WRITE,
+            allocator: None,
+        }
+    }
+
+    /// A buffer for at least so many bytes, if one is free or the pool may grow.
+    ///
+    /// # Errors
+    ///
+    /// There is none ([`GetError::Empty`]), the pool has none so large, or it could not grow.
+    #[inline]
+    pub fn try_get(&self, bytes: usize) -> Result<Buf, GetError> {
+        let class = self.class_for(bytes)?;
+        loop {
+            if let Some(buf) = self.take(class) {
+                return Ok(buf);
+            }
+            self.grow_or_fail(class)?;
+        }
+    }
+
+    /// As [`try_get`](Self::try_get), and waits for a buffer to come back if all are in use. Any of those who
+    /// wait may be the next.
+    ///
+    /// # Errors
+    ///
+    /// As for `try_get`. [`GetError::Empty`] means that there will never be one: buffers of other sizes have
+    /// all the memory.
+    pub async fn get(&self, bytes: usize) -> Result<Buf, GetError> {
+        poll_fn(|cx| self.poll_get(bytes, cx)).await
+    }
+
+    /// As [`get`](Self::get), for a thread that waits at most so long.
+    ///
+    /// # Errors
+    ///
+    /// As for `get`, and [`GetError::Empty`] if none came back in time.
+    pub fn get_within(&self, bytes: usize, limit: Duration) -> Result<Buf, GetError> {
+        let deadline = Instant::now().checked_add(limit);
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(got) = self.poll_get(bytes, &mut cx) {
+                return got;
+            }
+            match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return self.try_get(bytes),
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+        }
+    }
+
+    pub(crate) fn poll_get(
+        &self,
+        bytes: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Buf, GetError>> {
+        match self.try_get(bytes) {
+            Err(GetError::Empty { size }) => {
+                let index = self.class_for(bytes)?;
+                let class = &self.0.classes[index as usize];
+                if class.buffers() == 0 {
+                    return Poll::Ready(Err(GetError::Empty { size }));
+                }
+                class.waits.fetch_add(1, Ordering::Relaxed);
+                let block = std::task::ready!(class.free.poll_take(cx));
+                Poll::Ready(self.buf(index, block).ok_or(GetError::Empty { size }))
+            }
+            got => Poll::Ready(got),
+        }
+    }
+
+    /// The class of the smallest buffers that hold so many bytes.
+    #[inline]
+    fn class_for(&self, bytes: usize) -> Result<u32, GetError> {
+        let classes = &self.0.classes;
+        match classes.iter().position(|class| class.size >= bytes) {
+            Some(class) => Ok(class as u32),
+            None => Err(GetError::TooLarge {
+                asked: bytes,
+                largest: classes.last().map_or(0, |class| class.size),
+            }),
+        }
+    }
+
+    #[inline]
+    fn take(&self, class: u32) -> Option<Buf> {
+        let block = self.0.class(class)?.free.take()?;
+        self.buf(class, block)
+    }
+
+    #[inline]
+    fn buf(&self, class: u32, block: u32) -> Option<Buf> {
+        let buf = Home::new(&self.0, class, block).map(Buf::new)?;
+        let of = self.0.class(class)?;
+        of.in_use.fetch_add(1, Ordering::Relaxed);
+        Some(buf)
+    }
+
+    #[cold]
+    fn grow_or_fail(&self, class: u32) -> Result<(), GetError> {
+        let class = &self.0.classes[class as usize];
+        match self.0.grow(class) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(GetError::Empty { size: class.size }),
+            Err(error) => Err(GetError::Memory(error)),
+        }
+    }
+
+    /// What it has and how it is used, as of now.
+    pub fn stats(&self) -> PoolStats {
+        let memory = *self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let class = |class: &Class| ClassStats {
+            size: class.size,
+            buffers: class.buffers(),
+            in_use: class.in_use.load(Ordering::Relaxed) as usize,
+            waits: class.waits.load(Ordering::Relaxed),
+        };
+        PoolStats {
+            memory,
+            limit: self.0.limit,
+            classes: self.0.classes.iter().map(class).collect(),
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.stats(), f)
+    }
+}
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What a pool has and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Bytes that it has registered.
+    pub memory: usize,
+    /// The most that it may have.
+    pub limit: usize,
+    /// By size, the smallest first.
+    pub classes: Vec<ClassStats>,
+}
+
+impl PoolStats {
+    /// Buffers in use, of all sizes.
+    pub fn in_use(&self) -> usize {
+        self.classes.iter().map(|class| class.in_use).sum()
+    }
+}
+
+/// The buffers of one size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassStats {
+    /// Bytes of each.
+    pub size: usize,
+    /// How many there are.
+    pub buffers: usize,
+    /// How many of them are in use: with somebody, or in a request. A block that was split counts once.
+    pub in_use: usize,
+    /// How often somebody had to wait for one.
+    pub waits: u64,
+}

@@ -1,0 +1,274 @@
+//! What becomes of operations whose futures are dropped, forgotten or panic, and of those whose queue pair goes.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use libtest_mimic::Trial;
+use support::{Result, fail, pattern, same, test_without_leaks};
+use uverbs::aio::{OpError, Post};
+use uverbs::buf::Buf;
+use uverbs::{PostError, QpState};
+
+use crate::ground::Two;
+
+/// A test with its name.
+type Named = (&'static str, fn() -> Result);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let tests: [Named; 8] = [
+        (
+            "cancel::a_dropped_receive_keeps_its_buffer",
+            a_dropped_receive_keeps_its_buffer,
+        ),
+        ("cancel::dropped_at_any_time", dropped_at_any_time),
+        (
+            "cancel::abort_gives_everything_back",
+            abort_gives_everything_back,
+        ),
+        ("cancel::abort_from_elsewhere", abort_from_elsewhere),
+        ("cancel::forgotten", forgotten),
+        ("cancel::a_panic", a_panic),
+        (
+            "cancel::the_queue_pair_goes_first",
+            the_queue_pair_goes_first,
+        ),
+        ("cancel::halves_go_one_by_one", halves_go_one_by_one),
+    ];
+    tests
+        .map(|(name, run)| test_without_leaks(name, run))
+        .into()
+}
+
+/// Catches the fault that others have: a buffer that goes back while the device still writes to it.
+fn a_dropped_receive_keeps_its_buffer() -> Result {
+    let mut two = Two::new()?;
+    drop(two.b.recv(two.pool.try_get(256)?));
+    same(two.pool.stats().in_use(), 1, "it is in flight")?;
+    same(two.b.control().in_flight(), 1, "in flight")?;
+    // Nobody else may get it before the message has come: each that the pool gives stays as it is filled.
+    let mut others = (0..31)
+        .map(|_| two.pool.try_get(256))
+        .collect::<std::result::Result<Vec<Buf>, _>>()?;
+    for other in &mut others {
+        other.whole_mut().fill(0xaa);
+    }
+    let sent = two.a.send(two.buf(&pattern(1, 200))?);
+    two.run(sent)?.0?;
+    let drained = two.b.control();
+    two.run(drained.drained())??;
+    for other in &mut others {
+        same(
+            other.whole_mut().iter().all(|byte| *byte == 0xaa),
+            true,
+            "another buffer",
+        )?;
+    }
+    drop(others);
+    two.nothing_is_missing()
+}
+
+/// Catches slots that get lost: futures are dropped before, while and after their completions come.
+fn dropped_at_any_time() -> Result {
+    let mut two = Two::new()?;
+    let mut cx = Context::from_waker(Waker::noop());
+    for round in 0..600u32 {
+        let mut received = two.b.recv(two.pool.try_get(256)?);
+        let mut sent = two.a.send(two.buf(&round.to_le_bytes())?);
+        same(
+            sent.is_refused() || received.is_refused(),
+            false,
+            "a free slot",
+        )?;
+        match round % 4 {
+            0 => drop((sent, received)),
+            1 => {
+                let _ = Pin::new(&mut sent).poll(&mut cx);
+                let _ = Pin::new(&mut received).poll(&mut cx);
+                drop((sent, received));
+            }
+            2 => {
+                two.run(sent)?.0?;
+                drop(received);
+            }
+            _ => {
+                drop(sent);
+                let (result, buf) = two.run(received)?;
+                result?;
+                same(&*buf, &round.to_le_bytes()[..], "the message of this round")?;
+            }
+        }
+        let (a, b) = (two.a.control(), two.b.control());
+        two.run(async {
+            a.drained().await?;
+            b.drained().await
+        })??;
+    }
+    two.nothing_is_missing()
+}
+
+/// Catches an abort that forgets a buffer, or that does not end.
+fn abort_gives_everything_back() -> Result {
+    let mut two = Two::new()?;
+    let receives: Vec<_> = (0..32)
+        .map(|_| Ok(two.b.recv(two.pool.try_get(256)?)))
+        .collect::<Result<_>>()?;
+    for _ in 0..16 {
+        drop(two.b.recv(two.pool.try_get(256)?));
+    }
+    let control = two.b.control();
+    same(control.in_flight(), 48, "in flight")?;
+    let Two { b, cq, .. } = &mut two;
+    cq.block_on(b.abort())??;
+    same(control.in_flight(), 0, "in flight after the abort")?;
+    same(
+        two.pool.stats().in_use(),
+        32,
+        "those whose futures are there",
+    )?;
+    two.run(async {
+        for receive in receives {
+            let (result, buf) = receive.await;
+            match result {
+                Err(error) if error.is_flushed() => {}
+                other => return fail(format!("{other:?}")),
+            }
+            same(buf.capacity(), 256, "the buffer")?;
+        }
+        Ok(())
+    })??;
+    let refused = two.b.recv(two.pool.try_get(256)?);
+    let (result, _) = two.run(refused)?;
+    let state = QpState::ERR;
+    let error = OpError::Post(PostError::WrongState { state });
+    same(result.err(), Some(error), "a receive behind it")?;
+    two.nothing_is_missing()
+}
+
+/// Catches an abort that waits for somebody else to pump.
+fn abort_from_elsewhere() -> Result {
+    let mut two = Two::new()?;
+    let receive = two.b.recv(two.pool.try_get(256)?);
+    let control = two.b.control();
+    std::thread::scope(|scope| {
+        let cq = &two.cq;
+        let waiting = scope.spawn(move || cq.block_on(receive));
+        let aborting = scope.spawn(move || cq.block_on(control.abort()));
+        aborting.join().map_err(|_| "a panic")???;
+        let (result, buf) = waiting.join().map_err(|_| "a panic")??;
+        same(
+            result.is_err_and(|error| error.is_flushed()),
+            true,
+            "the receive",
+        )?;
+        same(buf.capacity(), 256, "its buffer")
+    })?;
+    two.nothing_is_missing()
+}
+
+/// Catches a forgotten future that hangs an abort, and buffers that nobody can get at any more.
+fn forgotten() -> Result {
+    let mut two = Two::new()?;
+    mem::forget(two.b.recv(two.pool.try_get(256)?));
+    let mut polled = two.b.recv(two.pool.try_get(256)?);
+    let mut cx = Context::from_waker(Waker::noop());
+    same(
+        Pin::new(&mut polled).poll(&mut cx).is_pending(),
+        true,
+        "nothing came",
+    )?;
+    mem::forget(polled);
+    let alive = two.b.recv(two.pool.try_get(256)?);
+    let control = two.b.control();
+    two.run(control.abort())??;
+    let back = control.reclaim();
+    same(back.len(), 3, "buffers that came back")?;
+    let (result, buf) = two.run(alive)?;
+    same(result.err(), Some(OpError::Reclaimed), "one that was alive")?;
+    same(buf.capacity(), 0, "its buffer")?;
+    drop(back);
+    two.nothing_is_missing()
+}
+
+/// Catches a panic that keeps a lock or a buffer.
+fn a_panic() -> Result {
+    let mut two = Two::new()?;
+    let received = two.b.recv(two.pool.try_get(256)?);
+    let sent = two.a.send(two.buf(b"x")?);
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        two.cq.block_on(async {
+            let _ = sent.await;
+            let _received = received;
+            panic!("on purpose")
+        })
+    }));
+    std::panic::set_hook(hook);
+    same(
+        panicked
+            .map(|never: uverbs::Result<()>| drop(never))
+            .is_err(),
+        true,
+        "the panic",
+    )?;
+    let (a, b) = (two.a.control(), two.b.control());
+    two.run(async {
+        a.drained().await?;
+        b.drained().await
+    })??;
+    two.nothing_is_missing()?;
+    let received = two.b.recv(two.pool.try_get(256)?);
+    let sent = two.a.send(two.buf(b"y")?);
+    two.run(async {
+        sent.await.0?;
+        received.await.0
+    })??;
+    two.nothing_is_missing()
+}
+
+/// Catches operations that wait for a queue pair that is no more.
+fn the_queue_pair_goes_first() -> Result {
+    let Two {
+        a, mut b, cq, pool, ..
+    } = Two::new()?;
+    let received = b.recv(pool.try_get(256)?);
+    drop(b.recv(pool.try_get(256)?));
+    let control = b.control();
+    drop(b);
+    same(
+        pool.stats().in_use(),
+        1,
+        "that of the dropped future is back",
+    )?;
+    let (result, buf) = cq.block_on(received)?;
+    same(result.err(), Some(OpError::Gone), "the receive")?;
+    same(buf.capacity(), 256, "its buffer")?;
+    same(control.in_flight(), 0, "in flight")?;
+    cq.block_on(control.abort())??;
+    drop((a, buf));
+    same(pool.stats().in_use(), 0, "buffers in use")
+}
+
+fn halves_go_one_by_one() -> Result {
+    let Two { a, b, cq, pool, .. } = Two::new()?;
+    let (sender, mut receiver) = b.split();
+    let received = receiver.recv(pool.try_get(256)?);
+    drop(sender);
+    let mut received = received;
+    let mut cx = Context::from_waker(Waker::noop());
+    same(
+        Pin::new(&mut received).poll(&mut cx).is_pending(),
+        true,
+        "the other half is there",
+    )?;
+    drop(receiver);
+    match Pin::new(&mut received).poll(&mut cx) {
+        Poll::Ready((Err(OpError::Gone), buf)) => same(buf.capacity(), 256, "the buffer")?,
+        other => return fail(format!("{other:?}")),
+    }
+    drop((a, received));
+    let _ = cq.pump()?;
+    same(pool.stats().in_use(), 0, "buffers in use")
+}

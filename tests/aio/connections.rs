@@ -1,0 +1,219 @@
+//! Connections by address, with and without a runtime.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use support::{LIMIT, Result, fail, open, same, test_without_leaks};
+use tokio::runtime::Builder;
+use uverbs::aio::{self, Connection, Cq, Post, Wait};
+use uverbs::buf::Pool;
+use uverbs::cm::{self, Params, Pending};
+use uverbs::qp::QpState;
+use uverbs::{Caps, Cause, Pd, Rc};
+
+/// A test with its name.
+type Named = (&'static str, fn() -> Result);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let tests: [Named; 4] = [
+        ("connections::without_a_runtime", without_a_runtime),
+        ("connections::on_tokio", on_tokio),
+        ("connections::a_deadline", a_deadline),
+        ("connections::dropped_halfway", dropped_halfway),
+    ];
+    tests
+        .map(|(name, run)| test_without_leaks(name, run))
+        .into()
+}
+
+/// An address of the device under test, with a port that the kernel chooses.
+fn own_address() -> SocketAddr {
+    SocketAddr::new(IpAddr::from([10, 9, 0, 1]), 0)
+}
+
+/// What a side needs.
+struct Side {
+    cq: Cq,
+    pool: Pool,
+    pd: Pd,
+}
+
+impl Side {
+    fn new() -> Result<Self> {
+        let context = open()?;
+        let pd = context.alloc_pd()?;
+        Ok(Self {
+            cq: Cq::new(&context, 256)?,
+            pool: Pool::on(&pd).sizes([256]).build()?,
+            pd,
+        })
+    }
+
+    fn qp(&self) -> Result<aio::Qp<Rc>> {
+        Ok(self.cq.create_qp(&self.pd, Caps::default())?)
+    }
+}
+
+/// Catches receives that are not there when the connection is, and ends that one side does not learn of.
+fn without_a_runtime() -> Result {
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let (here, there) = (Side::new()?, Side::new()?);
+    let way = cm::resolve::<Rc>(listener.local_addr())?
+        .start()?
+        .within(LIMIT)?;
+    let connecting = here.qp()?.connect_to(way, &Params::default(), b"request")?;
+    let request = listener.next_within(LIMIT)?.ok_or("no request")?;
+    let mut qp = there.qp()?;
+    qp.init_for_request(&request)?;
+    let received = qp.recv(there.pool.try_get(256)?);
+    let accepting = qp.accept(request, &Params::default(), b"")?;
+    let mut active = connecting.within(LIMIT)?;
+    let mut passive = accepting.within(LIMIT)?;
+    same(
+        &passive.private_data()[..7],
+        b"request",
+        "the request's data",
+    )?;
+    same(active.peer_addr(), listener.local_addr(), "the peer")?;
+    let mut buf = here.pool.try_get(5)?;
+    buf.extend_from_slice(b"hello")?;
+    let sent = active.qp().send(buf);
+    here.cq.block_on(sent)?.0?;
+    let (result, buf) = there.cq.block_on(received)?;
+    result?;
+    same(&*buf, &b"hello"[..], "the message")?;
+    let flushed = passive.qp().recv(buf);
+    here.cq.block_on(active.disconnect())??;
+    let event = passive.link().event_within(LIMIT)?;
+    same(
+        event,
+        Some(cm::Event::Disconnected { timed_out: false }),
+        "the other side",
+    )?;
+    there.cq.block_on(passive.disconnect())??;
+    let (result, _) = there.cq.block_on(flushed)?;
+    same(
+        result.is_err_and(|error| error.is_flushed()),
+        true,
+        "a receive at the end",
+    )?;
+    same(passive.qp().state(), QpState::ERR, "the queue pair")
+}
+
+/// A server that answers each message with its bytes turned round, until the peer goes.
+async fn serve(mut connection: Connection<Rc>, pool: Pool) -> Result<u32> {
+    let mut answered = 0;
+    loop {
+        let received = connection.qp().recv(pool.get(256).await?);
+        let (result, mut buf) = received.await;
+        match result {
+            Ok(_) if buf.is_empty() => return Ok(answered),
+            Ok(_) => {}
+            Err(error) => return fail(error.to_string()),
+        }
+        buf.reverse();
+        connection.qp().send(buf).await.0?;
+        answered += 1;
+    }
+}
+
+/// Catches a step of the connection manager that is not awaited right, on threads of a runtime.
+fn on_tokio() -> Result {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let address = listener.local_addr();
+    let (here, there) = (Side::new()?, Side::new()?);
+    runtime.spawn(aio::tokio::serve(here.cq.clone(), Wait::default()));
+    runtime.spawn(aio::tokio::serve(there.cq.clone(), Wait::Park));
+    const CLIENTS: u32 = 4;
+    const MESSAGES: u32 = 25;
+    let answered = runtime.block_on(async {
+        let pool = there.pool.clone();
+        let server = async move {
+            let mut listener = aio::tokio::Listener::new(listener);
+            let mut clients = Vec::new();
+            for _ in 0..CLIENTS {
+                let request = listener.accept().await?;
+                let accepting = there.qp()?.accept(request, &Params::default(), b"")?;
+                let connection = aio::tokio::within(LIMIT, accepting).await?;
+                clients.push(tokio::spawn(serve(connection, pool.clone())));
+            }
+            let mut answered = 0;
+            for client in clients {
+                answered += client.await??;
+            }
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(answered)
+        };
+        let server = tokio::spawn(server);
+        for client in 0..CLIENTS {
+            let way = aio::tokio::within(LIMIT, cm::resolve::<Rc>(address)?.start()?).await?;
+            let connecting = here.qp()?.connect_to(way, &Params::default(), b"")?;
+            let mut connection = aio::tokio::within(LIMIT, connecting).await?;
+            for message in 0..MESSAGES {
+                let bytes = (u64::from(client) << 32 | u64::from(message)).to_le_bytes();
+                let answer = connection.qp().recv(here.pool.get(256).await?);
+                let mut buf = here.pool.get(8).await?;
+                buf.extend_from_slice(&bytes)?;
+                connection.qp().send(buf).await.0?;
+                let (result, mut answer) = answer.await;
+                result?;
+                answer.reverse();
+                same(&*answer, &bytes[..], "the answer")?;
+            }
+            connection.qp().send_inline(b"").await?;
+        }
+        server.await?
+    })?;
+    same(answered, CLIENTS * MESSAGES, "answers")
+}
+
+/// Catches a deadline that does not hold, and a queue pair that does not come back.
+fn a_deadline() -> Result {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let side = Side::new()?;
+    runtime.block_on(async {
+        let way =
+            aio::tokio::within(LIMIT, cm::resolve::<Rc>(listener.local_addr())?.start()?).await?;
+        // Nobody answers.
+        let connecting = side.qp()?.connect_to(way, &Params::default(), b"")?;
+        let (start, limit) = (Instant::now(), Duration::from_millis(20));
+        let Err(failed) = aio::tokio::within(limit, connecting).await else {
+            return fail("nobody accepted");
+        };
+        same(start.elapsed() >= limit, true, "as long as it was to be")?;
+        match failed.error.cause() {
+            Cause::TimedOut(_) => {}
+            other => return fail(format!("{other:?}")),
+        }
+        same(failed.back.state(), QpState::INIT, "the queue pair")?;
+        let mut listener = aio::tokio::Listener::new(listener);
+        let accepted = tokio::time::timeout(LIMIT, listener.accept()).await??;
+        drop(accepted);
+        let none = tokio::time::timeout(limit, listener.accept()).await;
+        same(none.is_err(), true, "no other request")
+    })
+}
+
+/// Catches receives whose buffers are lost with a connection that is not made.
+fn dropped_halfway() -> Result {
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let side = Side::new()?;
+    let way = cm::resolve::<Rc>(listener.local_addr())?
+        .start()?
+        .within(LIMIT)?;
+    let mut qp = side.qp()?;
+    qp.init_for(&way)?;
+    let received = qp.recv(side.pool.try_get(256)?);
+    drop(qp.recv(side.pool.try_get(256)?));
+    let connecting = qp.connect_to(way, &Params::default(), b"")?;
+    drop(connecting);
+    let (result, buf) = side.cq.block_on(received)?;
+    same(result.err(), Some(aio::OpError::Gone), "the receive")?;
+    drop(buf);
+    same(side.pool.stats().in_use(), 0, "buffers in use")
+}

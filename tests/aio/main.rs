@@ -1,0 +1,28 @@
+//! Buffers that travel and operations that are awaited, on the device under test: what they give, and what
+//! becomes of them when tasks are cancelled, panic, or leak.
+
+mod cancel;
+mod channel;
+mod connections;
+mod count;
+mod ground;
+mod ops;
+mod pool;
+mod runtime;
+
+use std::process::ExitCode;
+
+/// Counts what each thread allocates, for the tests that say that nothing is.
+#[global_allocator]
+static COUNTED: count::Counted = count::Counted;
+
+fn main() -> ExitCode {
+    support::run_all([
+        pool::tests(),
+        ops::tests(),
+        cancel::tests(),
+        runtime::tests(),
+        connections::tests(),
+        channel::tests(),
+    ])
+}

@@ -1,0 +1,425 @@
+//! Operations that are awaited: each kind, several at a time, in batches, and what they cost.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use libtest_mimic::Trial;
+use support::{Result, fail, pattern, same, says, test_without_leaks};
+use uverbs::aio::{Cq, OpError, Post, Wait};
+use uverbs::{Caps, PostError, Rc, WcStatus};
+
+use crate::count::allocations;
+use crate::ground::{Two, connect};
+
+/// A test with its name.
+type Named = (&'static str, fn() -> Result);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let tests: [Named; 11] = [
+        ("ops::messages", messages),
+        ("ops::one_sided", one_sided),
+        ("ops::atomics", atomics),
+        ("ops::immediate_data", immediate_data),
+        ("ops::batches", batches),
+        ("ops::failures_give_back", failures_give_back),
+        ("ops::many_at_a_time", many_at_a_time),
+        ("ops::a_stream_of_messages", a_stream_of_messages),
+        ("ops::halves_in_two_threads", halves_in_two_threads),
+        ("ops::ways_to_wait", ways_to_wait),
+        ("ops::nothing_is_allocated", nothing_is_allocated),
+    ];
+    tests
+        .map(|(name, run)| test_without_leaks(name, run))
+        .into()
+}
+
+/// Catches bytes that get lost, and lengths that are not the message's.
+fn messages() -> Result {
+    let mut two = Two::new()?;
+    let received = two.b.recv(two.pool.try_get(256)?);
+    let empty = two.b.recv(two.pool.try_get(256)?);
+    let sent = two.a.send(two.buf(b"hello")?);
+    let nothing = two.a.send(two.pool.try_get(1)?);
+    two.run(async {
+        let (result, buf) = sent.await;
+        result?;
+        same(&*buf, &b"hello"[..], "what was sent")?;
+        let (result, buf) = received.await;
+        let result = result?;
+        same(
+            (result.len, result.imm, result.is_message),
+            (5, None, true),
+            "the receive",
+        )?;
+        same(&*buf, &b"hello"[..], "what was received")?;
+        nothing.await.0?;
+        let (result, buf) = empty.await;
+        same((result?.len, buf.len()), (0, 0), "an empty message")
+    })??;
+    let frozen = two.buf(b"the same to both")?.freeze();
+    let receives = [
+        two.b.recv(two.pool.try_get(256)?),
+        two.b.recv(two.pool.try_get(256)?),
+    ];
+    let sends = [two.a.send(frozen.clone()), two.a.send(frozen.slice(4..8))];
+    two.run(async {
+        for send in sends {
+            send.await.0?;
+        }
+        let [first, second] = receives;
+        same(&*first.await.1, &b"the same to both"[..], "the whole")?;
+        same(&*second.await.1, &b"same"[..], "a part")
+    })??;
+    drop(frozen);
+    two.nothing_is_missing()
+}
+
+/// Catches bytes at the wrong place, and a READ whose length is not what it read.
+fn one_sided() -> Result {
+    let mut two = Two::new()?;
+    let region = two.region(4096)?;
+    let bytes = pattern(3, 1000);
+    let written = two
+        .a
+        .write(two.buf(&bytes)?, region.remote().slice(100..1100)?);
+    two.run(written)?.0?;
+    let mut there = vec![0; 1000];
+    region.read_at(100, &mut there)?;
+    same(there, bytes.clone(), "what was written")?;
+    let read = two
+        .a
+        .read(two.pool.try_get(4096)?, region.remote().slice(600..1100)?);
+    let (result, buf) = two.run(read)?;
+    result?;
+    same(&*buf, &bytes[500..], "what was read")?;
+    drop(buf);
+    // A READ that its buffer does not hold is refused here.
+    let read = two.a.read(two.pool.try_get(256)?, region.remote());
+    let (result, buf) = two.run(read)?;
+    says(
+        &result.err().ok_or("it was posted")?,
+        &["not posted", "4096", "256"],
+    )?;
+    same(buf.capacity(), 256, "the buffer")?;
+    drop(buf);
+    two.nothing_is_missing()
+}
+
+fn atomics() -> Result {
+    let mut two = Two::new()?;
+    let mut region = two.region(64)?;
+    region.store_u64(8, 40)?;
+    let word = region.remote().slice(8..16)?;
+    let added = two.a.fetch_add(two.pool.try_get(8)?, word, 2);
+    let (old, buf) = two.run(added)?;
+    same(old?, 40, "before the addition")?;
+    let swapped = two.a.compare_swap(buf, word, 42, 7);
+    let (old, buf) = two.run(swapped)?;
+    same(old?, 42, "before the swap")?;
+    same(region.load_u64(8)?, 7, "after it")?;
+    let crooked = two.a.fetch_add(buf, region.remote().slice(4..12)?, 1);
+    let (refused, _) = two.run(crooked)?;
+    says(
+        &refused.err().ok_or("it was posted")?,
+        &["not posted", "atomic"],
+    )
+}
+
+/// Catches numbers that get lost, and a WRITE that is told as a message.
+fn immediate_data() -> Result {
+    let mut two = Two::new()?;
+    let region = two.region(64)?;
+    let receives = [
+        two.b.recv(two.pool.try_get(256)?),
+        two.b.recv(two.pool.try_get(256)?),
+    ];
+    let sent = two.a.send_imm(two.buf(b"seven")?, 7);
+    let written = two.a.write_imm(two.buf(b"eight")?, region.remote(), 8);
+    two.run(async {
+        sent.await.0?;
+        written.await.0?;
+        let [first, second] = receives;
+        let (result, buf) = first.await;
+        let result = result?;
+        same(
+            (result.imm, result.is_message, buf.len()),
+            (Some(7), true, 5),
+            "the message",
+        )?;
+        let (result, buf) = second.await;
+        let result = result?;
+        same(
+            (result.imm, result.is_message, buf.len()),
+            (Some(8), false, 0),
+            "the WRITE",
+        )
+    })??;
+    let mut there = [0; 5];
+    region.read_at(0, &mut there)?;
+    same(&there, b"eight", "what was written")?;
+    two.nothing_is_missing()
+}
+
+/// Catches a batch that posts before it is rung, or that keeps what it did not post.
+fn batches() -> Result {
+    let mut two = Two::new()?;
+    let region = two.region(64)?;
+    let remote = region.remote();
+    let bufs = [two.buf(b"one")?, two.buf(b"two")?];
+    let mut batch = two.a.batch();
+    let ops = bufs.map(|buf| batch.write(buf, remote));
+    drop(batch);
+    two.run(async {
+        for op in ops {
+            let (result, buf) = op.await;
+            same(result, Err(OpError::NotRung), "not rung")?;
+            same(buf.len(), 3, "the buffer")?;
+        }
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    })??;
+    let mut there = [9; 3];
+    region.read_at(0, &mut there)?;
+    same(there, [0; 3], "nothing was written")?;
+    let bufs = [two.buf(b"one")?, two.buf(b"TWO")?];
+    let mut batch = two.a.batch();
+    let [first, second] = bufs.map(|buf| batch.write(buf, remote));
+    same(batch.ring()?, 2, "operations")?;
+    two.run(async {
+        first.await.0?;
+        second.await.0
+    })??;
+    region.read_at(0, &mut there)?;
+    same(&there, b"TWO", "the last")?;
+    two.nothing_is_missing()
+}
+
+/// Catches errors that keep a buffer, and operations that hang behind one.
+fn failures_give_back() -> Result {
+    let two = Two::new()?;
+    // Without a connection nothing is posted.
+    let other = Cq::new(&two.context, 256)?;
+    let beyond = Caps {
+        max_send_wr: other.capacity(),
+        ..Caps::default()
+    };
+    let refused = other.create_qp::<Rc>(&two.pd, beyond).err();
+    says(
+        &refused.ok_or("there was room")?,
+        &["create_qp", "room for"],
+    )?;
+    let mut alone = other.create_qp::<Rc>(&two.pd, Caps::default())?;
+    let sent = alone.send(two.buf(b"to nobody")?);
+    let (result, buf) = other.block_on(sent)?;
+    match result {
+        Err(OpError::Post(PostError::WrongState { .. })) => {}
+        other => return fail(format!("{other:?}")),
+    }
+    same(&*buf, &b"to nobody"[..], "the buffer")?;
+    drop(buf);
+    // The peer refuses one, and the others are flushed.
+    let mut two = two;
+    let region = two.region(64)?;
+    let mut wrong = region.remote();
+    wrong.rkey = uverbs::mr::RemoteKey(wrong.rkey.0 ^ 0x5500);
+    let received = two.a.recv(two.pool.try_get(256)?);
+    let first = two.a.write(two.buf(b"no")?, wrong);
+    let second = two.a.write(two.buf(b"no")?, region.remote());
+    two.run(async {
+        let (result, buf) = first.await;
+        match result {
+            Err(OpError::Completion(error)) => {
+                same(error.status, WcStatus::REM_ACCESS_ERR, "the first")?;
+            }
+            other => return fail(format!("{other:?}")),
+        }
+        same(&*buf, &b"no"[..], "its buffer")?;
+        let flushed = |result: std::result::Result<(), OpError>| {
+            result.is_err_and(|error| error.is_flushed())
+        };
+        same(flushed(second.await.0), true, "the second")?;
+        same(flushed(received.await.0.map(drop)), true, "the receive")
+    })??;
+    two.nothing_is_missing()
+}
+
+/// Catches a table that is too small or too large for its queue, and results that come to the wrong operation.
+fn many_at_a_time() -> Result {
+    let caps = Caps {
+        max_send_wr: 100,
+        max_recv_wr: 100,
+        ..Caps::default()
+    };
+    let mut two = Two::with(caps)?;
+    for round in 0..3u8 {
+        let mut receives = Vec::new();
+        let mut sends = Vec::new();
+        for index in 0..100u8 {
+            receives.push(two.b.recv(two.pool.try_get(256)?));
+            sends.push(two.a.send(two.buf(&[round, index])?));
+        }
+        let full = two.a.send(two.buf(b"one more")?);
+        same(full.is_refused(), true, "one more")?;
+        two.run(async {
+            let (refused, buf) = full.await;
+            let error = OpError::Post(PostError::QueueFull { capacity: 100 });
+            same(refused, Err(error), "one more")?;
+            same(&*buf, &b"one more"[..], "its buffer")?;
+            // The last first.
+            for (index, send) in sends.into_iter().enumerate().rev() {
+                let (result, buf) = send.await;
+                result?;
+                same(&*buf, &[round, index as u8][..], "what was sent")?;
+            }
+            for (index, receive) in receives.into_iter().enumerate() {
+                let (result, buf) = receive.await;
+                result?;
+                same(&*buf, &[round, index as u8][..], "what was received")?;
+            }
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        })??;
+    }
+    two.nothing_is_missing()
+}
+
+/// Catches messages out of order, and a stream that loses some when its future is dropped.
+fn a_stream_of_messages() -> Result {
+    let Two {
+        mut a, b, cq, pool, ..
+    } = Two::new()?;
+    let (_sender, receiver) = b.split();
+    let mut incoming = receiver.incoming(&pool, 256, 8);
+    same(incoming.refill()?, 8, "receives ahead")?;
+    cq.block_on(async {
+        for number in 0..100u32 {
+            // One that is asked and dropped before the message is there.
+            poll_fn(|cx| {
+                let next = pin!(incoming.next());
+                let early = next.poll(cx).is_ready();
+                Poll::Ready(same(early, false, "a message that was not sent"))
+            })
+            .await?;
+            let mut buf = pool.try_get(4)?;
+            buf.extend_from_slice(&number.to_le_bytes())?;
+            a.send(buf).await.0?;
+            let (received, buf) = incoming.next().await?;
+            same(received.len, 4, "its length")?;
+            same(&*buf, &number.to_le_bytes()[..], "the message")?;
+        }
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    })??;
+    drop((a, _sender, incoming));
+    same(pool.stats().in_use(), 0, "buffers in use")
+}
+
+use std::future::Future;
+
+/// Catches halves that need each other, and completions that a thread takes and another waits for.
+fn halves_in_two_threads() -> Result {
+    let Two { a, b, cq, pool, .. } = Two::new()?;
+    let (mut sender, _) = a.split();
+    let (_, receiver) = b.split();
+    let mut incoming = receiver.incoming(&pool, 256, 32);
+    incoming.refill()?;
+    const MESSAGES: u32 = 300;
+    std::thread::scope(|scope| {
+        let (cq, pool) = (&cq, &pool);
+        let sending = scope.spawn(move || -> Result {
+            cq.block_on(async {
+                for number in 0..MESSAGES {
+                    let mut buf = pool.get(4).await?;
+                    buf.extend_from_slice(&number.to_le_bytes())?;
+                    sender.room().await;
+                    sender.send(buf).await.0?;
+                }
+                Ok(())
+            })?
+        });
+        let receiving = scope.spawn(move || -> Result {
+            cq.block_on(async {
+                for number in 0..MESSAGES {
+                    let (_, buf) = incoming.next().await?;
+                    same(&*buf, &number.to_le_bytes()[..], "the message")?;
+                }
+                Ok(())
+            })?
+        });
+        sending.join().map_err(|_| "a panic")??;
+        receiving.join().map_err(|_| "a panic")?
+    })?;
+    same(pool.stats().in_use(), 0, "buffers in use")
+}
+
+/// Catches a way of waiting that misses a completion.
+fn ways_to_wait() -> Result {
+    let mut two = Two::new()?;
+    let spins = [
+        Wait::Park,
+        Wait::default(),
+        Wait::Spin(std::time::Duration::MAX),
+    ];
+    for wait in spins {
+        for _ in 0..20 {
+            let received = two.b.recv(two.pool.try_get(256)?);
+            let sent = two.a.send(two.buf(b"x")?);
+            two.cq.block_on_with(
+                async {
+                    sent.await.0?;
+                    received.await.0
+                },
+                wait,
+            )??;
+        }
+    }
+    // Whoever likes pumps.
+    let received = two.b.recv(two.pool.try_get(256)?);
+    let mut sent = two.a.send(two.buf(b"x")?);
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let result = support::until("the send", || {
+        two.cq.pump()?;
+        Ok(match Pin::new(&mut sent).poll(&mut cx) {
+            Poll::Ready((result, _)) => Some(result),
+            Poll::Pending => None,
+        })
+    })?;
+    result?;
+    two.run(received)?.0?;
+    two.nothing_is_missing()
+}
+
+/// Catches an allocation for each operation: posting, completing and awaiting allocate nothing.
+fn nothing_is_allocated() -> Result {
+    let mut two = Two::new()?;
+    let region = two.region(64)?;
+    let remote = region.remote();
+    let Two { a, b, cq, pool, .. } = &mut two;
+    let (counted, _) = cq.block_on(async {
+        let mut counted = 0;
+        for round in 0..200 {
+            let before = allocations();
+            let received = b.recv(pool.try_get(256)?);
+            let mut buf = pool.try_get(5)?;
+            buf.extend_from_slice(b"bytes")?;
+            let (sent, buf) = a.send(buf).await;
+            sent?;
+            let (written, buf) = a.write(buf, remote.slice(..5)?).await;
+            written?;
+            let (read, _) = a.read(buf, remote).await;
+            read?;
+            received.await.0?;
+            // Lists grow to their sizes in the beginning.
+            if round >= 10 {
+                counted += allocations() - before;
+            }
+        }
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>((counted, ()))
+    })??;
+    same(counted, 0, "allocations")?;
+    connect_again(&mut two)
+}
+
+/// A queue pair that is connected is not connected twice.
+fn connect_again(two: &mut Two) -> Result {
+    let again = connect(&mut two.a, &mut two.b);
+    same(again.is_err(), true, "a connected queue pair")
+}

@@ -1,0 +1,231 @@
+//! What connections stand on breaks: the device, the network, the number of open files, the room for requests.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use support::{
+    LIMIT, OwnDevice, QUIET, Result, fail, only_on_rxe, run, same, test, test_without_leaks, until,
+};
+use uverbs::cm::{self, Event, Listener, Params, Pending, RejectReason};
+use uverbs::device::PortState;
+use uverbs::error::Errno;
+use uverbs::qp::QpState;
+use uverbs::{Context, Qp, Rc};
+
+use crate::ground::{Side, Two, listener, request, way_to};
+use crate::listen::reason_of;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("breakage::the_device_is_removed", device_removed),
+        test("breakage::the_network_goes_down", network_down),
+        test_without_leaks("breakage::no_file_is_left", no_file_left),
+        test_without_leaks("breakage::more_requests_than_room", more_requests_than_room),
+    ]
+}
+
+/// A listener on a device of its own.
+fn listener_on(context: &Context) -> Result<Listener<Rc>> {
+    let ips = context.gid_table()?;
+    let ip = ips.iter().find_map(|entry| entry.gid.as_ipv4());
+    let address = SocketAddr::new(ip.ok_or("no address")?.into(), 0);
+    Ok(cm::listen::<Rc>(address)?.start()?)
+}
+
+/// Catches whatever waits for a device that is gone, at each step, and queue pairs that are lost with it.
+fn device_removed() -> Result {
+    only_on_rxe("here soft-RoCE's device goes")?;
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let params = Params::default();
+    let two = Two::at(listener_on(&context)?, &context, &params, &params)?;
+    let side = Side::on(&context)?;
+    let address = two.listener.local_addr();
+    let way = way_to(address)?;
+    let connecting = way_to(address)?.connect(side.qp()?, &params, b"")?;
+    let request = request(&two.listener)?;
+    let numbers = [side.qp()?, side.qp()?];
+    let mut removal = std::process::Command::new("rdma")
+        .args(["link", "del", &device.name])
+        .spawn()?;
+    for link in [two.active.link(), two.passive.link()] {
+        same(
+            link.event_within(LIMIT)?,
+            Some(Event::DeviceRemoved),
+            "the connection",
+        )?;
+    }
+    let Err(gone) = two.listener.next_within(LIMIT) else {
+        return fail("a listener on an address that is gone");
+    };
+    same(gone.errno(), Some(Errno::NODEV), &gone.to_string())?;
+    let Err(refused) = connecting.within(LIMIT) else {
+        return fail("nobody accepted");
+    };
+    let first = refused.back;
+    let [one, other] = numbers;
+    let (one_number, other_number) = (one.qpn(), other.qpn());
+    let Err(refused) = way.connect(one, &params, b"") else {
+        return fail("connecting over a device that is gone");
+    };
+    same(refused.back.1.qpn(), one_number, &refused.error.to_string())?;
+    let Err(refused) = request.accept(other, &params, b"") else {
+        return fail("accepting over a device that is gone");
+    };
+    same(
+        refused.back.1.qpn(),
+        other_number,
+        &refused.error.to_string(),
+    )?;
+    for connection in [two.active, two.passive] {
+        let number = connection.qpn();
+        let qp = match connection.disconnect() {
+            Ok(ending) => ending.within(LIMIT)?,
+            // Later kernels take the queue pair too.
+            Err(refused) => {
+                same(
+                    refused.error.is_device_gone(),
+                    true,
+                    &refused.error.to_string(),
+                )?;
+                refused.back.into_parts().0
+            }
+        };
+        same(qp.qpn(), number, "the queue pair")?;
+    }
+    drop((first, two.here, two.there, two.listener, side, context));
+    support::role::await_end(&mut removal)?;
+    same(removal.wait()?.success(), true, "the removal")
+}
+
+/// Gives the queue pair of something that ends in one way or another, but in time.
+fn back<P>(ended: std::result::Result<P::Output, cm::Failed<P::Back>>) -> Qp<Rc>
+where
+    P: Pending<Output = Qp<Rc>, Back = Qp<Rc>>,
+{
+    ended.unwrap_or_else(|late| late.back)
+}
+
+/// Catches an end that waits for messages that no network carries, and a device that is of no use afterwards.
+fn network_down() -> Result {
+    only_on_rxe("here the network interface under soft-RoCE goes down")?;
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let params = Params::default();
+    let two = Two::at(listener_on(&context)?, &context, &params, &params)?;
+    let address = two.listener.local_addr();
+    let (active, passive) = (two.active.qpn(), two.passive.qpn());
+    run(&format!("ip link set {} down", device.netdev))?;
+    let limit = Duration::from_secs(1);
+    let ending = two.active.disconnect()?;
+    let passive_qp = back::<cm::Disconnecting<Rc>>(two.passive.disconnect()?.within(limit));
+    let active_qp = back::<cm::Disconnecting<Rc>>(ending.within(limit));
+    for (qp, number) in [(active_qp, active), (passive_qp, passive)] {
+        same(
+            (qp.qpn(), qp.state()),
+            (number, QpState::ERR),
+            "the queue pair",
+        )?;
+    }
+    let resolved = cm::resolve::<Rc>(address)?.start();
+    if let Ok(Ok(way)) = resolved.map(|resolving| resolving.within(LIMIT)) {
+        let qp = two.here.qp()?;
+        let number = qp.qpn();
+        match way.connect(qp, &params, b"") {
+            Err(refused) => same(refused.back.1.qpn(), number, "the queue pair")?,
+            Ok(connecting) => match connecting.within(limit) {
+                Err(late) => same(late.back.qpn(), number, "the queue pair")?,
+                Ok(_) => return fail("nobody accepted"),
+            },
+        }
+    }
+    drop((two.here, two.there, two.listener));
+    run(&format!("ip link set {} up", device.netdev))?;
+    until("the port and its address", || {
+        let active = context.query_port(1)?.state == PortState::Active;
+        let address = context
+            .gid_table()?
+            .iter()
+            .any(|entry| entry.gid.as_ipv4().is_some());
+        Ok((active && address).then_some(()))
+    })?;
+    Two::at(listener_on(&context)?, &context, &params, &params)?.talk()
+}
+
+/// Runs something with no file descriptor left to this process.
+fn without_files<V>(run: impl FnOnce() -> Result<V>) -> Result<V> {
+    let before = getrlimit(Resource::Nofile);
+    let next = File::open("/dev/null")?.as_raw_fd();
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(next as u64),
+            ..before
+        },
+    )?;
+    let ran = run();
+    setrlimit(Resource::Nofile, before)?;
+    ran
+}
+
+/// Catches a request that is neither taken nor refused for want of a file, and errors that say something else.
+fn no_file_left() -> Result {
+    let listener = listener()?;
+    let address = listener.local_addr();
+    let side = Side::new()?;
+    let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), b"")?;
+    let failed = without_files(|| {
+        let request = listener.next_within(LIMIT).err();
+        let resolve = cm::resolve::<Rc>(address)?.start().err();
+        let listen = cm::listen::<Rc>("0.0.0.0:0")?.start().err();
+        Ok([request, resolve, listen])
+    })?;
+    for error in failed {
+        let error = error.ok_or("a file was left")?;
+        same(error.errno(), Some(Errno::MFILE), &error.to_string())?;
+    }
+    let Err(refused) = connecting.within(LIMIT) else {
+        return fail("nobody accepted");
+    };
+    same(
+        reason_of(&refused.error)?,
+        RejectReason::Consumer,
+        "the reason",
+    )?;
+    // The listener goes on, and the queue pair is as good as before.
+    let connecting = way_to(address)?.connect(refused.back, &Params::default(), b"")?;
+    let accepting = request(&listener)?.accept(side.qp()?, &Params::default(), b"")?;
+    connecting.within(LIMIT)?;
+    accepting.within(LIMIT)?;
+    Ok(())
+}
+
+/// Catches requests beyond the backlog that are lost for good: their senders try again.
+fn more_requests_than_room() -> Result {
+    let listener = cm::listen::<Rc>(crate::ground::own_address())?;
+    let listener = listener.backlog(1).start()?;
+    let side = Side::new()?;
+    let mut connecting = Vec::new();
+    for number in 0..3 {
+        let way = way_to(listener.local_addr())?;
+        connecting.push(way.connect(side.qp()?, &Params::default(), &[number])?);
+    }
+    // So that those that do not fit have come, and gone; those that are late fit.
+    std::thread::sleep(QUIET);
+    let mut accepting = Vec::new();
+    for _ in 0..3 {
+        let request = request(&listener)?;
+        accepting.push(request.accept(side.qp()?, &Params::default(), b"")?);
+    }
+    for connecting in connecting {
+        connecting.within(LIMIT)?;
+    }
+    for accepting in accepting {
+        accepting.within(LIMIT)?;
+    }
+    same(listener.try_next()?.is_none(), true, "another request")
+}

@@ -1,0 +1,209 @@
+//! Peers that are killed, at each step of a connection.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Stdio};
+
+use libtest_mimic::Trial;
+use support::role::{self, Role};
+use support::{LIMIT, Result, fail, same, says, test_without_leaks};
+use uverbs::cm::{Connecting, Event, Params, Pending, RejectReason};
+use uverbs::qp::QpState;
+use uverbs::{Cause, Rc};
+
+use crate::ground::{Side, listener, own_address, request, way_to};
+use crate::listen::reason_of;
+
+pub(crate) const ROLES: [Role; 2] = [("asks", asks), ("answers", answers)];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test_without_leaks("killed::before_it_takes_the_request", || {
+            unanswered("listens")
+        }),
+        test_without_leaks("killed::before_it_answers", || unanswered("takes")),
+        test_without_leaks("killed::when_it_has_accepted", after_accepting),
+        test_without_leaks("killed::while_it_asks", while_asking),
+        test_without_leaks("killed::while_connected", || connected("answers")),
+        test_without_leaks("killed::while_connected_as_it_asked", || connected("asks")),
+    ]
+}
+
+/// A process in a role, which says a line at each step.
+struct Peer {
+    child: Child,
+    says: Lines<BufReader<ChildStdout>>,
+}
+
+impl Peer {
+    fn start(name: &str, words: &[&str]) -> Result<Self> {
+        let mut command = role::command(name, words)?;
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let says = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+        Ok(Self { child, says })
+    }
+
+    /// The next line that it says.
+    fn hear(&mut self) -> Result<String> {
+        Ok(self.says.next().ok_or("the peer has ended")??)
+    }
+
+    fn kill(mut self) -> Result {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn words() -> Result<Vec<String>> {
+    Ok(role::own().ok_or("no role")?.1)
+}
+
+/// Says how far it has come, and stays until it is killed.
+fn stay(step: &str) -> Result {
+    println!("{step}");
+    std::thread::sleep(2 * LIMIT);
+    fail("nobody has killed this process")
+}
+
+/// Asks at the port of its first argument, until the step of its second.
+fn asks() -> Result {
+    let words = words()?;
+    let [port, until] = &words[..] else {
+        return fail("a port and a step");
+    };
+    let mut address = own_address();
+    address.set_port(port.parse()?);
+    let side = Side::new()?;
+    let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), b"")?;
+    if until == "asks" {
+        return stay(until);
+    }
+    let _connection = connecting.within(LIMIT)?;
+    stay(until)
+}
+
+/// Says its port, and answers until the step of its argument.
+fn answers() -> Result {
+    let words = words()?;
+    let until = words.first().ok_or("a step")?;
+    let listener = listener()?;
+    let side = Side::new()?;
+    println!("{}", listener.local_addr().port());
+    if until == "listens" {
+        return stay(until);
+    }
+    let request = request(&listener)?;
+    if until == "takes" {
+        return stay(until);
+    }
+    let accepting = request.accept(side.qp()?, &Params::default(), b"")?;
+    if until == "accepts" {
+        return stay(until);
+    }
+    let _connection = accepting.within(LIMIT)?;
+    stay(until)
+}
+
+/// A peer that answers until this step, and the connection to it under way.
+fn ask(side: &Side, until: &str) -> Result<(Peer, Connecting<Rc>)> {
+    let mut peer = Peer::start("answers", &[until])?;
+    let mut address = own_address();
+    address.set_port(peer.hear()?.parse()?);
+    let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), b"")?;
+    Ok((peer, connecting))
+}
+
+/// Catches a peer that is waited for after its end, and a queue pair that is lost with it.
+fn unanswered(until: &str) -> Result {
+    let side = Side::new()?;
+    let (mut peer, connecting) = ask(&side, until)?;
+    same(peer.hear()?, until.to_owned(), "the step")?;
+    peer.kill()?;
+    let Err(refused) = connecting.within(LIMIT) else {
+        return fail("nobody accepted");
+    };
+    // A request that was on its way still finds nobody.
+    let reason = reason_of(&refused.error)?;
+    let expected = [RejectReason::Consumer, RejectReason::NoListener];
+    same(expected.contains(&reason), true, &format!("{reason:?}"))?;
+    same(refused.back.state(), QpState::INIT, "the queue pair")
+}
+
+/// Catches a connection to nobody that does not tell of its end. The acceptance has come; whether the kernel
+/// still takes its confirmation depends on what comes next.
+fn after_accepting() -> Result {
+    let side = Side::new()?;
+    let (mut peer, connecting) = ask(&side, "accepts")?;
+    same(peer.hear()?, "accepts".to_owned(), "the step")?;
+    peer.kill()?;
+    match connecting.within(LIMIT) {
+        Err(refused) => same(refused.back.state(), QpState::ERR, "the queue pair"),
+        Ok(connection) => {
+            let told = connection.link().event_within(LIMIT)?;
+            match told {
+                Some(Event::Refused(_) | Event::Disconnected { .. }) => {}
+                other => return fail(format!("{other:?} of a peer that is gone")),
+            }
+            let qp = connection.disconnect()?.within(LIMIT)?;
+            same(qp.state(), QpState::ERR, "the queue pair")
+        }
+    }
+}
+
+/// Catches a request that is accepted for nobody.
+fn while_asking() -> Result {
+    let listener = listener()?;
+    let port = listener.local_addr().port().to_string();
+    let side = Side::new()?;
+    let mut peer = Peer::start("asks", &[&port, "asks"])?;
+    let request = request(&listener)?;
+    same(peer.hear()?, "asks".to_owned(), "the step")?;
+    peer.kill()?;
+    match request.accept(side.qp()?, &Params::default(), b"") {
+        Err(refused) => says(&refused, &["given up"])?,
+        // The kernel has not heard of it yet.
+        Ok(accepting) => match accepting.within(LIMIT) {
+            Err(refused) => same(
+                matches!(refused.error.cause(), Cause::Refused(_) | Cause::Os(_)),
+                true,
+                &refused.error.to_string(),
+            )?,
+            Ok(_) => return fail("the peer is gone"),
+        },
+    }
+    same(listener.try_next()?.is_none(), true, "another request")
+}
+
+/// Catches an end that is not told.
+fn connected(role: &str) -> Result {
+    let side = Side::new()?;
+    let (mut peer, connection) = match role {
+        "answers" => {
+            let (peer, connecting) = ask(&side, "connected")?;
+            (peer, connecting.within(LIMIT)?)
+        }
+        _ => {
+            let listener = listener()?;
+            let port = listener.local_addr().port().to_string();
+            let peer = Peer::start("asks", &[&port, "connected"])?;
+            let request = request(&listener)?;
+            let accepting = request.accept(side.qp()?, &Params::default(), b"")?;
+            (peer, accepting.within(LIMIT)?)
+        }
+    };
+    same(peer.hear()?, "connected".to_owned(), "the step")?;
+    peer.kill()?;
+    let told = connection.link().event_within(LIMIT)?;
+    let end = Some(Event::Disconnected { timed_out: false });
+    same(told, end, "the end")?;
+    let qp = connection.disconnect()?.within(LIMIT)?;
+    same(qp.state(), QpState::ERR, "the queue pair")
+}

@@ -1,0 +1,30 @@
+//! The connection manager connects RC and looks up UD; each has the steps of its own.
+
+use uverbs::cm::{self, Params, Request, Resolved};
+use uverbs::{Qp, Rc, Result, Uc, Ud};
+
+fn resolve() -> Result<()> {
+    cm::resolve::<Uc>("10.9.0.2:4420").map(drop)
+}
+
+fn connect(way: Resolved<Ud>, qp: Qp<Ud>) {
+    let _ = way.connect(qp, &Params::default(), b"");
+}
+
+fn look_up(way: Resolved<Rc>) -> Result<()> {
+    way.look_up(b"").map(drop)
+}
+
+fn accept(request: Request<Ud>, qp: Qp<Ud>) {
+    let _ = request.accept(qp, &Params::default(), b"");
+}
+
+fn answer(request: Request<Rc>, qp: &Qp<Rc>) {
+    let _ = request.answer_with(qp, b"");
+}
+
+fn another(way: Resolved<Rc>, qp: Qp<Ud>) {
+    let _ = way.connect(qp, &Params::default(), b"");
+}
+
+fn main() {}

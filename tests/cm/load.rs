@@ -18,7 +18,7 @@ const CROWD: usize = 64;
 const ROUNDS: usize = 16;
 
 /// Bytes of a message.
-const MESSAGE: u64 = 8;
+const MESSAGE: usize = 8;
 
 /// What all connections of a side have in common.
 struct Side {
@@ -32,7 +32,7 @@ impl Side {
         let context = support::open()?;
         let pd = context.alloc_pd()?;
         Ok(Self {
-            mr: pd.register(vec![0; CROWD * MESSAGE as usize], Access::LOCAL_WRITE)?,
+            mr: pd.register(vec![0; CROWD * MESSAGE], Access::LOCAL_WRITE)?,
             cq: context.create_cq(2 * CROWD as u32)?,
             pd,
         })
@@ -49,7 +49,7 @@ impl Side {
 
     /// Posts the receive of the connection with this number.
     fn receive(&self, qp: &mut Qp<Rc>, number: u8) -> Result {
-        let at = u64::from(number) * MESSAGE;
+        let at = usize::from(number) * MESSAGE;
         let mut batch = qp.recv();
         batch.post(number.into(), self.mr.slice(at..at + MESSAGE)?)?;
         batch.ring()?;
@@ -117,11 +117,11 @@ fn connect(listener: &Listener<Rc>, here: &Side, there: &Side) -> Result<Vec<Bot
     .collect()
 }
 
-fn message(round: usize, number: usize) -> [u8; MESSAGE as usize] {
+fn message(round: usize, number: usize) -> [u8; MESSAGE] {
     ((round * CROWD + number) as u64).to_ne_bytes()
 }
 
-fn send(qp: &mut Qp<Rc>, number: usize, message: [u8; MESSAGE as usize]) -> Result {
+fn send(qp: &mut Qp<Rc>, number: usize, message: [u8; MESSAGE]) -> Result {
     qp.post(|batch| {
         batch.send_inline(&message)?.signaled(number as u64);
         Ok(())
@@ -136,7 +136,7 @@ fn arrived(round: usize, here: &mut Side, there: &mut Side) -> Result {
     for _ in 0..CROWD {
         let wc = completion(&mut there.cq)?;
         wc.is(WcOpcode::RECV)?;
-        let mut bytes = [0; MESSAGE as usize];
+        let mut bytes = [0; MESSAGE];
         let number = wc.wr_id as usize;
         there.mr.read_at(number * bytes.len(), &mut bytes)?;
         same(bytes, message(round, number), "the message")?;

@@ -1,7 +1,6 @@
 //! Running the programs and turning what they say into records.
 
 mod callgrind;
-mod connections;
 mod control;
 mod instructions;
 mod server;
@@ -39,8 +38,6 @@ pub enum Group {
     Control,
     /// Latency and throughput of WRITE, READ and SEND
     Transfer,
-    /// Connections by address, beside cmtime
-    Connections,
 }
 
 /// How to measure.
@@ -186,7 +183,6 @@ pub fn run(plan: &Plan, groups: &[Group]) -> Result<()> {
             Group::StartUp => start_up::run(plan)?,
             Group::Control => control::run(plan)?,
             Group::Transfer => transfer::run(plan)?,
-            Group::Connections => connections::run(plan)?,
         }
     }
     Ok(())

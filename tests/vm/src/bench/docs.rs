@@ -40,10 +40,6 @@ fn about(group: &str) -> &'static str {
         "throughput" => {
             "32 messages posted with one doorbell until all are done; numbers and ratio as above. The records (`--json`) have rates and bandwidths."
         }
-        "connections" => {
-            "A hundred at a time, made and ended in the steps of rdma-core's `cmtime` and by it, to the server that it has: the median of the \
-             time of a step for each connection, and of the ratios of neighbouring runs. The server's work is in all of them."
-        }
         _ => "",
     }
 }

@@ -278,7 +278,8 @@ impl Context {
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe, or this library's
-    /// driver cannot read it. Manual page: `ibv_query_rt_values_ex(3)`.
+    /// driver cannot read it: mlx5's kernel driver shows the clock where pages have 4 KiB, and nowhere else.
+    /// Manual page: `ibv_query_rt_values_ex(3)`.
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn raw_clock(&self) -> Result<u64> {
         self.driver().raw_clock(self.fd())

@@ -115,17 +115,19 @@ unsafe impl<A: Allocator> Allocator for Counting<A> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::param::page_size;
+
     use super::*;
     use crate::alloc::SharedMemfd;
     use crate::alloc::testing::{give_back, granted, memory};
 
     #[test]
     fn every_answer_is_counted_by_its_kind() {
-        let counting = Counting::new(SharedMemfd::new(4096).unwrap());
+        let counting = Counting::new(SharedMemfd::new(page_size()).unwrap());
         let request = memory(1024, 8);
         let buffer = granted(&counting, &request);
         granted(&counting, &request);
-        assert!(counting.allocate(&memory(4096, 8)).is_err());
+        assert!(counting.allocate(&memory(page_size(), 8)).is_err());
         give_back(&counting, buffer, &request);
         let expected = BufferCounts {
             asked: 3,

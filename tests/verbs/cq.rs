@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use libtest_mimic::Trial;
+use rustix::param::page_size;
 use support::{
     LIMIT, Pair, QUIET, Result, Setup, completion, device, fail, open, same, skip, test, until,
 };
@@ -178,7 +179,15 @@ fn timestamps_are_of_the_clock() -> Result {
     let cq = context.cq(8).timestamps(true).create()?;
     let mut pair = Pair::<Rc>::reporting_to(cq, context.create_cq(64)?, &Setup::default())?;
     let target = target(&pair)?;
-    let mut before = context.raw_clock()?;
+    let mut before = match context.raw_clock() {
+        // A page larger than 4 KiB would show other registers beside the clock.
+        Err(error) if error.is_unsupported() && page_size() > 4096 => {
+            return skip(
+                "the kernel shows the clock only on pages of 4 KiB (`mlx5_ib_alloc_ucontext`)",
+            );
+        }
+        clock => clock?,
+    };
     for id in 0..3 {
         complete(&mut pair, &target, id..id + 1)?;
         let mut completions = pair.a.cq.poll()?;

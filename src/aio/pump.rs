@@ -122,6 +122,9 @@ impl Pump {
             .orphans
             .extract_if(.., |(_, flight)| flight.is_over())
             .collect();
+        if !gone.is_empty() {
+            self.drain(&mut afters);
+        }
         for (table, _) in gone {
             self.remove(&table);
             // SAFETY: the device has let go of the requests, and the halves that posted are gone.
@@ -134,6 +137,22 @@ impl Pump {
             table.break_off(|waker| afters.push((Arc::clone(table), 0, After::Wake(waker))));
         }
         afters
+    }
+
+    /// Takes what is in the completion queue now: no completion of a queue pair that is gone stays behind, which
+    /// could be taken for one of the next with its numbers.
+    fn drain(&mut self, afters: &mut Vec<(Arc<Table>, u32, After)>) {
+        let mut left = self.cq.capacity() as usize + 1;
+        while left > 0 {
+            let mut some = Afters::new();
+            let taken = self.take(&mut some);
+            afters.extend(some);
+            match taken {
+                // What is broken is told of by who pumps.
+                Ok(0) | Err(_) => break,
+                Ok(taken) => left = left.saturating_sub(taken),
+            }
+        }
     }
 
     fn remove(&mut self, table: &Arc<Table>) {

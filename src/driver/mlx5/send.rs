@@ -286,7 +286,7 @@ impl SendQueue {
             ..at
         };
         // SAFETY: the request has been checked, and there is room for it.
-        Ok(unsafe { self.write(at, first, (fenced, 0), 0, operation, to, payload) })
+        Ok(unsafe { self.write(at, (first, fenced, 0), 0, operation, to, payload) })
     }
 
     /// Writes a request to a place behind those that have been written.
@@ -299,8 +299,7 @@ impl SendQueue {
     unsafe fn write(
         &mut self,
         at: Cursor,
-        first: NonNull<u8>,
-        (fenced, more): (bool, u8),
+        (first, fenced, more): (NonNull<u8>, bool, u8),
         wr_id: u64,
         operation: Operation,
         to: Option<Destination<'_, Ah>>,
@@ -456,8 +455,8 @@ impl contract::SendQueue for SendQueue {
         // SAFETY: an ordinary request that has been checked, so there is room for it.
         let Written { first, at, .. } = unsafe {
             let first = self.block(post).0;
-            let more = (false, control::CQ_UPDATE);
-            self.write(at, first, more, wr_id, operation, None, payload)
+            let place = (first, false, control::CQ_UPDATE);
+            self.write(at, place, wr_id, operation, None, payload)
         };
         (self.at.post, self.at.count) = (at.post, at.count);
         self.tell_others(at.count);
@@ -505,7 +504,7 @@ impl contract::SendBatch for SendBatch<'_> {
             // SAFETY: an ordinary request has been checked, and there is room for it.
             unsafe {
                 let first = queue.block(post).0;
-                queue.write(at, first, (false, 0), 0, operation, to, payload)
+                queue.write(at, (first, false, 0), 0, operation, to, payload)
             }
         } else {
             // Copies: where the request is written straight it stays in registers.

@@ -206,12 +206,14 @@ static inline __attribute__((always_inline)) int poll_cq(struct ibv_cq *cq, int 
 {
 	struct ibv_wc wc[MANY];
 	int count = ibv_poll_cq(cq, max, wc);
+	uint64_t sum = 0;
 
 	for (int i = 0; i < count; i++) {
 		if (wc[i].status != IBV_WC_SUCCESS)
 			return -1;
-		*ids += wc[i].wr_id;
+		sum += wc[i].wr_id;
 	}
+	*ids += sum;
 	return count;
 }
 
@@ -264,6 +266,7 @@ COUNTED int op_ex_post_batch(struct ibv_qp_ex *qp, const struct ibv_sge *sge, ui
 static inline __attribute__((always_inline)) int poll_cq_ex(struct ibv_cq_ex *cq, int max, uint64_t *ids)
 {
 	struct ibv_poll_cq_attr attr = {};
+	uint64_t sum = 0;
 	int count = 0;
 
 	if (ibv_start_poll(cq, &attr))
@@ -271,9 +274,10 @@ static inline __attribute__((always_inline)) int poll_cq_ex(struct ibv_cq_ex *cq
 	do {
 		if (cq->status != IBV_WC_SUCCESS)
 			return -1;
-		*ids += cq->wr_id;
+		sum += cq->wr_id;
 	} while (++count < max && !ibv_next_poll(cq));
 	ibv_end_poll(cq);
+	*ids += sum;
 	return count;
 }
 
@@ -365,10 +369,30 @@ static void make_ready(struct pair *pair, struct requests *r, int *ready, int wa
 	*ready -= want;
 }
 
+/* Messages that have been received. */
+static void make_received(struct pair *pair, struct requests *r, int *ready,
+	int want)
+{
+	struct ibv_send_wr *bad;
+	struct ibv_recv_wr *bad_receive;
+
+	if (*ready < want) {
+		for (int i = 0; i < READY; i++)
+			CHECK(!ibv_post_recv(pair->there, &r->receive, &bad_receive));
+		for (int i = 0; i < READY; i++)
+			CHECK(!ibv_post_send(pair->here, &r->send, &bad));
+		drain(pair->cq, READY);
+		usleep(SETTLE_US);
+		*ready += READY;
+	}
+	*ready -= want;
+}
+
 static void instructions(const char *device, int extended)
 {
 	static struct requests r;
 	struct pair pair = {};
+	struct ibv_recv_wr *bad;
 	uint64_t ids = 0;
 	int ready = 0;
 
@@ -376,8 +400,14 @@ static void instructions(const char *device, int extended)
 	fill_requests(&r, &pair);
 	if (!extended) {
 		ROW("post_write", { CHECK(!op_post_write(pair.here, &r.write)); drain(pair.cq, 1); });
+		/* Ours has another way for this, which libibverbs has not. */
+		ROW("one_write", { CHECK(!op_post_write(pair.here, &r.write)); drain(pair.cq, 1); });
 		ROW("post_receive", CHECK(!op_post_receive(pair.there, &r.receive)));
 		ROW("post_inline", { CHECK(!op_post_inline(pair.here, &r.send)); drain(pair.cq, 1); });
+		drain(pair.peer_cq, WARM_UP + CALLS);
+		for (int i = 0; i < WARM_UP + CALLS; i++)
+			CHECK(!ibv_post_recv(pair.there, &r.receive, &bad));
+		ROW("one_inline", { CHECK(!op_post_inline(pair.here, &r.send)); drain(pair.cq, 1); });
 		drain(pair.peer_cq, WARM_UP + CALLS);
 		ROW("post_batch", { CHECK(!op_post_batch(pair.here, r.list)); drain(pair.cq, 1); });
 		ROW("poll_nothing", CHECK(op_poll_one(pair.cq, &ids) == 0));
@@ -386,10 +416,18 @@ static void instructions(const char *device, int extended)
 			make_ready(&pair, &r, &ready, MANY);
 			CHECK(op_poll_many(pair.cq, &ids) == MANY);
 		});
+		ready = 0;
+		ROW("poll_received", {
+			make_received(&pair, &r, &ready, 1);
+			CHECK(op_poll_one(pair.peer_cq, &ids) == 1);
+		});
+		ROW("poll_received_many", {
+			make_received(&pair, &r, &ready, MANY);
+			CHECK(op_poll_many(pair.peer_cq, &ids) == MANY);
+		});
 	} else {
 		uint64_t to = (uintptr_t)pair.target->addr;
 		uint32_t rkey = pair.target->rkey;
-		struct ibv_recv_wr *bad;
 
 		ROW("post_write", {
 			CHECK(!op_ex_post_write(pair.here_ex, r.sge, rkey, to, 7));

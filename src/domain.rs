@@ -1,14 +1,17 @@
 //! Thread domains and parent domains.
 //!
 //! A *thread domain* promises that its objects are used by one thread at a time. In C that saves locks. Here
-//! exclusive borrows replace locks, and a thread domain only selects hardware resources, if the driver has
-//! any: mlx5 gives each its own doorbell register, rxe has none.
+//! exclusive borrows replace locks, and a thread domain is a capability: whoever posts to one of its queue
+//! pairs borrows it exclusively. So what the queue pairs share in hardware needs no lock either: on mlx5 a
+//! doorbell register. rxe has none.
 //!
 //! A *parent domain* is a protection domain with a thread domain, an allocator or both attached. Every verb
 //! takes it in place of its protection domain. Creating or freeing either makes no system call.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,35 +20,68 @@ use crate::context::Context;
 use crate::driver;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
+use crate::work::PostError;
 
 impl Context {
     /// Allocates a thread domain. Manual page: `ibv_alloc_td(3)`.
     #[doc(alias = "ibv_alloc_td")]
     pub fn alloc_td(&self) -> ThreadDomain {
-        ThreadDomain(Arc::new(TdInner {
-            context: self.clone(),
-            id: self.new_id(),
-            hardware: self.driver().thread_domain(),
-            domains: AtomicU32::new(0),
-        }))
+        ThreadDomain {
+            posting: self.driver().domain_posting(),
+            inner: Arc::new(TdInner {
+                context: self.clone(),
+                id: self.new_id(),
+                hardware: self.driver().thread_domain(),
+                domains: AtomicU32::new(0),
+            }),
+        }
     }
 }
 
-/// A thread domain.
+/// A thread domain: whoever has it may post to its queue pairs, which share a doorbell register on mlx5.
+///
+/// A queue pair belongs to it if it is created by
+/// [`create_in_domain`](crate::qp::QpBuilder::create_in_domain) on a parent domain that has the thread domain.
+/// Posting then borrows the thread domain exclusively, so that nothing is locked: the compiler keeps the
+/// promise that `ibv_alloc_td(3)` asks for. To post from another thread, move the domain there. Once it is
+/// gone nobody posts to its queue pairs any more; receiving, polling and everything else goes on.
 ///
 /// ```no_run
-/// # fn per_thread(context: &uverbs::Context, pd: &uverbs::Pd) -> uverbs::Result<()> {
+/// # use uverbs::{Caps, Cq, InDomain, Qp, Rc};
+/// # fn per_thread(context: &uverbs::Context, pd: &uverbs::Pd, cq: &Cq) -> uverbs::Result<()> {
 /// for _ in 0..4 {
-///     let td = context.alloc_td();
+///     let mut td = context.alloc_td();
 ///     let domain = pd.parent_domain().thread_domain(&td).build()?;
-///     std::thread::spawn(move || {
-///         // Queue pairs that are created on `domain` share a doorbell register with no other thread.
-///         drop(domain);
+///     let mut qps: Vec<Qp<Rc, InDomain>> = (0..8)
+///         .map(|_| domain.qp(cq).create_in_domain())
+///         .collect::<Result<_, _>>()?;
+///     std::thread::spawn(move || -> Result<(), uverbs::PostError> {
+///         for qp in &mut qps {
+///             let mut batch = qp.send(&mut td)?;
+///             batch.send_inline(b"hello")?.signaled(1);
+///             batch.ring()?;
+///         }
+///         Ok(())
 ///     });
 /// }
 /// # Ok(()) }
 /// ```
-pub struct ThreadDomain(Arc<TdInner>);
+pub struct ThreadDomain {
+    /// What of the hardware belongs to whoever has this value.
+    posting: driver::DomainPosting,
+    inner: Arc<TdInner>,
+}
+
+/// Which thread domain it is, to compare: the address of what is kept as long as something uses the domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DomainKey(NonZeroUsize);
+
+impl DomainKey {
+    #[inline(always)]
+    fn new(domain: &Arc<TdInner>) -> Self {
+        Self(NonNull::from(&**domain).addr())
+    }
+}
 
 struct TdInner {
     context: Context,
@@ -56,14 +92,26 @@ struct TdInner {
 }
 
 impl ThreadDomain {
+    /// What whoever posts to a queue pair of this domain has to itself; an error if the queue pair's is another.
+    #[inline(always)]
+    pub(crate) fn posting(
+        &mut self,
+        domain: Option<DomainKey>,
+    ) -> Result<&mut driver::DomainPosting, PostError> {
+        match domain == Some(DomainKey::new(&self.inner)) {
+            true => Ok(&mut self.posting),
+            false => Err(PostError::ForeignDomain),
+        }
+    }
+
     /// The context that it was allocated in.
     pub fn context(&self) -> &Context {
-        &self.0.context
+        &self.inner.context
     }
 
     /// A number that no other object of the context has.
     pub fn id(&self) -> u64 {
-        self.0.id
+        self.inner.id
     }
 
     /// Frees the thread domain.
@@ -74,7 +122,8 @@ impl ThreadDomain {
     /// `ibv_dealloc_td(3)`.
     #[doc(alias = "ibv_dealloc_td")]
     pub fn dealloc(self) -> Result<(), DestroyError<ThreadDomain>> {
-        match Arc::try_unwrap(self.0) {
+        let Self { posting, inner } = self;
+        match Arc::try_unwrap(inner) {
             Ok(_) => Ok(()),
             Err(shared) => {
                 let count = shared.domains.load(Ordering::Relaxed);
@@ -85,7 +134,10 @@ impl ThreadDomain {
                 let subject = Subject::numbered("thread domain", shared.id);
                 let error = Error::new(Verb::DeallocTd, subject, Cause::Busy(by));
                 Err(DestroyError {
-                    object: ThreadDomain(shared),
+                    object: ThreadDomain {
+                        posting,
+                        inner: shared,
+                    },
                     error,
                 })
             }
@@ -96,7 +148,7 @@ impl ThreadDomain {
 impl fmt::Debug for ThreadDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ThreadDomain")
-            .field("id", &self.0.id)
+            .field("id", &self.inner.id)
             .finish_non_exhaustive()
     }
 }
@@ -166,7 +218,7 @@ impl<'a> ParentDomainBuilder<'a> {
         let id = context.new_id();
         let td = self
             .td
-            .map(|td| &td.0)
+            .map(|td| &td.inner)
             .or_else(|| inner.and_then(|inner| inner.td.as_ref().map(|td| &td.0)));
         let allocator = self
             .allocator
@@ -208,9 +260,25 @@ pub(crate) struct DomainState {
 }
 
 impl DomainState {
-    /// The hardware that its thread domain selects, if it has one.
-    pub(crate) fn thread_domain(&self) -> Option<&driver::ThreadDomain> {
-        self.td.as_ref().map(|td| &td.0.hardware)
+    /// Its thread domain, if it has one.
+    pub(crate) fn thread_domain(&self) -> Option<DomainRef<'_>> {
+        self.td.as_ref().map(|td| DomainRef(&td.0))
+    }
+}
+
+/// A thread domain, for whoever creates a queue pair in it.
+#[derive(Clone, Copy)]
+pub(crate) struct DomainRef<'a>(&'a Arc<TdInner>);
+
+impl<'a> DomainRef<'a> {
+    /// The hardware that it selects.
+    pub(crate) fn hardware(&self) -> &'a driver::ThreadDomain {
+        &self.0.hardware
+    }
+
+    /// By which the queue pair knows it again. The queue pair keeps the domain alive.
+    pub(crate) fn key(&self) -> DomainKey {
+        DomainKey::new(self.0)
     }
 }
 

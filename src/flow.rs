@@ -18,7 +18,7 @@ use crate::command::{CreateFlow, DriverData, Specs};
 use crate::counters::{Counters, CountersShared};
 use crate::error::{DestroyError, Error, Result, Verb};
 use crate::owned::Owned;
-use crate::qp::{Qp, QpShared, Transport};
+use crate::qp::{Membership, Qp, QpShared, Transport};
 
 /// What a header must have in the bits of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl FlowRule {
     }
 }
 
-impl<T: Transport> Qp<T> {
+impl<T: Transport, M: Membership> Qp<T, M> {
     /// Sends packets to this queue pair, which takes raw packets or datagrams.
     ///
     /// # Errors

@@ -90,7 +90,10 @@ pub use error::{Cause, Error, Result};
 pub use gid::Gid;
 pub use mr::Mr;
 pub use pd::Pd;
-pub use qp::{Batch, Caps, ConnectOptions, Endpoint, Qp, QpState, Rc, RecvHalf, SendHalf, Uc, Ud};
+pub use qp::{
+    Batch, Caps, ConnectOptions, Endpoint, InDomain, NoDomain, One, Qp, QpState, Rc, RecvHalf,
+    SendHalf, Uc, Ud,
+};
 pub use srq::Srq;
 pub use uverbs_uapi::enums::{WcOpcode, WcStatus};
 pub use uverbs_uapi::flags::AccessFlags as Access;

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use uverbs::{Cq, LocalSlice, Qp, Rc, RemoteSlice};
+use uverbs::{Cq, LocalSlice, Qp, Rc, RemoteSlice, Srq};
 
 use crate::pair::Pair;
 
@@ -27,6 +27,8 @@ const READY: usize = 128;
 const WRITE: usize = 64;
 /// Bytes of the inline SEND.
 const INLINE: usize = 32;
+/// Requests that the shared receive queue holds.
+const RECEIVES: usize = 2 * READY;
 /// How long requests are given to complete before they are polled. On a quiet machine they complete in well
 /// under a millisecond each; a poll that finds too few ends the program.
 const SETTLE: Duration = Duration::from_millis(700);
@@ -55,6 +57,20 @@ fn post_inline(qp: &mut Qp<Rc>, bytes: &[u8; INLINE], wr_id: u64) -> bool {
     batch.ring().is_ok()
 }
 
+/// Posts one signaled WRITE, in one call.
+#[inline(never)]
+#[unsafe(export_name = "op_one_write")]
+fn one_write(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice, wr_id: u64) -> bool {
+    qp.one(wr_id).write(from, *to).is_ok()
+}
+
+/// Posts one signaled inline SEND, in one call.
+#[inline(never)]
+#[unsafe(export_name = "op_one_inline")]
+fn one_inline(qp: &mut Qp<Rc>, bytes: &[u8; INLINE], wr_id: u64) -> bool {
+    qp.one(wr_id).send_inline(bytes).is_ok()
+}
+
 /// Posts a batch of WRITEs of which the last is signaled.
 #[inline(never)]
 #[unsafe(export_name = "op_post_batch")]
@@ -81,19 +97,33 @@ fn post_receive(qp: &mut Qp<Rc>, into: &LocalSlice, wr_id: u64) -> bool {
     }
 }
 
+/// Posts one receive to a shared queue.
+#[inline(never)]
+#[unsafe(export_name = "op_post_shared")]
+fn post_shared(srq: &mut Srq, into: &LocalSlice, wr_id: u64) -> bool {
+    let mut batch = srq.recv();
+    match batch.post(wr_id, into) {
+        Ok(()) => batch.ring().is_ok(),
+        Err(_) => false,
+    }
+}
+
 /// Polls at most `MAX` completions; gives how many there were, and adds up their ids.
 #[inline(always)]
 fn poll<const MAX: usize>(cq: &mut Cq, ids: &mut u64) -> usize {
     let Ok(mut completions) = cq.poll() else {
         return usize::MAX;
     };
-    let mut count = 0;
+    let (mut count, mut sum) = (0, 0u64);
     for completion in completions.iter().take(MAX) {
         if !completion.is_ok() {
             return usize::MAX;
         }
-        *ids = ids.wrapping_add(completion.wr_id());
+        sum = sum.wrapping_add(completion.wr_id());
         count += 1;
+    }
+    if count > 0 {
+        *ids = ids.wrapping_add(sum);
     }
     count
 }
@@ -165,12 +195,22 @@ pub fn run(device: &str, arena: bool) -> Result<()> {
         ensure!(post_write(here, &local, &remote, 7), "posting a WRITE");
         drain(&mut pair.cq, 1)
     })?;
+    row("one_write", || {
+        ensure!(one_write(here, &local, &remote, 7), "posting a WRITE");
+        drain(&mut pair.cq, 1)
+    })?;
     row("post_receive", || {
         ensure!(post_receive(there, &into, 8), "posting a receive");
         Ok(())
     })?;
     row("post_inline", || {
         ensure!(post_inline(here, &[9; INLINE], 9), "posting a SEND");
+        drain(&mut pair.cq, 1)
+    })?;
+    drain(&mut pair.peer_cq, WARM_UP + CALLS)?;
+    receive(there, &into, WARM_UP + CALLS)?;
+    row("one_inline", || {
+        ensure!(one_inline(here, &[9; INLINE], 9), "posting a SEND");
         drain(&mut pair.cq, 1)
     })?;
     drain(&mut pair.peer_cq, WARM_UP + CALLS)?;
@@ -190,15 +230,38 @@ pub fn run(device: &str, arena: bool) -> Result<()> {
         );
         Ok(())
     })?;
-    // Completions that wait in the queue.
+    polls(&mut pair.cq, ["poll_one", "poll_many"], &mut ids, || {
+        make_ready(here, &local, &remote)
+    })?;
+    polls(
+        &mut pair.peer_cq,
+        ["poll_received", "poll_received_many"],
+        &mut ids,
+        || {
+            receive(there, &into, READY)?;
+            send(here, &mut pair.cq)
+        },
+    )?;
+    shared(&mut pair, &mut ids)?;
+    black_box(ids);
+    Ok(())
+}
+
+/// Polls completions that wait in the queue, one at a time and then many; `make_ready` makes [`READY`] more.
+fn polls(
+    cq: &mut Cq,
+    [one, many]: [&str; 2],
+    ids: &mut u64,
+    mut make_ready: impl FnMut() -> Result<()>,
+) -> Result<()> {
     let mut ready = 0;
     let mut polls = |name, want, operation: fn(&mut Cq, &mut u64) -> usize| {
         row(name, || {
             if ready < want {
-                make_ready(here, &local, &remote)?;
+                make_ready()?;
                 ready += READY;
             }
-            let found = operation(&mut pair.cq, &mut ids);
+            let found = operation(cq, ids);
             ensure!(
                 found == want,
                 "{found} completions where there must be {want}"
@@ -207,9 +270,50 @@ pub fn run(device: &str, arena: bool) -> Result<()> {
             Ok(())
         })
     };
-    polls("poll_one", 1, poll_one)?;
-    polls("poll_many", MANY, poll_many)?;
-    black_box(ids);
+    polls(one, 1, poll_one)?;
+    polls(many, MANY, poll_many)
+}
+
+/// Posts to a shared receive queue, and polls what has been received into it.
+fn shared(pair: &mut Pair, ids: &mut u64) -> Result<()> {
+    let (mut srq, mut qp) = pair.share(RECEIVES as u32)?;
+    let into = pair.target.slice(..WRITE)?;
+    let mut posted = 0;
+    row("post_shared", || {
+        ensure!(post_shared(&mut srq, &into, 8), "posting a receive");
+        posted += 1;
+        Ok(())
+    })?;
+    let rows = ["poll_shared", "poll_shared_many"];
+    polls(&mut pair.peer_cq, rows, ids, || {
+        while posted < READY {
+            ensure!(post_shared(&mut srq, &into, 8), "posting a receive");
+            posted += 1;
+        }
+        posted -= READY;
+        send(&mut qp, &mut pair.cq)
+    })
+}
+
+/// Posts receives, uncounted.
+fn receive(qp: &mut Qp<Rc>, into: &LocalSlice, count: usize) -> Result<()> {
+    let mut batch = qp.recv();
+    for _ in 0..count {
+        batch.post(8, into)?;
+    }
+    batch.ring()?;
+    Ok(())
+}
+
+/// Posts [`READY`] SENDs, uncounted, and waits until their messages have been received.
+fn send(qp: &mut Qp<Rc>, cq: &mut Cq) -> Result<()> {
+    let mut batch = qp.send();
+    for wr_id in 0..READY {
+        batch.send_inline(&[9; INLINE])?.signaled(wr_id as u64);
+    }
+    batch.ring()?;
+    drain(cq, READY)?;
+    sleep(SETTLE);
     Ok(())
 }
 

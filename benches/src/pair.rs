@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use uverbs::{
-    Access, Caps, ConnectOptions, Context, Cq, Mr, Pd, Qp, Rc, alloc::Arena, cq::CqBuilder,
-    query::LinkLayer,
+    Access, Caps, ConnectOptions, Context, Cq, Mr, ParentDomain, Pd, Qp, Rc, Srq, alloc::Arena,
+    cq::CqBuilder, query::LinkLayer,
 };
 
 /// Index of the GID that both programs use: on a soft-RoCE device with one IPv4 address, RoCE v2.
@@ -17,6 +17,9 @@ const ARENA: usize = 4 << 20;
 
 /// The pair, with a completion queue for each side and memory to work on.
 pub struct Pair {
+    pd: ParentDomain,
+    /// The receiving end of what [`Self::share`] has made.
+    passive: Option<Qp<Rc>>,
     /// The side that is measured.
     pub here: Qp<Rc>,
     /// Its peer.
@@ -66,18 +69,10 @@ impl Pair {
         };
         let mut here = pd.create_qp::<Rc>(&cq, caps)?;
         let mut there = pd.create_qp::<Rc>(&peer_cq, caps)?;
-        let ethernet = pd.context().query_port(1)?.link_layer == LinkLayer::ETHERNET;
-        let options = ConnectOptions {
-            gid_index: ethernet.then_some(GID_INDEX),
-            ..ConnectOptions::default()
-        };
-        let (a, b) = (
-            here.endpoint_with(&options)?,
-            there.endpoint_with(&options)?,
-        );
-        here.connect_with(&b, &options)?;
-        there.connect_with(&a, &options)?;
+        connect(&mut here, &mut there)?;
         Ok(Self {
+            pd: pd.parent_domain().build()?,
+            passive: None,
             here,
             there,
             cq,
@@ -86,4 +81,38 @@ impl Pair {
             target,
         })
     }
+
+    /// A shared receive queue of so many requests, and a queue pair whose messages are received into it: they
+    /// complete on `cq`, and on `peer_cq`.
+    ///
+    /// # Errors
+    /// If the device refuses one of its objects.
+    pub fn share(&mut self, requests: u32) -> Result<(Srq, Qp<Rc>)> {
+        let srq = self.pd.srq(requests).create()?;
+        let caps = Caps {
+            max_send_wr: DEPTH,
+            ..Caps::default()
+        };
+        let mut here = self.pd.create_qp::<Rc>(&self.cq, caps)?;
+        let mut there = self.pd.qp(&self.peer_cq).srq(&srq).caps(caps).create()?;
+        connect(&mut here, &mut there)?;
+        self.passive = Some(there);
+        Ok((srq, here))
+    }
+}
+
+/// Connects two queue pairs.
+fn connect(here: &mut Qp<Rc>, there: &mut Qp<Rc>) -> Result<()> {
+    let ethernet = here.context().query_port(1)?.link_layer == LinkLayer::ETHERNET;
+    let options = ConnectOptions {
+        gid_index: ethernet.then_some(GID_INDEX),
+        ..ConnectOptions::default()
+    };
+    let (a, b) = (
+        here.endpoint_with(&options)?,
+        there.endpoint_with(&options)?,
+    );
+    here.connect_with(&b, &options)?;
+    there.connect_with(&a, &options)?;
+    Ok(())
 }

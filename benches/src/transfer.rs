@@ -75,6 +75,7 @@ impl Transfer {
             peer_cq,
             source,
             target,
+            ..
         } = &mut self.0;
         let local = source.slice(..size)?;
         let remote = target.remote().slice(..size)?;

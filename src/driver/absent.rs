@@ -23,6 +23,7 @@ impl SendQueue for NoSendQueue {
     type Ah = ();
     type Slot = Self;
     type Batch<'q> = Self;
+    type Domain = Nothing;
 
     fn capacity(&self) -> u32 {
         match *self {}
@@ -40,7 +41,17 @@ impl SendQueue for NoSendQueue {
         match *self {}
     }
 
-    fn batch(&mut self) -> Self {
+    fn batch(&mut self, _: Option<&mut Nothing>) -> Self {
+        match *self {}
+    }
+
+    fn post(
+        &mut self,
+        _: Option<&mut Nothing>,
+        _: u64,
+        _: Operation,
+        _: Payload<'_>,
+    ) -> Result<(), PostError> {
         match *self {}
     }
 }
@@ -90,19 +101,19 @@ impl RecvQueue for NoRecvQueue {
         match *self {}
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self) -> u64 {
         match *self {}
     }
 
-    fn pending(&self) -> u32 {
+    fn pending(&self, _: u64) -> u32 {
         match *self {}
     }
 
-    fn push(&mut self, _: u64, _: &[LocalSlice<'_>]) -> Result<(), PostError> {
+    fn push(&mut self, _: &mut u64, _: u64, _: &[LocalSlice<'_>]) -> Result<(), PostError> {
         match *self {}
     }
 
-    fn ring(&mut self) {
+    fn ring(&mut self, _: u64) {
         match *self {}
     }
 }

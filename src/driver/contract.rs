@@ -368,6 +368,8 @@ pub(crate) trait SendQueue: Debug {
     type Batch<'q>: SendBatch<Ah = Self::Ah, Slot = Self::Slot>
     where
         Self: 'q;
+    /// What of a thread domain belongs to whoever posts in it.
+    type Domain: Debug + Default;
 
     /// The most requests in flight.
     fn capacity(&self) -> u32;
@@ -382,8 +384,35 @@ pub(crate) trait SendQueue: Debug {
     fn in_flight(&self) -> u32;
 
     /// Starts a batch, in which nothing is left of one that was never rung: the memory that its requests
-    /// name may be gone.
-    fn batch(&mut self) -> Self::Batch<'_>;
+    /// name may be gone. A queue pair of a thread domain is always given that, and no other ever.
+    fn batch<'q>(&'q mut self, domain: Option<&'q mut Self::Domain>) -> Self::Batch<'q>;
+
+    /// Posts one signaled request, as a batch of it would. The caller has checked that the queue pair has the
+    /// operation.
+    fn post(
+        &mut self,
+        domain: Option<&mut Self::Domain>,
+        wr_id: u64,
+        operation: Operation,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError>;
+}
+
+/// Posts one signaled request by a batch of it: for [`SendQueue::post`] where there is more to do than usual.
+#[cold]
+#[inline(never)]
+pub(crate) fn post_batch<Q: SendQueue>(
+    queue: &mut Q,
+    domain: Option<&mut Q::Domain>,
+    wr_id: u64,
+    operation: Operation,
+    payload: Payload<'_>,
+) -> Result<(), PostError> {
+    let mut batch = queue.batch(domain);
+    let mut slot = batch.push(operation, None, payload)?;
+    slot.set_id(wr_id);
+    slot.add_flags(SendFlags::SIGNALED);
+    batch.ring().map(drop).map_err(PostError::Doorbell)
 }
 
 /// Requests that are being written into a send queue. The device sees none of them unless it is rung.
@@ -427,17 +456,23 @@ pub(crate) trait RecvQueue: Debug {
     /// Requests that have been posted and are not known to have received a message.
     fn in_flight(&self) -> u32;
 
-    /// Starts a batch, as [`SendQueue::batch`] does.
-    fn begin(&mut self);
+    /// Starts a batch, as [`SendQueue::batch`] does, and tells where. The number is the driver's; whoever has
+    /// the batch keeps it, in a register.
+    fn begin(&mut self) -> u64;
 
-    /// Requests in the batch that has not been rung yet.
-    fn pending(&self) -> u32;
+    /// Requests in the batch that is there and has not been rung yet.
+    fn pending(&self, at: u64) -> u32;
 
-    /// Adds a request to the batch.
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError>;
+    /// Adds a request to the batch, which goes on behind it. If it fails, the batch stays where it was.
+    fn push(
+        &mut self,
+        at: &mut u64,
+        wr_id: u64,
+        slices: &[LocalSlice<'_>],
+    ) -> Result<(), PostError>;
 
-    /// Publishes the batch.
-    fn ring(&mut self);
+    /// Publishes the batch up to there.
+    fn ring(&mut self, at: u64);
 }
 
 /// A completion queue.
@@ -510,4 +545,40 @@ pub(crate) mod methods {
         Completion as _, Cq as _, Driver as _, Polled as _, QpBacking as _, RecvQueue as _,
         SendBatch as _, SendQueue as _, SendSlot as _, SrqBacking as _,
     };
+}
+
+/// A receive queue with the batch that is being written into it, for tests of drivers.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct Posting<Q> {
+    queue: Q,
+    at: u64,
+}
+
+#[cfg(test)]
+impl<Q: std::ops::DerefMut<Target: RecvQueue>> Posting<Q> {
+    pub(crate) fn new(mut queue: Q) -> Self {
+        let at = queue.begin();
+        Self { queue, at }
+    }
+
+    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
+        self.queue.push(&mut self.at, wr_id, slices)
+    }
+
+    pub(crate) fn pending(&self) -> u32 {
+        self.queue.pending(self.at)
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.at = self.queue.begin();
+    }
+
+    pub(crate) fn ring(&mut self) {
+        self.queue.ring(self.at);
+    }
 }

@@ -15,8 +15,8 @@ use uverbs_uapi::handle::CqHandle;
 
 use super::contract::{self, methods::*};
 use super::{
-    Ah, Cq, CqBacking, Kind, Lent, Listed, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
-    SrqBacking,
+    Ah, Cq, CqBacking, DomainPosting, Kind, Lent, Listed, QpBacking, RecvQueue, SendQueue,
+    SharedRecvQueue, SrqBacking,
 };
 use crate::command::{CommandFd, DriverData, DriverReply};
 use crate::error::{Errno, Result};
@@ -86,7 +86,40 @@ impl SendQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> SendBatch<'_> {
-        SendBatch(dispatch!(self, D(queue) => D::lend(queue.batch())))
+        SendBatch(dispatch!(self, D(queue) => D::lend(queue.batch(None))))
+    }
+
+    /// As [`Self::batch`], for a queue pair of a thread domain, and its domain. None if the domain is another
+    /// driver's.
+    #[inline(always)]
+    pub(crate) fn batch_in<'q>(
+        &'q mut self,
+        domain: &'q mut DomainPosting,
+    ) -> Option<SendBatch<'q>> {
+        Some(SendBatch(dispatch!(self, D(queue) => {
+            D::lend(queue.batch(Some(D::get_mut(domain)?)))
+        })))
+    }
+
+    /// Posts one signaled request, as a batch of it would.
+    #[inline(always)]
+    pub(crate) fn post(
+        &mut self,
+        domain: Option<&mut DomainPosting>,
+        wr_id: u64,
+        operation: Operation,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        dispatch!(self, D(queue) => {
+            let domain = match domain {
+                None => None,
+                Some(domain) => match D::get_mut(domain) {
+                    Some(domain) => Some(domain),
+                    None => return Err(PostError::ForeignDomain),
+                },
+            };
+            queue.post(domain, wr_id, operation, payload)
+        })
     }
 }
 
@@ -122,23 +155,20 @@ impl SendBatch<'_> {
     }
 }
 
+#[cfg(debug_assertions)]
 impl Drop for SendBatch<'_> {
-    #[inline(always)]
     fn drop(&mut self) {
         tell_lost(self.len());
     }
 }
 
-/// Warns about requests that were added to a batch and will never be posted. In debug builds only: even a
-/// call that is never made costs posts the registers that it would clobber.
-#[inline(always)]
+/// Warns about requests that were added to a batch and will never be posted. In debug builds only: what is to
+/// be done when a batch goes, and be it nothing, costs posts the registers that it would need after a panic.
+#[cfg(debug_assertions)]
+#[cold]
 fn tell_lost(requests: u32) {
-    #[cold]
-    fn tell(requests: u32) {
+    if requests > 0 {
         tracing::warn!(target: "uverbs", requests, "a batch was dropped and not rung: nothing of it is posted");
-    }
-    if cfg!(debug_assertions) && requests > 0 {
-        tell(requests);
     }
 }
 
@@ -163,10 +193,12 @@ impl RecvQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        RecvBatch(Receiver::Own(dispatch!(self, D(queue) => {
-            queue.begin();
-            D::lend(queue)
-        })))
+        let (queue, at) = dispatch!(self, D(queue) => {
+            let at = queue.begin();
+            (D::lend(queue), at)
+        });
+        let queue = Receiver::Own(queue);
+        RecvBatch { queue, at }
     }
 }
 
@@ -179,16 +211,22 @@ impl SharedRecvQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        RecvBatch(Receiver::Shared(dispatch!(self, D(queue) => {
-            queue.begin();
-            D::lend(queue)
-        })))
+        let (queue, at) = dispatch!(self, D(queue) => {
+            let at = queue.begin();
+            (D::lend(queue), at)
+        });
+        let queue = Receiver::Shared(queue);
+        RecvBatch { queue, at }
     }
 }
 
 /// Requests that are being written into a receive queue.
 #[derive(Debug)]
-pub(crate) struct RecvBatch<'q>(Receiver<'q>);
+pub(crate) struct RecvBatch<'q> {
+    queue: Receiver<'q>,
+    /// How far it is, as the driver counts.
+    at: u64,
+}
 
 #[derive(Debug)]
 enum Receiver<'q> {
@@ -209,22 +247,24 @@ macro_rules! receive {
 impl RecvBatch<'_> {
     #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
-        receive!(&self.0, queue => queue.pending())
+        receive!(&self.queue, queue => queue.pending(self.at))
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
-        receive!(&mut self.0, queue => queue.push(wr_id, slices))
+        receive!(&mut self.queue, queue => queue.push(&mut self.at, wr_id, slices))
     }
 
     #[inline(always)]
     pub(crate) fn ring(self) {
-        receive!(&mut ManuallyDrop::new(self).0, queue => queue.ring());
+        let mut batch = ManuallyDrop::new(self);
+        let at = batch.at;
+        receive!(&mut batch.queue, queue => queue.ring(at));
     }
 }
 
+#[cfg(debug_assertions)]
 impl Drop for RecvBatch<'_> {
-    #[inline(always)]
     fn drop(&mut self) {
         tell_lost(self.len());
     }

@@ -10,7 +10,7 @@ use uverbs_uapi::enums::{LinkLayer, Mtu, QpState, QpType};
 use uverbs_uapi::flags::AccessFlags;
 
 use super::transport::{Connected, Datagram, Transport};
-use super::{NO_PSN, Qp, QpAttr};
+use super::{Membership, NO_PSN, Qp, QpAttr};
 use crate::ah::AddressVector;
 use crate::context::Context;
 use crate::error::{Cause, Error, Result, Subject, Verb};
@@ -242,7 +242,7 @@ impl Local {
     }
 }
 
-impl<T: Transport> Qp<T> {
+impl<T: Transport, M: Membership> Qp<T, M> {
     /// What the peer must know to connect, over port 1 with its best GID and a random PSN.
     ///
     /// # Errors
@@ -352,7 +352,7 @@ impl<T: Transport> Qp<T> {
 
 // The bounds are on the methods, so that the compiler shows the traits' own messages.
 
-impl<T: Transport> Qp<T> {
+impl<T: Transport, M: Membership> Qp<T, M> {
     /// Connects to a peer with the default options: from RESET to RTS.
     ///
     /// The peer connects to this side's [`Qp::endpoint`]. Post receives before the peer sends. Posting is
@@ -445,7 +445,7 @@ fn path_from(own: Option<u8>, peer: &Endpoint, options: &ConnectOptions) -> Resu
     }
 }
 
-impl<T: Transport> Qp<T> {
+impl<T: Transport, M: Membership> Qp<T, M> {
     /// Takes a datagram queue pair from RESET to RTS. Datagrams to it must carry `qkey`.
     ///
     /// # Errors

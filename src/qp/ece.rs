@@ -1,11 +1,11 @@
 //! Enhanced connection establishment: options that two devices of a vendor agree on beyond the standard.
 
-use super::Qp;
 use super::transport::Transport;
+use super::{Membership, Qp};
 use crate::error::{Error, Result, Verb};
 use crate::work::Ece;
 
-impl<T: Transport> Qp<T> {
+impl<T: Transport, M: Membership> Qp<T, M> {
     /// The options of the queue pair. In the state RESET they are those that its device offers. After
     /// [`set_ece`](Self::set_ece) there are none until the state changes; then they are those that the device
     /// uses.

@@ -9,7 +9,9 @@ mod control;
 mod ece;
 mod extended;
 mod kernel;
+mod membership;
 mod multicast;
+mod one;
 mod recv;
 mod send;
 mod transition;
@@ -27,7 +29,9 @@ pub use crate::work::{Ece, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
 pub use control::Control;
+pub use membership::{InDomain, Membership, NoDomain};
 pub use multicast::{IpGroup, MULTICAST_QPN};
+pub use one::One;
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
@@ -42,7 +46,7 @@ use self::kernel::KernelQp;
 use crate::command::{CreateQp, DriverData, ModifyQp, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
-use crate::domain::DomainState;
+use crate::domain::{DomainRef, DomainState, ThreadDomain};
 use crate::driver::{NewQp, QpParts, RecvQueue, ResetQp, SendQueue};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::flight::{Flight, Queues};
@@ -223,7 +227,25 @@ impl<'a> QpBuilder<'a> {
     ///
     /// As for [`Pd::create_qp`], and a CQ or the SRQ belongs to another context.
     pub fn create<T: StaticTransport>(self) -> Result<Qp<T>> {
-        self.create_typed(T::QP_TYPE)
+        self.create_typed(T::QP_TYPE, None)
+    }
+
+    /// Creates the queue pair in the thread domain of its parent domain: it shares the domain's doorbell
+    /// register, and whoever posts has to have the domain. Without this a queue pair on the parent domain has
+    /// no part in the thread domain.
+    ///
+    /// # Errors
+    ///
+    /// As for [`QpBuilder::create`], and the protection domain is none with a thread domain.
+    pub fn create_in_domain<T: StaticTransport>(self) -> Result<Qp<T, InDomain>> {
+        match self.pd.domain().and_then(DomainState::thread_domain) {
+            Some(domain) => self.create_typed(T::QP_TYPE, Some(domain)),
+            None => Err(Error::invalid(
+                Verb::CreateQp,
+                Subject::named("QP", format_args!("in PD {}", self.pd.handle().0)),
+                "the protection domain has no thread domain: build a parent domain with one",
+            )),
+        }
     }
 
     /// Creates the queue pair, with a transport that is chosen at run time.
@@ -241,7 +263,7 @@ impl<'a> QpBuilder<'a> {
     pub fn create_any(self, transport: QpType) -> Result<Qp<Any>> {
         match transport {
             QpType::RC | QpType::UC | QpType::UD | QpType::RAW_PACKET | QpType::XRC_SEND => {
-                self.create_typed(transport)
+                self.create_typed(transport, None)
             }
             other => Err(Error::unsupported(
                 Verb::CreateQp,
@@ -251,7 +273,11 @@ impl<'a> QpBuilder<'a> {
         }
     }
 
-    fn create_typed<T: Transport>(self, transport: QpType) -> Result<Qp<T>> {
+    fn create_typed<T: Transport, M: Membership>(
+        self,
+        transport: QpType,
+        domain: Option<DomainRef<'_>>,
+    ) -> Result<Qp<T, M>> {
         let context = self.pd.context();
         let subject = || Subject::named("QP", format_args!("in PD {}", self.pd.handle().0));
         let parts = [
@@ -280,7 +306,7 @@ impl<'a> QpBuilder<'a> {
             recv_cq: self.recv_cq.ring(),
             srq: self.srq.map(Srq::queue),
             buffers: self.pd.buffers(),
-            thread_domain: self.pd.domain().and_then(DomainState::thread_domain),
+            thread_domain: domain.as_ref().map(DomainRef::hardware),
             inline_scatter: self.inline_scatter,
         };
         let created = context.driver().create_qp(context.fd(), command, &parts);
@@ -324,7 +350,7 @@ impl<'a> QpBuilder<'a> {
             _srq: self.srq.map(|srq| Arc::clone(srq.shared())),
         });
         Ok(Qp {
-            send: SendHalf::new(send, &shared),
+            send: SendHalf::new(send, &shared, domain.map(|domain| domain.key())),
             recv: RecvHalf::new(recv, &shared),
             shared,
         })
@@ -580,14 +606,17 @@ impl Drop for QpShared {
 /// })?;
 /// # Ok(()) }
 /// ```
-pub struct Qp<T: Transport> {
+///
+/// A queue pair of a thread domain has another type, `Qp<T, InDomain>`, and takes the domain with each post: see
+/// [`ThreadDomain`](crate::ThreadDomain).
+pub struct Qp<T: Transport, M: Membership = NoDomain> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
-    send: SendHalf<T>,
+    send: SendHalf<T, M>,
     recv: RecvHalf<T>,
     shared: Arc<QpShared>,
 }
 
-impl<T: Transport> Qp<T> {
+impl<T: Transport, M: Membership> Qp<T, M> {
     /// The kernel's handle. A reset may change it, see [`Qp::reset`].
     pub fn handle(&self) -> QpHandle {
         self.shared.handle()
@@ -732,12 +761,6 @@ impl<T: Transport> Qp<T> {
         &self.shared.flight
     }
 
-    /// Starts a batch of send requests.
-    #[inline(always)]
-    pub fn send(&mut self) -> Batch<'_, T> {
-        self.send.batch()
-    }
-
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn recv(&mut self) -> RecvBatch<'_> {
@@ -745,18 +768,104 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Both halves at once, to post to one while the other is borrowed.
-    pub fn halves(&mut self) -> (&mut SendHalf<T>, &mut RecvHalf<T>) {
+    pub fn halves(&mut self) -> (&mut SendHalf<T, M>, &mut RecvHalf<T>) {
         (&mut self.send, &mut self.recv)
     }
 
     /// Splits the queue pair for two threads. It lives until both halves are gone.
-    pub fn split(self) -> (SendHalf<T>, RecvHalf<T>) {
+    pub fn split(self) -> (SendHalf<T, M>, RecvHalf<T>) {
         (self.send, self.recv)
     }
 
     /// A handle that queries and fails the queue pair when its halves are on two threads. It can be cloned.
     pub fn control(&self) -> Control {
         Control::new(&self.shared)
+    }
+
+    /// Joins two halves again.
+    ///
+    /// # Errors
+    ///
+    /// The halves belong to two queue pairs. They are given back.
+    pub fn join(
+        send: SendHalf<T, M>,
+        recv: RecvHalf<T>,
+    ) -> Result<Self, (SendHalf<T, M>, RecvHalf<T>)> {
+        if !Arc::ptr_eq(send.shared(), recv.shared()) {
+            return Err((send, recv));
+        }
+        let shared = Arc::clone(send.shared());
+        Ok(Self { send, recv, shared })
+    }
+
+    /// The same queue pair, with its transport known at run time only.
+    pub fn into_any(self) -> Qp<Any, M> {
+        let Qp { send, recv, shared } = self;
+        let domain = send.domain();
+        Qp {
+            send: SendHalf::new(send.into_queue(), &shared, domain),
+            recv: RecvHalf::new(recv.into_queue(), &shared),
+            shared,
+        }
+    }
+
+    /// Destroys the queue pair. Requests in flight are dropped without a completion. Free memory windows of
+    /// type 2 that are bound on it first: soft-RoCE waits for them, see [`Mw`](crate::mw::Mw).
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, such as while it is attached to a multicast group; the error gives the queue pair
+    /// back. Manual page: `ibv_destroy_qp(3)`.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(self) -> Result<(), DestroyError<Self>> {
+        let Qp { send, recv, shared } = self;
+        let domain = send.domain();
+        // Both halves give up their share, so that the shared part is unique.
+        let (send, recv) = (send.into_queue(), recv.into_queue());
+        let (shared, error) = match Arc::try_unwrap(shared) {
+            Ok(mut shared) => {
+                let kernel = shared.kernel.get_mut();
+                match kernel.unwrap_or_else(PoisonError::into_inner).destroy() {
+                    Ok(()) => return Ok(()),
+                    Err(error) => (Arc::new(shared), error),
+                }
+            }
+            Err(shared) => {
+                let error = Error::invalid(
+                    Verb::DestroyQp,
+                    shared.subject(),
+                    "a half of it is elsewhere, or flow rules lead to it",
+                );
+                (shared, error)
+            }
+        };
+        let object = Qp {
+            send: SendHalf::new(send, &shared, domain),
+            recv: RecvHalf::new(recv, &shared),
+            shared,
+        };
+        Err(DestroyError { object, error })
+    }
+}
+
+impl<T: Transport> Qp<T> {
+    /// Starts a batch of send requests.
+    #[inline(always)]
+    pub fn send(&mut self) -> Batch<'_, T> {
+        self.send.batch()
+    }
+
+    /// Posts one request, which has a completion with this id: in fewer instructions than a batch of one.
+    ///
+    /// ```no_run
+    /// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>, from: uverbs::LocalSlice<'_>, to: uverbs::RemoteSlice)
+    /// #     -> Result<(), uverbs::PostError> {
+    /// qp.one(7).write(from, to)?;
+    /// # Ok(()) }
+    /// ```
+    #[inline(always)]
+    pub fn one(&mut self, wr_id: u64) -> One<'_, T> {
+        self.send.one(wr_id)
     }
 
     /// Posts send requests: `fill` adds them to a batch, which is then rung. Returns how many there were.
@@ -783,69 +892,43 @@ impl<T: Transport> Qp<T> {
     ) -> Result<usize, PostError> {
         self.send.post(fill)
     }
+}
 
-    /// Joins two halves again.
+impl<T: Transport> Qp<T, InDomain> {
+    /// Starts a batch of send requests. Until it is rung or dropped nobody else posts in the domain.
     ///
     /// # Errors
     ///
-    /// The halves belong to two queue pairs. They are given back.
-    pub fn join(send: SendHalf<T>, recv: RecvHalf<T>) -> Result<Self, (SendHalf<T>, RecvHalf<T>)> {
-        if !Arc::ptr_eq(send.shared(), recv.shared()) {
-            return Err((send, recv));
-        }
-        let shared = Arc::clone(send.shared());
-        Ok(Self { send, recv, shared })
+    /// [`PostError::ForeignDomain`] if the queue pair belongs to another thread domain.
+    #[inline(always)]
+    pub fn send<'q>(&'q mut self, domain: &'q mut ThreadDomain) -> Result<Batch<'q, T>, PostError> {
+        self.send.batch(domain)
     }
 
-    /// The same queue pair, with its transport known at run time only.
-    pub fn into_any(self) -> Qp<Any> {
-        let Qp { send, recv, shared } = self;
-        Qp {
-            send: SendHalf::new(send.into_queue(), &shared),
-            recv: RecvHalf::new(recv.into_queue(), &shared),
-            shared,
-        }
-    }
-
-    /// Destroys the queue pair. Requests in flight are dropped without a completion. Free memory windows of
-    /// type 2 that are bound on it first: soft-RoCE waits for them, see [`Mw`](crate::mw::Mw).
+    /// Posts one request, which has a completion with this id: the fastest way to post that there is.
+    ///
+    /// ```no_run
+    /// # use uverbs::{InDomain, LocalSlice, Qp, Rc, RemoteSlice, ThreadDomain};
+    /// # fn post(qp: &mut Qp<Rc, InDomain>, domain: &mut ThreadDomain, from: LocalSlice<'_>, to: RemoteSlice)
+    /// #     -> Result<(), uverbs::PostError> {
+    /// qp.one(domain, 7)?.write(from, to)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while it is attached to a multicast group; the error gives the queue pair
-    /// back. Manual page: `ibv_destroy_qp(3)`.
-    #[doc(alias = "ibv_destroy_qp")]
-    pub fn destroy(self) -> Result<(), DestroyError<Qp<T>>> {
-        let Qp { send, recv, shared } = self;
-        // Both halves give up their share, so that the shared part is unique.
-        let (send, recv) = (send.into_queue(), recv.into_queue());
-        let (shared, error) = match Arc::try_unwrap(shared) {
-            Ok(mut shared) => {
-                let kernel = shared.kernel.get_mut();
-                match kernel.unwrap_or_else(PoisonError::into_inner).destroy() {
-                    Ok(()) => return Ok(()),
-                    Err(error) => (Arc::new(shared), error),
-                }
-            }
-            Err(shared) => {
-                let error = Error::invalid(
-                    Verb::DestroyQp,
-                    shared.subject(),
-                    "a half of it is elsewhere, or flow rules lead to it",
-                );
-                (shared, error)
-            }
-        };
-        let object = Qp {
-            send: SendHalf::new(send, &shared),
-            recv: RecvHalf::new(recv, &shared),
-            shared,
-        };
-        Err(DestroyError { object, error })
+    /// As for [`Qp::send`].
+    #[inline(always)]
+    pub fn one<'q>(
+        &'q mut self,
+        domain: &'q mut ThreadDomain,
+        wr_id: u64,
+    ) -> Result<One<'q, T>, PostError> {
+        self.send.one(domain, wr_id)
     }
 }
 
-impl<T: Transport> fmt::Debug for Qp<T> {
+impl<T: Transport, M: Membership> fmt::Debug for Qp<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Qp")
             .field("transport", &self.transport())

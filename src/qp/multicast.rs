@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use super::Qp;
 use super::transport::Datagram;
+use super::{Membership, Qp};
 use crate::command::{AttachMcast, DetachMcast};
 use crate::context::Context;
 use crate::error::{Error, Result, Subject, Verb};
@@ -93,7 +93,7 @@ impl IpGroup {
     }
 }
 
-impl<T: Datagram> Qp<T> {
+impl<T: Datagram, M: Membership> Qp<T, M> {
     /// Joins a multicast group: from then on the queue pair receives the datagrams to it, as does every other
     /// one that has joined. On RoCE the host has to join as well: [`Context::join_ip_group`].
     ///

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::SendFlags;
 
+use super::membership::{InDomain, Membership, NoDomain};
+use super::one::One;
 use super::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
+use crate::domain::{DomainKey, ThreadDomain};
 use crate::driver::{self, SendQueue, SendSlot};
 use crate::work::{
     Destination, LocalSlice, Operation, Operations, Payload, PdTag, PostError, Remote, RemoteSlice,
@@ -19,33 +22,41 @@ use crate::work::{
 pub(super) const ATOMIC: u64 = 8;
 
 /// What is fixed when a queue pair is created and posts look at.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Fixed {
     pub(super) pd: PdTag,
     pub(super) transport: QpType,
     pub(super) operations: Operations,
+    /// The thread domain that it belongs to.
+    pub(super) domain: Option<DomainKey>,
 }
 
 /// The send half of a queue pair.
-pub struct SendHalf<T: Transport> {
+pub struct SendHalf<T: Transport, M: Membership = NoDomain> {
     queue: SendQueue,
     fixed: Fixed,
     shared: Arc<QpShared>,
-    of: Of<T>,
+    of: Of<(T, M)>,
 }
 
-impl<T: Transport> SendHalf<T> {
-    pub(super) fn new(queue: SendQueue, shared: &Arc<QpShared>) -> Self {
+impl<T: Transport, M: Membership> SendHalf<T, M> {
+    /// With the thread domain if it belongs to one.
+    pub(super) fn new(queue: SendQueue, shared: &Arc<QpShared>, domain: Option<DomainKey>) -> Self {
         Self {
             queue,
             fixed: Fixed {
                 pd: shared.tag(),
                 transport: shared.transport,
                 operations: shared.operations,
+                domain,
             },
             shared: Arc::clone(shared),
             of: PhantomData,
         }
+    }
+
+    pub(super) fn domain(&self) -> Option<DomainKey> {
+        self.fixed.domain
     }
 
     pub(super) fn queue(&self) -> &SendQueue {
@@ -79,7 +90,9 @@ impl<T: Transport> SendHalf<T> {
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }
+}
 
+impl<T: Transport> SendHalf<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T> {
@@ -93,6 +106,19 @@ impl<T: Transport> SendHalf<T> {
 }
 
 impl<T: Transport> SendHalf<T> {
+    /// Posts one signaled request: see [`Qp::one`](super::Qp::one).
+    #[inline(always)]
+    pub fn one(&mut self, wr_id: u64) -> One<'_, T> {
+        One {
+            queue: &mut self.queue,
+            fixed: &self.fixed,
+            shared: &self.shared,
+            domain: None,
+            wr_id,
+            of: PhantomData,
+        }
+    }
+
     /// Posts send requests: see [`Qp::post`](super::Qp::post).
     ///
     /// # Errors
@@ -109,7 +135,52 @@ impl<T: Transport> SendHalf<T> {
     }
 }
 
-impl<T: Transport> fmt::Debug for SendHalf<T> {
+impl<T: Transport> SendHalf<T, InDomain> {
+    /// Starts a batch of send requests: see [`Qp::send`](super::Qp::send).
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::ForeignDomain`] if the queue pair belongs to another thread domain.
+    #[inline(always)]
+    pub fn batch<'q>(
+        &'q mut self,
+        domain: &'q mut ThreadDomain,
+    ) -> Result<Batch<'q, T>, PostError> {
+        let posting = domain.posting(self.fixed.domain)?;
+        Ok(Batch {
+            raw: self
+                .queue
+                .batch_in(posting)
+                .ok_or(PostError::ForeignDomain)?,
+            fixed: &self.fixed,
+            shared: &self.shared,
+            of: PhantomData,
+        })
+    }
+
+    /// Posts one signaled request: see [`Qp::one`](super::Qp::one).
+    ///
+    /// # Errors
+    ///
+    /// As for [`SendHalf::batch`].
+    #[inline(always)]
+    pub fn one<'q>(
+        &'q mut self,
+        domain: &'q mut ThreadDomain,
+        wr_id: u64,
+    ) -> Result<One<'q, T>, PostError> {
+        Ok(One {
+            domain: Some(domain.posting(self.fixed.domain)?),
+            queue: &mut self.queue,
+            fixed: &self.fixed,
+            shared: &self.shared,
+            wr_id,
+            of: PhantomData,
+        })
+    }
+}
+
+impl<T: Transport, M: Membership> fmt::Debug for SendHalf<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendHalf")
             .field("qpn", &self.qpn())
@@ -248,7 +319,7 @@ const MAX_MESSAGE: u64 = 1 << 31;
 
 /// The bytes of a payload.
 #[inline(always)]
-fn length(payload: Payload<'_>) -> u64 {
+pub(super) fn length(payload: Payload<'_>) -> u64 {
     match payload {
         Payload::Gather(slices) => slices.iter().map(|slice| u64::from(slice.length)).sum(),
         Payload::Inline(bytes) => bytes.len() as u64,

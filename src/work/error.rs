@@ -65,6 +65,8 @@ pub enum PostError {
     Window(&'static str),
     /// A slice, a memory window or an address handle belongs to another protection domain than the QP.
     ForeignPd,
+    /// The queue pair belongs to another thread domain.
+    ForeignDomain,
     /// The QP is in a state that does not take this kind of request.
     WrongState {
         /// The state, as last set through this QP.
@@ -119,6 +121,7 @@ impl fmt::Display for PostError {
             Self::ForeignPd => f.write_str(
                 "the memory, memory window or address handle is of another protection domain than the QP",
             ),
+            Self::ForeignDomain => f.write_str("the QP is of another thread domain"),
             Self::WrongState { state } => write!(
                 f,
                 "the QP is in state {state:?}, which does not take this request: connect it first"

@@ -8,6 +8,7 @@ mod fork;
 mod kinds;
 mod model;
 mod nested;
+mod posting;
 mod script;
 mod traffic;
 
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         allocators::tests(),
         errors::tests(),
         nested::tests(),
+        posting::tests(),
         fork::tests(),
         model::tests(),
     ])

@@ -8,7 +8,7 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 use support::hca::{NO_COPIES, registers};
 use support::{LIMIT, Result, completion, device, fail, open, same, skip, test, until};
-use uverbs::{Access, Caps, Cq, Mr, Pd, PostError, Qp, Rc, WcOpcode};
+use uverbs::{Access, Batch, Caps, Cq, Mr, Pd, PostError, Qp, Rc, WcOpcode};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -193,15 +193,23 @@ fn one_thread_polls_while_others_post() -> Result {
 /// word when they are there.
 fn complete(pd: &Pd, qp: &mut Qp<Rc>, ids: Range<u64>) -> Result {
     let memory = words(pd, 2)?;
+    complete_batch(&memory, qp.send(), ids)
+}
+
+/// As [`complete`], by a batch that has been started.
+fn complete_batch<'m>(
+    memory: &'m Mr<Vec<u8>>,
+    mut batch: Batch<'m, Rc>,
+    ids: Range<u64>,
+) -> Result {
     let to = memory.remote().slice(..WORD)?;
-    let mut batch = qp.send();
     for id in ids {
         batch.write_inline(&1u64.to_ne_bytes(), to)?.signaled(id);
     }
     batch.read(memory.slice(WORD..)?, to)?;
     batch.ring()?;
     until("the requests to end", || {
-        Ok((word(&memory, 1)? == 1).then_some(()))
+        Ok((word(memory, 1)? == 1).then_some(()))
     })
 }
 
@@ -294,17 +302,26 @@ fn a_thread_domain_has_a_register() -> Result {
         return skip(NO_COPIES);
     }
     same(before, 16 / 2 + 1, "pages of registers")?;
-    let (one, two) = (context.alloc_td(), context.alloc_td());
+    let mut tds = [context.alloc_td(), context.alloc_td()];
     let domains = [
-        pd.parent_domain().thread_domain(&one).build()?,
-        pd.parent_domain().thread_domain(&two).build()?,
+        pd.parent_domain().thread_domain(&tds[0]).build()?,
+        pd.parent_domain().thread_domain(&tds[1]).build()?,
     ];
-    let mut of_domains: Vec<_> = (0..6)
-        .map(|index| loopback(&domains[index % 2], &cq))
-        .collect::<Result<_>>()?;
+    let of_domains = (0..6).map(|index| -> Result<_> {
+        let mut qp = domains[index % 2]
+            .qp(&cq)
+            .caps(caps())
+            .create_in_domain::<Rc>()?;
+        let own = qp.endpoint()?;
+        qp.connect(&own)?;
+        Ok(qp)
+    });
+    let mut of_domains = of_domains.collect::<Result<Vec<_>>>()?;
     same(registers(&context)?, before + 1, "pages with two domains'")?;
     for (first, qp) in (0..).zip(&mut of_domains) {
-        complete(&pd, qp, first * 10..first * 10 + 5)?;
+        let memory = words(&pd, 2)?;
+        let batch = qp.send(&mut tds[first as usize % 2])?;
+        complete_batch(&memory, batch, first * 10..first * 10 + 5)?;
         same(ids(&mut cq)?, (first * 10..first * 10 + 5).collect(), "ids")?;
     }
     drop(qps);

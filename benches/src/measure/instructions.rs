@@ -10,14 +10,37 @@ use super::{OURS, OURS_ARENA, Plan, RDMA_CORE, RDMA_CORE_EX, Record, callgrind};
 const BATCH: f64 = 32.0;
 
 /// The phases of the programs, what they are called in the table, and how many operations each call is.
-const ROWS: [(&str, &str, f64); 7] = [
+const ROWS: [(&str, &str, f64); 14] = [
     ("post_write", "post a signaled WRITE of 64 bytes", 1.0),
+    (
+        "one_write",
+        "post a signaled WRITE of 64 bytes in one call",
+        1.0,
+    ),
     ("post_inline", "post an inline SEND of 32 bytes", 1.0),
+    (
+        "one_inline",
+        "post an inline SEND of 32 bytes in one call",
+        1.0,
+    ),
     ("post_batch", "post a batch of 32 WRITEs, each", BATCH),
     ("post_receive", "post a receive", 1.0),
     ("poll_one", "poll a completion", 1.0),
     ("poll_many", "poll 16 completions", 1.0),
     ("poll_nothing", "poll nothing", 1.0),
+    ("poll_received", "poll a completion of a receive", 1.0),
+    ("poll_received_many", "poll 16 completions of receives", 1.0),
+    ("post_shared", "post a receive to a shared queue", 1.0),
+    (
+        "poll_shared",
+        "poll a completion of a shared queue's receive",
+        1.0,
+    ),
+    (
+        "poll_shared_many",
+        "poll 16 completions of a shared queue's receives",
+        1.0,
+    ),
 ];
 
 pub(super) fn run(plan: &Plan) -> Result<()> {

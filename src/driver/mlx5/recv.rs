@@ -43,8 +43,7 @@ pub(crate) struct RecvQueue {
     mask: u32,
     stride: usize,
     max_sge: u32,
-    /// Requests written, and of those the ones that the device was told of; both count on round the ring.
-    count: u32,
+    /// Requests that the device was told of; they count on round the ring.
     published: u32,
     /// There is room until so many have been written, without looking how far the device has come.
     room_until: u32,
@@ -122,7 +121,6 @@ impl RecvQueue {
             mask: layout.count.saturating_sub(1),
             stride: layout.stride as usize,
             max_sge: layout.max_sge,
-            count: 0,
             published: 0,
             room_until: layout.count,
             layout,
@@ -133,7 +131,7 @@ impl RecvQueue {
 
     /// Starts again, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
-        (self.count, self.published, self.room_until) = (0, 0, self.layout.count);
+        (self.published, self.room_until) = (0, self.layout.count);
         self.ids = ledger.first();
         self.ledger = ledger;
     }
@@ -142,13 +140,14 @@ impl RecvQueue {
         self.layout
     }
 
-    /// Looks how far the device has come; true if there is room. In line, since a call, even one that is not
-    /// made, costs whoever might make it the registers that it would spoil.
+    /// Looks how far the device has come when so many requests have been written; true if there is room. In
+    /// line, since a call, even one that is not made, costs whoever might make it the registers that it would
+    /// spoil.
     #[inline(always)]
-    fn look(&mut self) -> bool {
-        let in_flight = self.count.wrapping_sub(self.ledger.done());
+    fn look(&mut self, count: u32) -> bool {
+        let in_flight = count.wrapping_sub(self.ledger.done());
         let free = self.layout.count.saturating_sub(in_flight);
-        self.room_until = self.count.wrapping_add(free);
+        self.room_until = count.wrapping_add(free);
         free > 0
     }
 }
@@ -167,20 +166,24 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        self.count = self.published;
+    fn begin(&mut self) -> u64 {
+        self.published.into()
     }
 
     #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.count.wrapping_sub(self.published)
+    fn pending(&self, at: u64) -> u32 {
+        (at as u32).wrapping_sub(self.published)
     }
 
     #[inline(always)]
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
-        // A copy, so that it need not be read again after every write to the ring.
-        let count = self.count;
-        if count == self.room_until && !self.look() {
+    fn push(
+        &mut self,
+        at: &mut u64,
+        wr_id: u64,
+        slices: &[LocalSlice<'_>],
+    ) -> Result<(), PostError> {
+        let count = *at as u32;
+        if count == self.room_until && !self.look(count) {
             return Err(PostError::QueueFull {
                 capacity: self.layout.count,
             });
@@ -195,15 +198,15 @@ impl contract::RecvQueue for RecvQueue {
             put_slices(element, slices, self.max_sge);
             self.ids.add(index).as_ref().store(wr_id, Ordering::Relaxed);
         }
-        self.count = count.wrapping_add(1);
+        *at = count.wrapping_add(1).into();
         Ok(())
     }
 
     #[inline(always)]
-    fn ring(&mut self) {
-        self.published = self.count;
+    fn ring(&mut self, at: u64) {
+        self.published = at as u32;
         // SAFETY: the word is the record's, which `_rings` keeps.
-        tell(unsafe { self.word.as_ref() }, self.count);
+        tell(unsafe { self.word.as_ref() }, self.published);
     }
 }
 
@@ -296,20 +299,27 @@ impl contract::RecvQueue for SharedRecvQueue {
         self.published.wrapping_sub(self.ledger.done())
     }
 
+    /// The batch counts in the queue itself, from which it takes elements.
     #[inline(always)]
-    fn begin(&mut self) {
+    fn begin(&mut self) -> u64 {
         if self.count != self.published {
             self.take_back();
         }
+        0
     }
 
     #[inline(always)]
-    fn pending(&self) -> u32 {
+    fn pending(&self, _: u64) -> u32 {
         self.count.wrapping_sub(self.published)
     }
 
     #[inline(always)]
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
+    fn push(
+        &mut self,
+        _: &mut u64,
+        wr_id: u64,
+        slices: &[LocalSlice<'_>],
+    ) -> Result<(), PostError> {
         check(slices, self.ring.max_sge())?;
         if self.write(wr_id, slices) {
             return Ok(());
@@ -320,7 +330,7 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
-    fn ring(&mut self) {
+    fn ring(&mut self, _: u64) {
         (self.published, self.published_head) = (self.count, self.head);
         self.ledger.tell(self.count);
         tell(self.ring.record().word(RECORD_RECEIVE), self.count);

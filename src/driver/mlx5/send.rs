@@ -7,9 +7,10 @@
 //! A batch counts for itself where it is and tells the queue when it is rung: the compiler keeps what it
 //! counts in registers, and a batch that is not rung leaves nothing to undo. For most requests all that has
 //! to be asked is whether they are ordinary: that there is room is known, in one piece, and nothing has to be
-//! waited for. Everything else is out of line ([`SendQueue::prepare`], [`ring_otherwise`]), and finds a place
-//! to write to for the same code.
+//! waited for. Everything else is out of line ([`SendQueue::write_otherwise`], [`ring_otherwise`]), the same
+//! code with another place to write to.
 
+use std::hint::black_box;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,7 +52,8 @@ pub(crate) struct SendQueue {
     notes: NonNull<SendNote>,
     /// The word of the record that says how far the ring is filled.
     word: NonNull<AtomicU32>,
-    /// The register, if it is this queue's alone; else the lease's is shared.
+    /// The register, if it is this queue's alone; else the lease's is shared. In a thread domain it is the
+    /// domain's.
     own: Own,
     /// Blocks of the ring less one, 0 if there are none.
     mask: u64,
@@ -62,8 +64,6 @@ pub(crate) struct SendQueue {
     always: u64,
     /// The place behind the last change to a memory key: the request that begins there waits for it.
     fenced: Option<u64>,
-    /// Where the last request was written: in the ring, or in `scratch`.
-    last: NonNull<u8>,
     /// The place in the ring of the request in `scratch`.
     scratched: Option<u64>,
     /// The queue pair's number where the control segment has it.
@@ -81,6 +81,8 @@ pub(crate) struct SendQueue {
 struct Cursor {
     /// Blocks that have been written.
     post: u64,
+    /// Requests that have been written.
+    count: u64,
     /// Before this many requests have been written, the next is an ordinary one: there is room, for all of it
     /// before the ring's end, it waits for nothing, and the last one needs no more looking after.
     ordinary_until: u64,
@@ -90,6 +92,7 @@ impl Cursor {
     /// The start of an empty ring.
     const START: Self = Self {
         post: 0,
+        count: 0,
         ordinary_until: 0,
     };
 }
@@ -112,13 +115,17 @@ pub(crate) struct SendBatch<'q> {
     post: u64,
     count: u64,
     ordinary_until: u64,
+    /// Where the last request was written: in the ring, or in the queue's scratch space.
+    last: NonNull<u8>,
+    /// The register of the thread domain that the queue pair belongs to, if it does.
+    domain: Option<&'q mut Own>,
 }
 
 /// A request that has been written: its id and flags may still change until the doorbell.
 #[derive(Debug)]
 pub(crate) struct SendSlot {
-    /// The request's `fm_ce_se`.
-    flags: NonNull<u8>,
+    /// Where the request was written.
+    request: NonNull<u8>,
     note: NonNull<SendNote>,
 }
 
@@ -157,7 +164,6 @@ impl SendQueue {
             at: Cursor::START,
             always,
             fenced: None,
-            last: ring,
             scratched: None,
             qpn: qpn << 8,
             ledger,
@@ -206,17 +212,19 @@ impl SendQueue {
         }
     }
 
-    /// How many requests the device was told of.
+    /// Whether so much fits into the largest request.
     #[inline(always)]
-    fn told(&self) -> u64 {
-        // SAFETY: there is a note before the first, and the ledger keeps it.
-        unsafe { self.notes.sub(1).as_ref() }.told()
+    fn takes(&self, payload: Payload<'_>) -> bool {
+        match payload {
+            Payload::Gather(slices) => slices.len() <= self.layout.max_sge as usize,
+            Payload::Inline(bytes) => bytes.len() <= self.layout.max_inline as usize,
+        }
     }
 
     /// Notes how many requests the device is told of, where others see it.
     #[inline(always)]
     fn tell_others(&self, count: u64) {
-        // SAFETY: as in `told`.
+        // SAFETY: there is a note before the first, and the ledger keeps it.
         unsafe { self.notes.sub(1).as_ref() }.tell(count);
     }
 
@@ -239,33 +247,99 @@ impl SendQueue {
         Some(count + u64::from(free.min(before_end)))
     }
 
-    /// Finds out about a request that may not be an ordinary one: until which count they are, and where it is
-    /// to be written, with which flags. None if the queue is full.
+    /// Writes a request that may not be an ordinary one. Out of line, with all that is left to do, so that who
+    /// posts keeps as little as can be for it.
     #[cold]
     #[inline(never)]
-    fn prepare(&mut self, post: u64, count: u64) -> Option<Prepared> {
+    fn write_otherwise(
+        &mut self,
+        at: Cursor,
+        operation: Operation,
+        to: Option<Destination<'_, Ah>>,
+        payload: Payload<'_>,
+    ) -> Result<Written, PostError> {
+        let Cursor { post, count, .. } = at;
+        // What an abandoned batch has left is of no use. With it, nothing was ordinary any more.
+        if count == self.at.count {
+            self.scratched = None;
+        }
         self.look_after_last(post);
-        let room_until = self.look(post, count)?;
-        let fenced = self.fenced == Some(post);
-        let place = if room_until == count {
-            self.scratched = Some(post);
-            NonNull::from(&mut *self.scratch).cast()
-        } else {
-            // SAFETY: there is room for a request, so there are blocks.
-            unsafe { self.block(post).0 }
+        let full = || PostError::QueueFull {
+            capacity: self.layout.capacity,
         };
-        Some(Prepared {
-            place,
-            flags: match fenced {
+        let room_until = self.look(post, count).ok_or_else(full)?;
+        let fenced = self.fenced == Some(post);
+        // The next one has to come here too if this one lies in the scratch space.
+        let in_one_piece = room_until != count;
+        let ordinary_until = room_until.max(count + 1);
+        let first = match in_one_piece {
+            // SAFETY: there is room for a request, so there are blocks.
+            true => unsafe { self.block(post).0 },
+            false => {
+                self.scratched = Some(post);
+                self.at.ordinary_until = self.at.count;
+                NonNull::from(&mut *self.scratch).cast()
+            }
+        };
+        let at = Cursor {
+            ordinary_until,
+            ..at
+        };
+        // SAFETY: the request has been checked, and there is room for it.
+        Ok(unsafe { self.write(at, (first, fenced, 0), 0, operation, to, payload) })
+    }
+
+    /// Writes a request to a place behind those that have been written.
+    ///
+    /// # Safety
+    ///
+    /// There is room in the queue, and behind `first` for the largest request that [`Self::check`] lets pass,
+    /// as this one, in one piece: `qp::send_layout` made sure of it.
+    #[inline(always)]
+    unsafe fn write(
+        &mut self,
+        at: Cursor,
+        (first, fenced, more): (NonNull<u8>, bool, u8),
+        wr_id: u64,
+        operation: Operation,
+        to: Option<Destination<'_, Ah>>,
+        payload: Payload<'_>,
+    ) -> Written {
+        let Cursor {
+            post,
+            count,
+            mut ordinary_until,
+        } = at;
+        // SAFETY: by this function's contract; there is room, so there are blocks. The note is the ledger's,
+        // which the queue keeps.
+        let (head, note) = unsafe {
+            let head = write_request(first, self.qpn, operation, to, payload);
+            let flags = match fenced {
                 true => self.always | flags_word(control::SMALL_FENCE),
                 false => self.always,
+            };
+            write_control(first, self.qpn, post, flags | flags_word(more), &head);
+            (head, self.block(post).1.as_ref())
+        };
+        let (post, count) = (post.wrapping_add(head.blocks()), count.wrapping_add(1));
+        note.write(wr_id, count as u32);
+        if changes_key(operation) {
+            note.set_change(match operation {
+                Operation::BindMw(_) => BIND,
+                _ => INVALIDATE,
+            });
+            self.fenced = Some(post);
+            ordinary_until = count;
+        }
+        Written {
+            first,
+            note: NonNull::from(note),
+            at: Cursor {
+                post,
+                count,
+                ordinary_until,
             },
-            // The next one has to come here too if this one lies in the scratch space.
-            ordinary_until: match room_until == count {
-                true => count + 1,
-                false => room_until,
-            },
-        })
+        }
     }
 
     /// Copies the request in the scratch space, if there is one before this place, to the ring's end and on
@@ -315,6 +389,7 @@ impl contract::SendQueue for SendQueue {
     type Ah = Ah;
     type Slot = SendSlot;
     type Batch<'q> = SendBatch<'q>;
+    type Domain = Own;
 
     fn capacity(&self) -> u32 {
         self.layout.capacity
@@ -329,24 +404,73 @@ impl contract::SendQueue for SendQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        (self.told() as u32).wrapping_sub(self.ledger.done())
+        (self.at.count as u32).wrapping_sub(self.ledger.done())
     }
 
     #[inline(always)]
-    fn batch(&mut self) -> SendBatch<'_> {
-        // An abandoned batch may have left one.
-        self.scratched = None;
+    fn batch<'q>(&'q mut self, domain: Option<&'q mut Own>) -> SendBatch<'q> {
         // Each field is a value of its own, which a copy of the whole would not be.
         let Cursor {
             post,
+            count,
             ordinary_until,
         } = self.at;
         SendBatch {
             post,
-            count: self.told(),
+            count,
             ordinary_until,
+            last: self.ring,
+            domain,
             queue: self,
         }
+    }
+
+    #[inline(always)]
+    fn post(
+        &mut self,
+        domain: Option<&mut Own>,
+        wr_id: u64,
+        operation: Operation,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        let Cursor {
+            post,
+            count,
+            ordinary_until,
+        } = self.at;
+        if count == ordinary_until || changes_key(operation) || !self.takes(payload) {
+            return contract::post_batch(
+                self,
+                domain,
+                wr_id,
+                black_box(operation),
+                black_box(payload),
+            );
+        }
+        let at = Cursor {
+            post,
+            count,
+            ordinary_until,
+        };
+        // SAFETY: an ordinary request that has been checked, so there is room for it.
+        let Written { first, at, .. } = unsafe {
+            let first = self.block(post).0;
+            let place = (first, false, control::CQ_UPDATE);
+            self.write(at, place, wr_id, operation, None, payload)
+        };
+        (self.at.post, self.at.count) = (at.post, at.count);
+        self.tell_others(at.count);
+        let blocks = at.post.wrapping_sub(post);
+        let own = domain.as_deref().unwrap_or(&self.own);
+        if blocks != own.block() {
+            ring_otherwise(self, domain, at.post, blocks, 1, first);
+            return Ok(());
+        }
+        self.tell(at.post);
+        let own = domain.unwrap_or(&mut self.own);
+        // SAFETY: the request lies in the ring, aligned.
+        unsafe { own.copy_block(first) };
+        Ok(())
     }
 }
 
@@ -357,7 +481,7 @@ impl contract::SendBatch for SendBatch<'_> {
     /// Requests in it.
     #[inline(always)]
     fn len(&self) -> u32 {
-        self.count.wrapping_sub(self.queue.told()) as u32
+        self.count.wrapping_sub(self.queue.at.count) as u32
     }
 
     /// Writes a request into the next blocks. The caller has checked that the transport has the operation.
@@ -368,48 +492,36 @@ impl contract::SendBatch for SendBatch<'_> {
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        self.queue.check(operation, payload)?;
-        let (post, count) = (self.post, self.count);
         let queue = &mut *self.queue;
-        // SAFETY: if there is a request, there are blocks; if there is none, `prepare` says so. The note is
-        // the ledger's, which the queue keeps.
-        let (mut first, note) = unsafe { queue.block(post) };
-        let (mut flags, mut ordinary_until) = (queue.always, self.ordinary_until);
-        if count == ordinary_until {
-            let Some(prepared) = queue.prepare(post, count) else {
-                return Err(PostError::QueueFull {
-                    capacity: queue.layout.capacity,
-                });
-            };
-            (first, flags) = (prepared.place, prepared.flags);
-            ordinary_until = prepared.ordinary_until;
-        }
-        // From here on nothing fails.
-        self.ordinary_until = ordinary_until;
-        // SAFETY: behind `first` there is room for the largest request within the limits checked above
-        // (`qp::send_layout` made sure of it), in one piece.
-        let head = unsafe {
-            let head = write_request(first, queue.qpn, operation, to, payload);
-            write_control(first, queue.qpn, post, flags, &head);
-            head
+        queue.check(operation, payload)?;
+        let (post, count, ordinary_until) = (self.post, self.count, self.ordinary_until);
+        let at = Cursor {
+            post,
+            count,
+            ordinary_until,
         };
-        queue.last = first;
-        self.post = post.wrapping_add(head.blocks());
-        self.count = count.wrapping_add(1);
-        // SAFETY: as above.
-        unsafe { note.as_ref() }.write(0, self.count as u32);
-        if changes_key(operation) {
-            // SAFETY: as above.
-            unsafe { note.as_ref() }.set_change(match operation {
-                Operation::BindMw(_) => BIND,
-                _ => INVALIDATE,
-            });
-            queue.fenced = Some(self.post);
-            self.ordinary_until = self.count;
-        }
+        let Written { first, note, at } = if count != ordinary_until {
+            // SAFETY: an ordinary request has been checked, and there is room for it.
+            unsafe {
+                let first = queue.block(post).0;
+                queue.write(at, (first, false, 0), 0, operation, to, payload)
+            }
+        } else {
+            // Copies: where the request is written straight it stays in registers.
+            queue.write_otherwise(
+                black_box(at),
+                black_box(operation),
+                black_box(to),
+                black_box(payload),
+            )?
+        };
+        // From here on nothing fails.
+        self.post = at.post;
+        self.count = at.count;
+        self.ordinary_until = at.ordinary_until;
+        self.last = first;
         Ok(SendSlot {
-            // SAFETY: the control segment lies in the first block.
-            flags: unsafe { first.add(FM_CE_SE) },
+            request: first,
             note,
         })
     }
@@ -423,32 +535,57 @@ impl contract::SendBatch for SendBatch<'_> {
             post,
             count,
             ordinary_until,
+            last,
+            ref mut domain,
         } = self;
-        let requests = count.wrapping_sub(queue.told());
         let blocks = post.wrapping_sub(queue.at.post);
-        queue.at = Cursor {
-            post,
-            ordinary_until,
-        };
-        queue.tell_others(count);
-        // A batch of one request can be copied whole.
-        if requests == 1 && count != ordinary_until && blocks * BLOCK as u64 <= queue.own.half() {
-            queue.tell(post);
-            // SAFETY: the request's blocks lie in the ring one behind the other, aligned, and fit into a
-            // half.
-            unsafe { queue.own.copy(queue.last, blocks as usize) };
-        } else if requests > 0 {
-            ring_otherwise(queue, post, blocks, requests);
+        let own = domain.as_deref().unwrap_or(&queue.own);
+        // A batch of one block, which is one request, can be copied as it is.
+        if blocks != own.block() || count == ordinary_until {
+            let domain = domain.as_deref_mut();
+            return Ok(ring_batch(queue, domain, post, count, ordinary_until, last));
         }
-        Ok(requests as usize)
+        (queue.at.post, queue.at.count) = (post, count);
+        queue.at.ordinary_until = ordinary_until;
+        queue.tell_others(count);
+        queue.tell(post);
+        let own = domain.as_deref_mut().unwrap_or(&mut queue.own);
+        // SAFETY: the request lies in the ring, aligned.
+        unsafe { own.copy_block(last) };
+        Ok(1)
     }
 }
 
-/// Where a request is to be written that is not an ordinary one.
-struct Prepared {
-    place: NonNull<u8>,
-    flags: u64,
+/// Rings for a batch up to there that is not one ordinary request of one block for a register of the queue's
+/// own, and tells how many requests it had.
+#[inline(never)]
+fn ring_batch(
+    queue: &mut SendQueue,
+    domain: Option<&mut Own>,
+    post: u64,
+    count: u64,
     ordinary_until: u64,
+    last: NonNull<u8>,
+) -> usize {
+    let requests = count.wrapping_sub(queue.at.count);
+    let blocks = post.wrapping_sub(queue.at.post);
+    queue.at = Cursor {
+        post,
+        count,
+        ordinary_until,
+    };
+    queue.tell_others(count);
+    if requests > 0 {
+        ring_otherwise(queue, domain, post, blocks, requests, last);
+    }
+    requests as usize
+}
+
+/// A request that has been written: where, its note, and how far the batch is behind it.
+struct Written {
+    first: NonNull<u8>,
+    note: NonNull<SendNote>,
+    at: Cursor,
 }
 
 /// Whether it changes a memory key of this side, for which requests behind it have to wait.
@@ -485,39 +622,52 @@ impl contract::SendSlot for SendSlot {
         // SAFETY: the byte lies in a request that the device has not been told of, for the batch that lent it
         // out is still borrowed.
         unsafe {
-            let mut now = self.flags.read();
+            let at = self.request.add(FM_CE_SE);
+            let mut now = at.read();
             if flags.contains(SendFlags::FENCE) {
                 // One field of three bits: the larger fence takes the place of the smaller.
                 now = now & !control::SMALL_FENCE | control::FENCE;
             }
-            self.flags.write(now | bits);
+            at.write(now | bits);
         }
     }
 }
 
-/// Rings for a batch of some requests that is not one ordinary request for a register of the queue's own: by
-/// a copy after all if it is one request in one piece, else by the first 8 bytes of the last.
+/// Rings for some requests: by a copy if it is one in one piece, else by the first 8 bytes of the last.
 #[inline(never)]
-fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64) {
+fn ring_otherwise(
+    queue: &mut SendQueue,
+    domain: Option<&mut Own>,
+    post: u64,
+    blocks: u64,
+    requests: u64,
+    last: NonNull<u8>,
+) {
     let first = post.wrapping_sub(blocks) & queue.mask;
     let whole = requests == 1 && first + blocks <= queue.layout.blocks.into();
     queue.look_after_last(post);
     queue.tell(post);
-    let bytes = blocks * BLOCK as u64;
     let shared = queue.lease.register();
+    let in_domain = domain.is_some();
+    let own = domain.unwrap_or(&mut queue.own);
+    if in_domain && own.is_none() {
+        // SAFETY: those who post in a thread domain use its register by this value alone, which the domain
+        // has, with its lease.
+        *own = unsafe { Own::new(shared) };
+    }
     // SAFETY: a request has a first block, which is aligned, and what is copied lies in the ring, its blocks
     // one behind the other.
     unsafe {
         let request = match whole {
             true => queue.ring.add(first as usize * BLOCK),
-            false => queue.last,
+            false => last,
         };
         let word = request.cast::<u64>().read();
-        match queue.own.half() {
-            0 if whole && bytes <= shared.half() => shared.copy_shared(request, blocks as usize),
-            0 => shared.ring(word),
-            half if whole && bytes <= half => queue.own.copy(request, blocks as usize),
-            _ => queue.own.ring(word),
+        match own.is_none() {
+            true if whole && shared.takes(blocks) => shared.copy_shared(request, blocks as usize),
+            true => shared.ring(word),
+            false if whole && own.takes(blocks) => own.copy(request, blocks as usize),
+            false => own.ring(word),
         }
     }
 }

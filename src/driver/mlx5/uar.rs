@@ -7,10 +7,10 @@
 //! is written.
 //!
 //! Only a queue pair's send half rings the queue pair's own register, so there is no lock. The queue pairs of
-//! a thread domain share its register, so it has a lock ([`Turn`]) for all stores to it: the CPU may merge 8
-//! bytes of one request with the copy of another, and the device would execute the result. In one thread,
-//! which is the domain's purpose, nobody ever waits for the lock. Registers without copies, as in the
-//! uncached UAR, need none: single stores are atomic.
+//! a thread domain share its register; whoever posts has the domain to itself, and with it the [`Own`] of the
+//! register. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the CPU
+//! may merge 8 bytes of one request with the copy of another, and the device would execute the result.
+//! Registers without copies, as in the uncached UAR, need none: single stores are atomic.
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -171,10 +171,10 @@ impl Register {
         self.page.page_id
     }
 
-    /// The largest request that can be copied, in bytes.
+    /// Whether a request of so many blocks can be copied.
     #[inline(always)]
-    pub(super) fn half(&self) -> u64 {
-        self.half as u64
+    pub(super) fn takes(&self, blocks: u64) -> bool {
+        blocks <= (self.half / BLOCK) as u64
     }
 
     /// Rings with the first 8 bytes of the last request, from any thread.
@@ -195,8 +195,8 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which are
-    /// at most [`Self::half`] bytes.
+    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which
+    /// [`Self::takes`] lets pass.
     #[inline(always)]
     pub(super) unsafe fn copy_shared(&self, request: NonNull<u8>, blocks: usize) {
         let _turn = self.turn.take();
@@ -224,16 +224,23 @@ type Piece = u64;
 /// So many blocks, at least one, can be read and written; both are aligned to a block.
 #[inline(always)]
 unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize) {
-    const PIECES: usize = BLOCK / size_of::<Piece>();
-    let (from, to) = (from.cast::<Piece>(), to.cast::<Piece>());
-    // SAFETY: by this function's contract. Without it the loop would look first.
-    unsafe { std::hint::assert_unchecked(blocks > 0) };
     for block in 0..blocks {
-        for piece in 0..PIECES {
-            let at = block * PIECES + piece;
-            // SAFETY: by this function's contract. Volatile, so that each piece is stored, once and in order.
-            unsafe { to.add(at).write_volatile(from.add(at).read()) };
-        }
+        // SAFETY: by this function's contract.
+        unsafe { copy_block(from.add(block * BLOCK), to.add(block * BLOCK)) };
+    }
+}
+
+/// Copies a block to a register.
+///
+/// # Safety
+///
+/// A block can be read and written; both are aligned to it.
+#[inline(always)]
+unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
+    let (from, to) = (from.cast::<Piece>(), to.cast::<Piece>());
+    for piece in 0..BLOCK / size_of::<Piece>() {
+        // SAFETY: by this function's contract. Volatile, so that each piece is stored, once and in order.
+        unsafe { to.add(piece).write_volatile(from.add(piece).read()) };
     }
 }
 
@@ -254,12 +261,14 @@ struct Pool {
 
 /// A register that only one queue uses: the queue knows which half is next.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(crate) struct Own {
     /// Where the half begins that is next.
     next: NonNull<u8>,
-    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if requests cannot
-    /// be copied here.
+    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if there is no
+    /// register.
     half: u64,
+    /// See [`Self::block`].
+    block: u64,
 }
 
 // SAFETY: the address leads into a page that the holder's lease keeps, and only the holder stores there.
@@ -267,27 +276,46 @@ unsafe impl Send for Own {}
 // SAFETY: shared references store nothing.
 unsafe impl Sync for Own {}
 
+impl Default for Own {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl Own {
     /// No register.
     pub(super) const NONE: Self = Self {
         next: NonNull::dangling(),
         half: 0,
+        block: u64::MAX,
     };
 
     /// # Safety
     ///
     /// Nobody else uses the register, and its lease outlives this.
     pub(super) unsafe fn new(register: &Register) -> Self {
+        let half = register.half as u64;
         Self {
             next: register.at,
-            half: register.half as u64,
+            half,
+            block: if half == 0 { u64::MAX } else { 1 },
         }
     }
 
-    /// The largest request that can be copied, in bytes.
+    /// No register of the queue's own.
+    pub(super) fn is_none(&self) -> bool {
+        self.half == 0
+    }
+
+    /// Whether a request of so many blocks can be copied.
+    pub(super) fn takes(&self, blocks: u64) -> bool {
+        blocks <= self.half / BLOCK as u64
+    }
+
+    /// 1 if there is a register, so that a block can be copied; else more than there ever are.
     #[inline(always)]
-    pub(super) fn half(&self) -> u64 {
-        self.half
+    pub(super) fn block(&self) -> u64 {
+        self.block
     }
 
     #[inline(always)]
@@ -310,13 +338,26 @@ impl Own {
         barrier::flush_write_combining();
     }
 
+    /// Rings by copying a request of one block.
+    ///
+    /// # Safety
+    ///
+    /// There is a register, and `request` is the start of a block, readable and aligned to it.
+    #[inline(always)]
+    pub(super) unsafe fn copy_block(&mut self, request: NonNull<u8>) {
+        barrier::record_before_register();
+        // SAFETY: by this function's contract, and `next` is where a half begins, which has a block.
+        unsafe { copy_block(request, self.next) };
+        self.turn();
+        barrier::flush_write_combining();
+    }
+
     /// Rings by copying a whole request.
     ///
     /// # Safety
     ///
-    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which are
-    /// at most [`Self::half`] bytes.
-    #[inline(always)]
+    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which
+    /// [`Self::takes`] lets pass.
     pub(super) unsafe fn copy(&mut self, request: NonNull<u8>, blocks: usize) {
         barrier::record_before_register();
         // SAFETY: by this function's contract, and `next` is where a half begins.

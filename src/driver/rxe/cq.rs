@@ -34,9 +34,9 @@ impl Cq {
     /// A completion queue over a ring; `map` keeps the ring's memory mapped. Of what the ring holds,
     /// `capacity` completions may be counted on.
     pub(super) fn new(ring: Consumer, capacity: u32, map: Option<RingMap>) -> Self {
-        let shared = Arc::new(Shared::default());
         // SAFETY: it lies beside the map, and goes with it.
-        shared.set(unsafe { ring.observer() }, map);
+        let observer = unsafe { ring.observer() };
+        let shared = Arc::new(Shared::new(&ring, observer, map));
         Self {
             ring,
             capacity,
@@ -61,7 +61,7 @@ impl Cq {
         let observer = unsafe { ring.observer() };
         // First, so that nothing points into the map that goes.
         (self.ring, self.capacity) = (ring, capacity);
-        self.shared.set(observer, map);
+        self.shared.set(&self.ring, observer, map);
     }
 
     /// How many completions wait.
@@ -136,10 +136,13 @@ impl contract::Cq for Cq {
 
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
-        if self.shared.is_unusual() {
+        let below = self.shared.usual_below();
+        let filled = self.ring.filled();
+        if filled >= below {
             return self.poll_closer();
         }
-        self.waiting().map(Polled)
+        // SAFETY: `below` is at most the number of the ring's slots, for `shared` was told of this ring.
+        Ok(Polled(unsafe { self.ring.waiting_until(filled) }))
     }
 }
 

@@ -120,16 +120,17 @@ pub fn rxe_post(bytes: &[u8]) {
     let ring = unsafe { Producer::new(memory.base, memory.length, size_of::<RecvWqe>()) };
     let Ok(ring) = ring else { return };
     let mut queue = RecvQueue::new(ring, 0, None);
+    let mut at = queue.begin();
     for consumer in steps {
         let mut posted = 0;
-        while queue.push(posted.into(), &[]).is_ok() {
+        while queue.push(&mut at, posted.into(), &[]).is_ok() {
             posted += 1;
             assert!(posted <= queue.capacity(), "more than the ring holds");
         }
         assert!(queue.in_flight() <= queue.capacity());
         match consumer % 2 {
-            0 => queue.ring(),
-            _ => queue.begin(),
+            0 => queue.ring(at),
+            _ => at = queue.begin(),
         }
         memory.set(offset_of!(QueueBuf, consumer_index), consumer);
     }

@@ -10,7 +10,7 @@ use uverbs_uapi::types::QpCap;
 use super::doorbell::Doorbell;
 use super::map::RingView;
 use super::recv::RecvQueue;
-use super::send::SendQueue;
+use super::send::{SLOT, SendQueue};
 use super::srq::Attached;
 use super::watch::{Shared, Watch};
 use super::{Parts, RECV, SEND, producer};
@@ -110,7 +110,7 @@ fn map(
     let abi::CreateQpResp { rq_mi, sq_mi } =
         answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
     let (max_sge, max_inline) = granted_send(&cap);
-    let (mut ring, map) = producer(fd, sq_mi, size_of::<abi::SendWqe>(), SEND, buffers)?;
+    let (mut ring, map) = producer(fd, sq_mi, SLOT, SEND, buffers)?;
     ring.heed(Watch::new(&cqs[0], qpn, false));
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
     let send_view = RingView::new(&ring, &map);

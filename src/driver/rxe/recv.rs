@@ -8,7 +8,7 @@ use std::sync::Arc;
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 
 use super::map::RingMap;
-use super::ring::{Behind, Producer};
+use super::ring::Producer;
 use super::send::{full, too_many, write_sges};
 use crate::driver::contract;
 use crate::work::{LocalSlice, PostError};
@@ -48,70 +48,85 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        self.ring.abandon();
+    fn begin(&mut self) -> u64 {
+        self.ring.published().into()
     }
 
     #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.ring.pending()
+    fn pending(&self, at: u64) -> u32 {
+        self.ring.pending(at as u32)
     }
 
     #[inline(always)]
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
+    fn push(
+        &mut self,
+        at: &mut u64,
+        wr_id: u64,
+        slices: &[LocalSlice<'_>],
+    ) -> Result<(), PostError> {
         if slices.len() > self.max_sge as usize {
             return Err(too_many(slices.len(), self.max_sge));
         }
-        match self.ring.known_slot() {
+        // SAFETY: it is what `begin` has given, or this function.
+        match unsafe { self.ring.known_slot(*at as u32) } {
             Some((slot, behind)) => {
-                self.fill(slot, behind, wr_id, slices);
+                fill(slot, wr_id, slices);
+                *at = behind.into();
                 Ok(())
             }
-            None if self.fill_if_free(wr_id, slices) => Ok(()),
-            None => Err(full(self.ring.capacity())),
+            None => {
+                let behind = self.fill_if_free(*at as u32, wr_id, slices);
+                if behind == FULL {
+                    return Err(full(self.ring.capacity()));
+                }
+                *at = behind;
+                Ok(())
+            }
         }
     }
 
     #[inline(always)]
-    fn ring(&mut self) {
-        self.ring.publish();
+    fn ring(&mut self, at: u64) {
+        self.ring.publish(at as u32);
     }
 }
 
 impl RecvQueue {
-    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that is
-    /// left to do, and never unwinding: who posts shall not keep anything for it, nor for what would follow a
-    /// panic.
+    /// Looks how far the kernel has come, and fills the next slot if it is free: the index behind it, or
+    /// [`FULL`]. Out of line, with all that is left to do, and an answer in a register, so that who posts keeps
+    /// as little as can be for it.
     #[cold]
     #[inline(never)]
-    #[allow(improper_ctypes_definitions, reason = "only Rust calls it")]
-    extern "C" fn fill_if_free(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> bool {
-        match self.ring.free_slot() {
+    fn fill_if_free(&mut self, at: u32, wr_id: u64, slices: &[LocalSlice<'_>]) -> u64 {
+        // SAFETY: as in `push`.
+        match unsafe { self.ring.free_slot(at) } {
             Some((slot, behind)) => {
-                self.fill(slot, behind, wr_id, slices);
-                true
+                fill(slot, wr_id, slices);
+                behind.into()
             }
-            None => false,
+            None => FULL,
         }
     }
+}
 
-    /// Fills a free slot with at most `max_sge` slices.
-    #[inline(always)]
-    fn fill(&mut self, slot: NonNull<u8>, behind: Behind, wr_id: u64, slices: &[LocalSlice<'_>]) {
-        let wqe = slot.cast::<RecvWqe>().as_ptr();
-        // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
-        // a `RecvWqe` and behind it `max_sge` slices, which `new` made sure of and the caller keeps to.
-        unsafe {
-            let length = write_sges(wqe.cast::<u8>().add(size_of::<RecvWqe>()), slices);
-            let num_sge = slices.len() as u32;
-            (&raw mut (*wqe).wr_id).write(wr_id);
-            (&raw mut (*wqe).dma).write(DmaInfo {
-                length,
-                resid: length,
-                num_sge,
-                ..DmaInfo::default()
-            });
-        }
-        self.ring.advance(behind);
+/// No index: they have 32 bits.
+const FULL: u64 = u64::MAX;
+
+/// Fills a free slot with at most `max_sge` slices.
+#[inline(always)]
+fn fill(slot: NonNull<u8>, wr_id: u64, slices: &[LocalSlice<'_>]) {
+    let wqe = slot.cast::<RecvWqe>().as_ptr();
+    // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
+    // a `RecvWqe` and behind it `max_sge` slices, which `new` made sure of and the caller keeps to.
+    unsafe {
+        let length = write_sges(wqe.cast::<u8>().add(size_of::<RecvWqe>()), slices);
+        let num_sge = slices.len() as u32;
+        (&raw mut (*wqe).wr_id).write(wr_id);
+        (&raw mut (*wqe).dma).write(DmaInfo {
+            length,
+            resid: length,
+            num_sge,
+            ..DmaInfo::default()
+        });
     }
 }

@@ -207,19 +207,14 @@ impl Indices {
     }
 }
 
-/// The index after a free slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Behind(u32);
-
 /// The filling side of a work queue.
 ///
-/// Slots are filled ahead of the published index. [`Producer::publish`] gives all of them to the kernel;
-/// before that, [`Producer::abandon`] discards them.
+/// Slots are filled ahead of the published index. How far, whoever fills them counts for itself: from
+/// [`Producer::published`] on, as far as there are free slots. [`Producer::publish`] gives the kernel all that
+/// come before an index; what was filled and never published is filled again.
 #[derive(Debug)]
 pub(super) struct Producer {
     ring: Ring,
-    /// The next slot to fill.
-    next: u32,
     /// The published index.
     published: u32,
     /// Slots before this index are free: the kernel's index when it was last looked at, less what waits unread.
@@ -242,13 +237,12 @@ impl Producer {
         // SAFETY: this function has the same contract.
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
-        let next = ring.checked(ring.producer_index().load(Ordering::Relaxed))?;
+        let published = ring.checked(ring.producer_index().load(Ordering::Relaxed))?;
         // Acquire: as in `look`.
         let consumed = ring.checked(ring.consumer_index().load(Ordering::Acquire))?;
         Ok(Self {
             ring,
-            next,
-            published: next,
+            published,
             consumed,
             watch: None,
         })
@@ -269,43 +263,66 @@ impl Producer {
         1 << self.ring.log2_slot
     }
 
-    /// The next free slot, or `None` if the ring is full. It stays the same until [`Self::advance`], which
-    /// takes the index behind it: kept by the caller, it needs no reading again after writes to the slot.
+    /// The published index: where filling goes on.
     #[inline(always)]
-    pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
-        let next = self.next;
-        let behind = (next + 1) & self.ring.index_mask;
-        if behind == self.consumed && !self.look() {
-            return None;
+    pub(super) fn published(&self) -> u32 {
+        self.published
+    }
+
+    /// The slot at `next`, up to which all have been filled, free or not, and the index behind it.
+    ///
+    /// # Safety
+    ///
+    /// `next` is [`Self::published`], or what this or [`Self::free_slot`] has given since.
+    #[inline(always)]
+    pub(super) unsafe fn place(&self, next: u32) -> (NonNull<u8>, u32) {
+        (self.ring.slot(next), (next + 1) & self.ring.index_mask)
+    }
+
+    /// Whether the slot before this index is known to be free, if all before that have been filled.
+    #[inline(always)]
+    pub(super) fn is_free(&self, behind: u32) -> bool {
+        behind != self.consumed
+    }
+
+    /// What [`Self::place`] gives, if it is known to be free.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn known_slot(&self, next: u32) -> Option<(NonNull<u8>, u32)> {
+        // SAFETY: this function has the same contract.
+        let (slot, behind) = unsafe { self.place(next) };
+        self.is_free(behind).then_some((slot, behind))
+    }
+
+    /// As [`Self::known_slot`], but looks how far the kernel has come if that is not known.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(super) unsafe fn free_slot(&mut self, next: u32) -> Option<(NonNull<u8>, u32)> {
+        // SAFETY: this function has the same contract.
+        if unsafe { self.known_slot(next) }.is_none() {
+            self.look();
         }
-        Some((self.ring.slot(next), Behind(behind)))
+        // SAFETY: as above.
+        unsafe { self.known_slot(next) }
     }
 
-    /// As [`Self::free_slot`], but without looking how far the kernel has come.
-    #[inline(always)]
-    pub(super) fn known_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
-        let next = self.next;
-        let behind = (next + 1) & self.ring.index_mask;
-        (behind != self.consumed).then(|| (self.ring.slot(next), Behind(behind)))
-    }
-
-    /// Looks at the kernel's index again; true if a slot is free now. It never unwinds: a batch would have to lie
-    /// in memory for what follows a panic.
-    #[cold]
-    #[inline(never)]
-    #[allow(improper_ctypes_definitions, reason = "only Rust calls it")]
-    extern "C" fn look(&mut self) -> bool {
+    /// Looks at the kernel's index again.
+    fn look(&mut self) {
         let (consumed, unread) = self.progress();
         // What was not published cannot have been consumed. Such an index frees nothing: it would let slots
         // be filled twice.
         let mask = self.ring.index_mask;
         let distance = |to: u32| to.wrapping_sub(self.consumed) & mask;
         if distance(consumed) > distance(self.published) {
-            return false;
+            return;
         }
         let free = distance(consumed).saturating_sub(unread);
         self.consumed = (self.consumed + free) & mask;
-        (self.next + 1) & mask != self.consumed
     }
 
     /// The kernel's index, and how many completions of what is before it wait unread.
@@ -331,37 +348,23 @@ impl Producer {
         (consumed, watch.unread())
     }
 
-    /// Marks the slot that was returned last as filled.
+    /// How many slots before an index are filled and not yet published.
     #[inline(always)]
-    pub(super) fn advance(&mut self, behind: Behind) {
-        self.next = behind.0;
+    pub(super) fn pending(&self, next: u32) -> u32 {
+        next.wrapping_sub(self.published) & self.ring.index_mask
     }
 
-    /// How many slots are filled and not yet published.
+    /// Publishes all slots before an index, which have been filled.
     #[inline(always)]
-    pub(super) fn pending(&self) -> u32 {
-        self.next.wrapping_sub(self.published) & self.ring.index_mask
-    }
-
-    /// Publishes all filled slots.
-    #[inline(always)]
-    pub(super) fn publish(&mut self) {
-        self.published = self.next;
+    pub(super) fn publish(&mut self, next: u32) {
+        self.published = next;
         // Release: pairs with the kernel's acquire of the producer index before it reads the slots.
-        self.ring
-            .producer_index()
-            .store(self.next, Ordering::Release);
+        self.ring.producer_index().store(next, Ordering::Release);
     }
 
     /// The indices, for others. They are in memory that the caller keeps.
     pub(super) fn indices(&self) -> Indices {
         Indices(self.ring)
-    }
-
-    /// Discards what has been filled and not published.
-    #[inline(always)]
-    pub(super) fn abandon(&mut self) {
-        self.next = self.published;
     }
 
     /// How many published elements the kernel has not consumed yet.
@@ -396,7 +399,7 @@ impl Consumer {
         ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
         let consumer = Self { ring };
         // A ring that is broken from the start is refused, not found so at the first poll.
-        consumer.filled()?;
+        consumer.ring.checked(consumer.filled())?;
         Ok(consumer)
     }
 
@@ -405,9 +408,16 @@ impl Consumer {
         self.ring.index_mask
     }
 
+    /// The number of slots.
+    pub(super) fn slots(&self) -> u32 {
+        self.ring.index_mask + 1
+    }
+
     /// The next slot to read.
+    #[inline(always)]
     pub(super) fn next(&self) -> u32 {
-        // Relaxed: this index is ours, nobody else stores to it.
+        // Relaxed: this index is ours, nobody else stores to it. Masked, so that a slot comes of whatever is
+        // there.
         self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask
     }
 
@@ -420,31 +430,28 @@ impl Consumer {
         Observer { ring: self.ring }
     }
 
-    /// The index after the last element that the kernel has added; an error if it is not an index of the
-    /// ring.
+    /// The index after the last element that the kernel has added, if it is an index of the ring.
     #[inline(always)]
-    fn filled(&self) -> Result<u32, BadIndex> {
+    pub(super) fn filled(&self) -> u32 {
         // Acquire: pairs with the kernel's release of the producer index after it has filled the slots.
-        self.ring
-            .checked(self.ring.producer_index().load(Ordering::Acquire))
+        self.ring.producer_index().load(Ordering::Acquire)
     }
 
     /// The elements that the kernel has put in and that have not been taken.
     #[inline(always)]
     pub(super) fn waiting(&mut self) -> Result<Waiting<'_>, BadIndex> {
-        let filled = self.filled()?;
-        let ring = &self.ring;
-        // Relaxed: this index is ours, nobody else stores to it. Masked, so that a slot comes of whatever is
-        // there.
-        let next = ring.consumer_index().load(Ordering::Relaxed) & ring.index_mask;
-        Ok(Waiting {
-            consumer_index: ring.consumer_index(),
-            slots: ring.slots,
-            log2_slot: ring.log2_slot.into(),
-            index_mask: ring.index_mask.into(),
-            next: next.into(),
-            filled: filled.into(),
-        })
+        let filled = self.ring.checked(self.filled())?;
+        Ok(Waiting::new(&self.ring, self.next(), filled))
+    }
+
+    /// As [`Self::waiting`], up to an index that [`Self::filled`] has given.
+    ///
+    /// # Safety
+    ///
+    /// It is an index of the ring.
+    #[inline(always)]
+    pub(super) unsafe fn waiting_until(&mut self, filled: u32) -> Waiting<'_> {
+        Waiting::new(&self.ring, self.next(), filled)
     }
 }
 
@@ -484,7 +491,20 @@ pub(super) struct Waiting<'r> {
     filled: u64,
 }
 
-impl Waiting<'_> {
+impl<'r> Waiting<'r> {
+    /// The elements of a ring from one index to another.
+    #[inline(always)]
+    fn new(ring: &'r Ring, next: u32, filled: u32) -> Self {
+        Self {
+            consumer_index: ring.consumer_index(),
+            slots: ring.slots,
+            log2_slot: ring.log2_slot.into(),
+            index_mask: ring.index_mask.into(),
+            next: next.into(),
+            filled: filled.into(),
+        }
+    }
+
     /// How many are left.
     pub(super) fn count(&self) -> u32 {
         (self.filled.wrapping_sub(self.next) & self.index_mask) as u32

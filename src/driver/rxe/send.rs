@@ -3,23 +3,27 @@
 //! Slot layout: `struct rxe_send_wqe` in `include/uapi/rdma/rdma_user_rxe.h`. The kernel keeps its progress
 //! in a slot while it is in flight, so those fields are zeroed each time a slot is filled again.
 
+use std::hint::black_box;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
-use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrRdma, WrUd};
+use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrUd};
 
 use super::doorbell::Doorbell;
 use super::map::RingMap;
 use super::ring::Producer;
-use crate::driver::contract;
+use crate::driver::contract::{self, Nothing, SendSlot as _};
 use crate::error::Errno;
 use crate::work::{Bind, Destination, LocalSlice, Operation, Payload, PostError, Remote};
 
 /// Byte offsets in a slot: where the union of the request starts, and where the payload does.
 const UNION: usize = abi::SEND_WR_OFFSET;
 const PAYLOAD: usize = abi::SEND_PAYLOAD_OFFSET;
+
+/// Bytes of the smallest slot: a request with one slice.
+pub(super) const SLOT: usize = PAYLOAD + size_of::<Sge>();
 
 /// The send queue.
 #[derive(Debug)]
@@ -51,9 +55,10 @@ impl SendQueue {
         map: Option<Arc<RingMap>>,
     ) -> Self {
         // The kernel's limits must fit into the slots that it made. If they do not, the slots decide.
+        assert!(ring.slot_size() >= SLOT, "`create` makes sure of it");
         let room = ring.slot_size() - PAYLOAD;
         Self {
-            max_sge: max_sge.min((room / size_of::<Sge>()) as u32),
+            max_sge: max_sge.clamp(1, (room / size_of::<Sge>()) as u32),
             max_inline: max_inline.min(room as u32),
             ring,
             doorbell,
@@ -67,25 +72,18 @@ impl SendQueue {
         self.bound_windows
     }
 
-    /// Requests in the batch that has not been rung yet.
+    /// Fills a free slot with a request.
     #[inline(always)]
-    pub(crate) fn pending(&self) -> u32 {
-        self.ring.pending()
-    }
-
-    /// Fills the next slot with a request. The caller has checked that the transport has the operation.
-    #[inline(always)]
-    pub(crate) fn push(
+    fn fill(
         &mut self,
+        slot: NonNull<u8>,
         operation: Operation,
         to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
-    ) -> Result<SendSlot, PostError> {
-        let Some((slot, behind)) = self.ring.free_slot() else {
-            return Err(full(self.ring.capacity()));
-        };
+    ) -> Result<(), PostError> {
         match payload {
-            Payload::Gather(slices) if slices.len() > self.max_sge as usize => {
+            // There is always room for one.
+            Payload::Gather(slices) if slices.len() > 1 && slices.len() > self.max_sge as usize => {
                 return Err(too_many(slices.len(), self.max_sge));
             }
             Payload::Inline(bytes) if bytes.len() > self.max_inline as usize => {
@@ -100,28 +98,34 @@ impl SendQueue {
         // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
         // a `SendWqe` and behind it `max_sge` slices or `max_inline` bytes, which `new` made sure of and
         // the checks above keep to.
-        let flags = unsafe {
-            let flags = write_payload(wqe, payload);
+        unsafe {
+            write_payload(wqe, payload);
             write_request(wqe, operation, to);
-            flags
-        };
-        let filled = SendSlot { wqe, flags };
-        filled.store(0);
-        self.ring.advance(behind);
-        Ok(filled)
+        }
+        SendSlot::new(slot, payload).store(0);
+        Ok(())
     }
 
-    /// Publishes the batch: one index store, one system call.
-    #[inline(always)]
-    pub(crate) fn ring(&mut self) -> Result<(), Errno> {
-        self.ring.publish();
-        self.doorbell.ring()
-    }
-
-    /// Discards what was written and never rung.
-    #[inline(always)]
-    pub(crate) fn abandon(&mut self) {
-        self.ring.abandon();
+    /// Looks how far the kernel has come, and fills the slot at `next` if it is free. Out of line, with all that
+    /// is left to do, so that who posts keeps as little as can be for it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Producer::known_slot`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn fill_if_free(
+        &mut self,
+        next: u32,
+        operation: Operation,
+        to: Option<Destination<'_, u32>>,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        // SAFETY: by this function's contract.
+        match unsafe { self.ring.free_slot(next) } {
+            Some((slot, _)) => self.fill(slot, operation, to, payload),
+            None => Err(full(self.ring.capacity())),
+        }
     }
 }
 
@@ -129,6 +133,7 @@ impl contract::SendQueue for SendQueue {
     type Ah = u32;
     type Slot = SendSlot;
     type Batch<'q> = SendBatch<'q>;
+    type Domain = Nothing;
 
     fn capacity(&self) -> u32 {
         self.ring.capacity()
@@ -147,15 +152,50 @@ impl contract::SendQueue for SendQueue {
     }
 
     #[inline(always)]
-    fn batch(&mut self) -> SendBatch<'_> {
-        self.abandon();
-        SendBatch(self)
+    fn batch<'q>(&'q mut self, _: Option<&'q mut Nothing>) -> SendBatch<'q> {
+        SendBatch {
+            next: self.ring.published().into(),
+            queue: self,
+        }
+    }
+
+    #[inline(always)]
+    fn post(
+        &mut self,
+        domain: Option<&mut Nothing>,
+        wr_id: u64,
+        operation: Operation,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        let next = self.ring.published();
+        // SAFETY: it is where the ring is.
+        let (slot, behind) = unsafe { self.ring.place(next) };
+        if self.ring.is_free(behind) {
+            self.fill(slot, operation, None, payload)?;
+            let mut filled = SendSlot::new(slot, payload);
+            filled.set_id(wr_id);
+            filled.add_flags(SendFlags::SIGNALED);
+            self.ring.publish(behind);
+            return self.doorbell.ring().map_err(PostError::Doorbell);
+        }
+        contract::post_batch(
+            self,
+            domain,
+            wr_id,
+            black_box(operation),
+            black_box(payload),
+        )
     }
 }
 
-/// The batch: it lies in the queue, behind what was published.
+/// The batch: it lies in the ring, behind what was published. It counts for itself, so that the compiler keeps
+/// that in a register.
 #[derive(Debug)]
-pub(crate) struct SendBatch<'q>(&'q mut SendQueue);
+pub(crate) struct SendBatch<'q> {
+    queue: &'q mut SendQueue,
+    /// The index of the next slot.
+    next: u64,
+}
 
 impl contract::SendBatch for SendBatch<'_> {
     type Ah = u32;
@@ -163,7 +203,7 @@ impl contract::SendBatch for SendBatch<'_> {
 
     #[inline(always)]
     fn len(&self) -> u32 {
-        self.0.pending()
+        self.queue.ring.pending(self.next as u32)
     }
 
     #[inline(always)]
@@ -173,15 +213,45 @@ impl contract::SendBatch for SendBatch<'_> {
         to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        self.0.push(operation, to, payload)
+        let (queue, next) = (&mut *self.queue, self.next as u32);
+        // SAFETY: it is where the ring was when the batch began, or what the ring has given to it.
+        let (slot, behind) = unsafe { queue.ring.place(next) };
+        if queue.ring.is_free(behind) {
+            queue.fill(slot, operation, to, payload)?;
+        } else {
+            // Copies: where the request is written straight it stays in registers.
+            let (operation, copy) = (black_box(operation), black_box(payload));
+            // SAFETY: as above.
+            unsafe { queue.fill_if_free(next, operation, black_box(to), copy)? };
+        }
+        self.next = behind.into();
+        Ok(SendSlot::new(slot, payload))
     }
 
+    /// One index store, one system call.
     #[inline(always)]
     fn ring(&mut self) -> Result<usize, Errno> {
-        let queue = &mut *self.0;
-        match queue.pending() {
+        let (queue, next) = (&mut *self.queue, self.next as u32);
+        match queue.ring.pending(next) {
             0 => Ok(0),
-            count => queue.ring().map(|()| count as usize),
+            count => {
+                queue.ring.publish(next);
+                queue.doorbell.ring().map(|()| count as usize)
+            }
+        }
+    }
+}
+
+impl SendSlot {
+    /// The slot of a request with this payload.
+    #[inline(always)]
+    fn new(slot: NonNull<u8>, payload: Payload<'_>) -> Self {
+        Self {
+            wqe: slot.cast(),
+            flags: match payload {
+                Payload::Gather(_) => SendFlags::empty(),
+                Payload::Inline(_) => SendFlags::INLINE,
+            },
         }
     }
 }
@@ -246,11 +316,9 @@ unsafe fn write_request(
             | Operation::WriteImm { remote, .. }
             | Operation::Read { remote } => {
                 let Remote { address, rkey } = remote;
-                union.cast::<WrRdma>().write(WrRdma {
-                    remote_addr: address,
-                    rkey: rkey.0,
-                    reserved: 0,
-                });
+                // The key and what is reserved behind it by one store.
+                let key: u64 = zerocopy::transmute!([rkey.0, 0]);
+                union.cast::<[u64; 2]>().write([address, key]);
                 address
             }
             Operation::CompareSwap {
@@ -355,13 +423,13 @@ unsafe fn write_atomic(union: *mut u8, remote: Remote, compare_add: u64, swap: u
     address
 }
 
-/// Writes the payload and the count of it, and returns the flags that go with it.
+/// Writes the payload and the count of it.
 ///
 /// # Safety
 ///
 /// `wqe` must be a slot that is ours to write, with room for the payload behind it.
 #[inline(always)]
-unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) -> SendFlags {
+unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) {
     // SAFETY: the payload follows the element directly, by this function's contract.
     unsafe {
         let behind = wqe.as_ptr().cast::<u8>().add(PAYLOAD);
@@ -375,7 +443,6 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) -> SendFlag
                     num_sge: slices.len() as u32,
                     ..DmaInfo::default()
                 });
-                SendFlags::empty()
             }
             Payload::Inline(bytes) => {
                 behind.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -385,7 +452,6 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) -> SendFlag
                     resid: length,
                     ..DmaInfo::default()
                 });
-                SendFlags::INLINE
             }
         }
     }
@@ -436,6 +502,7 @@ fn inline_too_long(given: usize, max: u32) -> PostError {
 mod tests {
     use uverbs_uapi::enums::FlushLevel;
     use uverbs_uapi::flags::{AccessFlags, FlushPlacement};
+    use uverbs_uapi::rxe::WrRdma;
     use zerocopy::{FromBytes, Immutable, IntoBytes};
 
     use super::*;

@@ -137,28 +137,33 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        self.queue.begin();
+    fn begin(&mut self) -> u64 {
+        self.queue.begin()
     }
 
     #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.queue.pending()
+    fn pending(&self, at: u64) -> u32 {
+        self.queue.pending(at)
     }
 
     #[inline(always)]
-    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
-        self.queue.push(wr_id, slices)
+    fn push(
+        &mut self,
+        at: &mut u64,
+        wr_id: u64,
+        slices: &[LocalSlice<'_>],
+    ) -> Result<(), PostError> {
+        self.queue.push(at, wr_id, slices)
     }
 
     #[inline(always)]
-    fn ring(&mut self) {
+    fn ring(&mut self, at: u64) {
         // Only this queue stores it. Release: before the kernel and others see the requests in the ring;
         // pairs with the acquire in `taken`.
         let posted = self.ring.posted.load(Ordering::Relaxed);
-        let posted = posted.wrapping_add(self.queue.pending());
+        let posted = posted.wrapping_add(self.queue.pending(at));
         self.ring.posted.store(posted, Ordering::Release);
-        self.queue.ring();
+        self.queue.ring(at);
     }
 }
 

@@ -11,25 +11,26 @@
 //! room for those besides what it is said to hold (`create_cq` in the parent module).
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
-use super::ring::Observer;
+use super::ring::{Consumer, Observer};
 use crate::work::PollError;
 
 /// What a completion queue's poller shares with those who post.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
     /// None once nobody polls any more.
     ring: Mutex<Option<Ring>>,
     /// The kernel had no room for a completion.
     overrun: AtomicBool,
-    /// Whoever polls is to look closer: that is so, or messages of shared queues come in.
-    unusual: AtomicBool,
+    /// The number of the ring's slots: the kernel's indices are below it. 0 once whoever polls is to look
+    /// closer, since the above is so, or messages of shared queues come in. So one comparison asks for both.
+    usual_below: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -40,13 +41,30 @@ struct Ring {
 }
 
 impl Shared {
+    /// For a completion ring; as for [`Shared::set`].
+    pub(super) fn new(ring: &Consumer, observer: Observer, map: Option<RingMap>) -> Self {
+        Self {
+            ring: Mutex::new(Some(Ring {
+                observer,
+                _map: map,
+            })),
+            overrun: AtomicBool::new(false),
+            usual_below: AtomicU32::new(ring.slots()),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Ring>> {
         // It is whole after every statement, so a panic elsewhere has not spoilt it.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over a ring; `map` keeps its memory mapped. The one before goes.
-    pub(super) fn set(&self, observer: Observer, map: Option<RingMap>) {
+    /// Takes over the ring that is polled from now on; `map` keeps its memory mapped. The one before goes.
+    pub(super) fn set(&self, polled: &Consumer, observer: Observer, map: Option<RingMap>) {
+        // Relaxed: for the poller, which is the caller. What is 0 stays so.
+        let usual = |below| (below != 0).then_some(polled.slots());
+        let _ = self
+            .usual_below
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, usual);
         let ring = Ring {
             observer,
             _map: map,
@@ -59,19 +77,20 @@ impl Shared {
     /// Tells the poller that the kernel had no room for a completion.
     pub(super) fn overran(&self) {
         self.overrun.store(true, Ordering::Relaxed);
-        // Release: behind the store above; pairs with the acquire in `is_unusual`.
-        self.unusual.store(true, Ordering::Release);
+        // Release: behind the store above; pairs with the acquire in `usual_below`.
+        self.usual_below.store(0, Ordering::Release);
     }
 
     /// Has the poller look closer from now on.
     pub(super) fn look_closer(&self) {
-        self.unusual.store(true, Ordering::Release);
+        // Release: pairs with the acquire in `usual_below`.
+        self.usual_below.store(0, Ordering::Release);
     }
 
-    /// Whether the poller is to look closer.
+    /// The number of slots of the ring that is polled, or 0 if the poller is to look closer.
     #[inline(always)]
-    pub(super) fn is_unusual(&self) -> bool {
-        self.unusual.load(Ordering::Acquire)
+    pub(super) fn usual_below(&self) -> u32 {
+        self.usual_below.load(Ordering::Acquire)
     }
 
     /// Whether the poller is to be told so.

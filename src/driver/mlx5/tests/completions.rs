@@ -6,6 +6,7 @@ use zerocopy::FromBytes;
 
 use super::super::format::{Be32, Cqe, cqe};
 use super::device::{Pair, cap, completion, cq, take};
+use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
 use crate::work::PollError;
 
@@ -75,7 +76,7 @@ fn one_queue_serves_many_queue_pairs() {
         .collect();
     for (index, pair) in pairs.iter_mut().enumerate() {
         send(pair, index as u64);
-        let recv = pair.recv.as_mut().unwrap();
+        let mut recv = Posting::new(pair.recv.as_mut().unwrap());
         recv.push(1000 + index as u64, &[]).unwrap();
         recv.ring();
     }
@@ -96,7 +97,7 @@ fn fields_are_where_the_device_puts_them() {
     let (mut cq, mut producer) = cq(15, 64);
     let mut pair = Pair::new(QpType::UD, cap(4, 1, 0), &cq, &cq);
     for id in 0..3 {
-        let recv = pair.recv.as_mut().unwrap();
+        let mut recv = Posting::new(pair.recv.as_mut().unwrap());
         recv.push(id, &[]).unwrap();
         recv.ring();
     }

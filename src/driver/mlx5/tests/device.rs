@@ -237,7 +237,7 @@ impl Pair {
         payload: Payload<'_>,
         dress: impl FnOnce(&mut SendSlot),
     ) -> Result<(), PostError> {
-        let mut batch = self.send.batch();
+        let mut batch = self.send.batch(None);
         dress(&mut batch.push(operation, None, payload)?);
         batch.ring().unwrap();
         Ok(())

@@ -10,6 +10,7 @@ use super::super::cq::Cq;
 use super::super::format::{Be32, Cqe, cqe, opcode};
 use super::super::ledger::SendLedger;
 use super::device::{Pair, Producer, cap, completion, cq, take};
+use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
 use crate::work::{LocalKey, LocalSlice, Operation, Payload, PdTag, PollError, Remote, RemoteKey};
 
@@ -74,7 +75,7 @@ fn write(producer: &mut Producer, mut entry: Cqe, data: &[u8], claimed: u32, for
 }
 
 fn receive(pair: &mut Pair, id: u64, slices: &[LocalSlice<'_>]) {
-    let recv = pair.recv.as_mut().unwrap();
+    let mut recv = Posting::new(pair.recv.as_mut().unwrap());
     recv.push(id, slices).unwrap();
     recv.ring();
 }
@@ -198,7 +199,7 @@ fn what_makes_no_sense_is_told_and_not_copied() {
             true => pair(&cq),
             false => Pair::new(QpType::RC, cap(4, 3, 0), &cq, &cq),
         };
-        let recv = pair.recv.as_mut().unwrap();
+        let mut recv = Posting::new(pair.recv.as_mut().unwrap());
         recv.push(1, &[buffer.slice(0, 64)]).unwrap();
         if !asked {
             recv.ring();

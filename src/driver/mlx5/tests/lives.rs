@@ -13,6 +13,7 @@ use super::super::memory::Memory;
 use super::super::recv::SharedRecvQueue;
 use super::device::{Pair, Producer, cap, completion, cq, shared, take};
 use crate::alloc::{Allocation, Allocator, BufferRequest, Buffers, ResourceType};
+use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
 use crate::error::AllocError;
 use crate::work::PostError;
@@ -100,7 +101,7 @@ fn a_number_is_good_in_both_completion_queues() {
     let mut both = Pair::new(QpType::RC, cap(4, 1, 0), &sends, &recvs);
     assert_eq!(both.number, 2);
     send(&mut both, 7);
-    let recv = both.recv.as_mut().unwrap();
+    let mut recv = Posting::new(both.recv.as_mut().unwrap());
     recv.push(8, &[]).unwrap();
     recv.ring();
     finish(&mut sent, &both, 0);
@@ -182,6 +183,7 @@ fn receive_four(
     index: &mut u16,
     elements: u16,
 ) {
+    let mut srq = Posting::new(srq);
     for id in 0..4 {
         srq.push(id, &[]).unwrap();
     }
@@ -209,6 +211,7 @@ fn elements_of_a_shared_queue_come_back_from_before_a_reset() {
     }
     receive_four(&mut srq, &mut producer, &one, &mut index, 32);
     assert_eq!(ids(&mut cq), [0, 1, 2, 3]);
+    let mut srq = Posting::new(&mut srq);
     for id in 0..31 {
         srq.push(id, &[]).unwrap();
     }

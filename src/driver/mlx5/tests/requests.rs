@@ -6,9 +6,9 @@ use uverbs_uapi::flags::{AccessFlags, SendFlags};
 
 use super::super::format::{FM_CE_SE, SEND_DOORBELL};
 use super::super::qp::{recv_layout, send_layout};
-use super::super::recv::RecvQueue;
 use super::super::{Limits, entries, srq};
 use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
+use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
 use crate::work::{
     Bind, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
@@ -241,7 +241,7 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
             "turn {turn}"
         );
     }
-    let mut batch = pair.send.batch();
+    let mut batch = pair.send.batch(None);
     for _ in 0..2 {
         batch
             .push(Operation::Send, None, Payload::Gather(&[slice(1, 1)]))
@@ -265,7 +265,7 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
 #[test]
 fn flags_are_those_of_the_request() {
     let mut pair = rc();
-    let mut batch = pair.send.batch();
+    let mut batch = pair.send.batch(None);
     let rkey = RemoteKey(1);
     batch
         .push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
@@ -293,7 +293,7 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     let slices = vec![slice(1, 1); max_sge as usize + 1];
     let bytes = vec![0; max_inline as usize + 1];
     let nothing = Payload::Gather(&[]);
-    let mut batch = pair.send.batch();
+    let mut batch = pair.send.batch(None);
     let refused = batch.push(Operation::Send, None, Payload::Gather(&slices));
     assert!(matches!(refused, Err(PostError::TooManySges { .. })));
     let refused = batch.push(Operation::Send, None, Payload::Inline(&bytes));
@@ -322,7 +322,7 @@ fn a_batch_that_is_given_up_leaves_nothing() {
     let long: Vec<LocalSlice> = (0..12).map(|at| slice(at, 1)).collect();
     // Every distance from the ring's end, several times round it.
     for _ in 0..4 * blocks {
-        let mut batch = pair.send.batch();
+        let mut batch = pair.send.batch(None);
         for _ in 0..3 {
             let rkey = RemoteKey(0x77);
             batch
@@ -355,7 +355,7 @@ fn a_batch_that_is_given_up_leaves_nothing() {
 fn receives_end_where_their_slices_do() {
     let (cq, _) = cq(15, 64);
     let mut pair = Pair::new(QpType::RC, cap(8, 2, 0), &cq, &cq);
-    let recv: &mut RecvQueue = pair.recv.as_mut().unwrap();
+    let mut recv = Posting::new(pair.recv.as_mut().unwrap());
     recv.push(1, &[slice(0xa000, 100)]).unwrap();
     recv.push(2, &[slice(0xa000, 100), slice(0xb000, 8)])
         .unwrap();
@@ -369,7 +369,7 @@ fn receives_end_where_their_slices_do() {
     );
     assert_eq!(pair.element(2)[..16], end);
     assert_eq!(pair.record().0, 3);
-    let recv = pair.recv.as_mut().unwrap();
+    let mut recv = Posting::new(pair.recv.as_mut().unwrap());
     let longest = recv.push(4, &[slice(0, 1 << 31)]);
     assert!(longest.is_ok());
     assert!(matches!(

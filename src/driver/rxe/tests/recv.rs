@@ -7,6 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::memory::*;
 use super::ring::producer;
+use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::Rxe;
 use crate::driver::rxe::recv::RecvQueue;
@@ -68,6 +69,7 @@ fn every_count_of_slices_in_a_dirty_slot() {
         // What neither side ever writes is still 0.
         memory.write(0, 8, 0u64);
         let mut queue = queue(&memory, 5);
+        let mut queue = Posting::new(&mut queue);
         queue.push(0xfeed_0000_0000_0002, &slices(count)).unwrap();
         queue.ring();
         let sges: Vec<Sge> = (0..count)
@@ -100,6 +102,7 @@ fn every_count_of_slices_in_a_dirty_slot() {
 fn what_does_not_fit_is_refused_and_takes_no_slot() {
     let memory = Memory::ring(4, LOG2);
     let mut queue = queue(&memory, 2);
+    let mut queue = Posting::new(&mut queue);
     assert_eq!(
         queue.push(1, &slices(3)),
         Err(PostError::TooManySges { given: 3, max: 2 })
@@ -125,6 +128,7 @@ fn what_is_granted_beyond_the_slots_does_not_count() {
 fn receives_come_in_order_and_abandoned_ones_never() {
     let memory = Memory::ring(4, LOG2);
     let mut queue = queue(&memory, 1);
+    let mut queue = Posting::new(&mut queue);
     let mut kernel = KernelConsumer::new(&memory);
     for round in 0..10 {
         queue.push(99, &[]).unwrap();

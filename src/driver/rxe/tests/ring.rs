@@ -1,5 +1,6 @@
 //! What a ring's head must be, and how a ring fills, empties and wraps around.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_uapi::rxe::QueueBuf;
@@ -16,6 +17,50 @@ fn sizes() -> impl Iterator<Item = u32> {
 pub(super) fn producer(memory: &Arc<Memory>, element: usize) -> Result<Producer, BadRing> {
     // SAFETY: the tests keep the memory as long as the producer and have one for each memory.
     unsafe { Producer::new(memory.base(), memory.length(), element) }
+}
+
+/// A producer that counts the slots of its batch, as who posts does.
+pub(super) struct Filling {
+    pub(super) ring: Producer,
+    next: u32,
+}
+
+impl Filling {
+    pub(super) fn new(memory: &Arc<Memory>, element: usize) -> Result<Self, BadRing> {
+        producer(memory, element).map(|ring| Self {
+            next: ring.published(),
+            ring,
+        })
+    }
+
+    pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, u32)> {
+        // SAFETY: it is where the ring was, or what it has given.
+        unsafe { self.ring.free_slot(self.next) }
+    }
+
+    pub(super) fn advance(&mut self, behind: u32) {
+        self.next = behind;
+    }
+
+    pub(super) fn pending(&self) -> u32 {
+        self.ring.pending(self.next)
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.ring.publish(self.next);
+    }
+
+    pub(super) fn abandon(&mut self) {
+        self.next = self.ring.published();
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.ring.in_flight()
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
 }
 
 pub(super) fn consumer(memory: &Arc<Memory>, element: usize) -> Result<Consumer, BadRing> {
@@ -109,7 +154,7 @@ fn a_refusal_says_what_is_wrong() {
 fn holds_one_less_than_its_slots() {
     for slots in sizes() {
         let memory = Memory::ring(slots, 3);
-        let mut producer = producer(&memory, 8).unwrap();
+        let mut producer = Filling::new(&memory, 8).unwrap();
         assert_eq!(producer.capacity(), slots - 1);
         for filled in 0..slots - 1 {
             assert_eq!(producer.pending(), filled);
@@ -127,7 +172,7 @@ fn holds_one_less_than_its_slots() {
 fn elements_come_in_order_over_several_rounds() {
     for slots in sizes() {
         let memory = Memory::ring(slots, 3);
-        let mut producer = producer(&memory, 8).unwrap();
+        let mut producer = Filling::new(&memory, 8).unwrap();
         let mut kernel = KernelConsumer::new(&memory);
         for number in 0..u64::from(slots) * 3 {
             fill(&mut producer, number);
@@ -139,7 +184,7 @@ fn elements_come_in_order_over_several_rounds() {
 }
 
 /// Fills the next slot, which must be free, with a number.
-pub(super) fn fill(producer: &mut Producer, number: u64) {
+pub(super) fn fill(producer: &mut Filling, number: u64) {
     let (slot, behind) = producer.free_slot().unwrap();
     // SAFETY: a free slot is the producer's, and has at least 8 bytes.
     unsafe { slot.cast::<u64>().write(number) };
@@ -150,7 +195,7 @@ pub(super) fn fill(producer: &mut Producer, number: u64) {
 fn wraps_around_wherever_it_starts() {
     for start in 0..8 {
         let memory = Memory::ring_at(8, 3, start);
-        let mut producer = producer(&memory, 8).unwrap();
+        let mut producer = Filling::new(&memory, 8).unwrap();
         let mut kernel = KernelConsumer::new(&memory);
         for round in 0..3 {
             (0..7).for_each(|number| fill(&mut producer, round * 7 + number));
@@ -167,7 +212,7 @@ fn what_the_kernel_has_not_consumed_when_the_ring_is_mapped_is_kept() {
     let memory = Memory::ring(4, 3);
     memory.set(PRODUCER_INDEX, 2);
     memory.set(CONSUMER_INDEX, 0);
-    let mut producer = producer(&memory, 8).unwrap();
+    let mut producer = Filling::new(&memory, 8).unwrap();
     assert_eq!(producer.in_flight(), 2);
     fill(&mut producer, 0);
     assert_eq!(producer.free_slot(), None);
@@ -176,7 +221,7 @@ fn what_the_kernel_has_not_consumed_when_the_ring_is_mapped_is_kept() {
 #[test]
 fn what_is_abandoned_is_not_seen_and_its_slots_are_free() {
     let memory = Memory::ring(8, 3);
-    let mut producer = producer(&memory, 8).unwrap();
+    let mut producer = Filling::new(&memory, 8).unwrap();
     let mut kernel = KernelConsumer::new(&memory);
     (0..3).for_each(|number| fill(&mut producer, number));
     producer.publish();
@@ -193,7 +238,7 @@ fn what_is_abandoned_is_not_seen_and_its_slots_are_free() {
 #[test]
 fn a_published_index_is_never_taken_back() {
     let memory = Memory::ring(8, 3);
-    let mut producer = producer(&memory, 8).unwrap();
+    let mut producer = Filling::new(&memory, 8).unwrap();
     fill(&mut producer, 0);
     producer.publish();
     for _ in 0..2 {
@@ -207,7 +252,7 @@ fn a_published_index_is_never_taken_back() {
 #[test]
 fn a_consumer_index_ahead_of_what_was_published_frees_nothing() {
     let memory = Memory::ring(8, 3);
-    let mut ring = producer(&memory, 8).unwrap();
+    let mut ring = Filling::new(&memory, 8).unwrap();
     for ahead in [1, 3, 7] {
         memory.set(CONSUMER_INDEX, 0);
         while let Some((_, behind)) = ring.free_slot() {
@@ -223,7 +268,7 @@ fn a_consumer_index_ahead_of_what_was_published_frees_nothing() {
 #[test]
 fn a_consumer_index_gone_mad_gives_no_slot_outside_the_ring() {
     let memory = Memory::ring(4, 3);
-    let mut producer = producer(&memory, 8).unwrap();
+    let mut producer = Filling::new(&memory, 8).unwrap();
     let slots = memory.base().as_ptr() as usize + size_of::<QueueBuf>();
     for index in [4, 5, 1000, u32::MAX, 2, 3] {
         memory.set(CONSUMER_INDEX, index);

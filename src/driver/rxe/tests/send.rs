@@ -24,7 +24,7 @@ use crate::driver::contract::methods::*;
 use crate::driver::rxe::RecvQueue;
 use crate::driver::rxe::doorbell::Doorbell;
 use crate::driver::rxe::qp::{asked_slices, granted_send};
-use crate::driver::rxe::send::SendQueue;
+use crate::driver::rxe::send::{SLOT, SendQueue};
 use crate::error::Errno;
 use crate::work::{
     Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
@@ -43,7 +43,7 @@ fn null() -> OwnedFd {
 fn queue_over(memory: &Arc<Memory>, max_sge: u32, max_inline: u32, fd: OwnedFd) -> SendQueue {
     let fd = Arc::new(CommandFd::new(fd, 14, Route::Best));
     let doorbell = Doorbell::new(fd, QpHandle(0x77));
-    let ring = producer(memory, size_of::<SendWqe>()).unwrap();
+    let ring = producer(memory, SLOT).unwrap();
     SendQueue::new(ring, doorbell, max_sge, max_inline, None)
 }
 
@@ -236,10 +236,11 @@ fn check(
     let memory = Memory::ring(SLOTS, LOG2);
     dirty(&memory, 0);
     let mut queue = queue(&memory);
-    let mut slot = queue.push(operation, to, payload).unwrap();
+    let mut batch = queue.batch(None);
+    let mut slot = batch.push(operation, to, payload).unwrap();
     slot.set_id(0xfeed_0000_0000_0001);
     slot.add_flags(SendFlags::SIGNALED);
-    queue.ring().unwrap();
+    batch.ring().unwrap();
     assert_eq!(memory.read::<SendWqe>(0, 0), wqe);
     let mut expected = wqe.as_bytes().to_vec();
     expected.extend_from_slice(behind);
@@ -337,12 +338,13 @@ fn without_more_a_request_has_no_id_and_no_flags_and_flags_add_up() {
     let memory = Memory::ring(SLOTS, LOG2);
     (0..SLOTS).for_each(|slot| dirty(&memory, slot));
     let mut queue = queue(&memory);
+    let mut batch = queue.batch(None);
     let read = |slot| memory.read::<SendWr>(slot, 0);
-    queue
+    batch
         .push(Operation::Send, None, Payload::Gather(&[]))
         .unwrap();
     assert_eq!((read(0).wr_id, read(0).send_flags), (0, 0));
-    let mut slot = queue
+    let mut slot = batch
         .push(Operation::Send, None, Payload::Inline(&[]))
         .unwrap();
     slot.add_flags(SendFlags::FENCE);
@@ -355,25 +357,27 @@ fn without_more_a_request_has_no_id_and_no_flags_and_flags_add_up() {
 fn what_does_not_fit_is_refused_and_takes_no_slot() {
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue(&memory);
+    let capacity = queue.capacity();
+    let mut batch = queue.batch(None);
     let slices = [slice(0, 1, 1); 5];
-    let refused = queue.push(Operation::Send, None, Payload::Gather(&slices));
+    let refused = batch.push(Operation::Send, None, Payload::Gather(&slices));
     assert_eq!(
         refused.unwrap_err(),
         PostError::TooManySges { given: 5, max: 4 }
     );
-    let refused = queue.push(Operation::Send, None, Payload::Inline(&[0; 65]));
+    let refused = batch.push(Operation::Send, None, Payload::Inline(&[0; 65]));
     assert_eq!(
         refused.unwrap_err(),
         PostError::InlineTooLong { given: 65, max: 64 }
     );
-    assert_eq!(queue.pending(), 0);
-    for _ in 0..queue.capacity() {
+    assert_eq!(batch.len(), 0);
+    for _ in 0..capacity {
         let slices = Payload::Gather(&slices[..4]);
-        queue.push(Operation::Send, None, slices).unwrap();
+        batch.push(Operation::Send, None, slices).unwrap();
     }
-    let refused = queue.push(Operation::Send, None, Payload::Inline(&[]));
+    let refused = batch.push(Operation::Send, None, Payload::Inline(&[]));
     assert_eq!(refused.unwrap_err(), PostError::QueueFull { capacity: 3 });
-    assert_eq!(queue.pending(), 3);
+    assert_eq!(batch.len(), 3);
 }
 
 #[test]
@@ -390,12 +394,12 @@ fn what_is_granted_beyond_the_slots_does_not_count() {
 fn an_abandoned_batch_is_not_seen() {
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue(&memory);
-    queue
+    let mut batch = queue.batch(None);
+    batch
         .push(Operation::Send, None, Payload::Inline(b"no"))
         .unwrap();
-    queue.abandon();
     assert_eq!(KernelConsumer::new(&memory).head(), None);
-    assert_eq!((queue.pending(), queue.in_flight()), (0, 0));
+    assert_eq!((queue.batch(None).len(), queue.in_flight()), (0, 0));
 }
 
 #[test]
@@ -403,12 +407,13 @@ fn a_doorbell_is_one_write_of_a_post_send_without_requests() {
     let (read, write) = rustix::pipe::pipe().unwrap();
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue_over(&memory, 1, 8, write);
+    let mut batch = queue.batch(None);
     for _ in 0..3 {
-        queue
+        batch
             .push(Operation::Send, None, Payload::Inline(b"x"))
             .unwrap();
     }
-    queue.ring().unwrap();
+    assert_eq!(batch.ring(), Ok(3));
     let mut doorbell = [0; 100];
     let length = rustix::io::read(&read, &mut doorbell).unwrap();
     assert_eq!(length, size_of::<CmdHdr>() + size_of::<PostSend>());
@@ -438,10 +443,11 @@ fn a_doorbell_that_fails_is_told_and_the_requests_are_in_the_ring() {
     drop(read);
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue_over(&memory, 1, 8, write);
-    queue
+    let mut batch = queue.batch(None);
+    batch
         .push(Operation::Send, None, Payload::Inline(b"x"))
         .unwrap();
-    assert_eq!(queue.ring(), Err(Errno::PIPE));
+    assert_eq!(batch.ring(), Err(Errno::PIPE));
     assert_eq!(queue.in_flight(), 1);
 }
 
@@ -477,8 +483,9 @@ proptest! {
                 true => Payload::Inline(&bytes),
                 false => Payload::Gather(&slices),
             };
-            queue.push(operation, None, payload).unwrap().set_id(0xfeed_0000_0000_0001);
-            queue.ring().unwrap();
+            let mut batch = queue.batch(None);
+            batch.push(operation, None, payload).unwrap().set_id(0xfeed_0000_0000_0001);
+            batch.ring().unwrap();
             let (flags, dma) = match inline {
                 true => (SendFlags::INLINE, dma(length as u32, 0)),
                 false => {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::memory::*;
-use super::ring::{consumer, producer};
+use super::ring::{Filling, consumer};
 
 /// Elements through the larger rings.
 const COUNT: u64 = if cfg!(miri) { 300 } else { 500_000 };
@@ -40,7 +40,7 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
 fn what_is_produced_here_is_seen_whole_there() {
     for (slots, count) in RINGS {
         let memory = Memory::ring(slots, 6);
-        let mut producer = producer(&memory, size_of::<Element>()).unwrap();
+        let mut producer = Filling::new(&memory, size_of::<Element>()).unwrap();
         let mut kernel = KernelConsumer::new(&memory);
         thread::scope(|scope| {
             scope.spawn(|| {

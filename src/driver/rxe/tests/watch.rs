@@ -6,10 +6,9 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::types::Wc;
 
 use super::memory::*;
-use super::ring::{consumer, producer};
+use super::ring::{Filling, consumer};
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::cq::Cq;
-use crate::driver::rxe::ring::Producer;
 use crate::driver::rxe::watch::Watch;
 
 /// x86's size of a completion slot.
@@ -36,7 +35,7 @@ fn send() -> Wc {
 }
 
 /// Fills all slots that are given out, and has the kernel be done with them.
-fn run(queue: &mut Producer, kernel: &mut KernelConsumer) -> u32 {
+fn run(queue: &mut Filling, kernel: &mut KernelConsumer) -> u32 {
     let mut count = 0;
     while let Some((_, behind)) = queue.free_slot() {
         queue.advance(behind);
@@ -54,11 +53,11 @@ fn run(queue: &mut Producer, kernel: &mut KernelConsumer) -> u32 {
 #[test]
 fn a_slot_is_free_when_its_completion_has_been_taken() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(32, LOG2));
-    let mut queue = producer(&work, 8).unwrap();
+    let mut queue = Filling::new(&work, 8).unwrap();
     let mut kernel = KernelConsumer::new(&work);
     let mut reports = KernelProducer::new(&completions);
     let mut cq = cq(&completions);
-    queue.heed(Watch::new(cq.shared(), QPN, false));
+    queue.ring.heed(Watch::new(cq.shared(), QPN, false));
     for _ in 0..3 {
         assert_eq!(run(&mut queue, &mut kernel), 7);
         for other in [
@@ -87,11 +86,11 @@ fn a_slot_is_free_when_its_completion_has_been_taken() {
 #[test]
 fn requests_without_completions_need_none() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(8, LOG2));
-    let mut queue = producer(&work, 8).unwrap();
+    let mut queue = Filling::new(&work, 8).unwrap();
     let mut kernel = KernelConsumer::new(&work);
     let mut reports = KernelProducer::new(&completions);
     let cq = cq(&completions);
-    queue.heed(Watch::new(cq.shared(), QPN, false));
+    queue.ring.heed(Watch::new(cq.shared(), QPN, false));
     assert_eq!(run(&mut queue, &mut kernel), 7);
     assert!(reports.put(send()));
     assert_eq!(run(&mut queue, &mut kernel), 6);

@@ -105,11 +105,13 @@ impl PoolBuilder {
             }),
             None => first.buffers().cloned(),
         };
+        // Of a small pool no size takes all memory with its first chunk.
+        let chunk = CHUNK.min(self.limit / (4 * sizes.len()));
         let users = self.pds.iter().map(|pd| pd.user(User::Pool)).collect();
         Ok(Pool(Arc::new(Inner {
             classes: sizes
                 .iter()
-                .map(|size| Class::new(*size, self.limit))
+                .map(|size| Class::new(*size, self.limit, chunk))
                 .collect(),
             limit: self.limit,
             memory: Mutex::new(0),
@@ -164,10 +166,11 @@ pub(super) struct Class {
 }
 
 impl Class {
-    fn new(size: usize, limit: usize) -> Self {
+    /// Buffers of a size, in chunks of about so many bytes.
+    fn new(size: usize, limit: usize, chunk: usize) -> Self {
         // Numbers of blocks have 32 bits less one value.
         let most = (limit / size).min(u32::MAX as usize - 1) as u32;
-        let per_chunk = (CHUNK / size).clamp(1, most as usize) as u32;
+        let per_chunk = (chunk / size).clamp(1, most as usize) as u32;
         Self {
             size,
             per_chunk,

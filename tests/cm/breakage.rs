@@ -1,21 +1,17 @@
-//! What connections stand on breaks: the device, the network, the number of open files, the room for requests.
+//! What connections stand on breaks: the device, the number of open files, the room for requests.
 
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::{
-    LIMIT, OwnDevice, QUIET, Result, fail, only_on_rxe, run, same, test, test_without_leaks, until,
-};
+use support::{LIMIT, OwnDevice, QUIET, Result, fail, only_on_rxe, same, test, test_without_leaks};
 use uverbs::cm::{self, Event, Listener, Params, Pending, RejectReason};
-use uverbs::device::PortState;
 use uverbs::error::Errno;
 use uverbs::qp::QpState;
-use uverbs::{Context, Qp, Rc};
+use uverbs::{Context, Rc};
 
 use crate::ground::{Side, Two, listener, request, way_to};
 use crate::listen::reason_of;
@@ -23,7 +19,6 @@ use crate::listen::reason_of;
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("breakage::the_device_is_removed", device_removed),
-        test("breakage::the_network_goes_down", network_down),
         test_without_leaks("breakage::no_file_is_left", no_file_left),
         test_without_leaks("breakage::more_requests_than_room", more_requests_than_room),
     ]
@@ -107,60 +102,6 @@ fn told_of_removal(device: &OwnDevice) -> Result<Child> {
         same(qp.qpn(), number, "the queue pair")?;
     }
     Ok(removal)
-}
-
-/// Gives the queue pair of something that ends in one way or another, but in time.
-fn back<P>(ended: std::result::Result<P::Output, cm::Failed<P::Back>>) -> Qp<Rc>
-where
-    P: Pending<Output = Qp<Rc>, Back = Qp<Rc>>,
-{
-    ended.unwrap_or_else(|late| late.back)
-}
-
-/// Catches an end that waits for messages that no network carries, and a device that is of no use afterwards.
-fn network_down() -> Result {
-    only_on_rxe("here the network interface under soft-RoCE goes down")?;
-    let device = OwnDevice::new()?;
-    let context = device.open()?;
-    let params = Params::default();
-    let two = Two::at(listener_on(&context)?, &context, &params, &params)?;
-    let address = two.listener.local_addr();
-    let (active, passive) = (two.active.qpn(), two.passive.qpn());
-    run(&format!("ip link set {} down", device.netdev))?;
-    let limit = Duration::from_secs(1);
-    let ending = two.active.disconnect()?;
-    let passive_qp = back::<cm::Disconnecting<Rc>>(two.passive.disconnect()?.within(limit));
-    let active_qp = back::<cm::Disconnecting<Rc>>(ending.within(limit));
-    for (qp, number) in [(active_qp, active), (passive_qp, passive)] {
-        same(
-            (qp.qpn(), qp.state()),
-            (number, QpState::ERR),
-            "the queue pair",
-        )?;
-    }
-    let resolved = cm::resolve::<Rc>(address)?.start();
-    if let Ok(Ok(way)) = resolved.map(|resolving| resolving.within(LIMIT)) {
-        let qp = two.here.qp()?;
-        let number = qp.qpn();
-        match way.connect(qp, &params, b"") {
-            Err(refused) => same(refused.back.1.qpn(), number, "the queue pair")?,
-            Ok(connecting) => match connecting.within(limit) {
-                Err(late) => same(late.back.qpn(), number, "the queue pair")?,
-                Ok(_) => return fail("nobody accepted"),
-            },
-        }
-    }
-    drop((two.here, two.there, two.listener));
-    run(&format!("ip link set {} up", device.netdev))?;
-    until("the port and its address", || {
-        let active = context.query_port(1)?.state == PortState::Active;
-        let address = context
-            .gid_table()?
-            .iter()
-            .any(|entry| entry.gid.as_ipv4().is_some());
-        Ok((active && address).then_some(()))
-    })?;
-    Two::at(listener_on(&context)?, &context, &params, &params)?.talk()
 }
 
 /// Runs something with no file descriptor left to this process.

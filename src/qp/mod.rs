@@ -608,7 +608,7 @@ impl Drop for QpShared {
 /// ```
 ///
 /// A queue pair of a thread domain has another type, `Qp<T, InDomain>`, and takes the domain with each post: see
-/// [`ThreadDomain`](crate::ThreadDomain).
+/// [`ThreadDomain`].
 pub struct Qp<T: Transport, M: Membership = NoDomain> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
     send: SendHalf<T, M>,

@@ -153,7 +153,7 @@ fn phase_end(row: &str) {
 fn drain(cq: &mut Cq, count: usize) -> Result<()> {
     let mut left = count;
     while left > 0 {
-        for completion in &mut cq.poll()? {
+        for completion in cq.poll()?.iter().take(left) {
             completion.result()?;
             left -= 1;
         }
@@ -271,7 +271,9 @@ fn polls(
         })
     };
     polls(one, 1, poll_one)?;
-    polls(many, MANY, poll_many)
+    polls(many, MANY, poll_many)?;
+    // What is left would be taken for what comes next.
+    drain(cq, ready)
 }
 
 /// Posts to a shared receive queue, and polls what has been received into it.

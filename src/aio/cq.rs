@@ -118,7 +118,7 @@ impl Cq {
     }
 
     /// Pumps for ever: a future to spawn, on any runtime. `by` is what the runtime contributes; with the
-    /// feature `tokio` there is [`aio::tokio::serve`](super::tokio::serve).
+    /// feature `tokio` there is `aio::tokio::serve`.
     ///
     /// Dropping it stops the pumping and loses nothing.
     ///

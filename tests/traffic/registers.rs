@@ -1,9 +1,11 @@
 //! The adapter's registers for doorbells: which requests are copied there, as the adapter sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::thread;
 
 use libtest_mimic::Trial;
+use object::{File, Object, ObjectSection, ObjectSymbol, Symbol};
 use serde_json::{Value, json};
 use support::hca::{NO_COPIES, registers};
 use support::role::{self, Role};
@@ -15,6 +17,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test(
             "registers::every_queue_pair_copies",
             every_queue_pair_copies,
+        ),
+        test(
+            "registers::a_block_is_stored_in_one_go",
+            a_block_is_stored_in_one_go,
         ),
         test("registers::nothing_is_copied", nothing_is_copied),
         test("registers::without_uncached_page", without_uncached_page),
@@ -273,4 +279,82 @@ fn without_any_page() -> Result {
     let context = tried?;
     context.create_cq(1)?.destroy()?;
     Ok(())
+}
+
+/// Catches loads, or anything else, between the stores of a block: then CPUs send it in pieces. In the program
+/// that runs here, whatever made it.
+fn a_block_is_stored_in_one_go() -> Result {
+    let program = fs::read("/proc/self/exe")?;
+    let file = File::parse(&*program)?;
+    let is_copy = |symbol: &Symbol| {
+        // `Own::copy` of the driver's `uar`, in either of the compiler's forms.
+        let name = symbol.name().unwrap_or_default();
+        ["4mlx53uar", "3Own", "4copy"]
+            .iter()
+            .all(|part| name.contains(part))
+    };
+    let symbol = file.symbols().find(is_copy).ok_or("no such function")?;
+    let section = file.section_by_index(symbol.section_index().ok_or("it has no section")?)?;
+    let code = section.data_range(symbol.address(), symbol.size())?;
+    match stores_a_block(code.ok_or("it lies nowhere")?) {
+        Some(true) => Ok(()),
+        Some(false) => fail(format!("no block in one go in {code:02x?}")),
+        None => skip("this architecture has no stores that are looked for"),
+    }
+}
+
+/// Whether code has four stores of 16 bytes, one behind the other in the program and in memory.
+#[cfg(target_arch = "x86_64")]
+fn stores_a_block(code: &[u8]) -> Option<bool> {
+    /// The base and offset of a MOVAPS to memory, and what follows.
+    fn store(code: &[u8]) -> Option<((u8, u8), &[u8])> {
+        let (rex, code) = match code {
+            [rex @ 0x40..=0x4f, code @ ..] => (*rex, code),
+            code => (0, code),
+        };
+        let [0x0f, 0x29, modes, code @ ..] = code else {
+            return None;
+        };
+        let base = modes & 7;
+        // RSP and R12 take a byte more.
+        let code = if base == 4 { code.get(1..)? } else { code };
+        let base = (rex & 1) << 3 | base;
+        match (modes >> 6, code) {
+            (0, code) => Some(((base, 0), code)),
+            (1, [offset, code @ ..]) => Some(((base, *offset), code)),
+            _ => None,
+        }
+    }
+    let block = |mut code: &[u8]| {
+        let mut bases = [0; 4];
+        for (offset, base) in [0, 16, 32, 48].into_iter().zip(&mut bases) {
+            let ((at, from), rest) = store(code)?;
+            if from != offset {
+                return None;
+            }
+            (*base, code) = (at, rest);
+        }
+        Some(bases.iter().all(|base| *base == bases[0]))
+    };
+    Some((0..code.len()).any(|at| block(&code[at..]) == Some(true)))
+}
+
+/// Whether code has two stores of 32 bytes, one behind the other in the program and in memory.
+#[cfg(target_arch = "aarch64")]
+fn stores_a_block(code: &[u8]) -> Option<bool> {
+    /// The base and offset, in units of 16 bytes, of a STP of two Q registers.
+    fn store(word: &[u8]) -> Option<(u32, u32)> {
+        let word = u32::from_le_bytes(word.try_into().ok()?);
+        (word & 0xffc0_0000 == 0xad00_0000).then_some((word >> 5 & 0x1f, word >> 15 & 0x7f))
+    }
+    let is_block = |words: &[u8]| match (store(&words[..4]), store(&words[4..])) {
+        (Some((base, 0)), Some((other, 2))) => base == other,
+        _ => false,
+    };
+    Some(code.windows(8).step_by(4).any(is_block))
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn stores_a_block(_: &[u8]) -> Option<bool> {
+    None
 }

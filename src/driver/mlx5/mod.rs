@@ -15,6 +15,7 @@ mod ah;
 mod barrier;
 mod clock;
 mod command;
+mod copy;
 mod cq;
 mod directory;
 mod ece;

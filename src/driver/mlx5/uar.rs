@@ -22,6 +22,7 @@ use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
 use super::command::AllocUar;
+use super::copy::{copy_block, copy_blocks};
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
 use super::turn::Turn;
 use crate::command::CommandFd;
@@ -239,39 +240,6 @@ impl Register {
         unsafe { copy_blocks(request, self.at.add(at), blocks) };
         self.next.store(at ^ self.half, Ordering::Relaxed);
         barrier::flush_write_combining();
-    }
-}
-
-/// The unit of copies: its size does not matter to a write-combining buffer, as long as there are few stores.
-#[cfg(target_arch = "x86_64")]
-type Piece = core::arch::x86_64::__m128i;
-#[cfg(not(target_arch = "x86_64"))]
-type Piece = u64;
-
-/// Copies blocks to a register.
-///
-/// # Safety
-///
-/// So many blocks, at least one, can be read and written; both are aligned to a block.
-#[inline(always)]
-unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize) {
-    for block in 0..blocks {
-        // SAFETY: by this function's contract.
-        unsafe { copy_block(from.add(block * BLOCK), to.add(block * BLOCK)) };
-    }
-}
-
-/// Copies a block to a register.
-///
-/// # Safety
-///
-/// A block can be read and written; both are aligned to it.
-#[inline(always)]
-unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
-    let (from, to) = (from.cast::<Piece>(), to.cast::<Piece>());
-    for piece in 0..BLOCK / size_of::<Piece>() {
-        // SAFETY: by this function's contract. Volatile, so that each piece is stored, once and in order.
-        unsafe { to.add(piece).write_volatile(from.add(piece).read()) };
     }
 }
 

@@ -19,6 +19,9 @@ mod ud;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(status) = support::role::play(&registers::ROLES) {
+        return status;
+    }
     support::run_all([
         data::tests(),
         opcodes::tests(),

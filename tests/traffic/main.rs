@@ -9,6 +9,7 @@ mod full;
 mod inline_scatter;
 mod load;
 mod many;
+mod null_mr;
 mod opcodes;
 mod regions;
 mod registers;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         load::tests(),
         full::tests(),
         many::tests(),
+        null_mr::tests(),
         registers::tests(),
         errors::tests(),
         resets::tests(),

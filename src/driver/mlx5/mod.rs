@@ -217,6 +217,12 @@ impl contract::Driver for Device {
         fd.execute(&command::QueryDm(handle))
     }
 
+    /// Linux asks the device for it and tells it with the context.
+    fn null_lkey(&self) -> Result<u32> {
+        let lacks = || Self::lacks(Verb::AllocNullMr, "a key that stands for no memory");
+        self.null_lkey.ok_or_else(lacks)
+    }
+
     fn raw_clock(&self, fd: &CommandFd) -> Result<u64> {
         let lacks = || Self::lacks(Verb::QueryRtValues, contract::NO_CLOCK);
         self.clock(fd)?.ok_or_else(lacks)
@@ -259,6 +265,8 @@ pub(crate) struct Device {
     clock: OnceLock<Clock>,
     /// Queue pairs have options for their connection.
     ece: bool,
+    /// The key that stands for no memory, if there is one.
+    null_lkey: Option<u32>,
 }
 
 /// What the device says of its rings.
@@ -357,6 +365,9 @@ impl Device {
                 .contains(AllocUcontextRespMask::CORE_CLOCK_OFFSET)
                 .then_some(answer.hca_core_clock_offset),
             ece: has.contains(AllocUcontextRespMask::ECE),
+            null_lkey: has
+                .contains(AllocUcontextRespMask::DUMP_FILL_MKEY)
+                .then_some(answer.dump_fill_mkey),
             clock: OnceLock::new(),
             // One completion in a cache line: the device writes whole lines.
             cqe_size: if answer.cache_line_size == 128 {

@@ -17,23 +17,30 @@ use crate::arch::Arch;
 use crate::store::Store;
 
 /// The packages, without those that they depend on.
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 19] = [
     "busybox-static",
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
     "iputils-ping",
     "libibumad-dev",
+    "libfabric-bin",
     "libibverbs-dev",
     "librdmacm-dev",
     "kmod",
     "perftest",
     "procps",
+    "python3-pyverbs",
+    "qperf",
     "rdmacm-utils",
     "strace",
+    "ucx-utils",
     "util-linux",
     "valgrind",
 ];
+
+/// What those depend on to be installed, which a guest has no use for: daemons and udev's rules.
+const SURROUNDINGS: [&str; 1] = ["rdma-core"];
 
 /// The packages for a guest of arm64: none of this machine's programs runs there.
 const PACKAGES_ARM64: [&str; 13] = [
@@ -74,6 +81,9 @@ pub(crate) struct Tools {
     pub(crate) busybox: PathBuf,
     /// The packages' file names, for the curious.
     packages: Vec<String>,
+    /// What was asked for. If that is something else now, the tree is made anew.
+    #[serde(default)]
+    wanted: Vec<String>,
 }
 
 /// Fetches the tools of this architecture; returns at once if they are there.
@@ -82,15 +92,16 @@ pub(crate) struct Tools {
 /// If they cannot be fetched.
 pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<Tools> {
     let name = format!("tools{}", arch.suffix());
+    let wanted = wanted(arch);
     if let Some(tools) = store.stamp::<Tools>(&name)
         && tools.busybox.is_file()
+        && tools.wanted == wanted.packages
     {
         return Ok(tools);
     }
     let downloads = store.path(format!("{name}-packages"));
     let codename = apt::codename()?;
     let apt = Apt::open(store, arch, &[&codename], progress)?;
-    let wanted = wanted(arch);
     let files = apt.download(&wanted, &downloads, progress)?;
     let root = store.path(&name);
     unpack::all(&files, &root, progress)?;
@@ -114,6 +125,7 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
         root,
         busybox,
         packages,
+        wanted: wanted.packages,
     };
     store.write_stamp(&name, &tools)?;
     fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))?;
@@ -123,7 +135,10 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
 
 fn wanted(arch: Arch) -> Wanted {
     let (packages, installed) = match arch {
-        Arch::X86_64 => (PACKAGES.as_slice(), Installed::ThisMachine),
+        Arch::X86_64 => {
+            let surroundings = SURROUNDINGS.map(str::to_owned).to_vec();
+            (PACKAGES.as_slice(), Installed::ThisMachineAnd(surroundings))
+        }
         Arch::Arm64 => {
             let surroundings = SURROUNDINGS_ARM64.map(str::to_owned).to_vec();
             (PACKAGES_ARM64.as_slice(), Installed::These(surroundings))

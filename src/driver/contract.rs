@@ -66,6 +66,13 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         None
     }
 
+    /// The version of the firmware as programs of C write it.
+    #[cfg(feature = "c-abi")]
+    fn firmware(&self, version: u64) -> String {
+        let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
+        format!("{major}.{minor}.{sub}")
+    }
+
     /// Makes the open file a context of the device.
     fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)>;
 

@@ -64,7 +64,7 @@ static void completion_event(void)
 	say_or_errno("nothing", ibv_get_cq_event(channel, &cq, &of));
 	say_status("arm", ibv_req_notify_cq(pair.a.cq, 0));
 	write_once(&pair);
-	say("readable", "%d", readable(channel->fd, LIMIT_S * 500));
+	say("readable", "%d", readable(channel->fd, WAIT_S * 1000));
 	say_or_errno("event", ibv_get_cq_event(channel, &cq, &of));
 	say("it is", "queue %d, context %d", cq == pair.a.cq, of == &pair);
 	need_completions(pair.a.cq, 1);
@@ -117,7 +117,7 @@ static void unread_events(void)
 	connect_both(&pair);
 	NEED(!ibv_req_notify_cq(pair.a.cq, 0));
 	write_once(&pair);
-	NEED(readable(channel->fd, LIMIT_S * 500));
+	NEED(readable(channel->fd, WAIT_S * 1000));
 	NEED(!ibv_destroy_qp(pair.a.qp));
 	say_status("destroy", ibv_destroy_cq(pair.a.cq));
 	make_nonblocking(channel->fd);
@@ -144,7 +144,7 @@ static void two_queues(void)
 		struct ibv_cq *cq;
 		void *of;
 
-		NEED(readable(channel->fd, LIMIT_S * 500));
+		NEED(readable(channel->fd, WAIT_S * 1000));
 		NEED(!ibv_get_cq_event(channel, &cq, &of));
 		say("agrees", "%d", cq->cq_context == of);
 		(*(int *)of)++;
@@ -179,7 +179,7 @@ static void solicited(void)
 		need_completions(pair.a.cq, 1);
 		need_completions(pair.b.cq, 1);
 		if (i)
-			NEED(readable(channel->fd, LIMIT_S * 500));
+			NEED(readable(channel->fd, WAIT_S * 1000));
 		say_or_errno(i ? "solicited" : "not solicited", ibv_get_cq_event(channel, &cq, &of));
 	}
 	ibv_ack_cq_events(cq, 1);
@@ -211,7 +211,7 @@ static void interrupted(void)
 static void await_event(enum ibv_event_type type, struct ibv_async_event *event)
 {
 	do {
-		if (!readable(context->async_fd, LIMIT_S * 500)) {
+		if (!readable(context->async_fd, WAIT_S * 1000)) {
 			say("event", "did not come");
 			exit(1);
 		}

@@ -239,7 +239,7 @@ static void operations(void)
 		*(unsigned long long *)(pair.a.memory + 520), (unsigned long long)*there);
 	say("written", "%llu", (unsigned long long)there[8]);
 	for (int i = 0; i < 3; i++) {
-		NEED(completion(pair.b.cq, &wc, LIMIT_S / 2));
+		NEED(completion(pair.b.cq, &wc, WAIT_S));
 		say("received", "opcode %d, %u bytes, flags %x, immediate %u", wc.opcode, wc.byte_len, wc.wc_flags,
 			wc.wc_flags & IBV_WC_WITH_IMM ? ntohl(wc.imm_data) : 0);
 	}
@@ -281,7 +281,7 @@ static void datagrams(void)
 	say_status("complete", ibv_wr_complete(qp));
 	say_completions("sent", pair.a.cq, 4);
 	for (int i = 0; i < 4; i++) {
-		NEED(completion(pair.b.cq, &wc, LIMIT_S / 2));
+		NEED(completion(pair.b.cq, &wc, WAIT_S));
 		say("received", "%u bytes, immediate %u", wc.byte_len, wc.wc_flags & IBV_WC_WITH_IMM ? ntohl(wc.imm_data) : 0);
 	}
 }
@@ -380,7 +380,7 @@ static struct pair with_messages(struct ibv_cq_ex **cq, int count)
 static int start(struct ibv_cq_ex *cq)
 {
 	struct ibv_poll_cq_attr attr = {};
-	double end = now() + LIMIT_S / 2;
+	double end = now() + WAIT_S;
 	int status;
 
 	do

@@ -4,12 +4,14 @@
 //!
 //! `cargo vm test` runs these with soft-RoCE and with the adapter. The C programs are compiled by the host.
 
+mod alike;
 mod differences;
 mod library;
 mod programs;
+mod runs;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    support::run_all([programs::tests()])
+    support::run_all([programs::tests(), alike::tests(), runs::tests()])
 }

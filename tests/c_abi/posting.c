@@ -211,7 +211,7 @@ static void no_slices(void)
 
 	say_status("receive", ibv_post_recv(pair.b.qp, &receive, &bad_receive));
 	say_status("send", ibv_post_send(pair.a.qp, &wr, &bad));
-	NEED(completion(pair.b.cq, &wc, LIMIT_S / 2));
+	NEED(completion(pair.b.cq, &wc, WAIT_S));
 	say("received", "%s, opcode %d, %u bytes, flags %x, immediate %x, from the peer: %d", ibv_wc_status_str(wc.status),
 		wc.opcode, wc.byte_len, wc.wc_flags, ntohl(wc.imm_data), wc.qp_num == pair.b.qp->qp_num);
 	say_completions("sent", pair.a.cq, 1);
@@ -359,7 +359,7 @@ static void datagram(void)
 	NEED(wr.wr.ud.ah = ibv_create_ah(pair.a.pd, &to));
 	NEED(!ibv_post_recv(pair.b.qp, &receive, &bad_receive));
 	NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
-	NEED(completion(pair.b.cq, &wc, LIMIT_S / 2));
+	NEED(completion(pair.b.cq, &wc, WAIT_S));
 	say("received", "%s, opcode %d, %u bytes, flags %x, immediate %u, from the sender: %d, at the receiver: %d",
 		ibv_wc_status_str(wc.status), wc.opcode, wc.byte_len, wc.wc_flags, ntohl(wc.imm_data),
 		wc.src_qp == pair.a.qp->qp_num, wc.qp_num == pair.b.qp->qp_num);

@@ -56,24 +56,48 @@ fn layout() -> Result {
     }
 }
 
+/// The check of a program that libmlx5 does not pass and that upsets the adapter, and what is right.
+fn not_on_libmlx5(program: &str) -> Option<(&'static str, &'static str)> {
+    // It rings the doorbell of the two requests before the bad one with words of the bad one, which name no
+    // queue pair.
+    (program == "posting" && device().is_mlx5()).then_some((
+        "bad_inline_third",
+        "bad_inline_third post: ENOMEM\n\
+         bad_inline_third bad: 2\n\
+         bad_inline_third completion: 0 success\n\
+         bad_inline_third completion: 1 success\n\
+         bad_inline_third then: 999 success\n\
+         bad_inline_third ends: well",
+    ))
+}
+
 /// Catches whatever ours does otherwise than libibverbs, unless it is said why.
 fn compare(program: &'static str, checks: usize) -> Result {
     let path = c_program(program)?;
     let device = device().name();
     let gid_index = gid_index(device)?.map_or(-1, i16::from).to_string();
-    let run = |library: &Library| -> Result<BTreeMap<String, Facts>> {
+    let run = |library: &Library, which: &[&str]| -> Result<BTreeMap<String, Facts>> {
         library.is_used_by(&path)?;
-        read(&tell(library, &path, &[device, &gid_index])?)
+        read(&tell(
+            library,
+            &path,
+            &[&[device, &gid_index], which].concat(),
+        )?)
     };
-    let ours = Library::ours();
-    let theirs = run(&Library::Theirs)?;
+    let ours = Library::ours()?;
+    let left_out = not_on_libmlx5(program);
+    let argument = left_out.map(|(check, _)| format!("-{check}"));
+    let mut theirs = run(&Library::Theirs, argument.as_deref().as_slice())?;
+    if let Some((_, facts)) = left_out {
+        theirs.extend(read(facts)?);
+    }
     if theirs.len() != checks {
         return fail(format!(
             "{} checks on libibverbs, not {checks}",
             theirs.len()
         ));
     }
-    let ours = run(&ours?)?;
+    let ours = run(&ours, &[])?;
     let mut found = Vec::new();
     for (check, theirs) in &theirs {
         let none = Facts::new();

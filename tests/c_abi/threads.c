@@ -53,7 +53,7 @@ static bool all_taken(void)
 
 static void take_the_rest(struct ibv_cq *cq)
 {
-	double end = now() + LIMIT_S / 2;
+	double end = now() + WAIT_S;
 
 	while (!all_taken() && now() < end)
 		take(cq);

@@ -1,0 +1,272 @@
+//! Programs of the distribution that talk to each other, one on each library: perftest, qperf, ping-pongs,
+//! UCX and libfabric.
+//!
+//! By default each run has our library on one side; with `--full` there are more runs, each with ours as the
+//! server and as the client.
+
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use support::peers::{free_port, listens, play};
+use support::{Result, device, fail, test};
+
+use crate::library::{Library, gid_index};
+
+/// A run: the command of both sides, without what all of its family have.
+struct Run {
+    words: &'static str,
+    /// Whether it is one of the small set.
+    always: bool,
+}
+
+const fn always(words: &'static str) -> Run {
+    Run {
+        words,
+        always: true,
+    }
+}
+
+const fn in_full(words: &'static str) -> Run {
+    Run {
+        words,
+        always: false,
+    }
+}
+
+/// How programs of a family are told what to do.
+#[derive(Clone, Copy)]
+enum Family {
+    Perftest,
+    Pingpong,
+    Qperf,
+    Ucx,
+}
+
+/// A test's name, its family and its runs.
+type Group = (&'static str, Family, &'static [Run]);
+
+const GROUPS: [Group; 7] = [
+    (
+        "perftest::send",
+        Family::Perftest,
+        &[
+            always("ib_send_lat -s 64 -I 64"),
+            always("ib_send_lat -s 64 -e"),
+            always("ib_send_bw -s 64 -q 3 --use-srq"),
+            always("ib_send_bw -c UD -s 64"),
+            in_full("ib_send_lat -s 64 --use_old_post_send"),
+            in_full("ib_send_bw -s 4096 -l 8 -n 40"),
+            in_full("ib_send_bw -s 64 -b"),
+            in_full("ib_send_bw -s 64 -n 100 -Q 20"),
+            in_full("ib_send_lat -c UC -s 64"),
+            in_full("ib_send_lat -c UD -s 64"),
+            in_full("ib_send_bw -c UD -s 64 -e"),
+        ],
+    ),
+    (
+        "perftest::write",
+        Family::Perftest,
+        &[
+            always("ib_write_lat -s 64"),
+            always("ib_write_bw -s 65536 -n 10"),
+            in_full("ib_write_bw -s 64 --use_old_post_send"),
+            in_full("ib_write_bw -s 64 -q 4"),
+            in_full("ib_write_lat -c UC -s 200 -I 220"),
+            in_full("ib_write_bw -c UC -s 64 -l 4"),
+        ],
+    ),
+    (
+        "perftest::read",
+        Family::Perftest,
+        &[
+            always("ib_read_lat -s 64"),
+            always("ib_read_bw -s 4096 -o 4 -q 2"),
+            in_full("ib_read_lat -s 64 -e"),
+            in_full("ib_read_bw -s 64 --use_old_post_send"),
+        ],
+    ),
+    (
+        "perftest::atomic",
+        Family::Perftest,
+        &[
+            always("ib_atomic_lat -A CMP_AND_SWAP"),
+            always("ib_atomic_bw -A FETCH_AND_ADD -q 2"),
+            in_full("ib_atomic_lat -A FETCH_AND_ADD -e"),
+            in_full("ib_atomic_bw -A FETCH_AND_ADD --use_old_post_send"),
+        ],
+    ),
+    (
+        "pingpong::of_rdma_core",
+        Family::Pingpong,
+        &[
+            always("ibv_rc_pingpong -s 4096"),
+            always("ibv_uc_pingpong -s 100 -e"),
+            always("ibv_ud_pingpong -s 1024"),
+            always("ibv_srq_pingpong -s 100 -q 4 -e"),
+            in_full("ibv_rc_pingpong -s 100 -e"),
+            in_full("ibv_rc_pingpong -s 100 -N"),
+            in_full("ibv_rc_pingpong -s 1000000 -n 4"),
+            in_full("ibv_ud_pingpong -s 100 -e"),
+            in_full("ibv_srq_pingpong -s 4096 -q 4"),
+        ],
+    ),
+    (
+        "qperf::tests",
+        Family::Qperf,
+        &[
+            always("rc_lat ud_lat rc_rdma_write_lat rc_rdma_read_lat"),
+            in_full("uc_lat rc_bw uc_bw ud_bw rc_compare_swap_mr rc_fetch_add_mr"),
+            in_full("ver_rc_compare_swap ver_rc_fetch_add"),
+        ],
+    ),
+    (
+        "ucx::tests",
+        Family::Ucx,
+        &[
+            always("tag_lat"),
+            always("ucp_am_lat"),
+            in_full("ucp_put_lat"),
+            in_full("ucp_get"),
+            in_full("tag_bw"),
+        ],
+    ),
+];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    GROUPS
+        .map(|(name, family, runs)| test(name, move || all(family, runs)))
+        .into()
+}
+
+/// Whether this is a run of everything.
+fn in_full_run() -> bool {
+    std::env::var_os("VM_FULL").is_some()
+}
+
+/// Runs a group. In the small set the two libraries change sides from run to run.
+fn all(family: Family, runs: &[Run]) -> Result {
+    let ours = Library::ours()?;
+    let chosen = runs.iter().filter(|run| run.always || in_full_run());
+    for (number, run) in chosen.enumerate() {
+        for ours_serves in [number % 2 == 0, number % 2 != 0] {
+            let sides = match ours_serves {
+                true => [&ours, &Library::Theirs],
+                false => [&Library::Theirs, &ours],
+            };
+            as_theirs_alone(family, run.words, sides)?;
+            if !in_full_run() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Catches a run that works between two programs on libibverbs, and not with ours on one side. What does not
+/// work there is nothing that is asked of ours.
+fn as_theirs_alone(family: Family, words: &str, sides: [&Library; 2]) -> Result {
+    let Err(error) = once(family, words, sides) else {
+        return Ok(());
+    };
+    match once(family, words, [&Library::Theirs; 2]) {
+        Ok(()) => fail(format!(
+            "{words}, server {:?}, client {:?}: {error}",
+            sides[0], sides[1]
+        )),
+        Err(theirs) => {
+            println!("{words} does not work on libibverbs either: {theirs}");
+            Ok(())
+        }
+    }
+}
+
+fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result {
+    let port = free_port()?;
+    let ends = ends();
+    let server = family.side(server, &ends.0, port, words, None)?;
+    let client = family.side(client, &ends.1, port, words, Some("127.0.0.1"))?;
+    play(server, client, || listens(port)).map(drop)
+}
+
+/// The devices at both ends of a wire: the adapter has two functions.
+fn ends() -> (String, String) {
+    let here = device().name().to_owned();
+    let there = if device().is_mlx5() { "mlx5_1" } else { &here };
+    (here.clone(), there.to_owned())
+}
+
+impl Family {
+    /// The command of one side; the client is told where the server is.
+    fn side(
+        self,
+        library: &Library,
+        device: &str,
+        port: u16,
+        words: &str,
+        server: Option<&str>,
+    ) -> Result<Command> {
+        let port = port.to_string();
+        match self {
+            Self::Perftest => {
+                Self::of_rdma_core(library, device, &port, words, ("-x", "-F"), server)
+            }
+            Self::Pingpong => {
+                Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
+            }
+            Self::Qperf => Ok(qperf(library, device, &port, words, server)),
+            Self::Ucx => Ok(ucx(library, device, &port, words, server)),
+        }
+    }
+
+    /// Those of rdma-core and perftest, which differ in an option for the GID and one that all have.
+    fn of_rdma_core(
+        library: &Library,
+        device: &str,
+        port: &str,
+        words: &str,
+        (gid, always): (&str, &str),
+        server: Option<&str>,
+    ) -> Result<Command> {
+        let mut words = words.split_whitespace();
+        let mut command = library.command(words.next().unwrap_or_default());
+        command.args([always, "-d", device, "-p", port, "-n", "20"]);
+        if let Some(index) = gid_index(device)? {
+            command.arg(gid).arg(index.to_string());
+        }
+        command.args(words).args(server);
+        Ok(command)
+    }
+}
+
+/// qperf's server serves until a client tells it to end.
+fn qperf(
+    library: &Library,
+    device: &str,
+    port: &str,
+    words: &str,
+    server: Option<&str>,
+) -> Command {
+    let Some(server) = server else {
+        let mut command = library.command("qperf");
+        command.args(["-lp", port]);
+        return command;
+    };
+    let mut command = library.command("sh");
+    let id = format!("{device}:1");
+    let common = format!("-lp {port} -li {id} -ri {id} -t 1 -m 64");
+    command.arg("-c").arg(format!(
+        "qperf {common} {server} {words}; status=$?; qperf -lp {port} {server} quit; exit $status"
+    ));
+    command
+}
+
+/// UCX, kept to verbs: it has a driver of its own for ConnectX.
+fn ucx(library: &Library, device: &str, port: &str, words: &str, server: Option<&str>) -> Command {
+    let mut command = library.command("ucx_perftest");
+    command
+        .env("UCX_NET_DEVICES", format!("{device}:1"))
+        .env("UCX_TLS", "rc_verbs,ud_verbs")
+        .args(server)
+        .args(["-p", port, "-n", "50", "-w", "5", "-s", "64", "-t", words]);
+    command
+}

@@ -6,12 +6,22 @@
 
 mod alike;
 mod differences;
+mod exec;
 mod library;
 mod programs;
+mod pyverbs;
 mod runs;
+mod start_up;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    support::run_all([programs::tests(), alike::tests(), runs::tests()])
+    support::run_all([
+        programs::tests(),
+        alike::tests(),
+        exec::tests(),
+        runs::tests(),
+        pyverbs::tests(),
+        start_up::tests(),
+    ])
 }

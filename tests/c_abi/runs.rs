@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use support::peers::{free_port, listens, play};
 use support::{Result, device, fail, test};
 
-use crate::library::{Library, gid_index};
+use crate::library::{Library, gid_index, is_full};
 
 /// A run: the command of both sides, without what all of its family have.
 struct Run {
@@ -114,20 +114,23 @@ const GROUPS: [Group; 7] = [
         "qperf::tests",
         Family::Qperf,
         &[
-            always("rc_lat ud_lat rc_rdma_write_lat rc_rdma_read_lat"),
-            in_full("uc_lat rc_bw uc_bw ud_bw rc_compare_swap_mr rc_fetch_add_mr"),
-            in_full("ver_rc_compare_swap ver_rc_fetch_add"),
+            always("rc_lat rc_rdma_write_lat rc_rdma_read_lat"),
+            in_full("rc_bw rc_bi_bw rc_rdma_write_bw rc_rdma_read_bw"),
+            in_full("uc_lat uc_bw"),
+            in_full("ud_lat ud_bw"),
+            in_full("rc_compare_swap_mr rc_fetch_add_mr"),
         ],
     ),
     (
         "ucx::tests",
         Family::Ucx,
         &[
-            always("tag_lat"),
-            always("ucp_am_lat"),
-            in_full("ucp_put_lat"),
-            in_full("ucp_get"),
-            in_full("tag_bw"),
+            always("am_lat"),
+            always("put_lat"),
+            in_full("am_bw"),
+            in_full("put_bw"),
+            in_full("get"),
+            in_full("fadd"),
         ],
     ),
 ];
@@ -138,15 +141,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         .into()
 }
 
-/// Whether this is a run of everything.
-fn in_full_run() -> bool {
-    std::env::var_os("VM_FULL").is_some()
-}
-
 /// Runs a group. In the small set the two libraries change sides from run to run.
 fn all(family: Family, runs: &[Run]) -> Result {
     let ours = Library::ours()?;
-    let chosen = runs.iter().filter(|run| run.always || in_full_run());
+    let chosen = runs.iter().filter(|run| run.always || is_full());
     for (number, run) in chosen.enumerate() {
         for ours_serves in [number % 2 == 0, number % 2 != 0] {
             let sides = match ours_serves {
@@ -154,7 +152,7 @@ fn all(family: Family, runs: &[Run]) -> Result {
                 false => [&Library::Theirs, &ours],
             };
             as_theirs_alone(family, run.words, sides)?;
-            if !in_full_run() {
+            if !is_full() {
                 break;
             }
         }
@@ -214,7 +212,7 @@ impl Family {
                 Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
             }
             Self::Qperf => Ok(qperf(library, device, &port, words, server)),
-            Self::Ucx => Ok(ucx(library, device, &port, words, server)),
+            Self::Ucx => ucx(library, device, &port, words, server),
         }
     }
 
@@ -238,7 +236,8 @@ impl Family {
     }
 }
 
-/// qperf's server serves until a client tells it to end.
+/// qperf's server serves until a client tells it to end. It cannot name a GID: where there are GIDs the two
+/// connect by address.
 fn qperf(
     library: &Library,
     device: &str,
@@ -246,27 +245,38 @@ fn qperf(
     words: &str,
     server: Option<&str>,
 ) -> Command {
-    let Some(server) = server else {
+    if server.is_none() {
         let mut command = library.command("qperf");
         command.args(["-lp", port]);
         return command;
-    };
+    }
     let mut command = library.command("sh");
-    let id = format!("{device}:1");
-    let common = format!("-lp {port} -li {id} -ri {id} -t 1 -m 64");
+    let way = match support::device().has_gids() {
+        true => "-cm1".to_owned(),
+        false => format!("-li {device}:1 -ri {device}:1"),
+    };
+    let client = format!("qperf -lp {port}");
     command.arg("-c").arg(format!(
-        "qperf {common} {server} {words}; status=$?; qperf -lp {port} {server} quit; exit $status"
+        "{client} {way} -t 1 -m 64 10.9.0.1 {words}; status=$?; {client} 10.9.0.1 quit; exit $status"
     ));
     command
 }
 
-/// UCX, kept to verbs: it has a driver of its own for ConnectX.
-fn ucx(library: &Library, device: &str, port: &str, words: &str, server: Option<&str>) -> Command {
+/// UCX's lower layer, kept to verbs: it has a driver of its own for ConnectX.
+fn ucx(
+    library: &Library,
+    device: &str,
+    port: &str,
+    words: &str,
+    server: Option<&str>,
+) -> Result<Command> {
     let mut command = library.command("ucx_perftest");
+    if let Some(index) = gid_index(device)? {
+        command.env("UCX_IB_GID_INDEX", index.to_string());
+    }
     command
-        .env("UCX_NET_DEVICES", format!("{device}:1"))
-        .env("UCX_TLS", "rc_verbs,ud_verbs")
         .args(server)
-        .args(["-p", port, "-n", "50", "-w", "5", "-s", "64", "-t", words]);
-    command
+        .args(["-d", &format!("{device}:1"), "-x", "rc_verbs"])
+        .args(["-p", port, "-n", "50", "-w", "5", "-t", words]);
+    Ok(command)
 }

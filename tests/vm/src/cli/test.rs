@@ -443,7 +443,7 @@ impl Test {
     ) -> Group {
         let limits = Limits {
             test: Duration::from_secs(self.test_timeout),
-            full: self.full,
+            full: self.full || !self.names.is_empty(),
             beside_others,
         };
         suite::run_in_guest(store, parts, options, round, limits)

@@ -5,7 +5,8 @@
 //! The package `rdma-core` itself is not among them: it holds daemons and udev rules, and would pull in udev.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -105,6 +106,7 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
     let files = apt.download(&wanted, &downloads, progress)?;
     let root = store.path(&name);
     unpack::all(&files, &root, progress)?;
+    link_psm(&root)?;
     let busybox = [
         root.join("usr/bin/busybox"),
         PathBuf::from("/usr/bin/busybox"),
@@ -131,6 +133,17 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
     fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))?;
     progress.note("rdma-core's programs are there");
     Ok(tools)
+}
+
+/// Makes a link that a package's own script makes when it is installed: libfabric needs that library.
+fn link_psm(root: &Path) -> Result<()> {
+    let library = "libpsm1/libpsm_infinipath.so.1.16";
+    if root.join("usr/lib").join(library).is_file() {
+        let link = root.join("usr/lib/x86_64-linux-gnu/libpsm_infinipath.so.1");
+        symlink(format!("../{library}"), &link)
+            .with_context(|| format!("making {}", link.display()))?;
+    }
+    Ok(())
 }
 
 fn wanted(arch: Arch) -> Wanted {

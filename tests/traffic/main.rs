@@ -11,6 +11,7 @@ mod load;
 mod many;
 mod opcodes;
 mod regions;
+mod registers;
 mod resets;
 mod shapes;
 mod ud;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         load::tests(),
         full::tests(),
         many::tests(),
+        registers::tests(),
         errors::tests(),
         resets::tests(),
         beside::tests(),

@@ -18,6 +18,7 @@ mod resource;
 mod rping;
 mod select;
 mod trace;
+mod tree;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ use failure::Result;
 const EXAMPLES: &str = "\
 Examples:
   uverbs devices                       list the RDMA devices
+  uverbs devices -v                    where they lie: NUMA nodes, PCI switches, links
   uverbs info rxe0 -v                  all that rxe0 can do
   uverbs gids rxe0 --json              the GID table, for a program
   uverbs resource qp -d rxe0           the queue pairs of all processes

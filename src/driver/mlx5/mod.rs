@@ -350,7 +350,7 @@ impl Device {
             },
             common: Arc::new(Lease::common(&uar)),
             uar,
-            registers: Arc::new(Registers::new(answer.bf_reg_size)),
+            registers: Arc::new(Registers::new(answer.bf_reg_size, answer.num_uars_per_page)),
             records: Records::default(),
             clock_offset: has
                 .contains(AllocUcontextRespMask::CORE_CLOCK_OFFSET)
@@ -384,7 +384,7 @@ impl Device {
         match thread_domain {
             Some(lease) => (Arc::clone(lease), true),
             None => match self.registers.for_queue_pair(fd) {
-                Some(lease) => (Arc::new(lease), false),
+                Some(found) => found,
                 None => (Arc::clone(&self.common), true),
             },
         }

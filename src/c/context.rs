@@ -11,7 +11,7 @@ use super::abi::device::ibv_device;
 use super::device::DeviceObject;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
-use super::query;
+use super::{cq, poll, query, recv, send};
 use crate::context::{Context, OpenOptions};
 
 /// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
@@ -80,13 +80,13 @@ fn ops() -> ibv_context_ops {
         bind_mw: None,
         dealloc_mw: None,
         _compat_create_cq: None,
-        poll_cq: None,
-        req_notify_cq: None,
+        poll_cq: Some(poll::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
         _compat_of_cqs_and_srqs: [None; 7],
-        post_srq_recv: None,
+        post_srq_recv: Some(recv::post_srq_recv),
         _compat_of_qps: [None; 4],
-        post_send: None,
-        post_recv: None,
+        post_send: Some(send::post_send),
+        post_recv: Some(recv::post_recv),
         _compat_of_the_rest: [None; 5],
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use crate::error::{Cause, Errno, Error};
+use crate::work::PostError;
 
 /// The errno with which a function for C fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,18 @@ impl From<Error> for Failure {
             Cause::Allocator(_) => Errno::NOMEM,
             Cause::Refused(_) => Errno::CONNREFUSED,
             Cause::TimedOut(_) => Errno::TIMEDOUT,
+        })
+    }
+}
+
+/// A request that is not posted.
+impl From<PostError> for Failure {
+    #[cold]
+    fn from(error: PostError) -> Self {
+        Self(match error {
+            PostError::QueueFull { .. } => Errno::NOMEM,
+            PostError::Doorbell(errno) => errno,
+            _ => Errno::INVAL,
         })
     }
 }

@@ -22,7 +22,7 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    Destination, Ece, LocalKey, LocalSlice, Operation, Operations, Payload, PollError, PostError,
+    Destination, Ece, Element, LocalKey, Operation, Operations, Payload, PollError, PostError,
     Progress,
 };
 
@@ -276,6 +276,8 @@ pub(crate) struct ResetQp<'a, S, R, B> {
     /// None if the queue pair receives from an SRQ.
     pub(crate) recv: Option<&'a mut R>,
     pub(crate) buffers: Option<&'a Buffers>,
+    /// It has to keep its number, whatever the kernel keeps of the time before.
+    pub(crate) in_place: bool,
 }
 
 /// A queue pair that takes the place of one that was reset, with its queues.
@@ -471,12 +473,8 @@ pub(crate) trait RecvQueue: Debug {
     fn pending(&self, at: u64) -> u32;
 
     /// Adds a request to the batch, which goes on behind it. If it fails, the batch stays where it was.
-    fn push(
-        &mut self,
-        at: &mut u64,
-        wr_id: u64,
-        slices: &[LocalSlice<'_>],
-    ) -> Result<(), PostError>;
+    fn push<E: Element>(&mut self, at: &mut u64, wr_id: u64, slices: &[E])
+    -> Result<(), PostError>;
 
     /// Publishes the batch up to there.
     fn ring(&mut self, at: u64);
@@ -569,7 +567,7 @@ impl<Q: std::ops::DerefMut<Target: RecvQueue>> Posting<Q> {
         Self { queue, at }
     }
 
-    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
+    pub(crate) fn push<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         self.queue.push(&mut self.at, wr_id, slices)
     }
 

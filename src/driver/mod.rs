@@ -520,5 +520,6 @@ fn own_reset<D: Listed>(
         send: D::get_mut(reset.send)?,
         recv,
         buffers: reset.buffers,
+        in_place: reset.in_place,
     })
 }

@@ -6,6 +6,8 @@ use std::mem::offset_of;
 use super::device::{ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input};
 use super::port::ibv_port_attr;
 use super::pthread_mutex_t;
+use super::queue::{ibv_cq, ibv_qp, ibv_srq};
+use super::work::{ibv_recv_wr, ibv_send_wr, ibv_wc};
 
 /// A function that this library does not have. The header's inline function says `EOPNOTSUPP` then.
 pub type Lacking = Option<unsafe extern "C" fn()>;
@@ -23,13 +25,17 @@ pub struct ibv_context_ops {
     pub bind_mw: Lacking,
     pub dealloc_mw: Lacking,
     pub _compat_create_cq: Lacking,
-    pub poll_cq: Lacking,
-    pub req_notify_cq: Lacking,
+    pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+    pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub _compat_of_cqs_and_srqs: [Lacking; 7],
-    pub post_srq_recv: Lacking,
+    pub post_srq_recv: Option<
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    >,
     pub _compat_of_qps: [Lacking; 4],
-    pub post_send: Lacking,
-    pub post_recv: Lacking,
+    pub post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    pub post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub _compat_of_the_rest: [Lacking; 5],
 }
 

@@ -7,9 +7,12 @@
 #![allow(non_camel_case_types, reason = "the names are those of the header")]
 #![allow(missing_docs, reason = "the manual pages describe the fields")]
 
+pub mod attr;
 pub mod context;
 pub mod device;
 pub mod port;
+pub mod queue;
+pub mod work;
 
 /// `pthread_mutex_t` and `pthread_cond_t`, which are for the library only. This one does not use them.
 pub type pthread_mutex_t = [u64; 5];

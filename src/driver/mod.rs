@@ -340,6 +340,13 @@ impl Driver {
     }
 }
 
+#[cfg(feature = "c-abi")]
+impl Device {
+    forward! {
+        firmware(version: u64) -> String;
+    }
+}
+
 /// What [`contract::Driver`] says, whichever driver it is.
 impl Device {
     forward! {
@@ -517,5 +524,6 @@ fn own_reset<D: Listed>(
         send: D::get_mut(reset.send)?,
         recv,
         buffers: reset.buffers,
+        in_place: reset.in_place,
     })
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use connectx::PortKind;
 
+use super::c_abi;
 use super::options::{Adapter, Architecture, Machine};
 use crate::arch::Arch;
 use crate::fetch::{self, Missing, Parts};
@@ -402,6 +403,13 @@ impl Test {
         let mut groups: Vec<Option<Group>> = rounds.iter().map(|_| None).collect();
         let mut order: Vec<usize> = (0..rounds.len()).collect();
         order.sort_by_key(|index| std::cmp::Reverse(rounds[*index].weight()));
+        let of_library = |job: &Job| job.program.name == c_abi::TESTS;
+        if rounds.iter().any(|round| round.jobs.iter().any(of_library))
+            && let Err(error) = c_abi::build(store)
+        {
+            // Its tests say so.
+            eprintln!("vm: no C library: {error:#}");
+        }
         let mut work = Vec::new();
         for index in order {
             let round = &rounds[index];
@@ -446,6 +454,7 @@ impl Test {
     ) -> Group {
         let limits = Limits {
             test: Duration::from_secs(self.test_timeout),
+            full: self.full || !self.names.is_empty(),
             beside_others,
             sanitizer: self.sanitizer,
         };

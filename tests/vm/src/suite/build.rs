@@ -235,6 +235,24 @@ fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) ->
     executable(artifacts, name)
 }
 
+/// Builds the shared library for C programs and gives its path.
+///
+/// # Errors
+/// If it does not build, or cargo does not say where it is.
+pub(crate) fn c_library(workspace: &Path) -> Result<PathBuf> {
+    let arguments = ["build", "--profile", "c-abi", "--package", "uverbs-c"];
+    let artifacts = cargo(
+        workspace,
+        Target::Here,
+        arguments.map(str::to_owned).to_vec(),
+    )?;
+    let built = artifacts
+        .into_iter()
+        .find(|artifact| artifact.target.is_cdylib());
+    let path = built.and_then(|artifact| artifact.filenames.into_iter().next());
+    Ok(path.context("cargo built no shared library")?.into())
+}
+
 /// Where cargo put the binary of this name.
 fn executable(artifacts: Vec<Artifact>, name: &str) -> Result<PathBuf> {
     let built = artifacts

@@ -27,6 +27,8 @@ const DEATHS: u32 = 3;
 pub(crate) struct Limits {
     /// The time limit of one test.
     pub(crate) test: Duration,
+    /// All that a test has, not a small set of it.
+    pub(crate) full: bool,
     /// Other tests run at the same time, so that each line says whose it is.
     pub(crate) beside_others: bool,
     /// What the programs were built with.
@@ -153,6 +155,9 @@ impl Run<'_> {
         let path = program.path.display().to_string();
         let directory = program.directory.display().to_string();
         let mut extra = vec![("CARGO_MANIFEST_DIR".to_owned(), directory.clone())];
+        if self.limits.full {
+            extra.push(("VM_FULL".to_owned(), "1".to_owned()));
+        }
         // They are compiled for this machine alone.
         if self.parts.arch == Arch::X86_64 {
             let c_programs = c::directory(self.store).display().to_string();

@@ -9,6 +9,7 @@ mod full;
 mod inline_scatter;
 mod load;
 mod many;
+mod null_mr;
 mod opcodes;
 mod regions;
 mod registers;
@@ -19,6 +20,9 @@ mod ud;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(status) = support::role::play(&registers::ROLES) {
+        return status;
+    }
     support::run_all([
         data::tests(),
         opcodes::tests(),
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
         load::tests(),
         full::tests(),
         many::tests(),
+        null_mr::tests(),
         registers::tests(),
         errors::tests(),
         resets::tests(),

@@ -10,7 +10,7 @@
 //! queue pairs of a thread domain share its register; whoever posts has the domain to itself, and with it the
 //! [`Own`] of the register. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores
 //! to it: the CPU may merge 8 bytes of one request with the copy of another, and the device would execute the
-//! result. Registers without copies, as in the uncached UAR, need none: single stores are atomic.
+//! result. Registers in the uncached UAR need none: single stores are atomic.
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -22,6 +22,7 @@ use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
 use super::command::AllocUar;
+use super::copy::{copy_block, copy_blocks};
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
 use super::turn::Turn;
 use crate::command::CommandFd;
@@ -43,6 +44,11 @@ pub(super) struct UarPage {
     base: NonNull<u8>,
     length: usize,
     page_id: u32,
+    /// The CPU may combine stores to it, so that one of another thread that has run on the CPU would take the
+    /// place of one that is not flushed yet.
+    combines: bool,
+    /// Whose turn it is to arm a queue, if it combines.
+    turn: Turn,
 }
 
 // SAFETY: the mapping is owned; registers are written by single volatile stores or by the holder of a lease.
@@ -82,6 +88,8 @@ impl UarPage {
             base,
             length,
             page_id: uar.page_id,
+            combines: kind != UarAllocType::NC,
+            turn: Turn::new(),
         })
     }
 
@@ -102,6 +110,8 @@ impl UarPage {
             base: NonNull::new(base.unwrap().cast()).unwrap(),
             length: uars * UAR,
             page_id: 5,
+            combines: true,
+            turn: Turn::new(),
         }
     }
 
@@ -121,6 +131,7 @@ impl UarPage {
     /// Arms a completion queue: stores the word of its record, and its number, both in the register's format.
     pub(super) fn arm(&self, word: u32, cqn: u32) {
         let doorbell = u64::from(word) << 32 | u64::from(cqn);
+        let _turn = self.combines.then(|| self.turn.take());
         barrier::record_before_register();
         // SAFETY: the register lies in the page and is 8 bytes, aligned; a single store to it is whole.
         unsafe {
@@ -144,14 +155,14 @@ impl Drop for UarPage {
 /// A send doorbell register.
 #[derive(Debug)]
 pub(super) struct Register {
-    _page: Arc<UarPage>,
+    page: Arc<UarPage>,
     page_id: u32,
     at: NonNull<u8>,
     /// Bytes of a half; 0 if the register takes no copies.
     half: usize,
     /// The offset of the next half; the holder of the turn stores it.
     next: AtomicUsize,
-    /// The lock for those that share it, if it has halves.
+    /// The lock for those that share it, if the CPU may combine their stores.
     turn: Turn,
 }
 
@@ -173,13 +184,18 @@ impl Register {
         // SAFETY: the register lies in the page, as was just asserted.
         let at = unsafe { page.base.add(offset) };
         Self {
-            _page: Arc::clone(page),
+            page: Arc::clone(page),
             page_id: page.page_id + uar as u32,
             at,
             half: size / 2,
             next: AtomicUsize::new(0),
             turn: Turn::new(),
         }
+    }
+
+    /// The page that it lies in.
+    pub(super) fn page(&self) -> &Arc<UarPage> {
+        &self.page
     }
 
     /// The UAR that it lies in.
@@ -196,8 +212,8 @@ impl Register {
     /// Rings with the first 8 bytes of the last request, from any thread.
     #[inline(always)]
     pub(super) fn ring(&self, first: u64) {
-        // A register without halves takes single stores, in any order.
-        let _turn = (self.half != 0).then(|| self.turn.take());
+        // An uncached register takes single stores, in any order.
+        let _turn = self.page.combines.then(|| self.turn.take());
         // Relaxed: by the turn, or always 0.
         let at = self.next.load(Ordering::Relaxed);
         barrier::record_before_register();
@@ -224,39 +240,6 @@ impl Register {
         unsafe { copy_blocks(request, self.at.add(at), blocks) };
         self.next.store(at ^ self.half, Ordering::Relaxed);
         barrier::flush_write_combining();
-    }
-}
-
-/// The unit of copies: its size does not matter to a write-combining buffer, as long as there are few stores.
-#[cfg(target_arch = "x86_64")]
-type Piece = core::arch::x86_64::__m128i;
-#[cfg(not(target_arch = "x86_64"))]
-type Piece = u64;
-
-/// Copies blocks to a register.
-///
-/// # Safety
-///
-/// So many blocks, at least one, can be read and written; both are aligned to a block.
-#[inline(always)]
-unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize) {
-    for block in 0..blocks {
-        // SAFETY: by this function's contract.
-        unsafe { copy_block(from.add(block * BLOCK), to.add(block * BLOCK)) };
-    }
-}
-
-/// Copies a block to a register.
-///
-/// # Safety
-///
-/// A block can be read and written; both are aligned to it.
-#[inline(always)]
-unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
-    let (from, to) = (from.cast::<Piece>(), to.cast::<Piece>());
-    for piece in 0..BLOCK / size_of::<Piece>() {
-        // SAFETY: by this function's contract. Volatile, so that each piece is stored, once and in order.
-        unsafe { to.add(piece).write_volatile(from.add(piece).read()) };
     }
 }
 
@@ -573,8 +556,10 @@ mod tests {
             drop(turn);
         });
         assert_eq!(page.stored::<8>(SEND_DOORBELL), [0xff; 8]);
-        // Where nothing is copied to nobody waits.
-        let common = Lease::common(&page);
+        // Where nothing is combined nobody waits.
+        let mut uncached = UarPage::of_memory();
+        uncached.combines = false;
+        let common = Lease::common(&Arc::new(uncached));
         let _turn = common.register().turn.take();
         common.register().ring(1);
     }

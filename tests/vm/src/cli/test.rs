@@ -20,7 +20,9 @@ use crate::guest::{self, protocol::Network};
 use crate::hca::{self, Hca};
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
-use crate::suite::{self, Built, Cell, Device, Ground, Job, Limits, Place, Record, Round, Suite};
+use crate::suite::{
+    self, Built, Cell, Device, Ground, Job, Limits, Place, Record, Round, Sanitizer, Suite, Target,
+};
 use crate::support::{self, Column};
 
 /// What is known of where tests run, in the workspace.
@@ -61,6 +63,10 @@ pub(crate) struct Test {
     /// 4
     #[arg(long, value_name = "N")]
     guests_at_a_time: Option<NonZeroUsize>,
+    /// Build with this sanitizer, and run the library's unit tests and the guest's tests so; those that count
+    /// system calls or memory fail then
+    #[arg(long, value_name = "WHICH", conflicts_with_all = ["arch", "support"])]
+    sanitizer: Option<Sanitizer>,
     /// Leave out the host's part
     #[arg(long)]
     no_host: bool,
@@ -218,8 +224,9 @@ impl Test {
         places.retain(|place| matches!(place.ground(), Ground::SoftRoce | Ground::Adapter));
         let grounds: Vec<Ground> = places.iter().map(Place::ground).collect();
         let workspace = store.workspace();
-        let here = Built::some(workspace, &suites, &grounds)?;
-        let built = Built::for_arm64(workspace, &fetch::cross(store)?, &suites, &grounds)?;
+        let here = Built::some(workspace, Target::Here, &suites, &grounds)?;
+        let cross = fetch::cross(store)?;
+        let built = Built::some(workspace, Target::Arm64(&cross), &suites, &grounds)?;
         let mut rounds = Vec::new();
         for place in places {
             let mut jobs = Vec::new();
@@ -279,7 +286,7 @@ impl Test {
     /// Whether less than everything was asked for.
     fn selects(&self) -> bool {
         let asks = !self.names.is_empty() || self.no_hca || self.adapter.wanted().is_some();
-        asks || self.kernel != "all" || self.arch() != Arch::X86_64
+        asks || self.sanitizer.is_some() || self.kernel != "all" || self.arch() != Arch::X86_64
     }
 
     /// Whether tests are dealt to kernels and devices: who asks for less than all has a question about that.
@@ -297,10 +304,11 @@ impl Test {
     ) -> Result<Vec<Round>> {
         let places = self.places();
         let grounds: Vec<Ground> = places.iter().map(Place::ground).collect();
-        let built = if self.with_host() {
-            Built::all(store.workspace())?
-        } else {
-            Built::some(store.workspace(), suites, &grounds)?
+        let workspace = store.workspace();
+        let built = match self.sanitizer {
+            Some(which) => Built::some(workspace, Target::Sanitized(which), suites, &grounds)?,
+            None if self.with_host() => Built::all(workspace)?,
+            None => Built::some(workspace, Target::Here, suites, &grounds)?,
         };
         let mut rounds = Vec::new();
         for place in places {
@@ -353,11 +361,14 @@ impl Test {
                     while let Some(next) = locked(&work, VecDeque::pop_front) {
                         match next {
                             Work::Host => {
-                                let names = &self.names;
-                                let workspace = store.workspace();
                                 println!("host");
-                                let group =
-                                    suite::run_on_host(workspace, suites, names, beside_others);
+                                let group = suite::run_on_host(
+                                    store.workspace(),
+                                    suites,
+                                    &self.names,
+                                    self.sanitizer,
+                                    beside_others,
+                                );
                                 locked(&host, |host| *host = Some(group));
                             }
                             Work::Guest(index, prepared) => {
@@ -436,6 +447,7 @@ impl Test {
         let limits = Limits {
             test: Duration::from_secs(self.test_timeout),
             beside_others,
+            sanitizer: self.sanitizer,
         };
         suite::run_in_guest(store, parts, options, round, limits)
             .unwrap_or_else(|error| failed(round, kernel, &error))

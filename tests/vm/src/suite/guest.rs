@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::build::Sanitizer;
 use super::c;
 use super::job::Job;
 use super::round::{Place, Round};
@@ -28,6 +29,8 @@ pub(crate) struct Limits {
     pub(crate) test: Duration,
     /// Other tests run at the same time, so that each line says whose it is.
     pub(crate) beside_others: bool,
+    /// What the programs were built with.
+    pub(crate) sanitizer: Option<Sanitizer>,
 }
 
 /// Runs the tests of a round, showing each result as it comes.
@@ -154,6 +157,10 @@ impl Run<'_> {
         if self.parts.arch == Arch::X86_64 {
             let c_programs = c::directory(self.store).display().to_string();
             extra.push((c::VARIABLE.to_owned(), c_programs));
+        }
+        if let Some(sanitizer) = self.limits.sanitizer {
+            let (name, value) = sanitizer.variable();
+            extra.push((name.to_owned(), value.to_owned()));
         }
         let spec = Spec {
             words: std::iter::once(path)

@@ -341,7 +341,7 @@ fn shared(pair: &mut Pair, ids: &mut u64) -> Result<()> {
         // Not by `post_shared`, whose instructions would count as those of the polls.
         let mut batch = srq.recv();
         for _ in posted..READY {
-            batch.post(8, &into)?;
+            batch.post(8, into)?;
         }
         batch.ring()?;
         posted = posted.max(READY);

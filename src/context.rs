@@ -56,7 +56,7 @@ impl OpenOptions {
     /// Some machines combine the stores of such copies badly, so that they cost more than they gain. The
     /// environment variable `MLX5_SHUT_UP_BF`, set to anything but `0` when the device is opened or imported,
     /// has the same effect, as with libmlx5. Drivers that copy nothing ignore both.
-    #[doc(alias = "MLX5_SHUT_UP_BF")]
+    #[doc(alias = "SHUT_UP_BF")]
     pub fn blue_flame(mut self, on: bool) -> Self {
         self.without_blue_flame = !on;
         self

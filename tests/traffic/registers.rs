@@ -69,10 +69,11 @@ fn seen(records: &Value) -> Result<BTreeMap<u32, Seen>> {
     Ok(seen)
 }
 
-/// Posts writes on queue pairs of one context from several threads, and tells what the adapter saw of each.
-fn post_on_all(context: &Context) -> Result<Vec<Seen>> {
+/// Posts writes on so many queue pairs of one context from several threads, and tells what the adapter saw of
+/// each.
+fn post_on(context: &Context, queue_pairs: usize) -> Result<Vec<Seen>> {
     let pd = context.alloc_pd()?;
-    let mut cq = context.create_cq((QUEUE_PAIRS * REQUESTS) as u32)?;
+    let mut cq = context.create_cq((queue_pairs * REQUESTS) as u32)?;
     let caps = Caps {
         max_send_wr: REQUESTS as u32,
         max_recv_wr: 1,
@@ -84,8 +85,8 @@ fn post_on_all(context: &Context) -> Result<Vec<Seen>> {
         qp.connect(&own)?;
         Ok(qp)
     };
-    let mut qps = (0..QUEUE_PAIRS).map(make).collect::<Result<Vec<_>>>()?;
-    let (source, target) = (numbers(&pd, 1)?, numbers(&pd, 0)?);
+    let mut qps = (0..queue_pairs).map(make).collect::<Result<Vec<_>>>()?;
+    let (source, target) = (numbers(&pd, queue_pairs, 1)?, numbers(&pd, queue_pairs, 0)?);
     let mut control = Control::open()?;
     control.ask("tap_start", json!({}))?;
     thread::scope(|scope| {
@@ -101,7 +102,7 @@ fn post_on_all(context: &Context) -> Result<Vec<Seen>> {
             }
             Ok(())
         };
-        let share = QUEUE_PAIRS / THREADS;
+        let share = queue_pairs / THREADS;
         let threads: Vec<_> = qps
             .chunks_mut(share)
             .zip((0..).step_by(share))
@@ -110,7 +111,7 @@ fn post_on_all(context: &Context) -> Result<Vec<Seen>> {
         let mut ends = threads.into_iter().map(thread::ScopedJoinHandle::join);
         ends.try_for_each(|end| end.unwrap_or_else(|_| fail("a thread panicked")))
     })?;
-    for _ in 0..QUEUE_PAIRS * REQUESTS {
+    for _ in 0..queue_pairs * REQUESTS {
         completion(&mut cq)?.is(WcOpcode::RDMA_WRITE)?;
     }
     // A request may be carried out before its doorbell has come, by that of the one before. The adapter takes
@@ -128,8 +129,8 @@ fn post_on_all(context: &Context) -> Result<Vec<Seen>> {
 }
 
 /// A word for each request: its number, times that.
-fn numbers(pd: &Pd, times: u64) -> Result<Mr<Vec<u8>>> {
-    let words = (1..).take(QUEUE_PAIRS * REQUESTS);
+fn numbers(pd: &Pd, queue_pairs: usize, times: u64) -> Result<Mr<Vec<u8>>> {
+    let words = (1..).take(queue_pairs * REQUESTS);
     let bytes = words.flat_map(|number: u64| (number * times).to_ne_bytes());
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     Ok(pd.register(bytes.collect::<Vec<u8>>(), access)?)
@@ -142,7 +143,7 @@ fn every_queue_pair_copies() -> Result {
         return skip("soft-RoCE has no registers");
     }
     let context = open()?;
-    let seen = post_on_all(&context)?;
+    let seen = post_on(&context, QUEUE_PAIRS)?;
     if registers(&context)? == 1 {
         return skip(NO_COPIES);
     }
@@ -181,9 +182,9 @@ fn without_blue_flame() -> Result<Context> {
 }
 
 fn context_copies_nothing(context: &Context) -> Result {
-    let seen = post_on_all(context)?;
+    let seen = post_on(context, THREADS)?;
     let sum = |count: fn(&Seen) -> usize| seen.iter().map(count).sum::<usize>();
-    same(sum(|of| of.doorbells), QUEUE_PAIRS * REQUESTS, "doorbells")?;
+    same(sum(|of| of.doorbells), THREADS * REQUESTS, "doorbells")?;
     same(sum(|of| of.copies), 0, "copies")?;
     same(registers(context)?, 1, "pages of registers")
 }
@@ -196,7 +197,7 @@ const SHUT_UP: Role = ("shut_up_blue_flame", || {
 
 const SPEAK: Role = ("blue_flame", || {
     let context = uverbs::open(&role::device()?)?;
-    let seen = post_on_all(&context)?;
+    let seen = post_on(&context, THREADS)?;
     // It does not work here if there is no page for it, whatever the environment says.
     let works = registers(&context)? > 1;
     same(seen.iter().any(|of| of.copies > 0), works, "copies")

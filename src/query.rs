@@ -3,7 +3,7 @@
 //! The structs carry the field names of `ibv_query_device_ex(3)` and `ibv_query_port(3)`; flags and numbers
 //! that mean something have types.
 
-use uverbs_uapi::enums::Mtu;
+use uverbs_uapi::enums::{LinkSpeed, LinkWidth, Mtu};
 use uverbs_uapi::flags::RawPacketCaps;
 use uverbs_uapi::types::{
     CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
@@ -16,7 +16,7 @@ pub use uverbs_uapi::flags::{
 
 use crate::command::{QueryDevice, QueryGid, QueryGidTable, QueryPort};
 use crate::context::Context;
-use crate::device::{PhysicalState, PortState};
+use crate::device::{Bandwidth, PhysicalState, PortState};
 use crate::error::{Errno, Error, Result, Verb};
 use crate::gid::GidEntry;
 use crate::guid::Guid;
@@ -203,6 +203,8 @@ pub struct PortAttr {
     pub active_width: u8,
     /// The speed of a lane, as a code.
     pub active_speed: u8,
+    /// What the link carries, by its width and speed; `None` if one of them is unknown.
+    pub bandwidth: Option<Bandwidth>,
     /// Packets dropped for their partition key.
     pub bad_pkey_cntr: u32,
     /// Packets dropped for their Q_Key.
@@ -218,6 +220,11 @@ pub struct PortAttr {
 impl From<QueryPortRespEx> for PortAttr {
     fn from(raw: QueryPortRespEx) -> Self {
         let port = raw.legacy_resp;
+        // Speeds above 8 bits are only in the newer of the two.
+        let speed = match raw.active_speed_ex {
+            0 => port.active_speed.into(),
+            speed => speed,
+        };
         Self {
             state: port.state.into(),
             phys_state: port.phys_state.into(),
@@ -236,6 +243,7 @@ impl From<QueryPortRespEx> for PortAttr {
             init_type_reply: port.init_type_reply,
             active_width: port.active_width,
             active_speed: port.active_speed,
+            bandwidth: Bandwidth::of_port(LinkSpeed(speed), LinkWidth(port.active_width.into())),
             bad_pkey_cntr: port.bad_pkey_cntr,
             qkey_viol_cntr: port.qkey_viol_cntr,
             capabilities: PortCapFlags::from_bits_retain(port.port_cap_flags),

@@ -11,7 +11,7 @@ use rustix::thread::UnshareFlags;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use uverbs::{
     Cause, Device,
-    device::{Discovery, Port, find},
+    device::{Discovery, Near, Port, find, topology},
     devices,
 };
 
@@ -168,4 +168,22 @@ fn a_missing_device_is_not_found_and_the_error_lists_the_others() {
     for device in devices().unwrap() {
         assert!(text.contains(device.name()), "{error}");
     }
+}
+
+#[test]
+fn the_topology_has_every_device_and_what_its_ports_carry() {
+    let topology = topology().unwrap();
+    let devices = devices().unwrap();
+    assert_eq!(topology.adapters().len(), devices.len());
+    for (adapter, device) in topology.adapters().iter().zip(devices) {
+        assert_eq!(adapter.device.name(), device.name());
+        let context = uverbs::open(device.name()).unwrap();
+        for port in &adapter.ports {
+            let attr = context.query_port(port.port.number as u8).unwrap();
+            assert_eq!(port.bandwidth, attr.bandwidth, "{}", device.name());
+            assert!(port.bandwidth.is_some() && port.lanes.is_some());
+        }
+    }
+    // On the host there are no devices, and there is a CPU all the same.
+    assert!(topology.nearest(Near::Cpu(0)).is_ok());
 }

@@ -16,6 +16,7 @@ mod node_type;
 mod port;
 pub mod resource;
 mod sysfs;
+mod topology;
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -31,6 +32,10 @@ pub use port::{Netdev, PhysicalState, Port, PortState};
 pub use resource::{
     CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
     ResourceOwner, Resources, SrqResource,
+};
+pub use topology::{
+    Adapter, AdapterPort, Bandwidth, CpuList, Distance, Lag, Near, NoCpuList, NoPciAddress,
+    NumaNode, PciAddress, PciLink, PciPath, Place, Topology, topology,
 };
 
 use chardev::Chardev;

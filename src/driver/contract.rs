@@ -73,8 +73,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         format!("{major}.{minor}.{sub}")
     }
 
-    /// Makes the open file a context of the device.
-    fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)>;
+    /// Makes the open file a context of the device. Without `blue_flame` no request is copied to a register.
+    fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Self, GetContextReply)>;
 
     /// Joins a context that somebody else has created on the open file.
     fn query_context(_fd: &CommandFd) -> Result<(Self, GetContextReply)> {

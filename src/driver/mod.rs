@@ -320,9 +320,13 @@ impl Driver {
     }
 
     /// Makes the open file a context of the device.
-    pub(crate) fn get_context(self, fd: &CommandFd) -> Result<(Device, GetContextReply)> {
+    pub(crate) fn get_context(
+        self,
+        fd: &CommandFd,
+        blue_flame: bool,
+    ) -> Result<(Device, GetContextReply)> {
         dispatch!(self, D(_) => {
-            let (device, reply) = D::get_context(fd)?;
+            let (device, reply) = D::get_context(fd, blue_flame)?;
             Ok((D::wrap(Arc::new(device)), reply))
         })
     }

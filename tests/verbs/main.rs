@@ -18,6 +18,7 @@ mod qp;
 mod refusal;
 mod resource;
 mod srq;
+mod topology;
 
 use std::process::ExitCode;
 
@@ -41,5 +42,6 @@ fn main() -> ExitCode {
         refusal::tests(),
         resource::tests(),
         srq::tests(),
+        topology::tests(),
     ])
 }

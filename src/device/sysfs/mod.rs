@@ -7,6 +7,7 @@
 
 mod attribute;
 mod gid_table;
+mod place;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

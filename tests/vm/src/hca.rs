@@ -146,10 +146,12 @@ impl Hca {
 }
 
 /// The arguments to QEMU's `-device`, one for each function of the adapter that the guest of that number has.
-pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16) -> Vec<String> {
-    let device = |socket: &std::path::PathBuf| {
+/// With two NUMA nodes the functions are behind a PCI switch on each.
+pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16, two_nodes: bool) -> Vec<String> {
+    let device = |socket: &Path, bus: &str| {
         serde_json::json!({
             "driver": "vfio-user-pci",
+            "bus": bus,
             // There is no ROM to look for.
             "rombar": 0,
             "socket": { "path": socket, "type": "unix" },
@@ -158,7 +160,42 @@ pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16) -> Vec<String> {
     };
     let (first, count) = (guest * hca.functions(), hca.functions());
     let sockets = model.sockets().iter().skip(first.into());
-    sockets.take(count.into()).map(device).collect()
+    let sockets = sockets.take(count.into());
+    if !two_nodes {
+        return sockets.map(|socket| device(socket, "pcie.0")).collect();
+    }
+    let of_first = usize::from(count.div_ceil(2));
+    // The guest's firmware lists the host bridge first that was made last, and the functions keep their order.
+    let mut devices = switch(1, count - of_first as u16);
+    devices.extend(switch(0, of_first as u16));
+    devices.extend(sockets.enumerate().map(|(at, socket)| match at < of_first {
+        true => device(socket, &format!("port0-{at}")),
+        false => device(socket, &format!("port1-{}", at - of_first)),
+    }));
+    devices
+}
+
+/// A PCI switch on this node, with a port for each function, and one for another device beside them. It is behind a
+/// host bridge of its own: the machine's first one belongs to no node.
+fn switch(node: u16, functions: u16) -> Vec<String> {
+    let first_bus = 64 * (node + 1);
+    let host = format!("pxb-pcie,id=host{node},bus=pcie.0,bus_nr={first_bus},numa_node={node}");
+    let chassis = 1 + node * 32;
+    let root = format!("pcie-root-port,id=root{node},bus=host{node},chassis={chassis}");
+    let upstream = format!("x3130-upstream,id=switch{node},bus=root{node}");
+    let port = |port| {
+        let chassis = chassis + 1 + port;
+        format!(
+            "xio3130-downstream,id=port{node}-{port},bus=switch{node},chassis={chassis},slot={port}"
+        )
+    };
+    // What a GPU would be on a real machine: something that has a place.
+    let beside = format!("pci-testdev,bus=port{node}-{functions}");
+    let bridges = [host, root, upstream].into_iter();
+    bridges
+        .chain((0..=functions).map(port))
+        .chain([beside])
+        .collect()
 }
 
 #[cfg(test)]

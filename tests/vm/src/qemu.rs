@@ -50,6 +50,8 @@ pub(crate) struct Machine {
     pub(crate) memory: u32,
     /// Number of processors.
     pub(crate) cpus: u32,
+    /// Whether memory and processors are halved over two NUMA nodes.
+    pub(crate) two_nodes: bool,
     /// The kernel's image.
     pub(crate) kernel: PathBuf,
     /// The initramfs.
@@ -135,12 +137,10 @@ impl Machine {
         arguments
     }
 
-    /// Board, processors and memory. The memory is a shared file, so that a device in another process can map
-    /// it.
     fn board(&self) -> Vec<String> {
         let board = match self.arch {
-            Arch::X86_64 => "q35,memory-backend=ram,usb=off,vmport=off",
-            Arch::Arm64 => "virt,memory-backend=ram,gic-version=3",
+            Arch::X86_64 => "q35,usb=off,vmport=off",
+            Arch::Arm64 => "virt,gic-version=3",
         };
         let (accelerator, cpu) = match (self.accelerator, self.arch) {
             (Accelerator::Kvm, _) => ("kvm", "host"),
@@ -148,15 +148,8 @@ impl Machine {
             // With all that QEMU knows, signing of pointers is emulated at great cost.
             (Accelerator::Tcg, Arch::Arm64) => ("tcg,thread=multi", "neoverse-n1"),
         };
-        words(&[
-            "-machine",
-            board,
-            "-object",
-            &format!("memory-backend-memfd,id=ram,size={}M,share=on", self.memory),
-            "-m",
-            &format!("{}M", self.memory),
-            "-smp",
-            &self.cpus.to_string(),
+        let mut arguments = self.memory_and_processors(board);
+        arguments.extend(words(&[
             "-accel",
             accelerator,
             "-cpu",
@@ -166,7 +159,39 @@ impl Machine {
             "-no-reboot",
             "-display",
             "none",
-        ])
+        ]));
+        arguments
+    }
+
+    /// The memory is a shared file, or one for each node, so that a device in another process can map it.
+    fn memory_and_processors(&self, board: &str) -> Vec<String> {
+        let memory = |id: &str, size| format!("memory-backend-memfd,id={id},size={size}M,share=on");
+        let (cpus, size) = (self.cpus, format!("{}M", self.memory));
+        if !self.two_nodes {
+            let board = format!("{board},memory-backend=ram");
+            let ram = memory("ram", self.memory);
+            let cpus = cpus.to_string();
+            return words(&[
+                "-machine", &board, "-object", &ram, "-m", &size, "-smp", &cpus,
+            ]);
+        }
+        // A socket for each processor: one that is in two nodes is no machine that there is.
+        let sockets = format!("{cpus},sockets={cpus}");
+        let mut arguments = words(&["-machine", board, "-m", &size, "-smp", &sockets]);
+        let (half, of_first) = (self.memory / 2, cpus.div_ceil(2));
+        for (node, megabytes, first, last) in [
+            (0, half, 0, of_first),
+            (1, self.memory - half, of_first, cpus),
+        ] {
+            let ram = memory(&format!("ram{node}"), megabytes);
+            let cpus = match first < last {
+                true => format!(",cpus={first}-{}", last - 1),
+                false => String::new(),
+            };
+            let node = format!("node,nodeid={node},memdev=ram{node}{cpus}");
+            arguments.extend(words(&["-object", &ram, "-numa", &node]));
+        }
+        arguments
     }
 
     fn boot(&self) -> Vec<String> {
@@ -225,6 +250,7 @@ mod tests {
             accelerator: Accelerator::Tcg,
             memory: 2048,
             cpus: 2,
+            two_nodes: false,
             kernel: "/k/vmlinuz".into(),
             initramfs: "/k/initramfs".into(),
             append: "console=ttyS0 quiet".to_owned(),
@@ -250,6 +276,25 @@ mod tests {
             arguments.contains(&"console=ttyS0 quiet".to_owned()),
             "{arguments:?}"
         );
+    }
+
+    #[test]
+    fn nodes_halve_memory_and_processors() {
+        let machine = Machine {
+            two_nodes: true,
+            memory: 2049,
+            cpus: 3,
+            ..machine()
+        };
+        let arguments = machine.arguments().join(" ");
+        for part in [
+            "id=ram0,size=1024M",
+            "id=ram1,size=1025M",
+            "nodeid=0,memdev=ram0,cpus=0-1",
+            "nodeid=1,memdev=ram1,cpus=2-2",
+        ] {
+            assert!(arguments.contains(part), "{part} in {arguments}");
+        }
     }
 
     #[test]

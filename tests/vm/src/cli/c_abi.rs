@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -18,6 +18,9 @@ const SONAME: &str = "libibverbs.so.1";
 /// The name that the linker looks for.
 const LINK: &str = "libibverbs.so";
 
+/// The test program that runs others on it.
+pub(super) const TESTS: &str = "c_abi";
+
 /// Build libibverbs.so.1 for C programs, into target/c-abi/lib
 #[derive(Args, Debug)]
 #[command(
@@ -31,13 +34,21 @@ impl CAbi {
     /// # Errors
     /// If it does not build.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let library = suite::c_library(Store::open()?.workspace())?;
-        let place = library.with_file_name("lib");
-        install(&library, &place)
-            .with_context(|| format!("installing into {}", place.display()))?;
+        let place = build(&Store::open()?)?;
         println!("{}", place.join(SONAME).display());
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Builds the library and puts it where programs find it, and gives the directory.
+///
+/// # Errors
+/// If it does not build.
+pub(super) fn build(store: &Store) -> Result<PathBuf> {
+    let library = suite::c_library(store.workspace())?;
+    let place = library.with_file_name("lib");
+    install(&library, &place).with_context(|| format!("installing into {}", place.display()))?;
+    Ok(place)
 }
 
 /// Copies the library beside its old copy first: programs may have that mapped.

@@ -182,7 +182,7 @@ impl Emulator {
                 },
             };
             let model = &shared.model;
-            machine.devices = hca::devices(model, hca, shared.guest);
+            machine.devices = hca::devices(model, hca, shared.guest, machine.two_nodes);
             let (ours, theirs) = UnixStream::pair().context("making a socket for the adapter")?;
             model
                 .serve_control(ours)
@@ -293,6 +293,8 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         accelerator: options.accelerator,
         memory: options.memory,
         cpus: options.cpus,
+        // For the adapters to be on. Nothing else is told of them.
+        two_nodes: options.hca.is_some() && parts.arch == Arch::X86_64,
         kernel: parts.kernel.image.clone(),
         initramfs: files.initramfs(),
         append: format!("{KERNEL_COMMAND_LINE} {further}"),

@@ -11,7 +11,7 @@ mod record;
 mod round;
 
 pub(crate) use self::build::{
-    Built, Ground, agent, binary, c_library, command_line, static_binary,
+    Built, Ground, Sanitizer, Target, agent, binary, c_library, command_line, static_binary,
 };
 pub(crate) use self::c::compile as compile_c_programs;
 pub(crate) use self::deal::{Cell, Device};

@@ -1,0 +1,216 @@
+//! Where the adapters lie: on which PCI switch and which NUMA node, near which CPUs, behind which links.
+//!
+//! Everything comes from sysfs and is as of when it was read; nothing is opened. It is for programs that have
+//! several adapters and want each worker, and each GPU, to use those beside it:
+//!
+//! ```no_run
+//! use uverbs::device::{Near, topology};
+//!
+//! let topology = topology()?;
+//! for adapter in topology.nearest(Near::Pci("0000:0f:00.0".parse()?))? {
+//!     println!("{} is next to the GPU", adapter.device.name());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bandwidth;
+mod cpus;
+mod near;
+mod pci;
+
+pub use bandwidth::Bandwidth;
+pub use cpus::{CpuList, NoCpuList};
+pub use near::{Distance, Near};
+pub use pci::{NoPciAddress, PciAddress, PciLink, PciPath};
+
+use super::failure::Failure;
+use super::port::Port;
+use super::sysfs::Sysfs;
+use super::{Device, Discovery};
+use crate::error::{Result, Subject, Verb};
+
+/// Reads where the adapters of this network namespace lie.
+///
+/// # Errors
+/// As for [`devices`](super::devices); sysfs says what makes no sense.
+pub fn topology() -> Result<Topology> {
+    Discovery::Automatic.topology()
+}
+
+/// The adapters with their places.
+///
+/// Adapters of which sysfs tells nothing are among them, without a place: those of software without a network
+/// device of hardware, and all of them where sysfs is not mounted.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    adapters: Vec<Adapter>,
+    nodes: Vec<NumaNode>,
+    sysfs: Sysfs,
+}
+
+/// An adapter and where it lies.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Adapter {
+    /// The device.
+    pub device: Device,
+    /// Where it lies; a device made of software lies where its network device does. `None` if that is nowhere.
+    pub place: Option<Place>,
+    /// The number of its rail, from 0. Adapters with the same number are behind one root port, so that they share
+    /// a PCI switch and its way to memory, or are functions of one card.
+    pub rail: usize,
+    /// Its ports.
+    pub ports: Vec<AdapterPort>,
+}
+
+/// A place on the PCI bus.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Place {
+    /// The way from the host bridge.
+    pub path: PciPath,
+    /// The NUMA node, if the firmware tells it.
+    pub numa_node: Option<u32>,
+    /// The CPUs that are near: those of the node, or all.
+    pub cpus: CpuList,
+    /// The PCI link as it works now. `None` where there is none, as on an emulated bus.
+    pub link: Option<PciLink>,
+    /// The PCI link as it could be at best. It is slower than that if the slot is, or if the link is bad.
+    pub max_link: Option<PciLink>,
+}
+
+/// A port of an adapter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct AdapterPort {
+    /// Number, states and network device.
+    pub port: Port,
+    /// What its link carries as it works now. soft-RoCE says 2.5 Gb/s, whatever is beneath.
+    pub bandwidth: Option<Bandwidth>,
+    /// Lanes of its link.
+    pub lanes: Option<u32>,
+    /// The bond that its network device is, or is in.
+    pub lag: Option<Lag>,
+}
+
+/// A link aggregation: a bond of network devices (`drivers/net/bonding` of the kernel).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Lag {
+    /// The bond's name.
+    pub name: String,
+    /// The names of the network devices in it.
+    pub members: Vec<String>,
+}
+
+/// A NUMA node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NumaNode {
+    /// Its number.
+    pub number: u32,
+    /// Its CPUs; none if it has memory only.
+    pub cpus: CpuList,
+    /// How far each online node is, in their order, as the firmware rates it: 10 is the node itself.
+    pub distances: Vec<u32>,
+}
+
+impl Discovery {
+    /// Reads where the adapters lie that are found this way.
+    ///
+    /// # Errors
+    /// As for [`Discovery::devices`]; sysfs says what makes no sense.
+    pub fn topology(&self) -> Result<Topology> {
+        let sysfs = match self {
+            Self::Sysfs(root) => Sysfs::at(root),
+            Self::Automatic | Self::Netlink => Sysfs::default(),
+        };
+        let devices = self.devices()?;
+        let adapters: Result<_> = devices
+            .into_iter()
+            .map(|device| adapter(device, &sysfs))
+            .collect();
+        let mut adapters: Vec<Adapter> = adapters?;
+        number_rails(&mut adapters);
+        Ok(Topology {
+            adapters,
+            nodes: sysfs.numa_nodes().map_err(failed)?,
+            sysfs,
+        })
+    }
+}
+
+impl Topology {
+    /// The adapters, in the order of [`devices`](super::devices).
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
+    }
+
+    /// The NUMA nodes that are online; none if the kernel knows of none.
+    pub fn numa_nodes(&self) -> &[NumaNode] {
+        &self.nodes
+    }
+
+    /// The adapters by rail, in the order of the rails' numbers.
+    pub fn rails(&self) -> Vec<Vec<&Adapter>> {
+        let count = self.adapters.iter().map(|adapter| adapter.rail + 1).max();
+        let mut rails = vec![Vec::new(); count.unwrap_or(0)];
+        for adapter in &self.adapters {
+            rails[adapter.rail].push(adapter);
+        }
+        rails
+    }
+}
+
+fn adapter(device: Device, sysfs: &Sysfs) -> Result<Adapter> {
+    let ports = device.ports()?;
+    let name = device.name();
+    let first_netdev = ports.iter().find_map(|port| port.netdev.as_ref());
+    let place = sysfs
+        .place_of_device(name, first_netdev)
+        .map_err(|failure| failure.of(Verb::ListDevices, Subject::named("device", name)))?;
+    let ports: Result<_, Failure> = ports
+        .into_iter()
+        .map(|port| sysfs.adapter_port(name, port))
+        .collect();
+    Ok(Adapter {
+        ports: ports.map_err(failed)?,
+        rail: 0,
+        place,
+        device,
+    })
+}
+
+/// Numbers the rails in the order of their first adapters.
+fn number_rails(adapters: &mut [Adapter]) {
+    let mut rails = 0;
+    for at in 0..adapters.len() {
+        let (before, rest) = adapters.split_at_mut(at);
+        let same = before
+            .iter()
+            .find(|adapter| share_a_rail(adapter, &rest[0]));
+        rest[0].rail = match same {
+            Some(adapter) => adapter.rail,
+            None => {
+                rails += 1;
+                rails - 1
+            }
+        };
+    }
+}
+
+fn share_a_rail(a: &Adapter, b: &Adapter) -> bool {
+    match (&a.place, &b.place) {
+        (Some(a), Some(b)) => {
+            Distance::on_the_bus(&a.path, &b.path).is_some_and(|far| far <= Distance::Switch)
+        }
+        _ => false,
+    }
+}
+
+fn failed(failure: Failure) -> crate::error::Error {
+    failure.of(Verb::ListDevices, Subject::the("topology"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,7 @@ use crate::work::Operations;
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     route: Route,
+    without_blue_flame: bool,
 }
 
 impl OpenOptions {
@@ -45,6 +46,19 @@ impl OpenOptions {
     /// Restricts how commands reach the kernel.
     pub fn route(mut self, route: Route) -> Self {
         self.route = route;
+        self
+    }
+
+    /// Whether small requests may be copied to the device's registers, which mlx5 calls BlueFlame. By default
+    /// they are, as far as the device has such registers and the kernel has found that they work.
+    ///
+    /// Without it the device is only told that there are requests, and fetches all of them: they arrive later.
+    /// Some machines combine the stores of such copies badly, so that they cost more than they gain. The
+    /// environment variable `MLX5_SHUT_UP_BF`, set to anything but `0` when the device is opened or imported,
+    /// has the same effect, as with libmlx5. Drivers that copy nothing ignore both.
+    #[doc(alias = "MLX5_SHUT_UP_BF")]
+    pub fn blue_flame(mut self, on: bool) -> Self {
+        self.without_blue_flame = !on;
         self
     }
 
@@ -67,7 +81,7 @@ impl OpenOptions {
         };
         let driver = Driver::select(id, abi_version, device.name())?;
         let fd = CommandFd::new(device.open_chardev()?, id.0, self.route);
-        let (driver, reply) = driver.get_context(&fd)?;
+        let (driver, reply) = driver.get_context(&fd, !self.without_blue_flame)?;
         Ok(Context::new(device.clone(), driver, fd, reply))
     }
 }

@@ -36,6 +36,9 @@ pub mod ah;
 pub mod aio;
 pub mod alloc;
 pub mod buf;
+#[cfg(feature = "c-abi")]
+#[doc(hidden)]
+pub mod c;
 pub mod channel;
 pub mod cm;
 mod command;

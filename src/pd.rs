@@ -266,12 +266,22 @@ impl Pd {
         mut self,
         how: impl FnOnce(&mut PdInner) -> Result<()>,
     ) -> Result<(), DestroyError<Pd>> {
-        // In place, so that freeing a PD costs little more than its system call.
-        let result = match Arc::get_mut(&mut self.0) {
+        let result = self.end_in_place(how);
+        DestroyError::of(self, result)
+    }
+
+    /// As [`Pd::dealloc`], of a PD that stays where it is.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn dealloc_in_place(&mut self) -> Result<()> {
+        self.end_in_place(PdInner::dealloc)
+    }
+
+    // In place, so that freeing a PD costs little more than its system call.
+    fn end_in_place(&mut self, how: impl FnOnce(&mut PdInner) -> Result<()>) -> Result<()> {
+        match Arc::get_mut(&mut self.0) {
             Some(inner) => how(inner),
             None => Err(self.busy()),
-        };
-        DestroyError::of(self, result)
+        }
     }
 
     #[cold]

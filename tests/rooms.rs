@@ -12,7 +12,7 @@ use std::path::Path;
 use support::sources::files;
 
 /// The rooms from the ground up, each with the modules at the crate's root that are in it.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("words", &["error", "memory", "work", "gid", "guid", "grh"]),
     ("device", &["device"]),
     ("command", &["command"]),
@@ -52,6 +52,7 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("share", &["share"]),
     ("cm", &["cm"]),
     ("aio", &["aio"]),
+    ("c", &["c"]),
     ("fuzz", &["fuzz"]),
 ];
 

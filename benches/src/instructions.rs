@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use uverbs::{Cq, LocalSlice, Qp, Rc, RemoteSlice, Srq};
+use uverbs::{Cq, InDomain, LocalSlice, Qp, Rc, RemoteSlice, Srq, ThreadDomain};
 
 use crate::pair::Pair;
 
@@ -69,6 +69,40 @@ fn one_write(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice, wr_id: u64) -
 #[unsafe(export_name = "op_one_inline")]
 fn one_inline(qp: &mut Qp<Rc>, bytes: &[u8; INLINE], wr_id: u64) -> bool {
     qp.one(wr_id).send_inline(bytes).is_ok()
+}
+
+/// Posts one signaled WRITE in a thread domain.
+#[inline(never)]
+#[unsafe(export_name = "op_domain_write")]
+fn domain_write(
+    qp: &mut Qp<Rc, InDomain>,
+    td: &mut ThreadDomain,
+    from: &LocalSlice,
+    to: &RemoteSlice,
+    wr_id: u64,
+) -> bool {
+    let Ok(mut batch) = qp.send(td) else {
+        return false;
+    };
+    match batch.write(from, *to) {
+        Ok(posted) => posted.signaled(wr_id),
+        Err(_) => return false,
+    };
+    batch.ring().is_ok()
+}
+
+/// Posts one signaled WRITE in a thread domain, in one call.
+#[inline(never)]
+#[unsafe(export_name = "op_domain_one_write")]
+fn domain_one_write(
+    qp: &mut Qp<Rc, InDomain>,
+    td: &mut ThreadDomain,
+    from: &LocalSlice,
+    to: &RemoteSlice,
+    wr_id: u64,
+) -> bool {
+    qp.one(td, wr_id)
+        .is_ok_and(|one| one.write(from, *to).is_ok())
 }
 
 /// Posts a batch of WRITEs of which the last is signaled.
@@ -244,7 +278,23 @@ pub fn run(device: &str, arena: bool) -> Result<()> {
     )?;
     shared(&mut pair, &mut ids)?;
     black_box(ids);
-    Ok(())
+    in_a_thread_domain(&mut pair)
+}
+
+/// Posts to a queue pair of a thread domain.
+fn in_a_thread_domain(pair: &mut Pair) -> Result<()> {
+    let (mut td, mut qp) = pair.in_thread_domain()?;
+    let from = pair.source.slice(..WRITE)?;
+    let to = pair.target.remote().slice(..WRITE)?;
+    let (qp, td) = (&mut qp, &mut td);
+    row("domain_write", || {
+        ensure!(domain_write(qp, td, &from, &to, 7), "posting a WRITE");
+        drain(&mut pair.cq, 1)
+    })?;
+    row("domain_one_write", || {
+        ensure!(domain_one_write(qp, td, &from, &to, 7), "posting a WRITE");
+        drain(&mut pair.cq, 1)
+    })
 }
 
 /// Polls completions that wait in the queue, one at a time and then many; `make_ready` makes [`READY`] more.
@@ -288,10 +338,13 @@ fn shared(pair: &mut Pair, ids: &mut u64) -> Result<()> {
     })?;
     let rows = ["poll_shared", "poll_shared_many"];
     polls(&mut pair.peer_cq, rows, ids, || {
-        while posted < READY {
-            ensure!(post_shared(&mut srq, &into, 8), "posting a receive");
-            posted += 1;
+        // Not by `post_shared`, whose instructions would count as those of the polls.
+        let mut batch = srq.recv();
+        for _ in posted..READY {
+            batch.post(8, into)?;
         }
+        batch.ring()?;
+        posted = posted.max(READY);
         posted -= READY;
         send(&mut qp, &mut pair.cq)
     })

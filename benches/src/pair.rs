@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use uverbs::{
-    Access, Caps, ConnectOptions, Context, Cq, Mr, ParentDomain, Pd, Qp, Rc, Srq, alloc::Arena,
-    cq::CqBuilder, query::LinkLayer,
+    Access, Caps, ConnectOptions, Context, Cq, InDomain, Mr, ParentDomain, Pd, Qp, Rc, Srq,
+    ThreadDomain, alloc::Arena, cq::CqBuilder, qp::Membership, query::LinkLayer,
 };
 
 /// Index of the GID that both programs use: on a soft-RoCE device with one IPv4 address, RoCE v2.
@@ -18,7 +18,7 @@ const ARENA: usize = 4 << 20;
 /// The pair, with a completion queue for each side and memory to work on.
 pub struct Pair {
     pd: ParentDomain,
-    /// The receiving end of what [`Self::share`] has made.
+    /// The receiving end of what was made last beside `here`.
     passive: Option<Qp<Rc>>,
     /// The side that is measured.
     pub here: Qp<Rc>,
@@ -99,10 +99,28 @@ impl Pair {
         self.passive = Some(there);
         Ok((srq, here))
     }
+
+    /// A thread domain and a queue pair of it, which completes on `cq`.
+    ///
+    /// # Errors
+    /// If the device refuses one of its objects.
+    pub fn in_thread_domain(&mut self) -> Result<(ThreadDomain, Qp<Rc, InDomain>)> {
+        let td = self.pd.context().alloc_td();
+        let domain = self.pd.parent_domain().thread_domain(&td).build()?;
+        let caps = Caps {
+            max_send_wr: DEPTH,
+            ..Caps::default()
+        };
+        let mut here = domain.qp(&self.cq).caps(caps).create_in_domain::<Rc>()?;
+        let mut there = domain.create_qp::<Rc>(&self.peer_cq, caps)?;
+        connect(&mut here, &mut there)?;
+        self.passive = Some(there);
+        Ok((td, here))
+    }
 }
 
 /// Connects two queue pairs.
-fn connect(here: &mut Qp<Rc>, there: &mut Qp<Rc>) -> Result<()> {
+fn connect<M: Membership>(here: &mut Qp<Rc, M>, there: &mut Qp<Rc>) -> Result<()> {
     let ethernet = here.context().query_port(1)?.link_layer == LinkLayer::ETHERNET;
     let options = ConnectOptions {
         gid_index: ethernet.then_some(GID_INDEX),

@@ -8,6 +8,8 @@ use uverbs_uapi::handle::{
 };
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
+#[cfg(feature = "c-abi")]
+use super::Malformed;
 use super::{Command, Decode, Request, nothing};
 use crate::error::{Subject, Verb};
 
@@ -60,6 +62,56 @@ impl<H: Object> Command for Destroy<H> {
     fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         self.0.write(request)?;
         Some(nothing)
+    }
+}
+
+/// As [`Destroy`], of an object that has events. The answer has how many of them were delivered: whoever holds
+/// an object by its address waits until all have been acknowledged.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DestroyCounting<H>(pub(crate) H);
+
+/// An object whose end counts its events.
+#[cfg(feature = "c-abi")]
+pub(crate) trait Counted: Object {
+    type Counts: std::fmt::Debug + zerocopy::FromBytes;
+}
+
+#[cfg(feature = "c-abi")]
+impl Counted for CqHandle {
+    type Counts = abi::DestroyCqResp;
+}
+
+#[cfg(feature = "c-abi")]
+impl Counted for QpHandle {
+    type Counts = abi::DestroyQpResp;
+}
+
+#[cfg(feature = "c-abi")]
+impl Counted for SrqHandle {
+    type Counts = abi::DestroySrqResp;
+}
+
+#[cfg(feature = "c-abi")]
+impl<H: Counted> Command for DestroyCounting<H> {
+    type Reply = H::Counts;
+    const VERB: Verb = H::DESTROY;
+
+    fn subject(&self) -> Subject {
+        Destroy(self.0).subject()
+    }
+
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        Destroy(self.0).native(request)?;
+        Some(|_, answer| {
+            let (id, _) = H::ANSWER.ok_or(Malformed::Contradicts("an object without events"))?;
+            answer.answer(id)
+        })
+    }
+
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        self.0.write(request)?;
+        Some(|_, answer| answer.response())
     }
 }
 

@@ -39,6 +39,8 @@ mod xrcd;
 pub(crate) use ah::{CreateAh, CreateAhReply};
 pub(crate) use counters::{CreateCounters, ReadCounters};
 pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ModifyCq, ReqNotifyCq, ResizeCq};
+#[cfg(feature = "c-abi")]
+pub(crate) use destroy::DestroyCounting;
 pub(crate) use destroy::{Destroy, Object};
 pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,

@@ -5,7 +5,7 @@ use uverbs_uapi::flags::{SendFlags, WcFlags};
 
 use super::contract::{Completion, Cq, Nothing, Polled, RecvQueue, SendBatch, SendQueue, SendSlot};
 use crate::error::{Errno, Result};
-use crate::work::{Destination, LocalSlice, Operation, Payload, PollError, PostError};
+use crate::work::{Destination, Element, Operation, Payload, PollError, PostError};
 
 /// A send queue that a driver does not have, with its batches.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl RecvQueue for NoRecvQueue {
         match *self {}
     }
 
-    fn push(&mut self, _: &mut u64, _: u64, _: &[LocalSlice<'_>]) -> Result<(), PostError> {
+    fn push<E: Element>(&mut self, _: &mut u64, _: u64, _: &[E]) -> Result<(), PostError> {
         match *self {}
     }
 

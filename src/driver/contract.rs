@@ -22,7 +22,7 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    Destination, Ece, LocalKey, LocalSlice, Operation, Operations, Payload, PollError, PostError,
+    Destination, Ece, Element, LocalKey, Operation, Operations, Payload, PollError, PostError,
     Progress,
 };
 
@@ -66,8 +66,15 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         None
     }
 
-    /// Makes the open file a context of the device.
-    fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)>;
+    /// The version of the firmware as programs of C write it.
+    #[cfg(feature = "c-abi")]
+    fn firmware(&self, version: u64) -> String {
+        let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
+        format!("{major}.{minor}.{sub}")
+    }
+
+    /// Makes the open file a context of the device. Without `blue_flame` no request is copied to a register.
+    fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Self, GetContextReply)>;
 
     /// Joins a context that somebody else has created on the open file.
     fn query_context(_fd: &CommandFd) -> Result<(Self, GetContextReply)> {
@@ -269,6 +276,8 @@ pub(crate) struct ResetQp<'a, S, R, B> {
     /// None if the queue pair receives from an SRQ.
     pub(crate) recv: Option<&'a mut R>,
     pub(crate) buffers: Option<&'a Buffers>,
+    /// It has to keep its number, whatever the kernel keeps of the time before.
+    pub(crate) in_place: bool,
 }
 
 /// A queue pair that takes the place of one that was reset, with its queues.
@@ -464,12 +473,8 @@ pub(crate) trait RecvQueue: Debug {
     fn pending(&self, at: u64) -> u32;
 
     /// Adds a request to the batch, which goes on behind it. If it fails, the batch stays where it was.
-    fn push(
-        &mut self,
-        at: &mut u64,
-        wr_id: u64,
-        slices: &[LocalSlice<'_>],
-    ) -> Result<(), PostError>;
+    fn push<E: Element>(&mut self, at: &mut u64, wr_id: u64, slices: &[E])
+    -> Result<(), PostError>;
 
     /// Publishes the batch up to there.
     fn ring(&mut self, at: u64);
@@ -562,7 +567,7 @@ impl<Q: std::ops::DerefMut<Target: RecvQueue>> Posting<Q> {
         Self { queue, at }
     }
 
-    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
+    pub(crate) fn push<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         self.queue.push(&mut self.at, wr_id, slices)
     }
 

@@ -21,7 +21,7 @@ use super::{
 use crate::command::{CommandFd, DriverData, DriverReply};
 use crate::error::{Errno, Result};
 use crate::work::{
-    Destination, Ece, LocalKey, LocalSlice, Operation, Payload, PollError, PostError, Progress,
+    Destination, Ece, Element, LocalKey, Operation, Payload, PollError, PostError, Progress,
 };
 
 /// Requests that are being written into a send queue.
@@ -251,7 +251,7 @@ impl RecvBatch<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
+    pub(crate) fn push<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         receive!(&mut self.queue, queue => queue.push(&mut self.at, wr_id, slices))
     }
 

@@ -320,9 +320,13 @@ impl Driver {
     }
 
     /// Makes the open file a context of the device.
-    pub(crate) fn get_context(self, fd: &CommandFd) -> Result<(Device, GetContextReply)> {
+    pub(crate) fn get_context(
+        self,
+        fd: &CommandFd,
+        blue_flame: bool,
+    ) -> Result<(Device, GetContextReply)> {
         dispatch!(self, D(_) => {
-            let (device, reply) = D::get_context(fd)?;
+            let (device, reply) = D::get_context(fd, blue_flame)?;
             Ok((D::wrap(Arc::new(device)), reply))
         })
     }
@@ -333,6 +337,13 @@ impl Driver {
             let (device, reply) = D::query_context(fd)?;
             Ok((D::wrap(Arc::new(device)), reply))
         })
+    }
+}
+
+#[cfg(feature = "c-abi")]
+impl Device {
+    forward! {
+        firmware(version: u64) -> String;
     }
 }
 
@@ -513,5 +524,6 @@ fn own_reset<D: Listed>(
         send: D::get_mut(reset.send)?,
         recv,
         buffers: reset.buffers,
+        in_place: reset.in_place,
     })
 }

@@ -10,7 +10,8 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. Manual page:
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. mlx5 has one if its
+    /// firmware has. Manual page:
     /// `ibv_alloc_null_mr(3)`.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_mr(&self) -> Result<NullMr> {

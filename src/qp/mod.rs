@@ -517,6 +517,7 @@ impl QpShared {
                 send,
                 recv,
                 buffers: self.pd.buffers(),
+                in_place: false,
             };
             let context = self.context();
             let reset = context.driver().reset_qp(context.fd(), reset);

@@ -323,6 +323,8 @@ pub(super) fn length(payload: Payload<'_>) -> u64 {
     match payload {
         Payload::Gather(slices) => slices.iter().map(|slice| u64::from(slice.length)).sum(),
         Payload::Inline(bytes) => bytes.len() as u64,
+        Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+        Payload::InlineSges(pieces) => pieces.len() as u64,
     }
 }
 

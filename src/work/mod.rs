@@ -16,5 +16,7 @@ pub use key::{LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKe
 pub(crate) use key::{PdTag, slot};
 pub(crate) use operations::Operations;
 pub(crate) use progress::Progress;
+#[cfg(feature = "c-abi")]
+pub(crate) use request::Pieces;
 pub use request::Placement;
-pub(crate) use request::{Bind, Destination, Operation, Payload, Remote};
+pub(crate) use request::{Bind, Destination, Element, Operation, Payload, Remote};

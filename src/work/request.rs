@@ -4,8 +4,11 @@
 //! the operation is decided at compile time. They borrow and are small: turning a foreign caller's struct
 //! into one allocates nothing.
 
+use std::ptr::{NonNull, with_exposed_provenance};
+
 use uverbs_uapi::enums::FlushLevel;
 use uverbs_uapi::flags::{AccessFlags, FlushPlacement};
+use uverbs_uapi::types::Sge;
 
 use super::{LocalKey, LocalSlice, PdTag, RemoteKey};
 
@@ -106,11 +109,104 @@ impl Placement {
 
 /// What goes out, or where what comes in lands.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "c-abi"),
+    allow(dead_code, reason = "some are for foreign callers only")
+)]
 pub(crate) enum Payload<'a> {
     /// Registered memory, read or written by the device after posting.
     Gather(&'a [LocalSlice<'a>]),
     /// Bytes that are copied into the work request.
     Inline(&'a [u8]),
+    /// As `Gather`, as foreign callers list it.
+    Sges(&'a [Sge]),
+    /// As `Inline`, of several places.
+    InlineSges(Pieces<'a>),
+}
+
+/// An element of a gather or scatter list.
+pub(crate) trait Element {
+    fn address(&self) -> u64;
+    fn length(&self) -> u32;
+    fn lkey(&self) -> u32;
+}
+
+impl Element for LocalSlice<'_> {
+    #[inline(always)]
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        self.length
+    }
+
+    #[inline(always)]
+    fn lkey(&self) -> u32 {
+        self.lkey.0
+    }
+}
+
+impl Element for Sge {
+    #[inline(always)]
+    fn address(&self) -> u64 {
+        self.addr
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        self.length
+    }
+
+    #[inline(always)]
+    fn lkey(&self) -> u32 {
+        self.lkey
+    }
+}
+
+/// Bytes of this process at several places, by their addresses; the keys do not count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pieces<'a>(&'a [Sge]);
+
+impl<'a> Pieces<'a> {
+    /// The bytes at these addresses.
+    ///
+    /// # Safety
+    ///
+    /// All of them can be read as long as this value and its copies are used.
+    #[cfg(feature = "c-abi")]
+    pub(crate) unsafe fn new(list: &'a [Sge]) -> Self {
+        Self(list)
+    }
+
+    /// How many there are, or as many as a number holds.
+    #[inline(always)]
+    pub(crate) fn len(self) -> usize {
+        let lengths = self.0.iter().map(|piece| piece.length as usize);
+        lengths.fold(0, usize::saturating_add)
+    }
+
+    /// Copies them, one piece behind the other.
+    ///
+    /// # Safety
+    ///
+    /// There is room for [`Self::len`] bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_to(self, mut to: NonNull<u8>) {
+        for piece in self.0 {
+            let from = with_exposed_provenance::<u8>(piece.addr as usize);
+            let length = piece.length as usize;
+            // An address of no bytes may be NULL.
+            if length > 0 {
+                // SAFETY: by the contracts of `new` and of this function.
+                unsafe {
+                    to.as_ptr().copy_from_nonoverlapping(from, length);
+                    to = to.add(length);
+                }
+            }
+        }
+    }
 }
 
 /// Where a datagram goes. `A` is an address handle as the driver knows it.

@@ -9,8 +9,10 @@ mod full;
 mod inline_scatter;
 mod load;
 mod many;
+mod null_mr;
 mod opcodes;
 mod regions;
+mod registers;
 mod resets;
 mod shapes;
 mod ud;
@@ -18,6 +20,9 @@ mod ud;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(status) = support::role::play(&registers::ROLES) {
+        return status;
+    }
     support::run_all([
         data::tests(),
         opcodes::tests(),
@@ -28,6 +33,8 @@ fn main() -> ExitCode {
         load::tests(),
         full::tests(),
         many::tests(),
+        null_mr::tests(),
+        registers::tests(),
         errors::tests(),
         resets::tests(),
         beside::tests(),

@@ -22,10 +22,9 @@ use uverbs::{
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let everywhere: [Named; 4] = [
+    let everywhere: [Named; 3] = [
         ("lacking::device_memory", device_memory),
         ("lacking::rate_limit", rate_limit),
-        ("lacking::null_mr", null_mr),
         ("lacking::implicit_on_demand", implicit_on_demand),
     ];
     let on_mlx5: [Named; 4] = [
@@ -34,7 +33,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("lacking::work_queues_on_mlx5", work_queues_on_mlx5),
         ("lacking::tag_matching_on_mlx5", tag_matching_on_mlx5),
     ];
-    let on_rxe: [Named; 9] = [
+    let on_rxe: [Named; 10] = [
+        ("lacking::null_mr", null_mr),
         ("lacking::xrc", xrc),
         ("lacking::raw_packets", raw_packets),
         ("lacking::work_queues", work_queues),

@@ -10,11 +10,21 @@ use super::{OURS, OURS_ARENA, Plan, RDMA_CORE, RDMA_CORE_EX, Record, callgrind};
 const BATCH: f64 = 32.0;
 
 /// The phases of the programs, what they are called in the table, and how many operations each call is.
-const ROWS: [(&str, &str, f64); 14] = [
+const ROWS: [(&str, &str, f64); 16] = [
     ("post_write", "post a signaled WRITE of 64 bytes", 1.0),
     (
         "one_write",
         "post a signaled WRITE of 64 bytes in one call",
+        1.0,
+    ),
+    (
+        "domain_write",
+        "post a signaled WRITE of 64 bytes in a thread domain",
+        1.0,
+    ),
+    (
+        "domain_one_write",
+        "post a signaled WRITE of 64 bytes in a thread domain, in one call",
         1.0,
     ),
     ("post_inline", "post an inline SEND of 32 bytes", 1.0),

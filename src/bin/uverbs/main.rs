@@ -7,6 +7,7 @@
 mod cm;
 mod completions;
 mod devices;
+mod exec;
 mod failure;
 mod gids;
 mod info;
@@ -35,6 +36,7 @@ Examples:
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
   uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
   uverbs rping -c -a 10.9.0.1 -C 5 -v  ping a server of rping, connected by address
+  uverbs exec -- ibv_devinfo           run a program of libibverbs on this project's library
   uverbs --trace info rxe0             show each command that goes to the kernel
 
 ";
@@ -60,6 +62,7 @@ enum Command {
     Pingpong(pingpong::Options),
     Rping(rping::Options),
     Cm(cm::Options),
+    Exec(exec::Options),
     Completions(completions::Options),
 }
 
@@ -72,6 +75,7 @@ fn run(command: Command) -> Result<()> {
         Command::Pingpong(options) => pingpong::run(&options),
         Command::Rping(options) => rping::run(&options),
         Command::Cm(options) => cm::run(&options),
+        Command::Exec(options) => exec::run(&options),
         Command::Completions(options) => completions::run(&options),
     }
 }

@@ -249,11 +249,16 @@ impl Cq {
         }
     }
 
-    /// The next completion before `until`, if there is more about it than its id, or if it is not known who
-    /// reports.
+    /// [`Self::take_any`], whose callers expect it not to be called, while it does not expect that itself.
     #[cold]
     #[inline(never)]
     fn take_slowly(&mut self, until: u32) -> Option<Completion> {
+        self.take_any(until)
+    }
+
+    /// The next completion before `until`, whatever there is about it, and even if it is not known who reports.
+    #[inline(never)]
+    fn take_any(&mut self, until: u32) -> Option<Completion> {
         loop {
             let index = self.next();
             if index == until {
@@ -274,7 +279,26 @@ impl Cq {
                 self.release(index.wrapping_add(1));
                 return self.refuse(PollError::Stray { number });
             };
-            if reporter.has_forgotten(index) {
+            let has_forgotten = reporter.has_forgotten(index);
+            if !has_forgotten
+                && is_plain_receive(op_own)
+                && let Receiver::Shared(ledger) = &reporter.reporter.recv
+                && let Some(wr_id) = ledger.claim(counter)
+            {
+                let (ledger, next) = (&**ledger, index.wrapping_add(1));
+                // SAFETY: as above.
+                let fields = unsafe { entry.read() };
+                self.lap = self.view.lap(next);
+                release(&self.directory, self.word, next);
+                ledger.count();
+                return Some(Completion {
+                    fields,
+                    wr_id,
+                    status: WcStatus::SUCCESS,
+                    change: 0,
+                });
+            }
+            if has_forgotten {
                 // Its request is forgotten too, but for an element of a shared queue, which is free again.
                 let next = index.wrapping_add(1);
                 self.lap = self.view.lap(next);

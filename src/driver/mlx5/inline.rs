@@ -264,7 +264,8 @@ impl Landing {
     }
 }
 
-/// Copies data into slices, if they have room for all.
+/// Copies data into slices, if they have room for all. What is for the region without memory, whose slices
+/// have no address, goes nowhere.
 ///
 /// # Safety
 ///
@@ -283,8 +284,10 @@ unsafe fn scatter(data: &[u8], slices: Slices) -> Landed {
             break;
         }
         let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);
-        // SAFETY: by this function's contract; `now` is a copy that lies elsewhere.
-        unsafe { to.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+        if !to.is_null() {
+            // SAFETY: by this function's contract; `now` is a copy that lies elsewhere.
+            unsafe { to.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+        }
         rest = later;
     }
     Landed::Whole

@@ -301,18 +301,27 @@ impl SrqLedger {
     }
 
     /// Takes a request as finished and gives its id; `None` if the device does not have this element.
-    #[inline(always)]
     pub(super) fn finish(&self, index: u16) -> Option<u64> {
+        let id = self.claim(index)?;
+        self.count();
+        Some(id)
+    }
+
+    /// The first half of [`Self::finish`]: frees the element and gives its id.
+    #[inline(always)]
+    pub(super) fn claim(&self, index: u16) -> Option<u64> {
         let element = self.elements.get(usize::from(index))?;
         let id = element.id.load(Ordering::Relaxed);
         // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release: pairs
         // with the acquire in `behind`.
-        if !element.posted.swap(false, Ordering::Release) {
-            return None;
-        }
+        element.posted.swap(false, Ordering::Release).then_some(id)
+    }
+
+    /// The second half: only now is there room for one more request.
+    #[inline(always)]
+    pub(super) fn count(&self) {
         // Release: pairs with the acquire in `done`.
         self.done.fetch_add(1, Ordering::Release);
-        Some(id)
     }
 }
 

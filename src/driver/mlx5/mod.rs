@@ -15,6 +15,7 @@ mod ah;
 mod barrier;
 mod clock;
 mod command;
+mod copy;
 mod cq;
 mod directory;
 mod ece;
@@ -117,8 +118,14 @@ impl contract::Driver for Device {
         })
     }
 
-    fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
-        get_context(fd)
+    #[cfg(feature = "c-abi")]
+    fn firmware(&self, version: u64) -> String {
+        let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
+        format!("{major}.{minor}.{sub:04}")
+    }
+
+    fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Self, GetContextReply)> {
+        get_context(fd, blue_flame)
     }
 
     fn query_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
@@ -216,6 +223,12 @@ impl contract::Driver for Device {
         fd.execute(&command::QueryDm(handle))
     }
 
+    /// Linux asks the device for it and tells it with the context.
+    fn null_lkey(&self) -> Result<u32> {
+        let lacks = || Self::lacks(Verb::AllocNullMr, "a key that stands for no memory");
+        self.null_lkey.ok_or_else(lacks)
+    }
+
     fn raw_clock(&self, fd: &CommandFd) -> Result<u64> {
         let lacks = || Self::lacks(Verb::QueryRtValues, contract::NO_CLOCK);
         self.clock(fd)?.ok_or_else(lacks)
@@ -246,9 +259,9 @@ impl ThreadDomain {
 #[derive(Debug)]
 pub(crate) struct Device {
     limits: Limits,
-    /// Where completion queues are armed, and where queue pairs ring that have no register of their own.
-    uar: Arc<UarPage>,
-    common: Arc<Lease>,
+    /// Where completion queues are armed, and where queue pairs ring that have no better register; once one
+    /// of them needs it.
+    common: OnceLock<Arc<Lease>>,
     registers: Arc<Registers>,
     records: Records,
     /// Bytes of a completion, if nothing else is asked for.
@@ -258,6 +271,8 @@ pub(crate) struct Device {
     clock: OnceLock<Clock>,
     /// Queue pairs have options for their connection.
     ece: bool,
+    /// The key that stands for no memory, if there is one.
+    null_lkey: Option<u32>,
 }
 
 /// What the device says of its rings.
@@ -277,7 +292,7 @@ const TOTAL_BFREGS: u32 = 16;
 const LOW_LATENCY_BFREGS: u32 = 4;
 
 /// Makes the open file a context of the device.
-fn get_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
+fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Device, GetContextReply)> {
     // With DEVX first: the device then takes commands of the user's as well. Not every kernel or function has
     // it.
     let reply = match fd.execute(&context_command(AllocUctxFlags::DEVX)) {
@@ -287,7 +302,8 @@ fn get_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
         reply => reply,
     }?;
     let answer = answer(Verb::GetContext, || Subject::the("device"), &reply.driver)?;
-    Ok((Device::new(fd, Verb::GetContext, &answer)?, reply))
+    let device = Device::new(Verb::GetContext, &answer, blue_flame)?;
+    Ok((device, reply))
 }
 
 fn context_command(flags: AllocUctxFlags) -> GetContext {
@@ -304,6 +320,11 @@ fn context_command(flags: AllocUctxFlags) -> GetContext {
     }
 }
 
+/// Whether the environment says that no request shall be copied to a register, as it tells libmlx5.
+fn is_told_not_to_copy() -> bool {
+    std::env::var_os("MLX5_SHUT_UP_BF").is_some_and(|value| value != "0")
+}
+
 /// Asks a context that somebody else has made for what it was told when it was made.
 fn query_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
     let answer_id = abi::attr::query_context::RESP_UCTX;
@@ -315,12 +336,12 @@ fn query_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
         || Subject::the("context"),
         &reply.driver,
     )?;
-    let device = Device::new(fd, Verb::ImportDevice, &answer)?;
+    let device = Device::new(Verb::ImportDevice, &answer, true)?;
     Ok((device, reply))
 }
 
 impl Device {
-    fn new(fd: &CommandFd, verb: Verb, answer: &AllocUcontextResp) -> Result<Self> {
+    fn new(verb: Verb, answer: &AllocUcontextResp, blue_flame: bool) -> Result<Self> {
         let lacks =
             |missing: &'static str| Err(Error::unsupported(verb, Subject::the("device"), missing));
         if cfg!(target_pointer_width = "32") {
@@ -332,7 +353,8 @@ impl Device {
         if answer.tot_bfregs != 0 {
             return lacks("a context with dynamic UARs (Linux 5.8)");
         }
-        let uar = Arc::new(UarPage::new(fd, UarAllocType::NC)?);
+        let copies = blue_flame && !is_told_not_to_copy();
+        let bytes = if copies { answer.bf_reg_size } else { 0 };
         let has = AllocUcontextRespMask::from_bits_retain(answer.comp_mask);
         Ok(Self {
             limits: Limits {
@@ -342,14 +364,16 @@ impl Device {
                 max_recv_wr: answer.max_recv_wr,
                 max_srq_recv_wr: answer.max_srq_recv_wr,
             },
-            common: Arc::new(Lease::common(&uar)),
-            uar,
-            registers: Arc::new(Registers::new(answer.bf_reg_size)),
+            common: OnceLock::new(),
+            registers: Arc::new(Registers::new(bytes, answer.num_uars_per_page)),
             records: Records::default(),
             clock_offset: has
                 .contains(AllocUcontextRespMask::CORE_CLOCK_OFFSET)
                 .then_some(answer.hca_core_clock_offset),
             ece: has.contains(AllocUcontextRespMask::ECE),
+            null_lkey: has
+                .contains(AllocUcontextRespMask::DUMP_FILL_MKEY)
+                .then_some(answer.dump_fill_mkey),
             clock: OnceLock::new(),
             // One completion in a cache line: the device writes whole lines.
             cqe_size: if answer.cache_line_size == 128 {
@@ -373,22 +397,41 @@ impl Device {
         Ok(Some(self.clock.get_or_init(|| mapped).read()))
     }
 
+    /// The common register, and with it the page where completion queues are armed.
+    ///
+    /// The page need not be uncached: what is stored there is flushed. But an uncached one serves where the
+    /// kernel has found that write combining does not work, so it is asked for first.
+    fn common(&self, fd: &CommandFd) -> Result<&Arc<Lease>> {
+        if let Some(common) = self.common.get() {
+            return Ok(common);
+        }
+        let page = UarPage::new(fd, UarAllocType::NC)
+            .or_else(|error| UarPage::new(fd, UarAllocType::BF).map_err(|_| error))?;
+        let lease = Arc::new(Lease::common(&Arc::new(page)));
+        // Two threads may come here at once: the first page stays.
+        Ok(self.common.get_or_init(|| lease))
+    }
+
     /// The register for a queue pair, and whether others ring there as well.
-    fn lease(&self, fd: &CommandFd, thread_domain: Option<&Arc<Lease>>) -> (Arc<Lease>, bool) {
-        match thread_domain {
+    fn lease(
+        &self,
+        fd: &CommandFd,
+        thread_domain: Option<&Arc<Lease>>,
+    ) -> Result<(Arc<Lease>, bool)> {
+        Ok(match thread_domain {
             Some(lease) => (Arc::clone(lease), true),
             None => match self.registers.for_queue_pair(fd) {
-                Some(lease) => (Arc::new(lease), false),
-                None => (Arc::clone(&self.common), true),
+                Some(found) => found,
+                None => (Arc::clone(self.common(fd)?), true),
             },
-        }
+        })
     }
 
     /// The register of a thread domain: one of its own if the device has BlueFlame, else the common one.
     pub(crate) fn alloc_td(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
         Ok(match self.registers.for_thread_domain(fd)? {
             Some(lease) => Arc::new(lease),
-            None => Arc::clone(&self.common),
+            None => Arc::clone(self.common(fd)?),
         })
     }
 }
@@ -431,15 +474,16 @@ fn create_cq(
     let count = entries(command.cqe).ok_or_else(refuse)?;
     let entries = ring(count, size, buffers)?;
     let record = Record::new(&device.records, buffers)?;
+    let uar = device.common(fd)?.register().page();
     let driver = abi::CreateCq {
         buf_addr: entries.address(),
         db_addr: record.address(),
         cqe_size: size as u32,
         flags: CreateCqFlags::UAR_PAGE_INDEX.bits(),
-        uar_page_index: device.uar.page_id() as u16,
+        uar_page_index: uar.page_id() as u16,
         ..Default::default()
     };
-    command.driver = match u16::try_from(device.uar.page_id()) {
+    command.driver = match u16::try_from(uar.page_id()) {
         Ok(_) => DriverData::exchange::<_, abi::CreateCqResp>(&driver),
         // The field has 16 bits. Linux 6.11 brought an attribute that has more.
         Err(_) => {
@@ -449,7 +493,7 @@ fn create_cq(
                 ..driver
             };
             DriverData::exchange::<_, abi::CreateCqResp>(&driver)
-                .with(abi::attr::create_cq::UAR_INDEX, device.uar.page_id())
+                .with(abi::attr::create_cq::UAR_INDEX, uar.page_id())
         }
     };
     command.cqe = count - 1;
@@ -460,7 +504,7 @@ fn create_cq(
     // device writes nothing until a queue pair reports here.
     entries.invalidate(0);
     let core = Arc::new(CqCore::new(entries, record));
-    let cq = Cq::new(core, cqn, Arc::clone(&device.uar));
+    let cq = Cq::new(core, cqn, Arc::clone(uar));
     Ok((handle, cq))
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn create_qp(
             missing,
         ));
     }
-    let register = device.lease(fd, parts.thread_domain);
+    let register = device.lease(fd, parts.thread_domain)?;
     let draft = Draft::new(&command, &device.limits, &device.records, register, parts)?;
     let driver = abi::CreateQp {
         ece_options: if device.ece { ece::VERSION } else { 0 },

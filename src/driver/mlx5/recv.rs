@@ -12,7 +12,7 @@ use super::qp::Rings;
 use super::send::{data, put};
 use super::srq::SrqRing;
 use crate::driver::contract;
-use crate::work::{LocalSlice, PostError};
+use crate::work::{Element, PostError};
 
 /// How a receive queue is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,17 +60,17 @@ unsafe impl Sync for RecvQueue {}
 
 /// Refuses a request with too many slices, or slices that are too long for the device's 31 bits.
 #[inline(always)]
-fn check(slices: &[LocalSlice<'_>], max: u32) -> Result<(), PostError> {
+fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError> {
     if slices.len() > max as usize {
         return Err(PostError::TooManySges {
             given: slices.len(),
             max,
         });
     }
-    match slices.iter().find(|slice| slice.length > LONGEST_SLICE) {
+    match slices.iter().find(|slice| slice.length() > LONGEST_SLICE) {
         None => Ok(()),
         Some(slice) => Err(PostError::MessageTooLong {
-            given: slice.length.into(),
+            given: slice.length().into(),
             max: LONGEST_SLICE.into(),
         }),
     }
@@ -82,12 +82,12 @@ fn check(slices: &[LocalSlice<'_>], max: u32) -> Result<(), PostError> {
 ///
 /// There is room for `max` slices, and there are at most so many.
 #[inline(always)]
-unsafe fn put_slices(mut at: NonNull<u8>, slices: &[LocalSlice<'_>], max: u32) {
+unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
     let mut room = max;
     // SAFETY: by this function's contract.
     unsafe {
         for slice in slices {
-            if slice.length > 0 {
+            if slice.length() > 0 {
                 at = put(at, data(slice));
                 room -= 1;
             }
@@ -176,11 +176,11 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn push(
+    fn push<E: Element>(
         &mut self,
         at: &mut u64,
         wr_id: u64,
-        slices: &[LocalSlice<'_>],
+        slices: &[E],
     ) -> Result<(), PostError> {
         let count = *at as u32;
         if count == self.room_until && !self.look(count) {
@@ -246,7 +246,7 @@ impl SharedRecvQueue {
     /// Writes a request if there is a free element. Out of line, with an answer that fits into a register:
     /// posting to a queue pair's own queue shall not pay for this one.
     #[inline(never)]
-    fn write(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> bool {
+    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
         // A count first, so that a full queue is not searched.
         let in_flight = self.count.wrapping_sub(self.ledger.done());
         if in_flight >= self.ledger.capacity() {
@@ -314,12 +314,7 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
-    fn push(
-        &mut self,
-        _: &mut u64,
-        wr_id: u64,
-        slices: &[LocalSlice<'_>],
-    ) -> Result<(), PostError> {
+    fn push<E: Element>(&mut self, _: &mut u64, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         check(slices, self.ring.max_sge())?;
         if self.write(wr_id, slices) {
             return Ok(());

@@ -30,7 +30,7 @@ use super::uar::{Lease, Own};
 use super::umr;
 use crate::driver::contract;
 use crate::error::Errno;
-use crate::work::{Destination, LocalSlice, Operation, Payload, PostError, Remote};
+use crate::work::{Destination, Element, Operation, Payload, PostError, Remote};
 
 /// The layout of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +202,16 @@ impl SendQueue {
                     max: max_sge,
                 })
             }
+            Payload::Sges(sges) if sges.len() > max_sge as usize => Err(PostError::TooManySges {
+                given: sges.len(),
+                max: max_sge,
+            }),
+            Payload::InlineSges(pieces) if pieces.len() > max_inline as usize => {
+                Err(PostError::InlineTooLong {
+                    given: pieces.len(),
+                    max: max_inline,
+                })
+            }
             Payload::Inline(bytes) if bytes.len() > max_inline as usize => {
                 Err(PostError::InlineTooLong {
                     given: bytes.len(),
@@ -218,6 +228,8 @@ impl SendQueue {
         match payload {
             Payload::Gather(slices) => slices.len() <= self.layout.max_sge as usize,
             Payload::Inline(bytes) => bytes.len() <= self.layout.max_inline as usize,
+            Payload::Sges(sges) => sges.len() <= self.layout.max_sge as usize,
+            Payload::InlineSges(pieces) => pieces.len() <= self.layout.max_inline as usize,
         }
     }
 
@@ -836,17 +848,8 @@ unsafe fn put_payload(mut at: NonNull<u8>, payload: Payload<'_>) -> u32 {
     // SAFETY: by this function's contract.
     unsafe {
         match payload {
-            Payload::Gather(slices) => {
-                let mut units = 0;
-                for slice in slices {
-                    // A length of 0 would mean the longest slice.
-                    if slice.length > 0 {
-                        at = put(at, data(slice));
-                        units += 1;
-                    }
-                }
-                units
-            }
+            Payload::Gather(slices) => put_list(at, slices),
+            Payload::Sges(sges) => put_list(at, sges),
             Payload::Inline([]) => 0,
             Payload::Inline(bytes) => {
                 let length = Be32::new(INLINE | bytes.len() as u32);
@@ -855,17 +858,44 @@ unsafe fn put_payload(mut at: NonNull<u8>, payload: Payload<'_>) -> u32 {
                 at.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
                 (INLINE_HEAD + bytes.len()).div_ceil(UNIT) as u32
             }
+            Payload::InlineSges(pieces) => match pieces.len() {
+                0 => 0,
+                length => {
+                    at = put(at, Be32::new(INLINE | length as u32));
+                    pieces.copy_to(at);
+                    (INLINE_HEAD + length).div_ceil(UNIT) as u32
+                }
+            },
         }
     }
 }
 
+/// Writes slices and returns how many units they take.
+///
+/// # Safety
+///
+/// There is room for them.
+#[inline(always)]
+unsafe fn put_list<E: Element>(mut at: NonNull<u8>, slices: &[E]) -> u32 {
+    let mut units = 0;
+    for slice in slices {
+        // A length of 0 would mean the longest slice.
+        if slice.length() > 0 {
+            // SAFETY: by this function's contract.
+            at = unsafe { put(at, data(slice)) };
+            units += 1;
+        }
+    }
+    units
+}
+
 /// A slice as the device has it.
 #[inline(always)]
-pub(super) fn data(slice: &LocalSlice<'_>) -> Data {
+pub(super) fn data(slice: &impl Element) -> Data {
     Data {
         // The longest slice is written as 0: its bit would mark inline data.
-        byte_count: Be32::new(slice.length & (LONGEST_SLICE - 1)),
-        lkey: Be32::new(slice.lkey.0),
-        addr: Be64::new(slice.address),
+        byte_count: Be32::new(slice.length() & (LONGEST_SLICE - 1)),
+        lkey: Be32::new(slice.lkey()),
+        addr: Be64::new(slice.address()),
     }
 }

@@ -1,27 +1,28 @@
 //! UARs: pages of the device's registers, for doorbells.
 //!
 //! A context has one uncached UAR, for arming completion queues and for the doorbells of queue pairs without
-//! a better register. A queue pair gets its own *BlueFlame register* while there are some: a place in a
-//! write-combining UAR into which a whole small request is copied, so that the device need not fetch it. A
-//! register has two halves that are used in turn, since the device may still read one while the next request
-//! is written.
+//! a better register. A *BlueFlame register* is better: a place in a write-combining UAR into which a whole
+//! small request is copied, so that the device need not fetch it. It has two halves that are used in turn,
+//! since the device may still read one while the next request is written.
 //!
-//! Only a queue pair's send half rings the queue pair's own register, so there is no lock. The queue pairs of
-//! a thread domain share its register; whoever posts has the domain to itself, and with it the [`Own`] of the
-//! register. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the CPU
-//! may merge 8 bytes of one request with the copy of another, and the device would execute the result.
-//! Registers without copies, as in the uncached UAR, need none: single stores are atomic.
+//! The first queue pairs of a context get registers of their own, the others share some, each the one with the
+//! fewest users. Only a queue pair's send half rings the queue pair's own register, so there is no lock. The
+//! queue pairs of a thread domain share its register; whoever posts has the domain to itself, and with it the
+//! [`Own`] of the register. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores
+//! to it: the CPU may merge 8 bytes of one request with the copy of another, and the device would execute the
+//! result. Registers in the uncached UAR need none: single stores are atomic.
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
 use super::command::AllocUar;
+use super::copy::{copy_block, copy_blocks};
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
 use super::turn::Turn;
 use crate::command::CommandFd;
@@ -31,9 +32,11 @@ use crate::error::{Error, Result, Subject, Verb};
 const PER_UAR: usize = 2;
 /// Bytes of a UAR.
 const UAR: usize = 4096;
-/// The number of registers for queue pairs without a thread domain; further queue pairs get none. libmlx5 has
-/// as many.
-const MOST: usize = 16;
+/// The number of registers that new UARs are allocated for so that a queue pair without a thread domain has
+/// one of its own.
+const DEDICATED: usize = 16;
+/// The number of registers that further queue pairs share. libmlx5 has as many by default.
+const SHARED: usize = 12;
 
 /// A mapped UAR page. The kernel frees the UAR with the context.
 #[derive(Debug)]
@@ -41,6 +44,11 @@ pub(super) struct UarPage {
     base: NonNull<u8>,
     length: usize,
     page_id: u32,
+    /// The CPU may combine stores to it, so that one of another thread that has run on the CPU would take the
+    /// place of one that is not flushed yet.
+    combines: bool,
+    /// Whose turn it is to arm a queue, if it combines.
+    turn: Turn,
 }
 
 // SAFETY: the mapping is owned; registers are written by single volatile stores or by the holder of a lease.
@@ -80,20 +88,30 @@ impl UarPage {
             base,
             length,
             page_id: uar.page_id,
+            combines: kind != UarAllocType::NC,
+            turn: Turn::new(),
         })
     }
 
     /// A page of memory that plays the device.
     #[cfg(test)]
     pub(super) fn of_memory() -> Self {
+        Self::of_uars(1)
+    }
+
+    /// One of so many UARs.
+    #[cfg(test)]
+    fn of_uars(uars: usize) -> Self {
         use rustix::mm::mmap_anonymous;
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe { mmap_anonymous(ptr::null_mut(), UAR, flags, MapFlags::PRIVATE) };
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), uars * UAR, flags, MapFlags::PRIVATE) };
         Self {
             base: NonNull::new(base.unwrap().cast()).unwrap(),
-            length: UAR,
+            length: uars * UAR,
             page_id: 5,
+            combines: true,
+            turn: Turn::new(),
         }
     }
 
@@ -113,6 +131,7 @@ impl UarPage {
     /// Arms a completion queue: stores the word of its record, and its number, both in the register's format.
     pub(super) fn arm(&self, word: u32, cqn: u32) {
         let doorbell = u64::from(word) << 32 | u64::from(cqn);
+        let _turn = self.combines.then(|| self.turn.take());
         barrier::record_before_register();
         // SAFETY: the register lies in the page and is 8 bytes, aligned; a single store to it is whole.
         unsafe {
@@ -137,12 +156,13 @@ impl Drop for UarPage {
 #[derive(Debug)]
 pub(super) struct Register {
     page: Arc<UarPage>,
+    page_id: u32,
     at: NonNull<u8>,
     /// Bytes of a half; 0 if the register takes no copies.
     half: usize,
     /// The offset of the next half; the holder of the turn stores it.
     next: AtomicUsize,
-    /// The lock for those that share it, if it has halves.
+    /// The lock for those that share it, if the CPU may combine their stores.
     turn: Turn,
 }
 
@@ -153,12 +173,19 @@ unsafe impl Send for Register {}
 unsafe impl Sync for Register {}
 
 impl Register {
-    fn new(page: &Arc<UarPage>, index: usize, size: usize) -> Self {
-        // SAFETY: both registers lie in the page, for a UAR has room for two of the largest size behind the
-        // offset.
-        let at = unsafe { page.base.add(SEND_DOORBELL + index * size) };
+    /// The register of that index in the UAR of that index in the page.
+    ///
+    /// # Panics
+    ///
+    /// If it does not lie in the page.
+    fn new(page: &Arc<UarPage>, (uar, index): (usize, usize), size: usize) -> Self {
+        let offset = uar * UAR + SEND_DOORBELL + index * size;
+        assert!(offset + size.max(size_of::<u64>()) <= page.length);
+        // SAFETY: the register lies in the page, as was just asserted.
+        let at = unsafe { page.base.add(offset) };
         Self {
             page: Arc::clone(page),
+            page_id: page.page_id + uar as u32,
             at,
             half: size / 2,
             next: AtomicUsize::new(0),
@@ -166,9 +193,14 @@ impl Register {
         }
     }
 
+    /// The page that it lies in.
+    pub(super) fn page(&self) -> &Arc<UarPage> {
+        &self.page
+    }
+
     /// The UAR that it lies in.
     pub(super) fn page_id(&self) -> u32 {
-        self.page.page_id
+        self.page_id
     }
 
     /// Whether a request of so many blocks can be copied.
@@ -180,8 +212,8 @@ impl Register {
     /// Rings with the first 8 bytes of the last request, from any thread.
     #[inline(always)]
     pub(super) fn ring(&self, first: u64) {
-        // A register without halves takes single stores, in any order.
-        let _turn = (self.half != 0).then(|| self.turn.take());
+        // An uncached register takes single stores, in any order.
+        let _turn = self.page.combines.then(|| self.turn.take());
         // Relaxed: by the turn, or always 0.
         let at = self.next.load(Ordering::Relaxed);
         barrier::record_before_register();
@@ -211,52 +243,37 @@ impl Register {
     }
 }
 
-/// The unit of copies: its size does not matter to a write-combining buffer, as long as there are few stores.
-#[cfg(target_arch = "x86_64")]
-type Piece = core::arch::x86_64::__m128i;
-#[cfg(not(target_arch = "x86_64"))]
-type Piece = u64;
-
-/// Copies blocks to a register.
-///
-/// # Safety
-///
-/// So many blocks, at least one, can be read and written; both are aligned to a block.
-#[inline(always)]
-unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize) {
-    for block in 0..blocks {
-        // SAFETY: by this function's contract.
-        unsafe { copy_block(from.add(block * BLOCK), to.add(block * BLOCK)) };
-    }
-}
-
-/// Copies a block to a register.
-///
-/// # Safety
-///
-/// A block can be read and written; both are aligned to it.
-#[inline(always)]
-unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
-    let (from, to) = (from.cast::<Piece>(), to.cast::<Piece>());
-    for piece in 0..BLOCK / size_of::<Piece>() {
-        // SAFETY: by this function's contract. Volatile, so that each piece is stored, once and in order.
-        unsafe { to.add(piece).write_volatile(from.add(piece).read()) };
-    }
-}
-
 /// The BlueFlame registers of a context.
 #[derive(Debug)]
 pub(super) struct Registers {
     /// Bytes of a register; 0 if there are none.
     size: usize,
+    /// UARs in a page.
+    uars: usize,
     pool: Mutex<Pool>,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
     free: Vec<Register>,
-    /// Registers that queue pairs without a thread domain hold.
-    held: usize,
+    /// Registers of queue pairs that have one of their own without a thread domain.
+    dedicated: usize,
+    /// Those that queue pairs share, while some queue pair does.
+    shared: Vec<Weak<Lease>>,
+}
+
+impl Pool {
+    /// How many registers are shared.
+    fn sharable(&mut self) -> usize {
+        self.shared.retain(|lease| lease.strong_count() > 0);
+        self.shared.len()
+    }
+
+    /// The shared register with the fewest users.
+    fn least_shared(&self) -> Option<Arc<Lease>> {
+        let in_use = self.shared.iter().filter_map(Weak::upgrade);
+        in_use.min_by_key(Arc::strong_count)
+    }
 }
 
 /// A register that only one queue uses: the queue knows which half is next.
@@ -373,17 +390,17 @@ pub(crate) struct Lease {
     register: Option<Register>,
     /// The pool that it returns to; `None` for the common register, which takes no copies.
     registers: Option<Arc<Registers>>,
-    /// Counts among those of queue pairs without a thread domain.
-    counted: bool,
+    /// It counts in [`Pool::dedicated`].
+    dedicated: bool,
 }
 
 impl Lease {
     /// The use of the common register.
     pub(super) fn common(page: &Arc<UarPage>) -> Self {
         Self {
-            register: Some(Register::new(page, 0, 0)),
+            register: Some(Register::new(page, (0, 0), 0)),
             registers: None,
-            counted: false,
+            dedicated: false,
         }
     }
 
@@ -391,9 +408,9 @@ impl Lease {
     #[cfg(test)]
     pub(super) fn alone(page: &Arc<UarPage>, size: usize) -> Self {
         Self {
-            register: Some(Register::new(page, 0, size)),
+            register: Some(Register::new(page, (0, 0), size)),
             registers: None,
-            counted: false,
+            dedicated: false,
         }
     }
 
@@ -414,15 +431,15 @@ impl Drop for Lease {
         };
         let mut pool = registers.lock();
         pool.free.extend(self.register.take());
-        if self.counted {
-            pool.held -= 1;
+        if self.dedicated {
+            pool.dedicated -= 1;
         }
     }
 }
 
 impl Registers {
-    /// Registers of `size` bytes, created on demand; none if it is 0.
-    pub(super) fn new(size: u32) -> Self {
+    /// Registers of `size` bytes, created on demand in pages of so many UARs; none if the size is 0.
+    pub(super) fn new(size: u32, uars: u32) -> Self {
         let size = size as usize;
         let fits = SEND_DOORBELL + PER_UAR * size <= UAR;
         // A power of two, so that the halves begin at addresses that differ in one bit, and blocks fill them.
@@ -430,6 +447,7 @@ impl Registers {
         let size = if usable { size } else { 0 };
         Self {
             size,
+            uars: uars.max(1) as usize,
             pool: Mutex::default(),
         }
     }
@@ -439,16 +457,34 @@ impl Registers {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A register for a queue pair, while there are some.
-    pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &CommandFd) -> Option<Lease> {
-        if self.lock().held >= MOST {
+    /// A register for a queue pair, and whether others share it; `None` if there is none at all.
+    pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &CommandFd) -> Option<(Arc<Lease>, bool)> {
+        self.for_queue_pair_by(|| UarPage::new(fd, UarAllocType::BF))
+    }
+
+    fn for_queue_pair_by(
+        self: &Arc<Self>,
+        page: impl Fn() -> Result<UarPage>,
+    ) -> Option<(Arc<Lease>, bool)> {
+        if self.size == 0 {
             return None;
         }
-        // Without one a queue pair rings in the common UAR, so the reason does not matter.
-        let mut lease = self.for_thread_domain(fd).ok()??;
-        self.lock().held += 1;
-        lease.counted = true;
-        Some(lease)
+        // If there is no further page a queue pair shares a register, so the reason does not matter.
+        if self.lock().dedicated < self.whole_pages(DEDICATED)
+            && let Ok(register) = self.register(&page)
+        {
+            self.lock().dedicated += 1;
+            return Some((Arc::new(self.lease(register, true)), false));
+        }
+        if self.lock().sharable() < self.whole_pages(SHARED)
+            && let Ok(register) = self.register(&page)
+        {
+            let lease = Arc::new(self.lease(register, false));
+            self.lock().shared.push(Arc::downgrade(&lease));
+            return Some((lease, true));
+        }
+        let lease = self.lock().least_shared()?;
+        Some((lease, true))
     }
 
     /// A register for a thread domain; `None` if the device has no BlueFlame.
@@ -456,31 +492,46 @@ impl Registers {
         if self.size == 0 {
             return Ok(None);
         }
-        let spare = self.lock().free.pop();
-        let register = match spare {
-            Some(register) => register,
-            None => match UarPage::new(fd, UarAllocType::BF) {
-                Ok(page) => {
-                    let page = Arc::new(page);
-                    let second = Register::new(&page, 1, self.size);
-                    self.lock().free.push(second);
-                    Register::new(&page, 0, self.size)
-                }
-                // The kernel has found that write combining does not work here.
-                Err(error) if error.is_unsupported() => return Ok(None),
-                Err(error) => return Err(error),
-            },
-        };
-        Ok(Some(Lease {
+        match self.register(|| UarPage::new(fd, UarAllocType::BF)) {
+            Ok(register) => Ok(Some(self.lease(register, false))),
+            // The kernel has found that write combining does not work here.
+            Err(error) if error.is_unsupported() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn lease(self: &Arc<Self>, register: Register, dedicated: bool) -> Lease {
+        Lease {
             register: Some(register),
             registers: Some(Arc::clone(self)),
-            counted: false,
-        }))
+            dedicated,
+        }
+    }
+
+    /// The number of registers in whole pages that has at least so many.
+    fn whole_pages(&self, registers: usize) -> usize {
+        registers.next_multiple_of(self.uars * PER_UAR)
+    }
+
+    /// A register that nobody uses: an idle one, or the first of a new page.
+    fn register(&self, page: impl FnOnce() -> Result<UarPage>) -> Result<Register> {
+        if let Some(idle) = self.lock().free.pop() {
+            return Ok(idle);
+        }
+        let page = Arc::new(page()?);
+        let first = Register::new(&page, (0, 0), self.size);
+        let others = (1..self.uars.min(page.length / UAR) * PER_UAR)
+            .map(|index| Register::new(&page, (index / PER_UAR, index % PER_UAR), self.size));
+        // From the back, where the next is taken.
+        self.lock().free.extend(others.rev());
+        Ok(first)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::collections::HashMap;
     use std::sync::atomic::AtomicBool;
     use std::thread;
     use std::time::Duration;
@@ -505,9 +556,94 @@ mod tests {
             drop(turn);
         });
         assert_eq!(page.stored::<8>(SEND_DOORBELL), [0xff; 8]);
-        // Where nothing is copied to nobody waits.
-        let common = Lease::common(&page);
+        // Where nothing is combined nobody waits.
+        let mut uncached = UarPage::of_memory();
+        uncached.combines = false;
+        let common = Lease::common(&Arc::new(uncached));
         let _turn = common.register().turn.take();
         common.register().ring(1);
+    }
+
+    /// The registers of so many queue pairs, as long as `pages` of so many UARs last.
+    fn registers(pages: usize, uars: u32, queue_pairs: usize) -> Vec<(Arc<Lease>, bool)> {
+        let registers = Arc::new(Registers::new(512, uars));
+        let left = Cell::new(pages);
+        let page = || {
+            let lacks = || Error::unsupported(Verb::AllocUar, Subject::the("UAR"), "another");
+            left.set(left.get().checked_sub(1).ok_or_else(lacks)?);
+            Ok(UarPage::of_uars(uars as usize))
+        };
+        (0..queue_pairs)
+            .map_while(|_| registers.for_queue_pair_by(page))
+            .collect()
+    }
+
+    fn is_shared((_, shared): &(Arc<Lease>, bool)) -> bool {
+        *shared
+    }
+
+    /// Would catch a queue pair without a register, two that have the same without a lock, and one register
+    /// that all share.
+    #[test]
+    fn all_queue_pairs_have_a_register() {
+        let leases = registers(usize::MAX, 1, 40);
+        assert_eq!(leases.len(), 40);
+        assert!(!leases[..16].iter().any(is_shared) && leases[16..].iter().all(is_shared));
+        let mut places: HashMap<NonNull<u8>, usize> = HashMap::new();
+        for (lease, _) in &leases {
+            *places.entry(lease.register().at).or_default() += 1;
+        }
+        let mut users: Vec<usize> = places.into_values().collect();
+        users.sort_unstable();
+        assert_eq!(users, [[1; 16], [2; 16]].concat()[..28]);
+    }
+
+    /// Would catch a queue pair that gets nothing where registers can be shared.
+    #[test]
+    fn where_pages_run_out_registers_are_shared() {
+        let leases = registers(9, 1, 40);
+        assert_eq!(leases.len(), 40);
+        assert_eq!(leases.iter().filter(|lease| is_shared(lease)).count(), 24);
+        // None that can be shared is left, for all have one user that stores there without a lock.
+        assert_eq!(registers(8, 1, 40).len(), 16);
+        assert!(registers(0, 1, 1).is_empty());
+    }
+
+    /// Would catch registers of a large page that are left unused, and queue pairs whose doorbells the kernel
+    /// is told to be in another UAR than they are.
+    #[test]
+    fn all_uars_of_a_page_are_used() {
+        for uars in [4, 16] {
+            let per_page = uars as usize * PER_UAR;
+            let leases = registers(1, uars, 100);
+            let dedicated = DEDICATED.next_multiple_of(per_page).min(per_page);
+            assert_eq!(leases.len(), dedicated, "{uars}");
+            let base = leases[0].0.register().at;
+            for (index, (lease, _)) in leases.iter().enumerate() {
+                let (uar, within) = (index / PER_UAR, index % PER_UAR);
+                let register = lease.register();
+                assert_eq!(register.page_id(), 5 + uar as u32);
+                let offset = register.at.as_ptr() as usize - base.as_ptr() as usize;
+                assert_eq!(offset, uar * UAR + within * 512);
+            }
+        }
+    }
+
+    /// Would catch a register that is not used again, or is given out twice.
+    #[test]
+    fn registers_come_back() {
+        let registers = Arc::new(Registers::new(512, 1));
+        let next = || registers.for_queue_pair_by(|| Ok(UarPage::of_memory()));
+        let mut leases: Vec<_> = (0..30).map_while(|_| next()).collect();
+        let place = leases[3].0.register().at;
+        leases.remove(3);
+        let (again, shared) = next().unwrap();
+        assert_eq!((again.register().at, shared), (place, false));
+        // The last user of a shared register gives it back too.
+        let shared = leases.split_off(15);
+        let before = registers.lock().sharable();
+        drop(shared);
+        let after = registers.lock().sharable();
+        assert_eq!((before, after, registers.lock().free.len()), (12, 0, 12));
     }
 }

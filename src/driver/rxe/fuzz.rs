@@ -123,7 +123,10 @@ pub fn rxe_post(bytes: &[u8]) {
     let mut at = queue.begin();
     for consumer in steps {
         let mut posted = 0;
-        while queue.push(&mut at, posted.into(), &[]).is_ok() {
+        while queue
+            .push::<crate::work::LocalSlice<'_>>(&mut at, posted.into(), &[])
+            .is_ok()
+        {
             posted += 1;
             assert!(posted <= queue.capacity(), "more than the ring holds");
         }

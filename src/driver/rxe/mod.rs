@@ -101,7 +101,7 @@ impl contract::Driver for Rxe {
         Some(kind.name)
     }
 
-    fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
+    fn get_context(fd: &CommandFd, _: bool) -> Result<(Self, GetContextReply)> {
         Ok((Self, fd.execute(&GetContext::default())?))
     }
 

@@ -154,7 +154,8 @@ pub(super) fn reset(
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
 ) -> Result<Option<Replacement<QpCore>>> {
     let core = &reset.backing.0;
-    match core.command.qp_type == QpType::RC && core.begun.load(Ordering::Relaxed) {
+    let keeps_something = core.command.qp_type == QpType::RC && core.begun.load(Ordering::Relaxed);
+    match keeps_something && !reset.in_place {
         true => replace(fd, reset).map(Some),
         false => empty(fd, reset).map(|()| None),
     }

@@ -11,7 +11,7 @@ use super::map::RingMap;
 use super::ring::Producer;
 use super::send::{full, too_many, write_sges};
 use crate::driver::contract;
-use crate::work::{LocalSlice, PostError};
+use crate::work::{Element, PostError};
 
 /// The receive queue.
 #[derive(Debug)]
@@ -58,11 +58,11 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn push(
+    fn push<E: Element>(
         &mut self,
         at: &mut u64,
         wr_id: u64,
-        slices: &[LocalSlice<'_>],
+        slices: &[E],
     ) -> Result<(), PostError> {
         if slices.len() > self.max_sge as usize {
             return Err(too_many(slices.len(), self.max_sge));
@@ -97,7 +97,7 @@ impl RecvQueue {
     /// as little as can be for it.
     #[cold]
     #[inline(never)]
-    fn fill_if_free(&mut self, at: u32, wr_id: u64, slices: &[LocalSlice<'_>]) -> u64 {
+    fn fill_if_free<E: Element>(&mut self, at: u32, wr_id: u64, slices: &[E]) -> u64 {
         // SAFETY: as in `push`.
         match unsafe { self.ring.free_slot(at) } {
             Some((slot, behind)) => {
@@ -114,7 +114,7 @@ const FULL: u64 = u64::MAX;
 
 /// Fills a free slot with at most `max_sge` slices.
 #[inline(always)]
-fn fill(slot: NonNull<u8>, wr_id: u64, slices: &[LocalSlice<'_>]) {
+fn fill<E: Element>(slot: NonNull<u8>, wr_id: u64, slices: &[E]) {
     let wqe = slot.cast::<RecvWqe>().as_ptr();
     // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
     // a `RecvWqe` and behind it `max_sge` slices, which `new` made sure of and the caller keeps to.

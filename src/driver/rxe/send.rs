@@ -16,7 +16,7 @@ use super::map::RingMap;
 use super::ring::Producer;
 use crate::driver::contract::{self, Nothing, SendSlot as _};
 use crate::error::Errno;
-use crate::work::{Bind, Destination, LocalSlice, Operation, Payload, PostError, Remote};
+use crate::work::{Bind, Destination, Element, Operation, Payload, PostError, Remote};
 
 /// Byte offsets in a slot: where the union of the request starts, and where the payload does.
 const UNION: usize = abi::SEND_WR_OFFSET;
@@ -85,6 +85,12 @@ impl SendQueue {
             // There is always room for one.
             Payload::Gather(slices) if slices.len() > 1 && slices.len() > self.max_sge as usize => {
                 return Err(too_many(slices.len(), self.max_sge));
+            }
+            Payload::Sges(sges) if sges.len() > self.max_sge as usize => {
+                return Err(too_many(sges.len(), self.max_sge));
+            }
+            Payload::InlineSges(pieces) if pieces.len() > self.max_inline as usize => {
+                return Err(inline_too_long(pieces.len(), self.max_inline));
             }
             Payload::Inline(bytes) if bytes.len() > self.max_inline as usize => {
                 return Err(inline_too_long(bytes.len(), self.max_inline));
@@ -249,8 +255,8 @@ impl SendSlot {
         Self {
             wqe: slot.cast(),
             flags: match payload {
-                Payload::Gather(_) => SendFlags::empty(),
-                Payload::Inline(_) => SendFlags::INLINE,
+                Payload::Gather(_) | Payload::Sges(_) => SendFlags::empty(),
+                Payload::Inline(_) | Payload::InlineSges(_) => SendFlags::INLINE,
             },
         }
     }
@@ -437,23 +443,32 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) {
         match payload {
             Payload::Gather(slices) => {
                 let length = write_sges(behind, slices);
-                dma.write(DmaInfo {
-                    length,
-                    resid: length,
-                    num_sge: slices.len() as u32,
-                    ..DmaInfo::default()
-                });
+                dma.write(dma_info(length, slices.len()));
+            }
+            Payload::Sges(sges) => {
+                let length = write_sges(behind, sges);
+                dma.write(dma_info(length, sges.len()));
             }
             Payload::Inline(bytes) => {
                 behind.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-                let length = bytes.len() as u32;
-                dma.write(DmaInfo {
-                    length,
-                    resid: length,
-                    ..DmaInfo::default()
-                });
+                dma.write(dma_info(bytes.len() as u32, 0));
+            }
+            Payload::InlineSges(pieces) => {
+                pieces.copy_to(NonNull::new_unchecked(behind));
+                dma.write(dma_info(pieces.len() as u32, 0));
             }
         }
+    }
+}
+
+/// What the kernel is told of a payload: its bytes, and its slices unless it is inline.
+#[inline(always)]
+fn dma_info(length: u32, slices: usize) -> DmaInfo {
+    DmaInfo {
+        length,
+        resid: length,
+        num_sge: slices as u32,
+        ..DmaInfo::default()
     }
 }
 
@@ -465,18 +480,18 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) {
 ///
 /// There must be room for `slices.len()` elements at `list`, aligned to 8.
 #[inline(always)]
-pub(super) unsafe fn write_sges(list: *mut u8, slices: &[LocalSlice<'_>]) -> u32 {
+pub(super) unsafe fn write_sges<E: Element>(list: *mut u8, slices: &[E]) -> u32 {
     let list = list.cast::<Sge>();
     let mut length = 0u32;
     for (index, slice) in slices.iter().enumerate() {
         let sge = Sge {
-            addr: slice.address,
-            length: slice.length,
-            lkey: slice.lkey.0,
+            addr: slice.address(),
+            length: slice.length(),
+            lkey: slice.lkey(),
         };
         // SAFETY: there is room for all elements, by this function's contract.
         unsafe { list.add(index).write(sge) };
-        length = length.wrapping_add(slice.length);
+        length = length.wrapping_add(slice.length());
     }
     length
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::map::RingView;
 use super::recv::RecvQueue;
 use crate::driver::contract;
-use crate::work::{LocalKey, LocalSlice, PostError, Progress};
+use crate::work::{Element, LocalKey, PostError, Progress};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -147,11 +147,11 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
-    fn push(
+    fn push<E: Element>(
         &mut self,
         at: &mut u64,
         wr_id: u64,
-        slices: &[LocalSlice<'_>],
+        slices: &[E],
     ) -> Result<(), PostError> {
         self.queue.push(at, wr_id, slices)
     }

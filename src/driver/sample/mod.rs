@@ -37,7 +37,7 @@ impl contract::Driver for Sample {
         matches!(clue, DriverClue::Bus(name) if name == "sample_core")
     }
 
-    fn get_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
+    fn get_context(fd: &CommandFd, _: bool) -> Result<(Self, GetContextReply)> {
         Ok((Self, fd.execute(&GetContext::default())?))
     }
 }

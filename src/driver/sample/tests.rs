@@ -44,7 +44,7 @@ fn it_is_chosen_by_its_number_and_version() {
     let driver = Driver::select(Sample::ID, 3, "sample0").unwrap();
     let fd = context().0;
     // It is asked to make a context, and asks the kernel.
-    let error = driver.get_context(&fd).map(drop).unwrap_err();
+    let error = driver.get_context(&fd, true).map(drop).unwrap_err();
     assert_eq!(error.verb(), Verb::GetContext);
     assert!(error.errno().is_some(), "{error}");
 

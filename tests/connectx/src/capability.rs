@@ -181,12 +181,14 @@ const LIMITS: [(Field, u64); 37] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 20] = [
+const FEATURES: [Field; 21] = [
     hca_cap::IB_VIRT,
     hca_cap::COMPACT_ADDRESS_VECTOR,
     // Memory regions are then made by CREATE_MKEY with all their pages, not by work requests.
     hca_cap::UMR_MODIFY_ENTITY_SIZE_DISABLED,
     hca_cap::UMR_INDIRECT_MKEY_DISABLED,
+    // A key that stands for no memory.
+    hca_cap::DUMP_FILL_MKEY,
     hca_cap::ATOMIC,
     hca_cap::CQ_OI,
     hca_cap::CQ_RESIZE,

@@ -63,6 +63,8 @@ pub(crate) struct Objects {
     pub(crate) eqs: Table<EventQueue>,
     pub(crate) cqs: Table<CompletionQueue>,
     pub(crate) mkeys: Table<MemoryKey>,
+    /// The key that stands for no memory.
+    pub(crate) nothing: MemoryKey,
     pub(crate) pds: Table<()>,
     pub(crate) xrcds: Table<()>,
     pub(crate) transport_domains: Table<()>,
@@ -92,6 +94,7 @@ impl Objects {
             eqs: Table::new(1, 64),
             cqs: Table::new(0x40, 1 << 16),
             mkeys: Table::new(0x10, 1 << 18),
+            nothing: MemoryKey::nothing(),
             pds: Table::new(1, 1 << 15),
             xrcds: Table::new(1, 1 << 15),
             transport_domains: Table::new(1, 1 << 10),

@@ -1,7 +1,7 @@
 //! Memory through keys: is the access allowed, and which bytes are meant.
 
 use crate::function::Function;
-use crate::object::mkey::{Access, MemoryKey, Translation};
+use crate::object::mkey::{Access, MemoryKey, NOTHING, Translation};
 
 /// Why an access through a key is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -47,6 +47,13 @@ pub(crate) fn check(
     place: Place,
     access: Access,
 ) -> Result<&MemoryKey, KeyError> {
+    if place.key == NOTHING {
+        let nothing = &function.objects.nothing;
+        return match nothing.allows(access) {
+            true => Ok(nothing),
+            false => Err(KeyError::Right),
+        };
+    }
     let key = function
         .objects
         .mkeys
@@ -98,7 +105,7 @@ fn each_run(
             each_run(function, below, place, visit)
         }
         Translation::Physical => visit(place.address, place.length as usize),
-        Translation::Unbound => Err(KeyError::Free),
+        Translation::Nothing | Translation::Unbound => Err(KeyError::Free),
         Translation::Pages { shift, pages } => {
             let size = 1_u64 << shift;
             let start = key.start() & (size - 1);
@@ -132,6 +139,10 @@ pub(crate) fn read(
     into: &mut Vec<u8>,
 ) -> Result<(), KeyError> {
     let key = check(function, by, place, access)?;
+    if *key.translation() == Translation::Nothing {
+        into.resize(into.len() + place.length as usize, 0);
+        return Ok(());
+    }
     each_run(function, key, place, &mut |address, length| {
         let start = into.len();
         into.resize(start + length, 0);
@@ -154,6 +165,9 @@ pub(crate) fn write(
     bytes: &[u8],
 ) -> Result<(), KeyError> {
     let key = check(function, by, place, access)?;
+    if *key.translation() == Translation::Nothing {
+        return Ok(());
+    }
     let mut rest = bytes;
     each_run(function, key, place, &mut |address, length| {
         let (now, later) = rest.split_at_checked(length).ok_or(KeyError::Range)?;

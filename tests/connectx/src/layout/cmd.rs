@@ -17,6 +17,7 @@ pub(crate) const SUPPORTED_ISSI_DW0: Field = Field::new(0x360, 32);
 pub(crate) const NUM_PAGES: Field = Field::new(0x60, 32);
 pub(crate) const INPUT_NUM_ENTRIES: Field = Field::new(0x60, 32);
 pub(crate) const OUTPUT_NUM_ENTRIES: Field = Field::new(0x40, 32);
+pub(crate) const DUMP_FILL_MKEY: Field = Field::new(0x40, 32);
 pub(crate) const RESD_LKEY: Field = Field::new(0x60, 32);
 pub(crate) const REGISTER_ID: Field = Field::new(0x50, 16);
 pub(crate) const IEEE_VENDOR_ID: Field = Field::new(0x148, 24);

@@ -43,6 +43,7 @@ pub(crate) const UD: Field = Field::new(0x23d, 1);
 pub(crate) const UC: Field = Field::new(0x23e, 1);
 pub(crate) const RC: Field = Field::new(0x23f, 1);
 pub(crate) const UAR_SZ: Field = Field::new(0x24a, 6);
+pub(crate) const DUMP_FILL_MKEY: Field = Field::new(0xf8, 1);
 pub(crate) const LOG_PG_SZ: Field = Field::new(0x258, 8);
 pub(crate) const BF: Field = Field::new(0x260, 1);
 pub(crate) const DRIVER_VERSION: Field = Field::new(0x261, 1);

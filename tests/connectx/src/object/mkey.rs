@@ -10,6 +10,9 @@ const CONTEXT_SIZE: usize = 0x40;
 const SMALLEST_PAGE_SHIFT: u32 = 12;
 /// The key that stands for the end of a list of receive buffers.
 pub(crate) const TERMINATOR: u32 = 0x100;
+/// The key that stands for no memory: what is written there is discarded, and zeros are read. No table of keys
+/// is so long that it has another.
+pub(crate) const NOTHING: u32 = 0xffff_ff00;
 /// The key that a queue pair with `rlky` may use for all memory; none is given out.
 const RESERVED_LKEY: u64 = 0;
 
@@ -32,6 +35,8 @@ pub(crate) enum Translation {
         /// Where in it the window begins.
         address: u64,
     },
+    /// What is written is discarded, and zeros are read.
+    Nothing,
     /// Nothing yet: a memory window that is not bound, or a key whose content work requests write.
     Unbound,
 }
@@ -59,6 +64,18 @@ pub(crate) struct MemoryKey {
 }
 
 impl MemoryKey {
+    /// The key [`NOTHING`], which covers all addresses and gives no rights to peers.
+    pub(crate) fn nothing() -> Self {
+        let mut context = vec![0; CONTEXT_SIZE];
+        for right in [mkc::LENGTH64, mkc::LR, mkc::LW] {
+            right.set(&mut context, 1);
+        }
+        Self {
+            context,
+            translation: Translation::Nothing,
+        }
+    }
+
     fn new(context: &[u8], list: &[u8]) -> Result<Self, Status> {
         let mode = mkc::ACCESS_MODE_4_2.get(context) << 2 | mkc::ACCESS_MODE_1_0.get(context);
         let free = mkc::FREE.is_set(context);
@@ -220,5 +237,6 @@ pub(crate) fn query(
 /// None.
 pub(crate) fn query_special(_: &mut Function, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
     cmd::RESD_LKEY.set(output, RESERVED_LKEY);
+    cmd::DUMP_FILL_MKEY.set(output, NOTHING.into());
     Ok(())
 }

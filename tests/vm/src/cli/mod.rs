@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand.
 
 mod bench;
+mod c_abi;
 mod clean;
 mod demo;
 mod fetch;
@@ -42,6 +43,7 @@ enum Command {
     Demo(demo::Demo),
     Test(test::Test),
     Bench(bench::Bench),
+    CAbi(c_abi::CAbi),
     Fetch(fetch::Fetch),
     Run(run::Run),
     Shell(shell::Shell),
@@ -63,6 +65,7 @@ pub(crate) fn main() -> Result<ExitCode> {
         Command::Demo(demo) => demo.run(),
         Command::Test(test) => test.run(),
         Command::Bench(bench) => bench.run(),
+        Command::CAbi(c_abi) => c_abi.run(),
         Command::Fetch(fetch) => fetch.run(),
         Command::Run(run) => run.run(),
         Command::Shell(shell) => shell.run(),

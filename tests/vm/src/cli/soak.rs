@@ -49,7 +49,12 @@ impl Soak {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
         let suites = suite::read(store.workspace())?;
-        let built = Built::some(store.workspace(), &suites, &[Ground::TwoHosts])?;
+        let built = Built::some(
+            store.workspace(),
+            suite::Target::Here,
+            &suites,
+            &[Ground::TwoHosts],
+        )?;
         let programs = built.programs(&suites, Ground::TwoHosts)?;
         let program = programs.iter().find(|program| program.name == "soak");
         let program = program.context("the workspace has no test named soak")?;

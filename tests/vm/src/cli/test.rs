@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use connectx::PortKind;
 
+use super::c_abi;
 use super::options::{Adapter, Architecture, Machine};
 use crate::arch::Arch;
 use crate::fetch::{self, Missing, Parts};
@@ -20,7 +21,9 @@ use crate::guest::{self, protocol::Network};
 use crate::hca::{self, Hca};
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
-use crate::suite::{self, Built, Cell, Device, Ground, Job, Limits, Place, Record, Round, Suite};
+use crate::suite::{
+    self, Built, Cell, Device, Ground, Job, Limits, Place, Record, Round, Sanitizer, Suite, Target,
+};
 use crate::support::{self, Column};
 
 /// What is known of where tests run, in the workspace.
@@ -61,6 +64,10 @@ pub(crate) struct Test {
     /// 4
     #[arg(long, value_name = "N")]
     guests_at_a_time: Option<NonZeroUsize>,
+    /// Build with this sanitizer, and run the library's unit tests and the guest's tests so; those that count
+    /// system calls or memory fail then
+    #[arg(long, value_name = "WHICH", conflicts_with_all = ["arch", "support"])]
+    sanitizer: Option<Sanitizer>,
     /// Leave out the host's part
     #[arg(long)]
     no_host: bool,
@@ -218,8 +225,9 @@ impl Test {
         places.retain(|place| matches!(place.ground(), Ground::SoftRoce | Ground::Adapter));
         let grounds: Vec<Ground> = places.iter().map(Place::ground).collect();
         let workspace = store.workspace();
-        let here = Built::some(workspace, &suites, &grounds)?;
-        let built = Built::for_arm64(workspace, &fetch::cross(store)?, &suites, &grounds)?;
+        let here = Built::some(workspace, Target::Here, &suites, &grounds)?;
+        let cross = fetch::cross(store)?;
+        let built = Built::some(workspace, Target::Arm64(&cross), &suites, &grounds)?;
         let mut rounds = Vec::new();
         for place in places {
             let mut jobs = Vec::new();
@@ -279,7 +287,7 @@ impl Test {
     /// Whether less than everything was asked for.
     fn selects(&self) -> bool {
         let asks = !self.names.is_empty() || self.no_hca || self.adapter.wanted().is_some();
-        asks || self.kernel != "all" || self.arch() != Arch::X86_64
+        asks || self.sanitizer.is_some() || self.kernel != "all" || self.arch() != Arch::X86_64
     }
 
     /// Whether tests are dealt to kernels and devices: who asks for less than all has a question about that.
@@ -297,10 +305,11 @@ impl Test {
     ) -> Result<Vec<Round>> {
         let places = self.places();
         let grounds: Vec<Ground> = places.iter().map(Place::ground).collect();
-        let built = if self.with_host() {
-            Built::all(store.workspace())?
-        } else {
-            Built::some(store.workspace(), suites, &grounds)?
+        let workspace = store.workspace();
+        let built = match self.sanitizer {
+            Some(which) => Built::some(workspace, Target::Sanitized(which), suites, &grounds)?,
+            None if self.with_host() => Built::all(workspace)?,
+            None => Built::some(workspace, Target::Here, suites, &grounds)?,
         };
         let mut rounds = Vec::new();
         for place in places {
@@ -353,11 +362,14 @@ impl Test {
                     while let Some(next) = locked(&work, VecDeque::pop_front) {
                         match next {
                             Work::Host => {
-                                let names = &self.names;
-                                let workspace = store.workspace();
                                 println!("host");
-                                let group =
-                                    suite::run_on_host(workspace, suites, names, beside_others);
+                                let group = suite::run_on_host(
+                                    store.workspace(),
+                                    suites,
+                                    &self.names,
+                                    self.sanitizer,
+                                    beside_others,
+                                );
                                 locked(&host, |host| *host = Some(group));
                             }
                             Work::Guest(index, prepared) => {
@@ -391,6 +403,13 @@ impl Test {
         let mut groups: Vec<Option<Group>> = rounds.iter().map(|_| None).collect();
         let mut order: Vec<usize> = (0..rounds.len()).collect();
         order.sort_by_key(|index| std::cmp::Reverse(rounds[*index].weight()));
+        let of_library = |job: &Job| job.program.name == c_abi::TESTS;
+        if rounds.iter().any(|round| round.jobs.iter().any(of_library))
+            && let Err(error) = c_abi::build(store)
+        {
+            // Its tests say so.
+            eprintln!("vm: no C library: {error:#}");
+        }
         let mut work = Vec::new();
         for index in order {
             let round = &rounds[index];
@@ -435,7 +454,9 @@ impl Test {
     ) -> Group {
         let limits = Limits {
             test: Duration::from_secs(self.test_timeout),
+            full: self.full || !self.names.is_empty(),
             beside_others,
+            sanitizer: self.sanitizer,
         };
         suite::run_in_guest(store, parts, options, round, limits)
             .unwrap_or_else(|error| failed(round, kernel, &error))

@@ -26,6 +26,8 @@ pub(crate) enum Installed {
     Nothing,
     /// Those of this machine: only what it lacks is downloaded.
     ThisMachine,
+    /// As before, and these in any version that is asked for.
+    ThisMachineAnd(Vec<String>),
     /// These, in any version that is asked for: so they are not downloaded.
     These(Vec<String>),
 }
@@ -43,6 +45,9 @@ pub(crate) struct Wanted {
 
 /// The name of an empty package status.
 const NOTHING: &str = "nothing-installed";
+
+/// Which packages this machine has.
+const STATUS: &str = "/var/lib/dpkg/status";
 
 /// How much room a package needs once it is unpacked, at most, in multiples of its file: modules of Linux
 /// 6.1, which are not compressed by themselves, take six times as much.
@@ -188,15 +193,13 @@ impl Apt {
             .arg(format!("Dir::Cache::archives={}", archives.display()));
         let status = match &wanted.installed {
             Installed::Nothing => self.directory.join(NOTHING),
-            Installed::ThisMachine => PathBuf::from("/var/lib/dpkg/status"),
-            Installed::These(names) => {
-                let file = self
-                    .directory
-                    .join(format!("pretended{}", self.arch.suffix()));
-                fs::write(&file, pretended_status(self.arch, names))
-                    .with_context(|| format!("writing {}", file.display()))?;
-                file
+            Installed::ThisMachine => PathBuf::from(STATUS),
+            Installed::ThisMachineAnd(names) => {
+                let own = fs::read_to_string(STATUS)
+                    .context("reading which packages this machine has")?;
+                self.write_status(own + "\n" + &pretended_status(self.arch, names))?
             }
+            Installed::These(names) => self.write_status(pretended_status(self.arch, names))?,
         };
         command
             .arg("-o")
@@ -206,6 +209,14 @@ impl Apt {
         }
         command.args(&wanted.packages);
         Ok(command)
+    }
+
+    /// Writes a package status, and gives the file.
+    fn write_status(&self, status: String) -> Result<PathBuf> {
+        let name = format!("pretended{}", self.arch.suffix());
+        let file = self.directory.join(name);
+        fs::write(&file, status).with_context(|| format!("writing {}", file.display()))?;
+        Ok(file)
     }
 
     fn command(&self, program: &str) -> Command {

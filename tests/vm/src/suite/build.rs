@@ -8,12 +8,16 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Artifact, Message, TargetKind};
+use clap::ValueEnum;
 
 use super::Suite;
 use crate::arch::Arch;
 use crate::fetch::{self, Cross, TARGET};
 use crate::process;
 use crate::store::Store;
+
+/// This machine's target, as Rust calls it.
+const HERE: &str = "x86_64-unknown-linux-gnu";
 
 /// What kind of program it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,6 +54,40 @@ pub(crate) enum Ground {
     Pair,
 }
 
+/// What programs are built for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target<'a> {
+    /// This machine.
+    Here,
+    /// This machine, with a sanitizer's checks.
+    Sanitized(Sanitizer),
+    /// Guests of arm64, by what builds for them.
+    Arm64(&'a Cross),
+}
+
+/// A sanitizer of the compiler's: code that watches what programs do with memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Sanitizer {
+    /// Accesses to memory that is not there any more, or beyond it.
+    Address,
+}
+
+impl Sanitizer {
+    /// The compiler's name of it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+        }
+    }
+
+    /// The variable for programs that were built with it. Some tests leave memory behind on purpose.
+    pub(crate) fn variable(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Address => ("ASAN_OPTIONS", "detect_leaks=0"),
+        }
+    }
+}
+
 /// What cargo has built, in which programs are looked up.
 #[derive(Debug)]
 pub(crate) struct Built(Vec<Artifact>);
@@ -60,35 +98,18 @@ impl Built {
     ///
     /// # Errors
     /// If one does not build.
-    pub(crate) fn some(workspace: &Path, suites: &[Suite], grounds: &[Ground]) -> Result<Self> {
-        Self::for_target(workspace, None, suites, grounds)
-    }
-
-    /// As [`Built::some`], for arm64.
-    ///
-    /// # Errors
-    /// As of [`Built::some`].
-    pub(crate) fn for_arm64(
+    pub(crate) fn some(
         workspace: &Path,
-        cross: &Cross,
+        target: Target<'_>,
         suites: &[Suite],
         grounds: &[Ground],
     ) -> Result<Self> {
-        Self::for_target(workspace, Some(cross), suites, grounds)
-    }
-
-    fn for_target(
-        workspace: &Path,
-        cross: Option<&Cross>,
-        suites: &[Suite],
-        grounds: &[Ground],
-    ) -> Result<Self> {
-        build_command_line(workspace, cross)?;
+        build_command_line(workspace, target)?;
         let mut artifacts = Vec::new();
         for kind in [Kind::Tests, Kind::Example] {
             let arguments = arguments(suites, kind, grounds);
             if !arguments.is_empty() {
-                artifacts.extend(cargo(workspace, cross, arguments)?);
+                artifacts.extend(cargo(workspace, target, arguments)?);
             }
         }
         Ok(Self(artifacts))
@@ -99,9 +120,9 @@ impl Built {
     /// # Errors
     /// If something does not build.
     pub(crate) fn all(workspace: &Path) -> Result<Self> {
-        build_command_line(workspace, None)?;
+        build_command_line(workspace, Target::Here)?;
         let arguments = ["test", "--no-run", "--workspace"].map(str::to_owned);
-        Ok(Self(cargo(workspace, None, arguments.to_vec())?))
+        Ok(Self(cargo(workspace, Target::Here, arguments.to_vec())?))
     }
 
     /// The programs of these suites for guests of that kind.
@@ -147,9 +168,9 @@ impl Built {
 
 /// Builds the command line `uverbs`, which some tests run and look for beside themselves. The whole workspace
 /// is named, so that cargo chooses the same features as for the tests.
-fn build_command_line(workspace: &Path, cross: Option<&Cross>) -> Result<()> {
+fn build_command_line(workspace: &Path, target: Target<'_>) -> Result<()> {
     let arguments = ["build", "--workspace", "--bin", "uverbs"];
-    cargo(workspace, cross, arguments.map(str::to_owned).to_vec()).map(drop)
+    cargo(workspace, target, arguments.map(str::to_owned).to_vec()).map(drop)
 }
 
 /// Builds the command line `uverbs` by itself and gives its path: in release mode, but for arm64 as the tests
@@ -180,7 +201,7 @@ pub(crate) fn agent(store: &Store, arch: Arch) -> Result<Option<PathBuf>> {
 fn for_arm64(store: &Store, name: &str) -> Result<PathBuf> {
     let cross = fetch::cross(store)?;
     let arguments = ["build", "--workspace", "--bin", name].map(str::to_owned);
-    let artifacts = cargo(store.workspace(), Some(&cross), arguments.to_vec())?;
+    let artifacts = cargo(store.workspace(), Target::Arm64(&cross), arguments.to_vec())?;
     executable(artifacts, name)
 }
 
@@ -200,7 +221,7 @@ pub(crate) fn static_binary(workspace: &Path, package: &str, name: &str) -> Resu
     // A target is named so that build scripts and procedural macros stay dynamic.
     const OPTIONS: [&str; 4] = [
         "--target",
-        "x86_64-unknown-linux-gnu",
+        HERE,
         "--config",
         "target.x86_64-unknown-linux-gnu.rustflags=[\"-Ctarget-feature=+crt-static\"]",
     ];
@@ -210,8 +231,26 @@ pub(crate) fn static_binary(workspace: &Path, package: &str, name: &str) -> Resu
 fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) -> Result<PathBuf> {
     let arguments = ["build", "--release", "--package", package, "--bin", name];
     let arguments = arguments.iter().chain(options).map(|&word| word.to_owned());
-    let artifacts = cargo(workspace, None, arguments.collect())?;
+    let artifacts = cargo(workspace, Target::Here, arguments.collect())?;
     executable(artifacts, name)
+}
+
+/// Builds the shared library for C programs and gives its path.
+///
+/// # Errors
+/// If it does not build, or cargo does not say where it is.
+pub(crate) fn c_library(workspace: &Path) -> Result<PathBuf> {
+    let arguments = ["build", "--profile", "c-abi", "--package", "uverbs-c"];
+    let artifacts = cargo(
+        workspace,
+        Target::Here,
+        arguments.map(str::to_owned).to_vec(),
+    )?;
+    let built = artifacts
+        .into_iter()
+        .find(|artifact| artifact.target.is_cdylib());
+    let path = built.and_then(|artifact| artifact.filenames.into_iter().next());
+    Ok(path.context("cargo built no shared library")?.into())
 }
 
 /// Where cargo put the binary of this name.
@@ -300,6 +339,22 @@ fn to_arm64(command: &mut Command, cross: &Cross) {
     }
 }
 
+/// Has cargo build with a sanitizer, beside what it builds without.
+pub(super) fn sanitize(command: &mut Command, sanitizer: Sanitizer) {
+    // With a target named, build scripts and procedural macros go without.
+    let flags = format!(
+        "target.{HERE}.rustflags=[\"-Zsanitizer={}\"]",
+        sanitizer.name()
+    );
+    command
+        .args(["--target", HERE, "--config", &flags])
+        .args(["--target-dir", "target/sanitized"])
+        // A stable compiler has it as a nightly one does.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+}
+
 /// The environment's library path after this directory.
 fn library_path(first: &Path) -> OsString {
     let mut path = first.as_os_str().to_owned();
@@ -311,14 +366,16 @@ fn library_path(first: &Path) -> OsString {
 }
 
 /// Runs cargo, with its messages for people on standard error, and gives what it built.
-fn cargo(workspace: &Path, cross: Option<&Cross>, arguments: Vec<String>) -> Result<Vec<Artifact>> {
+fn cargo(workspace: &Path, target: Target<'_>, arguments: Vec<String>) -> Result<Vec<Artifact>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(arguments)
         .arg("--message-format=json-render-diagnostics")
         .current_dir(workspace);
-    if let Some(cross) = cross {
-        to_arm64(&mut command, cross);
+    match target {
+        Target::Here => {}
+        Target::Sanitized(sanitizer) => sanitize(&mut command, sanitizer),
+        Target::Arm64(cross) => to_arm64(&mut command, cross),
     }
     let failed = || format!("building: `{}`", process::describe(&command));
     let step = failed();

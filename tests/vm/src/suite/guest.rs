@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::build::Sanitizer;
 use super::c;
 use super::job::Job;
 use super::round::{Place, Round};
@@ -26,8 +27,12 @@ const DEATHS: u32 = 3;
 pub(crate) struct Limits {
     /// The time limit of one test.
     pub(crate) test: Duration,
+    /// All that a test has, not a small set of it.
+    pub(crate) full: bool,
     /// Other tests run at the same time, so that each line says whose it is.
     pub(crate) beside_others: bool,
+    /// What the programs were built with.
+    pub(crate) sanitizer: Option<Sanitizer>,
 }
 
 /// Runs the tests of a round, showing each result as it comes.
@@ -150,10 +155,17 @@ impl Run<'_> {
         let path = program.path.display().to_string();
         let directory = program.directory.display().to_string();
         let mut extra = vec![("CARGO_MANIFEST_DIR".to_owned(), directory.clone())];
+        if self.limits.full {
+            extra.push(("VM_FULL".to_owned(), "1".to_owned()));
+        }
         // They are compiled for this machine alone.
         if self.parts.arch == Arch::X86_64 {
             let c_programs = c::directory(self.store).display().to_string();
             extra.push((c::VARIABLE.to_owned(), c_programs));
+        }
+        if let Some(sanitizer) = self.limits.sanitizer {
+            let (name, value) = sanitizer.variable();
+            extra.push((name.to_owned(), value.to_owned()));
         }
         let spec = Spec {
             words: std::iter::once(path)

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::Suite;
+use super::build::{self, Sanitizer};
 use crate::process;
 use crate::results::{Group, Verdict, parse_line};
 
@@ -16,7 +17,8 @@ use crate::results::{Group, Verdict, parse_line};
 /// Programs with libtest-mimic take one filter and no more, so each filter has a run of its own. A test that
 /// several mean is run by each, and counted once if it passes.
 ///
-/// Beside others, the lines of a program are shown together, when it has ended.
+/// With a sanitizer these are the library's unit tests. Beside others, the lines of a program are shown
+/// together, when it has ended.
 ///
 /// # Errors
 /// If cargo cannot be started. Tests that fail or do not build are results.
@@ -24,6 +26,7 @@ pub(crate) fn run(
     workspace: &Path,
     suites: &[Suite],
     filters: &[String],
+    sanitizer: Option<Sanitizer>,
     beside_others: bool,
 ) -> Result<Group> {
     let started = Instant::now();
@@ -33,7 +36,7 @@ pub(crate) fn run(
     };
     let mut all = Group::new("host");
     for filter in filters {
-        let group = run_filtered(workspace, suites, filter, beside_others)?;
+        let group = run_filtered(workspace, suites, filter, sanitizer, beside_others)?;
         for case in group.cases {
             if !all.cases.contains(&case) {
                 all.cases.push(case);
@@ -48,18 +51,24 @@ fn run_filtered(
     workspace: &Path,
     suites: &[Suite],
     filter: Option<&String>,
+    sanitizer: Option<Sanitizer>,
     beside_others: bool,
 ) -> Result<Group> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command
-        .args([
-            "test",
-            "--workspace",
-            "--no-fail-fast",
-            "--color=never",
-            "--",
-        ])
-        .args(filter);
+    command.args(["test", "--no-fail-fast", "--color=never"]);
+    match sanitizer {
+        None => {
+            command.arg("--workspace");
+        }
+        Some(sanitizer) => {
+            build::sanitize(&mut command, sanitizer);
+            let (name, value) = sanitizer.variable();
+            command
+                .args(["--package", "uverbs", "--lib"])
+                .env(name, value);
+        }
+    }
+    command.arg("--").args(filter);
     command.current_dir(workspace).stdin(Stdio::null());
     let step = format!(
         "running the host's tests: `{}`",

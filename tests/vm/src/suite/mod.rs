@@ -10,7 +10,9 @@ mod list;
 mod record;
 mod round;
 
-pub(crate) use self::build::{Built, Ground, agent, binary, command_line, static_binary};
+pub(crate) use self::build::{
+    Built, Ground, Sanitizer, Target, agent, binary, c_library, command_line, static_binary,
+};
 pub(crate) use self::c::compile as compile_c_programs;
 pub(crate) use self::deal::{Cell, Device};
 pub(crate) use self::guest::{Limits, name as name_of_guest, run as run_in_guest};

@@ -1,0 +1,151 @@
+//! `uverbs exec`: a program that is linked to libibverbs runs on this project's library instead.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+
+use crate::failure::{Failure, Kind, Result};
+
+/// The name by which programs ask for the library.
+const SONAME: &str = "libibverbs.so.1";
+
+/// Where the library is looked for, from the directory of this program: beside it, where a package puts
+/// libraries, and where `cargo vm c-abi` leaves it.
+const PLACES: [&str; 3] = ["", "../lib", "../c-abi/lib"];
+
+const VARIABLE: &str = "LD_LIBRARY_PATH";
+
+const EXAMPLES: &str = "\
+Examples:
+  uverbs exec -- ibv_devinfo -v
+  uverbs exec --library /opt/uverbs/lib -- ib_send_bw -d rxe0
+
+The exit code is the program's own; it is 3 if the library or the program is not there.";
+
+/// Run a program of libibverbs on this project's libibverbs.so.1.
+///
+/// The library is put in front of the system's by LD_LIBRARY_PATH, for the program and all that it starts.
+/// Programs with the set-user-ID bit ignore that.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// The library, or the directory that has it
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    words: Vec<OsString>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let directory = match &options.library {
+        Some(path) => named(path)?,
+        None => found()?,
+    };
+    let [program, arguments @ ..] = options.words.as_slice() else {
+        return Err(Failure::new(Kind::Usage, "no program was named"));
+    };
+    let path = in_front(&directory, env::var_os(VARIABLE).as_deref());
+    let error = Command::new(program)
+        .args(arguments)
+        .env(VARIABLE, path)
+        .exec();
+    let kind = match error.kind() {
+        std::io::ErrorKind::NotFound => Kind::NotFound,
+        std::io::ErrorKind::PermissionDenied => Kind::NotPermitted,
+        _ => Kind::Failed,
+    };
+    Err(Failure::new(
+        kind,
+        format_args!("{}: {error}", program.display()),
+    ))
+}
+
+/// The directory of the library that the user named.
+fn named(path: &Path) -> Result<PathBuf> {
+    let directory = match path.is_dir() {
+        true => path,
+        false => path.parent().unwrap_or(path),
+    };
+    let is_it = path.is_dir() || path.file_name() == Some(OsStr::new(SONAME));
+    match directory.canonicalize() {
+        Ok(directory) if is_it && directory.join(SONAME).is_file() => Ok(directory),
+        _ => Err(Failure::new(
+            Kind::NotFound,
+            format_args!(
+                "{} is no {SONAME}, nor a directory that has one",
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// The directory where the library is, from where this program is.
+fn found() -> Result<PathBuf> {
+    let own = env::current_exe().map_err(|error| {
+        Failure::new(Kind::Failed, format_args!("this program's path: {error}"))
+    })?;
+    let places = PLACES.map(|place| own.parent().unwrap_or(&own).join(place));
+    let is_there = |place: &&PathBuf| place.join(SONAME).is_file();
+    match places
+        .iter()
+        .find(is_there)
+        .map(|place| place.canonicalize())
+    {
+        Some(Ok(place)) => Ok(place),
+        _ => Err(Failure::new(
+            Kind::NotFound,
+            format_args!(
+                "{SONAME} is neither in {}: build it (`cargo vm c-abi`), or name it with --library",
+                places
+                    .map(|place| place.display().to_string())
+                    .join(" nor in ")
+            ),
+        )),
+    }
+}
+
+/// A library path that begins with this directory. An empty one would name the current directory too.
+fn in_front(directory: &Path, path: Option<&OsStr>) -> OsString {
+    let mut front = directory.as_os_str().to_owned();
+    if let Some(path) = path.filter(|path| !path.is_empty()) {
+        front.push(":");
+        front.push(path);
+    }
+    front
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_comes_before_the_path_that_is_there() {
+        let path = |rest: Option<&str>| in_front(Path::new("/ours"), rest.map(OsStr::new));
+        assert_eq!(path(None), "/ours");
+        assert_eq!(path(Some("")), "/ours");
+        assert_eq!(path(Some("/a:/b")), "/ours:/a:/b");
+    }
+
+    #[test]
+    fn a_library_is_named_by_its_file_or_its_directory() {
+        let directory = env::temp_dir().join(format!("uverbs-exec-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let library = directory.join(SONAME);
+        assert_eq!(named(&directory).unwrap_err().kind(), Kind::NotFound);
+        assert_eq!(named(&library).unwrap_err().kind(), Kind::NotFound);
+        std::fs::write(&library, "").unwrap();
+        let expected = directory.canonicalize().unwrap();
+        assert_eq!(named(&directory).unwrap(), expected);
+        assert_eq!(named(&library).unwrap(), expected);
+        let other = directory.join("libother.so");
+        std::fs::write(&other, "").unwrap();
+        assert_eq!(named(&other).unwrap_err().kind(), Kind::NotFound);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

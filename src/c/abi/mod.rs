@@ -1,0 +1,28 @@
+//! The structs of `<infiniband/verbs.h>`, with the names that they have there.
+//!
+//! Sizes and offsets are those of x86-64 and arm64, and are asserted beside each struct. A struct is as long as
+//! the newest header has it; a program that was compiled against an older one says how much of it it knows.
+//! Enumerations are plain integers: a program may pass any number.
+
+#![allow(non_camel_case_types, reason = "the names are those of the header")]
+#![allow(missing_docs, reason = "the manual pages describe the fields")]
+
+pub mod attr;
+pub mod context;
+pub mod device;
+pub mod port;
+pub mod queue;
+pub mod work;
+
+/// `pthread_mutex_t` and `pthread_cond_t`, which are for the library only. This one does not use them.
+pub type pthread_mutex_t = [u64; 5];
+/// See [`pthread_mutex_t`].
+pub type pthread_cond_t = [u64; 6];
+
+#[repr(C)]
+pub struct ibv_pd {
+    pub context: *mut context::ibv_context,
+    pub handle: u32,
+}
+
+const _: () = assert!(size_of::<ibv_pd>() == 16);

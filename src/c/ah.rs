@@ -1,0 +1,199 @@
+//! Address handles.
+
+use std::ffi::c_int;
+
+use uverbs_uapi::flags::WcFlags;
+use uverbs_uapi::handle::AhHandle;
+use uverbs_uapi::types::{AhAttr, GlobalRoute};
+
+use super::abi::attr::{ibv_ah_attr, ibv_global_route};
+use super::abi::context::ibv_context;
+use super::abi::ibv_pd;
+use super::abi::port::ibv_gid;
+use super::abi::queue::ibv_ah;
+use super::abi::work::ibv_wc;
+use super::context::{ContextObject, context};
+use super::failure::{Failure, Result, minus_one, pointer};
+use super::object::{CStruct, Object, destroy};
+use super::pd::pd;
+use crate::command::{CreateAh, Destroy, DriverData};
+use crate::driver;
+use crate::gid::Gid;
+use crate::grh::{GRH_LENGTH, Grh};
+use crate::pd::{PdUse, User};
+use crate::work::{Destination, PdTag};
+
+/// An address handle as C programs have it.
+#[repr(C)]
+pub(super) struct AhObject {
+    c: CStruct<ibv_ah>,
+    handle: AhHandle,
+    /// How requests name it.
+    vector: driver::Ah,
+    pd: PdUse,
+}
+
+// SAFETY: the C struct is the first field.
+unsafe impl Object for AhObject {
+    type C = ibv_ah;
+}
+
+impl AhObject {
+    /// A queue pair behind it.
+    #[inline(always)]
+    pub(super) fn to(&self, qpn: u32, qkey: u32, pd: PdTag) -> Destination<'_, driver::Ah> {
+        Destination {
+            ah: &self.vector,
+            qpn,
+            qkey,
+            pd,
+        }
+    }
+}
+
+/// A path as the kernel has it.
+pub(super) fn path(attr: &ibv_ah_attr) -> AhAttr {
+    AhAttr {
+        grh: GlobalRoute {
+            // SAFETY: all bytes of the union are there, whichever way they were written.
+            dgid: unsafe { attr.grh.dgid.raw },
+            flow_label: attr.grh.flow_label,
+            sgid_index: attr.grh.sgid_index,
+            hop_limit: attr.grh.hop_limit,
+            traffic_class: attr.grh.traffic_class,
+            reserved: 0,
+        },
+        dlid: attr.dlid,
+        sl: attr.sl,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        is_global: attr.is_global,
+        port_num: attr.port_num,
+        reserved: 0,
+    }
+}
+
+/// `ibv_create_ah(3)`.
+pub unsafe extern "C" fn ibv_create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the caller passes a PD and a path.
+    pointer(unsafe {
+        pd(c).and_then(|pd| {
+            let attributes = path(attr.as_ref().ok_or(Failure::INVALID)?);
+            let context = pd.pd().context();
+            let command = CreateAh {
+                pd: pd.pd().handle(),
+                attributes,
+                driver: DriverData::default(),
+            };
+            let (handle, vector) = context.driver().create_ah(context.fd(), command)?;
+            let ah = ibv_ah {
+                context: pd.c_context(),
+                pd: c,
+                handle: handle.0,
+            };
+            let object = AhObject {
+                c: CStruct::new(ah),
+                handle,
+                vector,
+                pd: pd.pd().user(User::Ah),
+            };
+            Ok(Box::new(object).give())
+        })
+    })
+}
+
+/// `ibv_destroy_ah(3)`.
+pub unsafe extern "C" fn ibv_destroy_ah(c: *mut ibv_ah) -> c_int {
+    // SAFETY: the caller passes an address handle, for the last time if this succeeds.
+    unsafe {
+        destroy(c, |ah: &mut AhObject| {
+            Ok(ah.pd.context().fd().execute(&Destroy(ah.handle))?)
+        })
+    }
+}
+
+/// The path back to whoever sent a datagram.
+fn path_back(
+    context: &ContextObject,
+    port: u8,
+    completion: &ibv_wc,
+    grh: Option<&[u8; GRH_LENGTH]>,
+) -> Result<ibv_ah_attr> {
+    let mut attr = ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: [0; 16] },
+            flow_label: 0,
+            sgid_index: 0,
+            hop_limit: 0,
+            traffic_class: 0,
+        },
+        dlid: completion.slid,
+        sl: completion.sl,
+        src_path_bits: completion.dlid_path_bits,
+        static_rate: 0,
+        is_global: 0,
+        port_num: port,
+    };
+    if WcFlags::from_bits_retain(completion.wc_flags).contains(WcFlags::GRH) {
+        let grh = grh.and_then(Grh::parse).ok_or(Failure::INVALID)?;
+        attr.is_global = 1;
+        attr.grh = ibv_global_route {
+            dgid: ibv_gid {
+                raw: grh.sgid.raw(),
+            },
+            flow_label: grh.flow_label,
+            sgid_index: index_of(context, port, grh.dgid)?,
+            hop_limit: u8::MAX,
+            traffic_class: grh.traffic_class,
+        };
+    }
+    Ok(attr)
+}
+
+/// Where a port's table has the GID that a datagram was sent to. Of two entries that differ by the version of
+/// RoCE, the kernel has put that of version 2 behind: headers that were kept are of it.
+fn index_of(context: &ContextObject, port: u8, gid: Gid) -> Result<u8> {
+    let table = context.context().gid_table()?;
+    let mut entries = table.iter();
+    let found = entries.rfind(|entry| entry.port == u32::from(port) && entry.gid == gid);
+    let index = found.and_then(|entry| u8::try_from(entry.index).ok());
+    index.ok_or(Failure::INVALID)
+}
+
+/// `ibv_init_ah_from_wc(3)`.
+pub unsafe extern "C" fn ibv_init_ah_from_wc(
+    c: *mut ibv_context,
+    port: u8,
+    completion: *mut ibv_wc,
+    grh: *mut [u8; GRH_LENGTH],
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: the caller passes an open context, a completion, a header if there is one, and room for a path.
+    minus_one(unsafe {
+        context(c).and_then(|context| {
+            *attr = path_back(context, port, &*completion, grh.as_ref())?;
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_create_ah_from_wc(3)`.
+pub unsafe extern "C" fn ibv_create_ah_from_wc(
+    c: *mut ibv_pd,
+    completion: *mut ibv_wc,
+    grh: *mut [u8; GRH_LENGTH],
+    port: u8,
+) -> *mut ibv_ah {
+    // SAFETY: the caller passes a PD, a completion, and a header if there is one.
+    let path = unsafe {
+        pd(c).and_then(|pd| {
+            let context = context(pd.c_context())?;
+            path_back(context, port, &*completion, grh.as_ref())
+        })
+    };
+    match path {
+        // SAFETY: the caller passes a PD.
+        Ok(mut path) => unsafe { ibv_create_ah(c, &raw mut path) },
+        Err(failure) => pointer(Err(failure)),
+    }
+}

@@ -1,0 +1,166 @@
+//! Open devices.
+
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::without_provenance_mut;
+use std::sync::Arc;
+
+use super::abi::context::{ibv_context, ibv_context_ops, verbs_context};
+use super::abi::device::ibv_device;
+use super::device::DeviceObject;
+use super::failure::{Failure, Result, pointer};
+use super::object::{CStruct, Object, destroy, object};
+use super::{cq, poll, query, recv, send};
+use crate::context::{Context, OpenOptions};
+
+/// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
+/// functions look into.
+#[repr(C)]
+pub(super) struct ContextObject {
+    c: CStruct<verbs_context>,
+    context: Context,
+    device: Arc<DeviceObject>,
+}
+
+// SAFETY: the offset of a field of a field.
+unsafe impl Object for ContextObject {
+    type C = ibv_context;
+    const AT: usize = offset_of!(Self, c) + offset_of!(verbs_context, context);
+}
+
+impl ContextObject {
+    fn new(device: Arc<DeviceObject>, context: Context) -> Result<Box<Self>> {
+        let async_fd = context.async_fd()?.as_raw_fd();
+        let c = ibv_context {
+            device: device.c(),
+            ops: ops(),
+            cmd_fd: context.as_fd().as_raw_fd(),
+            async_fd,
+            num_comp_vectors: context.num_comp_vectors() as c_int,
+            mutex: Default::default(),
+            abi_compat: without_provenance_mut::<c_void>(usize::MAX),
+        };
+        Ok(Box::new(Self {
+            c: CStruct::new(extended(c)),
+            context,
+            device,
+        }))
+    }
+
+    /// The crate's context.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The device that it is of.
+    pub(super) fn device(&self) -> &DeviceObject {
+        &self.device
+    }
+}
+
+/// The context of a C program's.
+///
+/// # Safety
+///
+/// As of [`object`].
+pub(super) unsafe fn context<'a>(c: *mut ibv_context) -> Result<&'a ContextObject> {
+    // SAFETY: the caller vouches for it.
+    let context = unsafe { object::<ContextObject>(c) };
+    context.ok_or(Failure::INVALID)
+}
+
+/// The functions of every context that are called through this table.
+fn ops() -> ibv_context_ops {
+    ibv_context_ops {
+        _compat_query_device: Some(query::ibv_query_device),
+        _compat_query_port: Some(query::ibv_query_port),
+        _compat_of_objects: [None; 5],
+        alloc_mw: None,
+        bind_mw: None,
+        dealloc_mw: None,
+        _compat_create_cq: None,
+        poll_cq: Some(poll::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
+        _compat_of_cqs_and_srqs: [None; 7],
+        post_srq_recv: Some(recv::post_srq_recv),
+        _compat_of_qps: [None; 4],
+        post_send: Some(send::post_send),
+        post_recv: Some(recv::post_recv),
+        _compat_of_the_rest: [None; 5],
+    }
+}
+
+/// The larger struct around a context.
+fn extended(context: ibv_context) -> verbs_context {
+    verbs_context {
+        free_buf: None,
+        alloc_buf: None,
+        dm_export_dmabuf_fd: None,
+        reg_mr_ex: None,
+        dealloc_dmah: None,
+        alloc_dmah: None,
+        query_port: Some(query::query_port),
+        advise_mr: None,
+        alloc_null_mr: None,
+        read_counters: None,
+        attach_counters_point_flow: None,
+        create_counters: None,
+        destroy_counters: None,
+        reg_dm_mr: None,
+        alloc_dm: None,
+        free_dm: None,
+        modify_flow_action_esp: None,
+        destroy_flow_action: None,
+        create_flow_action_esp: None,
+        modify_qp_rate_limit: None,
+        alloc_parent_domain: None,
+        dealloc_td: None,
+        alloc_td: None,
+        modify_cq: None,
+        post_srq_ops: None,
+        destroy_rwq_ind_table: None,
+        create_rwq_ind_table: None,
+        destroy_wq: None,
+        modify_wq: None,
+        create_wq: None,
+        query_rt_values: None,
+        create_cq_ex: None,
+        private: std::ptr::null_mut(),
+        query_device_ex: Some(query::query_device_ex),
+        destroy_flow: None,
+        abi_placeholder_2: None,
+        create_flow: None,
+        abi_placeholder_1: None,
+        open_qp: None,
+        create_qp_ex: None,
+        get_srq_num: None,
+        create_srq_ex: None,
+        open_xrcd: None,
+        close_xrcd: None,
+        abi_placeholder_3: 0,
+        sz: size_of::<verbs_context>(),
+        context,
+    }
+}
+
+/// `ibv_open_device(3)`.
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    if device.is_null() {
+        return pointer(Err(Failure::INVALID));
+    }
+    // SAFETY: the caller passes a device of a list that it has not freed.
+    let device = unsafe { DeviceObject::shared(device) };
+    let opened = OpenOptions::new()
+        .open(device.device())
+        .map_err(Into::into)
+        .and_then(|context| ContextObject::new(device, context));
+    pointer(opened.map(Object::give))
+}
+
+/// `ibv_close_device(3)`. The kernel destroys what the program has left; the device is closed when this
+/// process has let go of the last of that.
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: the caller passes an open context, for the last time.
+    unsafe { destroy(context, |_: &mut ContextObject| Ok(())) }
+}

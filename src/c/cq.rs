@@ -1,0 +1,223 @@
+//! Completion queues: creation, arming, resizing, destruction. [`super::poll`] takes completions.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uverbs_uapi::handle::CqHandle;
+
+use super::abi::context::ibv_context;
+use super::abi::queue::{ibv_comp_channel, ibv_cq, ibv_cq_ex};
+use super::channel::ChannelObject;
+use super::context::{ContextObject, context};
+use super::failure::{Failure, Result, pointer, status};
+use super::lock::{Locked, wait_until};
+use super::object::{CStruct, Object, destroy, object};
+use super::poll::Poller;
+use crate::alloc::Buffers;
+use crate::command::{CreateCq, DestroyCounting, DriverData, ResizeCq};
+use crate::context::Context;
+use crate::driver;
+use crate::pd::PdUse;
+
+/// A completion queue as C programs have it: always with the extended struct, of which a plain queue uses the
+/// start.
+#[repr(C)]
+pub(super) struct CqObject {
+    c: CStruct<ibv_cq_ex>,
+    pub(super) poller: Locked<Poller>,
+    handle: CqHandle,
+    context: Context,
+    backing: driver::CqBacking,
+    channel: Option<*const ChannelObject>,
+    domain: Option<PdUse>,
+}
+
+// SAFETY: the C struct is the first field, and starts with the plain one.
+unsafe impl Object for CqObject {
+    type C = ibv_cq;
+}
+
+/// What a completion queue is to be.
+pub(super) struct Wanted<'a> {
+    pub(super) entries: u32,
+    pub(super) cq_context: *mut c_void,
+    pub(super) channel: *mut ibv_comp_channel,
+    pub(super) vector: u32,
+    pub(super) flags: u32,
+    pub(super) single_threaded: bool,
+    pub(super) domain: Option<PdUse>,
+    pub(super) buffers: Option<&'a Buffers>,
+}
+
+impl CqObject {
+    /// The struct that plain queues have.
+    pub(super) fn c(&self) -> *mut ibv_cq {
+        self.c.get().cast()
+    }
+
+    pub(super) fn handle(&self) -> CqHandle {
+        self.handle
+    }
+
+    /// The counts of completion events and of asynchronous ones that the program has acknowledged.
+    pub(super) fn acknowledged(&self) -> (&AtomicU32, &AtomicU32) {
+        let c = self.c();
+        // SAFETY: the fields are the object's, and only counted atomically.
+        unsafe { (&(*c).comp_events_completed, &(*c).async_events_completed) }
+    }
+
+    /// Notes that a completion event was read: some devices need the count for arming.
+    pub(super) fn event_was_read(&self) {
+        if let Some(events) = self.backing.events() {
+            // Relaxed: the program arms after it has read, and orders the two.
+            events.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the next poll say that the queue had no room for a completion.
+    pub(super) fn overran(&self) {
+        self.backing.overran();
+    }
+
+    fn buffers(&self) -> Option<&Buffers> {
+        self.domain.as_ref().and_then(PdUse::buffers)
+    }
+}
+
+/// The completion queue of a C program's.
+///
+/// # Safety
+///
+/// As of [`object`].
+pub(super) unsafe fn cq<'a>(c: *mut ibv_cq) -> Result<&'a CqObject> {
+    // SAFETY: the caller vouches for it.
+    unsafe { object::<CqObject>(c) }.ok_or(Failure::INVALID)
+}
+
+/// Creates a completion queue.
+///
+/// # Safety
+///
+/// The channel is NULL or one of the program's.
+pub(super) unsafe fn create(
+    context: &ContextObject,
+    c: *mut ibv_context,
+    wanted: Wanted<'_>,
+) -> Result<*mut ibv_cq> {
+    // SAFETY: by this function's contract.
+    let channel = unsafe { object::<ChannelObject>(wanted.channel) };
+    let context = context.context();
+    // Events name the queue by its address, so that is there first.
+    let place: Box<std::mem::MaybeUninit<CqObject>> = Box::new_uninit();
+    let command = CreateCq {
+        cqe: wanted.entries,
+        user_handle: place.as_ptr().expose_provenance() as u64,
+        channel: channel.map(|channel| std::os::fd::AsRawFd::as_raw_fd(&channel.fd())),
+        comp_vector: wanted.vector,
+        flags: wanted.flags,
+        event_fd: context.event_fd()?,
+        driver: DriverData::default(),
+    };
+    let driver = context.driver();
+    let (handle, ring) = driver.create_cq(context.fd(), command, None, wanted.buffers)?;
+    if let Some(channel) = channel {
+        channel.users().fetch_add(1, Ordering::Relaxed);
+    }
+    let plain = ibv_cq {
+        context: c,
+        channel: wanted.channel,
+        cq_context: wanted.cq_context,
+        handle: handle.0,
+        cqe: ring.capacity() as c_int,
+        mutex: Default::default(),
+        cond: Default::default(),
+        comp_events_completed: AtomicU32::new(0),
+        async_events_completed: AtomicU32::new(0),
+    };
+    let object = CqObject {
+        c: CStruct::new(super::poll::extended(plain)),
+        backing: ring.backing(),
+        poller: Locked::new(Poller::new(ring), wanted.single_threaded),
+        handle,
+        context: context.clone(),
+        channel: channel.map(ptr::from_ref),
+        domain: wanted.domain,
+    };
+    Ok(Box::write(place, object).give())
+}
+
+/// `ibv_create_cq(3)`.
+pub unsafe extern "C" fn ibv_create_cq(
+    c: *mut ibv_context,
+    entries: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    // SAFETY: the caller passes an open context and NULL or a channel.
+    pointer(unsafe {
+        context(c).and_then(|context| {
+            let wanted = Wanted {
+                entries: u32::try_from(entries).map_err(|_| Failure::INVALID)?,
+                cq_context,
+                channel,
+                vector: vector as u32,
+                flags: 0,
+                single_threaded: false,
+                domain: None,
+                buffers: None,
+            };
+            create(context, c, wanted)
+        })
+    })
+}
+
+/// `ibv_req_notify_cq(3)`.
+pub(super) unsafe extern "C" fn req_notify_cq(c: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the caller passes a completion queue.
+    status(unsafe { cq(c) }.and_then(|cq| {
+        let mut poller = cq.poller.lock();
+        let fd = cq.context.fd();
+        Ok(poller.ring().arm(fd, cq.handle, solicited_only != 0)?)
+    }))
+}
+
+/// `ibv_resize_cq(3)`.
+pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int {
+    // SAFETY: the caller passes a completion queue.
+    status(unsafe { cq(c) }.and_then(|cq| {
+        let command = ResizeCq {
+            cq: cq.handle,
+            cqe: u32::try_from(entries).map_err(|_| Failure::INVALID)?,
+            driver: DriverData::default(),
+        };
+        let mut poller = cq.poller.lock();
+        let (ring, context) = (poller.ring(), &cq.context);
+        let driver = context.driver();
+        driver.resize_cq(context.fd(), command, ring, cq.buffers())?;
+        // SAFETY: the field is the object's, and only written here, under the lock.
+        unsafe { (*c).cqe = ring.capacity() as c_int };
+        Ok(())
+    }))
+}
+
+/// `ibv_destroy_cq(3)`: waits until all events that were read have been acknowledged.
+pub unsafe extern "C" fn ibv_destroy_cq(c: *mut ibv_cq) -> c_int {
+    // SAFETY: the caller passes a completion queue, for the last time if this succeeds.
+    unsafe {
+        destroy(c, |cq: &mut CqObject| {
+            let counts = cq.context.fd().execute(&DestroyCounting(cq.handle))?;
+            let (completions, others) = cq.acknowledged();
+            wait_until(completions, counts.comp_events_reported);
+            wait_until(others, counts.async_events_reported);
+            if let Some(channel) = cq.channel {
+                // SAFETY: a channel stays while queues report to it.
+                let users = (*channel).users();
+                // Release: pairs with the acquire where the channel is destroyed.
+                users.fetch_sub(1, Ordering::Release);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,205 @@
+//! The list of devices. There is one for the process, and while a device is there, all lists have the same
+//! pointer for it: librdmacm compares them.
+
+use std::ffi::{c_char, c_int};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::abi::device::ibv_device;
+use super::failure::{Failure, Result, pointer};
+use super::object::CStruct;
+use crate::device::{Device, NodeType};
+use crate::driver;
+use crate::error::Errno;
+
+/// A device, of which the list and each open context hold an `Arc`.
+#[repr(C)]
+pub(super) struct DeviceObject {
+    c: CStruct<ibv_device>,
+    /// libmlx5 and libefa look at the `ops` that their own devices have here, and find none.
+    _ops_of_providers: [u64; 6],
+    device: Device,
+}
+
+// SAFETY: the C struct is written once, before the device is in the list.
+unsafe impl Send for DeviceObject {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceObject {}
+
+/// The devices that the last search found.
+static LIST: Mutex<Vec<Arc<DeviceObject>>> = Mutex::new(Vec::new());
+
+impl DeviceObject {
+    fn new(device: Device) -> Arc<Self> {
+        Arc::new(Self {
+            c: CStruct::new(described(&device)),
+            _ops_of_providers: [0; 6],
+            device,
+        })
+    }
+
+    /// The crate's device.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What C programs see.
+    pub(super) fn c(&self) -> *mut ibv_device {
+        self.c.get()
+    }
+
+    /// Whether it still is what a new search found.
+    fn is(&self, device: &Device) -> bool {
+        let identity = |device: &Device| (device.index(), device.rdev(), device.node_guid());
+        self.device.name() == device.name() && identity(&self.device) == identity(device)
+    }
+
+    /// Another reference to a device that a program has a pointer to.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is of a list that has not been freed, or of an open context.
+    pub(super) unsafe fn shared(c: *mut ibv_device) -> Arc<Self> {
+        let object = c.cast::<Self>().cast_const();
+        // SAFETY: all pointers are those of `Arc::into_raw`, at whose start the C struct is; the list or
+        // the context holds a count.
+        unsafe {
+            Arc::increment_strong_count(object);
+            Arc::from_raw(object)
+        }
+    }
+}
+
+/// What a device looks like to C programs.
+fn described(device: &Device) -> ibv_device {
+    let (node_type, transport_type) = kind(device.node_type());
+    let mut c = ibv_device::new(node_type, transport_type);
+    let chardev = device.path();
+    let chardev = chardev.as_ref().and_then(|path| path.file_name());
+    let chardev = chardev.map_or("", |name| name.to_str().unwrap_or_default());
+    put(&mut c.name, device.name());
+    put(&mut c.dev_name, chardev);
+    put(
+        &mut c.dev_path,
+        &format!("/sys/class/infiniband_verbs/{chardev}"),
+    );
+    put(
+        &mut c.ibdev_path,
+        &format!("/sys/class/infiniband/{}", device.name()),
+    );
+    c
+}
+
+/// Writes a text with a zero behind it, and as much of it as there is room for.
+pub(super) fn put(field: &mut [c_char], text: &str) {
+    let room = field.len() - 1;
+    for (to, from) in field[..room].iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+}
+
+/// `enum ibv_node_type` and `enum ibv_transport_type`.
+fn kind(node_type: Option<NodeType>) -> (c_int, c_int) {
+    match node_type {
+        Some(NodeType::ChannelAdapter) => (1, 0),
+        Some(NodeType::Switch) => (2, 0),
+        Some(NodeType::Router) => (3, 0),
+        Some(NodeType::Rnic) => (4, 1),
+        Some(NodeType::Usnic) => (5, 2),
+        Some(NodeType::UsnicUdp) => (6, 3),
+        Some(NodeType::Unspecified) => (7, 4),
+        Some(NodeType::Other(_)) | None => (-1, -1),
+    }
+}
+
+/// Whether this library can open it. C programs take devices from the list and expect that they open.
+fn has_driver(device: &Device) -> bool {
+    match (device.driver(), device.abi_version()) {
+        (Some(id), Some(abi)) => driver::Driver::select(id, abi, device.name()).is_ok(),
+        _ => false,
+    }
+}
+
+/// Searches, and makes the list that of the devices found.
+pub(super) fn refresh() -> Result<Vec<Arc<DeviceObject>>> {
+    let found = crate::device::devices()?;
+    let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = std::mem::take(&mut *list);
+    *list = found
+        .into_iter()
+        .filter(has_driver)
+        .map(
+            |device| match known.iter().find(|known| known.is(&device)) {
+                Some(known) => Arc::clone(known),
+                None => DeviceObject::new(device),
+            },
+        )
+        .collect();
+    Ok(list.clone())
+}
+
+/// `ibv_get_device_list(3)`.
+pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let tell = |number: usize| {
+        if !count.is_null() {
+            // SAFETY: the caller passes NULL or room for the number.
+            unsafe { *count = number as c_int };
+        }
+    };
+    tell(0);
+    pointer(refresh().and_then(|devices| {
+        // SAFETY: calloc has no conditions. What it returns is for the allocator's `free`.
+        let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };
+        let list: *mut *mut ibv_device = list.cast();
+        if list.is_null() {
+            return Err(Failure(Errno::NOMEM));
+        }
+        tell(devices.len());
+        for (at, device) in devices.into_iter().enumerate() {
+            let device = Arc::into_raw(device).cast_mut().cast();
+            // SAFETY: there is room for one more than these.
+            unsafe { list.add(at).write(device) };
+        }
+        Ok(list)
+    }))
+}
+
+/// `ibv_free_device_list(3)`.
+pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    if list.is_null() {
+        return;
+    }
+    // SAFETY: the caller passes a list of `ibv_get_device_list`, which ends with NULL, has an `Arc` of each
+    // device, and is of `calloc`.
+    unsafe {
+        let mut at = list;
+        while !(*at).is_null() {
+            drop(Arc::from_raw((*at).cast::<DeviceObject>().cast_const()));
+            at = at.add(1);
+        }
+        libc::free(list.cast());
+    }
+}
+
+/// `ibv_get_device_name(3)`.
+pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the caller passes a device; the name stays with it.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+/// `ibv_get_device_guid(3)`: in network byte order.
+pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: the caller passes a device of a list or a context.
+    let device = unsafe { &*device.cast::<DeviceObject>() };
+    let guid = device.device.node_guid();
+    guid.map_or(0, |guid| guid.0.to_be())
+}
+
+/// `ibv_get_device_index(3)`: -1 if the kernel has not told it.
+pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: as in `ibv_get_device_guid`.
+    let device = unsafe { &*device.cast::<DeviceObject>() };
+    let index = device.device.index();
+    index.and_then(|index| index.try_into().ok()).unwrap_or(-1)
+}
+
+const _: () = assert!(std::mem::offset_of!(DeviceObject, _ops_of_providers) == 664);

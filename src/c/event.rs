@@ -1,0 +1,119 @@
+//! Events: reading them, and acknowledging them. An event is a pointer to its object, so the object's end waits
+//! until the program has acknowledged all that it has read.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::BorrowedFd;
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::atomic::AtomicU32;
+
+use uverbs_uapi::enums::AsyncEventType;
+use uverbs_uapi::event::{AsyncEventDesc, CompEventDesc};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::abi::attr::ibv_async_event;
+use super::abi::context::ibv_context;
+use super::abi::queue::{ibv_comp_channel, ibv_cq, ibv_qp, ibv_srq};
+use super::channel::ChannelObject;
+use super::context::context;
+use super::cq::cq;
+use super::failure::{Failure, Result, minus_one};
+use super::lock::count;
+use super::object::object;
+use crate::error::Errno;
+use crate::event::{AsyncEvent, EventSource};
+
+/// Reads one record, and blocks or not as the program has set the file. A signal ends it with `EINTR`.
+fn read<T: FromBytes + IntoBytes>(fd: BorrowedFd<'_>) -> Result<T> {
+    let mut record = T::new_zeroed();
+    match rustix::io::read(fd, record.as_mut_bytes())? {
+        length if length == size_of::<T>() => Ok(record),
+        _ => Err(Failure(Errno::IO)),
+    }
+}
+
+/// `ibv_get_cq_event(3)`.
+pub unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    to: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller passes a channel and room for the two pointers.
+    minus_one(unsafe {
+        object::<ChannelObject>(channel)
+            .ok_or(Failure::INVALID)
+            .and_then(|channel| {
+                let event: CompEventDesc = read(channel.fd())?;
+                let c: *mut ibv_cq = with_exposed_provenance_mut(event.cq_handle as usize);
+                // It stays until this event has been acknowledged.
+                cq(c)?.event_was_read();
+                *to = c;
+                *cq_context = (*c).cq_context;
+                Ok(())
+            })
+    })
+}
+
+/// `ibv_ack_cq_events(3)`.
+pub unsafe extern "C" fn ibv_ack_cq_events(c: *mut ibv_cq, number: c_uint) {
+    // SAFETY: the caller passes a completion queue.
+    if let Ok(cq) = unsafe { cq(c) } {
+        count(cq.acknowledged().0, number);
+    }
+}
+
+/// `ibv_get_async_event(3)`.
+pub unsafe extern "C" fn ibv_get_async_event(
+    c: *mut ibv_context,
+    to: *mut ibv_async_event,
+) -> c_int {
+    // SAFETY: the caller passes an open context and room for an event.
+    minus_one(unsafe {
+        context(c).and_then(|context| {
+            let raw: AsyncEventDesc = read(context.context().async_fd()?)?;
+            let event = AsyncEvent::from(raw);
+            let element: *mut c_void = with_exposed_provenance_mut(raw.element as usize);
+            if let (AsyncEventType::CQ_ERR, EventSource::Cq(_)) = (event.kind, event.source) {
+                // It stays until this event has been acknowledged.
+                cq(element.cast())?.overran();
+            }
+            to.write(ibv_async_event {
+                element,
+                event_type: raw.event_type,
+            });
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_ack_async_event(3)`.
+pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: the caller passes an event that it has got.
+    if let Some(event) = unsafe { event.as_ref() }
+        && let Some(acknowledged) = acknowledged(event)
+    {
+        count(acknowledged, 1);
+    }
+}
+
+/// Where the events of an event's object are counted; ports and devices stay anyway.
+fn acknowledged(event: &ibv_async_event) -> Option<&AtomicU32> {
+    let source = AsyncEvent::from(AsyncEventDesc {
+        element: 0,
+        event_type: event.event_type,
+        reserved: 0,
+    })
+    .source;
+    let element = event.element;
+    // SAFETY: the object is of the kind that the event tells, and stays until the event has been acknowledged.
+    unsafe {
+        match source {
+            EventSource::Cq(_) => Some(&(*element.cast::<ibv_cq>()).async_events_completed),
+            EventSource::Qp(_) => Some(&(*element.cast::<ibv_qp>()).events_completed),
+            EventSource::Srq(_) => Some(&(*element.cast::<ibv_srq>()).events_completed),
+            EventSource::Wq(_)
+            | EventSource::Port(_)
+            | EventSource::Device
+            | EventSource::Unknown(_) => None,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How C programs are told of failure: the errno of every error of this library, in one place.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use crate::error::{Cause, Errno, Error};
+use crate::work::PostError;
+
+/// The errno with which a function for C fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failure(pub(super) Errno);
+
+pub(super) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// An argument that cannot be.
+    pub(super) const INVALID: Self = Self(Errno::INVAL);
+    /// This library, the driver or the kernel does not have it.
+    pub(super) const UNSUPPORTED: Self = Self(Errno::OPNOTSUPP);
+
+    /// Puts it into `errno`, and returns its number.
+    pub(super) fn tell(self) -> c_int {
+        let number = self.0.raw_os_error();
+        // SAFETY: the address of this thread's errno is always valid.
+        unsafe { *libc::__errno_location() = number };
+        number
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self(errno)
+    }
+}
+
+impl From<Error> for Failure {
+    #[cold]
+    fn from(error: Error) -> Self {
+        tracing::debug!(target: "uverbs", %error, "a verb of a C program failed");
+        Self(match error.cause() {
+            Cause::Os(errno) => *errno,
+            // The kernel says ENOTTY, EPROTONOSUPPORT and others. C programs and tests know this one.
+            Cause::Unsupported(_) => Errno::OPNOTSUPP,
+            Cause::Invalid(_) => Errno::INVAL,
+            Cause::Busy(_) => Errno::BUSY,
+            Cause::NotFound(_) => Errno::NOENT,
+            Cause::Malformed(_) => Errno::IO,
+            Cause::Allocator(_) => Errno::NOMEM,
+            Cause::Refused(_) => Errno::CONNREFUSED,
+            Cause::TimedOut(_) => Errno::TIMEDOUT,
+        })
+    }
+}
+
+/// A request that is not posted.
+impl From<PostError> for Failure {
+    #[cold]
+    fn from(error: PostError) -> Self {
+        Self(match error {
+            PostError::QueueFull { .. } => Errno::NOMEM,
+            PostError::Doorbell(errno) => errno,
+            _ => Errno::INVAL,
+        })
+    }
+}
+
+/// For functions that return 0 or the errno, which is in `errno` as well.
+pub(super) fn status(result: Result<()>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(failure) => failure.tell(),
+    }
+}
+
+/// For functions that return 0 or -1 and have the errno in `errno`.
+pub(super) fn minus_one(result: Result<()>) -> c_int {
+    number(result.map(|()| 0))
+}
+
+/// For functions that return a number, or -1 and have the errno in `errno`.
+pub(super) fn number(result: Result<c_int>) -> c_int {
+    result.unwrap_or_else(|failure| {
+        failure.tell();
+        -1
+    })
+}
+
+/// For functions that return an object, or NULL and have the errno in `errno`.
+pub(super) fn pointer<T>(result: Result<*mut T>) -> *mut T {
+    result.unwrap_or_else(|failure| {
+        failure.tell();
+        null_mut()
+    })
+}

@@ -1,0 +1,213 @@
+//! The locks of queues: C programs may post and poll from any thread.
+//!
+//! A lock is one word, on which a thread spins for a while and then sleeps. Some calls return with it held
+//! (`ibv_wr_start`, `ibv_start_poll`), so there are acquiring and releasing besides the guard. Where the rules
+//! of libibverbs have one thread for a queue, in a thread domain for one, the lock does nothing.
+
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::futex;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may sleep until it is free.
+const AWAITED: u32 = 2;
+
+/// How often to look before sleeping: about as long as a post takes.
+const SPINS: u32 = 100;
+
+/// A value behind a lock, on cache lines of its own.
+#[repr(align(64))]
+pub(super) struct Locked<T> {
+    word: AtomicU32,
+    /// One thread at a time has the value anyway.
+    skipped: bool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: who holds the lock has the value to itself; where it is skipped the program promises so.
+unsafe impl<T: Send> Sync for Locked<T> {}
+
+impl<T> Locked<T> {
+    pub(super) const fn new(value: T, skipped: bool) -> Self {
+        Self {
+            word: AtomicU32::new(FREE),
+            skipped,
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// The value, until the guard goes.
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Guard<'_, T> {
+        self.acquire();
+        Guard(self)
+    }
+
+    /// Takes the lock, which [`Self::release`] gives back.
+    #[inline(always)]
+    pub(super) fn acquire(&self) {
+        if self.skipped {
+            return;
+        }
+        // Acquire: pairs with the release in `release`.
+        let taken = self
+            .word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        if taken.is_err() {
+            self.acquire_slowly();
+        }
+    }
+
+    #[cold]
+    fn acquire_slowly(&self) {
+        for _ in 0..SPINS {
+            spin_loop();
+            // Acquire: as in `acquire`.
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self
+                    .word
+                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return;
+            }
+        }
+        // Acquire: as in `acquire`. Whoever has slept leaves the word so that the next one is woken as well.
+        while self.word.swap(AWAITED, Ordering::Acquire) != FREE {
+            // It returns early if the word has changed or a signal came, and is asked again.
+            let _ = futex::wait(&self.word, futex::Flags::PRIVATE, AWAITED, None);
+        }
+    }
+
+    /// The value, for whoever holds the lock.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock as long as it uses the value, and has no other reference to it.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
+    pub(super) unsafe fn held(&self) -> &mut T {
+        // SAFETY: by this function's contract.
+        unsafe { &mut *self.value.get() }
+    }
+
+    /// Gives the lock back.
+    ///
+    /// # Safety
+    ///
+    /// The caller has taken it, and has no reference to the value any more.
+    #[inline(always)]
+    pub(super) unsafe fn release(&self) {
+        if self.skipped {
+            return;
+        }
+        // Release: what was done to the value is before whoever takes the lock next.
+        if self.word.swap(FREE, Ordering::Release) == AWAITED {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // It fails for no word of this process.
+        let _ = futex::wake(&self.word, futex::Flags::PRIVATE, 1);
+    }
+}
+
+/// The value of a lock that is held.
+pub(super) struct Guard<'a, T>(&'a Locked<T>);
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the lock.
+        unsafe { self.0.held() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard holds the lock.
+        unsafe { self.0.held() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: `lock` took it for this guard.
+        unsafe { self.0.release() };
+    }
+}
+
+/// Waits until a word that others count up has this value.
+pub(super) fn wait_until(word: &AtomicU32, value: u32) {
+    loop {
+        // Acquire: what was done with an event is before the object goes. Pairs with `count`.
+        let now = word.load(Ordering::Acquire);
+        if now == value {
+            return;
+        }
+        // As in `acquire_slowly`.
+        let _ = futex::wait(word, futex::Flags::PRIVATE, now, None);
+    }
+}
+
+/// Counts a word up, and wakes whoever waits for it.
+pub(super) fn count(word: &AtomicU32, by: u32) {
+    // Release: pairs with `wait_until`.
+    word.fetch_add(by, Ordering::Release);
+    let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_threads_count_under_a_lock() {
+        let counter = Locked::new(0u64, false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        *counter.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*counter.lock(), 40_000);
+    }
+
+    #[test]
+    fn a_lock_is_held_across_calls() {
+        let value = Locked::new(1, false);
+        value.acquire();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| *value.lock());
+            // SAFETY: it was taken above.
+            unsafe {
+                *value.held() = 2;
+                value.release();
+            }
+            assert_eq!(other.join().unwrap(), 2);
+        });
+    }
+
+    #[test]
+    fn a_waiter_is_told_of_the_count() {
+        let word = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| wait_until(&word, 3));
+            count(&word, 1);
+            count(&word, 2);
+        });
+    }
+}

@@ -1,0 +1,30 @@
+//! What stands for names that this library does not have: nothing that pretends. The number in `errno` is
+//! `ENOSYS`. `docs/c-abi.md` lists the names.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use super::failure::Failure;
+use crate::error::Errno;
+
+const MISSING: Failure = Failure(Errno::NOSYS);
+
+/// Stands for functions that return an errno.
+pub extern "C" fn missing() -> c_int {
+    MISSING.tell()
+}
+
+/// Stands for functions that return an object.
+pub extern "C" fn missing_object() -> *mut c_void {
+    MISSING.tell();
+    null_mut()
+}
+
+/// Stands for functions that return a number that is -1 if they fail.
+pub extern "C" fn missing_number() -> c_int {
+    MISSING.tell();
+    -1
+}
+
+/// Stands for functions by which providers announce themselves: nobody asks them for devices.
+pub extern "C" fn ignored() {}

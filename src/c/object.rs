@@ -1,0 +1,78 @@
+//! Objects that C programs hold by pointers: a box of this library's, with the C struct in it.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+
+use super::failure::{Failure, Result, status};
+
+/// A type of object.
+///
+/// # Safety
+///
+/// `AT` is the offset in bytes of a field of the type [`CStruct<Self::C>`].
+pub(super) unsafe trait Object: Sized {
+    /// What C programs see of it.
+    type C;
+    /// Where in the object that is.
+    const AT: usize = 0;
+
+    /// Gives the object to the program.
+    fn give(self: Box<Self>) -> *mut Self::C {
+        c_struct(Box::into_raw(self))
+    }
+}
+
+/// The part of an object that the program sees, and may write to at any time.
+#[repr(transparent)]
+pub(super) struct CStruct<C>(UnsafeCell<C>);
+
+impl<C> CStruct<C> {
+    pub(super) const fn new(c: C) -> Self {
+        Self(UnsafeCell::new(c))
+    }
+
+    pub(super) fn get(&self) -> *mut C {
+        self.0.get()
+    }
+}
+
+/// The C struct of an object.
+pub(super) fn c_struct<O: Object>(object: *mut O) -> *mut O::C {
+    object.wrapping_byte_add(O::AT).cast()
+}
+
+/// The object of a C struct.
+///
+/// # Safety
+///
+/// The pointer is one that [`Object::give`] has returned, or NULL; the object is not taken back before the
+/// reference is last used.
+pub(super) unsafe fn object<'a, O: Object>(c: *mut O::C) -> Option<&'a O> {
+    if c.is_null() {
+        return None;
+    }
+    // SAFETY: the caller vouches for it.
+    Some(unsafe { &*c.cast::<O>().wrapping_byte_sub(O::AT) })
+}
+
+/// Destroys an object of the program's by `how`, and lets go of it if that succeeds.
+///
+/// # Safety
+///
+/// As of [`object`], and nobody else uses the object meanwhile.
+pub(super) unsafe fn destroy<O: Object>(
+    c: *mut O::C,
+    how: impl FnOnce(&mut O) -> Result<()>,
+) -> c_int {
+    if c.is_null() {
+        return Failure::INVALID.tell();
+    }
+    // SAFETY: `give` made it of a box, and the caller vouches that it has no other user.
+    let mut object = unsafe { Box::from_raw(c.cast::<O>().wrapping_byte_sub(O::AT)) };
+    let result = how(&mut object);
+    if result.is_err() {
+        // It still is the program's.
+        object.give();
+    }
+    status(result)
+}

@@ -1,0 +1,237 @@
+//! Queue pairs: creation and destruction. [`super::qp_state`] changes them, [`super::send`] and [`super::recv`]
+//! post to them.
+
+use std::ffi::c_int;
+use std::sync::atomic::AtomicU32;
+
+use uverbs_uapi::enums::{QpState, QpType};
+use uverbs_uapi::flags::QpCreateFlags;
+use uverbs_uapi::handle::QpHandle;
+
+use super::abi::attr::{ibv_qp_cap, ibv_qp_init_attr};
+use super::abi::ibv_pd;
+use super::abi::queue::{ibv_qp, ibv_qp_ex};
+use super::cq::{CqObject, cq};
+use super::failure::{Failure, Result, pointer};
+use super::lock::{Locked, wait_until};
+use super::object::{CStruct, Object, destroy, object};
+use super::pd::{PdObject, pd};
+use super::send::{Sender, without_functions};
+use super::srq::{SrqObject, srq};
+use crate::command::{CreateQp, DestroyCounting, DriverData};
+use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue};
+use crate::pd::{PdUse, User};
+use crate::work::Operations;
+
+/// A queue pair as C programs have it: always with the extended struct, of which a plain one uses the start.
+#[repr(C)]
+pub(super) struct QpObject {
+    c: CStruct<ibv_qp_ex>,
+    pub(super) operations: Operations,
+    pub(super) send: Locked<Sender>,
+    /// None if it receives from a shared queue.
+    pub(super) recv: Locked<Option<RecvQueue>>,
+    pub(super) handle: QpHandle,
+    pub(super) transport: QpType,
+    pub(super) signal_all: bool,
+    /// After the queues, and before what they stand on.
+    pub(super) backing: QpBacking,
+    pub(super) pd: PdUse,
+}
+
+// SAFETY: the C struct is the first field, and starts with the plain one.
+unsafe impl Object for QpObject {
+    type C = ibv_qp;
+}
+
+impl QpObject {
+    /// The struct that plain queue pairs have.
+    pub(super) fn c(&self) -> *mut ibv_qp {
+        self.c.get().cast()
+    }
+
+    /// What its queues can hold.
+    pub(super) fn caps(&self) -> ibv_qp_cap {
+        let sender = self.send.lock();
+        let recv = self.recv.lock();
+        caps(&sender, recv.as_ref())
+    }
+
+    /// Its requests name where they go.
+    #[inline(always)]
+    pub(super) fn is_datagram(&self) -> bool {
+        self.transport == QpType::UD
+    }
+
+    fn events_acknowledged(&self) -> &AtomicU32 {
+        // SAFETY: the field is the object's, and only counted atomically.
+        unsafe { &(*self.c()).events_completed }
+    }
+}
+
+fn caps(sender: &Sender, recv: Option<&RecvQueue>) -> ibv_qp_cap {
+    let queue = sender.queue();
+    ibv_qp_cap {
+        max_send_wr: queue.capacity(),
+        max_recv_wr: recv.map_or(0, RecvQueue::capacity),
+        max_send_sge: queue.max_sge(),
+        max_recv_sge: recv.map_or(0, RecvQueue::max_sge),
+        max_inline_data: queue.max_inline(),
+    }
+}
+
+/// The queue pair of a C program's.
+///
+/// # Safety
+///
+/// As of [`object`].
+#[inline(always)]
+pub(super) unsafe fn qp<'a>(c: *mut ibv_qp) -> Result<&'a QpObject> {
+    // SAFETY: the caller vouches for it.
+    unsafe { object::<QpObject>(c) }.ok_or(Failure::INVALID)
+}
+
+/// The objects that a queue pair is created with.
+struct Parts<'a> {
+    send_cq: &'a CqObject,
+    recv_cq: &'a CqObject,
+    srq: Option<&'a SrqObject>,
+}
+
+/// Creates a queue pair; what it can hold is told in the attributes.
+fn create(
+    pd: &PdObject,
+    c: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    parts: &Parts<'_>,
+) -> Result<*mut ibv_qp> {
+    let context = pd.pd().context();
+    let transport = QpType(init.qp_type);
+    let operations = context.operations(transport)?;
+    if !matches!(transport, QpType::RC | QpType::UC | QpType::UD) {
+        return Err(Failure::UNSUPPORTED);
+    }
+    // Events name the queue pair by its address, so that is there first.
+    let place: Box<std::mem::MaybeUninit<QpObject>> = Box::new_uninit();
+    let command = CreateQp {
+        pd: pd.pd().handle(),
+        send_cq: parts.send_cq.handle(),
+        recv_cq: parts.recv_cq.handle(),
+        srq: parts.srq.map(SrqObject::handle),
+        qp_type: transport,
+        cap: init.cap,
+        sq_sig_all: init.sq_sig_all != 0,
+        flags: QpCreateFlags::empty(),
+        user_handle: place.as_ptr().expose_provenance() as u64,
+        event_fd: context.event_fd()?,
+        driver: DriverData::default(),
+    };
+    let created = with_rings(parts, |parts| {
+        let parts = QpParts {
+            buffers: pd.pd().buffers(),
+            ..parts
+        };
+        context.driver().create_qp(context.fd(), command, &parts)
+    });
+    let NewQp {
+        handle,
+        qpn,
+        send,
+        recv,
+        backing,
+    } = created?;
+    let sender = Sender::new(send);
+    init.cap = caps(&sender, recv.as_ref());
+    let plain = ibv_qp {
+        context: pd.c_context(),
+        qp_context: init.qp_context,
+        pd: c,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: handle.0,
+        qp_num: qpn,
+        state: QpState::RESET.0,
+        qp_type: init.qp_type,
+        mutex: Default::default(),
+        cond: Default::default(),
+        events_completed: AtomicU32::new(0),
+    };
+    let object = QpObject {
+        c: CStruct::new(without_functions(plain)),
+        operations,
+        send: Locked::new(sender, false),
+        recv: Locked::new(recv, false),
+        handle,
+        transport,
+        signal_all: init.sq_sig_all != 0,
+        backing,
+        pd: pd.pd().user(User::Qp),
+    };
+    Ok(Box::write(place, object).give())
+}
+
+/// Lends the drivers' parts of the queues to `then`, with their locks held: of two completion queues that of
+/// the lower address first, so that two threads do not wait for each other.
+fn with_rings<T>(parts: &Parts<'_>, then: impl FnOnce(QpParts<'_>) -> T) -> T {
+    let Parts {
+        send_cq, recv_cq, ..
+    } = *parts;
+    let srq = parts.srq.map(|srq| srq.queue.lock());
+    let lend = |send_ring, recv_ring| {
+        then(QpParts {
+            send_cq: send_ring,
+            recv_cq: recv_ring,
+            srq: srq.as_deref(),
+            buffers: None,
+            thread_domain: None,
+            inline_scatter: false,
+        })
+    };
+    if std::ptr::eq(send_cq, recv_cq) {
+        let ring = send_cq.poller.lock();
+        return lend(ring.queue(), ring.queue());
+    }
+    let (first, second) = match send_cq.c() < recv_cq.c() {
+        true => (send_cq, recv_cq),
+        false => (recv_cq, send_cq),
+    };
+    let (one, other) = (first.poller.lock(), second.poller.lock());
+    match std::ptr::eq(first, send_cq) {
+        true => lend(one.queue(), other.queue()),
+        false => lend(other.queue(), one.queue()),
+    }
+}
+
+/// `ibv_create_qp(3)`.
+pub unsafe extern "C" fn ibv_create_qp(c: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the caller passes a PD and attributes with objects of the same context.
+    pointer(unsafe {
+        pd(c).and_then(|pd| {
+            let init = init.as_mut().ok_or(Failure::INVALID)?;
+            let parts = Parts {
+                send_cq: cq(init.send_cq)?,
+                recv_cq: cq(init.recv_cq)?,
+                srq: match init.srq.is_null() {
+                    true => None,
+                    false => Some(srq(init.srq)?),
+                },
+            };
+            create(pd, c, init, &parts)
+        })
+    })
+}
+
+/// `ibv_destroy_qp(3)`: waits until all events that were read have been acknowledged.
+pub unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller passes a queue pair, for the last time if this succeeds.
+    unsafe {
+        destroy(c, |qp: &mut QpObject| {
+            let fd = qp.pd.context().fd();
+            let counts = fd.execute(&DestroyCounting(qp.handle))?;
+            qp.backing.close();
+            wait_until(qp.events_acknowledged(), counts.events_reported);
+            Ok(())
+        })
+    }
+}

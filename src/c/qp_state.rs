@@ -1,0 +1,224 @@
+//! Changing and querying queue pairs. The program's masks go to the kernel as they are.
+
+use std::ffi::c_int;
+
+use uverbs_uapi::enums::QpState;
+use uverbs_uapi::flags::QpAttrMask;
+use uverbs_uapi::types::QpDest;
+use uverbs_uapi::write as abi;
+
+use super::abi::attr::{ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use super::abi::port::ibv_gid;
+use super::abi::queue::ibv_qp;
+use super::ah;
+use super::failure::{Failure, Result, status};
+use super::qp::{QpObject, qp};
+use crate::command::{DriverData, ModifyQp, QueryQp};
+use crate::driver::ResetQp;
+
+/// `ibv_modify_qp(3)`.
+pub unsafe extern "C" fn ibv_modify_qp(
+    c: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the caller passes a queue pair and attributes.
+    status(unsafe {
+        qp(c).and_then(|qp| {
+            let attr = attr.as_ref().ok_or(Failure::INVALID)?;
+            let mask = QpAttrMask::from_bits_retain(mask as u32);
+            modify(qp, attr, mask)?;
+            if mask.contains(QpAttrMask::STATE) {
+                (*qp.c()).state = attr.qp_state;
+            }
+            Ok(())
+        })
+    })
+}
+
+fn modify(qp: &QpObject, attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<()> {
+    let context = qp.pd.context();
+    let to = mask
+        .contains(QpAttrMask::STATE)
+        .then_some(QpState(attr.qp_state));
+    let connects = matches!(to, None | Some(QpState::INIT | QpState::RTR | QpState::RTS));
+    let paces = mask.contains(QpAttrMask::RATE_LIMIT);
+    let command = ModifyQp {
+        base: command(qp.handle.0, attr, mask),
+        rate_limit: paces.then_some(attr.rate_limit),
+        driver: match connects {
+            true => qp.backing.modify_data(),
+            false => DriverData::default(),
+        },
+    };
+    if to == Some(QpState::RESET) {
+        return reset(qp, &command);
+    }
+    let reply = context.fd().execute(&command)?;
+    if connects {
+        qp.backing.modified(&reply);
+    }
+    Ok(())
+}
+
+/// Takes it to the state RESET, with its queues. It keeps its number, which the program knows.
+fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
+    let context = qp.pd.context();
+    let (mut send, mut recv) = (qp.send.lock(), qp.recv.lock());
+    let reset = ResetQp {
+        command,
+        backing: &qp.backing,
+        send: send.queue_mut(),
+        recv: recv.as_mut(),
+        buffers: qp.pd.buffers(),
+        in_place: true,
+    };
+    context.driver().reset_qp(context.fd(), reset)?;
+    Ok(())
+}
+
+fn command(handle: u32, attr: &ibv_qp_attr, mask: QpAttrMask) -> abi::ModifyQp {
+    abi::ModifyQp {
+        dest: dest(&attr.ah_attr),
+        alt_dest: dest(&attr.alt_ah_attr),
+        qp_handle: handle,
+        attr_mask: mask.bits(),
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        qp_access_flags: attr.qp_access_flags,
+        pkey_index: attr.pkey_index,
+        alt_pkey_index: attr.alt_pkey_index,
+        qp_state: attr.qp_state as u8,
+        cur_qp_state: attr.cur_qp_state as u8,
+        path_mtu: attr.path_mtu as u8,
+        path_mig_state: attr.path_mig_state as u8,
+        en_sqd_async_notify: attr.en_sqd_async_notify,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        alt_port_num: attr.alt_port_num,
+        alt_timeout: attr.alt_timeout,
+        reserved: [0; 2],
+    }
+}
+
+/// A path as this command has it.
+fn dest(attr: &ibv_ah_attr) -> QpDest {
+    let path = ah::path(attr);
+    QpDest {
+        dgid: path.grh.dgid,
+        flow_label: path.grh.flow_label,
+        dlid: path.dlid,
+        reserved: 0,
+        sgid_index: path.grh.sgid_index,
+        hop_limit: path.grh.hop_limit,
+        traffic_class: path.grh.traffic_class,
+        sl: path.sl,
+        src_path_bits: path.src_path_bits,
+        static_rate: path.static_rate,
+        is_global: path.is_global,
+        port_num: path.port_num,
+    }
+}
+
+/// A path as programs have it.
+fn path(dest: &QpDest) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: dest.dgid },
+            flow_label: dest.flow_label,
+            sgid_index: dest.sgid_index,
+            hop_limit: dest.hop_limit,
+            traffic_class: dest.traffic_class,
+        },
+        dlid: dest.dlid,
+        sl: dest.sl,
+        src_path_bits: dest.src_path_bits,
+        static_rate: dest.static_rate,
+        is_global: dest.is_global,
+        port_num: dest.port_num,
+    }
+}
+
+/// `ibv_query_qp(3)`.
+pub unsafe extern "C" fn ibv_query_qp(
+    c: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the caller passes a queue pair and room for both kinds of attributes.
+    status(unsafe {
+        qp(c).and_then(|qp| {
+            let command = QueryQp {
+                qp: qp.handle,
+                attr_mask: mask as u32,
+            };
+            let found = qp.pd.context().fd().execute(&command)?;
+            let caps = match qp.backing.kernel_knows_caps() {
+                true => kernel_caps(&found),
+                false => qp.caps(),
+            };
+            let c = qp.c();
+            (*c).state = found.qp_state.into();
+            attr.write(c_attr(&found, caps));
+            init.write(ibv_qp_init_attr {
+                qp_context: (*c).qp_context,
+                send_cq: (*c).send_cq,
+                recv_cq: (*c).recv_cq,
+                srq: (*c).srq,
+                cap: caps,
+                qp_type: qp.transport.0,
+                sq_sig_all: found.sq_sig_all.into(),
+            });
+            Ok(())
+        })
+    })
+}
+
+fn kernel_caps(found: &abi::QueryQpResp) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: found.max_send_wr,
+        max_recv_wr: found.max_recv_wr,
+        max_send_sge: found.max_send_sge,
+        max_recv_sge: found.max_recv_sge,
+        max_inline_data: found.max_inline_data,
+    }
+}
+
+fn c_attr(found: &abi::QueryQpResp, cap: ibv_qp_cap) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: found.qp_state.into(),
+        cur_qp_state: found.cur_qp_state.into(),
+        path_mtu: found.path_mtu.into(),
+        path_mig_state: found.path_mig_state.into(),
+        qkey: found.qkey,
+        rq_psn: found.rq_psn,
+        sq_psn: found.sq_psn,
+        dest_qp_num: found.dest_qp_num,
+        qp_access_flags: found.qp_access_flags,
+        cap,
+        ah_attr: path(&found.dest),
+        alt_ah_attr: path(&found.alt_dest),
+        pkey_index: found.pkey_index,
+        alt_pkey_index: found.alt_pkey_index,
+        en_sqd_async_notify: 0,
+        sq_draining: found.sq_draining,
+        max_rd_atomic: found.max_rd_atomic,
+        max_dest_rd_atomic: found.max_dest_rd_atomic,
+        min_rnr_timer: found.min_rnr_timer,
+        port_num: found.port_num,
+        timeout: found.timeout,
+        retry_cnt: found.retry_cnt,
+        rnr_retry: found.rnr_retry,
+        alt_port_num: found.alt_port_num,
+        alt_timeout: found.alt_timeout,
+        rate_limit: 0,
+    }
+}

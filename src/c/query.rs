@@ -1,0 +1,251 @@
+//! What a device, its ports and their partition keys are like.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+
+use uverbs_uapi::types::{ExQueryDeviceResp, QueryPortRespEx};
+
+use super::abi::context::ibv_context;
+use super::abi::device::{
+    ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
+    ibv_query_device_ex_input, ibv_rss_caps, ibv_tm_caps,
+};
+use super::abi::port::{COMPAT_PORT_ATTR, ibv_port_attr};
+use super::context::{ContextObject, context};
+use super::device::put;
+use super::failure::{Failure, Result, minus_one, number, status};
+use crate::command::{QueryDevice, QueryPort};
+
+/// `ibv_query_device(3)`.
+pub unsafe extern "C" fn ibv_query_device(
+    c: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: the caller passes an open context, and room for what is written: no more than that struct.
+    unsafe {
+        query_device_ex(
+            c,
+            std::ptr::null(),
+            attr.cast(),
+            size_of::<ibv_device_attr>(),
+        )
+    }
+}
+
+/// `ibv_query_device_ex(3)`: fills as much of the struct as the program knows.
+pub(super) unsafe extern "C" fn query_device_ex(
+    c: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    room: usize,
+) -> c_int {
+    // SAFETY: the caller passes an open context, NULL or an input, and `room` bytes at `attr`.
+    status(unsafe {
+        context(c).and_then(|context| {
+            let unknown = input.as_ref().is_some_and(|input| input.comp_mask != 0);
+            if unknown || room < size_of::<ibv_device_attr>() {
+                return Err(Failure::INVALID);
+            }
+            let found = device_attr(context)?;
+            fill(attr.cast(), room, &found);
+            Ok(())
+        })
+    })
+}
+
+/// Writes a struct into a program's, which may be shorter or longer than this library's.
+///
+/// # Safety
+///
+/// There is room for that many bytes.
+unsafe fn fill<T>(to: *mut u8, room: usize, from: &T) {
+    let known = room.min(size_of::<T>());
+    // SAFETY: the caller vouches for the room, and no more is read than the struct has.
+    unsafe {
+        to.copy_from_nonoverlapping(std::ptr::from_ref(from).cast(), known);
+        to.add(known).write_bytes(0, room - known);
+    }
+}
+
+fn device_attr(context: &ContextObject) -> Result<ibv_device_attr_ex> {
+    let context = context.context();
+    let found = context.fd().execute(&QueryDevice)?;
+    // SAFETY: the struct has integers only, for which zeros are values.
+    let mut attr: ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+    plain(&mut attr.orig_attr, &found);
+    let firmware = context.driver().firmware(found.base.fw_ver);
+    put(&mut attr.orig_attr.fw_ver, &firmware);
+    extended(&mut attr, &found);
+    Ok(attr)
+}
+
+fn plain(attr: &mut ibv_device_attr, found: &ExQueryDeviceResp) {
+    let base = &found.base;
+    *attr = ibv_device_attr {
+        fw_ver: attr.fw_ver,
+        node_guid: base.node_guid.get().to_be(),
+        sys_image_guid: base.sys_image_guid.get().to_be(),
+        max_mr_size: base.max_mr_size,
+        page_size_cap: base.page_size_cap,
+        vendor_id: base.vendor_id,
+        vendor_part_id: base.vendor_part_id,
+        hw_ver: base.hw_ver,
+        max_qp: base.max_qp,
+        max_qp_wr: base.max_qp_wr,
+        device_cap_flags: base.device_cap_flags,
+        max_sge: base.max_sge,
+        max_sge_rd: base.max_sge_rd,
+        max_cq: base.max_cq,
+        max_cqe: base.max_cqe,
+        max_mr: base.max_mr,
+        max_pd: base.max_pd,
+        max_qp_rd_atom: base.max_qp_rd_atom,
+        max_ee_rd_atom: base.max_ee_rd_atom,
+        max_res_rd_atom: base.max_res_rd_atom,
+        max_qp_init_rd_atom: base.max_qp_init_rd_atom,
+        max_ee_init_rd_atom: base.max_ee_init_rd_atom,
+        atomic_cap: base.atomic_cap,
+        max_ee: base.max_ee,
+        max_rdd: base.max_rdd,
+        max_mw: base.max_mw,
+        max_raw_ipv6_qp: base.max_raw_ipv6_qp,
+        max_raw_ethy_qp: base.max_raw_ethy_qp,
+        max_mcast_grp: base.max_mcast_grp,
+        max_mcast_qp_attach: base.max_mcast_qp_attach,
+        max_total_mcast_qp_attach: base.max_total_mcast_qp_attach,
+        max_ah: base.max_ah,
+        max_fmr: base.max_fmr,
+        max_map_per_fmr: base.max_map_per_fmr,
+        max_srq: base.max_srq,
+        max_srq_wr: base.max_srq_wr,
+        max_srq_sge: base.max_srq_sge,
+        max_pkeys: base.max_pkeys,
+        local_ca_ack_delay: base.local_ca_ack_delay,
+        phys_port_cnt: base.phys_port_cnt,
+    };
+}
+
+fn extended(attr: &mut ibv_device_attr_ex, found: &ExQueryDeviceResp) {
+    let transports = &found.odp_caps.per_transport_caps;
+    attr.odp_caps = ibv_odp_caps {
+        general_caps: found.odp_caps.general_caps,
+        rc_odp_caps: transports.rc_odp_caps,
+        uc_odp_caps: transports.uc_odp_caps,
+        ud_odp_caps: transports.ud_odp_caps,
+    };
+    attr.completion_timestamp_mask = found.timestamp_mask;
+    attr.hca_core_clock = found.hca_core_clock;
+    attr.device_cap_flags_ex = found.device_cap_flags_ex;
+    attr.rss_caps = ibv_rss_caps {
+        supported_qpts: found.rss_caps.supported_qpts,
+        max_rwq_indirection_tables: found.rss_caps.max_rwq_indirection_tables,
+        max_rwq_indirection_table_size: found.rss_caps.max_rwq_indirection_table_size,
+        ..Default::default()
+    };
+    attr.max_wq_type_rq = found.max_wq_type_rq;
+    attr.raw_packet_caps = found.raw_packet_caps;
+    attr.tm_caps = ibv_tm_caps {
+        max_rndv_hdr_size: found.tm_caps.max_rndv_hdr_size,
+        max_num_tags: found.tm_caps.max_num_tags,
+        flags: found.tm_caps.flags,
+        max_ops: found.tm_caps.max_ops,
+        max_sge: found.tm_caps.max_sge,
+    };
+    attr.cq_mod_caps = ibv_cq_moderation_caps {
+        max_cq_count: found.cq_moderation_caps.max_cq_moderation_count,
+        max_cq_period: found.cq_moderation_caps.max_cq_moderation_period,
+    };
+    attr.max_dm_size = found.max_dm_size;
+    attr.xrc_odp_caps = found.xrc_odp_caps;
+    attr.phys_port_cnt_ex = found.base.phys_port_cnt.into();
+}
+
+/// `ibv_query_port(3)` for programs that were compiled before the header had it inline.
+pub unsafe extern "C" fn ibv_query_port(
+    c: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: the caller passes an open context and room for the struct as it was then.
+    unsafe { query_port(c, port, attr, COMPAT_PORT_ATTR) }
+}
+
+/// `ibv_query_port(3)`: fills as much of the struct as the program knows.
+pub(super) unsafe extern "C" fn query_port(
+    c: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    room: usize,
+) -> c_int {
+    // SAFETY: the caller passes an open context, and `room` bytes at `attr`.
+    status(unsafe {
+        context(c).and_then(|context| {
+            let found = context.context().fd().execute(&QueryPort { port })?;
+            fill(attr.cast(), room, &port_attr(&found));
+            Ok(())
+        })
+    })
+}
+
+fn port_attr(found: &QueryPortRespEx) -> ibv_port_attr {
+    let port = &found.legacy_resp;
+    ibv_port_attr {
+        state: port.state.into(),
+        max_mtu: port.max_mtu.into(),
+        active_mtu: port.active_mtu.into(),
+        gid_tbl_len: port.gid_tbl_len,
+        port_cap_flags: port.port_cap_flags,
+        max_msg_sz: port.max_msg_sz,
+        bad_pkey_cntr: port.bad_pkey_cntr,
+        qkey_viol_cntr: port.qkey_viol_cntr,
+        pkey_tbl_len: port.pkey_tbl_len,
+        lid: port.lid,
+        sm_lid: port.sm_lid,
+        lmc: port.lmc,
+        max_vl_num: port.max_vl_num,
+        sm_sl: port.sm_sl,
+        subnet_timeout: port.subnet_timeout,
+        init_type_reply: port.init_type_reply,
+        active_width: port.active_width,
+        active_speed: port.active_speed,
+        phys_state: port.phys_state,
+        link_layer: port.link_layer,
+        flags: port.flags,
+        port_cap_flags2: found.port_cap_flags2,
+        active_speed_ex: found.active_speed_ex,
+    }
+}
+
+/// `ibv_query_pkey(3)`: in network byte order.
+pub unsafe extern "C" fn ibv_query_pkey(
+    c: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    // SAFETY: the caller passes an open context and room for a key.
+    minus_one(unsafe {
+        context(c).and_then(|context| {
+            *pkey = partition_key(context, port, index)?.to_be();
+            Ok(())
+        })
+    })
+}
+
+fn partition_key(context: &ContextObject, port: u8, index: c_int) -> Result<u16> {
+    let index = index.try_into().map_err(|_| Failure::INVALID)?;
+    let device = context.device().device();
+    Ok(device.pkey(port.into(), index)?)
+}
+
+/// `ibv_get_pkey_index(3)`: the key is in network byte order.
+pub unsafe extern "C" fn ibv_get_pkey_index(c: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    // SAFETY: the caller passes an open context.
+    number(unsafe { context(c) }.and_then(|context| {
+        let mut index = 0;
+        while partition_key(context, port, index)? != u16::from_be(pkey) {
+            index += 1;
+        }
+        Ok(index)
+    }))
+}

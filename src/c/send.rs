@@ -1,0 +1,195 @@
+//! Posting send requests by lists of them (`ibv_post_send`).
+
+use std::ffi::c_int;
+
+use uverbs_uapi::enums::WrOpcode;
+use uverbs_uapi::flags::SendFlags;
+
+use super::abi::queue::{ibv_qp, ibv_qp_ex};
+use super::abi::work::ibv_send_wr;
+use super::ah::AhObject;
+use super::failure::{Failure, Result, status};
+use super::object::object;
+use super::qp::{QpObject, qp};
+use super::recv::list;
+use crate::driver::{SendBatch, SendQueue};
+use crate::work::{Operation, Payload, Pieces, Remote, RemoteKey};
+
+/// What posts to a send queue.
+pub(super) struct Sender {
+    queue: SendQueue,
+}
+
+impl Sender {
+    pub(super) fn new(queue: SendQueue) -> Self {
+        Self { queue }
+    }
+
+    pub(super) fn queue(&self) -> &SendQueue {
+        &self.queue
+    }
+
+    pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
+        &mut self.queue
+    }
+}
+
+/// `ibv_post_send(3)`: the requests before the one that fails are posted.
+pub(super) unsafe extern "C" fn post_send(
+    c: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer.
+    status(unsafe { qp(c).and_then(|qp| post(qp, first, bad)) })
+}
+
+/// Posts the requests of a list up to the first that fails.
+///
+/// # Safety
+///
+/// The pointers are to a list of requests and to room for a pointer.
+#[inline(always)]
+unsafe fn post(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> Result<()> {
+    let mut sender = qp.send.lock();
+    let mut batch = sender.queue.batch();
+    let (mut next, mut result) = (first, Ok(()));
+    // SAFETY: by this function's contract.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: as above.
+        if let Err(failure) = unsafe { push(qp, &mut batch, request) } {
+            // SAFETY: as above.
+            unsafe { *bad = next };
+            result = Err(failure);
+            break;
+        }
+        next = request.next;
+    }
+    let rung = batch.ring();
+    result?;
+    rung?;
+    Ok(())
+}
+
+/// The flags that belong to a request whatever it carries.
+pub(super) const FLAGS: SendFlags = SendFlags::FENCE
+    .union(SendFlags::SIGNALED)
+    .union(SendFlags::SOLICITED);
+
+/// Adds a request to a batch.
+///
+/// # Safety
+///
+/// The request is what `ibv_post_send(3)` says of it.
+#[inline(always)]
+unsafe fn push(qp: &QpObject, batch: &mut SendBatch<'_>, request: &ibv_send_wr) -> Result<()> {
+    let flags = SendFlags::from_bits_retain(request.send_flags);
+    // SAFETY: by this function's contract.
+    let (operation, sges) = unsafe {
+        let sges = list(request.sg_list, request.num_sge);
+        (operation(request)?, sges)
+    };
+    check(qp, operation)?;
+    let payload = match flags.contains(SendFlags::INLINE) {
+        // SAFETY: the program has the bytes there.
+        true => Payload::InlineSges(unsafe { Pieces::new(sges) }),
+        false => Payload::Sges(sges),
+    };
+    let to = match qp.is_datagram() {
+        false => None,
+        true => {
+            // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.
+            let (ud, ah) = unsafe { (request.wr.ud, object::<AhObject>(request.wr.ud.ah)) };
+            let ah = ah.ok_or(Failure::INVALID)?;
+            Some(ah.to(ud.remote_qpn, ud.remote_qkey, qp.pd.tag()))
+        }
+    };
+    let mut slot = batch.push(operation, to, payload)?;
+    slot.set_id(request.wr_id);
+    slot.add_flags(flags.intersection(FLAGS));
+    Ok(())
+}
+
+/// Refuses an operation that would break the queue pair, or that it does not have.
+#[inline(always)]
+pub(super) fn check(qp: &QpObject, operation: Operation) -> Result<()> {
+    match qp.operations.contains(operation.needs()) {
+        true => Ok(()),
+        false => Err(Failure::INVALID),
+    }
+}
+
+/// What a request does.
+///
+/// # Safety
+///
+/// As of [`push`].
+#[inline(always)]
+unsafe fn operation(request: &ibv_send_wr) -> Result<Operation> {
+    // In network byte order in the request.
+    let imm = u32::from_be(request.ex);
+    let rkey = RemoteKey(request.ex);
+    // SAFETY: all forms of the union are integers and pointers, of which those are looked at that the operation
+    // has; the program has filled these.
+    let (rdma, atomic) = unsafe { (request.wr.rdma, request.wr.atomic) };
+    let remote = Remote {
+        address: rdma.remote_addr,
+        rkey: RemoteKey(rdma.rkey),
+    };
+    let target = Remote {
+        address: atomic.remote_addr,
+        rkey: RemoteKey(atomic.rkey),
+    };
+    Ok(match WrOpcode(request.opcode) {
+        WrOpcode::SEND => Operation::Send,
+        WrOpcode::SEND_WITH_IMM => Operation::SendImm { imm },
+        WrOpcode::SEND_WITH_INV => Operation::SendInv { rkey },
+        WrOpcode::RDMA_WRITE => Operation::Write { remote },
+        WrOpcode::RDMA_WRITE_WITH_IMM => Operation::WriteImm { remote, imm },
+        WrOpcode::RDMA_READ => Operation::Read { remote },
+        WrOpcode::ATOMIC_CMP_AND_SWP => Operation::CompareSwap {
+            remote: target,
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        WrOpcode::ATOMIC_FETCH_AND_ADD => Operation::FetchAdd {
+            remote: target,
+            add: atomic.compare_add,
+        },
+        WrOpcode::ATOMIC_WRITE => Operation::AtomicWrite { remote },
+        WrOpcode::LOCAL_INV => Operation::LocalInv { rkey },
+        _ => return Err(Failure::INVALID),
+    })
+}
+
+/// The larger struct of a queue pair, whose functions nobody may call.
+pub(super) fn without_functions(qp: ibv_qp) -> ibv_qp_ex {
+    ibv_qp_ex {
+        qp,
+        comp_mask: 0,
+        wr_id: 0,
+        wr_flags: 0,
+        wr_atomic_cmp_swp: None,
+        wr_atomic_fetch_add: None,
+        wr_bind_mw: None,
+        wr_local_inv: None,
+        wr_rdma_read: None,
+        wr_rdma_write: None,
+        wr_rdma_write_imm: None,
+        wr_send: None,
+        wr_send_imm: None,
+        wr_send_inv: None,
+        wr_send_tso: None,
+        wr_set_ud_addr: None,
+        wr_set_xrc_srqn: None,
+        wr_set_inline_data: None,
+        wr_set_inline_data_list: None,
+        wr_set_sge: None,
+        wr_set_sge_list: None,
+        wr_start: None,
+        wr_complete: None,
+        wr_abort: None,
+        wr_atomic_write: None,
+        wr_flush: None,
+    }
+}

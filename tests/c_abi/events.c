@@ -1,0 +1,292 @@
+/*
+ * Events: what they name, who waits for their acknowledgement, and the files that they come from.
+ */
+
+#include "check.h"
+
+/* A side whose completion queue is on a channel. */
+static struct side make_on_channel(struct ibv_comp_channel *channel, void *cq_context)
+{
+	struct side side = make_ground();
+	struct ibv_qp_init_attr attr;
+
+	NEED(!ibv_destroy_cq(side.cq));
+	NEED(side.cq = ibv_create_cq(context, 64, cq_context, channel, 0));
+	attr = basic(side.cq, IBV_QPT_RC);
+	NEED(side.qp = ibv_create_qp(side.pd, &attr));
+	return side;
+}
+
+static void connect_both(struct pair *pair)
+{
+	connect_qp(pair->a.qp, pair->b.qp);
+	connect_qp(pair->b.qp, pair->a.qp);
+}
+
+static void write_once(struct pair *pair)
+{
+	struct ibv_sge sge = part(&pair->a, 0, 8);
+	struct ibv_send_wr wr = writing(1, &sge, &pair->b, 0), *bad;
+
+	NEED(!ibv_post_send(pair->a.qp, &wr, &bad));
+}
+
+static bool readable(int file, int ms)
+{
+	struct pollfd asked = { .fd = file, .events = POLLIN };
+
+	return poll(&asked, 1, ms) == 1;
+}
+
+static void make_nonblocking(int file)
+{
+	NEED(!fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK));
+}
+
+static int destroy_cq(void *cq) { return ibv_destroy_cq(cq); }
+static int destroy_qp(void *qp) { return ibv_destroy_qp(qp); }
+static int destroy_srq(void *srq) { return ibv_destroy_srq(srq); }
+
+/* An event for a completion queue that was armed, once. */
+static void completion_event(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct pair pair;
+	struct ibv_cq *cq;
+	void *of;
+
+	NEED(channel);
+	pair = (struct pair) { make_on_channel(channel, &pair), make_side(IBV_QPT_RC) };
+	connect_both(&pair);
+	say("blocks", "%d", !(fcntl(channel->fd, F_GETFL) & O_NONBLOCK));
+	say("closed over exec", "%d", !!(fcntl(channel->fd, F_GETFD) & FD_CLOEXEC));
+	make_nonblocking(channel->fd);
+	say_or_errno("nothing", ibv_get_cq_event(channel, &cq, &of));
+	say_status("arm", ibv_req_notify_cq(pair.a.cq, 0));
+	write_once(&pair);
+	say("readable", "%d", readable(channel->fd, WAIT_S * 1000));
+	say_or_errno("event", ibv_get_cq_event(channel, &cq, &of));
+	say("it is", "queue %d, context %d", cq == pair.a.cq, of == &pair);
+	need_completions(pair.a.cq, 1);
+	write_once(&pair);
+	need_completions(pair.a.cq, 1);
+	say_or_errno("not armed", ibv_get_cq_event(channel, &cq, &of));
+	ibv_ack_cq_events(pair.a.cq, 1);
+	NEED(!ibv_destroy_qp(pair.a.qp));
+	say_status("destroy", ibv_destroy_cq(pair.a.cq));
+	say_status("destroy the channel", ibv_destroy_comp_channel(channel));
+}
+
+/* Destroying waits for the acknowledgement of what was read. */
+static void destroy_waits(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct blocked blocked;
+	struct pair pair;
+	struct ibv_cq *cq;
+	void *of;
+
+	NEED(channel);
+	pair = (struct pair) { make_on_channel(channel, NULL), make_side(IBV_QPT_RC) };
+	connect_both(&pair);
+	for (int i = 0; i < 2; i++) {
+		NEED(!ibv_req_notify_cq(pair.a.cq, 0));
+		write_once(&pair);
+		NEED(!ibv_get_cq_event(channel, &cq, &of));
+		need_completions(pair.a.cq, 1);
+	}
+	NEED(!ibv_destroy_qp(pair.a.qp));
+	start_blocked(&blocked, destroy_cq, pair.a.cq);
+	ibv_ack_cq_events(pair.a.cq, 1);
+	usleep(QUIET_MS * 1000);
+	say("after one", "%s", __atomic_load_n(&blocked.done, __ATOMIC_ACQUIRE) ? "returned" : "waits");
+	ibv_ack_cq_events(pair.a.cq, 1);
+	end_blocked(&blocked);
+}
+
+/* What nobody has read goes with its queue. */
+static void unread_events(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct pair pair;
+	struct ibv_cq *cq;
+	void *of;
+
+	NEED(channel);
+	pair = (struct pair) { make_on_channel(channel, NULL), make_side(IBV_QPT_RC) };
+	connect_both(&pair);
+	NEED(!ibv_req_notify_cq(pair.a.cq, 0));
+	write_once(&pair);
+	NEED(readable(channel->fd, WAIT_S * 1000));
+	NEED(!ibv_destroy_qp(pair.a.qp));
+	say_status("destroy", ibv_destroy_cq(pair.a.cq));
+	make_nonblocking(channel->fd);
+	say_or_errno("event", ibv_get_cq_event(channel, &cq, &of));
+	say_status("destroy the channel", ibv_destroy_comp_channel(channel));
+}
+
+/* Two queues on a channel, each with its own events. */
+static void two_queues(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct pair pair;
+	int found[2] = {};
+
+	NEED(channel);
+	pair = (struct pair) { make_on_channel(channel, &found[0]), make_on_channel(channel, &found[1]) };
+	connect_both(&pair);
+	say("users", "%d", channel->refcnt);
+	NEED(!ibv_req_notify_cq(pair.a.cq, 0));
+	NEED(!ibv_req_notify_cq(pair.b.cq, 0));
+	write_once(&pair);
+	flush_writes(&pair.b, &pair.a);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_cq *cq;
+		void *of;
+
+		NEED(readable(channel->fd, WAIT_S * 1000));
+		NEED(!ibv_get_cq_event(channel, &cq, &of));
+		say("agrees", "%d", cq->cq_context == of);
+		(*(int *)of)++;
+		ibv_ack_cq_events(cq, 1);
+	}
+	say("events", "%d %d", found[0], found[1]);
+}
+
+/* Armed for what is solicited alone. */
+static void solicited(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct pair pair;
+	struct ibv_cq *cq;
+	void *of;
+
+	NEED(channel);
+	pair = (struct pair) { make_side(IBV_QPT_RC), make_on_channel(channel, NULL) };
+	connect_both(&pair);
+	make_nonblocking(channel->fd);
+	NEED(!ibv_req_notify_cq(pair.b.cq, 1));
+	for (int i = 0; i < 2; i++) {
+		struct ibv_sge sge = part(&pair.a, 0, 8), space = part(&pair.b, 0, 8);
+		struct ibv_recv_wr receive = { .sg_list = &space, .num_sge = 1 }, *bad_receive;
+		struct ibv_send_wr wr = {
+			.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+			.send_flags = IBV_SEND_SIGNALED | (i ? IBV_SEND_SOLICITED : 0),
+		}, *bad;
+
+		NEED(!ibv_post_recv(pair.b.qp, &receive, &bad_receive));
+		NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
+		need_completions(pair.a.cq, 1);
+		need_completions(pair.b.cq, 1);
+		if (i)
+			NEED(readable(channel->fd, WAIT_S * 1000));
+		say_or_errno(i ? "solicited" : "not solicited", ibv_get_cq_event(channel, &cq, &of));
+	}
+	ibv_ack_cq_events(cq, 1);
+}
+
+static void nothing_here(int signal)
+{
+	(void)signal;
+}
+
+/* A signal ends the waiting. */
+static void interrupted(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct sigaction action = { .sa_handler = nothing_here };
+	struct ibv_async_event event;
+	struct ibv_cq *cq;
+	void *of;
+
+	NEED(channel);
+	NEED(!sigaction(SIGALRM, &action, NULL));
+	alarm(1);
+	say_or_errno("completion", ibv_get_cq_event(channel, &cq, &of));
+	alarm(1);
+	say_or_errno("asynchronous", ibv_get_async_event(context, &event));
+}
+
+/* What the adapter tells of itself at any time is not what is asked for here. */
+static void await_event(enum ibv_event_type type, struct ibv_async_event *event)
+{
+	do {
+		if (!readable(context->async_fd, WAIT_S * 1000)) {
+			say("event", "did not come");
+			exit(1);
+		}
+		NEED(!ibv_get_async_event(context, event));
+		if (event->event_type != type)
+			ibv_ack_async_event(event);
+	} while (event->event_type != type);
+}
+
+static void async_file(void)
+{
+	struct ibv_async_event event;
+
+	say("blocks", "%d", !(fcntl(context->async_fd, F_GETFL) & O_NONBLOCK));
+	say("closed over exec", "%d", !!(fcntl(context->async_fd, F_GETFD) & FD_CLOEXEC));
+	make_nonblocking(context->async_fd);
+	say_or_errno("nothing", ibv_get_async_event(context, &event));
+}
+
+/* A shared queue that falls below its limit. */
+static void limit_event(void)
+{
+	struct pair pair = { make_side(IBV_QPT_RC), make_ground() };
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_qp_init_attr attr = basic(pair.b.cq, IBV_QPT_RC);
+	struct ibv_srq_attr limit = { .srq_limit = 2 };
+	struct ibv_sge space = part(&pair.b, 0, 64), sge = part(&pair.a, 0, 8);
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED, .opcode = IBV_WR_SEND }, *bad;
+	struct ibv_recv_wr receive = { .sg_list = &space, .num_sge = 1 }, *bad_receive;
+	struct ibv_async_event event;
+	struct blocked blocked;
+
+	NEED(attr.srq = ibv_create_srq(pair.b.pd, &shared));
+	NEED(pair.b.qp = ibv_create_qp(pair.b.pd, &attr));
+	connect_both(&pair);
+	for (int i = 0; i < 3; i++)
+		NEED(!ibv_post_srq_recv(attr.srq, &receive, &bad_receive));
+	say_status("limit", ibv_modify_srq(attr.srq, &limit, IBV_SRQ_LIMIT));
+	for (int i = 0; i < 3; i++) {
+		NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
+		need_completions(pair.a.cq, 1);
+	}
+	need_completions(pair.b.cq, 3);
+	await_event(IBV_EVENT_SRQ_LIMIT_REACHED, &event);
+	say("event", "%s, queue %d", ibv_event_type_str(event.event_type), event.element.srq == attr.srq);
+	NEED(!ibv_destroy_qp(pair.b.qp));
+	start_blocked(&blocked, destroy_srq, attr.srq);
+	ibv_ack_async_event(&event);
+	end_blocked(&blocked);
+}
+
+/* A write that the other end refuses, which learns of it. */
+static void access_event(void)
+{
+	struct pair pair = make_pair(IBV_QPT_RC);
+	struct ibv_sge sge = part(&pair.a, 0, 8);
+	struct ibv_send_wr wr = writing(1, &sge, &pair.b, 0), *bad;
+	struct ibv_async_event event;
+	struct blocked blocked;
+
+	/* Soft-RoCE has no such event. */
+	if (is_soft())
+		return;
+	wr.wr.rdma.rkey ^= 0x5500;
+	NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
+	say_completions("completion", pair.a.cq, 1);
+	await_event(IBV_EVENT_QP_ACCESS_ERR, &event);
+	say("event", "%s, queue pair %d", ibv_event_type_str(event.event_type), event.element.qp == pair.b.qp);
+	start_blocked(&blocked, destroy_qp, pair.b.qp);
+	ibv_ack_async_event(&event);
+	end_blocked(&blocked);
+}
+
+MAIN(
+	{ "completion_event", completion_event }, { "destroy_waits", destroy_waits }, { "unread_events", unread_events },
+	{ "two_queues", two_queues }, { "solicited", solicited }, { "interrupted", interrupted },
+	{ "async_file", async_file }, { "limit_event", limit_event }, { "access_event", access_event },
+)

@@ -1,0 +1,555 @@
+/*
+ * Extended queue pairs (ibv_wr_*) and completion queues (ibv_start_poll): work requests in two phases, and completions that
+ * are read one by one.
+ */
+
+#include "check.h"
+
+#define OPERATIONS (IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_SEND | \
+	IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
+	IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM)
+#define DATAGRAM_OPERATIONS (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM)
+#define FIELDS (IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP)
+
+static struct ibv_qp_init_attr_ex extended(const struct side *side, enum ibv_qp_type type)
+{
+	struct ibv_qp_init_attr basis = basic(side->cq, type);
+
+	return (struct ibv_qp_init_attr_ex) {
+		.send_cq = basis.send_cq, .recv_cq = basis.recv_cq, .qp_type = type, .cap = basis.cap,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = side->pd,
+		.send_ops_flags = type == IBV_QPT_UD ? DATAGRAM_OPERATIONS : OPERATIONS,
+	};
+}
+
+static struct side make_extended(enum ibv_qp_type type)
+{
+	struct side side = make_ground();
+	struct ibv_qp_init_attr_ex attr = extended(&side, type);
+
+	NEED(side.qp = ibv_create_qp_ex(context, &attr));
+	return side;
+}
+
+/* The first end is extended. */
+static struct pair make_extended_pair(enum ibv_qp_type type)
+{
+	struct pair pair = { make_extended(type), make_side(type) };
+
+	connect_qp(pair.a.qp, pair.b.qp);
+	connect_qp(pair.b.qp, pair.a.qp);
+	return pair;
+}
+
+static struct ibv_qp_ex *sender(const struct pair *pair)
+{
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(pair->a.qp);
+
+	NEED(qp);
+	return qp;
+}
+
+static void add_write(struct ibv_qp_ex *qp, const struct pair *pair, uint64_t id)
+{
+	qp->wr_id = id;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_rdma_write(qp, pair->b.mr->rkey, (uintptr_t)pair->b.memory);
+	ibv_wr_set_sge(qp, pair->a.mr->lkey, (uintptr_t)pair->a.memory, 8);
+}
+
+
+static void completed(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+
+	say("same address", "%d", (void *)qp == (void *)pair.a.qp);
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 1);
+	add_write(qp, &pair, 2);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 2);
+}
+
+static void nothing_completed(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+
+	ibv_wr_start(qp);
+	say_status("complete", ibv_wr_complete(qp));
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 2);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 1);
+}
+
+static void aborted(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+
+	for (int i = 0; i < 40; i++) {
+		ibv_wr_start(qp);
+		add_write(qp, &pair, 100);
+		add_write(qp, &pair, 101);
+		ibv_wr_abort(qp);
+	}
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 1);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 1);
+	flush_writes(&pair.a, &pair.b);
+	say_completions("then", pair.a.cq, 1);
+}
+
+/* One bad request in the middle: nothing is posted at all. */
+static void all_or_nothing(void)
+{
+	static struct ibv_sge many[4096];
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+
+	for (int i = 0; i < 4096; i++)
+		many[i] = part(&pair.a, 0, 1);
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 1);
+	qp->wr_id = 2;
+	ibv_wr_rdma_write(qp, pair.b.mr->rkey, (uintptr_t)pair.b.memory);
+	ibv_wr_set_sge_list(qp, 4096, many);
+	add_write(qp, &pair, 3);
+	say_status("complete", ibv_wr_complete(qp));
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 4);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 1);
+	flush_writes(&pair.a, &pair.b);
+	say_completions("then", pair.a.cq, 1);
+}
+
+static void too_much_inline(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+
+	ibv_wr_start(qp);
+	qp->wr_id = 1;
+	ibv_wr_rdma_write(qp, pair.b.mr->rkey, (uintptr_t)pair.b.memory);
+	ibv_wr_set_inline_data(qp, pair.a.memory, 8192);
+	say_status("complete", ibv_wr_complete(qp));
+	flush_writes(&pair.a, &pair.b);
+	say_completions("then", pair.a.cq, 1);
+}
+
+static void full(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+
+	ibv_wr_start(qp);
+	for (int i = 0; i < 512; i++)
+		add_write(qp, &pair, i);
+	say_status("complete", ibv_wr_complete(qp));
+	flush_writes(&pair.a, &pair.b);
+	say_completions("then", pair.a.cq, 1);
+}
+
+/* The bytes are copied by the setter, the id and the flags taken by the operation. */
+static void taken_when(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+	unsigned char text[16] = "before";
+
+	ibv_wr_start(qp);
+	qp->wr_id = 5;
+	qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+	ibv_wr_rdma_write(qp, pair.b.mr->rkey, (uintptr_t)pair.b.memory);
+	qp->wr_id = 6;
+	qp->wr_flags = 0;
+	ibv_wr_set_inline_data(qp, text, 6);
+	qp->wr_id = 7;
+	qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+	ibv_wr_rdma_write(qp, pair.b.mr->rkey, (uintptr_t)pair.b.memory + 32);
+	ibv_wr_set_inline_data(qp, text + 1, 5);
+	memcpy(text, "behind", 6);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 2);
+	say("first", "%s", pair.b.memory);
+	say("second", "%s", pair.b.memory + 32);
+}
+
+/* Inline bytes from several places. */
+static void inline_list(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_data_buf bufs[2] = { { "before", 6 }, { "behind", 6 } };
+
+	ibv_wr_start(qp);
+	qp->wr_id = 7;
+	qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+	ibv_wr_rdma_write(qp, pair.b.mr->rkey, (uintptr_t)pair.b.memory);
+	ibv_wr_set_inline_data_list(qp, 2, bufs);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 1);
+	say("written", "%s", pair.b.memory);
+}
+
+/* Each operation that was asked for, with slices as one and as a list. */
+static void operations(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_sge sges[2] = { part(&pair.a, 64, 8), part(&pair.a, 256, 8) }, space = part(&pair.b, 1024, 64);
+	struct ibv_recv_wr receive = { .wr_id = 50, .sg_list = &space, .num_sge = 1 }, *bad;
+	uint64_t *there = (uint64_t *)(pair.b.memory + 128);
+	struct ibv_wc wc;
+
+	there[0] = 7;
+	there[1] = 8;
+	for (int i = 0; i < 3; i++)
+		NEED(!ibv_post_recv(pair.b.qp, &receive, &bad));
+	ibv_wr_start(qp);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	qp->wr_id = 1;
+	ibv_wr_rdma_read(qp, pair.b.mr->rkey, (uintptr_t)there);
+	ibv_wr_set_sge_list(qp, 2, sges);
+	qp->wr_id = 2;
+	ibv_wr_atomic_fetch_add(qp, pair.b.mr->rkey, (uintptr_t)there, 10);
+	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory + 512, 8);
+	qp->wr_id = 3;
+	ibv_wr_atomic_cmp_swp(qp, pair.b.mr->rkey, (uintptr_t)there, 17, 99);
+	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory + 520, 8);
+	qp->wr_id = 4;
+	ibv_wr_send(qp);
+	ibv_wr_set_sge_list(qp, 2, sges);
+	qp->wr_id = 5;
+	qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+	ibv_wr_send_imm(qp, htonl(123));
+	ibv_wr_set_inline_data(qp, "text", 4);
+	qp->wr_id = 6;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_rdma_write_imm(qp, pair.b.mr->rkey, (uintptr_t)there + 64, htonl(124));
+	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory + 64, 8);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 6);
+	say("read", "%llu %llu", *(unsigned long long *)(pair.a.memory + 64), *(unsigned long long *)(pair.a.memory + 256));
+	say("atomics", "%llu %llu %llu", *(unsigned long long *)(pair.a.memory + 512),
+		*(unsigned long long *)(pair.a.memory + 520), (unsigned long long)*there);
+	say("written", "%llu", (unsigned long long)there[8]);
+	for (int i = 0; i < 3; i++) {
+		NEED(completion(pair.b.cq, &wc, WAIT_S));
+		say("received", "opcode %d, %u bytes, flags %x, immediate %u", wc.opcode, wc.byte_len, wc.wc_flags,
+			wc.wc_flags & IBV_WC_WITH_IMM ? ntohl(wc.imm_data) : 0);
+	}
+}
+
+/* The address before the bytes, and behind them. */
+static void datagrams(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_UD);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_sge space = part(&pair.b, 0, 256);
+	struct ibv_recv_wr receive = { .wr_id = 3, .sg_list = &space, .num_sge = 1 }, *bad;
+	struct ibv_ah_attr to = to_self();
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	NEED(ah = ibv_create_ah(pair.a.pd, &to));
+	for (int i = 0; i < 4; i++)
+		NEED(!ibv_post_recv(pair.b.qp, &receive, &bad));
+	ibv_wr_start(qp);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	qp->wr_id = 1;
+	ibv_wr_send(qp);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory, 16);
+	qp->wr_id = 2;
+	ibv_wr_send(qp);
+	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory, 17);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	qp->wr_id = 3;
+	qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+	ibv_wr_send_imm(qp, htonl(9));
+	ibv_wr_set_inline_data(qp, "inline", 6);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	qp->wr_id = 4;
+	ibv_wr_send_imm(qp, htonl(10));
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	ibv_wr_set_inline_data(qp, "inlines", 7);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("sent", pair.a.cq, 4);
+	for (int i = 0; i < 4; i++) {
+		NEED(completion(pair.b.cq, &wc, WAIT_S));
+		say("received", "%u bytes, immediate %u", wc.byte_len, wc.wc_flags & IBV_WC_WITH_IMM ? ntohl(wc.imm_data) : 0);
+	}
+}
+
+static int post_one(void *argument)
+{
+	struct pair *pair = argument;
+	struct ibv_sge sge = part(&pair->a, 0, 8);
+	struct ibv_send_wr wr = writing(9, &sge, &pair->b, 0), *bad;
+
+	return ibv_post_send(pair->a.qp, &wr, &bad);
+}
+
+/* Between start and complete or abort others wait. */
+static void others_wait(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct blocked blocked;
+
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 1);
+	start_blocked(&blocked, post_one, &pair);
+	ibv_wr_abort(qp);
+	end_blocked(&blocked);
+	say_completions("completion", pair.a.cq, 1);
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 2);
+	start_blocked(&blocked, post_one, &pair);
+	say_status("complete", ibv_wr_complete(qp));
+	end_blocked(&blocked);
+	say_completions("completion", pair.a.cq, 2);
+}
+
+/* What ibv_create_qp_ex refuses. */
+static void refused_queue_pairs(void)
+{
+	struct side side = make_ground();
+	struct ibv_qp_init_attr_ex attr;
+	struct ibv_qp *qp;
+
+	attr = extended(&side, IBV_QPT_RC);
+	attr.comp_mask |= 1 << 30;
+	say_object("unknown attribute", ibv_create_qp_ex(context, &attr));
+	attr = extended(&side, IBV_QPT_RC);
+	attr.send_ops_flags |= 1ULL << 40;
+	say_object("unknown operation", ibv_create_qp_ex(context, &attr));
+	attr = extended(&side, IBV_QPT_RC);
+	attr.send_ops_flags |= IBV_QP_EX_WITH_TSO;
+	say_object("segmentation on RC", ibv_create_qp_ex(context, &attr));
+	attr = extended(&side, IBV_QPT_UD);
+	attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_READ;
+	say_object("reads on UD", ibv_create_qp_ex(context, &attr));
+	attr = extended(&side, IBV_QPT_RC);
+	attr.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	attr.create_flags = 1 << 29;
+	say_object("unknown flag", ibv_create_qp_ex(context, &attr));
+	attr = extended(&side, IBV_QPT_RC);
+	attr.comp_mask = IBV_QP_INIT_ATTR_PD;
+	qp = say_object("without operations", ibv_create_qp_ex(context, &attr));
+	NEED(qp);
+	say("it is extended", "%d", ibv_qp_to_qp_ex(qp) != NULL);
+	say_object("plain", qp = make_side(IBV_QPT_RC).qp);
+	say("it is extended", "%d", ibv_qp_to_qp_ex(qp) != NULL);
+}
+
+/* A pair whose second end has an extended completion queue, in which so many messages have arrived. */
+static struct pair with_messages(struct ibv_cq_ex **cq, int count)
+{
+	struct pair pair = { make_side(IBV_QPT_RC), make_ground() };
+	struct ibv_cq_init_attr_ex attr = { .cqe = 64, .wc_flags = FIELDS };
+	struct ibv_sge space = part(&pair.b, 0, 64), sge = part(&pair.a, 0, 8);
+	struct ibv_qp_init_attr qp_attr;
+
+	NEED(*cq = ibv_create_cq_ex(context, &attr));
+	pair.b.cq = ibv_cq_ex_to_cq(*cq);
+	qp_attr = basic(pair.b.cq, IBV_QPT_RC);
+	NEED(pair.b.qp = ibv_create_qp(pair.b.pd, &qp_attr));
+	connect_qp(pair.a.qp, pair.b.qp);
+	connect_qp(pair.b.qp, pair.a.qp);
+	for (int i = 0; i < count; i++) {
+		struct ibv_recv_wr receive = { .wr_id = i, .sg_list = &space, .num_sge = 1 }, *bad_receive;
+		struct ibv_send_wr wr = {
+			.sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED, .opcode = IBV_WR_SEND_WITH_IMM,
+			.imm_data = htonl(1000 + i),
+		}, *bad;
+
+		NEED(!ibv_post_recv(pair.b.qp, &receive, &bad_receive));
+		NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
+		need_completions(pair.a.cq, 1);
+	}
+	return pair;
+}
+
+/* Starts to poll until there is something. */
+static int start(struct ibv_cq_ex *cq)
+{
+	struct ibv_poll_cq_attr attr = {};
+	double end = now() + WAIT_S;
+	int status;
+
+	do
+		status = ibv_start_poll(cq, &attr);
+	while (status == ENOENT && now() < end);
+	return status;
+}
+
+/* An empty queue holds nothing, so that it can be polled otherwise. */
+static void empty(void)
+{
+	struct ibv_poll_cq_attr attr = {};
+	struct ibv_cq_ex *cq;
+	struct ibv_wc wc;
+
+	with_messages(&cq, 0);
+	for (int i = 0; i < 3; i++)
+		say_status("start", ibv_start_poll(cq, &attr));
+	say("plain", "%d", ibv_poll_cq(ibv_cq_ex_to_cq(cq), 1, &wc));
+	say_status("start", ibv_start_poll(cq, &attr));
+	say_status("destroy", ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) ? EBUSY : 0);
+}
+
+/* Polling ends although it has not begun: some programs do that. */
+static void empty_and_ended(void)
+{
+	struct ibv_poll_cq_attr attr = {};
+	struct ibv_cq_ex *cq;
+	struct ibv_wc wc;
+
+	with_messages(&cq, 0);
+	say_status("start", ibv_start_poll(cq, &attr));
+	ibv_end_poll(cq);
+	say_status("start", ibv_start_poll(cq, &attr));
+	ibv_end_poll(cq);
+	say("plain", "%d", ibv_poll_cq(ibv_cq_ex_to_cq(cq), 1, &wc));
+}
+
+static void unknown_poll_attribute(void)
+{
+	struct ibv_poll_cq_attr attr = { .comp_mask = 1 << 30 };
+	struct ibv_cq_ex *cq;
+
+	with_messages(&cq, 0);
+	say_status("start", ibv_start_poll(cq, &attr));
+}
+
+static void say_current(const struct pair *pair, struct ibv_cq_ex *cq)
+{
+	say("completion", "%llu %s, opcode %d, %u bytes, flags %x, immediate %u, at the receiver: %d",
+		(unsigned long long)cq->wr_id, ibv_wc_status_str(cq->status), ibv_wc_read_opcode(cq),
+		ibv_wc_read_byte_len(cq), ibv_wc_read_wc_flags(cq), ntohl(ibv_wc_read_imm_data(cq)),
+		ibv_wc_read_qp_num(cq) == pair->b.qp->qp_num);
+}
+
+static void all_at_once(void)
+{
+	struct ibv_poll_cq_attr attr = {};
+	struct ibv_cq_ex *cq;
+	struct pair pair = with_messages(&cq, 4);
+	int seen = 1;
+
+	say_status("start", start(cq));
+	say_current(&pair, cq);
+	while (seen < 4) {
+		int status = ibv_next_poll(cq);
+
+		/* The last message may still be on its way. */
+		if (status == ENOENT) {
+			ibv_end_poll(cq);
+			NEED(!start(cq));
+		} else {
+			NEED(!status);
+		}
+		say_current(&pair, cq);
+		seen++;
+	}
+	say_status("next", ibv_next_poll(cq));
+	ibv_end_poll(cq);
+	say_status("start", ibv_start_poll(cq, &attr));
+}
+
+/* What was not looked at stays there. */
+static void one_by_one(void)
+{
+	struct ibv_cq_ex *cq;
+	struct pair pair = with_messages(&cq, 3);
+
+	say_status("start", start(cq));
+	say_current(&pair, cq);
+	ibv_end_poll(cq);
+	say_completions("plain", pair.b.cq, 1);
+	say_status("start", start(cq));
+	say_current(&pair, cq);
+	ibv_end_poll(cq);
+}
+
+static int poll_plain(void *argument)
+{
+	struct ibv_wc wc;
+
+	return ibv_poll_cq(argument, 1, &wc);
+}
+
+static void others_wait_for_the_poll(void)
+{
+	struct ibv_cq_ex *cq;
+	struct blocked blocked;
+	struct pair pair = with_messages(&cq, 1);
+
+	say_status("start", start(cq));
+	start_blocked(&blocked, poll_plain, pair.b.cq);
+	ibv_end_poll(cq);
+	end_blocked(&blocked);
+}
+
+/* A completion that failed. */
+static void failure(void)
+{
+	struct ibv_cq_ex *cq;
+	struct pair pair = with_messages(&cq, 0);
+	struct ibv_sge sge = part(&pair.b, 0, 8);
+	struct ibv_send_wr wr = writing(31, &sge, &pair.a, 0), *bad;
+
+	wr.wr.rdma.rkey ^= 0x5500;
+	NEED(!ibv_post_send(pair.b.qp, &wr, &bad));
+	say_status("start", start(cq));
+	say("completion", "%llu %s", (unsigned long long)cq->wr_id, ibv_wc_status_str(cq->status));
+	ibv_end_poll(cq);
+}
+
+/* What ibv_create_cq_ex refuses. */
+static void refused_completion_queues(void)
+{
+	struct ibv_cq_init_attr_ex attr = { .cqe = 16 };
+
+	say_object("nothing special", ibv_create_cq_ex(context, &attr));
+	attr.comp_mask = 1 << 30;
+	say_object("unknown attribute", ibv_create_cq_ex(context, &attr));
+	attr.comp_mask = 0;
+	attr.wc_flags = 1ULL << 40;
+	say_object("unknown field", ibv_create_cq_ex(context, &attr));
+	attr.wc_flags = IBV_WC_EX_WITH_CVLAN;
+	say_object("VLAN", ibv_create_cq_ex(context, &attr));
+	attr.wc_flags = IBV_WC_EX_WITH_TM_INFO;
+	say_object("tags", ibv_create_cq_ex(context, &attr));
+	attr.wc_flags = 0;
+	attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+	attr.flags = 1 << 20;
+	say_object("unknown flag", ibv_create_cq_ex(context, &attr));
+	attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+	say_object("one thread", ibv_create_cq_ex(context, &attr));
+	attr.comp_mask = 0;
+	attr.comp_vector = 9999;
+	say_object("vector", ibv_create_cq_ex(context, &attr));
+	attr.comp_vector = 0;
+	attr.cqe = 0;
+	say_object("no entries", ibv_create_cq_ex(context, &attr));
+	attr.cqe = 1U << 30;
+	say_object("too many entries", ibv_create_cq_ex(context, &attr));
+}
+
+MAIN(
+	{ "completed", completed }, { "nothing_completed", nothing_completed }, { "aborted", aborted },
+	{ "all_or_nothing", all_or_nothing }, { "too_much_inline", too_much_inline }, { "full", full },
+	{ "taken_when", taken_when }, { "inline_list", inline_list },
+	{ "operations", operations }, { "datagrams", datagrams }, { "others_wait", others_wait }, { "refused_queue_pairs", refused_queue_pairs }, { "empty", empty },
+	{ "empty_and_ended", empty_and_ended }, { "unknown_poll_attribute", unknown_poll_attribute },
+	{ "all_at_once", all_at_once }, { "one_by_one", one_by_one },
+	{ "others_wait_for_the_poll", others_wait_for_the_poll }, { "failure", failure },
+	{ "refused_completion_queues", refused_completion_queues },
+)

@@ -1,0 +1,158 @@
+//! The C programs beside this file, on both libraries: what they tell is compared fact by fact.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use libtest_mimic::Trial;
+use support::{Result, device, fail, test};
+
+use crate::differences;
+use crate::library::{Library, c_program, gid_index};
+
+/// The programs, with the number of their checks.
+const PROGRAMS: [(&str, usize); 6] = [
+    ("posting", 22),
+    ("extended", 20),
+    ("attributes", 16),
+    ("events", 9),
+    ("lifetime", 7),
+    ("threads", 5),
+];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let programs = PROGRAMS.map(|(program, checks)| {
+        test(format!("programs::{program}"), move || {
+            compare(program, checks)
+        })
+    });
+    let mut tests = Vec::from(programs);
+    tests.push(test("programs::layout", layout));
+    tests
+}
+
+/// The facts of one check: by what they are about and which of several about it they are.
+type Facts = BTreeMap<(String, usize), String>;
+
+/// Whether a check was carried out to its end.
+fn ends_well(facts: &Facts) -> bool {
+    facts
+        .get(&("ends".to_owned(), 0))
+        .is_some_and(|how| how == "well")
+}
+
+/// Catches a structure that C programs lay out otherwise than this project takes them: `layout.txt` is what the
+/// library is built by.
+fn layout() -> Result {
+    let program = c_program("layout")?;
+    let told = tell(&Library::Theirs, &program, &[])?;
+    let written = include_str!("layout.txt");
+    let differ = |(told, written): &(&str, &str)| told != written;
+    match told.lines().zip(written.lines()).find(differ) {
+        Some((told, written)) => fail(format!("C says {told}, layout.txt {written}")),
+        None if told.lines().count() != written.lines().count() => {
+            fail("C tells another number of lines than layout.txt has")
+        }
+        None => Ok(()),
+    }
+}
+
+/// The check of a program that libmlx5 does not pass and that upsets the adapter, and what is right.
+fn not_on_libmlx5(program: &str) -> Option<(&'static str, &'static str)> {
+    // It rings the doorbell of the two requests before the bad one with words of the bad one, which name no
+    // queue pair.
+    (program == "posting" && device().is_mlx5()).then_some((
+        "bad_inline_third",
+        "bad_inline_third post: ENOMEM\n\
+         bad_inline_third bad: 2\n\
+         bad_inline_third completion: 0 success\n\
+         bad_inline_third completion: 1 success\n\
+         bad_inline_third then: 999 success\n\
+         bad_inline_third ends: well",
+    ))
+}
+
+/// Catches whatever ours does otherwise than libibverbs, unless it is said why.
+fn compare(program: &'static str, checks: usize) -> Result {
+    let path = c_program(program)?;
+    let device = device().name();
+    let gid_index = gid_index(device)?.map_or(-1, i16::from).to_string();
+    let run = |library: &Library, which: &[&str]| -> Result<BTreeMap<String, Facts>> {
+        library.is_used_by(&path)?;
+        read(&tell(
+            library,
+            &path,
+            &[&[device, &gid_index], which].concat(),
+        )?)
+    };
+    let ours = Library::ours()?;
+    let left_out = not_on_libmlx5(program);
+    let argument = left_out.map(|(check, _)| format!("-{check}"));
+    let mut theirs = run(&Library::Theirs, argument.as_deref().as_slice())?;
+    if let Some((_, facts)) = left_out {
+        theirs.extend(read(facts)?);
+    }
+    if theirs.len() != checks {
+        return fail(format!(
+            "{} checks on libibverbs, not {checks}",
+            theirs.len()
+        ));
+    }
+    let ours = run(&ours, &[])?;
+    let mut found = Vec::new();
+    for (check, theirs) in &theirs {
+        let none = Facts::new();
+        let ours = ours.get(check).unwrap_or(&none);
+        found.extend(differing(program, check, ours, theirs));
+    }
+    match found.is_empty() {
+        true => Ok(()),
+        false => fail(found.join("\n")),
+    }
+}
+
+/// What differs in a check, in words. Where theirs does not come to the end of the check, nothing is asked of
+/// ours, which may go further than theirs anywhere.
+fn differing(program: &str, check: &str, ours: &Facts, theirs: &Facts) -> Vec<String> {
+    if !ends_well(theirs) {
+        return Vec::new();
+    }
+    let facts = theirs.iter().filter_map(|(key, theirs)| {
+        let ours = ours.get(key).map_or("nothing", String::as_str);
+        let (fact, number) = key;
+        let right = ours == theirs || differences::is_known(program, check, fact, ours, theirs);
+        (!right)
+            .then(|| format!("{check} {fact} ({number}): ours says {ours}, libibverbs {theirs}"))
+    });
+    facts.collect()
+}
+
+/// Runs a program to its end. It limits its time itself.
+fn tell(library: &Library, program: &Path, arguments: &[&str]) -> Result<String> {
+    let output = library.command(program).args(arguments).output()?;
+    let said = String::from_utf8(output.stdout)?;
+    match output.status.success() {
+        true => Ok(said),
+        false => fail(format!(
+            "{} ended with {} on {library:?}: {said}{}",
+            program.display(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        )),
+    }
+}
+
+/// Reads the lines `CHECK FACT: VALUE`.
+fn read(said: &str) -> Result<BTreeMap<String, Facts>> {
+    let mut checks = BTreeMap::<String, Facts>::new();
+    for line in said.lines() {
+        let parts = line.split_once(' ').and_then(|(check, rest)| {
+            let (fact, value) = rest.split_once(": ")?;
+            Some((check, fact, value))
+        });
+        let (check, fact, value) = parts.ok_or_else(|| format!("no fact: {line}"))?;
+        let facts = checks.entry(check.to_owned()).or_default();
+        let number = facts.keys().filter(|(other, _)| other == fact).count();
+        facts.insert((fact.to_owned(), number), value.to_owned());
+    }
+    Ok(checks)
+}

@@ -1,0 +1,121 @@
+//! rdma-core's own tests, which the distribution ships with pyverbs: what passes on libibverbs passes on ours.
+//!
+//! Each test prints a table of how the tests of its modules ended on both libraries.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use libtest_mimic::Trial;
+use support::{Result, device, fail, skip, test};
+
+use crate::library::{Library, gid_index, is_full};
+
+/// The tests: a name, the modules that always run, and those of a run of everything. Modules for mlx5 and EFA
+/// alone are not among them: they need those providers' own interfaces.
+const GROUPS: [(&str, &[&str], &[&str]); 3] = [
+    (
+        "pyverbs::objects",
+        &["cq", "pd", "qp"],
+        &["addr", "device", "flow"],
+    ),
+    (
+        "pyverbs::traffic",
+        &["cqex", "qpex"],
+        &["atomic", "cq_events", "fork", "relaxed_ordering"],
+    ),
+    (
+        "pyverbs::memory",
+        &["mr", "parent_domain"],
+        &["odp", "rdmacm", "shared_pd", "tag_matching"],
+    ),
+];
+
+/// The system's own, for which the distribution builds pyverbs.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A file of pyverbs.
+const PYVERBS: &str = "/usr/lib/python3/dist-packages/pyverbs/__init__.py";
+
+/// What is known to fail on ours alone.
+const LACKS: &str = include_str!("pyverbs.txt");
+
+pub(crate) fn tests() -> Vec<Trial> {
+    GROUPS
+        .map(|(name, always, in_full)| {
+            test(name, move || match is_full() {
+                true => compare(&[always, in_full].concat()),
+                false => compare(always),
+            })
+        })
+        .into()
+}
+
+/// How a test ended, and why.
+type Outcomes = BTreeMap<String, (String, String)>;
+
+/// Catches a test that ends well on libibverbs and otherwise on ours.
+fn compare(modules: &[&str]) -> Result {
+    if !Path::new(PYVERBS).is_file() || !Path::new(PYTHON).is_file() {
+        return skip("there is no pyverbs here");
+    }
+    let ours = outcomes(&Library::ours()?, modules)?;
+    let theirs = outcomes(&Library::Theirs, modules)?;
+    let nothing = (String::new(), "did not run".to_owned());
+    let mut worse = Vec::new();
+    for (name, (theirs, why_theirs)) in &theirs {
+        let (ours, why) = ours.get(name).unwrap_or(&nothing);
+        println!("{name}: ours {ours} {why}; libibverbs {theirs} {why_theirs}");
+        if is_worse(ours, theirs) && !is_known(name) {
+            worse.push(format!(
+                "{name} {theirs} on libibverbs, on ours {ours}: {why}"
+            ));
+        }
+    }
+    match worse.is_empty() {
+        true => Ok(()),
+        false => fail(worse.join("\n")),
+    }
+}
+
+/// Whether ours is the worse end: what passes must pass, and what skips must not fail.
+fn is_worse(ours: &str, theirs: &str) -> bool {
+    match theirs {
+        "passed" => ours != "passed",
+        "skipped" => !["passed", "skipped"].contains(&ours),
+        _ => false,
+    }
+}
+
+/// Whether the list of lacks has the test.
+fn is_known(name: &str) -> bool {
+    let lines = LACKS.lines().filter(|line| !line.starts_with('#'));
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    names.into_iter().any(|begin| name.starts_with(begin))
+}
+
+fn outcomes(library: &Library, modules: &[&str]) -> Result<Outcomes> {
+    let device = device().name();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_abi/pyverbs.py");
+    let gid_index = gid_index(device)?.map_or(-1, i16::from).to_string();
+    let output = library
+        .command(PYTHON)
+        .arg(script)
+        .args([device, &gid_index])
+        .args(modules.iter().map(|module| format!("test_{module}")))
+        .output()?;
+    let said = String::from_utf8(output.stdout)?;
+    if !output.status.success() || said.is_empty() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        return fail(format!(
+            "{modules:?} on {library:?}: {}: {said}{complaint}",
+            output.status
+        ));
+    }
+    let outcome = |line: &str| {
+        let mut words = line.split('\t');
+        let name = words.next()?.trim_start_matches("tests.").to_owned();
+        let how = words.next()?.to_owned();
+        Some((name, (how, words.next()?.to_owned())))
+    };
+    Ok(said.lines().filter_map(outcome).collect())
+}

@@ -1,0 +1,282 @@
+//! Programs of the distribution that talk to each other, one on each library: perftest, qperf, ping-pongs,
+//! UCX and libfabric.
+//!
+//! By default each run has our library on one side; with `--full` there are more runs, each with ours as the
+//! server and as the client.
+
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use support::peers::{free_port, listens, play};
+use support::{Result, device, fail, test};
+
+use crate::library::{Library, gid_index, is_full};
+
+/// A run: the command of both sides, without what all of its family have.
+struct Run {
+    words: &'static str,
+    /// Whether it is one of the small set.
+    always: bool,
+}
+
+const fn always(words: &'static str) -> Run {
+    Run {
+        words,
+        always: true,
+    }
+}
+
+const fn in_full(words: &'static str) -> Run {
+    Run {
+        words,
+        always: false,
+    }
+}
+
+/// How programs of a family are told what to do.
+#[derive(Clone, Copy)]
+enum Family {
+    Perftest,
+    Pingpong,
+    Qperf,
+    Ucx,
+}
+
+/// A test's name, its family and its runs.
+type Group = (&'static str, Family, &'static [Run]);
+
+const GROUPS: [Group; 7] = [
+    (
+        "perftest::send",
+        Family::Perftest,
+        &[
+            always("ib_send_lat -s 64 -I 64"),
+            always("ib_send_lat -s 64 -e"),
+            always("ib_send_bw -s 64 -q 3 --use-srq"),
+            always("ib_send_bw -c UD -s 64"),
+            in_full("ib_send_lat -s 64 --use_old_post_send"),
+            in_full("ib_send_bw -s 4096 -l 8 -n 40"),
+            in_full("ib_send_bw -s 64 -b"),
+            in_full("ib_send_bw -s 64 -n 100 -Q 20"),
+            in_full("ib_send_lat -c UC -s 64"),
+            in_full("ib_send_lat -c UD -s 64"),
+            in_full("ib_send_bw -c UD -s 64 -e"),
+        ],
+    ),
+    (
+        "perftest::write",
+        Family::Perftest,
+        &[
+            always("ib_write_lat -s 64"),
+            always("ib_write_bw -s 65536 -n 10"),
+            in_full("ib_write_bw -s 64 --use_old_post_send"),
+            in_full("ib_write_bw -s 64 -q 4"),
+            in_full("ib_write_lat -c UC -s 200 -I 220"),
+            in_full("ib_write_bw -c UC -s 64 -l 4"),
+        ],
+    ),
+    (
+        "perftest::read",
+        Family::Perftest,
+        &[
+            always("ib_read_lat -s 64"),
+            always("ib_read_bw -s 4096 -o 4 -q 2"),
+            in_full("ib_read_lat -s 64 -e"),
+            in_full("ib_read_bw -s 64 --use_old_post_send"),
+        ],
+    ),
+    (
+        "perftest::atomic",
+        Family::Perftest,
+        &[
+            always("ib_atomic_lat -A CMP_AND_SWAP"),
+            always("ib_atomic_bw -A FETCH_AND_ADD -q 2"),
+            in_full("ib_atomic_lat -A FETCH_AND_ADD -e"),
+            in_full("ib_atomic_bw -A FETCH_AND_ADD --use_old_post_send"),
+        ],
+    ),
+    (
+        "pingpong::of_rdma_core",
+        Family::Pingpong,
+        &[
+            always("ibv_rc_pingpong -s 4096"),
+            always("ibv_uc_pingpong -s 100 -e"),
+            always("ibv_ud_pingpong -s 1024"),
+            always("ibv_srq_pingpong -s 100 -q 4 -e"),
+            in_full("ibv_rc_pingpong -s 100 -e"),
+            in_full("ibv_rc_pingpong -s 100 -N"),
+            in_full("ibv_rc_pingpong -s 1000000 -n 4"),
+            in_full("ibv_ud_pingpong -s 100 -e"),
+            in_full("ibv_srq_pingpong -s 4096 -q 4"),
+        ],
+    ),
+    (
+        "qperf::tests",
+        Family::Qperf,
+        &[
+            always("rc_lat rc_rdma_write_lat rc_rdma_read_lat"),
+            in_full("rc_bw rc_bi_bw rc_rdma_write_bw rc_rdma_read_bw"),
+            in_full("uc_lat uc_bw"),
+            in_full("ud_lat ud_bw"),
+            in_full("rc_compare_swap_mr rc_fetch_add_mr"),
+        ],
+    ),
+    (
+        "ucx::tests",
+        Family::Ucx,
+        &[
+            always("am_lat"),
+            always("put_lat"),
+            in_full("am_bw"),
+            in_full("put_bw"),
+            in_full("get"),
+            in_full("fadd"),
+        ],
+    ),
+];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    GROUPS
+        .map(|(name, family, runs)| test(name, move || all(family, runs)))
+        .into()
+}
+
+/// Runs a group. In the small set the two libraries change sides from run to run.
+fn all(family: Family, runs: &[Run]) -> Result {
+    let ours = Library::ours()?;
+    let chosen = runs.iter().filter(|run| run.always || is_full());
+    for (number, run) in chosen.enumerate() {
+        for ours_serves in [number % 2 == 0, number % 2 != 0] {
+            let sides = match ours_serves {
+                true => [&ours, &Library::Theirs],
+                false => [&Library::Theirs, &ours],
+            };
+            as_theirs_alone(family, run.words, sides)?;
+            if !is_full() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Catches a run that works between two programs on libibverbs, and not with ours on one side. What does not
+/// work there is nothing that is asked of ours.
+fn as_theirs_alone(family: Family, words: &str, sides: [&Library; 2]) -> Result {
+    let Err(error) = once(family, words, sides) else {
+        return Ok(());
+    };
+    match once(family, words, [&Library::Theirs; 2]) {
+        Ok(()) => fail(format!(
+            "{words}, server {:?}, client {:?}: {error}",
+            sides[0], sides[1]
+        )),
+        Err(theirs) => {
+            println!("{words} does not work on libibverbs either: {theirs}");
+            Ok(())
+        }
+    }
+}
+
+fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result {
+    let port = free_port()?;
+    let ends = ends();
+    let server = family.side(server, &ends.0, port, words, None)?;
+    let client = family.side(client, &ends.1, port, words, Some("127.0.0.1"))?;
+    play(server, client, || listens(port)).map(drop)
+}
+
+/// The devices at both ends of a wire: the adapter has two functions.
+fn ends() -> (String, String) {
+    let here = device().name().to_owned();
+    let there = if device().is_mlx5() { "mlx5_1" } else { &here };
+    (here.clone(), there.to_owned())
+}
+
+impl Family {
+    /// The command of one side; the client is told where the server is.
+    fn side(
+        self,
+        library: &Library,
+        device: &str,
+        port: u16,
+        words: &str,
+        server: Option<&str>,
+    ) -> Result<Command> {
+        let port = port.to_string();
+        match self {
+            Self::Perftest => {
+                Self::of_rdma_core(library, device, &port, words, ("-x", "-F"), server)
+            }
+            Self::Pingpong => {
+                Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
+            }
+            Self::Qperf => Ok(qperf(library, device, &port, words, server)),
+            Self::Ucx => ucx(library, device, &port, words, server),
+        }
+    }
+
+    /// Those of rdma-core and perftest, which differ in an option for the GID and one that all have.
+    fn of_rdma_core(
+        library: &Library,
+        device: &str,
+        port: &str,
+        words: &str,
+        (gid, always): (&str, &str),
+        server: Option<&str>,
+    ) -> Result<Command> {
+        let mut words = words.split_whitespace();
+        let mut command = library.command(words.next().unwrap_or_default());
+        command.args([always, "-d", device, "-p", port, "-n", "20"]);
+        if let Some(index) = gid_index(device)? {
+            command.arg(gid).arg(index.to_string());
+        }
+        command.args(words).args(server);
+        Ok(command)
+    }
+}
+
+/// qperf's server serves until a client tells it to end. It cannot name a GID: where there are GIDs the two
+/// connect by address.
+fn qperf(
+    library: &Library,
+    device: &str,
+    port: &str,
+    words: &str,
+    server: Option<&str>,
+) -> Command {
+    if server.is_none() {
+        let mut command = library.command("qperf");
+        command.args(["-lp", port]);
+        return command;
+    }
+    let mut command = library.command("sh");
+    let way = match support::device().has_gids() {
+        true => "-cm1".to_owned(),
+        false => format!("-li {device}:1 -ri {device}:1"),
+    };
+    let client = format!("qperf -lp {port}");
+    command.arg("-c").arg(format!(
+        "{client} {way} -t 1 -m 64 10.9.0.1 {words}; status=$?; {client} 10.9.0.1 quit; exit $status"
+    ));
+    command
+}
+
+/// UCX's lower layer, kept to verbs: it has a driver of its own for ConnectX.
+fn ucx(
+    library: &Library,
+    device: &str,
+    port: &str,
+    words: &str,
+    server: Option<&str>,
+) -> Result<Command> {
+    let mut command = library.command("ucx_perftest");
+    if let Some(index) = gid_index(device)? {
+        command.env("UCX_IB_GID_INDEX", index.to_string());
+    }
+    command
+        .args(server)
+        .args(["-d", &format!("{device}:1"), "-x", "rc_verbs"])
+        .args(["-p", port, "-n", "50", "-w", "5", "-t", words]);
+    Ok(command)
+}

@@ -11,7 +11,7 @@ use super::abi::device::ibv_device;
 use super::device::DeviceObject;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
-use super::{cq, poll, query, recv, send};
+use super::{cq, poll, poll_ex, qp_ex, query, recv, send};
 use crate::context::{Context, OpenOptions};
 
 /// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
@@ -125,7 +125,7 @@ fn extended(context: ibv_context) -> verbs_context {
         modify_wq: None,
         create_wq: None,
         query_rt_values: None,
-        create_cq_ex: None,
+        create_cq_ex: Some(poll_ex::create_cq_ex),
         private: std::ptr::null_mut(),
         query_device_ex: Some(query::query_device_ex),
         destroy_flow: None,
@@ -133,7 +133,7 @@ fn extended(context: ibv_context) -> verbs_context {
         create_flow: None,
         abi_placeholder_1: None,
         open_qp: None,
-        create_qp_ex: None,
+        create_qp_ex: Some(qp_ex::create_qp_ex),
         get_srq_num: None,
         create_srq_ex: None,
         open_xrcd: None,

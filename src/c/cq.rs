@@ -136,7 +136,7 @@ pub(super) unsafe fn create(
         async_events_completed: AtomicU32::new(0),
     };
     let object = CqObject {
-        c: CStruct::new(super::poll::extended(plain)),
+        c: CStruct::new(super::poll_ex::extended(plain)),
         backing: ring.backing(),
         poller: Locked::new(Poller::new(ring), wanted.single_threaded),
         handle,

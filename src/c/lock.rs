@@ -95,6 +95,12 @@ impl<T> Locked<T> {
         unsafe { &mut *self.value.get() }
     }
 
+    /// Where the value is. It may be used by whoever holds the lock.
+    #[inline(always)]
+    pub(super) fn pointer(&self) -> *mut T {
+        self.value.get()
+    }
+
     /// Gives the lock back.
     ///
     /// # Safety

@@ -1,30 +1,51 @@
 //! Polling: completions into an array (`ibv_poll_cq`).
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-use super::abi::queue::{ibv_cq, ibv_cq_ex};
+use super::abi::queue::ibv_cq;
 use super::abi::work::ibv_wc;
 use super::cq::cq;
 use super::failure::number;
-use crate::driver::{self, Completion};
+use crate::driver::{self, Completion, Completions};
 use crate::error::Error;
 
 /// What polls a completion queue.
 pub(super) struct Poller {
-    ring: driver::Cq,
+    /// Between `ibv_start_poll` and `ibv_end_poll`. It borrows the ring, and goes before it.
+    pub(super) open: Option<Completions<'static>>,
+    /// The completion that is looked at meanwhile.
+    pub(super) current: Option<Completion>,
+    ring: UnsafeCell<driver::Cq>,
 }
 
 impl Poller {
     pub(super) fn new(ring: driver::Cq) -> Self {
-        Self { ring }
+        Self {
+            open: None,
+            current: None,
+            ring: UnsafeCell::new(ring),
+        }
     }
 
     pub(super) fn queue(&self) -> &driver::Cq {
-        &self.ring
+        // SAFETY: who holds the lock has the poller, and nothing is open.
+        unsafe { &*self.ring.get() }
     }
 
     pub(super) fn ring(&mut self) -> &mut driver::Cq {
-        &mut self.ring
+        self.ring.get_mut()
+    }
+
+    /// The ring, for what is open.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock, and nobody else uses the ring as long as what comes of this is there.
+    #[allow(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
+    pub(super) unsafe fn ring_apart<'a>(&self) -> &'a mut driver::Cq {
+        // SAFETY: by this function's contract.
+        unsafe { &mut *self.ring.get() }
     }
 }
 
@@ -65,32 +86,4 @@ pub(super) unsafe extern "C" fn poll_cq(c: *mut ibv_cq, room: c_int, to: *mut ib
         }
         Ok(count)
     }))
-}
-
-/// The larger struct of a queue, whose functions nobody may call.
-pub(super) fn extended(cq: ibv_cq) -> ibv_cq_ex {
-    ibv_cq_ex {
-        cq,
-        comp_mask: 0,
-        status: 0,
-        wr_id: 0,
-        start_poll: None,
-        next_poll: None,
-        end_poll: None,
-        read_opcode: None,
-        read_vendor_err: None,
-        read_byte_len: None,
-        read_imm_data: None,
-        read_qp_num: None,
-        read_src_qp: None,
-        read_wc_flags: None,
-        read_slid: None,
-        read_sl: None,
-        read_dlid_path_bits: None,
-        read_completion_ts: None,
-        read_cvlan: None,
-        read_flow_tag: None,
-        read_tm_info: None,
-        read_completion_wallclock_ns: None,
-    }
 }

@@ -16,7 +16,7 @@ use super::failure::{Failure, Result, pointer};
 use super::lock::{Locked, wait_until};
 use super::object::{CStruct, Object, destroy, object};
 use super::pd::{PdObject, pd};
-use super::send::{Sender, without_functions};
+use super::send::Sender;
 use super::srq::{SrqObject, srq};
 use crate::command::{CreateQp, DestroyCounting, DriverData};
 use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue};
@@ -33,7 +33,8 @@ pub(super) struct QpObject {
     pub(super) recv: Locked<Option<RecvQueue>>,
     pub(super) handle: QpHandle,
     pub(super) transport: QpType,
-    pub(super) signal_all: bool,
+    /// It was created for the functions of `ibv_wr_*(3)`.
+    has_functions: bool,
     /// After the queues, and before what they stand on.
     pub(super) backing: QpBacking,
     pub(super) pd: PdUse,
@@ -91,11 +92,14 @@ pub(super) unsafe fn qp<'a>(c: *mut ibv_qp) -> Result<&'a QpObject> {
     unsafe { object::<QpObject>(c) }.ok_or(Failure::INVALID)
 }
 
-/// The objects that a queue pair is created with.
+/// What a queue pair is created with besides its plain attributes.
 struct Parts<'a> {
     send_cq: &'a CqObject,
     recv_cq: &'a CqObject,
     srq: Option<&'a SrqObject>,
+    flags: QpCreateFlags,
+    /// What the functions of `ibv_wr_*(3)` are to do; without any there are no such functions.
+    functions: Operations,
 }
 
 /// Creates a queue pair; what it can hold is told in the attributes.
@@ -111,6 +115,9 @@ fn create(
     if !matches!(transport, QpType::RC | QpType::UC | QpType::UD) {
         return Err(Failure::UNSUPPORTED);
     }
+    if !operations.contains(parts.functions) {
+        return Err(Failure::UNSUPPORTED);
+    }
     // Events name the queue pair by its address, so that is there first.
     let place: Box<std::mem::MaybeUninit<QpObject>> = Box::new_uninit();
     let command = CreateQp {
@@ -121,7 +128,7 @@ fn create(
         qp_type: transport,
         cap: init.cap,
         sq_sig_all: init.sq_sig_all != 0,
-        flags: QpCreateFlags::empty(),
+        flags: parts.flags,
         user_handle: place.as_ptr().expose_provenance() as u64,
         event_fd: context.event_fd()?,
         driver: DriverData::default(),
@@ -158,13 +165,13 @@ fn create(
         events_completed: AtomicU32::new(0),
     };
     let object = QpObject {
-        c: CStruct::new(without_functions(plain)),
+        c: CStruct::new(super::wr::extended(plain)),
+        has_functions: !parts.functions.is_empty(),
         operations,
         send: Locked::new(sender, false),
         recv: Locked::new(recv, false),
         handle,
         transport,
-        signal_all: init.sq_sig_all != 0,
         backing,
         pd: pd.pd().user(User::Qp),
     };
@@ -203,23 +210,51 @@ fn with_rings<T>(parts: &Parts<'_>, then: impl FnOnce(QpParts<'_>) -> T) -> T {
     }
 }
 
+/// Creates a queue pair with the objects that its attributes name.
+///
+/// # Safety
+///
+/// The pointers are to a PD, and in the attributes to objects of the same context.
+pub(super) unsafe fn create_with(
+    c: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    flags: QpCreateFlags,
+    functions: Operations,
+) -> Result<*mut ibv_qp> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let pd = pd(c)?;
+        let parts = Parts {
+            send_cq: cq(init.send_cq)?,
+            recv_cq: cq(init.recv_cq)?,
+            srq: match init.srq.is_null() {
+                true => None,
+                false => Some(srq(init.srq)?),
+            },
+            flags,
+            functions,
+        };
+        create(pd, c, init, &parts)
+    }
+}
+
 /// `ibv_create_qp(3)`.
 pub unsafe extern "C" fn ibv_create_qp(c: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the caller passes a PD and attributes with objects of the same context.
     pointer(unsafe {
-        pd(c).and_then(|pd| {
-            let init = init.as_mut().ok_or(Failure::INVALID)?;
-            let parts = Parts {
-                send_cq: cq(init.send_cq)?,
-                recv_cq: cq(init.recv_cq)?,
-                srq: match init.srq.is_null() {
-                    true => None,
-                    false => Some(srq(init.srq)?),
-                },
-            };
-            create(pd, c, init, &parts)
-        })
+        init.as_mut()
+            .ok_or(Failure::INVALID)
+            .and_then(|init| create_with(c, init, QpCreateFlags::empty(), Operations::empty()))
     })
+}
+
+/// `ibv_qp_to_qp_ex(3)`: NULL if it was not created for that.
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(c: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the caller passes a queue pair.
+    match unsafe { qp(c) } {
+        Ok(qp) if qp.has_functions => c.cast(),
+        _ => std::ptr::null_mut(),
+    }
 }
 
 /// `ibv_destroy_qp(3)`: waits until all events that were read have been acknowledged.

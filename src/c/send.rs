@@ -5,28 +5,48 @@ use std::ffi::c_int;
 use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
 
-use super::abi::queue::{ibv_qp, ibv_qp_ex};
+use super::abi::queue::ibv_qp;
 use super::abi::work::ibv_send_wr;
 use super::ah::AhObject;
 use super::failure::{Failure, Result, status};
 use super::object::object;
 use super::qp::{QpObject, qp};
 use super::recv::list;
+use super::wr::Session;
 use crate::driver::{SendBatch, SendQueue};
 use crate::work::{Operation, Payload, Pieces, Remote, RemoteKey};
 
 /// What posts to a send queue.
 pub(super) struct Sender {
+    /// Between `ibv_wr_start` and `ibv_wr_complete`. What is open borrows the queue, and goes before it.
+    pub(super) session: Session,
     queue: SendQueue,
 }
 
 impl Sender {
     pub(super) fn new(queue: SendQueue) -> Self {
-        Self { queue }
+        Self {
+            session: Session::default(),
+            queue,
+        }
     }
 
     pub(super) fn queue(&self) -> &SendQueue {
         &self.queue
+    }
+
+    /// Starts a batch that is rung by another call.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is to a sender whose lock the caller holds until the batch is gone, and nobody else uses the
+    /// queue meanwhile.
+    pub(super) unsafe fn open(sender: *mut Self) -> SendBatch<'static> {
+        // SAFETY: by this function's contract. The reference is to the queue alone.
+        unsafe {
+            let queue = &mut (*sender).queue;
+            queue.batch()
+        }
     }
 
     pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
@@ -160,36 +180,4 @@ unsafe fn operation(request: &ibv_send_wr) -> Result<Operation> {
         WrOpcode::LOCAL_INV => Operation::LocalInv { rkey },
         _ => return Err(Failure::INVALID),
     })
-}
-
-/// The larger struct of a queue pair, whose functions nobody may call.
-pub(super) fn without_functions(qp: ibv_qp) -> ibv_qp_ex {
-    ibv_qp_ex {
-        qp,
-        comp_mask: 0,
-        wr_id: 0,
-        wr_flags: 0,
-        wr_atomic_cmp_swp: None,
-        wr_atomic_fetch_add: None,
-        wr_bind_mw: None,
-        wr_local_inv: None,
-        wr_rdma_read: None,
-        wr_rdma_write: None,
-        wr_rdma_write_imm: None,
-        wr_send: None,
-        wr_send_imm: None,
-        wr_send_inv: None,
-        wr_send_tso: None,
-        wr_set_ud_addr: None,
-        wr_set_xrc_srqn: None,
-        wr_set_inline_data: None,
-        wr_set_inline_data_list: None,
-        wr_set_sge: None,
-        wr_set_sge_list: None,
-        wr_start: None,
-        wr_complete: None,
-        wr_abort: None,
-        wr_atomic_write: None,
-        wr_flush: None,
-    }
 }

@@ -567,7 +567,11 @@ impl<Q: std::ops::DerefMut<Target: RecvQueue>> Posting<Q> {
         Self { queue, at }
     }
 
-    pub(crate) fn push<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+    pub(crate) fn push(
+        &mut self,
+        wr_id: u64,
+        slices: &[crate::work::LocalSlice<'_>],
+    ) -> Result<(), PostError> {
         self.queue.push(&mut self.at, wr_id, slices)
     }
 

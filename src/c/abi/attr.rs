@@ -46,6 +46,27 @@ pub struct ibv_qp_init_attr {
 
 const _: () = assert!(size_of::<ibv_qp_init_attr>() == 64);
 
+/// Behind the plain attributes, only what `comp_mask` names: older headers have less.
+#[repr(C)]
+pub struct ibv_qp_init_attr_ex {
+    pub plain: ibv_qp_init_attr,
+    pub comp_mask: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut c_void,
+    pub create_flags: u32,
+    pub max_tso_header: u16,
+    pub rwq_ind_tbl: *mut c_void,
+    pub rx_hash_conf: [u64; 3],
+    pub source_qpn: u32,
+    pub send_ops_flags: u64,
+}
+
+const _: () = {
+    assert!(size_of::<ibv_qp_init_attr_ex>() == 144);
+    assert!(offset_of!(ibv_qp_init_attr_ex, comp_mask) == 64);
+    assert!(offset_of!(ibv_qp_init_attr_ex, send_ops_flags) == 136);
+};
+
 #[repr(C)]
 pub struct ibv_qp_attr {
     pub qp_state: u32,

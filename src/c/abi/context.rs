@@ -3,10 +3,11 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
+use super::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr_ex};
 use super::device::{ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input};
 use super::port::ibv_port_attr;
 use super::pthread_mutex_t;
-use super::queue::{ibv_cq, ibv_qp, ibv_srq};
+use super::queue::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_srq};
 use super::work::{ibv_recv_wr, ibv_send_wr, ibv_wc};
 
 /// A function that this library does not have. The header's inline function says `EOPNOTSUPP` then.
@@ -101,7 +102,8 @@ pub struct verbs_context {
     pub modify_wq: Lacking,
     pub create_wq: Lacking,
     pub query_rt_values: Lacking,
-    pub create_cq_ex: Lacking,
+    pub create_cq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     /// Of no use to programs.
     pub private: *mut c_void,
     pub query_device_ex: Option<
@@ -117,7 +119,8 @@ pub struct verbs_context {
     pub create_flow: Lacking,
     pub abi_placeholder_1: Lacking,
     pub open_qp: Lacking,
-    pub create_qp_ex: Lacking,
+    pub create_qp_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
     pub get_srq_num: Lacking,
     pub create_srq_ex: Lacking,
     pub open_xrcd: Lacking,

@@ -46,11 +46,11 @@ fn a_batch_that_is_dropped_with_requests_warns() {
     tracing::subscriber::with_default(listener, || {
         drop(queue.batch());
         let mut posted = queue.batch();
-        posted.push(1, &[]).unwrap();
+        posted.push::<LocalSlice<'_>>(1, &[]).unwrap();
         posted.ring();
         let mut lost = queue.batch();
-        lost.push(2, &[]).unwrap();
-        lost.push(3, &[]).unwrap();
+        lost.push::<LocalSlice<'_>>(2, &[]).unwrap();
+        lost.push::<LocalSlice<'_>>(3, &[]).unwrap();
         drop(lost);
     });
     let warnings = warnings.lock().unwrap();

@@ -1,0 +1,270 @@
+//! Polling one completion at a time (`ibv_start_poll`): the queue's lock is held from the first to the end.
+
+use std::ffi::{c_int, c_void};
+
+use uverbs_uapi::flags::CqCreateFlags;
+
+use super::abi::attr::ibv_cq_init_attr_ex;
+use super::abi::context::ibv_context;
+use super::abi::queue::{ibv_cq, ibv_cq_ex, ibv_poll_cq_attr};
+use super::context::context;
+use super::cq::{CqObject, Wanted, create};
+use super::failure::{Failure, Result, pointer};
+use super::object::object;
+use super::pd::pd;
+use super::poll::Poller;
+use crate::driver::Completion;
+use crate::error::{Errno, Error};
+use crate::pd::User;
+
+/// What a program can ask to read of completions: `enum ibv_create_cq_wc_flags`.
+mod wc_flags {
+    /// The length, immediate data, numbers of queue pairs, and where it came from.
+    pub(super) const PLAIN: u64 = (1 << 7) - 1;
+    pub(super) const TIMESTAMP: u64 = 1 << 7;
+}
+
+/// `enum ibv_cq_init_attr_mask`.
+mod mask {
+    pub(super) const FLAGS: u32 = 1 << 0;
+    pub(super) const PD: u32 = 1 << 1;
+}
+
+/// `enum ibv_create_cq_attr_flags`.
+mod flags {
+    pub(super) const SINGLE_THREADED: u32 = 1 << 0;
+    pub(super) const IGNORE_OVERRUN: u32 = 1 << 1;
+}
+
+/// `ibv_create_cq_ex(3)`.
+pub(super) unsafe extern "C" fn create_cq_ex(
+    c: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: the caller passes an open context, and attributes with objects of the same context.
+    let created = unsafe { create_extended(c, attr) };
+    pointer(created).cast()
+}
+
+/// # Safety
+///
+/// As of [`create_cq_ex`].
+unsafe fn create_extended(
+    c: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> Result<*mut ibv_cq> {
+    // SAFETY: by this function's contract. Only what the mask names is looked at beyond the mask.
+    unsafe {
+        let context = context(c)?;
+        let attr = attr.as_ref().ok_or(Failure::INVALID)?;
+        let known = attr.comp_mask & !(mask::FLAGS | mask::PD) == 0
+            && attr.wc_flags & !(wc_flags::PLAIN | wc_flags::TIMESTAMP) == 0;
+        let flags = match attr.comp_mask & mask::FLAGS {
+            0 => 0,
+            _ => attr.flags,
+        };
+        if !known || flags & !(flags::SINGLE_THREADED | flags::IGNORE_OVERRUN) != 0 {
+            return Err(Failure::UNSUPPORTED);
+        }
+        let domain = match attr.comp_mask & mask::PD {
+            0 => None,
+            _ => Some(pd(attr.parent_domain)?.pd()),
+        };
+        let mut kernel = CqCreateFlags::empty();
+        kernel.set(
+            CqCreateFlags::TIMESTAMP_COMPLETION,
+            attr.wc_flags & wc_flags::TIMESTAMP != 0,
+        );
+        kernel.set(
+            CqCreateFlags::IGNORE_OVERRUN,
+            flags & flags::IGNORE_OVERRUN != 0,
+        );
+        let wanted = Wanted {
+            entries: attr.cqe,
+            cq_context: attr.cq_context,
+            channel: attr.channel,
+            vector: attr.comp_vector,
+            flags: kernel.bits(),
+            single_threaded: flags & flags::SINGLE_THREADED != 0,
+            domain: domain.map(|domain| domain.user(User::Cq)),
+            buffers: domain.and_then(|domain| domain.buffers()),
+        };
+        create(context, c, wanted)
+    }
+}
+
+/// The extended struct of a queue, with the functions that programs call through it.
+pub(super) fn extended(cq: ibv_cq) -> ibv_cq_ex {
+    ibv_cq_ex {
+        cq,
+        comp_mask: 0,
+        status: 0,
+        wr_id: 0,
+        start_poll: Some(start_poll),
+        next_poll: Some(next_poll),
+        end_poll: Some(end_poll),
+        read_opcode: Some(read_opcode),
+        read_vendor_err: Some(read_vendor_err),
+        read_byte_len: Some(read_byte_len),
+        read_imm_data: Some(read_imm_data),
+        read_qp_num: Some(read_qp_num),
+        read_src_qp: Some(read_src_qp),
+        read_wc_flags: Some(read_wc_flags),
+        read_slid: Some(read_slid),
+        read_sl: Some(read_sl),
+        read_dlid_path_bits: Some(read_dlid_path_bits),
+        read_completion_ts: Some(read_completion_ts),
+        // No queue is created for these.
+        read_cvlan: None,
+        read_flow_tag: None,
+        read_tm_info: None::<unsafe extern "C" fn(*mut ibv_cq_ex, *mut c_void)>,
+        read_completion_wallclock_ns: None,
+    }
+}
+
+/// The queue of an extended struct, and its poller.
+///
+/// # Safety
+///
+/// The pointer is to a completion queue. The poller is for whoever holds the lock.
+#[inline(always)]
+unsafe fn parts<'a>(c: *mut ibv_cq_ex) -> Result<(&'a CqObject, *mut Poller)> {
+    // SAFETY: by this function's contract.
+    let cq = unsafe { object::<CqObject>(c.cast()) }.ok_or(Failure::INVALID)?;
+    Ok((cq, cq.poller.pointer()))
+}
+
+/// Goes to the next completion, and shows the program its id and status.
+///
+/// # Safety
+///
+/// The lock is held.
+#[inline(always)]
+unsafe fn advance(c: *mut ibv_cq_ex, poller: *mut Poller) -> Result<()> {
+    // SAFETY: who holds the lock has the poller, and nobody else writes to the struct. What is open borrows the
+    // ring alone, which is not touched beside it.
+    unsafe {
+        let open = &mut (*poller).open;
+        let mut next = open.as_mut().and_then(|open| open.take());
+        if next.is_none() {
+            // More may have come meanwhile.
+            *open = None;
+            let more = (*poller).ring_apart().poll().map_err(Error::from)?;
+            next = open.insert(more).take();
+        }
+        let next = next.ok_or(Failure(Errno::NOENT))?;
+        (*c).wr_id = next.wr_id();
+        (*c).status = next.status().0;
+        (*poller).current = Some(next);
+    }
+    Ok(())
+}
+
+/// `ibv_start_poll(3)`: holds nothing if there is no completion.
+unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the caller passes a completion queue and attributes.
+    let started = unsafe {
+        parts(c).and_then(|(cq, poller)| {
+            if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
+                return Err(Failure::INVALID);
+            }
+            cq.poller.acquire();
+            advance(c, poller).inspect_err(|_| {
+                (*poller).open = None;
+                cq.poller.release();
+            })
+        })
+    };
+    // Without a completion is the usual case: `errno` stays.
+    started.map_or_else(|failure| failure.0.raw_os_error(), |()| 0)
+}
+
+/// `ibv_next_poll(3)`.
+unsafe extern "C" fn next_poll(c: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller passes a completion queue, which it polls.
+    let next = unsafe { parts(c).and_then(|(_, poller)| advance(c, poller)) };
+    next.map_or_else(|failure| failure.0.raw_os_error(), |()| 0)
+}
+
+/// `ibv_end_poll(3)`.
+unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
+    // SAFETY: the caller passes a completion queue, which it polls.
+    unsafe {
+        if let Ok((cq, poller)) = parts(c) {
+            (*poller).open = None;
+            cq.poller.release();
+        }
+    }
+}
+
+/// Reads something of the completion that is polled.
+///
+/// # Safety
+///
+/// The pointer is to a completion queue that the caller polls.
+#[inline(always)]
+unsafe fn read<T: Default>(c: *mut ibv_cq_ex, what: impl FnOnce(&Completion) -> T) -> T {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match parts(c) {
+            Ok((_, poller)) => (*poller).current.as_ref().map_or_else(T::default, what),
+            Err(_) => T::default(),
+        }
+    }
+}
+
+/// `ibv_wc_read_opcode(3)`.
+unsafe extern "C" fn read_opcode(c: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller polls the queue, here as in the functions below.
+    unsafe { read(c, |completion| completion.opcode().0) }
+}
+
+unsafe extern "C" fn read_vendor_err(c: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, Completion::vendor_err) }
+}
+
+unsafe extern "C" fn read_byte_len(c: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, Completion::byte_len) }
+}
+
+unsafe extern "C" fn read_imm_data(c: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, Completion::ex) }
+}
+
+unsafe extern "C" fn read_qp_num(c: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, Completion::qp_num) }
+}
+
+unsafe extern "C" fn read_src_qp(c: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, Completion::src_qp) }
+}
+
+unsafe extern "C" fn read_wc_flags(c: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, |completion| completion.flags().bits()) }
+}
+
+unsafe extern "C" fn read_slid(c: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, |completion| completion.slid().into()) }
+}
+
+unsafe extern "C" fn read_sl(c: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, Completion::sl) }
+}
+
+unsafe extern "C" fn read_dlid_path_bits(c: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, Completion::dlid_path_bits) }
+}
+
+unsafe extern "C" fn read_completion_ts(c: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: as in `read_opcode`.
+    unsafe { read(c, |completion| completion.timestamp().unwrap_or(0)) }
+}

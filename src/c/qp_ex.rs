@@ -1,0 +1,101 @@
+//! Queue pairs for the functions of `ibv_wr_*(3)`, and with flags.
+
+use uverbs_uapi::flags::QpCreateFlags;
+
+use super::abi::attr::ibv_qp_init_attr_ex;
+use super::abi::context::ibv_context;
+use super::abi::queue::ibv_qp;
+use super::failure::{Failure, Result, pointer};
+use super::qp::create_with;
+use crate::work::Operations;
+
+/// `enum ibv_qp_init_attr_mask`.
+mod mask {
+    pub(super) const PD: u32 = 1 << 0;
+    pub(super) const CREATE_FLAGS: u32 = 1 << 2;
+    pub(super) const SEND_OPS_FLAGS: u32 = 1 << 6;
+}
+
+/// By the number of its bit in `enum ibv_qp_create_send_ops_flags`, what a queue pair has to be able to do. TSO
+/// is of none.
+const OPERATIONS: [Option<Operations>; 13] = [
+    Some(Operations::WRITE),
+    Some(Operations::WRITE),
+    Some(Operations::SEND),
+    Some(Operations::SEND),
+    Some(Operations::READ),
+    Some(Operations::ATOMIC),
+    Some(Operations::ATOMIC),
+    Some(Operations::LOCAL_INV),
+    Some(Operations::BIND_MW),
+    Some(Operations::SEND_INV),
+    None,
+    Some(Operations::FLUSH_GLOBAL),
+    Some(Operations::ATOMIC_WRITE),
+];
+
+/// What the operations need that a program asks for.
+fn operations(asked: u64) -> Result<Operations> {
+    if asked >> OPERATIONS.len() != 0 {
+        return Err(Failure::UNSUPPORTED);
+    }
+    let mut wanted = OPERATIONS
+        .iter()
+        .enumerate()
+        .filter(|(bit, _)| asked >> bit & 1 != 0);
+    wanted.try_fold(Operations::empty(), |all, (_, needs)| {
+        Ok(all.union(needs.ok_or(Failure::UNSUPPORTED)?))
+    })
+}
+
+/// `ibv_create_qp_ex(3)`.
+pub(super) unsafe extern "C" fn create_qp_ex(
+    _: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the caller passes attributes with objects of the context.
+    pointer(unsafe { create(init) })
+}
+
+/// # Safety
+///
+/// The pointer is to attributes with objects of one context, or NULL.
+unsafe fn create(init: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp> {
+    if init.is_null() {
+        return Err(Failure::INVALID);
+    }
+    // SAFETY: by this function's contract. Only what the mask names is looked at beyond the mask.
+    unsafe {
+        let asked = (*init).comp_mask;
+        if asked & mask::PD == 0 {
+            return Err(Failure::INVALID);
+        }
+        if asked & !(mask::PD | mask::CREATE_FLAGS | mask::SEND_OPS_FLAGS) != 0 {
+            return Err(Failure::UNSUPPORTED);
+        }
+        let flags = match asked & mask::CREATE_FLAGS {
+            0 => QpCreateFlags::empty(),
+            _ => QpCreateFlags::from_bits_retain((*init).create_flags),
+        };
+        let functions = match asked & mask::SEND_OPS_FLAGS {
+            0 => Operations::empty(),
+            _ => operations((*init).send_ops_flags)?,
+        };
+        create_with((*init).pd, &mut (*init).plain, flags, functions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_is_refused() {
+        assert_eq!(operations(0), Ok(Operations::empty()));
+        let read_and_send = operations(1 << 2 | 1 << 4).unwrap();
+        assert_eq!(read_and_send, Operations::SEND | Operations::READ);
+        for unknown in [1 << 10, 1 << 13, u64::MAX] {
+            assert_eq!(operations(unknown), Err(Failure::UNSUPPORTED));
+        }
+    }
+}

@@ -44,6 +44,27 @@ pub struct AddressVector {
     pub port: u8,
 }
 
+/// What a completion tells of the way that a datagram came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    slid: u16,
+    sl: u8,
+    dlid_path_bits: u8,
+    has_grh: bool,
+}
+
+impl Way {
+    #[inline]
+    pub(crate) fn of(completion: &Completion) -> Self {
+        Self {
+            slid: completion.slid(),
+            sl: completion.sl(),
+            dlid_path_bits: completion.dlid_path_bits(),
+            has_grh: completion.has_grh(),
+        }
+    }
+}
+
 impl AddressVector {
     /// The path over `port` from the GID at `sgid_index` to `dgid`, with a hop limit of 64.
     pub fn global(port: u8, sgid_index: u8, dgid: Gid) -> Self {
@@ -75,12 +96,17 @@ impl AddressVector {
         port: u8,
         sgid_index: u8,
     ) -> Self {
+        Self::back(Way::of(completion), grh, port, sgid_index)
+    }
+
+    /// As [`reply_to`](Self::reply_to), with what was kept of the completion.
+    pub(crate) fn back(way: Way, grh: &[u8; GRH_LENGTH], port: u8, sgid_index: u8) -> Self {
         let local = Self {
-            sl: completion.sl(),
-            src_path_bits: completion.dlid_path_bits(),
-            ..Self::local(port, completion.slid())
+            sl: way.sl,
+            src_path_bits: way.dlid_path_bits,
+            ..Self::local(port, way.slid)
         };
-        match Grh::parse(grh).filter(|_| completion.has_grh()) {
+        match Grh::parse(grh).filter(|_| way.has_grh) {
             Some(grh) => Self {
                 dgid: Some(grh.sgid),
                 flow_label: grh.flow_label,

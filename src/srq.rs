@@ -281,6 +281,11 @@ impl Srq {
         self.queue.in_flight()
     }
 
+    /// What tells when the device has let go of it.
+    pub(crate) fn flight(&self) -> &Arc<Flight> {
+        &self.shared.flight
+    }
+
     pub(crate) fn queue(&self) -> &SharedRecvQueue {
         &self.queue
     }

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use crate::ah::Way;
 use crate::error::{Error, Subject, Verb};
+use crate::wc::Completion;
 use crate::work::{CompletionError, PostError};
 
 /// Why an operation failed.
@@ -88,4 +90,25 @@ pub(super) struct Completed {
     pub(super) imm: Option<u32>,
     /// It was a message, not a WRITE with immediate data.
     pub(super) is_message: bool,
+    /// Of a receive.
+    pub(super) origin: Origin,
+}
+
+/// Where something that was received came to, and from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) qpn: u32,
+    pub(super) src_qpn: u32,
+    pub(super) way: Way,
+}
+
+impl Origin {
+    #[inline]
+    pub(super) fn of(completion: &Completion) -> Self {
+        Self {
+            qpn: completion.qp_num(),
+            src_qpn: completion.src_qp(),
+            way: Way::of(completion),
+        }
+    }
 }

@@ -6,6 +6,8 @@
 //!
 //! * [`Qp`] posts, as a [`Post`], or its halves do ([`Sender`], [`Receiver`]). [`Incoming`] is a stream of
 //!   messages.
+//! * [`Srq`] receives for many queue pairs. Queue pairs for datagrams have `send_to`, and what they receive tells
+//!   the way back ([`Received::reply_to`]).
 //! * [`Cq`] brings completions to those who wait: by a task ([`Cq::serve`]), by a thread
 //!   ([`Cq::block_on`]), or whenever somebody says ([`Cq::pump`]).
 //! * [`Op`] is an operation under way. Dropping it gives nothing up: its queue pair keeps the buffer until the
@@ -33,6 +35,7 @@ mod qp;
 mod recv;
 mod send;
 mod slot;
+mod srq;
 mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
@@ -47,5 +50,6 @@ pub use op::{Fetched, Kind, Op, Read, Receive, Received, Sent, SentInline};
 pub use qp::Qp;
 pub use recv::{Incoming, IncomingError, Receiver};
 pub use send::{Batch, Post, Sender};
+pub use srq::Srq;
 
 pub use crate::readable::Readable;

@@ -12,7 +12,9 @@ use super::cargo::{Cargo, Payload};
 use super::error::OpError;
 use super::slot::Ending;
 use super::table::Table;
+use crate::ah::{AddressVector, Way};
 use crate::buf::Buf;
+use crate::grh::GRH_LENGTH;
 
 mod kind {
     use super::{Cargo, Ending};
@@ -63,6 +65,27 @@ pub struct Received {
     pub imm: Option<u32>,
     /// Whether it was a message. A WRITE with immediate data is none.
     pub is_message: bool,
+    /// The number of the queue pair that it came to: of those that receive from one queue
+    /// ([`Srq`](super::Srq)).
+    pub qpn: u32,
+    /// The number of the queue pair that sent it, of a datagram.
+    pub src_qpn: u32,
+    way: Way,
+}
+
+impl Received {
+    /// The bytes of a datagram. In front of them, in the buffer, are 40 bytes for a header.
+    pub fn datagram<'b>(&self, buf: &'b Buf) -> &'b [u8] {
+        buf.get(GRH_LENGTH..).unwrap_or_default()
+    }
+
+    /// The path back to whoever sent a datagram, which was received into this buffer: see
+    /// [`AddressVector::reply_to`]. `sgid_index` is that of the GID to answer from.
+    pub fn reply_to(&self, buf: &Buf, port: u8, sgid_index: u8) -> AddressVector {
+        let none = [0; GRH_LENGTH];
+        let grh = buf.first_chunk().unwrap_or(&none);
+        AddressVector::back(self.way, grh, port, sgid_index)
+    }
 }
 
 impl<B: Payload> Kind for Sent<B> {
@@ -131,6 +154,9 @@ impl Kind for Receive {
             len: completed.byte_len,
             imm: completed.imm,
             is_message: completed.is_message,
+            qpn: completed.origin.qpn,
+            src_qpn: completed.origin.src_qpn,
+            way: completed.origin.way,
         });
         let length = match received {
             Ok(Received {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::slot::After;
-use super::table::{Id, MOST_TABLES, Table, follow};
+use super::table::{ANY_QP, Id, MOST_TABLES, Table, follow};
 use crate::cq::{Cq, Notify};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
@@ -44,8 +44,8 @@ impl Pump {
         &self.cq
     }
 
-    /// Makes a place for a queue pair of so many requests: its table's number.
-    pub(super) fn admit(&mut self, requests: u32) -> Result<u32> {
+    /// Makes a place for a queue pair, or a shared receive queue, of so many requests: its table's number.
+    pub(super) fn admit(&mut self, verb: Verb, requests: u32) -> Result<u32> {
         let left = self.cq.capacity().saturating_sub(self.admitted);
         let number = self.tables.iter().position(Option::is_none);
         let number = number.unwrap_or(self.tables.len());
@@ -57,7 +57,7 @@ impl Pump {
                      the completions of all queue pairs that report to it"
                 ),
             };
-            return Err(Error::invalid(Verb::CreateQp, Subject::the("QP"), why));
+            return Err(Error::invalid(verb, Subject::the("queue"), why));
         }
         Ok(number as u32)
     }
@@ -83,7 +83,7 @@ impl Pump {
                 // Of a queue pair that is gone.
                 continue;
             };
-            if completion.qp_num() != table.qpn {
+            if completion.qp_num() != table.qpn && table.qpn != ANY_QP {
                 continue;
             }
             let after = table.complete(id, &completion);

@@ -14,7 +14,7 @@ use crate::buf::Buf;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
 use crate::pd::Pd;
-use crate::qp::transport::{Connected, StaticTransport};
+use crate::qp::transport::{Connected, Datagram, StaticTransport, Transport};
 use crate::qp::{self, Caps, ConnectOptions, Endpoint};
 use crate::work::PdTag;
 
@@ -22,7 +22,7 @@ use crate::work::PdTag;
 pub(super) struct Anchor {
     pub(super) table: Arc<Table>,
     pub(super) cq: Cq,
-    flight: Arc<Flight>,
+    pub(super) flight: Arc<Flight>,
 }
 
 impl fmt::Debug for Anchor {
@@ -73,7 +73,7 @@ impl Drop for Anchor {
 /// })??;
 /// # Ok(()) }
 /// ```
-pub struct Qp<T: Connected> {
+pub struct Qp<T: Transport> {
     // Before the anchor, which looks what became of it.
     raw: qp::Qp<T>,
     anchor: Arc<Anchor>,
@@ -86,9 +86,20 @@ impl Cq {
     /// # Errors
     ///
     /// As for [`Pd::create_qp`]; besides, this completion queue has no room for so many operations.
-    pub fn create_qp<T: StaticTransport + Connected>(&self, pd: &Pd, caps: Caps) -> Result<Qp<T>> {
-        self.reap();
+    pub fn create_qp<T: StaticTransport>(&self, pd: &Pd, caps: Caps) -> Result<Qp<T>> {
         let counts = (caps.max_send_wr, caps.max_recv_wr);
+        self.create_with(pd, caps, counts, None)
+    }
+
+    /// Creates a queue pair, with a shared receive queue if one is given, and slots for so many requests.
+    pub(super) fn create_with<T: StaticTransport>(
+        &self,
+        pd: &Pd,
+        caps: Caps,
+        counts: (u32, u32),
+        srq: Option<&crate::srq::Srq>,
+    ) -> Result<Qp<T>> {
+        self.reap();
         let slots = counts.0.checked_add(counts.1);
         let Some(slots) = slots.filter(|slots| *slots <= MOST_SLOTS) else {
             let why = format!("more than {MOST_SLOTS} requests");
@@ -96,8 +107,12 @@ impl Cq {
         };
         // To the end: nobody else gets the same number.
         let mut pump = self.lock();
-        let number = pump.admit(slots)?;
-        let raw = pd.qp(pump.cq()).caps(caps).create::<T>()?;
+        let number = pump.admit(Verb::CreateQp, slots)?;
+        let builder = pd.qp(pump.cq()).caps(caps);
+        let raw = match srq {
+            Some(srq) => builder.srq(srq).create::<T>()?,
+            None => builder.create::<T>()?,
+        };
         let reliable = T::QP_TYPE == qp::QpType::RC;
         let control = reliable.then(|| raw.control());
         let table = Arc::new(Table::new(number, (raw.qpn(), pd.tag()), counts, control));
@@ -112,7 +127,7 @@ impl Cq {
     }
 }
 
-impl<T: Connected> Qp<T> {
+impl<T: Transport> Qp<T> {
     pub(super) fn from_parts(raw: qp::Qp<T>, anchor: Arc<Anchor>) -> Self {
         Self { raw, anchor }
     }
@@ -165,7 +180,10 @@ impl<T: Connected> Qp<T> {
     /// # Errors
     ///
     /// As for [`uverbs::Qp::endpoint`](qp::Qp::endpoint).
-    pub fn endpoint(&self) -> Result<Endpoint> {
+    pub fn endpoint(&self) -> Result<Endpoint>
+    where
+        T: Connected,
+    {
         self.raw.endpoint()
     }
 
@@ -174,7 +192,10 @@ impl<T: Connected> Qp<T> {
     /// # Errors
     ///
     /// As for [`uverbs::Qp::endpoint_with`](qp::Qp::endpoint_with).
-    pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint> {
+    pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint>
+    where
+        T: Connected,
+    {
         self.raw.endpoint_with(options)
     }
 
@@ -183,7 +204,10 @@ impl<T: Connected> Qp<T> {
     /// # Errors
     ///
     /// It is in another state.
-    pub fn init(&mut self, options: &ConnectOptions) -> Result<()> {
+    pub fn init(&mut self, options: &ConnectOptions) -> Result<()>
+    where
+        T: Connected,
+    {
         self.raw.init(options)
     }
 
@@ -192,7 +216,10 @@ impl<T: Connected> Qp<T> {
     /// # Errors
     ///
     /// As for [`uverbs::Qp::connect`](qp::Qp::connect).
-    pub fn connect(&mut self, peer: &Endpoint) -> Result<()> {
+    pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
+    where
+        T: Connected,
+    {
         self.raw.connect(peer)
     }
 
@@ -201,14 +228,29 @@ impl<T: Connected> Qp<T> {
     /// # Errors
     ///
     /// As for [`uverbs::Qp::connect_with`](qp::Qp::connect_with).
-    pub fn connect_with(&mut self, peer: &Endpoint, options: &ConnectOptions) -> Result<()> {
+    pub fn connect_with(&mut self, peer: &Endpoint, options: &ConnectOptions) -> Result<()>
+    where
+        T: Connected,
+    {
         self.raw.connect_with(peer, options)
+    }
+
+    /// Makes a queue pair for datagrams ready: see [`uverbs::Qp::activate`](qp::Qp::activate).
+    ///
+    /// # Errors
+    ///
+    /// As for [`uverbs::Qp::activate`](qp::Qp::activate).
+    pub fn activate(&mut self, qkey: u32, options: &ConnectOptions) -> Result<()>
+    where
+        T: Datagram,
+    {
+        self.raw.activate(qkey, options)
     }
 
     /// Receives the next message into a buffer: see [`Receiver::recv`].
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
-        super::recv::post(self.raw.halves().1, &self.anchor.table, buf)
+        super::recv::post(self.raw.halves().1.batch(), &self.anchor.table, buf)
     }
 
     /// A handle that fails and drains the queue pair from anywhere.
@@ -252,14 +294,14 @@ impl<T: Connected> Qp<T> {
     }
 }
 
-impl<T: Connected> Post<T> for Qp<T> {
+impl<T: Transport> Post<T> for Qp<T> {
     #[inline]
     fn batch(&mut self) -> Batch<'_, T> {
         Batch::new(self.raw.send(), &self.anchor.table)
     }
 }
 
-impl<T: Connected> fmt::Debug for Qp<T> {
+impl<T: Transport> fmt::Debug for Qp<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Qp")
             .field("raw", &self.raw)

@@ -13,18 +13,18 @@ use super::op::{Op, Receive, Received};
 use super::qp::Anchor;
 use super::table::{Table, follow};
 use crate::buf::{Buf, GetError, Pool};
-use crate::qp::transport::Connected;
-use crate::qp::{QpState, RecvHalf};
+use crate::qp::transport::Transport;
+use crate::qp::{QpState, RecvBatch, RecvHalf};
 use crate::work::PostError;
 
 /// The receive half of a queue pair.
-pub struct Receiver<T: Connected> {
+pub struct Receiver<T: Transport> {
     // Before the anchor, which looks what became of it.
     half: RecvHalf<T>,
     anchor: Arc<Anchor>,
 }
 
-impl<T: Connected> Receiver<T> {
+impl<T: Transport> Receiver<T> {
     pub(super) fn new(half: RecvHalf<T>, anchor: Arc<Anchor>) -> Self {
         Self { half, anchor }
     }
@@ -37,7 +37,7 @@ impl<T: Connected> Receiver<T> {
     /// with then is the message.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
-        post(&mut self.half, &self.anchor.table, buf)
+        post(self.half.batch(), &self.anchor.table, buf)
     }
 
     /// Receives messages one after the other into buffers of a pool, `ahead` of which are posted at a time, as
@@ -55,11 +55,7 @@ impl<T: Connected> Receiver<T> {
 
 /// Posts a receive.
 #[inline]
-pub(super) fn post<T: Connected>(
-    half: &mut RecvHalf<T>,
-    table: &Arc<Table>,
-    mut buf: Buf,
-) -> Op<Receive> {
+pub(super) fn post(mut batch: RecvBatch<'_>, table: &Arc<Table>, mut buf: Buf) -> Op<Receive> {
     buf.clear();
     if table.has_failed() {
         let state = QpState::ERR;
@@ -77,7 +73,6 @@ pub(super) fn post<T: Connected>(
         return Op::refused(PostError::QueueFull { capacity }, Cargo::Buf(buf));
     };
     let id = table.id(index);
-    let mut batch = half.batch();
     if let Err(error) = batch.post(id.wire(), slices) {
         table.give(index);
         return Op::refused(error, Cargo::Buf(buf));
@@ -95,7 +90,7 @@ pub(super) fn post<T: Connected>(
     Op::posted(table, index, id.generation)
 }
 
-impl<T: Connected> fmt::Debug for Receiver<T> {
+impl<T: Transport> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver")
             .field("half", &self.half)
@@ -106,7 +101,7 @@ impl<T: Connected> fmt::Debug for Receiver<T> {
 /// A stream of messages: the receive half with receives that are posted ahead.
 ///
 /// What is received comes out in the order in which it was sent.
-pub struct Incoming<T: Connected> {
+pub struct Incoming<T: Transport> {
     posted: VecDeque<Op<Receive>>,
     receiver: Receiver<T>,
     pool: Pool,
@@ -114,7 +109,7 @@ pub struct Incoming<T: Connected> {
     ahead: usize,
 }
 
-impl<T: Connected> Incoming<T> {
+impl<T: Transport> Incoming<T> {
     /// Posts receives up to the number that is to be ahead, as far as the pool has buffers now, and tells how
     /// many are posted.
     ///
@@ -163,7 +158,7 @@ impl<T: Connected> Incoming<T> {
     }
 }
 
-impl<T: Connected> fmt::Debug for Incoming<T> {
+impl<T: Transport> fmt::Debug for Incoming<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Incoming")
             .field("receiver", &self.receiver)

@@ -11,19 +11,20 @@ use super::error::OpError;
 use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
 use super::qp::Anchor;
 use super::table::{Table, follow};
+use crate::ah::UdPeer;
 use crate::buf::Buf;
-use crate::qp::transport::{Atomic, Connected, RdmaRead, RdmaWrite};
+use crate::qp::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
 use crate::qp::{self, Posted, SendHalf};
 use crate::work::{LocalSlice, PostError, RemoteSlice};
 
 /// The send half of a queue pair.
-pub struct Sender<T: Connected> {
+pub struct Sender<T: Transport> {
     // Before the anchor, which looks what became of it.
     half: SendHalf<T>,
     anchor: Arc<Anchor>,
 }
 
-impl<T: Connected> Sender<T> {
+impl<T: Transport> Sender<T> {
     pub(super) fn new(half: SendHalf<T>, anchor: Arc<Anchor>) -> Self {
         Self { half, anchor }
     }
@@ -39,14 +40,14 @@ impl<T: Connected> Sender<T> {
     }
 }
 
-impl<T: Connected> Post<T> for Sender<T> {
+impl<T: Transport> Post<T> for Sender<T> {
     #[inline]
     fn batch(&mut self) -> Batch<'_, T> {
         Batch::new(self.half.batch(), &self.anchor.table)
     }
 }
 
-impl<T: Connected> fmt::Debug for Sender<T> {
+impl<T: Transport> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender").field("half", &self.half).finish()
     }
@@ -56,26 +57,62 @@ impl<T: Connected> fmt::Debug for Sender<T> {
 ///
 /// Each method posts at once, with a doorbell of its own; [`batch`](Self::batch) is for several with one. What
 /// cannot be posted is told by the future, which then has its result at once.
-pub trait Post<T: Connected> {
+pub trait Post<T: Transport> {
     /// Starts a batch of operations.
     fn batch(&mut self) -> Batch<'_, T>;
 
     /// Sends a message: the bytes that are filled.
     #[inline]
-    fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>> {
+    fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>>
+    where
+        T: Connected,
+    {
         self.batch().only(|batch| batch.send(bytes))
     }
 
     /// Sends a message with immediate data: a number that the receiver is told.
     #[inline]
-    fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>> {
+    fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>>
+    where
+        T: Connected,
+    {
         self.batch().only(|batch| batch.send_imm(bytes, imm))
     }
 
     /// Sends a few bytes, which are copied into the request.
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline> {
+    fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline>
+    where
+        T: Connected,
+    {
         self.batch().only(|batch| batch.send_inline(bytes))
+    }
+
+    /// Sends a datagram: the bytes that are filled. The peer's address handle is looked at now only.
+    #[inline]
+    fn send_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B) -> Op<Sent<B>>
+    where
+        T: Datagram,
+    {
+        self.batch().only(|batch| batch.send_to(to, bytes))
+    }
+
+    /// Sends a datagram with immediate data.
+    #[inline]
+    fn send_imm_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B, imm: u32) -> Op<Sent<B>>
+    where
+        T: Datagram,
+    {
+        self.batch().only(|batch| batch.send_imm_to(to, bytes, imm))
+    }
+
+    /// Sends a datagram of a few bytes, which are copied into the request.
+    #[inline]
+    fn send_inline_to(&mut self, to: UdPeer<'_>, bytes: &[u8]) -> Op<SentInline>
+    where
+        T: Datagram,
+    {
+        self.batch().only(|batch| batch.send_inline_to(to, bytes))
     }
 
     /// Writes the bytes that are filled to the peer's memory.
@@ -136,7 +173,7 @@ const NONE: u32 = u32::MAX;
 /// Operations that are handed to the device with one doorbell, by [`ring`](Self::ring). If it is dropped before,
 /// nothing is posted, and they end with [`OpError::NotRung`].
 #[must_use = "a batch that is not rung posts nothing"]
-pub struct Batch<'q, T: Connected> {
+pub struct Batch<'q, T: Transport> {
     /// `None` once it is rung.
     raw: Option<qp::Batch<'q, T>>,
     table: &'q Arc<Table>,
@@ -147,7 +184,7 @@ pub struct Batch<'q, T: Connected> {
 /// What a request names of a buffer: one slice, or none if there are no bytes.
 type Slices = arrayvec::ArrayVec<LocalSlice<'static>, 1>;
 
-impl<'q, T: Connected> Batch<'q, T> {
+impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     pub(super) fn new(raw: qp::Batch<'q, T>, table: &'q Arc<Table>) -> Self {
         Self {
@@ -245,20 +282,56 @@ impl<'q, T: Connected> Batch<'q, T> {
 
     /// Adds a message.
     #[inline]
-    pub fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>> {
+    pub fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>>
+    where
+        T: Connected,
+    {
         self.add_payload(bytes, |raw, slices| raw.send(slices))
     }
 
     /// Adds a message with immediate data.
     #[inline]
-    pub fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>> {
+    pub fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>>
+    where
+        T: Connected,
+    {
         self.add_payload(bytes, |raw, slices| raw.send_imm(slices, imm))
     }
 
     /// Adds a message of bytes that are copied into the request.
     #[inline]
-    pub fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline> {
+    pub fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline>
+    where
+        T: Connected,
+    {
         self.add(Cargo::None, |raw| raw.send_inline(bytes))
+    }
+
+    /// Adds a datagram.
+    #[inline]
+    pub fn send_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B) -> Op<Sent<B>>
+    where
+        T: Datagram,
+    {
+        self.add_payload(bytes, |raw, slices| raw.send_to(to, slices))
+    }
+
+    /// Adds a datagram with immediate data.
+    #[inline]
+    pub fn send_imm_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B, imm: u32) -> Op<Sent<B>>
+    where
+        T: Datagram,
+    {
+        self.add_payload(bytes, |raw, slices| raw.send_imm_to(to, slices, imm))
+    }
+
+    /// Adds a datagram of bytes that are copied into the request.
+    #[inline]
+    pub fn send_inline_to(&mut self, to: UdPeer<'_>, bytes: &[u8]) -> Op<SentInline>
+    where
+        T: Datagram,
+    {
+        self.add(Cargo::None, |raw| raw.send_inline_to(to, bytes))
     }
 
     /// Adds a WRITE.
@@ -353,7 +426,7 @@ impl<'q, T: Connected> Batch<'q, T> {
     }
 }
 
-impl<T: Connected> Drop for Batch<'_, T> {
+impl<T: Transport> Drop for Batch<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if self.last != NONE {
@@ -364,7 +437,7 @@ impl<T: Connected> Drop for Batch<'_, T> {
     }
 }
 
-impl<T: Connected> fmt::Debug for Batch<'_, T> {
+impl<T: Transport> fmt::Debug for Batch<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("raw", &self.raw).finish()
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use super::cargo::Cargo;
-use super::error::{Completed, OpError};
+use super::error::{Completed, OpError, Origin};
 use super::slot::{After, Ending, GENERATION_BITS, Slot};
 use crate::buf::FreeList;
 use crate::qp::Control;
@@ -20,6 +20,9 @@ const NUMBER_BITS: u32 = 64 - GENERATION_BITS - INDEX_BITS;
 pub(super) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
 /// The most tables of a completion queue.
 pub(super) const MOST_TABLES: usize = 1 << NUMBER_BITS;
+
+/// In place of a queue pair's number, which has 24 bits: the receives are of any queue pair.
+pub(super) const ANY_QP: u32 = u32::MAX;
 
 /// What a request's id says: whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +60,7 @@ pub(super) struct Table {
     send_count: u32,
     /// The table's number with its completion queue.
     number: u32,
-    /// The queue pair's number.
+    /// The queue pair's number, or [`ANY_QP`].
     pub(super) qpn: u32,
     pub(super) pd: PdTag,
     /// Nobody takes completions any more.
@@ -234,6 +237,10 @@ fn ending(completion: &Completion) -> Ending {
             byte_len: completion.byte_len(),
             imm: completion.imm(),
             is_message: opcode == crate::wc::WcOpcode::RECV,
+            origin: match completion.is_recv() {
+                true => Origin::of(completion),
+                false => Origin::default(),
+            },
         }),
         Err(error) => Err(OpError::Completion(error)),
     }

@@ -5,10 +5,13 @@ mod cancel;
 mod channel;
 mod connections;
 mod count;
+mod datagrams;
 mod ground;
 mod ops;
 mod pool;
 mod runtime;
+mod shared;
+mod soak;
 
 use std::process::ExitCode;
 
@@ -24,5 +27,8 @@ fn main() -> ExitCode {
         runtime::tests(),
         connections::tests(),
         channel::tests(),
+        shared::tests(),
+        soak::tests(),
+        datagrams::tests(),
     ])
 }

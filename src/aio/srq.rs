@@ -1,0 +1,118 @@
+//! Receives that many queue pairs share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::cq::Cq;
+use super::op::{Op, Receive};
+use super::qp::{Anchor, Qp};
+use super::table::{ANY_QP, MOST_SLOTS, Table};
+use crate::buf::Buf;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::pd::Pd;
+use crate::qp::Caps;
+use crate::qp::transport::StaticTransport;
+use crate::srq;
+
+/// A shared receive queue whose receives are awaited: one stock of buffers for many queue pairs.
+///
+/// A receive gives the next message of any of them, and tells by [`Received::qpn`](super::Received::qpn) which.
+/// Messages of one queue pair take receives in their order; between queue pairs there is none, so await receives
+/// each by a task of its own, or all at once, and not one after the other.
+///
+/// Dropping it ends what is awaited with [`OpError::Gone`](super::OpError::Gone), or with
+/// [`OpError::Broken`](super::OpError::Broken) while queue pairs still receive from it: their buffers come back with
+/// the last of these. A receive that a queue pair has begun to fill when it fails may never end; its buffer comes back with the
+/// queue.
+///
+/// ```no_run
+/// use uverbs::aio::{Cq, Qp};
+/// use uverbs::{Caps, Rc, buf::Pool};
+/// # async fn run(context: uverbs::Context) -> Result<(), Box<dyn std::error::Error>> {
+/// let pd = context.alloc_pd()?;
+/// let cq = Cq::new(&context, 4096)?;
+/// let pool = Pool::on(&pd).build()?;
+/// let mut srq = cq.create_srq(&pd, 256)?;
+/// let clients: Vec<Qp<Rc>> = (0..100)
+///     .map(|_| srq.create_qp(&pd, Caps::default()))
+///     .collect::<Result<_, _>>()?;
+/// # drop(clients);
+/// let (received, message) = srq.recv(pool.get(4096).await?).await;
+/// println!("{} bytes for the queue pair {}", message.len(), received?.qpn);
+/// # Ok(()) }
+/// ```
+pub struct Srq {
+    // Before the anchor, which looks what became of it.
+    raw: srq::Srq,
+    anchor: Anchor,
+}
+
+impl Cq {
+    /// Creates a shared receive queue for so many receives, whatever the device rounds them up to. The queue
+    /// pairs that receive from it report to this completion queue.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SrqBuilder::create`](crate::srq::SrqBuilder::create); besides, this completion queue has no room
+    /// for so many receives.
+    pub fn create_srq(&self, pd: &Pd, receives: u32) -> Result<Srq> {
+        self.reap();
+        if receives > MOST_SLOTS {
+            let why = format!("more than {MOST_SLOTS} receives");
+            return Err(Error::invalid(Verb::CreateSrq, Subject::the("SRQ"), why));
+        }
+        // To the end: nobody else gets the same number.
+        let mut pump = self.lock();
+        let number = pump.admit(Verb::CreateSrq, receives)?;
+        let raw = pd.srq(receives).create()?;
+        let table = Arc::new(Table::new(number, (ANY_QP, pd.tag()), (0, receives), None));
+        pump.enter(number, &table);
+        drop(pump);
+        let anchor = Anchor {
+            table,
+            cq: self.clone(),
+            flight: Arc::clone(raw.flight()),
+        };
+        Ok(Srq { raw, anchor })
+    }
+}
+
+impl Srq {
+    /// Creates a queue pair that receives from it. It has no receive queue of its own: `max_recv_wr` counts for
+    /// nothing, and its `recv` is refused.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Cq::create_qp`].
+    pub fn create_qp<T: StaticTransport>(&self, pd: &Pd, caps: Caps) -> Result<Qp<T>> {
+        let counts = (caps.max_send_wr, 0);
+        self.anchor
+            .cq
+            .create_with(pd, caps, counts, Some(&self.raw))
+    }
+
+    /// Receives the next message, of whichever queue pair, into all of a buffer.
+    #[inline]
+    pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
+        super::recv::post(self.raw.recv(), &self.anchor.table, buf)
+    }
+
+    /// The completion queue that its receives wait on.
+    pub fn cq(&self) -> &Cq {
+        &self.anchor.cq
+    }
+
+    /// Receives that the device has not done with, those whose futures were dropped among them.
+    pub fn in_flight(&self) -> usize {
+        self.anchor.table.in_flight()
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq")
+            .field("raw", &self.raw)
+            .field("in_flight", &self.in_flight())
+            .finish()
+    }
+}

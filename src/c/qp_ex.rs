@@ -81,7 +81,7 @@ unsafe fn create(init: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp> {
             0 => Operations::empty(),
             _ => operations((*init).send_ops_flags)?,
         };
-        create_with((*init).pd, &mut (*init).plain, flags, functions)
+        create_with((*init).pd, &mut *init.cast(), flags, functions)
     }
 }
 

@@ -95,7 +95,7 @@ fn is_known(name: &str) -> bool {
 
 fn outcomes(library: &Library, modules: &[&str]) -> Result<Outcomes> {
     let device = device().name();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_abi/pyverbs.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_abi/run_pyverbs.py");
     let gid_index = gid_index(device)?.map_or(-1, i16::from).to_string();
     let output = library
         .command(PYTHON)

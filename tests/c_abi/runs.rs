@@ -1,4 +1,4 @@
-//! Programs of the distribution that talk to each other, one on each library: perftest, qperf, ping-pongs,
+//! Programs of the distribution that talk to each other, one on each library: perftest, ping-pongs,
 //! UCX and libfabric.
 //!
 //! By default each run has our library on one side; with `--full` there are more runs, each with ours as the
@@ -38,14 +38,13 @@ const fn in_full(words: &'static str) -> Run {
 enum Family {
     Perftest,
     Pingpong,
-    Qperf,
     Ucx,
 }
 
 /// A test's name, its family and its runs.
 type Group = (&'static str, Family, &'static [Run]);
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 6] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -108,17 +107,6 @@ const GROUPS: [Group; 7] = [
             in_full("ibv_rc_pingpong -s 1000000 -n 4"),
             in_full("ibv_ud_pingpong -s 100 -e"),
             in_full("ibv_srq_pingpong -s 4096 -q 4"),
-        ],
-    ),
-    (
-        "qperf::tests",
-        Family::Qperf,
-        &[
-            always("rc_lat rc_rdma_write_lat rc_rdma_read_lat"),
-            in_full("rc_bw rc_bi_bw rc_rdma_write_bw rc_rdma_read_bw"),
-            in_full("uc_lat uc_bw"),
-            in_full("ud_lat ud_bw"),
-            in_full("rc_compare_swap_mr rc_fetch_add_mr"),
         ],
     ),
     (
@@ -211,7 +199,6 @@ impl Family {
             Self::Pingpong => {
                 Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
             }
-            Self::Qperf => Ok(qperf(library, device, &port, words, server)),
             Self::Ucx => ucx(library, device, &port, words, server),
         }
     }
@@ -234,32 +221,6 @@ impl Family {
         command.args(words).args(server);
         Ok(command)
     }
-}
-
-/// qperf's server serves until a client tells it to end. It cannot name a GID: where there are GIDs the two
-/// connect by address.
-fn qperf(
-    library: &Library,
-    device: &str,
-    port: &str,
-    words: &str,
-    server: Option<&str>,
-) -> Command {
-    if server.is_none() {
-        let mut command = library.command("qperf");
-        command.args(["-lp", port]);
-        return command;
-    }
-    let mut command = library.command("sh");
-    let way = match support::device().has_gids() {
-        true => "-cm1".to_owned(),
-        false => format!("-li {device}:1 -ri {device}:1"),
-    };
-    let client = format!("qperf -lp {port}");
-    command.arg("-c").arg(format!(
-        "{client} {way} -t 1 -m 64 10.9.0.1 {words}; status=$?; {client} 10.9.0.1 quit; exit $status"
-    ));
-    command
 }
 
 /// UCX's lower layer, kept to verbs: it has a driver of its own for ConnectX.

@@ -46,10 +46,17 @@ pub struct ibv_qp_init_attr {
 
 const _: () = assert!(size_of::<ibv_qp_init_attr>() == 64);
 
-/// Behind the plain attributes, only what `comp_mask` names: older headers have less.
+/// It begins as [`ibv_qp_init_attr`], in whose padding `comp_mask` lies. Behind that, only what the mask names is
+/// there: older headers have less.
 #[repr(C)]
 pub struct ibv_qp_init_attr_ex {
-    pub plain: ibv_qp_init_attr,
+    pub qp_context: *mut c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut ibv_srq,
+    pub cap: ibv_qp_cap,
+    pub qp_type: u32,
+    pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
     pub xrcd: *mut c_void,
@@ -62,9 +69,9 @@ pub struct ibv_qp_init_attr_ex {
 }
 
 const _: () = {
-    assert!(size_of::<ibv_qp_init_attr_ex>() == 144);
-    assert!(offset_of!(ibv_qp_init_attr_ex, comp_mask) == 64);
-    assert!(offset_of!(ibv_qp_init_attr_ex, send_ops_flags) == 136);
+    assert!(size_of::<ibv_qp_init_attr_ex>() == 136);
+    assert!(offset_of!(ibv_qp_init_attr_ex, comp_mask) == 60);
+    assert!(offset_of!(ibv_qp_init_attr_ex, send_ops_flags) == 128);
 };
 
 #[repr(C)]

@@ -26,3 +26,6 @@ pub struct ibv_pd {
 }
 
 const _: () = assert!(size_of::<ibv_pd>() == 16);
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
     TEST<tab>passed|skipped|failed|died<tab>why
 
-    pyverbs.py DEVICE GID_INDEX MODULE...
+    run_pyverbs.py DEVICE GID_INDEX MODULE...
 
 GID_INDEX is -1 where peers are named by LIDs. The tests are those that the distribution ships with pyverbs.
 """

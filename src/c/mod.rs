@@ -5,9 +5,9 @@
 //! their versioned names and makes the shared library; nothing else uses this module, and it is no part of
 //! the crate's interface. `docs/c-abi.md` tells what works and how to build it.
 //!
-//! Every object is one [`Box`], with the C struct that programs see at its start ([`object`]). Programs own
-//! the objects and may call everything from every thread, so queues have locks here ([`lock`]). A failure is
-//! an errno ([`failure`]). Nothing unwinds into C: a panic in an `extern "C"` function ends the process.
+//! Every object is one [`Box`], with the C struct that programs see at its start (`object`). Programs own
+//! the objects and may call everything from every thread, so queues have locks here (`lock`). A failure is
+//! an errno (`failure`). Nothing unwinds into C: a panic in an `extern "C"` function ends the process.
 
 #![allow(
     clippy::missing_safety_doc,

@@ -37,7 +37,6 @@ def load(directory, modules):
     package = types.ModuleType('tests')
     package.__path__ = [directory]
     sys.modules['tests'] = package
-    sys.path.insert(0, directory)
     loader = unittest.TestLoader()
     for module in modules:
         yield from flat(loader.loadTestsFromModule(importlib.import_module('tests.' + module)))
@@ -90,10 +89,10 @@ def main():
         sys.argv += ['--gid', gid_index]
     with tempfile.TemporaryDirectory() as directory:
         unpack(directory)
-        tests = list(load(directory, modules))
-        parser = importlib.import_module('args_parser').parser
-        parser.parse_args()
-        for test in tests:
+        sys.path.insert(0, directory)
+        # The tests look at the arguments when they are made.
+        importlib.import_module('args_parser').parser.parse_args()
+        for test in list(load(directory, modules)):
             run(test)
 
 

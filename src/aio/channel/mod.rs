@@ -41,7 +41,7 @@ use crate::work::RemoteSlice;
 /// ```no_run
 /// use uverbs::aio::{Cq, channel::{Channel, Settings}};
 /// use uverbs::{Rc, buf::Pool, cm::{self, Params, Pending}};
-/// # async fn run(by: impl uverbs::aio::Readable) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn run(by: impl uverbs::aio::Readable + Unpin) -> Result<(), Box<dyn std::error::Error>> {
 /// # let limit = std::time::Duration::from_secs(1);
 /// let way = cm::resolve::<Rc>("10.9.0.2:4420")?.start()?.within(limit)?;
 /// let context = way.device()?.open()?;

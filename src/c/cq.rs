@@ -39,7 +39,7 @@ unsafe impl Object for CqObject {
 }
 
 /// What a completion queue is to be.
-pub(super) struct Wanted<'a> {
+pub(super) struct Wanted {
     pub(super) entries: u32,
     pub(super) cq_context: *mut c_void,
     pub(super) channel: *mut ibv_comp_channel,
@@ -47,7 +47,6 @@ pub(super) struct Wanted<'a> {
     pub(super) flags: u32,
     pub(super) single_threaded: bool,
     pub(super) domain: Option<PdUse>,
-    pub(super) buffers: Option<&'a Buffers>,
 }
 
 impl CqObject {
@@ -103,7 +102,7 @@ pub(super) unsafe fn cq<'a>(c: *mut ibv_cq) -> Result<&'a CqObject> {
 pub(super) unsafe fn create(
     context: &ContextObject,
     c: *mut ibv_context,
-    wanted: Wanted<'_>,
+    wanted: Wanted,
 ) -> Result<*mut ibv_cq> {
     // SAFETY: by this function's contract.
     let channel = unsafe { object::<ChannelObject>(wanted.channel) };
@@ -120,7 +119,8 @@ pub(super) unsafe fn create(
         driver: DriverData::default(),
     };
     let driver = context.driver();
-    let (handle, ring) = driver.create_cq(context.fd(), command, None, wanted.buffers)?;
+    let buffers = wanted.domain.as_ref().and_then(PdUse::buffers);
+    let (handle, ring) = driver.create_cq(context.fd(), command, None, buffers)?;
     if let Some(channel) = channel {
         channel.users().fetch_add(1, Ordering::Relaxed);
     }
@@ -166,7 +166,6 @@ pub unsafe extern "C" fn ibv_create_cq(
                 flags: 0,
                 single_threaded: false,
                 domain: None,
-                buffers: None,
             };
             create(context, c, wanted)
         })

@@ -68,7 +68,7 @@ unsafe fn create_extended(
         }
         let domain = match attr.comp_mask & mask::PD {
             0 => None,
-            _ => Some(pd(attr.parent_domain)?.pd()),
+            _ => Some(pd(attr.parent_domain)?.pd().user(User::Cq)),
         };
         let mut kernel = CqCreateFlags::empty();
         kernel.set(
@@ -86,8 +86,7 @@ unsafe fn create_extended(
             vector: attr.comp_vector,
             flags: kernel.bits(),
             single_threaded: flags & flags::SINGLE_THREADED != 0,
-            domain: domain.map(|domain| domain.user(User::Cq)),
-            buffers: domain.and_then(|domain| domain.buffers()),
+            domain,
         };
         create(context, c, wanted)
     }
@@ -160,10 +159,15 @@ unsafe fn advance(c: *mut ibv_cq_ex, poller: *mut Poller) -> Result<()> {
     Ok(())
 }
 
+/// The errno of a failure, or 0. That there is no completion is the usual case: `errno` stays.
+fn number_alone(result: Result<()>) -> c_int {
+    result.map_or_else(|failure| failure.0.raw_os_error(), |()| 0)
+}
+
 /// `ibv_start_poll(3)`: holds nothing if there is no completion.
 unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the caller passes a completion queue and attributes.
-    let started = unsafe {
+    number_alone(unsafe {
         parts(c).and_then(|(cq, poller)| {
             if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
                 return Err(Failure::INVALID);
@@ -174,16 +178,13 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
                 cq.poller.release();
             })
         })
-    };
-    // Without a completion is the usual case: `errno` stays.
-    started.map_or_else(|failure| failure.0.raw_os_error(), |()| 0)
+    })
 }
 
 /// `ibv_next_poll(3)`.
 unsafe extern "C" fn next_poll(c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller passes a completion queue, which it polls.
-    let next = unsafe { parts(c).and_then(|(_, poller)| advance(c, poller)) };
-    next.map_or_else(|failure| failure.0.raw_os_error(), |()| 0)
+    number_alone(unsafe { parts(c).and_then(|(_, poller)| advance(c, poller)) })
 }
 
 /// `ibv_end_poll(3)`.

@@ -68,15 +68,23 @@ unsafe fn fill<T>(to: *mut u8, room: usize, from: &T) {
 }
 
 fn device_attr(context: &ContextObject) -> Result<ibv_device_attr_ex> {
-    let context = context.context();
-    let found = context.fd().execute(&QueryDevice)?;
+    let found = context.context().fd().execute(&QueryDevice)?;
     // SAFETY: the struct has integers only, for which zeros are values.
     let mut attr: ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
     plain(&mut attr.orig_attr, &found);
-    let firmware = context.driver().firmware(found.base.fw_ver);
-    put(&mut attr.orig_attr.fw_ver, &firmware);
+    match context.device().device().firmware_version() {
+        Some(version) => put(&mut attr.orig_attr.fw_ver, version),
+        // The kernel has no text for devices made of software.
+        None => put(&mut attr.orig_attr.fw_ver, &numbers(found.base.fw_ver)),
+    }
     extended(&mut attr, &found);
     Ok(attr)
+}
+
+/// The numbers of a version.
+fn numbers(version: u64) -> String {
+    let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
+    format!("{major}.{minor}.{sub}")
 }
 
 fn plain(attr: &mut ibv_device_attr, found: &ExQueryDeviceResp) {

@@ -66,13 +66,6 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         None
     }
 
-    /// The version of the firmware as programs of C write it.
-    #[cfg(feature = "c-abi")]
-    fn firmware(&self, version: u64) -> String {
-        let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
-        format!("{major}.{minor}.{sub}")
-    }
-
     /// Makes the open file a context of the device. Without `blue_flame` no request is copied to a register.
     fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Self, GetContextReply)>;
 

@@ -340,13 +340,6 @@ impl Driver {
     }
 }
 
-#[cfg(feature = "c-abi")]
-impl Device {
-    forward! {
-        firmware(version: u64) -> String;
-    }
-}
-
 /// What [`contract::Driver`] says, whichever driver it is.
 impl Device {
     forward! {

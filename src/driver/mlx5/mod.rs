@@ -118,12 +118,6 @@ impl contract::Driver for Device {
         })
     }
 
-    #[cfg(feature = "c-abi")]
-    fn firmware(&self, version: u64) -> String {
-        let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
-        format!("{major}.{minor}.{sub:04}")
-    }
-
     fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Self, GetContextReply)> {
         get_context(fd, blue_flame)
     }

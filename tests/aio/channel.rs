@@ -15,6 +15,8 @@ use uverbs::buf::{Buf, Pool};
 use uverbs::cm::{self, Params, Pending};
 use uverbs::{Access, ConnectOptions, Rc, WcStatus};
 
+use crate::ground::filled;
+
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
@@ -97,12 +99,6 @@ impl Ends {
         a.and(b)?;
         same(pool.stats().in_use(), 0, "buffers in use")
     }
-}
-
-fn filled(pool: &Pool, bytes: &[u8]) -> Result<Buf> {
-    let mut buf = pool.try_get(bytes.len())?;
-    buf.extend_from_slice(bytes)?;
-    Ok(buf)
 }
 
 fn small(receives: u32) -> Settings {

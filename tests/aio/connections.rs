@@ -4,13 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use support::{LIMIT, Result, fail, open, same, test_without_leaks};
+use support::{LIMIT, Result, fail, same, test_without_leaks};
 use tokio::runtime::Builder;
-use uverbs::aio::{self, Connection, Cq, Post, Wait};
+use uverbs::aio::{self, Connection, Post, Wait};
 use uverbs::buf::Pool;
 use uverbs::cm::{self, Params, Pending};
 use uverbs::qp::QpState;
-use uverbs::{Caps, Cause, Pd, Rc};
+use uverbs::{Cause, Rc};
+
+use crate::ground::Side;
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
@@ -30,29 +32,6 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// An address of the device under test, with a port that the kernel chooses.
 fn own_address() -> SocketAddr {
     SocketAddr::new(IpAddr::from([10, 9, 0, 1]), 0)
-}
-
-/// What a side needs.
-struct Side {
-    cq: Cq,
-    pool: Pool,
-    pd: Pd,
-}
-
-impl Side {
-    fn new() -> Result<Self> {
-        let context = open()?;
-        let pd = context.alloc_pd()?;
-        Ok(Self {
-            cq: Cq::new(&context, 256)?,
-            pool: Pool::on(&pd).sizes([256]).build()?,
-            pd,
-        })
-    }
-
-    fn qp(&self) -> Result<aio::Qp<Rc>> {
-        Ok(self.cq.create_qp(&self.pd, Caps::default())?)
-    }
 }
 
 /// Catches receives that are not there when the connection is, and ends that one side does not learn of.

@@ -1,10 +1,11 @@
 //! Datagrams: there, and back to whoever sent one.
 
 use libtest_mimic::Trial;
-use support::{Result, open, own_path, same, test_without_leaks};
-use uverbs::aio::{Cq, Post, Qp};
-use uverbs::buf::Pool;
-use uverbs::{Caps, ConnectOptions, Context, Pd, Ud};
+use support::{Result, own_path, same, test_without_leaks};
+use uverbs::aio::{Post, Qp};
+use uverbs::{Caps, ConnectOptions, Ud};
+
+use crate::ground::{Side, filled};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
@@ -24,46 +25,25 @@ const QKEY: u32 = 0x1234;
 /// Bytes in front of a datagram.
 const HEADER: usize = 40;
 
-struct Ground {
-    cq: Cq,
-    pool: Pool,
-    pd: Pd,
-    context: Context,
-}
-
-impl Ground {
-    fn new() -> Result<Self> {
-        let context = open()?;
-        let pd = context.alloc_pd()?;
-        Ok(Self {
-            cq: Cq::new(&context, 256)?,
-            pool: Pool::on(&pd).sizes([256]).build()?,
-            pd,
-            context,
-        })
-    }
-
-    fn active(&self, mut qp: Qp<Ud>) -> Result<Qp<Ud>> {
-        qp.activate(QKEY, &ConnectOptions::default())?;
-        Ok(qp)
-    }
+/// Makes a queue pair ready.
+fn active(mut qp: Qp<Ud>) -> Result<Qp<Ud>> {
+    qp.activate(QKEY, &ConnectOptions::default())?;
+    Ok(qp)
 }
 
 /// Catches an answer that does not find the sender, a header that is taken for the message, and immediate data that
 /// are lost.
 fn there_and_back() -> Result {
-    let ground = Ground::new()?;
+    let ground = Side::new()?;
     let (cq, pool) = (&ground.cq, &ground.pool);
-    let new = || ground.active(cq.create_qp(&ground.pd, Caps::default())?);
-    let (mut a, mut b) = (new()?, new()?);
-    let path = own_path(&ground.context)?;
+    let (mut a, mut b) = (active(ground.qp()?)?, active(ground.qp()?)?);
+    let path = own_path(ground.pd.context())?;
     let to_b = ground.pd.create_ah(&path)?;
     let asked = b.recv(pool.try_get(256)?);
     let answered = [a.recv(pool.try_get(256)?), a.recv(pool.try_get(256)?)];
 
-    let mut buf = pool.try_get(9)?;
-    buf.extend_from_slice(b"who is it")?;
-    let sent = a.send_imm_to(to_b.to(b.qpn(), QKEY), buf, 77);
+    let question = filled(pool, b"who is it")?;
+    let sent = a.send_imm_to(to_b.to(b.qpn(), QKEY), question, 77);
     cq.block_on(sent)?.0?;
     let (result, buf) = cq.block_on(asked)?;
     let received = result?;
@@ -95,14 +75,14 @@ fn there_and_back() -> Result {
 
 /// Catches datagrams of several queue pairs that are told to be of another one.
 fn from_one_stock() -> Result {
-    let ground = Ground::new()?;
+    let ground = Side::new()?;
     let (cq, pool) = (&ground.cq, &ground.pool);
     let mut srq = cq.create_srq(&ground.pd, 16)?;
     let receivers = (0..4)
-        .map(|_| ground.active(srq.create_qp(&ground.pd, Caps::default())?))
+        .map(|_| active(srq.create_qp(&ground.pd, Caps::default())?))
         .collect::<Result<Vec<Qp<Ud>>>>()?;
-    let mut sender: Qp<Ud> = ground.active(cq.create_qp(&ground.pd, Caps::default())?)?;
-    let path = ground.pd.create_ah(&own_path(&ground.context)?)?;
+    let mut sender = active(ground.qp()?)?;
+    let path = ground.pd.create_ah(&own_path(ground.pd.context())?)?;
     for (number, receiver) in receivers.iter().enumerate() {
         // One at a time: datagrams have no order.
         let receive = srq.recv(pool.try_get(256)?);

@@ -5,6 +5,7 @@ use std::future::Future;
 use support::{Result, open, same};
 use uverbs::aio::{Cq, Qp};
 use uverbs::buf::{Buf, Pool};
+use uverbs::qp::StaticTransport;
 use uverbs::{Access, Caps, ConnectOptions, Context, Mr, Pd, Rc};
 
 /// Queue pairs that are connected to each other.
@@ -51,9 +52,7 @@ impl Two {
 
     /// A buffer that is filled with these bytes.
     pub(crate) fn buf(&self, bytes: &[u8]) -> Result<Buf> {
-        let mut buf = self.pool.try_get(bytes.len())?;
-        buf.extend_from_slice(bytes)?;
-        Ok(buf)
+        filled(&self.pool, bytes)
     }
 
     /// Memory that peers may do everything with.
@@ -65,6 +64,37 @@ impl Two {
     pub(crate) fn nothing_is_missing(&self) -> Result {
         same(self.pool.stats().in_use(), 0, "buffers in use")
     }
+}
+
+/// A completion queue and a pool on one PD.
+pub(crate) struct Side {
+    pub(crate) cq: Cq,
+    pub(crate) pool: Pool,
+    pub(crate) pd: Pd,
+}
+
+impl Side {
+    pub(crate) fn new() -> Result<Self> {
+        let context = open()?;
+        let pd = context.alloc_pd()?;
+        Ok(Self {
+            cq: Cq::new(&context, 256)?,
+            pool: Pool::on(&pd).sizes([256]).build()?,
+            pd,
+        })
+    }
+
+    /// A queue pair that is not connected yet.
+    pub(crate) fn qp<T: StaticTransport>(&self) -> Result<Qp<T>> {
+        Ok(self.cq.create_qp(&self.pd, Caps::default())?)
+    }
+}
+
+/// A buffer of a pool that is filled with these bytes.
+pub(crate) fn filled(pool: &Pool, bytes: &[u8]) -> Result<Buf> {
+    let mut buf = pool.try_get(bytes.len())?;
+    buf.extend_from_slice(bytes)?;
+    Ok(buf)
 }
 
 /// Connects two queue pairs of one process.

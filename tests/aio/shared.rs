@@ -12,7 +12,7 @@ use uverbs::aio::{self, Cq, OpError, Post, Qp, Srq, Wait};
 use uverbs::buf::{Buf, Pool};
 use uverbs::{Caps, Pd, PostError, Rc};
 
-use crate::ground::connect;
+use crate::ground::{connect, filled};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
@@ -65,9 +65,7 @@ impl Ground {
     }
 
     fn buf(&self, bytes: &[u8]) -> Result<Buf> {
-        let mut buf = self.pool.try_get(bytes.len())?;
-        buf.extend_from_slice(bytes)?;
-        Ok(buf)
+        filled(&self.pool, bytes)
     }
 }
 

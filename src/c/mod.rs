@@ -28,6 +28,7 @@ mod gid;
 mod lock;
 pub mod missing;
 mod mr;
+mod mw;
 mod names;
 mod object;
 mod pd;
@@ -42,6 +43,7 @@ mod recv;
 mod send;
 mod srq;
 mod wr;
+mod xrcd;
 
 pub use ah::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc};
 pub use channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};

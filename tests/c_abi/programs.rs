@@ -10,13 +10,14 @@ use crate::differences;
 use crate::library::{Library, c_program, gid_index};
 
 /// The programs, with the number of their checks.
-const PROGRAMS: [(&str, usize); 6] = [
+const PROGRAMS: [(&str, usize); 7] = [
     ("posting", 22),
     ("extended", 20),
     ("attributes", 16),
     ("events", 9),
     ("lifetime", 7),
     ("threads", 5),
+    ("windows", 4),
 ];
 
 /// What is not compared, since ours does not do it yet.

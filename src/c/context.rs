@@ -11,7 +11,7 @@ use super::abi::device::ibv_device;
 use super::device::DeviceObject;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
-use super::{cq, mw, poll, poll_ex, qp_ex, query, recv, send, xrcd};
+use super::{cq, domain, mw, poll, poll_ex, qp_ex, query, recv, send, xrcd};
 use crate::context::{Context, OpenOptions};
 
 /// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
@@ -114,9 +114,9 @@ fn extended(context: ibv_context) -> verbs_context {
         destroy_flow_action: None,
         create_flow_action_esp: None,
         modify_qp_rate_limit: None,
-        alloc_parent_domain: None,
-        dealloc_td: None,
-        alloc_td: None,
+        alloc_parent_domain: Some(domain::alloc_parent_domain),
+        dealloc_td: Some(domain::dealloc_td),
+        alloc_td: Some(domain::alloc_td),
         modify_cq: None,
         post_srq_ops: None,
         destroy_rwq_ind_table: None,

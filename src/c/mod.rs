@@ -20,6 +20,7 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+mod domain;
 mod event;
 mod failure;
 mod files;

@@ -386,7 +386,8 @@ pub(crate) trait SendQueue: Debug {
     fn in_flight(&self) -> u32;
 
     /// Starts a batch, in which nothing is left of one that was never rung: the memory that its requests
-    /// name may be gone. A queue pair of a thread domain is always given that, and no other ever.
+    /// name may be gone. A queue pair of a thread domain is always given that, and no other ever; but if none of
+    /// the domain's queue pairs ever is, they may post at the same time.
     fn batch<'q>(&'q mut self, domain: Option<&'q mut Self::Domain>) -> Self::Batch<'q>;
 
     /// Posts one signaled request, as a batch of it would. The caller has checked that the queue pair has the

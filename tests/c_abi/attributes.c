@@ -332,8 +332,8 @@ static void domains(void)
 	attr.td = td;
 	parent = say_object("parent", ibv_alloc_parent_domain(context, &attr));
 	if (parent) {
-		say_status("free the domain", ibv_dealloc_pd(pd));
-		say_status("free the thread domain", ibv_dealloc_td(td));
+		say_status("free the domain in use", ibv_dealloc_pd(pd));
+		say_status("free the thread domain in use", ibv_dealloc_td(td));
 		say_status("free the parent", ibv_dealloc_pd(parent));
 	}
 	if (td)

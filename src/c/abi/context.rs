@@ -5,7 +5,9 @@ use std::mem::offset_of;
 
 use super::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr_ex};
 use super::device::{ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input};
-use super::domain::{ibv_xrcd, ibv_xrcd_init_attr};
+use super::domain::{
+    ibv_parent_domain_init_attr, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
+};
 use super::port::ibv_port_attr;
 use super::queue::{ibv_cq, ibv_cq_ex, ibv_mw, ibv_qp, ibv_srq};
 use super::work::{ibv_mw_bind, ibv_recv_wr, ibv_send_wr, ibv_wc};
@@ -92,9 +94,12 @@ pub struct verbs_context {
     pub destroy_flow_action: Lacking,
     pub create_flow_action_esp: Lacking,
     pub modify_qp_rate_limit: Lacking,
-    pub alloc_parent_domain: Lacking,
-    pub dealloc_td: Lacking,
-    pub alloc_td: Lacking,
+    pub alloc_parent_domain: Option<
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
+    >,
+    pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
+    pub alloc_td:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
     pub modify_cq: Lacking,
     pub post_srq_ops: Lacking,
     pub destroy_rwq_ind_table: Lacking,

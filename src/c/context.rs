@@ -30,7 +30,7 @@ unsafe impl Object for ContextObject {
 }
 
 impl ContextObject {
-    fn new(device: Arc<DeviceObject>, context: Context) -> Result<Box<Self>> {
+    pub(super) fn new(device: Arc<DeviceObject>, context: Context) -> Result<Box<Self>> {
         let async_fd = context.async_fd()?.as_raw_fd();
         let c = ibv_context {
             device: device.c(),

@@ -79,3 +79,13 @@ pub unsafe extern "C" fn ibv_dealloc_pd(c: *mut ibv_pd) -> c_int {
         })
     }
 }
+
+/// `ibv_unimport_pd(3)`.
+pub unsafe extern "C" fn ibv_unimport_pd(c: *mut ibv_pd) {
+    // SAFETY: the caller passes a PD, for the last time if nothing of this process uses it.
+    unsafe {
+        destroy(c, |object: &mut PdObject| {
+            Ok(object.pd.release_in_place()?)
+        });
+    }
+}

@@ -119,24 +119,22 @@ impl ThreadDomain {
     /// [`Cause::Busy`] while parent domains use it; the error gives it back. Manual page:
     /// `ibv_dealloc_td(3)`.
     #[doc(alias = "ibv_dealloc_td")]
-    pub fn dealloc(self) -> Result<(), DestroyError<ThreadDomain>> {
-        let Self { key, inner } = self;
-        match Arc::try_unwrap(inner) {
-            Ok(_) => Ok(()),
-            Err(shared) => {
-                let count = shared.domains.load(Ordering::Relaxed);
-                let by = match count {
-                    1 => "1 parent domain uses it".into(),
-                    _ => format!("{count} parent domains use it").into(),
-                };
-                let subject = Subject::numbered("thread domain", shared.id);
-                let error = Error::new(Verb::DeallocTd, subject, Cause::Busy(by));
-                Err(DestroyError {
-                    object: ThreadDomain { key, inner: shared },
-                    error,
-                })
-            }
+    pub fn dealloc(mut self) -> Result<(), DestroyError<ThreadDomain>> {
+        let result = self.check_unused();
+        DestroyError::of(self, result)
+    }
+
+    /// Fails while parent domains use it. Without any, dropping it frees it.
+    pub(crate) fn check_unused(&mut self) -> Result<()> {
+        if Arc::get_mut(&mut self.inner).is_some() {
+            return Ok(());
         }
+        let by = match self.inner.domains.load(Ordering::Relaxed) {
+            1 => "1 parent domain uses it".into(),
+            count => format!("{count} parent domains use it").into(),
+        };
+        let subject = Subject::numbered("thread domain", self.inner.id);
+        Err(Error::new(Verb::DeallocTd, subject, Cause::Busy(by)))
     }
 }
 
@@ -325,6 +323,14 @@ impl ParentDomain {
                 object: ParentDomain(object),
                 error,
             })
+    }
+}
+
+/// For C programs, which have one type for all protection domains.
+#[cfg(feature = "c-abi")]
+impl From<ParentDomain> for Pd {
+    fn from(domain: ParentDomain) -> Self {
+        domain.0
     }
 }
 

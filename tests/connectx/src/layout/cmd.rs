@@ -20,6 +20,8 @@ pub(crate) const OUTPUT_NUM_ENTRIES: Field = Field::new(0x40, 32);
 pub(crate) const DUMP_FILL_MKEY: Field = Field::new(0x40, 32);
 pub(crate) const RESD_LKEY: Field = Field::new(0x60, 32);
 pub(crate) const REGISTER_ID: Field = Field::new(0x50, 16);
+/// Set if the pages of a new key say themselves whether they may be used.
+pub(crate) const PG_ACCESS: Field = Field::new(0x60, 1);
 pub(crate) const IEEE_VENDOR_ID: Field = Field::new(0x148, 24);
 pub(crate) const EVENT_BITMASK: Field = Field::new(0x2c0, 64);
 pub(crate) const MODIFY_CQ_FIELD_SELECT: Field = Field::new(0x60, 32);

@@ -34,6 +34,7 @@ pub(crate) const ATOMIC: Field = Field::new(0x21e, 1);
 pub(crate) const CQ_OI: Field = Field::new(0x220, 1);
 pub(crate) const CQ_RESIZE: Field = Field::new(0x221, 1);
 pub(crate) const CQ_MODERATION: Field = Field::new(0x222, 1);
+pub(crate) const PG: Field = Field::new(0x227, 1);
 pub(crate) const IMAICL: Field = Field::new(0x231, 1);
 pub(crate) const QKV: Field = Field::new(0x236, 1);
 pub(crate) const PKV: Field = Field::new(0x237, 1);

@@ -188,7 +188,8 @@ const LIMITS: [(Field, u64); 37] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 20] = [
+const FEATURES: [Field; 21] = [
+    hca_cap::QP_DATA_IN_ORDER,
     hca_cap::IB_VIRT,
     hca_cap::COMPACT_ADDRESS_VECTOR,
     hca_cap::UMR_INDIRECT_MKEY_DISABLED,
@@ -214,7 +215,7 @@ const FEATURES: [Field; 20] = [
 ];
 
 /// What an Ethernet port has besides.
-const OF_ETHERNET: [(Field, u64); 15] = [
+const OF_ETHERNET: [(Field, u64); 19] = [
     (hca_cap::IB_VIRT, 0),
     (hca_cap::ETH_NET_OFFLOADS, 1),
     (hca_cap::ROCE, 1),
@@ -230,6 +231,11 @@ const OF_ETHERNET: [(Field, u64); 15] = [
     (hca_cap::LOG_MAX_CURRENT_MC_LIST, 7),
     (hca_cap::LOG_MAX_CURRENT_UC_LIST, 7),
     (hca_cap::BASIC_CYCLIC_RCV_WQE, 1),
+    // Queue pairs have a physical port, and may change it and their UDP source port.
+    (hca_cap::RTS2RTS_QP_UDP_SPORT, 1),
+    (hca_cap::RTS2RTS_LAG_TX_PORT_AFFINITY, 1),
+    (hca_cap::LAG_TX_PORT_AFFINITY, 1),
+    (hca_cap::NUM_LAG_PORTS, 2),
 ];
 
 /// The driver insists on these for a netdev.

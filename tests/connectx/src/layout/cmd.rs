@@ -30,6 +30,11 @@ pub(crate) const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
 pub(crate) const ECE_ASKED: Field = Field::new(0xa0, 32);
 /// The same in their output.
 pub(crate) const ECE_GRANTED: Field = Field::new(0x60, 32);
+/// The mask of RTS2RTS_QP that goes on where the first ends.
+pub(crate) const OPT_PARAM_MASK_95_32: Field = Field::new(0x840, 64);
+/// The ports that packets leave by, in the answer to QUERY_LAG.
+pub(crate) const TX_REMAP_AFFINITY_2: Field = Field::new(0x74, 4);
+pub(crate) const TX_REMAP_AFFINITY_1: Field = Field::new(0x7c, 4);
 pub(crate) const LWM: Field = Field::new(0x70, 16);
 pub(crate) const GID_INDEX: Field = Field::new(0x70, 16);
 pub(crate) const GIDS_NUM: Field = Field::new(0x60, 16);

@@ -22,8 +22,8 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    Destination, Ece, Element, LocalKey, Operation, Operations, Payload, PollError, PostError,
-    Progress,
+    Destination, Ece, Element, LagPort, LocalKey, Operation, Operations, Payload, PollError,
+    PostError, Progress,
 };
 
 /// A driver: its part of a context.
@@ -140,6 +140,28 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Self::lacks(verb, ECE)
     }
 
+    /// Whether the device writes the bytes of a message in their order to memory, of a queue pair in the state
+    /// RTS. False if nobody promises it.
+    fn data_in_order(&self, _fd: &CommandFd, _qp: QpName) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Sets the UDP source port of a connected queue pair in the state RTS.
+    fn set_udp_source_port(&self, _fd: &CommandFd, _qp: QpName, _port: u16) -> Result<()> {
+        let what = "UDP source ports that change";
+        Err(Self::lacks(Verb::ModifyQpUdpSport, what))
+    }
+
+    /// The physical port of a queue pair on a device whose ports are bonded.
+    fn lag_port(&self, _fd: &CommandFd, _qp: QpName) -> Result<LagPort> {
+        Err(Self::lacks(Verb::QueryQpLagPort, LAG))
+    }
+
+    /// Sets the physical port of a queue pair in the state RTS.
+    fn set_lag_port(&self, _fd: &CommandFd, _qp: QpName, _port: u8) -> Result<()> {
+        Err(Self::lacks(Verb::ModifyQpLagPort, LAG))
+    }
+
     /// Creates a shared receive queue.
     fn create_srq(
         &self,
@@ -236,7 +258,15 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
 }
 
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
+pub(crate) const LAG: &str = "physical ports of queue pairs (LAG)";
 pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
+
+/// A queue pair as the kernel and the device name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpName {
+    pub(crate) handle: QpHandle,
+    pub(crate) qpn: u32,
+}
 
 /// The parts of a queue pair besides its command, of the driver's types or of those of [`super`].
 pub(crate) struct QpParts<'a, C, S, T> {

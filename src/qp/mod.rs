@@ -7,6 +7,7 @@ mod attr;
 mod connect;
 mod control;
 mod ece;
+mod entropy;
 mod extended;
 mod kernel;
 mod membership;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpCap;
 
-pub use crate::work::{Ece, Placement, PostError};
+pub use crate::work::{Ece, LagPort, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
 pub use control::Control;

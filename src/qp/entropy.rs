@@ -45,7 +45,6 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// As of [`lag_port`](Self::lag_port); also if the device has no such port, or cannot change it later.
     /// Manual page: `mlx5dv_modify_qp_lag_port(3)`.
-    #[doc(alias = "mlx5dv_modify_qp_lag_port")]
     pub fn set_lag_port(&mut self, port: u8) -> Result<()> {
         let kernel = self.shared.kernel();
         self.must_send(Verb::ModifyQpLagPort)?;
@@ -74,7 +73,6 @@ impl<T: Connected, M: Membership> Qp<T, M> {
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device cannot change it, as rxe
     /// and InfiniBand ports. Manual page: `mlx5dv_modify_qp_udp_sport(3)`.
-    #[doc(alias = "mlx5dv_modify_qp_udp_sport")]
     pub fn set_udp_source_port(&mut self, port: u16) -> Result<()> {
         let kernel = self.shared.kernel();
         self.must_send(Verb::ModifyQpUdpSport)?;

@@ -1,8 +1,7 @@
 //! Thread domains, and parent domains with a C program's allocator.
 //!
 //! Queues in a thread domain have no lock: one thread at a time uses them, as `ibv_alloc_td(3)` asks. On a device
-//! with doorbell registers they share one. They take turns there all the same, since a program may have several
-//! of its queue pairs between `ibv_wr_start` and `ibv_wr_complete`.
+//! with doorbell registers they share one.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, without_provenance_mut};

@@ -19,7 +19,7 @@ use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
 use crate::command::{CreateQp, DestroyCounting, DriverData};
-use crate::domain::{DomainRef, DomainState};
+use crate::domain::DomainState;
 use crate::driver::Refusals;
 use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue};
 use crate::pd::{PdUse, User};
@@ -143,7 +143,8 @@ fn create(
     let created = with_rings(parts, |parts| {
         let parts = QpParts {
             buffers: pd.pd().buffers(),
-            thread_domain: domain.as_ref().map(DomainRef::hardware),
+            // SAFETY: `ibv_alloc_td(3)` has the program use a domain's objects in one thread at a time.
+            thread_domain: domain.as_ref().map(|domain| unsafe { domain.hardware() }),
             ..parts
         };
         context.driver().create_qp(context.fd(), command, &parts)

@@ -260,6 +260,7 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) recv_cq: &'a C,
     pub(crate) srq: Option<&'a S>,
     pub(crate) buffers: Option<&'a Buffers>,
+    /// Whoever posts to the queue pair has it to itself.
     pub(crate) thread_domain: Option<&'a T>,
     /// Small payloads may arrive in completions.
     pub(crate) inline_scatter: bool,
@@ -386,8 +387,6 @@ pub(crate) trait SendQueue: Debug {
     type Batch<'q>: SendBatch<Ah = Self::Ah, Slot = Self::Slot>
     where
         Self: 'q;
-    /// What of a thread domain belongs to whoever posts in it.
-    type Domain: Debug + Default;
 
     /// The most requests in flight.
     fn capacity(&self) -> u32;
@@ -402,15 +401,13 @@ pub(crate) trait SendQueue: Debug {
     fn in_flight(&self) -> u32;
 
     /// Starts a batch, in which nothing is left of one that was never rung: the memory that its requests
-    /// name may be gone. A queue pair of a thread domain is always given that, and no other ever; but if none of
-    /// the domain's queue pairs ever is, they may post at the same time.
-    fn batch<'q>(&'q mut self, domain: Option<&'q mut Self::Domain>) -> Self::Batch<'q>;
+    /// name may be gone.
+    fn batch(&mut self) -> Self::Batch<'_>;
 
     /// Posts one signaled request, as a batch of it would. The caller has checked that the queue pair has the
     /// operation.
     fn post(
         &mut self,
-        domain: Option<&mut Self::Domain>,
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
@@ -422,12 +419,11 @@ pub(crate) trait SendQueue: Debug {
 #[inline(never)]
 pub(crate) fn post_batch<Q: SendQueue>(
     queue: &mut Q,
-    domain: Option<&mut Q::Domain>,
     wr_id: u64,
     operation: Operation,
     payload: Payload<'_>,
 ) -> Result<(), PostError> {
-    let mut batch = queue.batch(domain);
+    let mut batch = queue.batch();
     let mut slot = batch.push(operation, None, payload)?;
     slot.set_id(wr_id);
     slot.add_flags(SendFlags::SIGNALED);

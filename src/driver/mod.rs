@@ -243,8 +243,6 @@ kinds! {
     SrqBacking SrqBackings = D::SrqBacking;
     /// The hardware that a thread domain picks, once a queue pair needs it.
     ThreadDomain ThreadDomains = D::ThreadDomain;
-    /// What of that belongs to whoever posts in the domain.
-    DomainPosting DomainPostings = <D::SendQueue as contract::SendQueue>::Domain;
 }
 
 /// What a queue pair is made of besides its command.
@@ -480,11 +478,6 @@ impl Device {
 
     /// A thread domain, which has picked no hardware yet.
     pub(crate) fn thread_domain(&self) -> ThreadDomain {
-        dispatch!(self, D(_) => D::wrap(Default::default()))
-    }
-
-    /// What of a thread domain belongs to whoever posts in it.
-    pub(crate) fn domain_posting(&self) -> DomainPosting {
         dispatch!(self, D(_) => D::wrap(Default::default()))
     }
 }

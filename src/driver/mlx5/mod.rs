@@ -412,17 +412,13 @@ impl Device {
         Ok(self.common.get_or_init(|| lease))
     }
 
-    /// The register for a queue pair, and whether others ring there as well.
-    fn lease(
-        &self,
-        fd: &CommandFd,
-        thread_domain: Option<&Arc<Lease>>,
-    ) -> Result<(Arc<Lease>, bool)> {
+    /// The register for a queue pair.
+    fn lease(&self, fd: &CommandFd, thread_domain: Option<&Arc<Lease>>) -> Result<Arc<Lease>> {
         Ok(match thread_domain {
-            Some(lease) => (Arc::clone(lease), true),
+            Some(lease) => Arc::clone(lease),
             None => match self.registers.for_queue_pair(fd) {
-                Some(found) => found,
-                None => (Arc::clone(self.common(fd)?), true),
+                Some(lease) => lease,
+                None => Arc::clone(self.common(fd)?),
             },
         })
     }

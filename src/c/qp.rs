@@ -143,8 +143,8 @@ fn create(
     let created = with_rings(parts, |parts| {
         let parts = QpParts {
             buffers: pd.pd().buffers(),
-            // SAFETY: `ibv_alloc_td(3)` has the program use a domain's objects in one thread at a time.
-            thread_domain: domain.as_ref().map(|domain| unsafe { domain.hardware() }),
+            // SAFETY: by ibv_alloc_td(3) one thread at a time uses what is in the domain.
+            thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             ..parts
         };
         context.driver().create_qp(context.fd(), command, &parts)

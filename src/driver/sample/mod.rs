@@ -25,9 +25,9 @@ impl contract::Driver for Sample {
     const ABI_VERSIONS: RangeInclusive<u32> = 3..=4;
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
-        long_request: Errno::INVAL,
-        by_functions: Errno::NOMEM,
-        unknown: Errno::INVAL,
+        long_request: crate::error::Errno::INVAL,
+        by_functions: crate::error::Errno::NOMEM,
+        unknown: crate::error::Errno::INVAL,
     };
 
     type Cq = NoCq;

@@ -11,7 +11,7 @@ use super::abi::device::ibv_device;
 use super::device::DeviceObject;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
-use super::{cq, domain, mw, poll, poll_ex, qp_ex, query, recv, send, xrcd};
+use super::{cq, domain, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
 use crate::context::{Context, OpenOptions};
 
 /// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
@@ -135,7 +135,7 @@ fn extended(context: ibv_context) -> verbs_context {
         open_qp: None,
         create_qp_ex: Some(qp_ex::create_qp_ex),
         get_srq_num: None,
-        create_srq_ex: None,
+        create_srq_ex: Some(srq::create_srq_ex),
         open_xrcd: Some(xrcd::open_xrcd),
         close_xrcd: Some(xrcd::close_xrcd),
         abi_placeholder_3: 0,

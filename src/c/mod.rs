@@ -69,7 +69,9 @@ pub use marshal::{
     ibv_copy_qp_attr_from_kern,
 };
 pub use mcast::{ibv_attach_mcast, ibv_detach_mcast};
-pub use mr::{ibv_dereg_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr};
+pub use mr::{
+    ibv_dereg_mr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr,
+};
 pub use names::{ibv_event_type_str, ibv_node_type_str, ibv_port_state_str, ibv_wc_status_str};
 pub use pd::{ibv_alloc_pd, ibv_dealloc_pd, ibv_unimport_pd};
 pub use qp::{ibv_create_qp, ibv_destroy_qp, ibv_qp_to_qp_ex};

@@ -1,7 +1,7 @@
 //! Memory regions of the program's own memory. What happens to that memory is the program's business.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 
 use uverbs_uapi::flags::{AccessFlags, CoreSupport, ReregMrFlags};
 use uverbs_uapi::handle::MrHandle;
@@ -12,7 +12,7 @@ use super::abi::queue::ibv_mr;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy};
 use super::pd::{PdObject, pd};
-use crate::command::{Destroy, QueryMr, RegMr, ReregMr};
+use crate::command::{Destroy, QueryMr, RegDmabufMr, RegMr, ReregMr};
 use crate::pd::{PdUse, User};
 
 /// A memory region as C programs have it.
@@ -235,6 +235,44 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     };
     // SAFETY: the caller passes a PD.
     pointer(unsafe { pd(c) }.and_then(|pd| register(pd, c, wanted)))
+}
+
+/// `ibv_reg_dmabuf_mr(3)`. Its memory has no address in this process.
+pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    c: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller passes a PD.
+    pointer(unsafe { pd(c) }.and_then(|pd| {
+        let reply = pd.pd().context().fd().execute(&RegDmabufMr {
+            pd: pd.pd().handle(),
+            fd,
+            offset,
+            length: length as u64,
+            iova,
+            access: access as u32,
+        })?;
+        let mr = ibv_mr {
+            context: pd.c_context(),
+            pd: c,
+            addr: without_provenance_mut(offset as usize),
+            length,
+            handle: reply.handle.0,
+            lkey: reply.lkey,
+            rkey: reply.rkey,
+        };
+        let object = MrObject {
+            c: CStruct::new(mr),
+            handle: reply.handle,
+            is_plain: false,
+            pd: pd.pd().user(User::Mr),
+        };
+        Ok(Box::new(object).give())
+    }))
 }
 
 /// `ibv_dereg_mr(3)`.

@@ -57,14 +57,19 @@ unsafe fn create_extended(
     unsafe {
         let context = context(c)?;
         let attr = attr.as_ref().ok_or(Failure::INVALID)?;
-        let known = attr.comp_mask & !(mask::FLAGS | mask::PD) == 0
-            && attr.wc_flags & !(wc_flags::PLAIN | wc_flags::TIMESTAMP) == 0;
+        let unknown = Failure(context.context().driver().refusals().unknown);
+        if attr.comp_mask & !(mask::FLAGS | mask::PD) != 0 {
+            return Err(unknown);
+        }
         let flags = match attr.comp_mask & mask::FLAGS {
             0 => 0,
             _ => attr.flags,
         };
-        if !known || flags & !(flags::SINGLE_THREADED | flags::IGNORE_OVERRUN) != 0 {
+        if attr.wc_flags & !(wc_flags::PLAIN | wc_flags::TIMESTAMP) != 0 {
             return Err(Failure::UNSUPPORTED);
+        }
+        if flags & !(flags::SINGLE_THREADED | flags::IGNORE_OVERRUN) != 0 {
+            return Err(unknown);
         }
         let domain = match attr.comp_mask & mask::PD {
             0 => None,

@@ -127,7 +127,8 @@ unsafe fn push(qp: &QpObject, batch: &mut SendBatch<'_>, request: &ibv_send_wr) 
             Some(ah.to(ud.remote_qpn, ud.remote_qkey, qp.pd.tag()))
         }
     };
-    let mut slot = batch.push(operation, to, payload)?;
+    let pushed = batch.push(operation, to, payload);
+    let mut slot = pushed.map_err(|error| Failure::of_request(error, &qp.refusals))?;
     slot.set_id(request.wr_id);
     slot.add_flags(flags.intersection(FLAGS));
     Ok(())

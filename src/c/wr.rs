@@ -219,7 +219,8 @@ impl Session {
                 Some(ah.to(qpn, qkey, qp.pd.tag()))
             }
         };
-        let mut slot = batch.push(request.operation, to, payload)?;
+        let pushed = batch.push(request.operation, to, payload);
+        let mut slot = pushed.map_err(|error| Failure::of_function(error, &qp.refusals))?;
         slot.set_id(request.wr_id);
         slot.add_flags(request.flags);
         Ok(())

@@ -34,6 +34,9 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     const ID: DriverId;
     /// The versions of the kernel driver's ABI that this driver supports.
     const ABI_VERSIONS: RangeInclusive<u32>;
+    /// How C programs are refused.
+    #[cfg(feature = "c-abi")]
+    const REFUSALS: Refusals;
 
     type Cq: Cq + 'static;
     type SendQueue: SendQueue<Ah = Self::Ah> + 'static;
@@ -266,6 +269,19 @@ pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
 pub(crate) struct QpName {
     pub(crate) handle: QpHandle,
     pub(crate) qpn: u32,
+}
+
+/// The errnos by which libibverbs' provider for the device refuses, where providers differ. C programs that look
+/// at errno know these.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusals {
+    /// A request in a list with more slices or inline bytes than the queue pair has.
+    pub(crate) long_request: Errno,
+    /// As before, by the functions `ibv_wr_*`, or there is no room.
+    pub(crate) by_functions: Errno,
+    /// Attributes and flags of an object to create that nobody knows.
+    pub(crate) unknown: Errno,
 }
 
 /// The parts of a queue pair besides its command, of the driver's types or of those of [`super`].

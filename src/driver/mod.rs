@@ -108,6 +108,8 @@ use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqH
 use zerocopy::FromBytes;
 
 pub(crate) use self::contract::QpName;
+#[cfg(feature = "c-abi")]
+pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
 pub(crate) use self::data::{Completion, Completions, RecvBatch, SendBatch, SendSlot};
 use crate::alloc::{Buffers, ResourceType};
@@ -341,6 +343,12 @@ impl Driver {
 
 /// What [`contract::Driver`] says, whichever driver it is.
 impl Device {
+    /// How C programs are refused.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn refusals(&self) -> contract::Refusals {
+        dispatch!(self, D(_) => D::REFUSALS)
+    }
+
     forward! {
         operations(transport: QpType) -> Operations;
         alloc_pd(fd: &CommandFd) -> Result<PdHandle>;

@@ -31,7 +31,6 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no such ports, as
     /// rxe, or they are not bonded. Manual page: `mlx5dv_query_qp_lag_port(3)`.
-    #[doc(alias = "mlx5dv_query_qp_lag_port")]
     pub fn lag_port(&self) -> Result<LagPort> {
         let kernel = self.shared.kernel();
         let context = self.context();

@@ -126,6 +126,20 @@ pub struct ibv_srq_init_attr {
 
 const _: () = assert!(size_of::<ibv_srq_init_attr>() == 24);
 
+/// It begins as [`ibv_srq_init_attr`], in whose padding `comp_mask` lies.
+#[repr(C)]
+pub struct ibv_srq_init_attr_ex {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+    pub comp_mask: u32,
+    pub srq_type: u32,
+}
+
+const _: () = {
+    assert!(offset_of!(ibv_srq_init_attr_ex, comp_mask) == 20);
+    assert!(offset_of!(ibv_srq_init_attr_ex, srq_type) == 24);
+};
+
 #[repr(C)]
 pub struct ibv_cq_init_attr_ex {
     pub cqe: u32,

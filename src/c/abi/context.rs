@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
-use super::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr_ex};
+use super::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr_ex, ibv_srq_init_attr_ex};
 use super::device::{ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input};
 use super::domain::{
     ibv_parent_domain_init_attr, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
@@ -128,7 +128,8 @@ pub struct verbs_context {
     pub create_qp_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
     pub get_srq_num: Lacking,
-    pub create_srq_ex: Lacking,
+    pub create_srq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
     pub open_xrcd:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
     pub close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,

@@ -91,6 +91,12 @@ impl ResourceType {
 impl contract::Driver for Device {
     const ID: DriverId = DriverId::MLX5;
     const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
+    #[cfg(feature = "c-abi")]
+    const REFUSALS: contract::Refusals = contract::Refusals {
+        long_request: Errno::NOMEM,
+        by_functions: Errno::NOMEM,
+        unknown: Errno::INVAL,
+    };
 
     type Cq = Cq;
     type SendQueue = SendQueue;

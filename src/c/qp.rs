@@ -19,6 +19,7 @@ use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
 use crate::command::{CreateQp, DestroyCounting, DriverData};
+use crate::domain::DomainState;
 use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue};
 use crate::pd::{PdUse, User};
 use crate::work::Operations;
@@ -133,9 +134,12 @@ fn create(
         event_fd: context.event_fd()?,
         driver: DriverData::default(),
     };
+    let domain = pd.pd().domain().and_then(DomainState::thread_domain);
     let created = with_rings(parts, |parts| {
         let parts = QpParts {
             buffers: pd.pd().buffers(),
+            // SAFETY: by ibv_alloc_td(3) one thread at a time uses what is in the domain.
+            thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             ..parts
         };
         context.driver().create_qp(context.fd(), command, &parts)
@@ -168,8 +172,9 @@ fn create(
         c: CStruct::new(super::wr::extended(plain)),
         has_functions: !parts.functions.is_empty(),
         operations,
-        send: Locked::new(sender, false),
-        recv: Locked::new(recv, false),
+        // One thread at a time uses what is in a thread domain.
+        send: Locked::new(sender, domain.is_some()),
+        recv: Locked::new(recv, domain.is_some()),
         handle,
         transport,
         backing,

@@ -15,6 +15,7 @@ use super::lock::{Locked, wait_until};
 use super::object::{CStruct, Object, destroy, object};
 use super::pd::{PdObject, pd};
 use crate::command::{CreateSrq, DestroyCounting, DriverData, ModifySrq, QuerySrq, SrqKind};
+use crate::domain::DomainState;
 use crate::driver::{SharedRecvQueue, SrqBacking};
 use crate::pd::{PdUse, User};
 
@@ -89,9 +90,11 @@ fn create(
         cond: Default::default(),
         events_completed: AtomicU32::new(0),
     };
+    let domain = pd.pd().domain().and_then(DomainState::thread_domain);
     let object = SrqObject {
         c: CStruct::new(srq),
-        queue: Locked::new(queue, false),
+        // One thread at a time uses what is in a thread domain.
+        queue: Locked::new(queue, domain.is_some()),
         handle,
         _backing: backing,
         pd: pd.pd().user(User::Srq),

@@ -22,8 +22,8 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    Destination, Ece, Element, LocalKey, Operation, Operations, Payload, PollError, PostError,
-    Progress,
+    Destination, Ece, Element, LagPort, LocalKey, Operation, Operations, Payload, PollError,
+    PostError, Progress,
 };
 
 /// A driver: its part of a context.
@@ -140,6 +140,28 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Self::lacks(verb, ECE)
     }
 
+    /// Whether the device writes the bytes of a message in their order to memory, of a queue pair in the state
+    /// RTS. False if nobody promises it.
+    fn data_in_order(&self, _fd: &CommandFd, _qp: QpName) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Sets the UDP source port of a connected queue pair in the state RTS.
+    fn set_udp_source_port(&self, _fd: &CommandFd, _qp: QpName, _port: u16) -> Result<()> {
+        let what = "UDP source ports that change";
+        Err(Self::lacks(Verb::ModifyQpUdpSport, what))
+    }
+
+    /// The physical port of a queue pair on a device whose ports are bonded.
+    fn lag_port(&self, _fd: &CommandFd, _qp: QpName) -> Result<LagPort> {
+        Err(Self::lacks(Verb::QueryQpLagPort, LAG))
+    }
+
+    /// Sets the physical port of a queue pair in the state RTS.
+    fn set_lag_port(&self, _fd: &CommandFd, _qp: QpName, _port: u8) -> Result<()> {
+        Err(Self::lacks(Verb::ModifyQpLagPort, LAG))
+    }
+
     /// Creates a shared receive queue.
     fn create_srq(
         &self,
@@ -236,7 +258,15 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
 }
 
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
+pub(crate) const LAG: &str = "physical ports of queue pairs (LAG)";
 pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
+
+/// A queue pair as the kernel and the device name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpName {
+    pub(crate) handle: QpHandle,
+    pub(crate) qpn: u32,
+}
 
 /// The parts of a queue pair besides its command, of the driver's types or of those of [`super`].
 pub(crate) struct QpParts<'a, C, S, T> {
@@ -244,6 +274,7 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) recv_cq: &'a C,
     pub(crate) srq: Option<&'a S>,
     pub(crate) buffers: Option<&'a Buffers>,
+    /// Whoever posts to the queue pair has it to itself.
     pub(crate) thread_domain: Option<&'a T>,
     /// Small payloads may arrive in completions.
     pub(crate) inline_scatter: bool,
@@ -370,8 +401,6 @@ pub(crate) trait SendQueue: Debug {
     type Batch<'q>: SendBatch<Ah = Self::Ah, Slot = Self::Slot>
     where
         Self: 'q;
-    /// What of a thread domain belongs to whoever posts in it.
-    type Domain: Debug + Default;
 
     /// The most requests in flight.
     fn capacity(&self) -> u32;
@@ -386,14 +415,13 @@ pub(crate) trait SendQueue: Debug {
     fn in_flight(&self) -> u32;
 
     /// Starts a batch, in which nothing is left of one that was never rung: the memory that its requests
-    /// name may be gone. A queue pair of a thread domain is always given that, and no other ever.
-    fn batch<'q>(&'q mut self, domain: Option<&'q mut Self::Domain>) -> Self::Batch<'q>;
+    /// name may be gone.
+    fn batch(&mut self) -> Self::Batch<'_>;
 
     /// Posts one signaled request, as a batch of it would. The caller has checked that the queue pair has the
     /// operation.
     fn post(
         &mut self,
-        domain: Option<&mut Self::Domain>,
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
@@ -405,12 +433,11 @@ pub(crate) trait SendQueue: Debug {
 #[inline(never)]
 pub(crate) fn post_batch<Q: SendQueue>(
     queue: &mut Q,
-    domain: Option<&mut Q::Domain>,
     wr_id: u64,
     operation: Operation,
     payload: Payload<'_>,
 ) -> Result<(), PostError> {
-    let mut batch = queue.batch(domain);
+    let mut batch = queue.batch();
     let mut slot = batch.push(operation, None, payload)?;
     slot.set_id(wr_id);
     slot.add_flags(SendFlags::SIGNALED);

@@ -107,6 +107,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
 use zerocopy::FromBytes;
 
+pub(crate) use self::contract::QpName;
 use self::contract::methods::*;
 pub(crate) use self::data::{Completion, Completions, RecvBatch, SendBatch, SendSlot};
 use crate::alloc::{Buffers, ResourceType};
@@ -116,7 +117,7 @@ use crate::command::{
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::Operations;
+use crate::work::{LagPort, Operations};
 
 macro_rules! one_of {
     ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {
@@ -241,8 +242,6 @@ kinds! {
     SrqBacking SrqBackings = D::SrqBacking;
     /// The hardware that a thread domain picks, once a queue pair needs it.
     ThreadDomain ThreadDomains = D::ThreadDomain;
-    /// What of that belongs to whoever posts in the domain.
-    DomainPosting DomainPostings = <D::SendQueue as contract::SendQueue>::Domain;
 }
 
 /// What a queue pair is made of besides its command.
@@ -348,6 +347,10 @@ impl Device {
         import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()>;
         paces() -> Result<()>;
         without_ece(verb: Verb) -> Error;
+        data_in_order(fd: &CommandFd, qp: QpName) -> Result<bool>;
+        set_udp_source_port(fd: &CommandFd, qp: QpName, port: u16) -> Result<()>;
+        lag_port(fd: &CommandFd, qp: QpName) -> Result<LagPort>;
+        set_lag_port(fd: &CommandFd, qp: QpName, port: u8) -> Result<()>;
         modify_srq(fd: &CommandFd, command: ModifySrq) -> Result<()>;
         create_rss_qp(fd: &CommandFd, command: &CreateRssQp) -> Result<(QpHandle, u32)>;
         create_xrc_target(fd: &CommandFd, command: &CreateXrcTarget) -> Result<(QpHandle, u32)>;
@@ -472,11 +475,6 @@ impl Device {
 
     /// A thread domain, which has picked no hardware yet.
     pub(crate) fn thread_domain(&self) -> ThreadDomain {
-        dispatch!(self, D(_) => D::wrap(Default::default()))
-    }
-
-    /// What of a thread domain belongs to whoever posts in it.
-    pub(crate) fn domain_posting(&self) -> DomainPosting {
         dispatch!(self, D(_) => D::wrap(Default::default()))
     }
 }

@@ -73,7 +73,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "nothing is to be changed, the access flags contradict each other, or the new memory is empty"
         }
         (Verb::RegDmabufMr, Errno::INVAL) => {
-            "the descriptor is no dma-buf, the range does not lie within it, or the access flags contradict each other"
+            "the descriptor is no dma-buf, the range does not lie within it, the access flags contradict each other, or the I/O virtual address has another offset in its page than the range"
         }
         (Verb::RegDmabufMr, Errno::BADF) => "the descriptor is not open",
         (Verb::AdviseMr, Errno::FAULT) => {

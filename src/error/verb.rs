@@ -182,6 +182,18 @@ verbs! {
     QueryEce = "query_ece",
     /// Sets a queue pair's options of enhanced connection establishment.
     SetEce = "set_ece",
+    /// Sets a queue pair's UDP source port.
+    ModifyQpUdpSport = "modify_qp_udp_sport",
+    /// Queries the physical port of a queue pair on a device with bonded ports.
+    QueryQpLagPort = "query_qp_lag_port",
+    /// Sets the physical port of a queue pair on a device with bonded ports.
+    ModifyQpLagPort = "modify_qp_lag_port",
+    /// Gives mlx5's device a command that is about no object of the kernel's.
+    DevxGeneralCmd = "devx_general_cmd",
+    /// Asks mlx5's device for the context of a queue pair.
+    DevxQpQuery = "devx_qp_query",
+    /// Has mlx5's device change a queue pair.
+    DevxQpModify = "devx_qp_modify",
     /// Lists the objects of all processes on a device.
     QueryResources = "query_resources",
     /// Allocates a page of the device's registers.

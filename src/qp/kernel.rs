@@ -6,7 +6,7 @@ use uverbs_uapi::handle::QpHandle;
 
 use crate::command::{Command, DriverData, ModifyQp};
 use crate::context::Context;
-use crate::driver::{QpBacking, Replacement};
+use crate::driver::{QpBacking, QpName, Replacement};
 use crate::error::{Result, Subject};
 use crate::owned::Owned;
 
@@ -38,6 +38,14 @@ impl KernelQp {
 
     pub(super) fn qpn(&self) -> u32 {
         self.qpn
+    }
+
+    /// How drivers name it.
+    pub(super) fn name(&self) -> QpName {
+        QpName {
+            handle: self.handle(),
+            qpn: self.qpn,
+        }
     }
 
     pub(super) fn backing(&self) -> &QpBacking {

@@ -6,6 +6,7 @@
 mod ece;
 mod error;
 mod key;
+mod lag_port;
 mod operations;
 mod progress;
 mod request;
@@ -14,6 +15,7 @@ pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
 pub use key::{LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice};
 pub(crate) use key::{PdTag, slot};
+pub use lag_port::LagPort;
 pub(crate) use operations::Operations;
 pub(crate) use progress::Progress;
 #[cfg(feature = "c-abi")]

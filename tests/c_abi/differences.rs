@@ -76,14 +76,6 @@ const TABLE: &[Difference] = &[
         _why: "rxe's provider loses requests when its ring is full in the second phase",
     },
     Difference {
-        of_rxe: true,
-        program: "attributes",
-        check: "domains",
-        fact: "",
-        is_it: |ours, theirs| ours != "nothing" && theirs == "no object, EOPNOTSUPP",
-        _why: "parent domains work on soft-RoCE too",
-    },
-    Difference {
         of_rxe: false,
         program: "extended",
         check: "refused_completion_queues",

@@ -19,6 +19,7 @@ mod refusal;
 mod resource;
 mod srq;
 mod topology;
+mod ways;
 
 use std::process::ExitCode;
 
@@ -43,5 +44,6 @@ fn main() -> ExitCode {
         resource::tests(),
         srq::tests(),
         topology::tests(),
+        ways::tests(),
     ])
 }

@@ -469,11 +469,14 @@ fn on_demand(pair: &Pair<Rc>, place: NonNull<u8>) -> Result<Mr<RawMemory>> {
 
 /// The same with other access.
 fn on_demand_with(pair: &Pair<Rc>, place: NonNull<u8>, access: Access) -> Result<Mr<RawMemory>> {
-    let general = pair.context.query_device()?.odp.general_caps;
-    let has = general & OdpGeneralCapBits::SUPPORT.bits() != 0;
+    let odp = pair.context.query_device()?.odp;
+    let has = odp.general_caps & OdpGeneralCapBits::SUPPORT.bits() != 0;
     // SAFETY: the bytes stay mapped, and nobody refers to them.
     let memory = unsafe { RawMemory::new(place, PAGE) };
     match pair.pd.register(memory, access | Access::ON_DEMAND) {
+        Ok(_) if odp.per_transport_caps.rc_odp_caps == 0 => {
+            skip("requests of this device wait for no missing page")
+        }
         Ok(mr) => Ok(mr),
         Err(refused) if !has && refused.error.is_unsupported() => {
             skip("the device has no paging on demand")

@@ -149,3 +149,11 @@ pub struct ibv_async_event {
 }
 
 const _: () = assert!(size_of::<ibv_async_event>() == 16);
+
+/// Options of a connection beyond the standard.
+#[repr(C)]
+pub struct ibv_ece {
+    pub vendor_id: u32,
+    pub options: u32,
+    pub comp_mask: u32,
+}

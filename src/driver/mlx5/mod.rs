@@ -17,6 +17,7 @@ mod clock;
 mod command;
 mod copy;
 mod cq;
+mod device_command;
 mod directory;
 mod ece;
 mod entries;
@@ -34,6 +35,7 @@ mod tests;
 mod turn;
 mod uar;
 mod umr;
+mod ways;
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
@@ -48,6 +50,7 @@ use uverbs_uapi::mlx5::{
 use self::ah::{Ah, create_ah};
 use self::clock::Clock;
 use self::cq::{Cq, CqCore};
+use self::device_command::Ways;
 use self::entries::Entries;
 use self::format::BLOCK;
 use self::memory::{Memory, Record, Records};
@@ -57,7 +60,7 @@ use self::send::SendQueue;
 use self::srq::{SrqCore, create_srq};
 use self::uar::{Lease, Registers, UarPage};
 use super::answer;
-use super::contract::{self, QpParts, Replacement, ResetQp};
+use super::contract::{self, QpName, QpParts, Replacement, ResetQp};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateQp, CreateSrq,
@@ -65,7 +68,7 @@ use crate::command::{
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::work::Operations;
+use crate::work::{LagPort, Operations};
 
 impl DriverId {
     /// NVIDIA ConnectX from Connect-IB on, and BlueField.
@@ -200,6 +203,22 @@ impl contract::Driver for Device {
         Error::unsupported(verb, Subject::the("device"), missing)
     }
 
+    fn data_in_order(&self, fd: &CommandFd, qp: QpName) -> Result<bool> {
+        self.is_data_in_order(fd, qp)
+    }
+
+    fn set_udp_source_port(&self, fd: &CommandFd, qp: QpName, port: u16) -> Result<()> {
+        self.change_udp_source_port(fd, qp, port)
+    }
+
+    fn lag_port(&self, fd: &CommandFd, qp: QpName) -> Result<LagPort> {
+        self.query_lag_port(fd, qp)
+    }
+
+    fn set_lag_port(&self, fd: &CommandFd, qp: QpName, port: u8) -> Result<()> {
+        self.change_lag_port(fd, qp, port)
+    }
+
     fn create_srq(
         &self,
         fd: &CommandFd,
@@ -267,6 +286,8 @@ pub(crate) struct Device {
     ece: bool,
     /// The key that stands for no memory, if there is one.
     null_lkey: Option<u32>,
+    /// What can be done with the way of packets, once somebody has asked.
+    ways: OnceLock<Ways>,
 }
 
 /// What the device says of its rings.
@@ -369,6 +390,7 @@ impl Device {
                 .contains(AllocUcontextRespMask::DUMP_FILL_MKEY)
                 .then_some(answer.dump_fill_mkey),
             clock: OnceLock::new(),
+            ways: OnceLock::new(),
             // One completion in a cache line: the device writes whole lines.
             cqe_size: if answer.cache_line_size == 128 {
                 2 * BLOCK
@@ -406,17 +428,13 @@ impl Device {
         Ok(self.common.get_or_init(|| lease))
     }
 
-    /// The register for a queue pair, and whether others ring there as well.
-    fn lease(
-        &self,
-        fd: &CommandFd,
-        thread_domain: Option<&Arc<Lease>>,
-    ) -> Result<(Arc<Lease>, bool)> {
+    /// The register for a queue pair.
+    fn lease(&self, fd: &CommandFd, thread_domain: Option<&Arc<Lease>>) -> Result<Arc<Lease>> {
         Ok(match thread_domain {
-            Some(lease) => (Arc::clone(lease), true),
+            Some(lease) => Arc::clone(lease),
             None => match self.registers.for_queue_pair(fd) {
-                Some(found) => found,
-                None => (Arc::clone(self.common(fd)?), true),
+                Some(lease) => lease,
+                None => Arc::clone(self.common(fd)?),
             },
         })
     }

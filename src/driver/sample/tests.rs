@@ -13,7 +13,7 @@ use crate::command::{
 };
 use crate::device::DriverId;
 use crate::driver::contract::Driver as _;
-use crate::driver::{Device, Driver, Listed};
+use crate::driver::{Device, Driver, Listed, QpName};
 use crate::error::{Error, Result, Verb};
 use crate::work::Operations;
 
@@ -161,6 +161,20 @@ fn what_it_leaves_out_is_refused_by_name() {
     );
     refused(device.null_lkey(), Verb::AllocNullMr, "a null MR");
     refused(device.raw_clock(&fd), Verb::QueryRtValues, "a clock");
+    let qp = QpName {
+        handle: uverbs_uapi::handle::QpHandle(1),
+        qpn: 1,
+    };
+    assert!(!device.data_in_order(&fd, qp).unwrap());
+    refused(
+        device.set_udp_source_port(&fd, qp, 0xc000),
+        Verb::ModifyQpUdpSport,
+        "UDP source ports",
+    );
+    let lag = device.lag_port(&fd, qp);
+    refused(lag, Verb::QueryQpLagPort, "(LAG)");
+    let lag = device.set_lag_port(&fd, qp, 1);
+    refused(lag, Verb::ModifyQpLagPort, "(LAG)");
     refused(device.paces(), Verb::ModifyQp, "a pace");
     lacking(&device.without_ece(Verb::QueryEce), Verb::QueryEce, "(ECE)");
     let others = Driver::select(Sample::ID, 3, "sample0").unwrap();

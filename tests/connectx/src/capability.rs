@@ -11,6 +11,7 @@ use crate::port::{Port, PortKind};
 /// Kinds of capabilities, as in `op_mod` above its lowest bit.
 const GENERAL: u64 = 0;
 const OFFLOADS: u64 = 1;
+const ON_DEMAND: u64 = 2;
 const ATOMIC: u64 = 3;
 const ROCE: u64 = 4;
 const FLOW_TABLE: u64 = 7;
@@ -72,6 +73,8 @@ pub(crate) fn query(
     let bytes = match op_mod >> 1 {
         GENERAL => &capabilities.general,
         ATOMIC => &capabilities.atomic,
+        // Pages may be missing, but no request waits for one that is.
+        ON_DEMAND if function.port.loads_pages => &vec![0; hca_cap::SIZE],
         OFFLOADS if is_roce => &structure(&OF_OFFLOADS),
         ROCE if is_roce => &structure(&OF_ROCE),
         FLOW_TABLE if is_roce => &structure(&OF_FLOW_TABLES),
@@ -131,6 +134,10 @@ fn general(port: &Port) -> Vec<u8> {
         }
     }
     hca_cap::PORT_TYPE.set(&mut bytes, port_type);
+    let disabled = u64::from(!port.loads_pages);
+    hca_cap::UMR_MODIFY_ENTITY_SIZE_DISABLED.set(&mut bytes, disabled);
+    // Newer drivers have no dma-bufs without this.
+    hca_cap::PG.set(&mut bytes, port.loads_pages.into());
     bytes
 }
 
@@ -182,10 +189,9 @@ const LIMITS: [(Field, u64); 37] = [
 
 /// What the model has.
 const FEATURES: [Field; 21] = [
+    hca_cap::QP_DATA_IN_ORDER,
     hca_cap::IB_VIRT,
     hca_cap::COMPACT_ADDRESS_VECTOR,
-    // Memory regions are then made by CREATE_MKEY with all their pages, not by work requests.
-    hca_cap::UMR_MODIFY_ENTITY_SIZE_DISABLED,
     hca_cap::UMR_INDIRECT_MKEY_DISABLED,
     // A key that stands for no memory.
     hca_cap::DUMP_FILL_MKEY,
@@ -209,7 +215,7 @@ const FEATURES: [Field; 21] = [
 ];
 
 /// What an Ethernet port has besides.
-const OF_ETHERNET: [(Field, u64); 15] = [
+const OF_ETHERNET: [(Field, u64); 19] = [
     (hca_cap::IB_VIRT, 0),
     (hca_cap::ETH_NET_OFFLOADS, 1),
     (hca_cap::ROCE, 1),
@@ -225,6 +231,11 @@ const OF_ETHERNET: [(Field, u64); 15] = [
     (hca_cap::LOG_MAX_CURRENT_MC_LIST, 7),
     (hca_cap::LOG_MAX_CURRENT_UC_LIST, 7),
     (hca_cap::BASIC_CYCLIC_RCV_WQE, 1),
+    // Queue pairs have a physical port, and may change it and their UDP source port.
+    (hca_cap::RTS2RTS_QP_UDP_SPORT, 1),
+    (hca_cap::RTS2RTS_LAG_TX_PORT_AFFINITY, 1),
+    (hca_cap::LAG_TX_PORT_AFFINITY, 1),
+    (hca_cap::NUM_LAG_PORTS, 2),
 ];
 
 /// The driver insists on these for a netdev.

@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::fault;
 use crate::function::Function;
+use crate::layout::qpc::{self, path};
 use crate::tap::Tap;
 
 /// What can be asked for. `function` counts from 0.
@@ -45,6 +46,8 @@ enum Request {
         command: String,
         count: u32,
     },
+    /// Tell what a queue pair's context has of the way of its packets.
+    Ways { function: usize, qpn: u32 },
     /// Fail as a whole, until the driver brings the function up anew.
     InternalError { function: usize },
 }
@@ -123,6 +126,15 @@ fn execute(request: Request, device: &Weak<Device>, tap: &Tap) -> Result<Value, 
             command,
             count,
         } => change(function, &|function| function.faults.fail(&command, count))?,
+        Request::Ways { function, qpn } => {
+            let found = functions.get(function);
+            let found = found.and_then(|function| function.objects.qps.get(qpn).ok());
+            let found = found.ok_or(format!("there is no queue pair {qpn:#x}"))?;
+            return Ok(json!({
+                "udp_source_port": found.field(path::UDP_SPORT),
+                "lag_port": found.field(qpc::LAG_TX_PORT_AFFINITY),
+            }));
+        }
         Request::InternalError { function } => change(function, &|function| {
             function.faults.internal_error = true;
             Ok(())

@@ -20,10 +20,15 @@ pub(crate) struct Port {
     pub(crate) is_up: bool,
     /// What managers on the host offer at the port (`IB_PORT_*_SUP`), for others to see.
     pub(crate) capabilities: u32,
+    /// Whether work requests may say how large a key's pages are. Then the driver loads the pages of memory
+    /// regions by them, which it needs for dma-bufs; else regions come with all their pages by CREATE_MKEY.
+    pub(crate) loads_pages: bool,
 }
 
 impl Port {
-    /// The port of the function with this index, the only one with these addresses on its fabric.
+    /// The port of the function with this index, the only one with these addresses on its fabric. Every second
+    /// function is like one with old firmware in that work requests load no pages there, so that tests take both
+    /// ways of the kernel's driver.
     pub(crate) fn new(kind: PortKind, index: u16) -> Self {
         Self {
             kind,
@@ -32,6 +37,7 @@ impl Port {
             guid: 0x0200_00ff_fe00_0000 | (u64::from(index) + 1),
             is_up: true,
             capabilities: 0,
+            loads_pages: index.is_multiple_of(2),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Memory through keys: is the access allowed, and which bytes are meant.
 
 use crate::function::Function;
-use crate::object::mkey::{Access, MemoryKey, NOTHING, Translation};
+use crate::object::mkey::{Access, MemoryKey, NOTHING, Translation, entry};
 
 /// Why an access through a key is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,11 +77,12 @@ pub(crate) fn check(
     Ok(key)
 }
 
-/// Visits the runs of bus addresses that a place consists of.
+/// Visits the runs of bus addresses that a place consists of. What is done there has these bits of an entry.
 fn each_run(
     function: &Function,
     key: &MemoryKey,
     place: Place,
+    needed: u64,
     visit: &mut dyn FnMut(u64, usize) -> Result<(), KeyError>,
 ) -> Result<(), KeyError> {
     match key.translation() {
@@ -102,11 +103,12 @@ fn each_run(
             if !below.covers(place.address, place.length) {
                 return Err(KeyError::Range);
             }
-            each_run(function, below, place, visit)
+            each_run(function, below, place, needed, visit)
         }
         Translation::Physical => visit(place.address, place.length as usize),
         Translation::Nothing | Translation::Unbound => Err(KeyError::Free),
-        Translation::Pages { shift, pages } => {
+        Translation::Pages(pages) => {
+            let shift = key.page_shift();
             let size = 1_u64 << shift;
             let start = key.start() & (size - 1);
             let mut at = place.address.wrapping_sub(key.start()).wrapping_add(start);
@@ -115,10 +117,11 @@ fn each_run(
                 let page = usize::try_from(at >> shift)
                     .ok()
                     .and_then(|index| pages.get(index))
+                    .filter(|page| **page & needed == needed)
                     .ok_or(KeyError::Unmapped)?;
                 let within = at & (size - 1);
                 let run = left.min(size - within);
-                visit(page + within, run as usize)?;
+                visit((page & !entry::BITS) + within, run as usize)?;
                 at += run;
                 left -= run;
             }
@@ -143,7 +146,7 @@ pub(crate) fn read(
         into.resize(into.len() + place.length as usize, 0);
         return Ok(());
     }
-    each_run(function, key, place, &mut |address, length| {
+    each_run(function, key, place, entry::READ, &mut |address, length| {
         let start = into.len();
         into.resize(start + length, 0);
         function
@@ -169,14 +172,20 @@ pub(crate) fn write(
         return Ok(());
     }
     let mut rest = bytes;
-    each_run(function, key, place, &mut |address, length| {
-        let (now, later) = rest.split_at_checked(length).ok_or(KeyError::Range)?;
-        rest = later;
-        function
-            .memory
-            .write(address, now)
-            .map_err(|_| KeyError::Unmapped)
-    })
+    each_run(
+        function,
+        key,
+        place,
+        entry::WRITE,
+        &mut |address, length| {
+            let (now, later) = rest.split_at_checked(length).ok_or(KeyError::Range)?;
+            rest = later;
+            function
+                .memory
+                .write(address, now)
+                .map_err(|_| KeyError::Unmapped)
+        },
+    )
 }
 
 /// Changes 8 bytes at once, after a check; gives the old value.
@@ -191,7 +200,8 @@ pub(crate) fn update(
 ) -> Result<u64, KeyError> {
     let key = check(function, by, place, Access::Atomic)?;
     let mut old = 0;
-    each_run(function, key, place, &mut |address, _| {
+    let needed = entry::READ | entry::WRITE;
+    each_run(function, key, place, needed, &mut |address, _| {
         old = function
             .memory
             .update(address, &new)

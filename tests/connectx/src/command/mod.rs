@@ -24,7 +24,7 @@ pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Stat
 pub(crate) const CREATE_EQ: u16 = 0x301;
 
 /// All commands, by their numbers and names in the driver's header.
-const COMMANDS: [(u16, &str, Handler); 94] = [
+const COMMANDS: [(u16, &str, Handler); 95] = [
     (0x100, "QUERY_HCA_CAP", capability::query),
     (0x101, "QUERY_ADAPTER", initialize::query_adapter),
     (0x102, "INIT_HCA", initialize::succeed),
@@ -89,6 +89,7 @@ const COMMANDS: [(u16, &str, Handler); 94] = [
         "DEALLOC_TRANSPORT_DOMAIN",
         simple::dealloc_transport_domain,
     ),
+    (0x842, "QUERY_LAG", qp::query_lag),
     (0x90c, "CREATE_RMP", srq::create_rmp),
     (0x90d, "MODIFY_RMP", srq::modify_rmp),
     (0x90e, "DESTROY_RMP", srq::destroy),

@@ -1,7 +1,7 @@
-//! Changes to memory keys by work requests: windows, local invalidation, other rights or domains.
+//! Changes to memory keys by work requests: windows, local invalidation, other rights or domains, lists of pages.
 
 use crate::engine::syndrome::Syndrome;
-use crate::engine::wqe::KeyChange;
+use crate::engine::wqe::{KeyChange, PageList, Segment, UNIT};
 use crate::function::Function;
 use crate::layout::{Field, mkc};
 use crate::object::mkey::{Access, MemoryKey};
@@ -19,8 +19,9 @@ mod flag {
 }
 
 /// Fields of the context by their bits in the mask (`MLX5_MKEY_MASK_*`).
-const MASKED: [(u32, Field); 12] = [
+const MASKED: [(u32, Field); 13] = [
     (0, mkc::LEN),
+    (1, mkc::LOG_PAGE_SIZE),
     (6, mkc::START_ADDR),
     (7, mkc::PD),
     (8, mkc::EN_RINVAL),
@@ -75,6 +76,10 @@ pub(super) fn apply(
     if let Some((below, address)) = change.window {
         check_window(function, User { qpn, pd }, change, below, address)?;
     }
+    let list = match &change.list {
+        Some(list) => Some(entries(function, qpn, key, list)?),
+        None => None,
+    };
     let found = function.objects.mkeys.get_mut(key >> 8);
     let found = found.map_err(|_| Syndrome::MwBind)?;
     let fields = MASKED
@@ -84,7 +89,48 @@ pub(super) fn apply(
     if let Some((below, address)) = change.window {
         found.bind(below, address);
     }
+    if let Some((first, entries)) = list {
+        found.load(first, &entries);
+    }
     Ok(())
+}
+
+/// Reads entries of pages, and says which one of the key's is the first. The driver's own queue pair, which
+/// alone has such lists, is in no protection domain.
+fn entries(
+    function: &Function,
+    qpn: u32,
+    key: u32,
+    list: &PageList,
+) -> Result<(u64, Vec<u64>), Syndrome> {
+    const SIZE: usize = size_of::<u64>();
+    let Segment::Memory {
+        length,
+        key: from,
+        address,
+    } = list.entries
+    else {
+        return Err(Syndrome::LocalQpOperation);
+    };
+    let place = Place {
+        key: from,
+        address,
+        length: length.into(),
+    };
+    let domain = function.objects.mkeys.get(from >> 8);
+    let pd = domain.map_err(|_| Syndrome::LocalProtection)?.pd();
+    let by = User { qpn, pd };
+    let mut bytes = Vec::new();
+    translate::read(function, by, place, Access::LocalRead, &mut bytes)
+        .map_err(|_| Syndrome::LocalProtection)?;
+    let (words, _) = bytes.as_chunks::<SIZE>();
+    let entries: Vec<u64> = words.iter().map(|word| u64::from_be_bytes(*word)).collect();
+    let first = list.offset * (UNIT / SIZE) as u64;
+    let found = function.objects.mkeys.get(key >> 8);
+    match found.is_ok_and(|found| found.has_room(first, entries.len())) {
+        true => Ok((first, entries)),
+        false => Err(Syndrome::MwBind),
+    }
 }
 
 fn may_change(found: &MemoryKey, key: u32, flags: u8, qpn: u32) -> bool {

@@ -269,6 +269,17 @@ pub(crate) struct KeyChange {
     pub(crate) context: [u8; 64],
     /// What a window is bound to: key and address.
     pub(crate) window: Option<(u32, u64)>,
+    /// Entries of pages that the key gets.
+    pub(crate) list: Option<PageList>,
+}
+
+/// Entries of pages for a memory key, which lie in memory.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct PageList {
+    /// The first entry's place in the key's translation, in units.
+    pub(crate) offset: u64,
+    /// Where they lie.
+    pub(crate) entries: Segment,
 }
 
 /// A request that no correct driver writes, and how it is answered.
@@ -378,7 +389,7 @@ pub(crate) fn decode(bytes: &[u8], expected: Expected) -> Result<Request, Malfor
         return Ok(request);
     }
     if opcode == Opcode::ChangeKey {
-        request.change = Some(key_change(&mut rest)?);
+        request.change = Some(key_change(&mut rest, expected.transport)?);
         return Ok(request);
     }
     if expected.transport.is_datagram() {
@@ -487,42 +498,73 @@ fn remote(bytes: [u8; UNIT]) -> Result<(u64, u32), Malformed> {
     Ok((be64(&bytes, 0), (be64(&bytes, 8) >> 32) as u32))
 }
 
-fn key_change(rest: &mut Cursor<'_>) -> Result<KeyChange, Malformed> {
+fn key_change(rest: &mut Cursor<'_>, transport: Transport) -> Result<KeyChange, Malformed> {
     const INLINE: u8 = 1 << 7;
+    let bad = Syndrome::LocalQpOperation;
     let head: [u8; 48] = rest.take()?;
     let flags = head[0];
-    if flags & INLINE == 0 {
+    let inline = flags & INLINE != 0;
+    if !inline && transport != Transport::RegUmr {
         return malformed(
-            Syndrome::LocalQpOperation,
-            "a key's translation that is not in the request is not modelled",
+            bad,
+            "a key's translation that is not in the request is modelled for the driver's own queue only",
         );
     }
     if head[1..4] != [0; 3] || head[20..] != [0; 28] {
         return malformed(
-            Syndrome::LocalQpOperation,
+            bad,
             "reserved bytes of a change to a memory key are not zero",
         );
     }
     let octowords = u16::from_be_bytes([head[4], head[5]]);
     if !usize::from(octowords).is_multiple_of(TRANSLATION_UNITS) {
         return malformed(
-            Syndrome::LocalQpOperation,
+            bad,
             format!("a translation of {octowords} units, which are no whole blocks of 64 bytes"),
         );
     }
-    let context = rest.take()?;
-    let window = if octowords == 0 {
-        None
-    } else {
-        let entry: [u8; UNIT] = rest.take()?;
-        Some((be64(&entry, 0) as u32, be64(&entry, 8)))
-    };
-    Ok(KeyChange {
+    let offset = translation_offset(&head)?;
+    let mut change = KeyChange {
         flags,
         mask: be64(&head, 8),
-        context,
-        window,
-    })
+        context: rest.take()?,
+        window: None,
+        list: None,
+    };
+    if inline && octowords != 0 {
+        let entry: [u8; UNIT] = rest.take()?;
+        change.window = Some((be64(&entry, 0) as u32, be64(&entry, 8)));
+    }
+    if !inline {
+        let entries = memory_segment(rest.bytes)?;
+        if octowords == 0 || entries.length() != u64::from(octowords) * UNIT as u64 {
+            return malformed(
+                bad,
+                format!("a list of {entries:?} for a translation of {octowords} units"),
+            );
+        }
+        change.list = Some(PageList { offset, entries });
+    }
+    Ok(change)
+}
+
+/// Where in the key's translation the request's begins, in units.
+fn translation_offset(head: &[u8; 48]) -> Result<u64, Malformed> {
+    const OFFSET: u8 = 1 << 4;
+    let offset = (be64(head, 16) >> 32) << 16 | be64(head, 0) & 0xffff;
+    if head[0] & OFFSET == 0 && offset != 0 {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            "a translation has an offset, and no flag that says so",
+        );
+    }
+    if !offset.is_multiple_of(TRANSLATION_UNITS as u64) {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            format!("a translation begins at unit {offset}, within a block of 64 bytes"),
+        );
+    }
+    Ok(offset)
 }
 
 fn address_vector(bytes: [u8; 48]) -> Result<AddressVector, Malformed> {

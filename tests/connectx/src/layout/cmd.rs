@@ -20,6 +20,8 @@ pub(crate) const OUTPUT_NUM_ENTRIES: Field = Field::new(0x40, 32);
 pub(crate) const DUMP_FILL_MKEY: Field = Field::new(0x40, 32);
 pub(crate) const RESD_LKEY: Field = Field::new(0x60, 32);
 pub(crate) const REGISTER_ID: Field = Field::new(0x50, 16);
+/// Set if the pages of a new key say themselves whether they may be used.
+pub(crate) const PG_ACCESS: Field = Field::new(0x60, 1);
 pub(crate) const IEEE_VENDOR_ID: Field = Field::new(0x148, 24);
 pub(crate) const EVENT_BITMASK: Field = Field::new(0x2c0, 64);
 pub(crate) const MODIFY_CQ_FIELD_SELECT: Field = Field::new(0x60, 32);
@@ -28,6 +30,11 @@ pub(crate) const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
 pub(crate) const ECE_ASKED: Field = Field::new(0xa0, 32);
 /// The same in their output.
 pub(crate) const ECE_GRANTED: Field = Field::new(0x60, 32);
+/// The mask of RTS2RTS_QP that goes on where the first ends.
+pub(crate) const OPT_PARAM_MASK_95_32: Field = Field::new(0x840, 64);
+/// The ports that packets leave by, in the answer to QUERY_LAG.
+pub(crate) const TX_REMAP_AFFINITY_2: Field = Field::new(0x74, 4);
+pub(crate) const TX_REMAP_AFFINITY_1: Field = Field::new(0x7c, 4);
 pub(crate) const LWM: Field = Field::new(0x70, 16);
 pub(crate) const GID_INDEX: Field = Field::new(0x70, 16);
 pub(crate) const GIDS_NUM: Field = Field::new(0x60, 16);

@@ -2,6 +2,7 @@
 
 use super::Field;
 
+pub(crate) const QP_DATA_IN_ORDER: Field = Field::new(0x62, 1);
 pub(crate) const LOG_MAX_SRQ_SZ: Field = Field::new(0x80, 8);
 pub(crate) const LOG_MAX_QP_SZ: Field = Field::new(0x88, 8);
 pub(crate) const LOG_MAX_QP: Field = Field::new(0x9b, 5);
@@ -17,6 +18,8 @@ pub(crate) const LOG_MAX_MRW_SZ: Field = Field::new(0x109, 7);
 pub(crate) const LOG_MAX_BSF_LIST_SIZE: Field = Field::new(0x112, 6);
 pub(crate) const LOG_MAX_KLM_LIST_SIZE: Field = Field::new(0x11a, 6);
 pub(crate) const LOG_MAX_RA_REQ_QP: Field = Field::new(0x14a, 6);
+pub(crate) const RTS2RTS_QP_UDP_SPORT: Field = Field::new(0x151, 1);
+pub(crate) const RTS2RTS_LAG_TX_PORT_AFFINITY: Field = Field::new(0x152, 1);
 pub(crate) const LOG_MAX_RA_RES_QP: Field = Field::new(0x15a, 6);
 pub(crate) const PKEY_TABLE_SIZE: Field = Field::new(0x190, 16);
 pub(crate) const IB_VIRT: Field = Field::new(0x1a2, 1);
@@ -34,6 +37,7 @@ pub(crate) const ATOMIC: Field = Field::new(0x21e, 1);
 pub(crate) const CQ_OI: Field = Field::new(0x220, 1);
 pub(crate) const CQ_RESIZE: Field = Field::new(0x221, 1);
 pub(crate) const CQ_MODERATION: Field = Field::new(0x222, 1);
+pub(crate) const PG: Field = Field::new(0x227, 1);
 pub(crate) const IMAICL: Field = Field::new(0x231, 1);
 pub(crate) const QKV: Field = Field::new(0x236, 1);
 pub(crate) const PKV: Field = Field::new(0x237, 1);
@@ -48,6 +52,8 @@ pub(crate) const LOG_PG_SZ: Field = Field::new(0x258, 8);
 pub(crate) const BF: Field = Field::new(0x260, 1);
 pub(crate) const DRIVER_VERSION: Field = Field::new(0x261, 1);
 pub(crate) const LOG_BF_REG_SIZE: Field = Field::new(0x26b, 5);
+pub(crate) const LAG_TX_PORT_AFFINITY: Field = Field::new(0x278, 1);
+pub(crate) const NUM_LAG_PORTS: Field = Field::new(0x27c, 4);
 pub(crate) const MAX_WQE_SZ_SQ: Field = Field::new(0x290, 16);
 pub(crate) const MAX_WQE_SZ_RQ: Field = Field::new(0x2b0, 16);
 pub(crate) const MAX_QP_MCG: Field = Field::new(0x2e7, 25);

@@ -18,4 +18,5 @@ pub(crate) const EN_RINVAL: Field = Field::new(0x67, 1);
 pub(crate) const PD: Field = Field::new(0x68, 24);
 pub(crate) const START_ADDR: Field = Field::new(0x80, 64);
 pub(crate) const LEN: Field = Field::new(0xc0, 64);
+pub(crate) const TRANSLATIONS_OCTWORD_SIZE: Field = Field::new(0x1a0, 32);
 pub(crate) const LOG_PAGE_SIZE: Field = Field::new(0x1db, 5);

@@ -3,6 +3,7 @@
 use super::Field;
 
 pub(crate) const STATE: Field = Field::new(0x0, 4);
+pub(crate) const LAG_TX_PORT_AFFINITY: Field = Field::new(0x4, 4);
 pub(crate) const ST: Field = Field::new(0x8, 8);
 pub(crate) const PM_STATE: Field = Field::new(0x13, 2);
 pub(crate) const WQ_SIGNATURE: Field = Field::new(0x20, 1);
@@ -13,6 +14,7 @@ pub(crate) const LOG_RQ_SIZE: Field = Field::new(0x49, 4);
 pub(crate) const LOG_RQ_STRIDE: Field = Field::new(0x4d, 3);
 pub(crate) const NO_SQ: Field = Field::new(0x50, 1);
 pub(crate) const LOG_SQ_SIZE: Field = Field::new(0x51, 4);
+pub(crate) const DATA_IN_ORDER: Field = Field::new(0x5a, 1);
 pub(crate) const COUNTER_SET_ID: Field = Field::new(0x60, 8);
 pub(crate) const UAR_PAGE: Field = Field::new(0x68, 24);
 pub(crate) const USER_INDEX: Field = Field::new(0x88, 24);
@@ -56,6 +58,7 @@ pub(crate) mod path {
     pub(crate) const PKEY_INDEX: Field = Field::new(0x10, 16).within(START);
     pub(crate) const RLID: Field = Field::new(0x30, 16).within(START);
     pub(crate) const ACK_TIMEOUT: Field = Field::new(0x40, 5).within(START);
+    pub(crate) const UDP_SPORT: Field = Field::new(0x110, 16).within(START);
     pub(crate) const RMAC: Field = Field::new(0x130, 48).within(START);
     pub(crate) const SL: Field = Field::new(0x124, 4).within(START);
     pub(crate) const VHCA_PORT_NUM: Field = Field::new(0x128, 8).within(START);

@@ -21,13 +21,9 @@ const RESERVED_LKEY: u64 = 0;
 pub(crate) enum Translation {
     /// Addresses are bus addresses.
     Physical,
-    /// Pages of equal size.
-    Pages {
-        /// Binary logarithm of their size.
-        shift: u32,
-        /// Where they lie.
-        pages: Vec<u64>,
-    },
+    /// Pages of equal size, by their entries: the address, and in the low bits what may be done there. Pages
+    /// behind the last one may not be used.
+    Pages(Vec<u64>),
     /// A part of what another key covers: a memory window.
     Window {
         /// The other key.
@@ -37,9 +33,24 @@ pub(crate) enum Translation {
     },
     /// What is written is discarded, and zeros are read.
     Nothing,
-    /// Nothing yet: a memory window that is not bound, or a key whose content work requests write.
+    /// Nothing yet: a memory window that is not bound.
     Unbound,
 }
+
+/// Bits of a page's entry (`MLX5_IB_MTT_READ` and `MLX5_IB_MTT_WRITE` in the driver).
+pub(crate) mod entry {
+    /// The device may read there.
+    pub(crate) const READ: u64 = 1 << 0;
+    /// The device may write there.
+    pub(crate) const WRITE: u64 = 1 << 1;
+    /// What is not the address.
+    pub(crate) const BITS: u64 = 0x7;
+}
+
+/// Entries in a unit of 16 bytes, in which the driver counts them.
+const ENTRIES_OF_UNIT: u64 = 2;
+/// Units of the blocks in which the device has room for them, however few were asked for.
+const BLOCK_UNITS: u64 = 4;
 
 /// What an access wants to do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -76,20 +87,17 @@ impl MemoryKey {
         }
     }
 
-    fn new(context: &[u8], list: &[u8]) -> Result<Self, Status> {
+    fn new(context: &[u8], list: &[u8], may: u64) -> Result<Self, Status> {
         let mode = mkc::ACCESS_MODE_4_2.get(context) << 2 | mkc::ACCESS_MODE_1_0.get(context);
-        let free = mkc::FREE.is_set(context);
         let translation = match mode {
             0 => Translation::Physical,
-            1 if !free => {
-                let shift = mkc::LOG_PAGE_SIZE.get32(context);
-                if shift < SMALLEST_PAGE_SHIFT {
-                    return Err(Status::BadParameter);
-                }
-                let pages = addresses(list);
-                Translation::Pages { shift, pages }
+            1 if mkc::LOG_PAGE_SIZE.get32(context) < SMALLEST_PAGE_SHIFT => {
+                return Err(Status::BadParameter);
             }
-            1..=3 => Translation::Unbound,
+            // Work requests write the list later.
+            1 if mkc::FREE.is_set(context) => Translation::Pages(Vec::new()),
+            1 => Translation::Pages(addresses(list).iter().map(|page| page | may).collect()),
+            2 | 3 => Translation::Unbound,
             _ => return Err(Status::BadParameter),
         };
         Ok(Self {
@@ -170,6 +178,29 @@ impl MemoryKey {
         self.translation = Translation::Window { key, address };
     }
 
+    /// Binary logarithm of the size of its pages.
+    pub(crate) fn page_shift(&self) -> u32 {
+        mkc::LOG_PAGE_SIZE.get32(&self.context)
+    }
+
+    /// Whether so many entries of pages fit from that one on.
+    pub(crate) fn has_room(&self, first: u64, entries: usize) -> bool {
+        let units = mkc::TRANSLATIONS_OCTWORD_SIZE.get(&self.context);
+        let room = units.next_multiple_of(BLOCK_UNITS) * ENTRIES_OF_UNIT;
+        matches!(self.translation, Translation::Pages(_)) && first + entries as u64 <= room
+    }
+
+    /// Overwrites entries from that one on; the caller has made sure that there is room.
+    pub(crate) fn load(&mut self, first: u64, entries: &[u64]) {
+        let Translation::Pages(pages) = &mut self.translation else {
+            return;
+        };
+        let first = first as usize;
+        let end = first + entries.len();
+        pages.resize(pages.len().max(end), 0);
+        pages[first..end].copy_from_slice(entries);
+    }
+
     /// Takes its memory away for a peer, if peers may do that.
     pub(crate) fn invalidate(&mut self) -> bool {
         let allowed = mkc::EN_RINVAL.is_set(&self.context) && !self.is_free();
@@ -192,9 +223,14 @@ pub(crate) fn create(
     let context = input
         .get(cmd::CONTEXT..cmd::CONTEXT + CONTEXT_SIZE)
         .ok_or(Status::BadInputLength)?;
-    let key = MemoryKey::new(context, input.get(cmd::PAS..).unwrap_or_default())?;
+    let may = match cmd::PG_ACCESS.is_set(input) {
+        true => 0,
+        false => entry::READ | entry::WRITE,
+    };
+    let key = MemoryKey::new(context, input.get(cmd::PAS..).unwrap_or_default(), may)?;
     function.check_pd(key.pd())?;
-    if let Translation::Pages { shift, pages } = &key.translation {
+    if let (Translation::Pages(pages), false) = (&key.translation, key.is_free()) {
+        let shift = key.page_shift();
         let start = mkc::START_ADDR.get(context);
         let within = start & ((1 << shift) - 1);
         let needed = (within + mkc::LEN.get(context)).div_ceil(1 << shift);

@@ -285,7 +285,7 @@ impl QueuePair {
 
     /// Takes over the optional parameters that the mask names.
     fn take_optional(&mut self, from: &[u8], mask: u64) {
-        const OPTIONAL: [(u32, Field); 8] = [
+        const OPTIONAL: [(u32, Field); 9] = [
             (1, qpc::RRE),
             (2, qpc::RAE),
             (3, qpc::RWE),
@@ -293,6 +293,7 @@ impl QueuePair {
             (5, qpc::Q_KEY),
             (6, qpc::MIN_RNR_NAK),
             (10, qpc::PM_STATE),
+            (15, qpc::LAG_TX_PORT_AFFINITY),
             (25, qpc::COUNTER_SET_ID),
         ];
         for (bit, field) in OPTIONAL {
@@ -390,6 +391,11 @@ pub(crate) fn query(
     {
         *to = *from;
     }
+    // What it writes to memory is there in order; datagrams make no promise.
+    let in_order = queue_pair.state == State::ReadyToSend && !queue_pair.transport.is_datagram();
+    if let Some(context) = output.get_mut(cmd::QP_CONTEXT..) {
+        qpc::DATA_IN_ORDER.set(context, in_order.into());
+    }
     Ok(())
 }
 
@@ -454,6 +460,9 @@ pub(crate) fn modify(
         }
         cmd::ECE_GRANTED.set(output, queue_pair.ece.into());
         take_parameters(queue_pair, to, context, mask);
+        if queue_pair.state == ReadyToSend {
+            take_more(queue_pair, input, context);
+        }
     }
     queue_pair.set_state(to);
     function.kicked.push(qpn);
@@ -505,6 +514,25 @@ fn take_parameters(queue_pair: &mut QueuePair, to: State, context: &[u8], mask: 
         _ => {}
     }
     queue_pair.take_optional(context, mask);
+}
+
+/// Takes over what the second mask of RTS2RTS_QP names; older drivers send none.
+fn take_more(queue_pair: &mut QueuePair, input: &[u8], context: &[u8]) {
+    const UDP_SPORT: u64 = 1 << 2;
+    const MASK_END: usize = 0x110;
+    if input.len() >= MASK_END && cmd::OPT_PARAM_MASK_95_32.get(input) & UDP_SPORT != 0 {
+        queue_pair.take(context, &[path::UDP_SPORT]);
+    }
+}
+
+/// Answers QUERY_LAG: nothing is bonded, so packets leave by the port that the queue pair has.
+///
+/// # Errors
+/// None.
+pub(crate) fn query_lag(_: &mut Function, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    cmd::TX_REMAP_AFFINITY_1.set(output, 1);
+    cmd::TX_REMAP_AFFINITY_2.set(output, 2);
+    Ok(())
 }
 
 fn context_of(input: &[u8]) -> Result<&[u8], Status> {

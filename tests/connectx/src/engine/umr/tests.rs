@@ -1,4 +1,4 @@
-//! Who may change which key, and what a window may cover.
+//! Who may change which key, what a window may cover, and lists of pages.
 
 use super::*;
 use crate::command::Status;
@@ -104,6 +104,7 @@ fn bind(below: u32, address: u64, length: u64, writes: u64, qpn: u32, tag: u8) -
         mask: 1 | 1 << 6 | 1 << 13 | 1 << 14 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29,
         context,
         window: Some((below, address)),
+        list: None,
     }
 }
 
@@ -118,6 +119,7 @@ fn invalidate(tag: u8) -> KeyChange {
         mask: 1 << 13 | 1 << 14 | 1 << 29,
         context,
         window: None,
+        list: None,
     }
 }
 
@@ -178,12 +180,158 @@ fn a_field_that_is_not_modelled_is_told() -> Result<(), Status> {
     let mut world = world()?;
     let [own, _] = world.queue_pairs;
     let mut change = bind(world.region, START, 8, 0, own, 0x33);
-    change.mask |= 1 << 1;
+    change.mask |= 1 << 12;
     assert_eq!(
         apply(&mut world.functions, 0, own, world.window, &change),
         Err(Syndrome::MwBind)
     );
     let told = world.functions[0].report.take();
-    assert!(told.len() == 1 && told[0].contains("0x2"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("0x1000"), "{told:?}");
+    Ok(())
+}
+
+/// Where the driver's lists lie in memory, and pages of data.
+const LIST: u64 = 0x3000;
+const PAGES: [u64; 2] = [0x2000, 0x1000];
+/// The key's entries, in units: as many as lie in two blocks.
+const ROOM: u64 = 5;
+
+/// A function with the driver's queue, its key for all memory, and a key that gets pages later.
+fn driver() -> Result<(Vec<Function>, [u32; 2], KeyChange), Status> {
+    let mut function = fixture::function();
+    let pd = u64::from(function.objects.pds.insert(())?);
+    let uar = function.objects.uars.insert(())?;
+    let all = [
+        (mkc::PD, pd),
+        (mkc::LENGTH64, 1),
+        (mkc::QPN, ANY),
+        (mkc::LR, 1),
+    ];
+    let all = key(&mut function, &all, 0)?;
+    let fields = [
+        (mkc::PD, pd),
+        (mkc::FREE, 1),
+        (mkc::UMR_EN, 1),
+        (mkc::ACCESS_MODE_1_0, 1),
+        (mkc::QPN, ANY),
+        (mkc::LOG_PAGE_SIZE, 12),
+        (mkc::TRANSLATIONS_OCTWORD_SIZE, ROOM),
+    ];
+    let region = key(&mut function, &fields, REGION)?;
+    let fields = [
+        (qpc::ST, 0xc),
+        (qpc::UAR_PAGE, uar.into()),
+        (qpc::NO_SQ, 1),
+        (qpc::RQ_TYPE, 3),
+    ];
+    let output = create(&mut function, qp::create, cmd::QP_CONTEXT, &fields, &[])?;
+    let mut context = [0; 64];
+    for (field, value) in [
+        (mkc::PD, pd),
+        (mkc::START_ADDR, START),
+        (mkc::LEN, 2 * LENGTH),
+        (mkc::LOG_PAGE_SIZE, 12),
+        (mkc::MKEY_7_0, REGION.into()),
+        (mkc::LR, 1),
+        (mkc::LW, 1),
+    ] {
+        field.set(&mut context, value);
+    }
+    let entries = Segment::Memory {
+        length: 64,
+        key: all,
+        address: LIST,
+    };
+    let change = KeyChange {
+        flags: flag::MUST_BE_FREE,
+        mask: 1 | 1 << 1 | 1 << 6 | 1 << 7 | 1 << 13 | 1 << 17 | 1 << 18 | 1 << 29,
+        context,
+        window: None,
+        list: Some(PageList { offset: 0, entries }),
+    };
+    Ok((vec![function], [cmd::OBJECT.get32(&output), region], change))
+}
+
+fn write_list(function: &Function, entries: &[u64]) {
+    let mut bytes = [0; 64];
+    for (to, entry) in bytes.chunks_mut(8).zip(entries) {
+        to.copy_from_slice(&entry.to_be_bytes());
+    }
+    assert_eq!(function.memory.write(LIST, &bytes), Ok(()));
+}
+
+/// Whether the device may read and write the first byte of the second page.
+fn reaches(function: &Function, key: u32) -> (bool, bool) {
+    let pd = function
+        .objects
+        .mkeys
+        .get(key >> 8)
+        .map_or(0, MemoryKey::pd);
+    let by = User { qpn: 5, pd };
+    let address = START + LENGTH;
+    let place = Place {
+        key,
+        address,
+        length: 1,
+    };
+    let mut bytes = Vec::new();
+    (
+        translate::read(function, by, place, Access::LocalRead, &mut bytes).is_ok(),
+        translate::write(function, by, place, Access::LocalWrite, b"x").is_ok(),
+    )
+}
+
+#[test]
+fn the_driver_loads_pages_and_takes_them_away() -> Result<(), Status> {
+    let (mut functions, [driver, region], mut change) = driver()?;
+    write_list(&functions[0], &PAGES.map(|page| page | 3));
+    assert_eq!(apply(&mut functions, 0, driver, region, &change), Ok(()));
+    assert_eq!(reaches(&functions[0], region), (true, true));
+    let mut byte = [0];
+    assert_eq!(functions[0].memory.read(PAGES[1], &mut byte), Ok(()));
+    assert_eq!(&byte, b"x", "the second page");
+    // The exporter of a dma-buf moves it: no context, and entries without rights.
+    (change.flags, change.mask) = (flag::MUST_NOT_BE_FREE, 0);
+    for (bits, expected) in [(0, (false, false)), (1, (true, false)), (3, (true, true))] {
+        write_list(&functions[0], &PAGES.map(|page| page | bits));
+        assert_eq!(apply(&mut functions, 0, driver, region, &change), Ok(()));
+        assert_eq!(reaches(&functions[0], region), expected, "bits {bits}");
+    }
+    assert!(functions[0].report.take().is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_list_lies_in_memory_and_fits_into_the_key() -> Result<(), Status> {
+    let (mut functions, [driver, region], change) = driver()?;
+    let with = |offset, key, address| {
+        let entries = Segment::Memory {
+            length: 64,
+            key,
+            address,
+        };
+        KeyChange {
+            list: Some(PageList { offset, entries }),
+            ..change.clone()
+        }
+    };
+    let Some(Segment::Memory { key: all, .. }) = change.list.as_ref().map(|list| &list.entries)
+    else {
+        panic!("the list lies in memory");
+    };
+    let all = *all;
+    let (unread, full) = (Err(Syndrome::LocalProtection), Err(Syndrome::MwBind));
+    for (name, change, expected) in [
+        ("no such key", with(0, all + 0x1000, LIST), unread),
+        ("no memory", with(0, all, 0x10_0000), unread),
+        ("behind its room", with(8, all, LIST), full),
+        ("the last block", with(4, all, LIST), Ok(())),
+    ] {
+        let result = apply(&mut functions, 0, driver, region, &change);
+        assert_eq!(result, expected, "{name}");
+        let found = functions[0].objects.mkeys.get(region >> 8)?;
+        assert_eq!(found.is_free(), expected.is_err(), "{name}");
+    }
+    assert_eq!(reaches(&functions[0], region), (false, false));
     Ok(())
 }

@@ -81,11 +81,28 @@ fn a_bind_is_decoded() {
     assert!(bind.change.is_some_and(|change| change.window.is_some()));
 }
 
+/// The head of a request that loads pages from that unit on.
+fn page_list(offset: u8) -> [u8; 48] {
+    let mut head = [0; 48];
+    // A translation of four units, with an offset.
+    (head[0], head[5], head[7]) = (0x10, 4, offset);
+    head
+}
+
+#[test]
+fn a_list_of_pages_is_decoded() {
+    let bytes = request(Opcode::ChangeKey, &[&page_list(8), &[0; 64], &DATA]);
+    let load = decode(&bytes, expected(Transport::RegUmr)).expect("well formed");
+    let list = load.change.and_then(|change| change.list);
+    let list = list.expect("there is one");
+    assert_eq!((list.offset, list.entries.length()), (8, 64));
+}
+
 #[test]
 fn what_is_broken_is_refused() {
     use Opcode::{ChangeKey, CompareSwap, Read, Send, Write};
     use Syndrome::{LocalLength, LocalQpOperation};
-    use Transport::{Rc, Uc, Ud};
+    use Transport::{Rc, RegUmr, Uc, Ud};
     let send = || request(Send, &[&DATA]);
     let changed = |at: usize, value: u8| {
         let mut bytes = send();
@@ -99,7 +116,10 @@ fn what_is_broken_is_refused() {
     // The translation is in the request, and has one unit.
     let mut one_unit = [0; 48];
     (one_unit[0], one_unit[5]) = (0x80, 1);
-    let table: [(&str, Transport, Vec<u8>, Syndrome); 19] = [
+    let mut no_offset = page_list(4);
+    no_offset[0] = 0;
+    let load = |head: &[u8], list: &[u8]| request(ChangeKey, &[head, &[0; 64], list]);
+    let table: [(&str, Transport, Vec<u8>, Syndrome); 24] = [
         ("opcode", Rc, changed(3, 0x77), LocalQpOperation),
         ("variant", Rc, changed(0, 1), LocalQpOperation),
         ("index", Rc, changed(2, 8), LocalQpOperation),
@@ -154,6 +174,31 @@ fn what_is_broken_is_refused() {
             request(ChangeKey, &[&one_unit, &[0; 64], &DATA, &[0; 48]]),
             LocalQpOperation,
         ),
+        (
+            "pages on RC",
+            Rc,
+            load(&page_list(0), &DATA),
+            LocalQpOperation,
+        ),
+        (
+            "no pages",
+            RegUmr,
+            load(&page_list(0), &[]),
+            LocalQpOperation,
+        ),
+        (
+            "few pages",
+            RegUmr,
+            load(&page_list(0), &EIGHT),
+            LocalQpOperation,
+        ),
+        (
+            "within a block",
+            RegUmr,
+            load(&page_list(3), &DATA),
+            LocalQpOperation,
+        ),
+        ("offset", RegUmr, load(&no_offset, &DATA), LocalQpOperation),
     ];
     for (name, transport, bytes, syndrome) in table {
         let result = decode(&bytes, expected(transport));

@@ -1,0 +1,336 @@
+//! Commands of the device's own that the kernel passes on (DEVX): what libmlx5 asks and sets by them.
+//!
+//! The kernel checks which commands a user may give, and that a queue pair's number is that of the handle
+//! (`drivers/infiniband/hw/mlx5/devx.c`). Their formats are those of `include/linux/mlx5/mlx5_ifc.h`.
+
+use uverbs_uapi::mlx5::{attr, method, object};
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
+use zerocopy::{FromZeros, Immutable, IntoBytes};
+
+use crate::command::{Command, Decode, Request};
+use crate::driver::contract::QpName;
+use crate::error::{Subject, Verb};
+
+/// Numbers of commands (`MLX5_CMD_OP_*`).
+mod op {
+    pub(super) const QUERY_HCA_CAP: u16 = 0x100;
+    pub(super) const RTS2RTS_QP: u16 = 0x505;
+    pub(super) const QUERY_QP: u16 = 0x50b;
+    pub(super) const QUERY_LAG: u16 = 0x842;
+}
+
+/// What every command begins with; the kernel sets the user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, Immutable)]
+#[repr(C)]
+struct Header {
+    opcode: U16,
+    uid: U16,
+    reserved: U16,
+    op_mod: U16,
+}
+
+impl Header {
+    fn new(opcode: u16, op_mod: u16) -> Self {
+        Self {
+            opcode: U16::new(opcode),
+            op_mod: U16::new(op_mod),
+            ..Self::default()
+        }
+    }
+}
+
+/// A command without parameters, or on a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, Immutable)]
+#[repr(C)]
+struct Short {
+    header: Header,
+    qpn: U32,
+    reserved: U32,
+}
+
+/// Bytes before the parameters in every answer.
+const STATUS: usize = 8;
+/// Bytes of the capabilities, and where they begin in the answer.
+const CAPABILITIES: usize = 4096;
+const CAPABILITIES_AT: usize = 16;
+/// Bytes of a queue pair's context, and where it begins in commands and answers.
+const CONTEXT: usize = 0xe8;
+const CONTEXT_AT: usize = 0x18;
+
+/// Whether bit `number` is set, counted from the first byte's highest.
+fn bit(bytes: &[u8], number: usize) -> bool {
+    let byte = bytes.get(number / 8).copied().unwrap_or_default();
+    byte & (0x80 >> (number % 8)) != 0
+}
+
+/// Asks what the device can do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryCapabilities;
+
+/// What the device can do with the way of a queue pair's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ways {
+    /// Queue pairs tell whether data are written in order.
+    pub(super) data_in_order: bool,
+    /// The UDP source port can change in the state RTS.
+    pub(super) udp_source_port: bool,
+    /// The ports that may be bonded.
+    pub(super) lag_ports: u8,
+    /// Queue pairs have a physical port although nothing is bonded.
+    pub(super) lag_affinity: bool,
+    /// It can change in the state RTS.
+    pub(super) lag_changes: bool,
+}
+
+impl Ways {
+    /// Reads them from the general capabilities (`cmd_hca_cap`).
+    fn read(capabilities: &[u8]) -> Self {
+        Self {
+            data_in_order: bit(capabilities, 0x62),
+            udp_source_port: bit(capabilities, 0x151),
+            lag_changes: bit(capabilities, 0x152),
+            lag_affinity: bit(capabilities, 0x278),
+            lag_ports: capabilities.get(0x27c / 8).map_or(0, |byte| byte & 0xf),
+        }
+    }
+}
+
+impl Command for QueryCapabilities {
+    type Reply = Ways;
+    const VERB: Verb = Verb::DevxGeneralCmd;
+
+    fn subject(&self) -> Subject {
+        Subject::the("device")
+    }
+
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        // General capabilities, as they are now.
+        general(
+            request,
+            op::QUERY_HCA_CAP,
+            1,
+            CAPABILITIES_AT + CAPABILITIES,
+        );
+        Some(|_, answer| {
+            let bytes = answer.answer_bytes(attr::devx_other::CMD_OUT)?;
+            Ok(Ways::read(bytes.get(CAPABILITIES_AT..).unwrap_or_default()))
+        })
+    }
+}
+
+fn general(request: &mut Request, opcode: u16, op_mod: u16, output: usize) {
+    let command = Short {
+        header: Header::new(opcode, op_mod),
+        qpn: U32::ZERO,
+        reserved: U32::ZERO,
+    };
+    request
+        .method(object::DEVX, method::devx::OTHER)
+        .input(attr::devx_other::CMD_IN, &command)
+        .output(attr::devx_other::CMD_OUT, output);
+}
+
+/// Asks how the ports are bonded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryLag;
+
+/// How the ports are bonded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lag {
+    /// Whether they are.
+    pub(super) bonded: bool,
+    /// The ports that packets for the first and the second one leave by.
+    pub(super) active: [u8; 2],
+}
+
+impl Command for QueryLag {
+    type Reply = Lag;
+    const VERB: Verb = Verb::DevxGeneralCmd;
+
+    fn subject(&self) -> Subject {
+        Subject::the("device")
+    }
+
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        general(request, op::QUERY_LAG, 0, STATUS + 8);
+        Some(|_, answer| {
+            let bytes: [u8; STATUS + 8] = answer.answer(attr::devx_other::CMD_OUT)?;
+            let [.., state, _, _, second, first] = bytes;
+            Ok(Lag {
+                bonded: state & 7 != 0,
+                active: [first & 0xf, second & 0xf],
+            })
+        })
+    }
+}
+
+/// Asks for a queue pair's context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryQp(pub(super) QpName);
+
+/// What of a queue pair's context is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QpContext {
+    pub(super) data_in_order: bool,
+    /// 0 if it was given none.
+    pub(super) lag_port: u8,
+}
+
+impl Command for QueryQp {
+    type Reply = QpContext;
+    const VERB: Verb = Verb::DevxQpQuery;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("QP", self.0.qpn.into())
+    }
+
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        use attr::devx_obj_query as id;
+        let command = Short {
+            header: Header::new(op::QUERY_QP, 0),
+            qpn: U32::new(self.0.qpn),
+            reserved: U32::ZERO,
+        };
+        request
+            .method(object::DEVX_OBJ, method::devx_obj::QUERY)
+            .handle(id::HANDLE, self.0.handle.0)
+            .input(id::CMD_IN, &command)
+            .output(id::CMD_OUT, size_of::<ChangeSending>());
+        Some(|_, answer| {
+            let bytes = answer.answer_bytes(id::CMD_OUT)?;
+            let context = bytes.get(CONTEXT_AT..).unwrap_or_default();
+            Ok(QpContext {
+                data_in_order: bit(context, 0x5a),
+                lag_port: context.first().map_or(0, |byte| byte & 0xf),
+            })
+        })
+    }
+}
+
+/// The command that changes a queue pair in the state RTS. The answer that has its context is as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromZeros, IntoBytes, Immutable)]
+#[repr(C)]
+struct ChangeSending {
+    header: [u8; 8],
+    qpn: U32,
+    reserved: U32,
+    /// Which parameters change.
+    mask: U32,
+    reserved_2: U32,
+    context: [u8; CONTEXT],
+    reserved_3: U64,
+    /// More of them.
+    mask_95_32: U64,
+}
+
+/// A change of a queue pair in the state RTS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Another UDP source port.
+    UdpSourcePort(u16),
+    /// Another physical port.
+    LagPort(u8),
+}
+
+/// Changes a queue pair in the state RTS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChangeQp {
+    pub(super) qp: QpName,
+    pub(super) change: Change,
+}
+
+impl ChangeQp {
+    fn command(self) -> ChangeSending {
+        /// `MLX5_QPC_OPT_MASK_RTS2RTS_LAG_TX_PORT_AFFINITY`.
+        const LAG_PORT: u32 = 1 << 15;
+        /// `MLX5_QPC_OPT_MASK_32_UDP_SPORT`.
+        const UDP_SOURCE_PORT: u64 = 1 << 2;
+        /// Where the port lies in the context: in the primary path.
+        const UDP_SOURCE_PORT_AT: usize = 0x18 + 0x22;
+        let mut command = ChangeSending::new_zeroed();
+        let header = Header::new(op::RTS2RTS_QP, 0);
+        command.header.copy_from_slice(header.as_bytes());
+        command.qpn = U32::new(self.qp.qpn);
+        match self.change {
+            Change::UdpSourcePort(port) => {
+                command.mask_95_32 = U64::new(UDP_SOURCE_PORT);
+                let place = UDP_SOURCE_PORT_AT..UDP_SOURCE_PORT_AT + 2;
+                command.context[place].copy_from_slice(&port.to_be_bytes());
+            }
+            Change::LagPort(port) => {
+                command.mask = U32::new(LAG_PORT);
+                command.context[0] = port & 0xf;
+            }
+        }
+        command
+    }
+}
+
+impl Command for ChangeQp {
+    type Reply = ();
+    const VERB: Verb = Verb::DevxQpModify;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("QP", self.qp.qpn.into())
+    }
+
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        use attr::devx_obj_modify as id;
+        request
+            .method(object::DEVX_OBJ, method::devx_obj::MODIFY)
+            .handle(id::HANDLE, self.qp.handle.0)
+            .input(id::CMD_IN, &self.command())
+            .output(id::CMD_OUT, 2 * STATUS);
+        Some(|_, _| Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uverbs_uapi::handle::QpHandle;
+
+    use super::*;
+
+    const QP: QpName = QpName {
+        handle: QpHandle(3),
+        qpn: 0x12_3456,
+    };
+
+    fn bytes(change: Change) -> Vec<u8> {
+        let change = ChangeQp { qp: QP, change };
+        change.command().as_bytes().to_vec()
+    }
+
+    #[test]
+    fn a_change_has_one_parameter_at_its_place() {
+        let mut expected = vec![0; 0x110];
+        expected[..2].copy_from_slice(&[5, 5]);
+        expected[9..12].copy_from_slice(&[0x12, 0x34, 0x56]);
+        let mut port = expected.clone();
+        // The path begins at 0x18 in the context, and the port at bit 0x110 of the path.
+        port[0x18 + 0x18 + 0x22..][..2].copy_from_slice(&[0xc0, 0x01]);
+        port[0x10f] = 4;
+        assert_eq!(bytes(Change::UdpSourcePort(0xc001)), port);
+        expected[0x18] = 2;
+        expected[0x12] = 0x80;
+        assert_eq!(bytes(Change::LagPort(2)), expected);
+    }
+
+    #[test]
+    fn capabilities_are_read_bit_by_bit() {
+        let ways = |set: &[(usize, u8)]| {
+            let mut bytes = vec![0; CAPABILITIES];
+            for (at, value) in set {
+                bytes[*at] |= value;
+            }
+            Ways::read(&bytes)
+        };
+        assert_eq!(ways(&[]), Ways::default());
+        assert_eq!(Ways::read(&[]), Ways::default(), "a short answer");
+        assert!(ways(&[(0xc, 0x20)]).data_in_order);
+        assert!(ways(&[(0x2a, 0x40)]).udp_source_port);
+        assert!(ways(&[(0x2a, 0x20)]).lag_changes);
+        assert!(ways(&[(0x4f, 0x80)]).lag_affinity);
+        assert_eq!(ways(&[(0x4f, 0x82)]).lag_ports, 2);
+    }
+}

@@ -1,0 +1,100 @@
+//! The way of a queue pair's packets: its UDP source port, its physical port, and whether data are written in
+//! order.
+
+use super::Device;
+use super::device_command::{Change, ChangeQp, QueryCapabilities, QueryLag, QueryQp, Ways};
+use crate::command::CommandFd;
+use crate::driver::contract::QpName;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::work::LagPort;
+
+/// What a kernel or function lacks that takes no commands of the device's own.
+const NO_COMMANDS: &str = "commands of the device's own (DEVX)";
+
+fn lacks(verb: Verb, qp: QpName, what: &str) -> Error {
+    Error::unsupported(
+        verb,
+        Subject::numbered("QP", qp.qpn.into()),
+        what.to_owned(),
+    )
+}
+
+impl Device {
+    /// What the device can do; `None` if it cannot be asked.
+    fn ways(&self, fd: &CommandFd) -> Option<Ways> {
+        if let Some(ways) = self.ways.get() {
+            return Some(*ways);
+        }
+        let ways = fd.execute(&QueryCapabilities).ok()?;
+        // Two threads may come here at once, with the same answer.
+        Some(*self.ways.get_or_init(|| ways))
+    }
+
+    fn ways_for(&self, fd: &CommandFd, verb: Verb, qp: QpName) -> Result<Ways> {
+        self.ways(fd).ok_or_else(|| lacks(verb, qp, NO_COMMANDS))
+    }
+
+    /// Whether the bytes of a message are written in their order, as far as the device says.
+    pub(super) fn is_data_in_order(&self, fd: &CommandFd, qp: QpName) -> Result<bool> {
+        match self.ways(fd) {
+            Some(ways) if ways.data_in_order => Ok(fd.execute(&QueryQp(qp))?.data_in_order),
+            _ => Ok(false),
+        }
+    }
+
+    pub(super) fn change_udp_source_port(
+        &self,
+        fd: &CommandFd,
+        qp: QpName,
+        port: u16,
+    ) -> Result<()> {
+        let verb = Verb::ModifyQpUdpSport;
+        if !self.ways_for(fd, verb, qp)?.udp_source_port {
+            let what = "UDP source ports that change, which RoCE ports with newer firmware have";
+            return Err(lacks(verb, qp, what));
+        }
+        let change = Change::UdpSourcePort(port);
+        fd.execute(&ChangeQp { qp, change })
+    }
+
+    /// Where the packets go, and how many ports there are.
+    fn lag(&self, fd: &CommandFd, verb: Verb, qp: QpName) -> Result<(LagPort, Ways)> {
+        let ways = self.ways_for(fd, verb, qp)?;
+        if ways.lag_ports <= 1 {
+            return Err(lacks(verb, qp, "ports that can be bonded"));
+        }
+        let lag = fd.execute(&QueryLag)?;
+        if !lag.bonded && !ways.lag_affinity {
+            return Err(lacks(verb, qp, "ports that are bonded"));
+        }
+        let configured = fd.execute(&QueryQp(qp))?.lag_port;
+        let port = |number: u8| (number != 0).then_some(number);
+        let active = match configured {
+            1 | 2 => port(lag.active[usize::from(configured) - 1]),
+            _ => None,
+        };
+        let configured = port(configured);
+        Ok((LagPort { configured, active }, ways))
+    }
+
+    pub(super) fn query_lag_port(&self, fd: &CommandFd, qp: QpName) -> Result<LagPort> {
+        let (port, _) = self.lag(fd, Verb::QueryQpLagPort, qp)?;
+        Ok(port)
+    }
+
+    /// A device whose ports are not bonded may say that it has done it, and do nothing: so that is asked first.
+    pub(super) fn change_lag_port(&self, fd: &CommandFd, qp: QpName, port: u8) -> Result<()> {
+        let verb = Verb::ModifyQpLagPort;
+        let (_, ways) = self.lag(fd, verb, qp)?;
+        if !ways.lag_changes {
+            return Err(lacks(verb, qp, "physical ports that change"));
+        }
+        if !(1..=ways.lag_ports).contains(&port) {
+            let subject = Subject::numbered("QP", qp.qpn.into());
+            let why = format!("there are ports 1 to {}, not {port}", ways.lag_ports);
+            return Err(Error::invalid(verb, subject, why));
+        }
+        let change = Change::LagPort(port);
+        fd.execute(&ChangeQp { qp, change })
+    }
+}

@@ -1,0 +1,85 @@
+//! The way that a queue pair's packets take through a network with several, and what that means for the order
+//! of their bytes.
+
+use super::transport::{Connected, Transport};
+use super::{LagPort, Membership, Qp, QpState};
+use crate::error::{Error, Result, Verb};
+
+impl<T: Transport, M: Membership> Qp<T, M> {
+    /// Whether the device writes the bytes of each message to memory in their order, so that the last byte is
+    /// there only after all others. False if that is not known: the driver or the device has no such promise,
+    /// or the queue pair is not in the state RTS. It says nothing about the order in which a CPU sees them;
+    /// on x86-64 that is the same.
+    ///
+    /// # Errors
+    ///
+    /// The device cannot be asked. Manual page: `ibv_query_qp_data_in_order(3)`, with the flag
+    /// `IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY`.
+    #[doc(alias = "ibv_query_qp_data_in_order")]
+    pub fn is_data_in_order(&self) -> Result<bool> {
+        let kernel = self.shared.kernel();
+        if self.state() != QpState::RTS {
+            return Ok(false);
+        }
+        let context = self.context();
+        context.driver().data_in_order(context.fd(), kernel.name())
+    }
+
+    /// The physical port that the queue pair's packets leave by, of a device whose ports are bonded.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no such ports, as
+    /// rxe, or they are not bonded. Manual page: `mlx5dv_query_qp_lag_port(3)`.
+    #[doc(alias = "mlx5dv_query_qp_lag_port")]
+    pub fn lag_port(&self) -> Result<LagPort> {
+        let kernel = self.shared.kernel();
+        let context = self.context();
+        context.driver().lag_port(context.fd(), kernel.name())
+    }
+
+    /// Has the queue pair's packets leave by this physical port, from 1 on, of a device whose ports are
+    /// bonded. The queue pair must be in the state RTS.
+    ///
+    /// # Errors
+    ///
+    /// As of [`lag_port`](Self::lag_port); also if the device has no such port, or cannot change it later.
+    /// Manual page: `mlx5dv_modify_qp_lag_port(3)`.
+    #[doc(alias = "mlx5dv_modify_qp_lag_port")]
+    pub fn set_lag_port(&mut self, port: u8) -> Result<()> {
+        let kernel = self.shared.kernel();
+        self.must_send(Verb::ModifyQpLagPort)?;
+        let context = self.context();
+        let driver = context.driver();
+        driver.set_lag_port(context.fd(), kernel.name(), port)
+    }
+
+    fn must_send(&self, verb: Verb) -> Result<()> {
+        match self.state() {
+            QpState::RTS => Ok(()),
+            state => {
+                let why = format!("the queue pair is in the state {state:?}, not RTS");
+                Err(Error::invalid(verb, self.shared.subject(), why))
+            }
+        }
+    }
+}
+
+impl<T: Connected, M: Membership> Qp<T, M> {
+    /// Sets the UDP source port of the queue pair's packets on RoCE 2, by which routers and bonds choose among
+    /// ways of the same length. The queue pair must be in the state RTS; before, the port follows from the flow
+    /// label of its path, or from its number and its peer's.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device cannot change it, as rxe
+    /// and InfiniBand ports. Manual page: `mlx5dv_modify_qp_udp_sport(3)`.
+    #[doc(alias = "mlx5dv_modify_qp_udp_sport")]
+    pub fn set_udp_source_port(&mut self, port: u16) -> Result<()> {
+        let kernel = self.shared.kernel();
+        self.must_send(Verb::ModifyQpUdpSport)?;
+        let context = self.context();
+        let driver = context.driver();
+        driver.set_udp_source_port(context.fd(), kernel.name(), port)
+    }
+}

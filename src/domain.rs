@@ -26,14 +26,15 @@ impl Context {
     /// Allocates a thread domain. Manual page: `ibv_alloc_td(3)`.
     #[doc(alias = "ibv_alloc_td")]
     pub fn alloc_td(&self) -> ThreadDomain {
+        let inner = Arc::new(TdInner {
+            context: self.clone(),
+            id: self.new_id(),
+            hardware: self.driver().thread_domain(),
+            domains: AtomicU32::new(0),
+        });
         ThreadDomain {
-            posting: self.driver().domain_posting(),
-            inner: Arc::new(TdInner {
-                context: self.clone(),
-                id: self.new_id(),
-                hardware: self.driver().thread_domain(),
-                domains: AtomicU32::new(0),
-            }),
+            key: DomainKey::new(&inner),
+            inner,
         }
     }
 }
@@ -67,8 +68,8 @@ impl Context {
 /// # Ok(()) }
 /// ```
 pub struct ThreadDomain {
-    /// What of the hardware belongs to whoever has this value.
-    posting: driver::DomainPosting,
+    // Beside what it is the address of, where posts compare it.
+    key: DomainKey,
     inner: Arc<TdInner>,
 }
 
@@ -77,7 +78,6 @@ pub struct ThreadDomain {
 pub(crate) struct DomainKey(NonZeroUsize);
 
 impl DomainKey {
-    #[inline(always)]
     fn new(domain: &Arc<TdInner>) -> Self {
         Self(NonNull::from(&**domain).addr())
     }
@@ -92,14 +92,12 @@ struct TdInner {
 }
 
 impl ThreadDomain {
-    /// What whoever posts to a queue pair of this domain has to itself; an error if the queue pair's is another.
+    /// Checks that it is this one that whoever posts has to itself.
     #[inline(always)]
-    pub(crate) fn posting(
-        &mut self,
-        domain: Option<DomainKey>,
-    ) -> Result<&mut driver::DomainPosting, PostError> {
-        match domain == Some(DomainKey::new(&self.inner)) {
-            true => Ok(&mut self.posting),
+    pub(crate) fn check(&mut self, domain: Option<DomainKey>) -> Result<(), PostError> {
+        // Of numbers, which is one instruction.
+        match domain.map_or(0, |key| key.0.get()) == self.key.0.get() {
+            true => Ok(()),
             false => Err(PostError::ForeignDomain),
         }
     }
@@ -121,27 +119,22 @@ impl ThreadDomain {
     /// [`Cause::Busy`] while parent domains use it; the error gives it back. Manual page:
     /// `ibv_dealloc_td(3)`.
     #[doc(alias = "ibv_dealloc_td")]
-    pub fn dealloc(self) -> Result<(), DestroyError<ThreadDomain>> {
-        let Self { posting, inner } = self;
-        match Arc::try_unwrap(inner) {
-            Ok(_) => Ok(()),
-            Err(shared) => {
-                let count = shared.domains.load(Ordering::Relaxed);
-                let by = match count {
-                    1 => "1 parent domain uses it".into(),
-                    _ => format!("{count} parent domains use it").into(),
-                };
-                let subject = Subject::numbered("thread domain", shared.id);
-                let error = Error::new(Verb::DeallocTd, subject, Cause::Busy(by));
-                Err(DestroyError {
-                    object: ThreadDomain {
-                        posting,
-                        inner: shared,
-                    },
-                    error,
-                })
-            }
+    pub fn dealloc(mut self) -> Result<(), DestroyError<ThreadDomain>> {
+        let result = self.check_unused();
+        DestroyError::of(self, result)
+    }
+
+    /// Fails while parent domains use it. Without any, dropping it frees it.
+    pub(crate) fn check_unused(&mut self) -> Result<()> {
+        if Arc::get_mut(&mut self.inner).is_some() {
+            return Ok(());
         }
+        let by = match self.inner.domains.load(Ordering::Relaxed) {
+            1 => "1 parent domain uses it".into(),
+            count => format!("{count} parent domains use it").into(),
+        };
+        let subject = Subject::numbered("thread domain", self.inner.id);
+        Err(Error::new(Verb::DeallocTd, subject, Cause::Busy(by)))
     }
 }
 
@@ -271,8 +264,12 @@ impl DomainState {
 pub(crate) struct DomainRef<'a>(&'a Arc<TdInner>);
 
 impl<'a> DomainRef<'a> {
-    /// The hardware that it selects.
-    pub(crate) fn hardware(&self) -> &'a driver::ThreadDomain {
+    /// The hardware that it selects, for a queue pair to be created with.
+    ///
+    /// # Safety
+    ///
+    /// Whoever posts to the queue pair has the thread domain to itself: [`ThreadDomain::check`].
+    pub(crate) unsafe fn hardware(&self) -> &'a driver::ThreadDomain {
         &self.0.hardware
     }
 
@@ -326,6 +323,14 @@ impl ParentDomain {
                 object: ParentDomain(object),
                 error,
             })
+    }
+}
+
+/// For C programs, which have one type for all protection domains.
+#[cfg(feature = "c-abi")]
+impl From<ParentDomain> for Pd {
+    fn from(domain: ParentDomain) -> Self {
+        domain.0
     }
 }
 

@@ -234,6 +234,14 @@ impl ImportedPd {
     }
 }
 
+/// For C programs, which have one type for all protection domains.
+#[cfg(feature = "c-abi")]
+impl From<ImportedPd> for Pd {
+    fn from(imported: ImportedPd) -> Self {
+        imported.0
+    }
+}
+
 impl Deref for ImportedPd {
     type Target = Pd;
 

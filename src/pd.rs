@@ -270,10 +270,22 @@ impl Pd {
         DestroyError::of(self, result)
     }
 
-    /// As [`Pd::dealloc`], of a PD that stays where it is.
+    /// As [`Pd::dealloc`], of a PD that stays where it is. C programs free an imported one for everyone by it.
     #[cfg(feature = "c-abi")]
     pub(crate) fn dealloc_in_place(&mut self) -> Result<()> {
-        self.end_in_place(PdInner::dealloc)
+        self.end_in_place(|inner| match inner.stand {
+            Stand::Imported(_) => inner.free_object(),
+            Stand::Owned(_) | Stand::Over(_) => inner.dealloc(),
+        })
+    }
+
+    /// Lets go of a PD that stays where it is, and leaves the kernel's object to others.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn release_in_place(&mut self) -> Result<()> {
+        self.end_in_place(|inner| {
+            inner.leave();
+            Ok(())
+        })
     }
 
     // In place, so that freeing a PD costs little more than its system call.

@@ -5,6 +5,7 @@
 //! tables. Counts of instructions and system calls are exact. Times mean something only as ratios of runs
 //! that took turns.
 
+pub mod awaited;
 pub mod control;
 pub mod instructions;
 

@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use uverbs_bench::control::Control;
 use uverbs_bench::measure::{self, Group, Plan};
-use uverbs_bench::{instructions, serve};
+use uverbs_bench::{awaited, instructions, serve};
 
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -43,6 +43,11 @@ enum Command {
         #[arg(long)]
         arena: bool,
     },
+    /// Await an operation some times, part by part, for callgrind
+    AwaitedInstructions {
+        /// The RDMA device
+        device: String,
+    },
     /// Make and destroy objects some times, for callgrind
     ControlInstructions {
         /// The RDMA device
@@ -64,6 +69,7 @@ fn main() -> Result<()> {
             groups,
         } => measure::run(&Plan::new(device, programs, quick)?, &groups),
         Command::Instructions { device, arena } => instructions::run(&device, arena),
+        Command::AwaitedInstructions { device } => awaited::run(&device),
         Command::ControlInstructions { device } => Control::instructions(&device),
         Command::Serve { device } => serve::run(&device),
     }

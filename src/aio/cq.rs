@@ -9,9 +9,8 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
 use super::block_on::Parker;
-use super::pump::{AT_ONCE, Afters, Pump};
-use super::slot::After;
-use super::table::{Table, follow};
+use super::pump::{AT_ONCE, Pump, Steps};
+use super::table::{Step, Table};
 use crate::channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -99,16 +98,15 @@ impl Cq {
         let mut any = false;
         // As many rounds as empty a full queue: what comes meanwhile is left to the next call.
         for _ in 0..=self.capacity() as usize / AT_ONCE {
-            let mut afters = Afters::new();
+            let mut steps = Steps::new();
             let taken = match self.0.pump.try_lock() {
-                Ok(mut pump) => pump.take(&mut afters),
-                Err(TryLockError::Poisoned(pump)) => pump.into_inner().take(&mut afters),
+                Ok(mut pump) => pump.take(&mut steps),
+                Err(TryLockError::Poisoned(pump)) => pump.into_inner().take(&mut steps),
                 Err(TryLockError::WouldBlock) => return Ok(any),
             };
-            let full = afters.remaining_capacity() < 2;
-            for (table, index, after) in afters {
-                follow(&table, index, after);
-            }
+            let full = steps.remaining_capacity() < 2;
+            // Where they are: to move them all is longer than to follow one.
+            steps.drain(..).for_each(Step::follow);
             any |= taken.inspect_err(|_| self.break_off())? > 0;
             if !full {
                 break;
@@ -232,28 +230,20 @@ impl Cq {
 
     /// Ends the waiting of all: no completions come any more.
     fn break_off(&self) {
-        let afters = self.lock().break_off();
-        for (table, index, after) in afters {
-            follow(&table, index, after);
-        }
+        let steps = self.lock().break_off();
+        steps.into_iter().for_each(Step::follow);
     }
 
     /// Notes that the halves of a queue pair are gone.
     pub(super) fn retire(&self, table: Arc<Table>, flight: Arc<Flight>) {
-        let afters = self.lock().retire(table, flight);
-        self.follow(afters);
+        let steps = self.lock().retire(table, flight);
+        steps.into_iter().for_each(Step::follow);
     }
 
     /// Ends the operations of queue pairs that went without the device letting go of them, and that have since.
     pub(super) fn reap(&self) {
-        let afters = self.lock().reap();
-        self.follow(afters);
-    }
-
-    fn follow(&self, afters: Vec<(Arc<Table>, u32, After)>) {
-        for (table, index, after) in afters {
-            follow(&table, index, after);
-        }
+        let steps = self.lock().reap();
+        steps.into_iter().for_each(Step::follow);
     }
 }
 

@@ -5,12 +5,12 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use super::cargo::sealed::Load;
 use super::cargo::{Cargo, Payload};
 use super::error::OpError;
-use super::slot::Ending;
+use super::slot::{Ending, Look};
 use super::table::Table;
 use crate::ah::{AddressVector, Way};
 use crate::buf::Buf;
@@ -20,7 +20,7 @@ mod kind {
     use super::{Cargo, Ending};
 
     /// How an operation ended, for a signature that nobody outside can write.
-    pub struct Ended(pub(super) Ending, pub(super) Cargo);
+    pub struct Ended<'e>(pub(super) &'e Ending, pub(super) Cargo);
 }
 
 use kind::Ended;
@@ -31,7 +31,7 @@ pub trait Kind: Sized {
     type Output;
 
     #[doc(hidden)]
-    fn end(ended: Ended) -> Self::Output;
+    fn end(ended: Ended<'_>) -> Self::Output;
 }
 
 /// A SEND or a WRITE: gives what went into it back.
@@ -92,8 +92,8 @@ impl<B: Payload> Kind for Sent<B> {
     type Output = (Result<(), OpError>, B);
 
     #[inline]
-    fn end(Ended(ending, cargo): Ended) -> Self::Output {
-        (ending.map(drop), B::unload(Load(cargo)))
+    fn end(Ended(ending, cargo): Ended<'_>) -> Self::Output {
+        (success(ending), B::unload(Load(cargo)))
     }
 }
 
@@ -101,8 +101,17 @@ impl Kind for SentInline {
     type Output = Result<(), OpError>;
 
     #[inline]
-    fn end(Ended(ending, _): Ended) -> Self::Output {
-        ending.map(drop)
+    fn end(Ended(ending, _): Ended<'_>) -> Self::Output {
+        success(ending)
+    }
+}
+
+/// Whether it succeeded, without what the device told.
+#[inline]
+fn success(ending: &Ending) -> Result<(), OpError> {
+    match ending {
+        Ok(_) => Ok(()),
+        Err(error) => Err(*error),
     }
 }
 
@@ -119,12 +128,12 @@ impl Kind for Read {
     type Output = (Result<(), OpError>, Buf);
 
     #[inline]
-    fn end(Ended(ending, cargo): Ended) -> Self::Output {
+    fn end(Ended(ending, cargo): Ended<'_>) -> Self::Output {
         let mut buf = cargo.into_buf();
         if ending.is_err() {
             buf.clear();
         }
-        (ending.map(drop), buf)
+        (success(ending), buf)
     }
 }
 
@@ -132,12 +141,12 @@ impl Kind for Fetched {
     type Output = (Result<u64, OpError>, Buf);
 
     #[inline]
-    fn end(Ended(ending, cargo): Ended) -> Self::Output {
+    fn end(Ended(ending, cargo): Ended<'_>) -> Self::Output {
         let buf = match ending {
             Ok(_) => filled(cargo, size_of::<u64>()),
             Err(_) => filled(cargo, 0),
         };
-        let word = ending.map(|_| match buf.first_chunk() {
+        let word = success(ending).map(|()| match buf.first_chunk() {
             Some(word) => u64::from_ne_bytes(*word),
             None => 0,
         });
@@ -149,8 +158,8 @@ impl Kind for Receive {
     type Output = (Result<Received, OpError>, Buf);
 
     #[inline]
-    fn end(Ended(ending, cargo): Ended) -> Self::Output {
-        let received = ending.map(|completed| Received {
+    fn end(Ended(ending, cargo): Ended<'_>) -> Self::Output {
+        let received = ending.as_ref().map(|completed| Received {
             len: completed.byte_len,
             imm: completed.imm,
             is_message: completed.is_message,
@@ -158,6 +167,7 @@ impl Kind for Receive {
             src_qpn: completed.origin.src_qpn,
             way: completed.origin.way,
         });
+        let received = received.map_err(|error| *error);
         let length = match received {
             Ok(Received {
                 len,
@@ -224,6 +234,17 @@ impl<K: Kind> Op<K> {
     }
 }
 
+/// Ends an operation that no completion comes for any more. Its buffer stays until the queue pair is gone, unless
+/// it was done meanwhile.
+#[cold]
+fn broken<K: Kind>(table: &Table, index: u32, generation: u32) -> K::Output {
+    let cargo = table.slot(index).cancel(generation);
+    if cargo.is_some() {
+        table.give(index);
+    }
+    K::end(Ended(&Err(OpError::Broken), cargo.unwrap_or_default()))
+}
+
 impl<K: Kind> Future for Op<K> {
     type Output = K::Output;
 
@@ -234,7 +255,7 @@ impl<K: Kind> Future for Op<K> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
         // The kind is a name alone.
         let this = self.get_mut();
-        let (ending, cargo) = match &this.at {
+        let output = match &this.at {
             At::Slot {
                 table,
                 index,
@@ -242,29 +263,30 @@ impl<K: Kind> Future for Op<K> {
             } => {
                 let slot = table.slot(*index);
                 match slot.poll(*generation, cx) {
-                    Poll::Pending if table.is_broken() => match slot.cancel(*generation) {
-                        Some(cargo) => {
-                            table.give(*index);
-                            (Err(OpError::Broken), cargo)
-                        }
-                        // The buffer stays until the queue pair is gone.
-                        None => (Err(OpError::Broken), Cargo::None),
-                    },
-                    polled => {
-                        let taken = ready!(polled);
+                    Look::Pending if !table.is_broken() => return Poll::Pending,
+                    Look::Pending => broken::<K>(table, *index, *generation),
+                    Look::Mine => {
+                        // SAFETY: it was found done, and its number is given back below.
+                        let ending = unsafe { *slot.ending() };
+                        // SAFETY: as before; what was referred to has been copied.
+                        let cargo = unsafe { slot.unload() };
                         table.give(*index);
-                        taken.unwrap_or((Err(OpError::Reclaimed), Cargo::None))
+                        K::end(Ended(&ending, cargo))
+                    }
+                    Look::Gone => {
+                        table.give(*index);
+                        K::end(Ended(&Err(OpError::Reclaimed), Cargo::None))
                     }
                 }
             }
             At::Refused(..) => match std::mem::replace(&mut this.at, At::Over) {
-                At::Refused(error, cargo) => (Err(error), cargo),
+                At::Refused(error, cargo) => K::end(Ended(&Err(error), cargo)),
                 _ => return Poll::Pending,
             },
             At::Over => return Poll::Pending,
         };
         this.at = At::Over;
-        Poll::Ready(K::end(Ended(ending, cargo)))
+        Poll::Ready(output)
     }
 }
 

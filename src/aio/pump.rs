@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::slot::After;
-use super::table::{ANY_QP, Id, MOST_TABLES, Table, follow};
+use super::table::{ANY_QP, Id, MOST_TABLES, Step, Table};
 use crate::cq::{Cq, Notify};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
@@ -14,7 +13,7 @@ use crate::flight::Flight;
 pub(super) const AT_ONCE: usize = 32;
 
 /// What completions lead to, to be done when the queue is not borrowed any more.
-pub(super) type Afters = ArrayVec<(Arc<Table>, u32, After), AT_ONCE>;
+pub(super) type Steps = ArrayVec<Step, AT_ONCE>;
 
 /// A completion queue with the queue pairs that report to it. Borrowed exclusively by who takes completions.
 pub(super) struct Pump {
@@ -73,7 +72,7 @@ impl Pump {
     }
 
     /// Takes completions until none is left or no more can be followed up at once, and tells how many there were.
-    pub(super) fn take(&mut self, afters: &mut Afters) -> Result<usize> {
+    pub(super) fn take(&mut self, steps: &mut Steps) -> Result<usize> {
         let Self { cq, tables, .. } = self;
         let mut taken = 0;
         for completion in &mut cq.poll()? {
@@ -86,14 +85,13 @@ impl Pump {
             if completion.qp_num() != table.qpn && table.qpn != ANY_QP {
                 continue;
             }
-            let after = table.complete(id, &completion);
-            if !matches!(after, After::Nothing) {
-                afters.push((Arc::clone(table), id.index, after));
+            if let Some(step) = Step::of(table, id.index, table.complete(id, &completion)) {
+                steps.push(step);
             }
             if !completion.is_ok() && table.note_failure() {
-                afters.push((Arc::clone(table), id.index, After::Fail));
+                steps.push(Step::Fail(Arc::clone(table)));
             }
-            if afters.remaining_capacity() < 2 {
+            if steps.remaining_capacity() < 2 {
                 break;
             }
         }
@@ -106,47 +104,43 @@ impl Pump {
     }
 
     /// Notes that a queue pair is gone, and what that leads to.
-    pub(super) fn retire(
-        &mut self,
-        table: Arc<Table>,
-        flight: Arc<Flight>,
-    ) -> Vec<(Arc<Table>, u32, After)> {
+    pub(super) fn retire(&mut self, table: Arc<Table>, flight: Arc<Flight>) -> Vec<Step> {
         self.orphans.push((table, flight));
         self.reap()
     }
 
     /// Ends the operations of queue pairs that the device has let go of.
-    pub(super) fn reap(&mut self) -> Vec<(Arc<Table>, u32, After)> {
-        let mut afters = Vec::new();
+    pub(super) fn reap(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
         let gone: Vec<_> = self
             .orphans
             .extract_if(.., |(_, flight)| flight.is_over())
             .collect();
         if !gone.is_empty() {
-            self.drain(&mut afters);
+            self.drain(&mut steps);
         }
         for (table, _) in gone {
             self.remove(&table);
             // SAFETY: the device has let go of the requests, and the halves that posted are gone.
             unsafe {
-                table.forget_all(|index, after| afters.push((Arc::clone(&table), index, after)));
+                table.forget_all(|index, after| steps.extend(Step::of(&table, index, after)));
             }
         }
         // Those that the device may still have are not to be waited for.
         for (table, _) in &self.orphans {
-            table.break_off(|waker| afters.push((Arc::clone(table), 0, After::Wake(waker))));
+            table.break_off(|waker| steps.push(Step::Wake(waker)));
         }
-        afters
+        steps
     }
 
     /// Takes what is in the completion queue now: no completion of a queue pair that is gone stays behind, which
     /// could be taken for one of the next with its numbers.
-    fn drain(&mut self, afters: &mut Vec<(Arc<Table>, u32, After)>) {
+    fn drain(&mut self, steps: &mut Vec<Step>) {
         let mut left = self.cq.capacity() as usize + 1;
         while left > 0 {
-            let mut some = Afters::new();
+            let mut some = Steps::new();
             let taken = self.take(&mut some);
-            afters.extend(some);
+            steps.extend(some);
             match taken {
                 // What is broken is told of by who pumps.
                 Ok(0) | Err(_) => break,
@@ -167,22 +161,20 @@ impl Pump {
     }
 
     /// Notes that no completions will come any more, and what that leads to.
-    pub(super) fn break_off(&mut self) -> Vec<(Arc<Table>, u32, After)> {
+    pub(super) fn break_off(&mut self) -> Vec<Step> {
         self.broken = true;
-        let mut afters = Vec::new();
+        let mut steps = Vec::new();
         for table in self.tables.iter().flatten() {
-            table.break_off(|waker| afters.push((Arc::clone(table), 0, After::Wake(waker))));
+            table.break_off(|waker| steps.push(Step::Wake(waker)));
         }
-        afters
+        steps
     }
 }
 
 impl Drop for Pump {
     /// The last time to look: what the device may still have is leaked.
     fn drop(&mut self) {
-        for (table, index, after) in self.reap() {
-            follow(&table, index, after);
-        }
+        self.reap().into_iter().for_each(Step::follow);
         for (table, _) in self.orphans.drain(..) {
             tracing::warn!(target: "uverbs", "a QP was not destroyed; the buffers of its operations are leaked");
             std::mem::forget(table);

@@ -11,7 +11,7 @@ use super::cargo::Cargo;
 use super::error::OpError;
 use super::op::{Op, Receive, Received};
 use super::qp::Anchor;
-use super::table::{Table, follow};
+use super::table::{Step, Table};
 use crate::buf::{Buf, GetError, Pool};
 use crate::qp::transport::Transport;
 use crate::qp::{QpState, RecvBatch, RecvHalf};
@@ -82,7 +82,9 @@ pub(super) fn post(mut batch: RecvBatch<'_>, table: &Arc<Table>, mut buf: Buf) -
     if let Err(error) = batch.ring() {
         // SAFETY: a receive batch whose ringing fails has posted nothing.
         let after = unsafe { table.unposted(index, OpError::Post(error)) };
-        follow(table, index, after);
+        Step::of(table, index, after)
+            .into_iter()
+            .for_each(Step::follow);
     } else if table.has_failed_since() {
         // Too late to be flushed with the others.
         table.fail();

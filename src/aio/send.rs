@@ -10,7 +10,7 @@ use super::cargo::{Cargo, Payload};
 use super::error::OpError;
 use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
 use super::qp::Anchor;
-use super::table::{Table, follow};
+use super::table::{Step, Table};
 use crate::ah::UdPeer;
 use crate::buf::Buf;
 use crate::qp::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
@@ -200,7 +200,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         let op = add(&mut self);
         if self.last != NONE {
             // The operation has the error.
-            let _ = self.ring();
+            let _ = self.ring_here();
         }
         op
     }
@@ -395,6 +395,12 @@ impl<'q, T: Transport> Batch<'q, T> {
     /// error.
     #[inline]
     pub fn ring(mut self) -> Result<usize, PostError> {
+        self.ring_here()
+    }
+
+    /// As [`ring`](Self::ring), without moving the batch.
+    #[inline]
+    fn ring_here(&mut self) -> Result<usize, PostError> {
         let Some(raw) = self.raw.take() else {
             return Ok(0);
         };
@@ -420,7 +426,9 @@ impl<'q, T: Transport> Batch<'q, T> {
             let before = slot.before.load(std::sync::atomic::Ordering::Relaxed);
             // SAFETY: the batch was not rung, so the device never gets the request.
             let after = unsafe { self.table.unposted(index, error) };
-            follow(self.table, index, after);
+            Step::of(self.table, index, after)
+                .into_iter()
+                .for_each(Step::follow);
             index = before;
         }
     }

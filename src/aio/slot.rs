@@ -14,7 +14,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use super::cargo::Cargo;
 use super::error::{Completed, OpError};
@@ -70,9 +70,17 @@ pub(super) enum After {
     Wake(Waker),
     /// Nobody wants the result: the buffer goes back to its pool, and the slot is free.
     Release(Cargo),
-    /// The queue pair has failed, and is to be told once more: soft-RoCE does not flush receives that are posted
-    /// behind its own notice of that.
-    Fail,
+}
+
+/// What a look at a slot finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It is under way, and the task is woken.
+    Pending,
+    /// It is done, and the slot is free: the result is the caller's to [`unload`](Slot::unload).
+    Mine,
+    /// Somebody has reclaimed it.
+    Gone,
 }
 
 fn state(generation: u32, phase: Phase) -> u64 {
@@ -184,18 +192,14 @@ impl Slot {
         }
     }
 
-    /// The result, if it is there; else the task is woken with it. `None` if somebody has reclaimed the slot.
+    /// Whether the result is there; if it is not yet, the task is woken with it.
     #[inline]
-    pub(super) fn poll(
-        &self,
-        generation: u32,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<(Ending, Cargo)>> {
+    pub(super) fn poll(&self, generation: u32, cx: &mut Context<'_>) -> Look {
         loop {
             match self.phase(generation) {
                 Some(DONE) => {
-                    if let Some(taken) = self.take(generation) {
-                        return Poll::Ready(Some(taken));
+                    if self.free(generation, DONE) {
+                        return Look::Mine;
                     }
                 }
                 Some(WAITING) => {
@@ -209,32 +213,22 @@ impl Slot {
                         None => *place = Some(cx.waker().clone()),
                     }
                     if self.change(generation, SUBMITTED, WAITING) {
-                        return Poll::Pending;
+                        return Look::Pending;
                     }
                     // It completes meanwhile, and who does that saw no waker.
                 }
                 Some(COMPLETING) => {
                     // The result is there in a moment.
                     cx.waker().wake_by_ref();
-                    return Poll::Pending;
+                    return Look::Pending;
                 }
                 Some(RECLAIMED) => {
                     self.free(generation, RECLAIMED);
-                    return Poll::Ready(None);
+                    return Look::Gone;
                 }
-                _ => return Poll::Ready(None),
+                _ => return Look::Gone,
             }
         }
-    }
-
-    /// The result of what is done, and the buffer. The slot is free then.
-    pub(super) fn take(&self, generation: u32) -> Option<(Ending, Cargo)> {
-        if !self.free(generation, DONE) {
-            return None;
-        }
-        // SAFETY: it left the state done by this hand, and nobody else knows it before its number is given
-        // back.
-        Some(unsafe { (*self.ending.get(), self.unload()) })
     }
 
     /// Takes the buffer of what is done, from whoever has not. The slot stays theirs.
@@ -257,8 +251,10 @@ impl Slot {
         loop {
             match self.phase(generation) {
                 Some(DONE) => {
-                    if let Some((_, cargo)) = self.take(generation) {
-                        return Some(cargo);
+                    if self.free(generation, DONE) {
+                        // SAFETY: it left the state done by this hand, and nobody else knows it before its number
+                        // is given back.
+                        return Some(unsafe { self.unload() });
                     }
                 }
                 Some(WAITING) => {
@@ -305,10 +301,25 @@ impl Slot {
         in_flight.then_some((now >> 8) as u32)
     }
 
+    /// How the operation ended that was found done.
+    ///
     /// # Safety
     ///
     /// The slot is free, and its number has not been given back.
-    unsafe fn unload(&self) -> Cargo {
+    #[inline]
+    pub(super) unsafe fn ending(&self) -> &Ending {
+        // SAFETY: by this function's contract nobody writes it.
+        unsafe { &*self.ending.get() }
+    }
+
+    /// Takes the buffer.
+    ///
+    /// # Safety
+    ///
+    /// The slot is free, and its number has not been given back. There is no reference of
+    /// [`ending`](Self::ending) any more when it is.
+    #[inline]
+    pub(super) unsafe fn unload(&self) -> Cargo {
         // SAFETY: by this function's contract.
         unsafe {
             // One that came too late.
@@ -357,11 +368,12 @@ mod tests {
             "a completion twice"
         );
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(matches!(
-            slot.poll(generation, &mut cx),
-            Poll::Ready(Some((Ok(_), _)))
-        ));
-        assert!(matches!(slot.poll(generation, &mut cx), Poll::Ready(None)));
+        assert_eq!(slot.poll(generation, &mut cx), Look::Mine);
+        // SAFETY: it was found done, and nobody else has it.
+        assert!(unsafe { slot.ending() }.is_ok());
+        // SAFETY: as above.
+        drop(unsafe { slot.unload() });
+        assert_eq!(slot.poll(generation, &mut cx), Look::Gone);
         assert!(slot.cancel(generation).is_none());
         assert_eq!(slot.generation(), generation + 1);
     }
@@ -373,7 +385,7 @@ mod tests {
         for count in &counts {
             let waker = Waker::from(Arc::clone(count));
             let mut cx = Context::from_waker(&waker);
-            assert!(slot.poll(generation, &mut cx).is_pending());
+            assert_eq!(slot.poll(generation, &mut cx), Look::Pending);
         }
         match complete(&slot, generation) {
             After::Wake(waker) => waker.wake(),
@@ -400,10 +412,10 @@ mod tests {
     fn who_is_roused_may_wait_again() {
         let (slot, generation) = filled();
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(slot.poll(generation, &mut cx).is_pending());
+        assert_eq!(slot.poll(generation, &mut cx), Look::Pending);
         assert!(slot.rouse().is_some());
         assert!(slot.rouse().is_none());
-        assert!(slot.poll(generation, &mut cx).is_pending());
+        assert_eq!(slot.poll(generation, &mut cx), Look::Pending);
         assert!(matches!(complete(&slot, generation), After::Wake(_)));
         assert!(slot.cancel(generation).is_some());
     }
@@ -417,7 +429,7 @@ mod tests {
         assert!(slot.reclaim().is_none());
         assert_eq!(slot.generation(), generation);
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(matches!(slot.poll(generation, &mut cx), Poll::Ready(None)));
+        assert_eq!(slot.poll(generation, &mut cx), Look::Gone);
         assert_eq!(slot.generation(), generation + 1);
     }
 
@@ -446,7 +458,6 @@ mod tests {
                     match complete(&slot, generation) {
                         After::Nothing => {}
                         After::Wake(waker) => waker.wake(),
-                        After::Fail => unreachable!(),
                         After::Release(_) => {
                             freed.fetch_add(1, Ordering::Release);
                         }
@@ -474,11 +485,13 @@ mod tests {
                     }
                     polls += 1;
                     match slot.poll(generation, &mut cx) {
-                        Poll::Ready(taken) => {
-                            assert!(taken.is_some());
+                        Look::Mine => {
+                            // SAFETY: it was found done, and this thread alone takes it.
+                            drop(unsafe { slot.unload() });
                             break;
                         }
-                        Poll::Pending => std::thread::park(),
+                        Look::Pending => std::thread::park(),
+                        Look::Gone => panic!("nobody has reclaimed it"),
                     }
                 }
             }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::task::Waker;
 
 use super::cargo::Cargo;
 use super::error::{Completed, OpError, Origin};
@@ -143,9 +144,15 @@ impl Table {
         let Some(slot) = self.slots.get(id.index as usize) else {
             return After::Nothing;
         };
+        let is_send = id.index < self.send_count;
+        let ending = || match is_send && completion.is_ok() {
+            // Nobody asks for more.
+            true => Ok(Completed::default()),
+            false => ending(completion),
+        };
         // SAFETY: the device reports the request as done, by its id and its queue pair's number; who has the
         // completion queue is one at a time.
-        unsafe { slot.complete(id.generation, || ending(completion)) }
+        unsafe { slot.complete(id.generation, ending) }
     }
 
     /// Notes that a slot's request was not posted.
@@ -179,7 +186,7 @@ impl Table {
 
     /// Notes that nobody takes completions any more, and takes the wakers of all who wait. For who has the
     /// completion queue.
-    pub(super) fn break_off(&self, mut wake: impl FnMut(std::task::Waker)) {
+    pub(super) fn break_off(&self, mut wake: impl FnMut(Waker)) {
         self.broken.store(true, Ordering::Relaxed);
         self.slots
             .iter()
@@ -214,6 +221,7 @@ impl Table {
         }
     }
 
+    #[inline]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
@@ -246,15 +254,34 @@ fn ending(completion: &Completion) -> Ending {
     }
 }
 
-/// Does what a completion leads to, without any lock: wakers and pools do as they like.
-pub(super) fn follow(table: &Arc<Table>, index: u32, after: After) {
-    match after {
-        After::Nothing => {}
-        After::Wake(waker) => waker.wake(),
-        After::Fail => table.fail(),
-        After::Release(cargo) => {
-            drop(cargo);
-            table.give(index);
+/// What a completion leads to, of any table. A waker needs none.
+pub(super) enum Step {
+    Wake(Waker),
+    Fail(Arc<Table>),
+    Release(Arc<Table>, u32, Cargo),
+}
+
+impl Step {
+    /// What comes after the completion of a slot, if anything.
+    #[inline]
+    pub(super) fn of(table: &Arc<Table>, index: u32, after: After) -> Option<Self> {
+        match after {
+            After::Nothing => None,
+            After::Wake(waker) => Some(Self::Wake(waker)),
+            After::Release(cargo) => Some(Self::Release(Arc::clone(table), index, cargo)),
+        }
+    }
+
+    /// Does it, without any lock: wakers and pools do as they like.
+    #[inline]
+    pub(super) fn follow(self) {
+        match self {
+            Self::Wake(waker) => waker.wake(),
+            Self::Fail(table) => table.fail(),
+            Self::Release(table, index, cargo) => {
+                drop(cargo);
+                table.give(index);
+            }
         }
     }
 }

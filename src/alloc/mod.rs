@@ -120,7 +120,7 @@ pub struct BufferRequest {
 
 impl BufferRequest {
     /// The size and alignment to reserve: a place takes whole pages.
-    fn span(&self) -> (usize, usize) {
+    pub(crate) fn span(&self) -> (usize, usize) {
         match self.purpose {
             Purpose::Memory => (self.size.max(1), self.alignment),
             Purpose::Place => {

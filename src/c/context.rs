@@ -11,7 +11,7 @@ use super::abi::device::ibv_device;
 use super::device::DeviceObject;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
-use super::{cq, poll, poll_ex, qp_ex, query, recv, send};
+use super::{cq, domain, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
 use crate::context::{Context, OpenOptions};
 
 /// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
@@ -30,7 +30,7 @@ unsafe impl Object for ContextObject {
 }
 
 impl ContextObject {
-    fn new(device: Arc<DeviceObject>, context: Context) -> Result<Box<Self>> {
+    pub(super) fn new(device: Arc<DeviceObject>, context: Context) -> Result<Box<Self>> {
         let async_fd = context.async_fd()?.as_raw_fd();
         let c = ibv_context {
             device: device.c(),
@@ -76,9 +76,9 @@ fn ops() -> ibv_context_ops {
         _compat_query_device: Some(query::ibv_query_device),
         _compat_query_port: Some(query::ibv_query_port),
         _compat_of_objects: [None; 5],
-        alloc_mw: None,
-        bind_mw: None,
-        dealloc_mw: None,
+        alloc_mw: Some(mw::alloc_mw),
+        bind_mw: Some(mw::bind_mw),
+        dealloc_mw: Some(mw::dealloc_mw),
         _compat_create_cq: None,
         poll_cq: Some(poll::poll_cq),
         req_notify_cq: Some(cq::req_notify_cq),
@@ -114,9 +114,9 @@ fn extended(context: ibv_context) -> verbs_context {
         destroy_flow_action: None,
         create_flow_action_esp: None,
         modify_qp_rate_limit: None,
-        alloc_parent_domain: None,
-        dealloc_td: None,
-        alloc_td: None,
+        alloc_parent_domain: Some(domain::alloc_parent_domain),
+        dealloc_td: Some(domain::dealloc_td),
+        alloc_td: Some(domain::alloc_td),
         modify_cq: None,
         post_srq_ops: None,
         destroy_rwq_ind_table: None,
@@ -135,9 +135,9 @@ fn extended(context: ibv_context) -> verbs_context {
         open_qp: None,
         create_qp_ex: Some(qp_ex::create_qp_ex),
         get_srq_num: None,
-        create_srq_ex: None,
-        open_xrcd: None,
-        close_xrcd: None,
+        create_srq_ex: Some(srq::create_srq_ex),
+        open_xrcd: Some(xrcd::open_xrcd),
+        close_xrcd: Some(xrcd::close_xrcd),
         abi_placeholder_3: 0,
         sz: size_of::<verbs_context>(),
         context,

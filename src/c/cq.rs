@@ -94,6 +94,9 @@ pub(super) unsafe fn cq<'a>(c: *mut ibv_cq) -> Result<&'a CqObject> {
     unsafe { object::<CqObject>(c) }.ok_or(Failure::INVALID)
 }
 
+/// No device has queues of more entries: their numbers are of 24 bits.
+const MOST_ENTRIES: u32 = (1 << 24) - 1;
+
 /// Creates a completion queue.
 ///
 /// # Safety
@@ -104,6 +107,9 @@ pub(super) unsafe fn create(
     c: *mut ibv_context,
     wanted: Wanted,
 ) -> Result<*mut ibv_cq> {
+    if wanted.entries > MOST_ENTRIES {
+        return Err(Failure::INVALID);
+    }
     // SAFETY: by this function's contract.
     let channel = unsafe { object::<ChannelObject>(wanted.channel) };
     let context = context.context();

@@ -119,6 +119,13 @@ fn has_driver(device: &Device) -> bool {
     }
 }
 
+/// The device of the list that is this one.
+pub(super) fn known(device: &Device) -> Result<Arc<DeviceObject>> {
+    let mut list = refresh()?.into_iter();
+    let known = list.find(|known| known.is(device));
+    known.ok_or(Failure(Errno::NODEV))
+}
+
 /// Searches, and makes the list that of the devices found.
 pub(super) fn refresh() -> Result<Vec<Arc<DeviceObject>>> {
     let found = crate::device::devices()?;

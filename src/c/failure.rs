@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
+use crate::driver::Refusals;
 use crate::error::{Cause, Errno, Error};
 use crate::work::PostError;
 
@@ -49,6 +50,30 @@ impl From<Error> for Failure {
             Cause::Refused(_) => Errno::CONNREFUSED,
             Cause::TimedOut(_) => Errno::TIMEDOUT,
         })
+    }
+}
+
+impl Failure {
+    /// The failure of a request in a list, where providers have an errno of their own.
+    #[cold]
+    pub(super) fn of_request(error: PostError, refusals: &Refusals) -> Self {
+        match error {
+            PostError::TooManySges { .. } | PostError::InlineTooLong { .. } => {
+                Self(refusals.long_request)
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// As [`Failure::of_request`], of a request by functions.
+    #[cold]
+    pub(super) fn of_function(error: PostError, refusals: &Refusals) -> Self {
+        match error {
+            PostError::TooManySges { .. }
+            | PostError::InlineTooLong { .. }
+            | PostError::QueueFull { .. } => Self(refusals.by_functions),
+            _ => error.into(),
+        }
     }
 }
 

@@ -1,13 +1,12 @@
 //! What stands for names that this library does not have: nothing that pretends. The number in `errno` is
-//! `ENOSYS`. `docs/c-abi.md` lists the names.
+//! `EOPNOTSUPP`, as libibverbs has it where a provider lacks a function. `docs/c-abi.md` lists the names.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use super::failure::Failure;
-use crate::error::Errno;
 
-const MISSING: Failure = Failure(Errno::NOSYS);
+const MISSING: Failure = Failure::UNSUPPORTED;
 
 /// Stands for functions that return an errno.
 pub extern "C" fn missing() -> c_int {

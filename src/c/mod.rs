@@ -20,14 +20,20 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+mod domain;
+mod ece;
 mod event;
 mod failure;
 mod files;
 mod fork;
 mod gid;
+mod import;
 mod lock;
+mod marshal;
+mod mcast;
 pub mod missing;
 mod mr;
+mod mw;
 mod names;
 mod object;
 mod pd;
@@ -42,6 +48,7 @@ mod recv;
 mod send;
 mod srq;
 mod wr;
+mod xrcd;
 
 pub use ah::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc};
 pub use channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
@@ -51,15 +58,24 @@ pub use device::{
     ibv_free_device_list, ibv_get_device_guid, ibv_get_device_index, ibv_get_device_list,
     ibv_get_device_name,
 };
+pub use ece::{ibv_query_ece, ibv_set_ece};
 pub use event::{ibv_ack_async_event, ibv_ack_cq_events, ibv_get_async_event, ibv_get_cq_event};
 pub use files::{ibv_get_sysfs_path, ibv_read_sysfs_file};
 pub use fork::{ibv_dofork_range, ibv_dontfork_range, ibv_fork_init, ibv_is_fork_initialized};
 pub use gid::{_ibv_query_gid_ex, _ibv_query_gid_table, ibv_query_gid, ibv_query_gid_type};
-pub use mr::{ibv_dereg_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2};
+pub use import::{ibv_import_device, ibv_import_mr, ibv_import_pd, ibv_unimport_mr};
+pub use marshal::{
+    ibv_copy_ah_attr_from_kern, ibv_copy_path_rec_from_kern, ibv_copy_path_rec_to_kern,
+    ibv_copy_qp_attr_from_kern,
+};
+pub use mcast::{ibv_attach_mcast, ibv_detach_mcast};
+pub use mr::{
+    ibv_dereg_mr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr,
+};
 pub use names::{ibv_event_type_str, ibv_node_type_str, ibv_port_state_str, ibv_wc_status_str};
-pub use pd::{ibv_alloc_pd, ibv_dealloc_pd};
+pub use pd::{ibv_alloc_pd, ibv_dealloc_pd, ibv_unimport_pd};
 pub use qp::{ibv_create_qp, ibv_destroy_qp, ibv_qp_to_qp_ex};
-pub use qp_state::{ibv_modify_qp, ibv_query_qp};
+pub use qp_state::{ibv_modify_qp, ibv_query_qp, ibv_query_qp_data_in_order};
 pub use query::{ibv_get_pkey_index, ibv_query_device, ibv_query_pkey, ibv_query_port};
 pub use rate::{ibv_rate_to_mbps, ibv_rate_to_mult, mbps_to_ibv_rate, mult_to_ibv_rate};
 pub use srq::{ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq};

@@ -1,16 +1,18 @@
 //! Memory regions of the program's own memory. What happens to that memory is the program's business.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
 
-use uverbs_uapi::flags::{AccessFlags, CoreSupport};
+use uverbs_uapi::flags::{AccessFlags, CoreSupport, ReregMrFlags};
 use uverbs_uapi::handle::MrHandle;
+use uverbs_uapi::write as abi;
 
 use super::abi::ibv_pd;
 use super::abi::queue::ibv_mr;
-use super::failure::{Result, pointer};
+use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy};
 use super::pd::{PdObject, pd};
-use crate::command::{Destroy, RegMr};
+use crate::command::{Destroy, QueryMr, RegDmabufMr, RegMr, ReregMr};
 use crate::pd::{PdUse, User};
 
 /// A memory region as C programs have it.
@@ -18,6 +20,8 @@ use crate::pd::{PdUse, User};
 pub(super) struct MrObject {
     c: CStruct<ibv_mr>,
     handle: MrHandle,
+    /// It can be registered again: it is memory of this process, and not imported.
+    is_plain: bool,
     pd: PdUse,
 }
 
@@ -27,6 +31,7 @@ unsafe impl Object for MrObject {
 }
 
 /// What a region is to be.
+#[derive(Clone, Copy)]
 struct Wanted {
     address: *mut c_void,
     length: usize,
@@ -65,9 +70,130 @@ fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr
     let object = MrObject {
         c: CStruct::new(mr),
         handle: reply.handle,
+        is_plain: true,
         pd: pd.pd().user(User::Mr),
     };
     Ok(Box::new(object).give())
+}
+
+impl MrObject {
+    /// A region that others have registered.
+    pub(super) fn import(pd: &PdObject, c: *mut ibv_pd, handle: MrHandle) -> Result<*mut ibv_mr> {
+        let known = pd.pd().context().fd().execute(&QueryMr(handle))?;
+        let mr = ibv_mr {
+            context: pd.c_context(),
+            pd: c,
+            addr: null_mut(),
+            length: known.length as usize,
+            handle: handle.0,
+            lkey: known.lkey,
+            rkey: known.rkey,
+        };
+        let object = Self {
+            c: CStruct::new(mr),
+            handle,
+            is_plain: false,
+            pd: pd.pd().user(User::Mr),
+        };
+        Ok(Box::new(object).give())
+    }
+
+    /// Changes what the flags name.
+    fn change(&mut self, change: &Change<'_>) -> Result<()> {
+        let Change {
+            flags,
+            pd,
+            wanted:
+                Wanted {
+                    address,
+                    length,
+                    iova,
+                    access,
+                },
+        } = *change;
+        let keys = self.pd.context().fd().execute(&ReregMr(abi::ReregMr {
+            response: 0,
+            mr_handle: self.handle.0,
+            flags: flags.bits(),
+            start: address.addr() as u64,
+            length: length as u64,
+            hca_va: iova,
+            pd_handle: pd.map_or(0, |(pd, _)| pd.pd().handle().0),
+            access_flags: access,
+        }))?;
+        // SAFETY: the struct is the object's, and the caller has the object to itself.
+        let c = unsafe { &mut *self.c.get() };
+        (c.lkey, c.rkey) = (keys.lkey, keys.rkey);
+        if let Some((pd, pointer)) = pd {
+            self.pd = pd.pd().user(User::Mr);
+            (c.pd, c.context) = (pointer, pd.c_context());
+        }
+        if flags.contains(ReregMrFlags::CHANGE_TRANSLATION) {
+            (c.addr, c.length) = (address, length);
+        }
+        Ok(())
+    }
+}
+
+/// How a region is registered again.
+struct Change<'a> {
+    flags: ReregMrFlags,
+    /// The new domain, and as the program has it.
+    pd: Option<(&'a PdObject, *mut ibv_pd)>,
+    wanted: Wanted,
+}
+
+/// `enum ibv_rereg_mr_err_code`.
+mod rereg {
+    /// The region is as it was.
+    pub(super) const INPUT: i32 = -1;
+    /// Nothing may use the region.
+    pub(super) const COMMAND: i32 = -4;
+}
+
+/// `ibv_rereg_mr(3)`.
+pub unsafe extern "C" fn ibv_rereg_mr(
+    c: *mut ibv_mr,
+    flags: c_int,
+    new_pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let flags = ReregMrFlags::from_bits_retain(flags as u32);
+    let moves = flags.contains(ReregMrFlags::CHANGE_TRANSLATION);
+    let gives_access = flags.contains(ReregMrFlags::CHANGE_ACCESS);
+    // SAFETY: the caller passes a region, which nobody else uses meanwhile, and a PD if that is to change.
+    let (object, pd) = unsafe {
+        let pd = flags
+            .contains(ReregMrFlags::CHANGE_PD)
+            .then(|| pd(new_pd).map(|pd| (pd, new_pd)));
+        (c.cast::<MrObject>().as_mut(), pd.transpose())
+    };
+    let is_right = ReregMrFlags::all().contains(flags)
+        && !(moves && (length == 0 || address.is_null()))
+        && (access == 0 || gives_access);
+    let (Some(object), Ok(pd), true) = (object, pd, is_right) else {
+        Failure::INVALID.tell();
+        return rereg::INPUT;
+    };
+    if !object.is_plain {
+        Failure::INVALID.tell();
+        return rereg::INPUT;
+    }
+    let wanted = Wanted {
+        address,
+        length,
+        iova: address.addr() as u64,
+        access: access as u32,
+    };
+    match object.change(&Change { flags, pd, wanted }) {
+        Ok(()) => 0,
+        Err(failure) => {
+            failure.tell();
+            rereg::COMMAND
+        }
+    }
 }
 
 /// `ibv_reg_mr(3)`.
@@ -109,6 +235,44 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     };
     // SAFETY: the caller passes a PD.
     pointer(unsafe { pd(c) }.and_then(|pd| register(pd, c, wanted)))
+}
+
+/// `ibv_reg_dmabuf_mr(3)`. Its memory has no address in this process.
+pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    c: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller passes a PD.
+    pointer(unsafe { pd(c) }.and_then(|pd| {
+        let reply = pd.pd().context().fd().execute(&RegDmabufMr {
+            pd: pd.pd().handle(),
+            fd,
+            offset,
+            length: length as u64,
+            iova,
+            access: access as u32,
+        })?;
+        let mr = ibv_mr {
+            context: pd.c_context(),
+            pd: c,
+            addr: without_provenance_mut(offset as usize),
+            length,
+            handle: reply.handle.0,
+            lkey: reply.lkey,
+            rkey: reply.rkey,
+        };
+        let object = MrObject {
+            c: CStruct::new(mr),
+            handle: reply.handle,
+            is_plain: false,
+            pd: pd.pd().user(User::Mr),
+        };
+        Ok(Box::new(object).give())
+    }))
 }
 
 /// `ibv_dereg_mr(3)`.

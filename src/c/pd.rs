@@ -1,6 +1,7 @@
 //! Protection domains.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 
 use super::abi::context::ibv_context;
 use super::abi::ibv_pd;
@@ -24,9 +25,18 @@ unsafe impl Object for PdObject {
 impl PdObject {
     /// A new one, which is the program's.
     pub(super) fn give(context: *mut ibv_context, pd: Pd) -> *mut ibv_pd {
+        Self::give_at(Box::new_uninit(), context, pd)
+    }
+
+    /// As [`PdObject::give`], at a place that is known before.
+    pub(super) fn give_at(
+        place: Box<MaybeUninit<Self>>,
+        context: *mut ibv_context,
+        pd: Pd,
+    ) -> *mut ibv_pd {
         let handle = pd.handle().0;
         let c = CStruct::new(ibv_pd { context, handle });
-        Object::give(Box::new(Self { c, pd }))
+        Object::give(Box::write(place, Self { c, pd }))
     }
 
     /// The crate's PD.
@@ -67,5 +77,15 @@ pub unsafe extern "C" fn ibv_dealloc_pd(c: *mut ibv_pd) -> c_int {
         destroy(c, |object: &mut PdObject| {
             Ok(object.pd.dealloc_in_place()?)
         })
+    }
+}
+
+/// `ibv_unimport_pd(3)`.
+pub unsafe extern "C" fn ibv_unimport_pd(c: *mut ibv_pd) {
+    // SAFETY: the caller passes a PD, for the last time if nothing of this process uses it.
+    unsafe {
+        destroy(c, |object: &mut PdObject| {
+            Ok(object.pd.release_in_place()?)
+        });
     }
 }

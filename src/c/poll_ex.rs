@@ -1,12 +1,12 @@
 //! Polling one completion at a time (`ibv_start_poll`): the queue's lock is held from the first to the end.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use uverbs_uapi::flags::CqCreateFlags;
 
 use super::abi::attr::ibv_cq_init_attr_ex;
 use super::abi::context::ibv_context;
-use super::abi::queue::{ibv_cq, ibv_cq_ex, ibv_poll_cq_attr};
+use super::abi::queue::{ibv_cq, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_tm_info};
 use super::context::context;
 use super::cq::{CqObject, Wanted, create};
 use super::failure::{Failure, Result, pointer};
@@ -57,14 +57,19 @@ unsafe fn create_extended(
     unsafe {
         let context = context(c)?;
         let attr = attr.as_ref().ok_or(Failure::INVALID)?;
-        let known = attr.comp_mask & !(mask::FLAGS | mask::PD) == 0
-            && attr.wc_flags & !(wc_flags::PLAIN | wc_flags::TIMESTAMP) == 0;
+        let unknown = Failure(context.context().driver().refusals().unknown);
+        if attr.comp_mask & !(mask::FLAGS | mask::PD) != 0 {
+            return Err(unknown);
+        }
         let flags = match attr.comp_mask & mask::FLAGS {
             0 => 0,
             _ => attr.flags,
         };
-        if !known || flags & !(flags::SINGLE_THREADED | flags::IGNORE_OVERRUN) != 0 {
+        if attr.wc_flags & !(wc_flags::PLAIN | wc_flags::TIMESTAMP) != 0 {
             return Err(Failure::UNSUPPORTED);
+        }
+        if flags & !(flags::SINGLE_THREADED | flags::IGNORE_OVERRUN) != 0 {
+            return Err(unknown);
         }
         let domain = match attr.comp_mask & mask::PD {
             0 => None,
@@ -113,11 +118,11 @@ pub(super) fn extended(cq: ibv_cq) -> ibv_cq_ex {
         read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_dlid_path_bits),
         read_completion_ts: Some(read_completion_ts),
-        // No queue is created for these.
-        read_cvlan: None,
-        read_flow_tag: None,
-        read_tm_info: None::<unsafe extern "C" fn(*mut ibv_cq_ex, *mut c_void)>,
-        read_completion_wallclock_ns: None,
+        // No queue is created for these, but programs call them without a look.
+        read_cvlan: Some(read_nothing),
+        read_flow_tag: Some(read_nothing),
+        read_tm_info: Some(read_no_tag),
+        read_completion_wallclock_ns: Some(read_nothing),
     }
 }
 
@@ -268,4 +273,13 @@ unsafe extern "C" fn read_dlid_path_bits(c: *mut ibv_cq_ex) -> u8 {
 unsafe extern "C" fn read_completion_ts(c: *mut ibv_cq_ex) -> u64 {
     // SAFETY: as in `read_opcode`.
     unsafe { read(c, |completion| completion.timestamp().unwrap_or(0)) }
+}
+
+unsafe extern "C" fn read_nothing<T: Default>(_: *mut ibv_cq_ex) -> T {
+    T::default()
+}
+
+unsafe extern "C" fn read_no_tag(_: *mut ibv_cq_ex, to: *mut ibv_wc_tm_info) {
+    // SAFETY: the caller passes room for what belongs to a tag.
+    unsafe { to.write(ibv_wc_tm_info::default()) };
 }

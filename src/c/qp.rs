@@ -19,6 +19,8 @@ use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
 use crate::command::{CreateQp, DestroyCounting, DriverData};
+use crate::domain::DomainState;
+use crate::driver::Refusals;
 use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue};
 use crate::pd::{PdUse, User};
 use crate::work::Operations;
@@ -35,6 +37,7 @@ pub(super) struct QpObject {
     pub(super) transport: QpType,
     /// It was created for the functions of `ibv_wr_*(3)`.
     has_functions: bool,
+    pub(super) refusals: Refusals,
     /// After the queues, and before what they stand on.
     pub(super) backing: QpBacking,
     pub(super) pd: PdUse,
@@ -111,6 +114,9 @@ fn create(
 ) -> Result<*mut ibv_qp> {
     let context = pd.pd().context();
     let transport = QpType(init.qp_type);
+    if transport.name().is_none() {
+        return Err(Failure::INVALID);
+    }
     let operations = context.operations(transport)?;
     if !matches!(transport, QpType::RC | QpType::UC | QpType::UD) {
         return Err(Failure::UNSUPPORTED);
@@ -126,16 +132,19 @@ fn create(
         recv_cq: parts.recv_cq.handle(),
         srq: parts.srq.map(SrqObject::handle),
         qp_type: transport,
-        cap: init.cap,
+        cap: at_least_one(init.cap),
         sq_sig_all: init.sq_sig_all != 0,
         flags: parts.flags,
         user_handle: place.as_ptr().expose_provenance() as u64,
         event_fd: context.event_fd()?,
         driver: DriverData::default(),
     };
+    let domain = pd.pd().domain().and_then(DomainState::thread_domain);
     let created = with_rings(parts, |parts| {
         let parts = QpParts {
             buffers: pd.pd().buffers(),
+            // SAFETY: by ibv_alloc_td(3) one thread at a time uses what is in the domain.
+            thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             ..parts
         };
         context.driver().create_qp(context.fd(), command, &parts)
@@ -168,14 +177,25 @@ fn create(
         c: CStruct::new(super::wr::extended(plain)),
         has_functions: !parts.functions.is_empty(),
         operations,
-        send: Locked::new(sender, false),
-        recv: Locked::new(recv, false),
+        refusals: context.driver().refusals(),
+        // One thread at a time uses what is in a thread domain.
+        send: Locked::new(sender, domain.is_some()),
+        recv: Locked::new(recv, domain.is_some()),
         handle,
         transport,
         backing,
         pd: pd.pd().user(User::Qp),
     };
     Ok(Box::write(place, object).give())
+}
+
+/// What to ask for where a program wants no requests of a kind: not every driver's kernel has a queue pair without.
+fn at_least_one(cap: ibv_qp_cap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: cap.max_send_wr.max(1),
+        max_recv_wr: cap.max_recv_wr.max(1),
+        ..cap
+    }
 }
 
 /// Lends the drivers' parts of the queues to `then`, with their locks held: of two completion queues that of

@@ -5,8 +5,10 @@ use uverbs_uapi::flags::QpCreateFlags;
 use super::abi::attr::ibv_qp_init_attr_ex;
 use super::abi::context::ibv_context;
 use super::abi::queue::ibv_qp;
+use super::context::context;
 use super::failure::{Failure, Result, pointer};
 use super::qp::create_with;
+use crate::driver::Refusals;
 use crate::work::Operations;
 
 /// `enum ibv_qp_init_attr_mask`.
@@ -50,17 +52,19 @@ fn operations(asked: u64) -> Result<Operations> {
 
 /// `ibv_create_qp_ex(3)`.
 pub(super) unsafe extern "C" fn create_qp_ex(
-    _: *mut ibv_context,
+    c: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller passes attributes with objects of the context.
-    pointer(unsafe { create(init) })
+    // SAFETY: the caller passes an open context, and attributes with objects of it.
+    pointer(unsafe {
+        context(c).and_then(|context| create(init, &context.context().driver().refusals()))
+    })
 }
 
 /// # Safety
 ///
 /// The pointer is to attributes with objects of one context, or NULL.
-unsafe fn create(init: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp> {
+unsafe fn create(init: *mut ibv_qp_init_attr_ex, refusals: &Refusals) -> Result<*mut ibv_qp> {
     if init.is_null() {
         return Err(Failure::INVALID);
     }
@@ -77,6 +81,9 @@ unsafe fn create(init: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp> {
             0 => QpCreateFlags::empty(),
             _ => QpCreateFlags::from_bits_retain((*init).create_flags),
         };
+        if !QpCreateFlags::all().contains(flags) {
+            return Err(Failure(refusals.unknown));
+        }
         let functions = match asked & mask::SEND_OPS_FLAGS {
             0 => Operations::empty(),
             _ => operations((*init).send_ops_flags)?,

@@ -9,6 +9,7 @@ use super::abi::queue::ibv_qp;
 use super::abi::work::ibv_send_wr;
 use super::ah::AhObject;
 use super::failure::{Failure, Result, status};
+use super::mw::binding;
 use super::object::object;
 use super::qp::{QpObject, qp};
 use super::recv::list;
@@ -105,10 +106,12 @@ pub(super) const FLAGS: SendFlags = SendFlags::FENCE
 unsafe fn push(qp: &QpObject, batch: &mut SendBatch<'_>, request: &ibv_send_wr) -> Result<()> {
     let flags = SendFlags::from_bits_retain(request.send_flags);
     // SAFETY: by this function's contract.
-    let (operation, sges) = unsafe {
-        let sges = list(request.sg_list, request.num_sge);
-        (operation(request)?, sges)
+    let Some(operation) = (unsafe { operation(request) }) else {
+        // SAFETY: by this function's contract.
+        return unsafe { push_of_key(qp, batch, request) };
     };
+    // SAFETY: by this function's contract.
+    let sges = unsafe { list(request.sg_list, request.num_sge) };
     check(qp, operation)?;
     let payload = match flags.contains(SendFlags::INLINE) {
         // SAFETY: the program has the bytes there.
@@ -124,9 +127,43 @@ unsafe fn push(qp: &QpObject, batch: &mut SendBatch<'_>, request: &ibv_send_wr) 
             Some(ah.to(ud.remote_qpn, ud.remote_qkey, qp.pd.tag()))
         }
     };
-    let mut slot = batch.push(operation, to, payload)?;
+    let pushed = batch.push(operation, to, payload);
+    let mut slot = pushed.map_err(|error| Failure::of_request(error, &qp.refusals))?;
     slot.set_id(request.wr_id);
     slot.add_flags(flags.intersection(FLAGS));
+    Ok(())
+}
+
+/// Adds a request that changes what a key stands for. It carries nothing.
+///
+/// # Safety
+///
+/// As of [`push`].
+#[cold]
+#[inline(never)]
+unsafe fn push_of_key(
+    qp: &QpObject,
+    batch: &mut SendBatch<'_>,
+    request: &ibv_send_wr,
+) -> Result<()> {
+    let operation = match WrOpcode(request.opcode) {
+        WrOpcode::LOCAL_INV => Operation::LocalInv {
+            rkey: RemoteKey(request.ex),
+        },
+        WrOpcode::BIND_MW => {
+            let bind = &request.bind_mw;
+            // SAFETY: by this function's contract.
+            unsafe { binding(bind.mw, bind.rkey, &bind.bind_info)? }
+        }
+        _ => return Err(Failure::INVALID),
+    };
+    check(qp, operation)?;
+    if request.num_sge > 0 {
+        return Err(Failure::INVALID);
+    }
+    let mut slot = batch.push(operation, None, Payload::Sges(&[]))?;
+    slot.set_id(request.wr_id);
+    slot.add_flags(SendFlags::from_bits_retain(request.send_flags).intersection(FLAGS));
     Ok(())
 }
 
@@ -139,13 +176,13 @@ pub(super) fn check(qp: &QpObject, operation: Operation) -> Result<()> {
     }
 }
 
-/// What a request does.
+/// What a request does that carries something; None for all others.
 ///
 /// # Safety
 ///
 /// As of [`push`].
 #[inline(always)]
-unsafe fn operation(request: &ibv_send_wr) -> Result<Operation> {
+unsafe fn operation(request: &ibv_send_wr) -> Option<Operation> {
     // In network byte order in the request.
     let imm = u32::from_be(request.ex);
     let rkey = RemoteKey(request.ex);
@@ -160,7 +197,7 @@ unsafe fn operation(request: &ibv_send_wr) -> Result<Operation> {
         address: atomic.remote_addr,
         rkey: RemoteKey(atomic.rkey),
     };
-    Ok(match WrOpcode(request.opcode) {
+    Some(match WrOpcode(request.opcode) {
         WrOpcode::SEND => Operation::Send,
         WrOpcode::SEND_WITH_IMM => Operation::SendImm { imm },
         WrOpcode::SEND_WITH_INV => Operation::SendInv { rkey },
@@ -177,7 +214,6 @@ unsafe fn operation(request: &ibv_send_wr) -> Result<Operation> {
             add: atomic.compare_add,
         },
         WrOpcode::ATOMIC_WRITE => Operation::AtomicWrite { remote },
-        WrOpcode::LOCAL_INV => Operation::LocalInv { rkey },
-        _ => return Err(Failure::INVALID),
+        _ => return None,
     })
 }

@@ -11,10 +11,11 @@ use std::slice;
 use uverbs_uapi::enums::FlushLevel;
 use uverbs_uapi::flags::{FlushPlacement, SendFlags};
 
-use super::abi::queue::{ibv_ah, ibv_qp, ibv_qp_ex};
-use super::abi::work::{ibv_data_buf, ibv_sge};
+use super::abi::queue::{ibv_ah, ibv_mw, ibv_qp, ibv_qp_ex};
+use super::abi::work::{ibv_data_buf, ibv_mw_bind_info, ibv_sge};
 use super::ah::AhObject;
 use super::failure::{Failure, Result, status};
+use super::mw::binding;
 use super::object::object;
 use super::qp::{QpObject, qp};
 use super::send::{FLAGS, Sender, check};
@@ -62,7 +63,7 @@ pub(super) fn extended(qp: ibv_qp) -> ibv_qp_ex {
         wr_flags: 0,
         wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp),
         wr_atomic_fetch_add: Some(wr_atomic_fetch_add),
-        wr_bind_mw: None,
+        wr_bind_mw: Some(wr_bind_mw),
         wr_local_inv: Some(wr_local_inv),
         wr_rdma_read: Some(wr_rdma_read),
         wr_rdma_write: Some(wr_rdma_write),
@@ -70,10 +71,9 @@ pub(super) fn extended(qp: ibv_qp) -> ibv_qp_ex {
         wr_send: Some(wr_send),
         wr_send_imm: Some(wr_send_imm),
         wr_send_inv: Some(wr_send_inv),
-        // No queue pair is created for these.
-        wr_send_tso: None,
+        wr_send_tso: Some(wr_send_tso),
         wr_set_ud_addr: Some(wr_set_ud_addr),
-        wr_set_xrc_srqn: None,
+        wr_set_xrc_srqn: Some(wr_set_xrc_srqn),
         wr_set_inline_data: Some(wr_set_inline_data),
         wr_set_inline_data_list: Some(wr_set_inline_data_list),
         wr_set_sge: Some(wr_set_sge),
@@ -168,6 +168,19 @@ unsafe fn begin(c: *mut ibv_qp_ex, operation: Operation) {
     }
 }
 
+/// Has all that was started fail.
+///
+/// # Safety
+///
+/// As of [`session`].
+#[cold]
+unsafe fn refuse(c: *mut ibv_qp_ex, failure: Failure) {
+    // SAFETY: by this function's contract.
+    if let Some((_, session)) = unsafe { session(c) } {
+        session.failed.get_or_insert(failure);
+    }
+}
+
 /// A request without a payload, which is whole.
 ///
 /// # Safety
@@ -206,7 +219,8 @@ impl Session {
                 Some(ah.to(qpn, qkey, qp.pd.tag()))
             }
         };
-        let mut slot = batch.push(request.operation, to, payload)?;
+        let pushed = batch.push(request.operation, to, payload);
+        let mut slot = pushed.map_err(|error| Failure::of_function(error, &qp.refusals))?;
         slot.set_id(request.wr_id);
         slot.add_flags(request.flags);
         Ok(())
@@ -380,6 +394,35 @@ unsafe extern "C" fn wr_local_inv(c: *mut ibv_qp_ex, rkey: u32) {
     let rkey = RemoteKey(rkey);
     // SAFETY: as in `wr_send`.
     unsafe { begin_and_end(c, Operation::LocalInv { rkey }, Payload::Sges(&[])) }
+}
+
+/// `ibv_wr_bind_mw(3)`.
+unsafe extern "C" fn wr_bind_mw(
+    c: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: as in `wr_send`, and the caller passes a window and what to bind it to.
+    unsafe {
+        let bind = info.as_ref().ok_or(Failure::INVALID);
+        match bind.and_then(|info| binding(mw, rkey, info)) {
+            Ok(bind) => begin_and_end(c, bind, Payload::Sges(&[])),
+            Err(failure) => refuse(c, failure),
+        }
+    }
+}
+
+/// `ibv_wr_send_tso(3)`. No queue pair is created for it.
+unsafe extern "C" fn wr_send_tso(c: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
+    // SAFETY: as in `wr_send`.
+    unsafe { refuse(c, Failure::UNSUPPORTED) }
+}
+
+/// `ibv_wr_set_xrc_srqn(3)`. No queue pair is created for it.
+unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, _: u32) {
+    // SAFETY: as in `wr_send`.
+    unsafe { refuse(c, Failure::UNSUPPORTED) }
 }
 
 /// `ibv_wr_atomic_write(3)`: 8 bytes.

@@ -23,7 +23,6 @@ impl SendQueue for NoSendQueue {
     type Ah = ();
     type Slot = Self;
     type Batch<'q> = Self;
-    type Domain = Nothing;
 
     fn capacity(&self) -> u32 {
         match *self {}
@@ -41,17 +40,11 @@ impl SendQueue for NoSendQueue {
         match *self {}
     }
 
-    fn batch(&mut self, _: Option<&mut Nothing>) -> Self {
+    fn batch(&mut self) -> Self {
         match *self {}
     }
 
-    fn post(
-        &mut self,
-        _: Option<&mut Nothing>,
-        _: u64,
-        _: Operation,
-        _: Payload<'_>,
-    ) -> Result<(), PostError> {
+    fn post(&mut self, _: u64, _: Operation, _: Payload<'_>) -> Result<(), PostError> {
         match *self {}
     }
 }

@@ -34,6 +34,9 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     const ID: DriverId;
     /// The versions of the kernel driver's ABI that this driver supports.
     const ABI_VERSIONS: RangeInclusive<u32>;
+    /// How C programs are refused.
+    #[cfg(feature = "c-abi")]
+    const REFUSALS: Refusals;
 
     type Cq: Cq + 'static;
     type SendQueue: SendQueue<Ah = Self::Ah> + 'static;
@@ -274,12 +277,26 @@ pub(crate) struct QpName {
     pub(crate) qpn: u32,
 }
 
+/// The errnos by which libibverbs' provider for the device refuses, where providers differ. C programs that look
+/// at errno know these.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusals {
+    /// A request in a list with more slices or inline bytes than the queue pair has.
+    pub(crate) long_request: Errno,
+    /// As before, by the functions `ibv_wr_*`, or there is no room.
+    pub(crate) by_functions: Errno,
+    /// Attributes and flags of an object to create that nobody knows.
+    pub(crate) unknown: Errno,
+}
+
 /// The parts of a queue pair besides its command, of the driver's types or of those of [`super`].
 pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) send_cq: &'a C,
     pub(crate) recv_cq: &'a C,
     pub(crate) srq: Option<&'a S>,
     pub(crate) buffers: Option<&'a Buffers>,
+    /// Whoever posts to the queue pair has it to itself.
     pub(crate) thread_domain: Option<&'a T>,
     /// Small payloads may arrive in completions.
     pub(crate) inline_scatter: bool,
@@ -406,8 +423,6 @@ pub(crate) trait SendQueue: Debug {
     type Batch<'q>: SendBatch<Ah = Self::Ah, Slot = Self::Slot>
     where
         Self: 'q;
-    /// What of a thread domain belongs to whoever posts in it.
-    type Domain: Debug + Default;
 
     /// The most requests in flight.
     fn capacity(&self) -> u32;
@@ -422,14 +437,13 @@ pub(crate) trait SendQueue: Debug {
     fn in_flight(&self) -> u32;
 
     /// Starts a batch, in which nothing is left of one that was never rung: the memory that its requests
-    /// name may be gone. A queue pair of a thread domain is always given that, and no other ever.
-    fn batch<'q>(&'q mut self, domain: Option<&'q mut Self::Domain>) -> Self::Batch<'q>;
+    /// name may be gone.
+    fn batch(&mut self) -> Self::Batch<'_>;
 
     /// Posts one signaled request, as a batch of it would. The caller has checked that the queue pair has the
     /// operation.
     fn post(
         &mut self,
-        domain: Option<&mut Self::Domain>,
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
@@ -441,12 +455,11 @@ pub(crate) trait SendQueue: Debug {
 #[inline(never)]
 pub(crate) fn post_batch<Q: SendQueue>(
     queue: &mut Q,
-    domain: Option<&mut Q::Domain>,
     wr_id: u64,
     operation: Operation,
     payload: Payload<'_>,
 ) -> Result<(), PostError> {
-    let mut batch = queue.batch(domain);
+    let mut batch = queue.batch();
     let mut slot = batch.push(operation, None, payload)?;
     slot.set_id(wr_id);
     slot.add_flags(SendFlags::SIGNALED);

@@ -15,8 +15,8 @@ use uverbs_uapi::handle::CqHandle;
 
 use super::contract::{self, methods::*};
 use super::{
-    Ah, Cq, CqBacking, DomainPosting, Kind, Lent, Listed, QpBacking, RecvQueue, SendQueue,
-    SharedRecvQueue, SrqBacking,
+    Ah, Cq, CqBacking, Kind, Lent, Listed, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
+    SrqBacking,
 };
 use crate::command::{CommandFd, DriverData, DriverReply};
 use crate::error::{Errno, Result};
@@ -86,40 +86,18 @@ impl SendQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> SendBatch<'_> {
-        SendBatch(dispatch!(self, D(queue) => D::lend(queue.batch(None))))
-    }
-
-    /// As [`Self::batch`], for a queue pair of a thread domain, and its domain. None if the domain is another
-    /// driver's.
-    #[inline(always)]
-    pub(crate) fn batch_in<'q>(
-        &'q mut self,
-        domain: &'q mut DomainPosting,
-    ) -> Option<SendBatch<'q>> {
-        Some(SendBatch(dispatch!(self, D(queue) => {
-            D::lend(queue.batch(Some(D::get_mut(domain)?)))
-        })))
+        SendBatch(dispatch!(self, D(queue) => D::lend(queue.batch())))
     }
 
     /// Posts one signaled request, as a batch of it would.
     #[inline(always)]
     pub(crate) fn post(
         &mut self,
-        domain: Option<&mut DomainPosting>,
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
-        dispatch!(self, D(queue) => {
-            let domain = match domain {
-                None => None,
-                Some(domain) => match D::get_mut(domain) {
-                    Some(domain) => Some(domain),
-                    None => return Err(PostError::ForeignDomain),
-                },
-            };
-            queue.post(domain, wr_id, operation, payload)
-        })
+        dispatch!(self, D(queue) => queue.post(wr_id, operation, payload))
     }
 }
 

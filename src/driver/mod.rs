@@ -108,6 +108,8 @@ use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqH
 use zerocopy::FromBytes;
 
 pub(crate) use self::contract::QpName;
+#[cfg(feature = "c-abi")]
+pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
 pub(crate) use self::data::{Completion, Completions, RecvBatch, SendBatch, SendSlot};
 use crate::alloc::{Buffers, ResourceType};
@@ -242,8 +244,6 @@ kinds! {
     SrqBacking SrqBackings = D::SrqBacking;
     /// The hardware that a thread domain picks, once a queue pair needs it.
     ThreadDomain ThreadDomains = D::ThreadDomain;
-    /// What of that belongs to whoever posts in the domain.
-    DomainPosting DomainPostings = <D::SendQueue as contract::SendQueue>::Domain;
 }
 
 /// What a queue pair is made of besides its command.
@@ -343,6 +343,12 @@ impl Driver {
 
 /// What [`contract::Driver`] says, whichever driver it is.
 impl Device {
+    /// How C programs are refused.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn refusals(&self) -> contract::Refusals {
+        dispatch!(self, D(_) => D::REFUSALS)
+    }
+
     forward! {
         operations(transport: QpType) -> Operations;
         alloc_pd(fd: &CommandFd) -> Result<PdHandle>;
@@ -478,11 +484,6 @@ impl Device {
 
     /// A thread domain, which has picked no hardware yet.
     pub(crate) fn thread_domain(&self) -> ThreadDomain {
-        dispatch!(self, D(_) => D::wrap(Default::default()))
-    }
-
-    /// What of a thread domain belongs to whoever posts in it.
-    pub(crate) fn domain_posting(&self) -> DomainPosting {
         dispatch!(self, D(_) => D::wrap(Default::default()))
     }
 }

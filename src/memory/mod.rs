@@ -1,6 +1,7 @@
 //! Memory that can be registered: its bytes stay where they are until it is dropped.
 
 mod scan;
+mod shared;
 mod still;
 
 use std::ptr::NonNull;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub(crate) use scan::has_word;
+pub use shared::SharedMemory;
 pub(crate) use still::{Resting, Still};
 
 /// Memory that can be registered and kept by a region.

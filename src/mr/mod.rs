@@ -24,7 +24,7 @@ use rustix::process::{Resource, getrlimit};
 use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
 use uverbs_uapi::handle::{DmahHandle, MrHandle};
 
-pub use crate::memory::{Memory, RawMemory, WritableMemory};
+pub use crate::memory::{Memory, RawMemory, SharedMemory, WritableMemory};
 use crate::work::slot;
 pub use crate::work::{
     LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice,

@@ -31,7 +31,6 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no such ports, as
     /// rxe, or they are not bonded. Manual page: `mlx5dv_query_qp_lag_port(3)`.
-    #[doc(alias = "mlx5dv_query_qp_lag_port")]
     pub fn lag_port(&self) -> Result<LagPort> {
         let kernel = self.shared.kernel();
         let context = self.context();
@@ -45,7 +44,6 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// As of [`lag_port`](Self::lag_port); also if the device has no such port, or cannot change it later.
     /// Manual page: `mlx5dv_modify_qp_lag_port(3)`.
-    #[doc(alias = "mlx5dv_modify_qp_lag_port")]
     pub fn set_lag_port(&mut self, port: u8) -> Result<()> {
         let kernel = self.shared.kernel();
         self.must_send(Verb::ModifyQpLagPort)?;
@@ -74,7 +72,6 @@ impl<T: Connected, M: Membership> Qp<T, M> {
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device cannot change it, as rxe
     /// and InfiniBand ports. Manual page: `mlx5dv_modify_qp_udp_sport(3)`.
-    #[doc(alias = "mlx5dv_modify_qp_udp_sport")]
     pub fn set_udp_source_port(&mut self, port: u16) -> Result<()> {
         let kernel = self.shared.kernel();
         self.must_send(Verb::ModifyQpUdpSport)?;

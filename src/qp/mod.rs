@@ -307,7 +307,8 @@ impl<'a> QpBuilder<'a> {
             recv_cq: self.recv_cq.ring(),
             srq: self.srq.map(Srq::queue),
             buffers: self.pd.buffers(),
-            thread_domain: domain.as_ref().map(DomainRef::hardware),
+            // SAFETY: the queue pair is of the type that has the domain checked with each post.
+            thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             inline_scatter: self.inline_scatter,
         };
         let created = context.driver().create_qp(context.fd(), command, &parts);
@@ -907,7 +908,7 @@ impl<T: Transport> Qp<T, InDomain> {
         self.send.batch(domain)
     }
 
-    /// Posts one request, which has a completion with this id: the fastest way to post that there is.
+    /// Posts one request, which has a completion with this id. It takes a lock for no number of queue pairs.
     ///
     /// ```no_run
     /// # use uverbs::{InDomain, LocalSlice, Qp, Rc, RemoteSlice, ThreadDomain};

@@ -8,7 +8,7 @@ use uverbs_uapi::enums::QpState;
 use super::send::{Fixed, gather, length};
 use super::transport::{Connected, RdmaRead, RdmaWrite, Transport};
 use super::{Of, QpShared};
-use crate::driver::{DomainPosting, SendQueue};
+use crate::driver::SendQueue;
 use crate::work::{LocalSlice, Operation, Operations, Payload, PostError, Remote, RemoteSlice};
 
 /// A request that is about to be posted, alone and signaled: each method posts it and rings the doorbell.
@@ -21,7 +21,6 @@ pub struct One<'q, T: Transport> {
     pub(super) queue: &'q mut SendQueue,
     pub(super) fixed: &'q Fixed,
     pub(super) shared: &'q Arc<QpShared>,
-    pub(super) domain: Option<&'q mut DomainPosting>,
     pub(super) wr_id: u64,
     pub(super) of: Of<T>,
 }
@@ -43,7 +42,7 @@ impl<T: Transport> One<'_, T> {
         if matches!(state, QpState::RESET | QpState::INIT | QpState::RTR) {
             return Err(PostError::WrongState { state });
         }
-        self.queue.post(self.domain, self.wr_id, operation, payload)
+        self.queue.post(self.wr_id, operation, payload)
     }
 
     /// Refuses what the queue pair cannot do.

@@ -113,7 +113,6 @@ impl<T: Transport> SendHalf<T> {
             queue: &mut self.queue,
             fixed: &self.fixed,
             shared: &self.shared,
-            domain: None,
             wr_id,
             of: PhantomData,
         }
@@ -146,12 +145,9 @@ impl<T: Transport> SendHalf<T, InDomain> {
         &'q mut self,
         domain: &'q mut ThreadDomain,
     ) -> Result<Batch<'q, T>, PostError> {
-        let posting = domain.posting(self.fixed.domain)?;
+        domain.check(self.fixed.domain)?;
         Ok(Batch {
-            raw: self
-                .queue
-                .batch_in(posting)
-                .ok_or(PostError::ForeignDomain)?,
+            raw: self.queue.batch(),
             fixed: &self.fixed,
             shared: &self.shared,
             of: PhantomData,
@@ -169,8 +165,8 @@ impl<T: Transport> SendHalf<T, InDomain> {
         domain: &'q mut ThreadDomain,
         wr_id: u64,
     ) -> Result<One<'q, T>, PostError> {
+        domain.check(self.fixed.domain)?;
         Ok(One {
-            domain: Some(domain.posting(self.fixed.domain)?),
             queue: &mut self.queue,
             fixed: &self.fixed,
             shared: &self.shared,

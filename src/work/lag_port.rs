@@ -2,7 +2,6 @@
 
 /// The physical port of a queue pair on a device with link aggregation (LAG). Manual page:
 /// `mlx5dv_query_qp_lag_port(3)`.
-#[doc(alias = "mlx5dv_query_qp_lag_port")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct LagPort {

@@ -5,8 +5,9 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use libtest_mimic::Trial;
-use support::{Result, fail, pattern, same, says, test_without_leaks};
-use uverbs::aio::{Cq, OpError, Post, Wait};
+use support::{Result, fail, open, pattern, same, says, test_without_leaks};
+use uverbs::aio::{Cq, Op, OpError, Post, Receive, Wait};
+use uverbs::buf::Pool;
 use uverbs::{Caps, PostError, Rc, WcStatus};
 
 use crate::count::allocations;
@@ -16,7 +17,7 @@ use crate::ground::{Two, connect};
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 11] = [
+    let tests: [Named; 12] = [
         ("ops::messages", messages),
         ("ops::one_sided", one_sided),
         ("ops::atomics", atomics),
@@ -24,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("ops::batches", batches),
         ("ops::failures_give_back", failures_give_back),
         ("ops::many_at_a_time", many_at_a_time),
+        ("ops::ten_thousand_in_flight", ten_thousand_in_flight),
         ("ops::a_stream_of_messages", a_stream_of_messages),
         ("ops::halves_in_two_threads", halves_in_two_threads),
         ("ops::ways_to_wait", ways_to_wait),
@@ -280,6 +282,78 @@ fn many_at_a_time() -> Result {
         })??;
     }
     two.nothing_is_missing()
+}
+
+/// Catches an operation among very many that is not woken, or not given back, and a completion queue that
+/// overruns: 40 queue pairs on one.
+fn ten_thousand_in_flight() -> Result {
+    const QPS: usize = 40;
+    const EACH: usize = 250;
+    const SENT: usize = 10;
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let caps = Caps {
+        max_send_wr: SENT as u32,
+        max_recv_wr: EACH as u32,
+        ..Caps::default()
+    };
+    let cq = Cq::new(&context, (QPS * (SENT + EACH)) as u32)?;
+    let pool = Pool::on(&pd).sizes([64]).build()?;
+    let mut qps = Vec::new();
+    for _ in 0..QPS / 2 {
+        let (mut a, mut b) = (cq.create_qp(&pd, caps)?, cq.create_qp(&pd, caps)?);
+        connect(&mut a, &mut b)?;
+        qps.extend([a, b]);
+    }
+    let mut receives: Vec<Vec<Op<Receive>>> = Vec::new();
+    for qp in &mut qps {
+        let posted = (0..EACH).map(|_| Ok(qp.recv(pool.try_get(64)?)));
+        receives.push(posted.collect::<Result<_>>()?);
+    }
+    // Each is polled, so that each waits.
+    let waiting = cq.block_on(poll_fn(|cx| {
+        let all = receives.iter_mut().flatten();
+        let waiting = all.map(|receive| usize::from(Pin::new(receive).poll(cx).is_pending()));
+        Poll::Ready(waiting.sum())
+    }))?;
+    same::<usize>(waiting, QPS * EACH, "operations that wait")?;
+    let in_flight = qps.iter().map(|qp| qp.control().in_flight());
+    same(in_flight.sum::<usize>(), 10_000, "operations in flight")?;
+
+    let message = |qp: usize, at: usize| [qp as u8, at as u8, 7];
+    let mut sends = Vec::new();
+    for (number, qp) in qps.iter_mut().enumerate() {
+        sends.extend((0..SENT).map(|at| qp.send_inline(&message(number, at))));
+    }
+    cq.block_on(async {
+        for send in sends {
+            send.await?;
+        }
+        for (number, of) in receives.iter_mut().enumerate() {
+            for (at, receive) in of.drain(..SENT).enumerate() {
+                let (result, buf) = receive.await;
+                result?;
+                same(&*buf, &message(number ^ 1, at)[..], "a message")?;
+            }
+        }
+        Result::Ok(())
+    })??;
+    for qp in &mut qps {
+        cq.block_on(qp.abort())??;
+    }
+    cq.block_on(async {
+        for receive in receives.into_iter().flatten() {
+            let (result, buf) = receive.await;
+            let is_flushed = result.is_err_and(|error| error.is_flushed());
+            same(
+                (is_flushed, buf.capacity() >= 64),
+                (true, true),
+                "a flushed receive",
+            )?;
+        }
+        Result::Ok(())
+    })??;
+    same(pool.stats().in_use(), 0, "buffers in use")
 }
 
 /// Catches messages out of order, and a stream that loses some when its future is dropped.

@@ -266,7 +266,25 @@ static void reregistered(void)
 	say("no flags", "%d", ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0));
 	say("unknown flags", "%d", ibv_rereg_mr(mr, 1 << 20, NULL, NULL, 0, 0));
 	say("translation of nothing", "%d", ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0));
-	say("domain of nothing", "%d", ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0));
+	say("access that is not to change", "%d", ibv_rereg_mr(mr, 0, NULL, NULL, 0, IBV_ACCESS_REMOTE_READ));
+}
+
+/* What soft-RoCE has of it: another domain, other access. */
+static void moved_region(void)
+{
+	struct side side = make_ground();
+	struct ibv_pd *other = ibv_alloc_pd(context);
+	struct ibv_mr *mr;
+	int busy;
+
+	NEED(mr = ibv_reg_mr(side.pd, side.memory, 4096, IBV_ACCESS_LOCAL_WRITE));
+	say("access", "%d", ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+	say("domain", "%d", ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, 0));
+	say("it has", "domain %d, address %d, length %zu", mr->pd == other, mr->addr == side.memory, mr->length);
+	say_status("its domain", busy = ibv_dealloc_pd(other));
+	say_status("deregister", ibv_dereg_mr(mr));
+	if (busy)
+		say_status("its domain", ibv_dealloc_pd(other));
 }
 
 static void windows(void)
@@ -332,8 +350,8 @@ static void domains(void)
 	attr.td = td;
 	parent = say_object("parent", ibv_alloc_parent_domain(context, &attr));
 	if (parent) {
-		say_status("free the domain", ibv_dealloc_pd(pd));
-		say_status("free the thread domain", ibv_dealloc_td(td));
+		say_status("free the domain in use", ibv_dealloc_pd(pd));
+		say_status("free the thread domain in use", ibv_dealloc_td(td));
 		say_status("free the parent", ibv_dealloc_pd(parent));
 	}
 	if (td)
@@ -435,7 +453,7 @@ static void rarities(void)
 MAIN(
 	{ "queries", queries }, { "gid_entries", gid_entries }, { "completion_queues", completion_queues },
 	{ "queue_pairs", queue_pairs }, { "transitions", transitions }, { "shared_queues", shared_queues },
-	{ "regions", regions }, { "reregistered", reregistered }, { "windows", windows },
+	{ "regions", regions }, { "reregistered", reregistered }, { "moved_region", moved_region }, { "windows", windows },
 	{ "address_handles", address_handles }, { "domains", domains }, { "busy", busy }, { "multicast", multicast },
 	{ "imported", imported }, { "ece", ece }, { "rarities", rarities },
 )

@@ -1,5 +1,5 @@
 //! Programs of the distribution that talk to each other, one on each library: perftest, ping-pongs,
-//! UCX and libfabric.
+//! UCX, and those that connect by the distribution's librdmacm.
 //!
 //! By default each run has our library on one side; with `--full` there are more runs, each with ours as the
 //! server and as the client.
@@ -38,13 +38,15 @@ const fn in_full(words: &'static str) -> Run {
 enum Family {
     Perftest,
     Pingpong,
+    /// Programs of librdmacm, and of perftest that connect by it.
+    Rdmacm,
     Ucx,
 }
 
 /// A test's name, its family and its runs.
 type Group = (&'static str, Family, &'static [Run]);
 
-const GROUPS: [Group; 6] = [
+const GROUPS: [Group; 7] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -110,6 +112,18 @@ const GROUPS: [Group; 6] = [
         ],
     ),
     (
+        "rdmacm::programs",
+        Family::Rdmacm,
+        &[
+            always("rping -C 5 -S 2000 -V"),
+            always("ucmatose -C 2 -S 100"),
+            always("udaddy -C 5"),
+            always("ib_send_lat -F -R -n 20"),
+            in_full("ib_write_bw -F -R -n 20 -q 2"),
+            in_full("ib_read_lat -F -R -n 20"),
+        ],
+    ),
+    (
         "ucx::tests",
         Family::Ucx,
         &[
@@ -167,11 +181,36 @@ fn as_theirs_alone(family: Family, words: &str, sides: [&Library; 2]) -> Result 
 }
 
 fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result {
+    if let Family::Rdmacm = family {
+        let server = of_librdmacm(server, words, false);
+        let client = of_librdmacm(client, words, true);
+        let ready = || Ok(support::run("rdma resource show cm_id")?.contains("LISTEN"));
+        return play(server, client, ready).map(drop);
+    }
     let port = free_port()?;
     let ends = ends();
     let server = family.side(server, &ends.0, port, words, None)?;
     let client = family.side(client, &ends.1, port, words, Some("127.0.0.1"))?;
     play(server, client, || listens(port)).map(drop)
+}
+
+/// The address of the soft-RoCE device.
+const ADDRESS: &str = "10.9.0.1";
+
+/// The command of a side that is named by an IP address.
+fn of_librdmacm(library: &Library, words: &str, connects: bool) -> Command {
+    let (program, words) = words.split_once(' ').unwrap_or((words, ""));
+    let mut command = library.command(program);
+    let words = words.split_whitespace();
+    match (program, connects) {
+        ("rping", true) => command.args(["-c", "-a", ADDRESS]).args(words),
+        ("rping", false) => command.args(["-s", "-a", ADDRESS]).args(words),
+        ("ucmatose" | "udaddy", true) => command.args(words).args(["-s", ADDRESS]),
+        ("ucmatose" | "udaddy", false) => command.args(words).args(["-b", ADDRESS]),
+        (_, true) => command.args(words).arg(ADDRESS),
+        (_, false) => command.args(words),
+    };
+    command
 }
 
 /// The devices at both ends of a wire: the adapter has two functions.
@@ -200,6 +239,7 @@ impl Family {
                 Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
             }
             Self::Ucx => ucx(library, device, &port, words, server),
+            Self::Rdmacm => Ok(of_librdmacm(library, words, server.is_some())),
         }
     }
 

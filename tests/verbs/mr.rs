@@ -11,7 +11,7 @@ use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
     Access, Mr, Rc, RemoteSlice, WcOpcode, WcStatus,
     error::Errno,
-    mr::{Advice, AfterRereg, Memory, RawMemory, Rereg, WordError},
+    mr::{Advice, AfterRereg, Memory, RawMemory, Rereg, SharedMemory, WordError},
     qp::Placement,
     query::DeviceCapFlags,
 };
@@ -44,6 +44,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("mr::prefetch", prefetch),
         test("mr::words_that_peers_write", words_that_peers_write),
         test("mr::a_raw_map_for_reading", a_raw_map_for_reading),
+        test("mr::one_memory_on_two_pds", one_memory_on_two_pds),
     ]
 }
 
@@ -122,6 +123,29 @@ fn a_raw_map_for_reading() -> Result {
             "this kernel pins pages for writing in any case (until Linux 6.2), which a mapping for reading does not allow",
         ),
         Err(refused) => Err(refused.error.into()),
+    }
+}
+
+/// Catches regions of the same memory that see other bytes, and memory that goes with the first of them.
+fn one_memory_on_two_pds() -> Result {
+    let mut one = Pair::<Rc>::new()?;
+    let mut other = Pair::<Rc>::with(&Setup::default())?;
+    let memory = SharedMemory::new(vec![7u8; 64]);
+    let first = one.pd.register(memory.clone(), OPEN)?;
+    let second = other.pd.register(memory.clone(), OPEN)?;
+    write(&mut one, b"one", first.remote())?;
+    write(&mut other, b"other", second.remote().slice(3..)?)?;
+    same(&start(&first)?, b"oneother", "through the first")?;
+    same(&start(&second)?, b"oneother", "through the second")?;
+    drop(first);
+    let Err(memory) = memory.into_inner() else {
+        return fail("the memory left while it is registered");
+    };
+    write(&mut other, b"still", second.remote())?;
+    drop(second.deregister()?);
+    match memory.into_inner() {
+        Ok(bytes) => same(&bytes[..9], b"stillher\x07", "what came back"),
+        Err(memory) => fail(format!("somebody else has {memory:?}")),
     }
 }
 

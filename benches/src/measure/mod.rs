@@ -1,5 +1,6 @@
 //! Running the programs and turning what they say into records.
 
+mod awaited;
 mod callgrind;
 mod control;
 mod instructions;
@@ -24,6 +25,8 @@ pub const OURS_ARENA: &str = "uverbs, arena";
 pub const RDMA_CORE: &str = "rdma-core";
 /// rdma-core's newer interface: `ibv_wr_start` to `ibv_wr_complete`, `ibv_start_poll` to `ibv_end_poll`.
 pub const RDMA_CORE_EX: &str = "rdma-core, ibv_wr_*";
+/// As [`OURS`], awaited: `uverbs::aio`.
+pub const AWAITED: &str = "uverbs, aio";
 /// The bare system calls.
 pub const BARE: &str = "bare calls";
 
@@ -32,6 +35,8 @@ pub const BARE: &str = "bare calls";
 pub enum Group {
     /// Instructions of user space for each operation of the data path
     Instructions,
+    /// What `aio` adds to an operation
+    Awaited,
     /// From exec to the first protection domain and the first completion
     StartUp,
     /// Making and destroying objects
@@ -154,6 +159,12 @@ impl Record {
         self
     }
 
+    /// A goal of another kind.
+    fn goal(mut self, text: &'static str, met: bool) -> Self {
+        self.goal = Some(Goal { text, met });
+        self
+    }
+
     /// Another number.
     fn detail(mut self, name: impl Into<String>, value: serde_json::Value) -> Self {
         self.details.insert(name.into(), value);
@@ -180,6 +191,7 @@ pub fn run(plan: &Plan, groups: &[Group]) -> Result<()> {
     for group in groups {
         match group {
             Group::Instructions => instructions::run(plan)?,
+            Group::Awaited => awaited::run(plan)?,
             Group::StartUp => start_up::run(plan)?,
             Group::Control => control::run(plan)?,
             Group::Transfer => transfer::run(plan)?,

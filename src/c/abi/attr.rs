@@ -126,6 +126,20 @@ pub struct ibv_srq_init_attr {
 
 const _: () = assert!(size_of::<ibv_srq_init_attr>() == 24);
 
+/// It begins as [`ibv_srq_init_attr`], in whose padding `comp_mask` lies.
+#[repr(C)]
+pub struct ibv_srq_init_attr_ex {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+    pub comp_mask: u32,
+    pub srq_type: u32,
+}
+
+const _: () = {
+    assert!(offset_of!(ibv_srq_init_attr_ex, comp_mask) == 20);
+    assert!(offset_of!(ibv_srq_init_attr_ex, srq_type) == 24);
+};
+
 #[repr(C)]
 pub struct ibv_cq_init_attr_ex {
     pub cqe: u32,
@@ -149,3 +163,11 @@ pub struct ibv_async_event {
 }
 
 const _: () = assert!(size_of::<ibv_async_event>() == 16);
+
+/// Options of a connection beyond the standard.
+#[repr(C)]
+pub struct ibv_ece {
+    pub vendor_id: u32,
+    pub options: u32,
+    pub comp_mask: u32,
+}

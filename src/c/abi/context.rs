@@ -3,12 +3,15 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
-use super::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr_ex};
+use super::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr_ex, ibv_srq_init_attr_ex};
 use super::device::{ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input};
+use super::domain::{
+    ibv_parent_domain_init_attr, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
+};
 use super::port::ibv_port_attr;
-use super::pthread_mutex_t;
-use super::queue::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_srq};
-use super::work::{ibv_recv_wr, ibv_send_wr, ibv_wc};
+use super::queue::{ibv_cq, ibv_cq_ex, ibv_mw, ibv_qp, ibv_srq};
+use super::work::{ibv_mw_bind, ibv_recv_wr, ibv_send_wr, ibv_wc};
+use super::{ibv_pd, pthread_mutex_t};
 
 /// A function that this library does not have. The header's inline function says `EOPNOTSUPP` then.
 pub type Lacking = Option<unsafe extern "C" fn()>;
@@ -22,9 +25,9 @@ pub struct ibv_context_ops {
     pub _compat_query_port:
         Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int>,
     pub _compat_of_objects: [Lacking; 5],
-    pub alloc_mw: Lacking,
-    pub bind_mw: Lacking,
-    pub dealloc_mw: Lacking,
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub _compat_create_cq: Lacking,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
@@ -91,9 +94,12 @@ pub struct verbs_context {
     pub destroy_flow_action: Lacking,
     pub create_flow_action_esp: Lacking,
     pub modify_qp_rate_limit: Lacking,
-    pub alloc_parent_domain: Lacking,
-    pub dealloc_td: Lacking,
-    pub alloc_td: Lacking,
+    pub alloc_parent_domain: Option<
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
+    >,
+    pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
+    pub alloc_td:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
     pub modify_cq: Lacking,
     pub post_srq_ops: Lacking,
     pub destroy_rwq_ind_table: Lacking,
@@ -122,9 +128,11 @@ pub struct verbs_context {
     pub create_qp_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
     pub get_srq_num: Lacking,
-    pub create_srq_ex: Lacking,
-    pub open_xrcd: Lacking,
-    pub close_xrcd: Lacking,
+    pub create_srq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
+    pub open_xrcd:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
+    pub close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
     pub abi_placeholder_3: u64,
     pub sz: usize,
     pub context: ibv_context,

@@ -10,8 +10,10 @@
 pub mod attr;
 pub mod context;
 pub mod device;
+pub mod domain;
 pub mod port;
 pub mod queue;
+pub mod sa;
 pub mod work;
 
 /// `pthread_mutex_t` and `pthread_cond_t`, which are for the library only. This one does not use them.

@@ -77,6 +77,14 @@ pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 
+/// What a message with a tag tells.
+#[repr(C)]
+#[derive(Default)]
+pub struct ibv_wc_tm_info {
+    pub tag: u64,
+    pub data: u32,
+}
+
 #[repr(C)]
 pub struct ibv_cq_ex {
     pub cq: ibv_cq,
@@ -99,7 +107,7 @@ pub struct ibv_cq_ex {
     pub read_completion_ts: Read<u64>,
     pub read_cvlan: Read<u16>,
     pub read_flow_tag: Read<u32>,
-    pub read_tm_info: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut c_void)>,
+    pub read_tm_info: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_wc_tm_info)>,
     pub read_completion_wallclock_ns: Read<u64>,
 }
 

@@ -93,6 +93,12 @@ impl ResourceType {
 impl contract::Driver for Device {
     const ID: DriverId = DriverId::MLX5;
     const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
+    #[cfg(feature = "c-abi")]
+    const REFUSALS: contract::Refusals = contract::Refusals {
+        long_request: Errno::NOMEM,
+        by_functions: Errno::NOMEM,
+        unknown: Errno::INVAL,
+    };
 
     type Cq = Cq;
     type SendQueue = SendQueue;
@@ -448,17 +454,13 @@ impl Device {
         Ok(self.common.get_or_init(|| lease))
     }
 
-    /// The register for a queue pair, and whether others ring there as well.
-    fn lease(
-        &self,
-        fd: &CommandFd,
-        thread_domain: Option<&Arc<Lease>>,
-    ) -> Result<(Arc<Lease>, bool)> {
+    /// The register for a queue pair.
+    fn lease(&self, fd: &CommandFd, thread_domain: Option<&Arc<Lease>>) -> Result<Arc<Lease>> {
         Ok(match thread_domain {
-            Some(lease) => (Arc::clone(lease), true),
+            Some(lease) => Arc::clone(lease),
             None => match self.registers.for_queue_pair(fd) {
-                Some(found) => found,
-                None => (Arc::clone(self.common(fd)?), true),
+                Some(lease) => lease,
+                None => Arc::clone(self.common(fd)?),
             },
         })
     }

@@ -129,8 +129,6 @@ pub(super) struct Draft {
     srq: Option<Arc<SrqLedger>>,
     registration: Registration,
     lease: Arc<Lease>,
-    /// Others ring in the same register.
-    shared_register: bool,
     landing: Option<Arc<Landing>>,
 }
 
@@ -140,7 +138,7 @@ impl Draft {
         command: &CreateQp,
         limits: &Limits,
         records: &Records,
-        (lease, shared_register): (Arc<Lease>, bool),
+        lease: Arc<Lease>,
         parts: &Parts<'_>,
     ) -> Result<Self> {
         let refuse = || Error::os(Verb::CreateQp, command.subject(), Errno::INVAL);
@@ -184,7 +182,6 @@ impl Draft {
             srq,
             registration,
             lease,
-            shared_register,
             landing,
         })
     }
@@ -228,7 +225,7 @@ impl Draft {
             send_ring,
             self.send,
             self.send_ledger,
-            (Arc::clone(&self.lease), self.shared_register),
+            Arc::clone(&self.lease),
             (qpn, signal_all),
         );
         let recv = match self.srq {
@@ -397,7 +394,9 @@ const NO_RECEIVES: RecvLayout = RecvLayout {
 
 /// Cuts a send queue, or `None` if the device has none like that.
 pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Option<SendLayout> {
-    let (sge, inline) = (u64::from(cap.max_send_sge), u64::from(cap.max_inline_data));
+    // There is always room for one: posting relies on it.
+    let sge = u64::from(cap.max_send_sge.max(1));
+    let inline = u64::from(cap.max_inline_data);
     let slices = sge * size_of::<Data>() as u64;
     let inlined = match inline {
         0 => 0,
@@ -433,7 +432,6 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     if blocks > limits.max_send_wqebb.into() {
         return None;
     }
-    // Nothing, in a request for datagrams without payload.
     let room = request.min(most) - before as u64;
     Some(SendLayout {
         blocks: blocks as u32,

@@ -26,7 +26,7 @@ use super::format::{
 };
 use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
-use super::uar::{Lease, Own};
+use super::uar::{Lease, Register};
 use super::umr;
 use crate::driver::contract;
 use crate::error::Errno;
@@ -52,9 +52,6 @@ pub(crate) struct SendQueue {
     notes: NonNull<SendNote>,
     /// The word of the record that says how far the ring is filled.
     word: NonNull<AtomicU32>,
-    /// The register, if it is this queue's alone; else the lease's is shared. In a thread domain it is the
-    /// domain's.
-    own: Own,
     /// Blocks of the ring less one, 0 if there are none.
     mask: u64,
     layout: SendLayout,
@@ -69,7 +66,14 @@ pub(crate) struct SendQueue {
     /// The queue pair's number where the control segment has it.
     qpn: u32,
     ledger: Arc<SendLedger>,
-    lease: Arc<Lease>,
+    /// Whoever posts has the register to itself.
+    alone: bool,
+    /// The blocks of a batch that is copied there without further ado: 1, or more than there ever are if there is
+    /// more to do. There is where the register takes no copies or others use it, and after
+    /// [`Self::write_otherwise`], until the next doorbell.
+    copied: u64,
+    register: Arc<Register>,
+    _lease: Arc<Lease>,
     _rings: Arc<Rings>,
     /// Where a request is put together that goes on at the ring's start.
     scratch: Box<[Block]>,
@@ -117,8 +121,6 @@ pub(crate) struct SendBatch<'q> {
     ordinary_until: u64,
     /// Where the last request was written: in the ring, or in the queue's scratch space.
     last: NonNull<u8>,
-    /// The register of the thread domain that the queue pair belongs to, if it does.
-    domain: Option<&'q mut Own>,
 }
 
 /// A request that has been written: its id and flags may still change until the doorbell.
@@ -144,21 +146,16 @@ impl SendQueue {
         ring: NonNull<u8>,
         layout: SendLayout,
         ledger: Arc<SendLedger>,
-        (lease, shared_register): (Arc<Lease>, bool),
+        lease: Arc<Lease>,
         (qpn, signal_all): (u32, bool),
     ) -> Self {
-        let own = match shared_register {
-            true => Own::NONE,
-            // SAFETY: it is not shared, and the lease is kept beside it.
-            false => unsafe { Own::new(lease.register()) },
-        };
+        let (register, alone) = (Arc::clone(lease.register()), !lease.is_shared());
         let always = if signal_all { control::CQ_UPDATE } else { 0 };
         let always = flags_word(always);
         Self {
             ring,
             notes: ledger.first(),
             word: NonNull::from(rings.record.word(RECORD_SEND)),
-            own,
             mask: layout.blocks.saturating_sub(1).into(),
             layout,
             at: Cursor::START,
@@ -167,7 +164,10 @@ impl SendQueue {
             scratched: None,
             qpn: qpn << 8,
             ledger,
-            lease,
+            alone,
+            copied: copied(alone, &register),
+            register,
+            _lease: lease,
             _rings: rings,
             scratch: vec![Block([0; BLOCK]); layout.request_blocks as usize].into(),
         }
@@ -196,7 +196,8 @@ impl SendQueue {
             ..
         } = self.layout;
         match payload {
-            Payload::Gather(slices) if slices.len() > max_sge as usize => {
+            // There is always room for one.
+            Payload::Gather(slices) if slices.len() > 1 && slices.len() > max_sge as usize => {
                 Err(PostError::TooManySges {
                     given: slices.len(),
                     max: max_sge,
@@ -226,7 +227,10 @@ impl SendQueue {
     #[inline(always)]
     fn takes(&self, payload: Payload<'_>) -> bool {
         match payload {
-            Payload::Gather(slices) => slices.len() <= self.layout.max_sge as usize,
+            // There is always room for one.
+            Payload::Gather(slices) => {
+                slices.len() <= 1 || slices.len() <= self.layout.max_sge as usize
+            }
             Payload::Inline(bytes) => bytes.len() <= self.layout.max_inline as usize,
             Payload::Sges(sges) => sges.len() <= self.layout.max_sge as usize,
             Payload::InlineSges(pieces) => pieces.len() <= self.layout.max_inline as usize,
@@ -275,6 +279,7 @@ impl SendQueue {
         if count == self.at.count {
             self.scratched = None;
         }
+        self.copied = u64::MAX;
         self.look_after_last(post);
         let full = || PostError::QueueFull {
             capacity: self.layout.capacity,
@@ -401,7 +406,6 @@ impl contract::SendQueue for SendQueue {
     type Ah = Ah;
     type Slot = SendSlot;
     type Batch<'q> = SendBatch<'q>;
-    type Domain = Own;
 
     fn capacity(&self) -> u32 {
         self.layout.capacity
@@ -420,7 +424,7 @@ impl contract::SendQueue for SendQueue {
     }
 
     #[inline(always)]
-    fn batch<'q>(&'q mut self, domain: Option<&'q mut Own>) -> SendBatch<'q> {
+    fn batch(&mut self) -> SendBatch<'_> {
         // Each field is a value of its own, which a copy of the whole would not be.
         let Cursor {
             post,
@@ -432,7 +436,6 @@ impl contract::SendQueue for SendQueue {
             count,
             ordinary_until,
             last: self.ring,
-            domain,
             queue: self,
         }
     }
@@ -440,7 +443,6 @@ impl contract::SendQueue for SendQueue {
     #[inline(always)]
     fn post(
         &mut self,
-        domain: Option<&mut Own>,
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
@@ -450,14 +452,8 @@ impl contract::SendQueue for SendQueue {
             count,
             ordinary_until,
         } = self.at;
-        if count == ordinary_until || changes_key(operation) || !self.takes(payload) {
-            return contract::post_batch(
-                self,
-                domain,
-                wr_id,
-                black_box(operation),
-                black_box(payload),
-            );
+        if !self.takes(payload) || changes_key(operation) || count == ordinary_until {
+            return contract::post_batch(self, wr_id, black_box(operation), black_box(payload));
         }
         let at = Cursor {
             post,
@@ -473,15 +469,13 @@ impl contract::SendQueue for SendQueue {
         (self.at.post, self.at.count) = (at.post, at.count);
         self.tell_others(at.count);
         let blocks = at.post.wrapping_sub(post);
-        let own = domain.as_deref().unwrap_or(&self.own);
-        if blocks != own.block() {
-            ring_otherwise(self, domain, at.post, blocks, 1, first);
+        if blocks != self.copied {
+            ring_otherwise(self, at.post, blocks, 1, first);
             return Ok(());
         }
         self.tell(at.post);
-        let own = domain.unwrap_or(&mut self.own);
-        // SAFETY: the request lies in the ring, aligned.
-        unsafe { own.copy_block(first) };
+        // SAFETY: the request lies in the ring, aligned, and who posts has the register to itself.
+        unsafe { self.register.copy_block(first) };
         Ok(())
     }
 }
@@ -548,32 +542,36 @@ impl contract::SendBatch for SendBatch<'_> {
             count,
             ordinary_until,
             last,
-            ref mut domain,
         } = self;
         let blocks = post.wrapping_sub(queue.at.post);
-        let own = domain.as_deref().unwrap_or(&queue.own);
         // A batch of one block, which is one request, can be copied as it is.
-        if blocks != own.block() || count == ordinary_until {
-            let domain = domain.as_deref_mut();
-            return Ok(ring_batch(queue, domain, post, count, ordinary_until, last));
+        if blocks != queue.copied {
+            return Ok(ring_batch(queue, post, count, ordinary_until, last));
         }
+        // It was an ordinary request, and others are until the same count.
         (queue.at.post, queue.at.count) = (post, count);
-        queue.at.ordinary_until = ordinary_until;
         queue.tell_others(count);
         queue.tell(post);
-        let own = domain.as_deref_mut().unwrap_or(&mut queue.own);
-        // SAFETY: the request lies in the ring, aligned.
-        unsafe { own.copy_block(last) };
+        // SAFETY: the request lies in the ring, aligned, and who posts has the register to itself.
+        unsafe { queue.register.copy_block(last) };
         Ok(1)
     }
 }
 
-/// Rings for a batch up to there that is not one ordinary request of one block for a register of the queue's
-/// own, and tells how many requests it had.
+/// See [`SendQueue::copied`].
+fn copied(alone: bool, register: &Register) -> u64 {
+    if alone && register.takes(1) {
+        1
+    } else {
+        u64::MAX
+    }
+}
+
+/// Rings for a batch up to there that is not one request of one block, in the ring, for a register that whoever
+/// posts has to itself, and tells how many requests it had.
 #[inline(never)]
 fn ring_batch(
     queue: &mut SendQueue,
-    domain: Option<&mut Own>,
     post: u64,
     count: u64,
     ordinary_until: u64,
@@ -588,7 +586,7 @@ fn ring_batch(
     };
     queue.tell_others(count);
     if requests > 0 {
-        ring_otherwise(queue, domain, post, blocks, requests, last);
+        ring_otherwise(queue, post, blocks, requests, last);
     }
     requests as usize
 }
@@ -647,39 +645,24 @@ impl contract::SendSlot for SendSlot {
 
 /// Rings for some requests: by a copy if it is one in one piece, else by the first 8 bytes of the last.
 #[inline(never)]
-fn ring_otherwise(
-    queue: &mut SendQueue,
-    domain: Option<&mut Own>,
-    post: u64,
-    blocks: u64,
-    requests: u64,
-    last: NonNull<u8>,
-) {
+fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64, last: NonNull<u8>) {
     let first = post.wrapping_sub(blocks) & queue.mask;
     let whole = requests == 1 && first + blocks <= queue.layout.blocks.into();
     queue.look_after_last(post);
+    queue.copied = copied(queue.alone, &queue.register);
     queue.tell(post);
-    let shared = queue.lease.register();
-    let in_domain = domain.is_some();
-    let own = domain.unwrap_or(&mut queue.own);
-    if in_domain && own.is_none() {
-        // SAFETY: those who post in a thread domain use its register by this value alone, which the domain
-        // has, with its lease.
-        *own = unsafe { Own::new(shared) };
-    }
+    let _turn = match queue.alone {
+        true => None,
+        false => queue.register.turn(),
+    };
     // SAFETY: a request has a first block, which is aligned, and what is copied lies in the ring, its blocks
-    // one behind the other.
+    // one behind the other. It is our turn, or who posts has the register to itself.
     unsafe {
-        let request = match whole {
-            true => queue.ring.add(first as usize * BLOCK),
-            false => last,
-        };
-        let word = request.cast::<u64>().read();
-        match own.is_none() {
-            true if whole && shared.takes(blocks) => shared.copy_shared(request, blocks as usize),
-            true => shared.ring(word),
-            false if whole && own.takes(blocks) => own.copy(request, blocks as usize),
-            false => own.ring(word),
+        match whole {
+            true => queue
+                .register
+                .copy(queue.ring.add(first as usize * BLOCK), blocks),
+            false => queue.register.ring(last.cast::<u64>().read()),
         }
     }
 }

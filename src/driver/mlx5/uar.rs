@@ -7,14 +7,14 @@
 //!
 //! The first queue pairs of a context get registers of their own, the others share some, each the one with the
 //! fewest users. Only a queue pair's send half rings the queue pair's own register, so there is no lock. The
-//! queue pairs of a thread domain share its register; whoever posts has the domain to itself, and with it the
-//! [`Own`] of the register. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores
-//! to it: the CPU may merge 8 bytes of one request with the copy of another, and the device would execute the
-//! result. Registers in the uncached UAR need none: single stores are atomic.
+//! queue pairs of a thread domain share its register, and whoever posts has the domain to itself: no lock
+//! either. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the CPU may
+//! merge 8 bytes of one request with the copy of another, and the device would execute the result. Registers
+//! in the uncached UAR need none: single stores are atomic.
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -24,7 +24,7 @@ use super::barrier;
 use super::command::AllocUar;
 use super::copy::{copy_block, copy_blocks};
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
-use super::turn::Turn;
+use super::turn::{Mine, Turn};
 use crate::command::CommandFd;
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -155,22 +155,18 @@ impl Drop for UarPage {
 /// A send doorbell register.
 #[derive(Debug)]
 pub(super) struct Register {
+    /// Where the half begins that is next.
+    ///
+    /// Relaxed throughout: it belongs to whoever has the register to itself, for good or by the turn.
+    next: AtomicPtr<u8>,
+    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if the register takes
+    /// no copies.
+    half: usize,
     page: Arc<UarPage>,
     page_id: u32,
-    at: NonNull<u8>,
-    /// Bytes of a half; 0 if the register takes no copies.
-    half: usize,
-    /// The offset of the next half; the holder of the turn stores it.
-    next: AtomicUsize,
     /// The lock for those that share it, if the CPU may combine their stores.
     turn: Turn,
 }
-
-// SAFETY: the address leads into the page, which the register keeps; who may write when is told at the
-// methods.
-unsafe impl Send for Register {}
-// SAFETY: as above.
-unsafe impl Sync for Register {}
 
 impl Register {
     /// The register of that index in the UAR of that index in the page.
@@ -184,11 +180,10 @@ impl Register {
         // SAFETY: the register lies in the page, as was just asserted.
         let at = unsafe { page.base.add(offset) };
         Self {
+            next: AtomicPtr::new(at.as_ptr()),
+            half: size / 2,
             page: Arc::clone(page),
             page_id: page.page_id + uar as u32,
-            at,
-            half: size / 2,
-            next: AtomicUsize::new(0),
             turn: Turn::new(),
         }
     }
@@ -209,37 +204,59 @@ impl Register {
         blocks <= (self.half / BLOCK) as u64
     }
 
-    /// Rings with the first 8 bytes of the last request, from any thread.
+    /// Stores to the next half by `store`, behind the record, and goes on to the other half.
     #[inline(always)]
-    pub(super) fn ring(&self, first: u64) {
-        // An uncached register takes single stores, in any order.
-        let _turn = self.page.combines.then(|| self.turn.take());
-        // Relaxed: by the turn, or always 0.
-        let at = self.next.load(Ordering::Relaxed);
+    fn with_next(&self, store: impl FnOnce(NonNull<u8>)) {
+        let next = self.next.load(Ordering::Relaxed);
         barrier::record_before_register();
-        // SAFETY: `next` is 0 or `half`, so the 8 bytes lie in the register; a single store to it is whole.
-        unsafe { self.at.add(at).cast::<u64>().write_volatile(first) };
-        self.next.store(at ^ self.half, Ordering::Relaxed);
+        // SAFETY: neither half lies at address 0.
+        store(unsafe { NonNull::new_unchecked(next) });
+        let other = next.map_addr(|next| next ^ self.half);
+        self.next.store(other, Ordering::Relaxed);
         barrier::flush_write_combining();
     }
 
-    /// Rings by copying a whole request.
+    /// Rings with the first 8 bytes of the last request.
     ///
     /// # Safety
     ///
-    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which
-    /// [`Self::takes`] lets pass.
+    /// Nobody else uses the register meanwhile, or it is uncached: that takes single stores, in any order.
+    pub(super) unsafe fn ring(&self, first: u64) {
+        // SAFETY: a half begins there, so the 8 bytes lie in the register; a single store to it is whole.
+        self.with_next(|next| unsafe { next.cast::<u64>().write_volatile(first) });
+    }
+
+    /// Rings by copying a request of one block.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else uses the register meanwhile, and it takes copies. `request` is the start of a block, readable
+    /// and aligned to it.
     #[inline(always)]
-    pub(super) unsafe fn copy_shared(&self, request: NonNull<u8>, blocks: usize) {
-        let _turn = self.turn.take();
-        // Relaxed: by the turn.
-        let at = self.next.load(Ordering::Relaxed);
-        barrier::record_before_register();
-        // SAFETY: by this function's contract, and `at` is where a half begins; nobody else stores there in
-        // our turn.
-        unsafe { copy_blocks(request, self.at.add(at), blocks) };
-        self.next.store(at ^ self.half, Ordering::Relaxed);
-        barrier::flush_write_combining();
+    pub(super) unsafe fn copy_block(&self, request: NonNull<u8>) {
+        // SAFETY: by this function's contract; a half begins there, which has a block.
+        self.with_next(|next| unsafe { copy_block(request, next) });
+    }
+
+    /// Rings by copying a whole request if the register takes it, or else with its first 8 bytes.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else uses the register meanwhile, or it is uncached. `request` is the start of so many blocks, at
+    /// least one, all readable and aligned to a block.
+    pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u64) {
+        // SAFETY: by this function's contract; a half begins there, and it has room for the blocks.
+        unsafe {
+            match self.takes(blocks) {
+                true => self.with_next(|next| copy_blocks(request, next, blocks as usize)),
+                false => self.ring(request.cast::<u64>().read()),
+            }
+        }
+    }
+
+    /// The turn of whoever shares it, if it takes one.
+    pub(super) fn turn(&self) -> Option<Mine<'_>> {
+        self.page.combines.then(|| self.turn.take())
     }
 }
 
@@ -255,7 +272,7 @@ pub(super) struct Registers {
 
 #[derive(Debug, Default)]
 struct Pool {
-    free: Vec<Register>,
+    free: Vec<Arc<Register>>,
     /// Registers of queue pairs that have one of their own without a thread domain.
     dedicated: usize,
     /// Those that queue pairs share, while some queue pair does.
@@ -276,131 +293,33 @@ impl Pool {
     }
 }
 
-/// A register that only one queue uses: the queue knows which half is next.
-#[derive(Debug)]
-pub(crate) struct Own {
-    /// Where the half begins that is next.
-    next: NonNull<u8>,
-    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if there is no
-    /// register.
-    half: u64,
-    /// See [`Self::block`].
-    block: u64,
-}
-
-// SAFETY: the address leads into a page that the holder's lease keeps, and only the holder stores there.
-unsafe impl Send for Own {}
-// SAFETY: shared references store nothing.
-unsafe impl Sync for Own {}
-
-impl Default for Own {
-    fn default() -> Self {
-        Self::NONE
-    }
-}
-
-impl Own {
-    /// No register.
-    pub(super) const NONE: Self = Self {
-        next: NonNull::dangling(),
-        half: 0,
-        block: u64::MAX,
-    };
-
-    /// # Safety
-    ///
-    /// Nobody else uses the register, and its lease outlives this.
-    pub(super) unsafe fn new(register: &Register) -> Self {
-        let half = register.half as u64;
-        Self {
-            next: register.at,
-            half,
-            block: if half == 0 { u64::MAX } else { 1 },
-        }
-    }
-
-    /// No register of the queue's own.
-    pub(super) fn is_none(&self) -> bool {
-        self.half == 0
-    }
-
-    /// Whether a request of so many blocks can be copied.
-    pub(super) fn takes(&self, blocks: u64) -> bool {
-        blocks <= self.half / BLOCK as u64
-    }
-
-    /// 1 if there is a register, so that a block can be copied; else more than there ever are.
-    #[inline(always)]
-    pub(super) fn block(&self) -> u64 {
-        self.block
-    }
-
-    #[inline(always)]
-    fn turn(&mut self) {
-        let other = self
-            .next
-            .as_ptr()
-            .map_addr(|next| next ^ self.half as usize);
-        // SAFETY: neither half lies at address 0.
-        self.next = unsafe { NonNull::new_unchecked(other) };
-    }
-
-    /// Rings with the first 8 bytes of the last request.
-    #[inline(always)]
-    pub(super) fn ring(&mut self, first: u64) {
-        barrier::record_before_register();
-        // SAFETY: `next` is where a half begins, so the 8 bytes lie in the register.
-        unsafe { self.next.cast::<u64>().write_volatile(first) };
-        self.turn();
-        barrier::flush_write_combining();
-    }
-
-    /// Rings by copying a request of one block.
-    ///
-    /// # Safety
-    ///
-    /// There is a register, and `request` is the start of a block, readable and aligned to it.
-    #[inline(always)]
-    pub(super) unsafe fn copy_block(&mut self, request: NonNull<u8>) {
-        barrier::record_before_register();
-        // SAFETY: by this function's contract, and `next` is where a half begins, which has a block.
-        unsafe { copy_block(request, self.next) };
-        self.turn();
-        barrier::flush_write_combining();
-    }
-
-    /// Rings by copying a whole request.
-    ///
-    /// # Safety
-    ///
-    /// `request` is the start of so many blocks, at least one, all readable and aligned to a block, which
-    /// [`Self::takes`] lets pass.
-    pub(super) unsafe fn copy(&mut self, request: NonNull<u8>, blocks: usize) {
-        barrier::record_before_register();
-        // SAFETY: by this function's contract, and `next` is where a half begins.
-        unsafe { copy_blocks(request, self.next, blocks) };
-        self.turn();
-        barrier::flush_write_combining();
-    }
+/// Who uses a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Users {
+    /// One queue pair.
+    One,
+    /// The queue pairs of a thread domain.
+    Domain,
+    /// Several queue pairs, by turns.
+    Several,
 }
 
 /// The use of a register; dropping it returns the register.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    register: Option<Register>,
+    register: Arc<Register>,
     /// The pool that it returns to; `None` for the common register, which takes no copies.
     registers: Option<Arc<Registers>>,
-    /// It counts in [`Pool::dedicated`].
-    dedicated: bool,
+    users: Users,
 }
 
 impl Lease {
     /// The use of the common register.
     pub(super) fn common(page: &Arc<UarPage>) -> Self {
         Self {
-            register: Some(Register::new(page, (0, 0), 0)),
+            register: Arc::new(Register::new(page, (0, 0), 0)),
             registers: None,
-            dedicated: false,
+            users: Users::Several,
         }
     }
 
@@ -408,19 +327,20 @@ impl Lease {
     #[cfg(test)]
     pub(super) fn alone(page: &Arc<UarPage>, size: usize) -> Self {
         Self {
-            register: Some(Register::new(page, (0, 0), size)),
+            register: Arc::new(Register::new(page, (0, 0), size)),
             registers: None,
-            dedicated: false,
+            users: Users::One,
         }
     }
 
     /// The register.
-    #[inline(always)]
-    pub(super) fn register(&self) -> &Register {
-        // It is taken out by `drop` alone.
-        self.register
-            .as_ref()
-            .expect("a lease has its register until it is dropped")
+    pub(super) fn register(&self) -> &Arc<Register> {
+        &self.register
+    }
+
+    /// Whether others may use the register while somebody posts.
+    pub(super) fn is_shared(&self) -> bool {
+        self.users == Users::Several
     }
 }
 
@@ -430,8 +350,8 @@ impl Drop for Lease {
             return;
         };
         let mut pool = registers.lock();
-        pool.free.extend(self.register.take());
-        if self.dedicated {
+        pool.free.push(Arc::clone(&self.register));
+        if self.users == Users::One {
             pool.dedicated -= 1;
         }
     }
@@ -457,15 +377,15 @@ impl Registers {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A register for a queue pair, and whether others share it; `None` if there is none at all.
-    pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &CommandFd) -> Option<(Arc<Lease>, bool)> {
+    /// A register for a queue pair; `None` if there is none at all.
+    pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &CommandFd) -> Option<Arc<Lease>> {
         self.for_queue_pair_by(|| UarPage::new(fd, UarAllocType::BF))
     }
 
     fn for_queue_pair_by(
         self: &Arc<Self>,
         page: impl Fn() -> Result<UarPage>,
-    ) -> Option<(Arc<Lease>, bool)> {
+    ) -> Option<Arc<Lease>> {
         if self.size == 0 {
             return None;
         }
@@ -474,17 +394,16 @@ impl Registers {
             && let Ok(register) = self.register(&page)
         {
             self.lock().dedicated += 1;
-            return Some((Arc::new(self.lease(register, true)), false));
+            return Some(Arc::new(self.lease(register, Users::One)));
         }
         if self.lock().sharable() < self.whole_pages(SHARED)
             && let Ok(register) = self.register(&page)
         {
-            let lease = Arc::new(self.lease(register, false));
+            let lease = Arc::new(self.lease(register, Users::Several));
             self.lock().shared.push(Arc::downgrade(&lease));
-            return Some((lease, true));
+            return Some(lease);
         }
-        let lease = self.lock().least_shared()?;
-        Some((lease, true))
+        self.lock().least_shared()
     }
 
     /// A register for a thread domain; `None` if the device has no BlueFlame.
@@ -493,18 +412,18 @@ impl Registers {
             return Ok(None);
         }
         match self.register(|| UarPage::new(fd, UarAllocType::BF)) {
-            Ok(register) => Ok(Some(self.lease(register, false))),
+            Ok(register) => Ok(Some(self.lease(register, Users::Domain))),
             // The kernel has found that write combining does not work here.
             Err(error) if error.is_unsupported() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn lease(self: &Arc<Self>, register: Register, dedicated: bool) -> Lease {
+    fn lease(self: &Arc<Self>, register: Arc<Register>, users: Users) -> Lease {
         Lease {
-            register: Some(register),
+            register,
             registers: Some(Arc::clone(self)),
-            dedicated,
+            users,
         }
     }
 
@@ -514,17 +433,17 @@ impl Registers {
     }
 
     /// A register that nobody uses: an idle one, or the first of a new page.
-    fn register(&self, page: impl FnOnce() -> Result<UarPage>) -> Result<Register> {
+    fn register(&self, page: impl FnOnce() -> Result<UarPage>) -> Result<Arc<Register>> {
         if let Some(idle) = self.lock().free.pop() {
             return Ok(idle);
         }
         let page = Arc::new(page()?);
-        let first = Register::new(&page, (0, 0), self.size);
-        let others = (1..self.uars.min(page.length / UAR) * PER_UAR)
-            .map(|index| Register::new(&page, (index / PER_UAR, index % PER_UAR), self.size));
+        let at = |index| (index / PER_UAR, index % PER_UAR);
+        let new = |index| Arc::new(Register::new(&page, at(index), self.size));
+        let others = (1..self.uars.min(page.length / UAR) * PER_UAR).map(new);
         // From the back, where the next is taken.
         self.lock().free.extend(others.rev());
-        Ok(first)
+        Ok(new(0))
     }
 }
 
@@ -547,7 +466,10 @@ mod tests {
         let turn = shared.register().turn.take();
         thread::scope(|scope| {
             scope.spawn(|| {
-                shared.register().ring(u64::MAX);
+                let register = shared.register();
+                let _turn = register.turn();
+                // SAFETY: it is our turn.
+                unsafe { register.ring(u64::MAX) };
                 done.store(true, Ordering::Release);
             });
             thread::sleep(Duration::from_millis(50));
@@ -561,11 +483,11 @@ mod tests {
         uncached.combines = false;
         let common = Lease::common(&Arc::new(uncached));
         let _turn = common.register().turn.take();
-        common.register().ring(1);
+        assert!(common.register().turn().is_none());
     }
 
     /// The registers of so many queue pairs, as long as `pages` of so many UARs last.
-    fn registers(pages: usize, uars: u32, queue_pairs: usize) -> Vec<(Arc<Lease>, bool)> {
+    fn registers(pages: usize, uars: u32, queue_pairs: usize) -> Vec<Arc<Lease>> {
         let registers = Arc::new(Registers::new(512, uars));
         let left = Cell::new(pages);
         let page = || {
@@ -578,8 +500,9 @@ mod tests {
             .collect()
     }
 
-    fn is_shared((_, shared): &(Arc<Lease>, bool)) -> bool {
-        *shared
+    /// Where a register begins that nobody has used.
+    fn place(lease: &Lease) -> usize {
+        lease.register().next.load(Ordering::Relaxed).addr()
     }
 
     /// Would catch a queue pair without a register, two that have the same without a lock, and one register
@@ -588,10 +511,11 @@ mod tests {
     fn all_queue_pairs_have_a_register() {
         let leases = registers(usize::MAX, 1, 40);
         assert_eq!(leases.len(), 40);
+        let is_shared = |lease: &Arc<Lease>| lease.is_shared();
         assert!(!leases[..16].iter().any(is_shared) && leases[16..].iter().all(is_shared));
-        let mut places: HashMap<NonNull<u8>, usize> = HashMap::new();
-        for (lease, _) in &leases {
-            *places.entry(lease.register().at).or_default() += 1;
+        let mut places: HashMap<usize, usize> = HashMap::new();
+        for lease in &leases {
+            *places.entry(place(lease)).or_default() += 1;
         }
         let mut users: Vec<usize> = places.into_values().collect();
         users.sort_unstable();
@@ -603,7 +527,7 @@ mod tests {
     fn where_pages_run_out_registers_are_shared() {
         let leases = registers(9, 1, 40);
         assert_eq!(leases.len(), 40);
-        assert_eq!(leases.iter().filter(|lease| is_shared(lease)).count(), 24);
+        assert_eq!(leases.iter().filter(|lease| lease.is_shared()).count(), 24);
         // None that can be shared is left, for all have one user that stores there without a lock.
         assert_eq!(registers(8, 1, 40).len(), 16);
         assert!(registers(0, 1, 1).is_empty());
@@ -618,13 +542,12 @@ mod tests {
             let leases = registers(1, uars, 100);
             let dedicated = DEDICATED.next_multiple_of(per_page).min(per_page);
             assert_eq!(leases.len(), dedicated, "{uars}");
-            let base = leases[0].0.register().at;
-            for (index, (lease, _)) in leases.iter().enumerate() {
+            let base = place(&leases[0]);
+            for (index, lease) in leases.iter().enumerate() {
                 let (uar, within) = (index / PER_UAR, index % PER_UAR);
                 let register = lease.register();
                 assert_eq!(register.page_id(), 5 + uar as u32);
-                let offset = register.at.as_ptr() as usize - base.as_ptr() as usize;
-                assert_eq!(offset, uar * UAR + within * 512);
+                assert_eq!(place(lease) - base, uar * UAR + within * 512);
             }
         }
     }
@@ -635,10 +558,10 @@ mod tests {
         let registers = Arc::new(Registers::new(512, 1));
         let next = || registers.for_queue_pair_by(|| Ok(UarPage::of_memory()));
         let mut leases: Vec<_> = (0..30).map_while(|_| next()).collect();
-        let place = leases[3].0.register().at;
+        let third = place(&leases[3]);
         leases.remove(3);
-        let (again, shared) = next().unwrap();
-        assert_eq!((again.register().at, shared), (place, false));
+        let again = next().unwrap();
+        assert_eq!((place(&again), again.is_shared()), (third, false));
         // The last user of a shared register gives it back too.
         let shared = leases.split_off(15);
         let before = registers.lock().sharable();

@@ -72,6 +72,12 @@ impl contract::Driver for Rxe {
     const ID: DriverId = DriverId::RXE;
     /// `RXE_UVERBS_ABI_VERSION`; 1 differs from 2 only for 32-bit processes.
     const ABI_VERSIONS: RangeInclusive<u32> = 1..=2;
+    #[cfg(feature = "c-abi")]
+    const REFUSALS: contract::Refusals = contract::Refusals {
+        long_request: Errno::INVAL,
+        by_functions: Errno::NOSPC,
+        unknown: Errno::OPNOTSUPP,
+    };
 
     type Cq = Cq;
     type SendQueue = SendQueue;

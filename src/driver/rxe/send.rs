@@ -14,7 +14,7 @@ use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, Wr
 use super::doorbell::Doorbell;
 use super::map::RingMap;
 use super::ring::Producer;
-use crate::driver::contract::{self, Nothing, SendSlot as _};
+use crate::driver::contract::{self, SendSlot as _};
 use crate::error::Errno;
 use crate::work::{Bind, Destination, Element, Operation, Payload, PostError, Remote};
 
@@ -139,7 +139,6 @@ impl contract::SendQueue for SendQueue {
     type Ah = u32;
     type Slot = SendSlot;
     type Batch<'q> = SendBatch<'q>;
-    type Domain = Nothing;
 
     fn capacity(&self) -> u32 {
         self.ring.capacity()
@@ -158,7 +157,7 @@ impl contract::SendQueue for SendQueue {
     }
 
     #[inline(always)]
-    fn batch<'q>(&'q mut self, _: Option<&'q mut Nothing>) -> SendBatch<'q> {
+    fn batch(&mut self) -> SendBatch<'_> {
         SendBatch {
             next: self.ring.published().into(),
             queue: self,
@@ -168,7 +167,6 @@ impl contract::SendQueue for SendQueue {
     #[inline(always)]
     fn post(
         &mut self,
-        domain: Option<&mut Nothing>,
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
@@ -184,13 +182,7 @@ impl contract::SendQueue for SendQueue {
             self.ring.publish(behind);
             return self.doorbell.ring().map_err(PostError::Doorbell);
         }
-        contract::post_batch(
-            self,
-            domain,
-            wr_id,
-            black_box(operation),
-            black_box(payload),
-        )
+        contract::post_batch(self, wr_id, black_box(operation), black_box(payload))
     }
 }
 

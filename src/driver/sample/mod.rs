@@ -23,6 +23,12 @@ pub(crate) struct Sample;
 impl contract::Driver for Sample {
     const ID: DriverId = DriverId(0x5a);
     const ABI_VERSIONS: RangeInclusive<u32> = 3..=4;
+    #[cfg(feature = "c-abi")]
+    const REFUSALS: contract::Refusals = contract::Refusals {
+        long_request: crate::error::Errno::INVAL,
+        by_functions: crate::error::Errno::NOMEM,
+        unknown: crate::error::Errno::INVAL,
+    };
 
     type Cq = NoCq;
     type SendQueue = NoSendQueue;

@@ -205,13 +205,7 @@ impl Pair {
         };
         let page = Arc::new(UarPage::of_memory());
         let lease = Arc::new(Lease::alone(&page, REGISTER));
-        let draft = Draft::new(
-            &command,
-            &LIMITS,
-            &Records::default(),
-            (lease, false),
-            &parts,
-        );
+        let draft = Draft::new(&command, &LIMITS, &Records::default(), lease, &parts);
         let draft = draft.unwrap();
         let told = draft.driver_data();
         let (send, recv, core) = draft.finish(QPN, false, None);
@@ -237,7 +231,7 @@ impl Pair {
         payload: Payload<'_>,
         dress: impl FnOnce(&mut SendSlot),
     ) -> Result<(), PostError> {
-        let mut batch = self.send.batch(None);
+        let mut batch = self.send.batch();
         dress(&mut batch.push(operation, None, payload)?);
         batch.ring().unwrap();
         Ok(())

@@ -236,7 +236,7 @@ fn check(
     let memory = Memory::ring(SLOTS, LOG2);
     dirty(&memory, 0);
     let mut queue = queue(&memory);
-    let mut batch = queue.batch(None);
+    let mut batch = queue.batch();
     let mut slot = batch.push(operation, to, payload).unwrap();
     slot.set_id(0xfeed_0000_0000_0001);
     slot.add_flags(SendFlags::SIGNALED);
@@ -338,7 +338,7 @@ fn without_more_a_request_has_no_id_and_no_flags_and_flags_add_up() {
     let memory = Memory::ring(SLOTS, LOG2);
     (0..SLOTS).for_each(|slot| dirty(&memory, slot));
     let mut queue = queue(&memory);
-    let mut batch = queue.batch(None);
+    let mut batch = queue.batch();
     let read = |slot| memory.read::<SendWr>(slot, 0);
     batch
         .push(Operation::Send, None, Payload::Gather(&[]))
@@ -358,7 +358,7 @@ fn what_does_not_fit_is_refused_and_takes_no_slot() {
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue(&memory);
     let capacity = queue.capacity();
-    let mut batch = queue.batch(None);
+    let mut batch = queue.batch();
     let slices = [slice(0, 1, 1); 5];
     let refused = batch.push(Operation::Send, None, Payload::Gather(&slices));
     assert_eq!(
@@ -394,12 +394,12 @@ fn what_is_granted_beyond_the_slots_does_not_count() {
 fn an_abandoned_batch_is_not_seen() {
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue(&memory);
-    let mut batch = queue.batch(None);
+    let mut batch = queue.batch();
     batch
         .push(Operation::Send, None, Payload::Inline(b"no"))
         .unwrap();
     assert_eq!(KernelConsumer::new(&memory).head(), None);
-    assert_eq!((queue.batch(None).len(), queue.in_flight()), (0, 0));
+    assert_eq!((queue.batch().len(), queue.in_flight()), (0, 0));
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn a_doorbell_is_one_write_of_a_post_send_without_requests() {
     let (read, write) = rustix::pipe::pipe().unwrap();
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue_over(&memory, 1, 8, write);
-    let mut batch = queue.batch(None);
+    let mut batch = queue.batch();
     for _ in 0..3 {
         batch
             .push(Operation::Send, None, Payload::Inline(b"x"))
@@ -443,7 +443,7 @@ fn a_doorbell_that_fails_is_told_and_the_requests_are_in_the_ring() {
     drop(read);
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue_over(&memory, 1, 8, write);
-    let mut batch = queue.batch(None);
+    let mut batch = queue.batch();
     batch
         .push(Operation::Send, None, Payload::Inline(b"x"))
         .unwrap();
@@ -483,7 +483,7 @@ proptest! {
                 true => Payload::Inline(&bytes),
                 false => Payload::Gather(&slices),
             };
-            let mut batch = queue.batch(None);
+            let mut batch = queue.batch();
             batch.push(operation, None, payload).unwrap().set_id(0xfeed_0000_0000_0001);
             batch.ring().unwrap();
             let (flags, dma) = match inline {

@@ -27,6 +27,10 @@ fn about(group: &str) -> &'static str {
              made already; ours makes them in the call. The kernel's part is not counted: a system call is one instruction. In the column `uverbs, arena` all rings \
              lie in an arena, by the allocator of a parent domain: that costs nothing on this path."
         }
+        "awaited" => {
+            "User-space instructions for an operation by `uverbs::aio`: its future is polled once before it ends and once after, by a \
+             task whose waker does nothing, and the pump takes one completion. `uverbs` is posting and polling without it."
+        }
         "start-up" => "From exec on; the program ends at that very point.",
         "control" => {
             "Each object is made and destroyed. The bare calls send the same attributes from the same process, turn about, and map \

@@ -6,7 +6,8 @@ use comfy_table::{CellAlignment, Table};
 use super::{Measured, Record};
 
 /// The order of columns; a table has those that one of its rows has.
-const COLUMNS: [&str; 6] = [
+const COLUMNS: [&str; 7] = [
+    "uverbs, aio",
     "uverbs",
     "uverbs, arena",
     "uverbs, static",

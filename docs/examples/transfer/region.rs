@@ -1,0 +1,89 @@
+//! Memory that all rails of an engine reach, and what is to be written from there.
+
+use std::sync::Arc;
+
+use uverbs::mr::SharedMemory;
+use uverbs::{Access, InDomain, Mr, PostError, Qp, Rc, RemoteSlice, ThreadDomain};
+
+use super::Result;
+use super::address::{Address, RemoteRegion};
+use super::rail::{Rail, chain_id};
+
+/// Memory with a region on each rail.
+#[derive(Clone)]
+pub(crate) struct Region(Arc<[Mr<SharedMemory<Vec<u8>>>]>);
+
+impl Region {
+    pub(crate) fn new(rails: &[Rail], memory: Vec<u8>, access: Access) -> Result<Self> {
+        let memory = SharedMemory::new(memory);
+        let register = |rail: &Rail| Ok(rail.domain.register(memory.clone(), access)?);
+        let regions: Result<_> = rails.iter().map(register).collect();
+        Ok(Self(regions?))
+    }
+
+    /// As peers of the engine with this address name it.
+    pub(crate) fn remote(&self, engine: Address) -> RemoteRegion {
+        engine
+            .into_iter()
+            .zip(self.0.iter().map(Mr::remote))
+            .collect()
+    }
+
+    /// Copies bytes out of it. What has been counted is there.
+    pub(crate) fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+        // All regions are on the same memory.
+        Ok(self.0[0].read_at(offset, into)?)
+    }
+}
+
+/// Pages to write into memory of a peer, each by a WRITE with the same immediate.
+pub(crate) struct PagedWrite {
+    pub(crate) from: Region,
+    pub(crate) to: RemoteRegion,
+    /// Numbers of pages: from where, to where.
+    pub(crate) pages: Vec<(u32, u32)>,
+    /// Bytes of a page.
+    pub(crate) bytes: usize,
+    pub(crate) imm: u32,
+}
+
+/// The part of it that a rail does.
+pub(crate) struct Share {
+    pub(crate) transfer: u64,
+    pub(crate) write: Arc<PagedWrite>,
+    pub(crate) rail: usize,
+    pub(crate) to: RemoteSlice,
+    /// The next of its pages, and the end of its share.
+    pub(crate) next: usize,
+    pub(crate) end: usize,
+}
+
+impl Share {
+    /// Posts the next pages as one chain with one doorbell, of which the last has a completion. Returns how
+    /// many there were, which is at most `room`.
+    pub(crate) fn post(
+        &mut self,
+        qp: &mut Qp<Rc, InDomain>,
+        td: &mut ThreadDomain,
+        room: usize,
+    ) -> std::result::Result<usize, PostError> {
+        let (write, region) = (&*self.write, &self.write.from.0[self.rail]);
+        let chain = &write.pages[self.next..self.end.min(self.next + room)];
+        let count = chain.len();
+        let id = chain_id(count, self.transfer);
+        let mut batch = qp.send(td)?;
+        for (at, (from, to)) in chain.iter().enumerate() {
+            let from = region.slot(*from as usize, write.bytes)?;
+            let to = self.to.slot(*to as usize, write.bytes)?;
+            let posted = batch.write_imm(from, to, write.imm)?;
+            // One that fails has a completion in any case, and says by this id whose it was.
+            match at + 1 == count {
+                true => posted.signaled(id),
+                false => posted.id(id),
+            };
+        }
+        batch.ring()?;
+        self.next += count;
+        Ok(count)
+    }
+}

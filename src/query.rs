@@ -301,7 +301,6 @@ impl Context {
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has no such clock, as rxe. Manual page:
     /// `mlx5dv_get_clock_info(3)`.
-    #[doc(alias = "mlx5dv_get_clock_info")]
     pub fn wall_clock(&self) -> Result<WallClock> {
         self.driver().wall_clock(self.fd())
     }

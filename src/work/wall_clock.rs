@@ -3,7 +3,6 @@
 /// The relation of a device's clock to the system's, as it was at one moment: it turns the device's time stamps
 /// into time of day. It is good for stamps of a while before and after; take a new one every second or so.
 /// Manual page: `mlx5dv_get_clock_info(3)`.
-#[doc(alias = "mlx5dv_get_clock_info")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallClock {
     /// Time of day in nanoseconds since 1970, when the device's clock was at `cycles`.
@@ -24,7 +23,6 @@ impl WallClock {
     /// The time of day of a device's time stamp ([`Completion::timestamp`](crate::Completion::timestamp),
     /// [`Context::raw_clock`](crate::Context::raw_clock)), in nanoseconds since 1970. A stamp is taken for one
     /// of the past if it is further ahead of this than half of what the device can count.
-    #[doc(alias = "mlx5dv_ts_to_ns")]
     pub fn nanoseconds(&self, timestamp: u64) -> u64 {
         let ahead = timestamp.wrapping_sub(self.cycles) & self.mask;
         let behind = self.cycles.wrapping_sub(timestamp) & self.mask;

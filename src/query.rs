@@ -9,6 +9,7 @@ use uverbs_uapi::types::{
     CqModerationCaps, ExQueryDeviceResp, OdpCaps, QueryPortRespEx, RssCaps, TmCaps,
 };
 
+pub use crate::work::WallClock;
 pub use uverbs_uapi::enums::{AtomicCap, LinkLayer};
 pub use uverbs_uapi::flags::{
     CoreSupport, DeviceCapFlags, PortCapFlags, PortCapFlags2, QueryPortFlags,
@@ -291,6 +292,17 @@ impl Context {
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn raw_clock(&self) -> Result<u64> {
         self.driver().raw_clock(self.fd())
+    }
+
+    /// What the device's clock means in time of day, now: it turns [timestamps](crate::Completion::timestamp)
+    /// of completions into nanoseconds since 1970.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has no such clock, as rxe. Manual page:
+    /// `mlx5dv_get_clock_info(3)`.
+    pub fn wall_clock(&self) -> Result<WallClock> {
+        self.driver().wall_clock(self.fd())
     }
 
     /// Queries a port, counted from 1.

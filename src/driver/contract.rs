@@ -23,7 +23,7 @@ use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
     Destination, Ece, Element, LagPort, LocalKey, Operation, Operations, Payload, PollError,
-    PostError, Progress,
+    PostError, Progress, WallClock,
 };
 
 /// A driver: its part of a context.
@@ -249,6 +249,11 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::QueryRtValues, NO_CLOCK))
     }
 
+    /// What the device's clock means in time of day.
+    fn wall_clock(&self, _fd: &CommandFd) -> Result<WallClock> {
+        Err(Self::lacks(Verb::GetClockInfo, NO_WALL_CLOCK))
+    }
+
     /// The error for what the driver does not have.
     #[cold]
     fn lacks(verb: Verb, what: &str) -> Error {
@@ -262,6 +267,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
 
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
 pub(crate) const LAG: &str = "physical ports of queue pairs (LAG)";
+pub(crate) const NO_WALL_CLOCK: &str = "a clock whose time of day the kernel tells";
 pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
 
 /// A queue pair as the kernel and the device name it.

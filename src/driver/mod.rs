@@ -119,7 +119,7 @@ use crate::command::{
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::{LagPort, Operations};
+use crate::work::{LagPort, Operations, WallClock};
 
 macro_rules! one_of {
     ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {
@@ -365,6 +365,7 @@ impl Device {
         import_dm(fd: &CommandFd, handle: DmHandle) -> Result<u64>;
         null_lkey() -> Result<u32>;
         raw_clock(fd: &CommandFd) -> Result<u64>;
+        wall_clock(fd: &CommandFd) -> Result<WallClock>;
     }
 
     pub(crate) fn create_cq(

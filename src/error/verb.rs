@@ -178,6 +178,8 @@ verbs! {
     DestroyCounters = "destroy_counters",
     /// Reads the device's clock.
     QueryRtValues = "query_rt_values_ex",
+    /// Asks what the device's clock means in time of day.
+    GetClockInfo = "get_clock_info",
     /// Queries a queue pair's options of enhanced connection establishment.
     QueryEce = "query_ece",
     /// Sets a queue pair's options of enhanced connection establishment.

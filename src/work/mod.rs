@@ -10,6 +10,7 @@ mod lag_port;
 mod operations;
 mod progress;
 mod request;
+mod wall_clock;
 
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
@@ -22,3 +23,4 @@ pub(crate) use progress::Progress;
 pub(crate) use request::Pieces;
 pub use request::Placement;
 pub(crate) use request::{Bind, Destination, Element, Operation, Payload, Remote};
+pub use wall_clock::WallClock;

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::result::Result as Either;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::Trial;
 use rustix::param::page_size;
@@ -32,6 +32,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test(
             "cq::timestamps_are_of_the_clock",
             timestamps_are_of_the_clock,
+        ),
+        test(
+            "cq::timestamps_have_a_time_of_day",
+            timestamps_have_a_time_of_day,
         ),
         test("cq::on_a_domain", on_a_domain),
         test("cq::a_completion_is_a_copy", a_completion_is_a_copy),
@@ -201,6 +205,34 @@ fn timestamps_are_of_the_clock() -> Result {
         before = after;
     }
     Ok(())
+}
+
+/// Catches time stamps whose time of day is another, and one that does not go on with the device's clock.
+fn timestamps_have_a_time_of_day() -> Result {
+    let context = open()?;
+    if device().is_rxe() {
+        let refused = context.wall_clock().err();
+        let told = refused.is_some_and(|error| error.is_unsupported());
+        return same(told, true, "that there is none");
+    }
+    let cq = context.cq(8).timestamps(true).create()?;
+    let mut pair = Pair::<Rc>::reporting_to(cq, context.create_cq(64)?, &Setup::default())?;
+    let target = target(&pair)?;
+    let before = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    complete(&mut pair, &target, 0..1)?;
+    let mut completions = pair.a.cq.poll()?;
+    let Some(stamp) = completions.iter().next().and_then(|wc| wc.timestamp()) else {
+        return fail("no completion, or none with a timestamp");
+    };
+    let clock = context.wall_clock()?;
+    let told = Duration::from_nanos(clock.nanoseconds(stamp));
+    // The kernel read both clocks when its driver started, and an emulated one need not run as fast.
+    let off = told.abs_diff(before);
+    println!("{told:?}, {off:?} off");
+    same(off < Duration::from_secs(60), true, "within a minute")?;
+    let later = clock.nanoseconds(stamp + 1_000_000) - clock.nanoseconds(stamp);
+    // The model's clock counts nanoseconds; the kernel's scale has fewer digits.
+    same(later.abs_diff(1_000_000) < 10, true, "a millisecond later")
 }
 
 /// Catches entries that are looked for at the wrong distance, in rings of any size.

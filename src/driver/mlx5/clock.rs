@@ -29,6 +29,26 @@ unsafe impl Send for Clock {}
 // SAFETY: as above.
 unsafe impl Sync for Clock {}
 
+/// Maps the first page that there is of a kind, of so many bytes, for reading.
+pub(super) fn map(fd: &CommandFd, verb: Verb, kind: MmapCmd, bytes: usize) -> Result<NonNull<u8>> {
+    let subject = || Subject::the("device's clock");
+    let place = u64::from(kind.0) << INDEX_BITS;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+    let base = unsafe {
+        mmap(
+            ptr::null_mut(),
+            bytes,
+            ProtFlags::READ,
+            MapFlags::SHARED,
+            fd.as_fd(),
+            place * bytes as u64,
+        )
+    };
+    let base = base.map_err(|errno| Error::os(verb, subject(), errno))?;
+    let what = || "mapped at address 0".to_owned();
+    NonNull::new(base.cast::<u8>()).ok_or_else(|| Error::malformed(verb, subject(), what()))
+}
+
 impl Clock {
     /// Maps the clock, whose counter lies at this offset of its page.
     pub(super) fn map(fd: &CommandFd, offset: u64) -> Result<Self> {
@@ -40,23 +60,7 @@ impl Clock {
                 let what = format!("a clock at offset {offset:#x} of its page");
                 Error::malformed(Verb::QueryRtValues, subject(), what)
             })?;
-        let place = u64::from(MmapCmd::CORE_CLOCK.0) << INDEX_BITS;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            mmap(
-                ptr::null_mut(),
-                PAGE,
-                ProtFlags::READ,
-                MapFlags::SHARED,
-                fd.as_fd(),
-                place * PAGE as u64,
-            )
-        };
-        let base = base.map_err(|errno| Error::os(Verb::QueryRtValues, subject(), errno))?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| {
-            let what = "mapped at address 0".to_owned();
-            Error::malformed(Verb::QueryRtValues, subject(), what)
-        })?;
+        let base = map(fd, Verb::QueryRtValues, MmapCmd::CORE_CLOCK, PAGE)?;
         Ok(Self { base, offset })
     }
 

@@ -14,6 +14,7 @@
 mod ah;
 mod barrier;
 mod clock;
+mod clock_info;
 mod command;
 mod copy;
 mod cq;
@@ -49,6 +50,7 @@ use uverbs_uapi::mlx5::{
 
 use self::ah::{Ah, create_ah};
 use self::clock::Clock;
+use self::clock_info::ClockInfo;
 use self::cq::{Cq, CqCore};
 use self::device_command::Ways;
 use self::entries::Entries;
@@ -68,7 +70,7 @@ use crate::command::{
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::work::{LagPort, Operations};
+use crate::work::{LagPort, Operations, WallClock};
 
 impl DriverId {
     /// NVIDIA ConnectX from Connect-IB on, and BlueField.
@@ -252,6 +254,18 @@ impl contract::Driver for Device {
         let lacks = || Self::lacks(Verb::QueryRtValues, contract::NO_CLOCK);
         self.clock(fd)?.ok_or_else(lacks)
     }
+
+    fn wall_clock(&self, fd: &CommandFd) -> Result<WallClock> {
+        if !self.has_clock_info {
+            return Err(Self::lacks(Verb::GetClockInfo, contract::NO_WALL_CLOCK));
+        }
+        if let Some(page) = self.clock_info.get() {
+            return page.read();
+        }
+        let mapped = ClockInfo::map(fd)?;
+        // Two threads may come here at once: the first mapping stays.
+        self.clock_info.get_or_init(|| mapped).read()
+    }
 }
 
 type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
@@ -288,6 +302,9 @@ pub(crate) struct Device {
     /// Where in its page the clock lies, if there is one.
     clock_offset: Option<u64>,
     clock: OnceLock<Clock>,
+    /// The kernel says in a page what the clock means in time of day.
+    has_clock_info: bool,
+    clock_info: OnceLock<ClockInfo>,
     /// Queue pairs have options for their connection.
     ece: bool,
     /// The key that stands for no memory, if there is one.
@@ -396,6 +413,9 @@ impl Device {
                 .contains(AllocUcontextRespMask::DUMP_FILL_MKEY)
                 .then_some(answer.dump_fill_mkey),
             clock: OnceLock::new(),
+            // Version 1 of the page's form.
+            has_clock_info: answer.clock_info_versions & 1 != 0,
+            clock_info: OnceLock::new(),
             ways: OnceLock::new(),
             // One completion in a cache line: the device writes whole lines.
             cqe_size: if answer.cache_line_size == 128 {

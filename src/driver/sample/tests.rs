@@ -161,6 +161,7 @@ fn what_it_leaves_out_is_refused_by_name() {
     );
     refused(device.null_lkey(), Verb::AllocNullMr, "a null MR");
     refused(device.raw_clock(&fd), Verb::QueryRtValues, "a clock");
+    refused(device.wall_clock(&fd), Verb::GetClockInfo, "time of day");
     let qp = QpName {
         handle: uverbs_uapi::handle::QpHandle(1),
         qpn: 1,

@@ -238,17 +238,19 @@ fn no_poll_goes_on_for_ever() -> Result {
     };
     post(0)?;
     let mut longest = 0;
-    for _ in 0..200 {
-        let mut taken = 0;
-        for completion in &mut pair.a.cq.poll()? {
-            completion.result()?;
-            post(completion.wr_id() + 1)?;
-            // The device has all the time that it needs.
-            thread::sleep(Duration::from_millis(1));
-            taken += 1;
-        }
-        longest = longest.max(taken);
+    for _ in 0..100 {
+        until("a completion", || {
+            let mut taken = 0;
+            for completion in &mut pair.a.cq.poll()? {
+                completion.result()?;
+                post(completion.wr_id() + 1)?;
+                // The device has all the time that it needs.
+                thread::sleep(Duration::from_millis(1));
+                taken += 1;
+            }
+            longest = longest.max(taken);
+            Ok((taken > 0).then_some(()))
+        })?;
     }
-    same(longest >= 1, true, "completions")?;
     same(longest <= most, true, &format!("a poll of {longest}"))
 }

@@ -12,7 +12,7 @@ use super::abi::queue::ibv_mr;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy};
 use super::pd::{PdObject, pd};
-use crate::command::{Destroy, QueryMr, RegDmabufMr, RegMr, ReregMr};
+use crate::command::{Destroy, QueryMr, RegDmabufMr, RegMr, RegMrReply, ReregMr};
 use crate::pd::{PdUse, User};
 
 /// A memory region as C programs have it.
@@ -58,44 +58,47 @@ fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr
         iova: wanted.iova,
         access,
     })?;
-    let mr = ibv_mr {
-        context: pd.c_context(),
-        pd: c,
-        addr: wanted.address,
-        length: wanted.length,
-        handle: reply.handle.0,
-        lkey: reply.lkey,
-        rkey: reply.rkey,
-    };
-    let object = MrObject {
-        c: CStruct::new(mr),
-        handle: reply.handle,
-        is_plain: true,
-        pd: pd.pd().user(User::Mr),
-    };
-    Ok(Box::new(object).give())
+    let place = (wanted.address, wanted.length);
+    Ok(MrObject::give_new(pd, c, place, reply, true))
 }
 
 impl MrObject {
-    /// A region that others have registered.
-    pub(super) fn import(pd: &PdObject, c: *mut ibv_pd, handle: MrHandle) -> Result<*mut ibv_mr> {
-        let known = pd.pd().context().fd().execute(&QueryMr(handle))?;
+    /// Gives a program the region that the kernel has, of so many bytes at an address.
+    fn give_new(
+        pd: &PdObject,
+        c: *mut ibv_pd,
+        (addr, length): (*mut c_void, usize),
+        reply: RegMrReply,
+        is_plain: bool,
+    ) -> *mut ibv_mr {
         let mr = ibv_mr {
             context: pd.c_context(),
             pd: c,
-            addr: null_mut(),
-            length: known.length as usize,
-            handle: handle.0,
-            lkey: known.lkey,
-            rkey: known.rkey,
+            addr,
+            length,
+            handle: reply.handle.0,
+            lkey: reply.lkey,
+            rkey: reply.rkey,
         };
         let object = Self {
             c: CStruct::new(mr),
-            handle,
-            is_plain: false,
+            handle: reply.handle,
+            is_plain,
             pd: pd.pd().user(User::Mr),
         };
-        Ok(Box::new(object).give())
+        Box::new(object).give()
+    }
+
+    /// A region that others have registered.
+    pub(super) fn import(pd: &PdObject, c: *mut ibv_pd, handle: MrHandle) -> Result<*mut ibv_mr> {
+        let known = pd.pd().context().fd().execute(&QueryMr(handle))?;
+        let reply = RegMrReply {
+            handle,
+            lkey: known.lkey,
+            rkey: known.rkey,
+        };
+        let place = (null_mut(), known.length as usize);
+        Ok(Self::give_new(pd, c, place, reply, false))
     }
 
     /// Changes what the flags name.
@@ -168,7 +171,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         let pd = flags
             .contains(ReregMrFlags::CHANGE_PD)
             .then(|| pd(new_pd).map(|pd| (pd, new_pd)));
-        (c.cast::<MrObject>().as_mut(), pd.transpose())
+        let object = c.cast::<MrObject>().as_mut();
+        (object.filter(|object| object.is_plain), pd.transpose())
     };
     let is_right = ReregMrFlags::all().contains(flags)
         && !(moves && (length == 0 || address.is_null()))
@@ -177,10 +181,6 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         Failure::INVALID.tell();
         return rereg::INPUT;
     };
-    if !object.is_plain {
-        Failure::INVALID.tell();
-        return rereg::INPUT;
-    }
     let wanted = Wanted {
         address,
         length,
@@ -256,22 +256,8 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
             iova,
             access: access as u32,
         })?;
-        let mr = ibv_mr {
-            context: pd.c_context(),
-            pd: c,
-            addr: without_provenance_mut(offset as usize),
-            length,
-            handle: reply.handle.0,
-            lkey: reply.lkey,
-            rkey: reply.rkey,
-        };
-        let object = MrObject {
-            c: CStruct::new(mr),
-            handle: reply.handle,
-            is_plain: false,
-            pd: pd.pd().user(User::Mr),
-        };
-        Ok(Box::new(object).give())
+        let place = (without_provenance_mut(offset as usize), length);
+        Ok(MrObject::give_new(pd, c, place, reply, false))
     }))
 }
 

@@ -56,6 +56,8 @@ pub(crate) use fd::Prepared;
 pub(crate) use flow::{CreateFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
+#[cfg(feature = "c-abi")]
+pub(crate) use mr::RegMrReply;
 pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
 pub(crate) use mw::AllocMw;
 pub(crate) use pd::AllocPd;

@@ -229,7 +229,8 @@ static void operations(void)
 	ibv_wr_send_imm(qp, htonl(123));
 	ibv_wr_set_inline_data(qp, "text", 4);
 	qp->wr_id = 6;
-	qp->wr_flags = IBV_SEND_SIGNALED;
+	/* It sends what the READ brings, and nothing but a fence makes it wait for that. */
+	qp->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_FENCE;
 	ibv_wr_rdma_write_imm(qp, pair.b.mr->rkey, (uintptr_t)there + 64, htonl(124));
 	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory + 64, 8);
 	say_status("complete", ibv_wr_complete(qp));

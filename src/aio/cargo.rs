@@ -3,33 +3,12 @@
 use crate::buf::{Buf, Frozen};
 use crate::work::{LocalSlice, PdTag};
 
-/// What a slot keeps while the device may have it.
-#[derive(Debug, Default)]
-pub(super) enum Cargo {
-    /// The request has no memory of its own.
-    #[default]
-    None,
-    /// A buffer.
-    Buf(Buf),
-    /// Constant bytes.
-    Frozen(Frozen),
-}
-
-impl Cargo {
-    pub(super) fn into_buf(self) -> Buf {
-        match self {
-            Self::Buf(buf) => buf,
-            Self::None | Self::Frozen(_) => Buf::default(),
-        }
-    }
-}
-
 pub(super) mod sealed {
-    use super::{Cargo, LocalSlice, PdTag};
+    use super::{Buf, LocalSlice, PdTag};
 
     pub trait Travels: Sized {
         #[doc(hidden)]
-        fn bytes(&self) -> &[u8];
+        fn is_empty(&self) -> bool;
         #[doc(hidden)]
         fn local(&self, pd: PdTagOf) -> Option<LocalSlice<'static>>;
         #[doc(hidden)]
@@ -41,8 +20,8 @@ pub(super) mod sealed {
     /// The PD, for a signature that nobody outside can write.
     pub struct PdTagOf(pub(in crate::aio) PdTag);
 
-    /// The cargo, for the same.
-    pub struct Load(pub(in crate::aio) Cargo);
+    /// What a slot keeps while the device may have it, for the same. Of constant bytes it is told that they are.
+    pub struct Load(pub(in crate::aio) Buf);
 }
 
 use sealed::{Load, PdTagOf, Travels};
@@ -55,47 +34,45 @@ impl Payload for Buf {}
 impl Payload for Frozen {}
 
 impl Travels for Buf {
-    fn bytes(&self) -> &[u8] {
-        self
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn local(&self, pd: PdTagOf) -> Option<LocalSlice<'static>> {
-        self.slice(pd.0, self.len())
+        self.filled(pd.0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn load(self) -> Load {
-        Load(Cargo::Buf(self))
+        Load(self)
     }
 
-    #[inline]
+    #[inline(always)]
     fn unload(load: Load) -> Self {
-        load.0.into_buf()
+        load.0
     }
 }
 
 impl Travels for Frozen {
-    fn bytes(&self) -> &[u8] {
-        self
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn local(&self, pd: PdTagOf) -> Option<LocalSlice<'static>> {
-        Frozen::local(self, pd.0)
+        self.filled(pd.0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn load(self) -> Load {
-        Load(Cargo::Frozen(self))
+        Load(self.into_inner())
     }
 
-    #[inline]
+    #[inline(always)]
     fn unload(load: Load) -> Self {
-        match load.0 {
-            Cargo::Frozen(frozen) => frozen,
-            Cargo::Buf(buf) => buf.freeze(),
-            Cargo::None => Buf::default().freeze(),
-        }
+        Self::from_inner(load.0)
     }
 }

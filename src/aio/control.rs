@@ -85,8 +85,9 @@ impl Control {
     /// were forgotten. Futures that are alive give [`OpError::Reclaimed`](super::OpError::Reclaimed), and a
     /// buffer without capacity.
     pub fn reclaim(&self) -> Vec<Buf> {
-        let bufs = self.table.reclaim().map(|cargo| cargo.into_buf());
-        bufs.filter(|buf| buf.capacity() > 0).collect()
+        let bufs = self.table.reclaim();
+        bufs.filter(|buf| buf.capacity() > 0 && !buf.is_frozen())
+            .collect()
     }
 
     fn is_gone(&self) -> bool {

@@ -9,8 +9,9 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
 use super::block_on::Parker;
-use super::pump::{AT_ONCE, Pump, Steps};
-use super::table::{Step, Table};
+use super::pump::Pump;
+use super::steps::{AT_ONCE, Step, Steps};
+use super::table::Table;
 use crate::channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -95,24 +96,54 @@ impl Cq {
     ///
     /// The completion queue has failed: as for [`uverbs::Cq::poll`](crate::Cq::poll).
     pub fn pump(&self) -> Result<bool> {
-        let mut any = false;
-        // As many rounds as empty a full queue: what comes meanwhile is left to the next call.
-        for _ in 0..=self.capacity() as usize / AT_ONCE {
-            let mut steps = Steps::new();
-            let taken = match self.0.pump.try_lock() {
-                Ok(mut pump) => pump.take(&mut steps),
-                Err(TryLockError::Poisoned(pump)) => pump.into_inner().take(&mut steps),
-                Err(TryLockError::WouldBlock) => return Ok(any),
-            };
-            let full = steps.remaining_capacity() < 2;
-            // Where they are: to move them all is longer than to follow one.
-            steps.drain(..).for_each(Step::follow);
-            any |= taken.inspect_err(|_| self.break_off())? > 0;
-            if !full {
+        let mut steps = Steps::new();
+        let any = self.pump_once(&mut steps)?;
+        if steps.are_many() {
+            self.pump_on(&mut steps)?;
+        }
+        steps.follow();
+        Ok(any)
+    }
+
+    /// Goes on where more completions may wait: for as many rounds as empty a full queue. What comes meanwhile is
+    /// left to the next call.
+    #[cold]
+    #[inline(never)]
+    fn pump_on(&self, steps: &mut Steps) -> Result<()> {
+        for _ in 0..self.capacity() as usize / AT_ONCE {
+            steps.follow();
+            self.pump_once(steps)?;
+            if !steps.are_many() {
                 break;
             }
         }
-        Ok(any)
+        Ok(())
+    }
+
+    /// Takes completions, and tells whether there were any.
+    #[inline(always)]
+    fn pump_once(&self, steps: &mut Steps) -> Result<bool> {
+        let mut pump = match self.0.pump.try_lock() {
+            Ok(pump) => pump,
+            Err(TryLockError::Poisoned(pump)) => pump.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        match pump.take(steps) {
+            Ok(taken) => Ok(taken > 0),
+            Err(error) => {
+                drop(pump);
+                self.fail(error, steps)
+            }
+        }
+    }
+
+    /// Ends the waiting of all, with what came before.
+    #[cold]
+    #[inline(never)]
+    fn fail(&self, error: Error, steps: &mut Steps) -> Result<bool> {
+        steps.follow();
+        self.break_off();
+        Err(error)
     }
 
     /// Pumps for ever: a future to spawn, on any runtime. `by` is what the runtime contributes; with the

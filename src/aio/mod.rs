@@ -36,6 +36,8 @@ mod recv;
 mod send;
 mod slot;
 mod srq;
+mod steps;
+mod sync;
 mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;

@@ -3,24 +3,26 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::cargo::Payload;
 use super::cargo::sealed::Load;
-use super::cargo::{Cargo, Payload};
-use super::error::OpError;
-use super::slot::{Ending, Look};
-use super::table::Table;
+use super::error::{Completed, OpError};
+use super::slot::Look;
+use super::table::{Ending, OVER, Slot, Table, key};
 use crate::ah::{AddressVector, Way};
 use crate::buf::Buf;
 use crate::grh::GRH_LENGTH;
 
 mod kind {
-    use super::{Cargo, Ending};
+    use super::{Buf, Ending};
 
-    /// How an operation ended, for a signature that nobody outside can write.
-    pub struct Ended<'e>(pub(super) &'e Ending, pub(super) Cargo);
+    /// How an operation ended, if more is told than that it succeeded, for a signature that nobody outside can
+    /// write.
+    pub struct Ended<'e>(pub(super) Option<&'e Ending>, pub(super) Buf);
 }
 
 use kind::Ended;
@@ -91,33 +93,32 @@ impl Received {
 impl<B: Payload> Kind for Sent<B> {
     type Output = (Result<(), OpError>, B);
 
-    #[inline]
-    fn end(Ended(ending, cargo): Ended<'_>) -> Self::Output {
-        (success(ending), B::unload(Load(cargo)))
+    #[inline(always)]
+    fn end(Ended(ending, buf): Ended<'_>) -> Self::Output {
+        (success(ending), B::unload(Load(buf)))
     }
 }
 
 impl Kind for SentInline {
     type Output = Result<(), OpError>;
 
-    #[inline]
+    #[inline(always)]
     fn end(Ended(ending, _): Ended<'_>) -> Self::Output {
         success(ending)
     }
 }
 
 /// Whether it succeeded, without what the device told.
-#[inline]
-fn success(ending: &Ending) -> Result<(), OpError> {
+#[inline(always)]
+fn success(ending: Option<&Ending>) -> Result<(), OpError> {
     match ending {
-        Ok(_) => Ok(()),
-        Err(error) => Err(*error),
+        None | Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(*error),
     }
 }
 
 /// The buffer with so many bytes filled; the device cannot have written more than it holds.
-fn filled(cargo: Cargo, length: usize) -> Buf {
-    let mut buf = cargo.into_buf();
+fn filled(mut buf: Buf, length: usize) -> Buf {
     let length = length.min(buf.capacity());
     // It was bounded just now.
     let _ = buf.set_len(length);
@@ -127,26 +128,27 @@ fn filled(cargo: Cargo, length: usize) -> Buf {
 impl Kind for Read {
     type Output = (Result<(), OpError>, Buf);
 
-    #[inline]
-    fn end(Ended(ending, cargo): Ended<'_>) -> Self::Output {
-        let mut buf = cargo.into_buf();
-        if ending.is_err() {
+    #[inline(always)]
+    fn end(Ended(ending, mut buf): Ended<'_>) -> Self::Output {
+        let result = success(ending);
+        if result.is_err() {
             buf.clear();
         }
-        (success(ending), buf)
+        (result, buf)
     }
 }
 
 impl Kind for Fetched {
     type Output = (Result<u64, OpError>, Buf);
 
-    #[inline]
-    fn end(Ended(ending, cargo): Ended<'_>) -> Self::Output {
-        let buf = match ending {
-            Ok(_) => filled(cargo, size_of::<u64>()),
-            Err(_) => filled(cargo, 0),
+    #[inline(always)]
+    fn end(Ended(ending, buf): Ended<'_>) -> Self::Output {
+        let result = success(ending);
+        let buf = match result {
+            Ok(()) => filled(buf, size_of::<u64>()),
+            Err(_) => filled(buf, 0),
         };
-        let word = success(ending).map(|()| match buf.first_chunk() {
+        let word = result.map(|()| match buf.first_chunk() {
             Some(word) => u64::from_ne_bytes(*word),
             None => 0,
         });
@@ -157,9 +159,11 @@ impl Kind for Fetched {
 impl Kind for Receive {
     type Output = (Result<Received, OpError>, Buf);
 
-    #[inline]
-    fn end(Ended(ending, cargo): Ended<'_>) -> Self::Output {
-        let received = ending.as_ref().map(|completed| Received {
+    #[inline(always)]
+    fn end(Ended(ending, buf): Ended<'_>) -> Self::Output {
+        // Of every receive it is told.
+        let ending = ending.copied().unwrap_or_else(|| Ok(Completed::default()));
+        let received = ending.map(|completed| Received {
             len: completed.byte_len,
             imm: completed.imm,
             is_message: completed.is_message,
@@ -167,7 +171,6 @@ impl Kind for Receive {
             src_qpn: completed.origin.src_qpn,
             way: completed.origin.way,
         });
-        let received = received.map_err(|error| *error);
         let length = match received {
             Ok(Received {
                 len,
@@ -176,7 +179,7 @@ impl Kind for Receive {
             }) => len as usize,
             _ => 0,
         };
-        (received, filled(cargo, length))
+        (received, filled(buf, length))
     }
 }
 
@@ -196,53 +199,89 @@ pub struct Op<K: Kind> {
 }
 
 enum At {
-    /// In a slot.
-    Slot {
-        table: Arc<Table>,
-        index: u32,
-        generation: u32,
-    },
+    /// In a slot; or, with [`OVER`] for an id, its result has been taken.
+    Slot { table: Arc<Table>, id: u64 },
     /// It was refused, with what went into it.
-    Refused(OpError, Cargo),
-    /// Its result has been taken.
-    Over,
+    Refused(Option<(OpError, Buf)>),
 }
 
 impl<K: Kind> Op<K> {
-    #[inline]
-    pub(super) fn posted(table: &Arc<Table>, index: u32, generation: u32) -> Self {
+    #[inline(always)]
+    pub(super) fn posted(table: &Arc<Table>, id: u64) -> Self {
         Self {
             at: At::Slot {
                 table: Arc::clone(table),
-                index,
-                generation,
+                id,
             },
             kind: PhantomData,
         }
     }
 
-    pub(super) fn refused(error: impl Into<OpError>, cargo: Cargo) -> Self {
+    #[cold]
+    pub(super) fn refused(error: impl Into<OpError>, buf: Buf) -> Self {
         Self {
-            at: At::Refused(error.into(), cargo),
+            at: At::Refused(Some((error.into(), buf))),
             kind: PhantomData,
         }
     }
 
     /// Whether it was refused: nothing was posted, and its result is there.
     pub fn is_refused(&self) -> bool {
-        matches!(self.at, At::Refused(..))
+        matches!(self.at, At::Refused(Some(_)))
     }
 }
 
-/// Ends an operation that no completion comes for any more. Its buffer stays until the queue pair is gone, unless
-/// it was done meanwhile.
-#[cold]
-fn broken<K: Kind>(table: &Table, index: u32, generation: u32) -> K::Output {
-    let cargo = table.slot(index).cancel(generation);
-    if cargo.is_some() {
-        table.give(index);
+impl<K: Kind> Op<K> {
+    /// Looks at an operation that has not simply succeeded, or that is not there any more.
+    #[inline(never)]
+    fn look_closer(&mut self, look: Look) -> Poll<K::Output> {
+        let (ending, buf) = match &mut self.at {
+            At::Slot { id: OVER, .. } => return Poll::Pending,
+            At::Slot { table, id } => closer(table, mem::replace(id, OVER), look),
+            At::Refused(None) => return Poll::Pending,
+            At::Refused(refused) => match refused.take() {
+                Some((error, buf)) => (Err(error), buf),
+                None => return Poll::Pending,
+            },
+        };
+        Poll::Ready(K::end(Ended(Some(&ending), buf)))
     }
-    K::end(Ended(&Err(OpError::Broken), cargo.unwrap_or_default()))
+}
+
+/// How an operation ended, and its buffer.
+fn closer(table: &Table, id: u64, look: Look) -> (Ending, Buf) {
+    let Some((index, slot)) = table.slot_of(id) else {
+        return (Err(OpError::Gone), Buf::default());
+    };
+    match look {
+        Look::Told => {
+            // SAFETY: it was found told, and its number is given back below.
+            let ending = unsafe { slot.ending() };
+            // SAFETY: as before; this is the only time.
+            (ending, unsafe { table.unload(index, slot) })
+        }
+        Look::Gone => {
+            table.give(index, slot);
+            (Err(OpError::Reclaimed), Buf::default())
+        }
+        // Nobody completes it any more. Its buffer stays until the queue pair is gone, unless it was done
+        // meanwhile.
+        _ => (Err(OpError::Broken), table.cancel(id).unwrap_or_default()),
+    }
+}
+
+/// Gives a slot back when the buffer is where it goes.
+struct Emptied<'t> {
+    table: &'t Table,
+    index: u32,
+    slot: &'t Slot,
+}
+
+impl Drop for Emptied<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.table.give(self.index, self.slot);
+    }
 }
 
 impl<K: Kind> Future for Op<K> {
@@ -255,53 +294,34 @@ impl<K: Kind> Future for Op<K> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
         // The kind is a name alone.
         let this = self.get_mut();
-        let output = match &this.at {
-            At::Slot {
-                table,
-                index,
-                generation,
-            } => {
-                let slot = table.slot(*index);
-                match slot.poll(*generation, cx) {
-                    Look::Pending if !table.is_broken() => return Poll::Pending,
-                    Look::Pending => broken::<K>(table, *index, *generation),
-                    Look::Mine => {
-                        // SAFETY: it was found done, and its number is given back below.
-                        let ending = unsafe { *slot.ending() };
-                        // SAFETY: as before; what was referred to has been copied.
-                        let cargo = unsafe { slot.unload() };
-                        table.give(*index);
-                        K::end(Ended(&ending, cargo))
-                    }
-                    Look::Gone => {
-                        table.give(*index);
-                        K::end(Ended(&Err(OpError::Reclaimed), Cargo::None))
-                    }
-                }
-            }
-            At::Refused(..) => match std::mem::replace(&mut this.at, At::Over) {
-                At::Refused(error, cargo) => K::end(Ended(&Err(error), cargo)),
-                _ => return Poll::Pending,
-            },
-            At::Over => return Poll::Pending,
+        let At::Slot { table, id } = &mut this.at else {
+            return this.look_closer(Look::Other);
         };
-        this.at = At::Over;
-        Poll::Ready(output)
+        let Some((index, slot)) = table.slot_of(*id) else {
+            return Poll::Pending;
+        };
+        let look = slot.poll(key(*id), cx);
+        match look {
+            Look::Pending if !table.is_broken() => Poll::Pending,
+            Look::Done => {
+                *id = OVER;
+                let _back = Emptied { table, index, slot };
+                // SAFETY: it was found done, and this is the only time.
+                let buf = unsafe { slot.unload() };
+                Poll::Ready(K::end(Ended(None, buf)))
+            }
+            _ => this.look_closer(look),
+        }
     }
 }
 
 impl<K: Kind> Drop for Op<K> {
     #[inline]
     fn drop(&mut self) {
-        if let At::Slot {
-            table,
-            index,
-            generation,
-        } = &self.at
-            && let Some(cargo) = table.slot(*index).cancel(*generation)
+        if let At::Slot { table, id } = &self.at
+            && *id != OVER
         {
-            drop(cargo);
-            table.give(*index);
+            drop(table.cancel(*id));
         }
     }
 }
@@ -309,9 +329,9 @@ impl<K: Kind> Drop for Op<K> {
 impl<K: Kind> fmt::Debug for Op<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = match &self.at {
+            At::Slot { id: OVER, .. } | At::Refused(None) => "over",
             At::Slot { .. } => "posted",
-            At::Refused(..) => "refused",
-            At::Over => "over",
+            At::Refused(Some(_)) => "refused",
         };
         f.debug_tuple("Op").field(&at).finish()
     }

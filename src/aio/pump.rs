@@ -2,18 +2,12 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
-use super::table::{ANY_QP, Id, MOST_TABLES, Step, Table};
-use crate::cq::{Cq, Notify};
+use super::steps::{Step, Steps};
+use super::table::{MOST_TABLES, Table, index, number};
+use crate::cq::{Cq, Each, Notify, Outline};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
-
-/// Completions that are taken before the tasks are woken that wait for them.
-pub(super) const AT_ONCE: usize = 32;
-
-/// What completions lead to, to be done when the queue is not borrowed any more.
-pub(super) type Steps = ArrayVec<Step, AT_ONCE>;
+use crate::wc::Completion;
 
 /// A completion queue with the queue pairs that report to it. Borrowed exclusively by who takes completions.
 pub(super) struct Pump {
@@ -72,30 +66,16 @@ impl Pump {
     }
 
     /// Takes completions until none is left or no more can be followed up at once, and tells how many there were.
+    #[inline(always)]
     pub(super) fn take(&mut self, steps: &mut Steps) -> Result<usize> {
         let Self { cq, tables, .. } = self;
-        let mut taken = 0;
-        for completion in &mut cq.poll()? {
-            taken += 1;
-            let id = Id::of(completion.wr_id());
-            let Some(Some(table)) = tables.get(id.table as usize) else {
-                // Of a queue pair that is gone.
-                continue;
-            };
-            if completion.qp_num() != table.qpn && table.qpn != ANY_QP {
-                continue;
-            }
-            if let Some(step) = Step::of(table, id.index, table.complete(id, &completion)) {
-                steps.push(step);
-            }
-            if !completion.is_ok() && table.note_failure() {
-                steps.push(Step::Fail(Arc::clone(table)));
-            }
-            if steps.remaining_capacity() < 2 {
-                break;
-            }
-        }
-        Ok(taken)
+        let mut bring = Bring {
+            tables,
+            steps,
+            taken: 0,
+        };
+        cq.take_each(&mut bring)?;
+        Ok(bring.taken)
     }
 
     /// Asks for an event; false if there are completions.
@@ -140,7 +120,7 @@ impl Pump {
         while left > 0 {
             let mut some = Steps::new();
             let taken = self.take(&mut some);
-            steps.extend(some);
+            steps.extend(some.into_steps());
             match taken {
                 // What is broken is told of by who pumps.
                 Ok(0) | Err(_) => break,
@@ -168,6 +148,45 @@ impl Pump {
             table.break_off(|waker| steps.push(Step::Wake(waker)));
         }
         steps
+    }
+}
+
+/// Brings completions to the operations that wait for them.
+struct Bring<'p> {
+    tables: &'p [Option<Arc<Table>>],
+    steps: &'p mut Steps,
+    taken: usize,
+}
+
+impl Each for Bring<'_> {
+    #[inline(always)]
+    fn each(&mut self, outline: Outline, whole: impl FnOnce() -> Completion) -> bool {
+        let Outline {
+            wr_id,
+            qp_num,
+            is_ok,
+        } = outline;
+        self.taken += 1;
+        // There is none of a queue pair that is gone.
+        if let Some(Some(table)) = self.tables.get(number(wr_id))
+            && table.is_of(qp_num)
+        {
+            match table.complete_send(wr_id, is_ok) {
+                Some(after) => self.steps.add(table, index(wr_id), after),
+                None => complete(table, &whole(), self.steps),
+            }
+        }
+        !self.steps.are_many()
+    }
+}
+
+/// Brings a completion to its operation of which more is told than that a send succeeded.
+#[inline(never)]
+fn complete(table: &Arc<Table>, completion: &Completion, steps: &mut Steps) {
+    let id = completion.wr_id();
+    steps.add(table, index(id), table.complete(id, completion));
+    if !completion.is_ok() && table.note_failure() {
+        steps.fail(table);
     }
 }
 

@@ -8,7 +8,7 @@ use super::control::Control;
 use super::cq::Cq;
 use super::op::{Op, Receive};
 use super::recv::Receiver;
-use super::send::{Batch, Post, Sender};
+use super::send::{Post, Sender, Start};
 use super::table::{MOST_SLOTS, Table};
 use crate::buf::Buf;
 use crate::error::{Error, Result, Subject, Verb};
@@ -115,7 +115,12 @@ impl Cq {
         };
         let reliable = T::QP_TYPE == qp::QpType::RC;
         let control = reliable.then(|| raw.control());
-        let table = Arc::new(Table::new(number, (raw.qpn(), pd.tag()), counts, control));
+        let table = Arc::new(Table::new(
+            number,
+            (Some(raw.qpn()), pd.tag()),
+            counts,
+            control,
+        ));
         pump.enter(number, &table);
         drop(pump);
         let anchor = Arc::new(Anchor {
@@ -295,9 +300,9 @@ impl<T: Transport> Qp<T> {
 }
 
 impl<T: Transport> Post<T> for Qp<T> {
-    #[inline]
-    fn batch(&mut self) -> Batch<'_, T> {
-        Batch::new(self.raw.send(), &self.anchor.table)
+    #[inline(always)]
+    fn start(&mut self) -> Start<'_, T> {
+        Start::new(self.raw.halves().0, &self.anchor.table)
     }
 }
 

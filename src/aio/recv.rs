@@ -7,11 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use super::cargo::Cargo;
 use super::error::OpError;
 use super::op::{Op, Receive, Received};
 use super::qp::Anchor;
-use super::table::{Step, Table};
+use super::steps::Step;
+use super::table::Table;
 use crate::buf::{Buf, GetError, Pool};
 use crate::qp::transport::Transport;
 use crate::qp::{QpState, RecvBatch, RecvHalf};
@@ -59,26 +59,27 @@ pub(super) fn post(mut batch: RecvBatch<'_>, table: &Arc<Table>, mut buf: Buf) -
     buf.clear();
     if table.has_failed() {
         let state = QpState::ERR;
-        return Op::refused(PostError::WrongState { state }, Cargo::Buf(buf));
+        return Op::refused(PostError::WrongState { state }, buf);
     }
     let mut slices = arrayvec::ArrayVec::<_, 1>::new();
     if buf.capacity() > 0 {
         match buf.slice(table.pd, buf.capacity()) {
             Some(slice) => slices.push(slice),
-            None => return Op::refused(PostError::ForeignPd, Cargo::Buf(buf)),
+            None => return Op::refused(PostError::ForeignPd, buf),
         }
     }
-    let Some(index) = table.take_receive() else {
+    let Some((index, slot)) = table.take_receive() else {
         let capacity = table.counts().1;
-        return Op::refused(PostError::QueueFull { capacity }, Cargo::Buf(buf));
+        return Op::refused(PostError::QueueFull { capacity }, buf);
     };
-    let id = table.id(index);
-    if let Err(error) = batch.post(id.wire(), slices) {
-        table.give(index);
-        return Op::refused(error, Cargo::Buf(buf));
+    let key = slot.key();
+    let id = key | u64::from(index);
+    if let Err(error) = batch.post(id, slices) {
+        table.give(index, slot);
+        return Op::refused(error, buf);
     }
     // SAFETY: its number was taken from the free ones just now.
-    unsafe { table.slot(index).fill(Cargo::Buf(buf)) };
+    unsafe { slot.fill(key, buf) };
     if let Err(error) = batch.ring() {
         // SAFETY: a receive batch whose ringing fails has posted nothing.
         let after = unsafe { table.unposted(index, OpError::Post(error)) };
@@ -89,7 +90,7 @@ pub(super) fn post(mut batch: RecvBatch<'_>, table: &Arc<Table>, mut buf: Buf) -
         // Too late to be flushed with the others.
         table.fail();
     }
-    Op::posted(table, index, id.generation)
+    Op::posted(table, id)
 }
 
 impl<T: Transport> fmt::Debug for Receiver<T> {

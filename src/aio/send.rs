@@ -5,16 +5,17 @@ use std::future::poll_fn;
 use std::mem;
 use std::sync::Arc;
 
+use super::cargo::Payload;
 use super::cargo::sealed::PdTagOf;
-use super::cargo::{Cargo, Payload};
 use super::error::OpError;
 use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
 use super::qp::Anchor;
-use super::table::{Step, Table};
+use super::steps::Step;
+use super::table::{Slot, Table};
 use crate::ah::UdPeer;
 use crate::buf::Buf;
 use crate::qp::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
-use crate::qp::{self, Posted, SendHalf};
+use crate::qp::{self, One, Posted, SendHalf};
 use crate::work::{LocalSlice, PostError, RemoteSlice};
 
 /// The send half of a queue pair.
@@ -41,9 +42,9 @@ impl<T: Transport> Sender<T> {
 }
 
 impl<T: Transport> Post<T> for Sender<T> {
-    #[inline]
-    fn batch(&mut self) -> Batch<'_, T> {
-        Batch::new(self.half.batch(), &self.anchor.table)
+    #[inline(always)]
+    fn start(&mut self) -> Start<'_, T> {
+        Start::new(&mut self.half, &self.anchor.table)
     }
 }
 
@@ -58,8 +59,14 @@ impl<T: Transport> fmt::Debug for Sender<T> {
 /// Each method posts at once, with a doorbell of its own; [`batch`](Self::batch) is for several with one. What
 /// cannot be posted is told by the future, which then has its result at once.
 pub trait Post<T: Transport> {
+    #[doc(hidden)]
+    fn start(&mut self) -> Start<'_, T>;
+
     /// Starts a batch of operations.
-    fn batch(&mut self) -> Batch<'_, T>;
+    #[inline]
+    fn batch(&mut self) -> Batch<'_, T> {
+        self.start().batch()
+    }
 
     /// Sends a message: the bytes that are filled.
     #[inline]
@@ -67,7 +74,7 @@ pub trait Post<T: Transport> {
     where
         T: Connected,
     {
-        self.batch().only(|batch| batch.send(bytes))
+        self.start().alone(bytes, |one, slices| one.send(slices))
     }
 
     /// Sends a message with immediate data: a number that the receiver is told.
@@ -85,7 +92,8 @@ pub trait Post<T: Transport> {
     where
         T: Connected,
     {
-        self.batch().only(|batch| batch.send_inline(bytes))
+        self.start()
+            .post(Buf::default(), |one| one.send_inline(bytes))
     }
 
     /// Sends a datagram: the bytes that are filled. The peer's address handle is looked at now only.
@@ -121,7 +129,8 @@ pub trait Post<T: Transport> {
     where
         T: RdmaWrite,
     {
-        self.batch().only(|batch| batch.write(bytes, to))
+        self.start()
+            .alone(bytes, |one, slices| one.write(slices, to))
     }
 
     /// Writes to the peer's memory, and tells it by a number, for which it has posted a receive.
@@ -139,7 +148,8 @@ pub trait Post<T: Transport> {
     where
         T: RdmaRead,
     {
-        self.batch().only(|batch| batch.read(into, from))
+        self.start()
+            .alone_filling(into, from.length, |one, slices| one.read(slices, from))
     }
 
     /// Adds a number to 8 bytes of the peer's memory, in this host's byte order, and gives what they were. The
@@ -185,15 +195,6 @@ pub struct Batch<'q, T: Transport> {
 type Slices = arrayvec::ArrayVec<LocalSlice<'static>, 1>;
 
 impl<'q, T: Transport> Batch<'q, T> {
-    #[inline]
-    pub(super) fn new(raw: qp::Batch<'q, T>, table: &'q Arc<Table>) -> Self {
-        Self {
-            raw: Some(raw),
-            table,
-            last: NONE,
-        }
-    }
-
     /// Posts one operation.
     #[inline]
     fn only<K: Kind>(mut self, add: impl FnOnce(&mut Self) -> Op<K>) -> Op<K> {
@@ -209,32 +210,30 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     fn add<K: Kind>(
         &mut self,
-        cargo: Cargo,
+        buf: Buf,
         push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>) -> Result<Posted<'b>, PostError>,
     ) -> Op<K> {
-        let capacity = self.table.counts().0;
-        let full = PostError::QueueFull { capacity };
-        let (Some(raw), Some(index)) = (&mut self.raw, self.table.sends.take()) else {
-            return Op::refused(full, cargo);
+        let (Some(raw), Some((index, slot))) = (&mut self.raw, self.table.take_send()) else {
+            return full(self.table, buf);
         };
-        let id = self.table.id(index);
+        let key = slot.key();
+        let id = key | u64::from(index);
         match push(raw) {
             Ok(posted) => {
-                posted.signaled(id.wire());
+                posted.signaled(id);
             }
             Err(error) => {
-                self.table.give(index);
-                return Op::refused(error, cargo);
+                self.table.give(index, slot);
+                return Op::refused(error, buf);
             }
         }
-        let slot = self.table.slot(index);
         // Relaxed: of this batch alone until it is rung.
-        slot.before
+        slot.link
             .store(self.last, std::sync::atomic::Ordering::Relaxed);
         self.last = index;
         // SAFETY: its number was taken from the free ones just now.
-        unsafe { slot.fill(cargo) };
-        Op::posted(self.table, index, id.generation)
+        unsafe { slot.fill(key, buf) };
+        Op::posted(self.table, id)
     }
 
     /// Adds an operation that takes bytes.
@@ -245,7 +244,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
     ) -> Op<Sent<B>> {
         let mut slices = Slices::new();
-        if !bytes.bytes().is_empty() {
+        if !bytes.is_empty() {
             match bytes.local(PdTagOf(self.table.pd)) {
                 Some(slice) => slices.push(slice),
                 None => return Op::refused(PostError::ForeignPd, bytes.load().0),
@@ -262,22 +261,17 @@ impl<'q, T: Transport> Batch<'q, T> {
         length: u64,
         push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
     ) -> Op<K> {
-        let bytes = usize::try_from(length).unwrap_or(usize::MAX);
-        if buf.set_len(bytes).is_err() {
-            let error = PostError::MessageTooLong {
-                given: length,
-                max: buf.capacity() as u64,
-            };
-            return Op::refused(error, Cargo::Buf(buf));
+        if let Err(error) = make_room(&mut buf, length) {
+            return Op::refused(error, buf);
         }
         let mut slices = Slices::new();
-        if bytes > 0 {
-            match buf.slice(self.table.pd, bytes) {
+        if length > 0 {
+            match buf.filled(self.table.pd) {
                 Some(slice) => slices.push(slice),
-                None => return Op::refused(PostError::ForeignPd, Cargo::Buf(buf)),
+                None => return Op::refused(PostError::ForeignPd, buf),
             }
         }
-        self.add(Cargo::Buf(buf), |raw| push(raw, slices))
+        self.add(buf, |raw| push(raw, slices))
     }
 
     /// Adds a message.
@@ -304,7 +298,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.add(Cargo::None, |raw| raw.send_inline(bytes))
+        self.add(Buf::default(), |raw| raw.send_inline(bytes))
     }
 
     /// Adds a datagram.
@@ -331,7 +325,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Datagram,
     {
-        self.add(Cargo::None, |raw| raw.send_inline_to(to, bytes))
+        self.add(Buf::default(), |raw| raw.send_inline_to(to, bytes))
     }
 
     /// Adds a WRITE.
@@ -423,7 +417,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         let mut index = mem::replace(&mut self.last, NONE);
         while index != NONE {
             let slot = self.table.slot(index);
-            let before = slot.before.load(std::sync::atomic::Ordering::Relaxed);
+            let before = slot.link.load(std::sync::atomic::Ordering::Relaxed);
             // SAFETY: the batch was not rung, so the device never gets the request.
             let after = unsafe { self.table.unposted(index, error) };
             Step::of(self.table, index, after)
@@ -449,4 +443,124 @@ impl<T: Transport> fmt::Debug for Batch<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("raw", &self.raw).finish()
     }
+}
+
+/// What operations are posted with.
+#[allow(missing_debug_implementations, reason = "nobody outside has one")]
+pub struct Start<'q, T: Transport> {
+    half: &'q mut SendHalf<T>,
+    table: &'q Arc<Table>,
+}
+
+impl<'q, T: Transport> Start<'q, T> {
+    #[inline(always)]
+    pub(super) fn new(half: &'q mut SendHalf<T>, table: &'q Arc<Table>) -> Self {
+        Self { half, table }
+    }
+
+    #[inline]
+    fn batch(self) -> Batch<'q, T> {
+        Batch {
+            raw: Some(self.half.batch()),
+            table: self.table,
+            last: NONE,
+        }
+    }
+
+    /// Posts one operation with one request, which is shorter than a batch of one.
+    #[inline(always)]
+    fn post<B: Payload, K: Kind>(
+        self,
+        bytes: B,
+        post: impl FnOnce(One<'q, T>) -> Result<(), PostError>,
+    ) -> Op<K> {
+        let Self { half, table } = self;
+        let Some((index, slot)) = table.take_send() else {
+            return full(table, bytes.load().0);
+        };
+        let key = slot.key();
+        let id = key | u64::from(index);
+        // First: it may complete before `post` is back.
+        // SAFETY: its number was taken from the free ones just now.
+        unsafe { slot.fill(key, bytes.load().0) };
+        match post(half.one(id)) {
+            // It is in the ring, and ends when the device works on it, or flushes it.
+            Ok(()) | Err(PostError::Doorbell(_)) => Op::posted(table, id),
+            Err(error) => not_posted(table, (id, slot), error),
+        }
+    }
+
+    /// Posts an operation that takes bytes.
+    #[inline(always)]
+    fn alone<B: Payload>(
+        self,
+        bytes: B,
+        post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<Sent<B>> {
+        if bytes.is_empty() {
+            return self.empty(bytes.load().0, post);
+        }
+        match bytes.local(PdTagOf(self.table.pd)) {
+            // A list whose length the compiler knows.
+            Some(slice) => self.post(bytes, |one| post(one, std::slice::from_ref(&slice))),
+            None => Op::refused(PostError::ForeignPd, bytes.load().0),
+        }
+    }
+
+    /// Posts an operation that brings so many bytes.
+    #[inline(always)]
+    fn alone_filling<K: Kind>(
+        self,
+        mut buf: Buf,
+        length: u64,
+        post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<K> {
+        if let Err(error) = make_room(&mut buf, length) {
+            return Op::refused(error, buf);
+        }
+        if length == 0 {
+            return self.empty(buf, post);
+        }
+        match buf.filled(self.table.pd) {
+            Some(slice) => self.post(buf, |one| post(one, std::slice::from_ref(&slice))),
+            None => Op::refused(PostError::ForeignPd, buf),
+        }
+    }
+
+    /// Posts an operation without bytes: there is no memory to be named.
+    #[cold]
+    #[inline(never)]
+    fn empty<K: Kind>(
+        self,
+        buf: Buf,
+        post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<K> {
+        self.post(buf, |one| post(one, &[]))
+    }
+}
+
+/// Makes so many bytes count as filled, which a request is to bring.
+#[inline]
+fn make_room(buf: &mut Buf, length: u64) -> Result<(), PostError> {
+    let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+    buf.set_len(bytes).map_err(|_| PostError::MessageTooLong {
+        given: length,
+        max: buf.capacity() as u64,
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn full<K: Kind>(table: &Table, buf: Buf) -> Op<K> {
+    let capacity = table.counts().0;
+    Op::refused(PostError::QueueFull { capacity }, buf)
+}
+
+/// Takes back an operation whose request was not posted.
+#[cold]
+#[inline(never)]
+fn not_posted<K: Kind>(table: &Table, (id, slot): (u64, &Slot), error: PostError) -> Op<K> {
+    // SAFETY: the device never gets the request, and there is no future yet.
+    let _ = unsafe { slot.complete(super::table::key(id), None) };
+    Op::refused(error, table.cancel(id).unwrap_or_default())
 }

@@ -4,25 +4,19 @@
 //! touch it, each through the state alone: who posts, who awaits, who takes completions, and who reclaims.
 //!
 //! ```text
-//!   free ──fill──▶ submitted ◀──poll──▶ waiting
-//!    ▲                │   │                │
-//!    │              drop  └──completion────┤
-//!    │                ▼                    ▼
-//!    ├──completion─ cancelled          completing ──▶ done
-//!    └───────────────────────────poll, drop────────────┘
+//!   free ──fill──▶ submitted ◀────poll────▶ waiting
+//!    ▲                │   │                    │
+//!    │              drop  └─completion─▶ done ◀┤ completing
+//!    │                ▼                   │
+//!    ├──completion─ cancelled             │
+//!    └────────────────────────poll, drop──┘
 //! ```
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Waker};
 
-use super::cargo::Cargo;
-use super::error::{Completed, OpError};
+use super::sync::{AtomicU32, AtomicU64, Ordering, Place, yield_now};
 
-/// How an operation ended.
-pub(super) type Ending = Result<Completed, OpError>;
-
-/// What a slot is in. The state is this, and above it the generation.
+/// What a slot is in. The state is this, and above it the slot's key.
 type Phase = u64;
 
 /// Of nobody, or of whoever took its number from the free ones.
@@ -33,34 +27,36 @@ const SUBMITTED: Phase = 1;
 const WAITING: Phase = 2;
 /// The future is gone. The buffer goes back to its pool with the completion.
 const CANCELLED: Phase = 3;
-/// The completion is being noted, which takes a few instructions.
-const COMPLETING: Phase = 4;
-/// The device has done with the buffer, and the result is there.
+/// Somebody has the slot for a few instructions.
+const BUSY: Phase = 4;
+/// The device has done with the buffer, and there is nothing to be told but that.
 const DONE: Phase = 5;
+/// As done, and it is told how it ended.
+const TOLD: Phase = 6;
 /// As done, and somebody else has taken the buffer. The slot stays with the future.
-const RECLAIMED: Phase = 6;
+const RECLAIMED: Phase = 7;
 
-const PHASE: u64 = 0xff;
+/// Bits below the key.
+pub(super) const PHASE_BITS: u32 = 20;
+const PHASE: u64 = (1 << PHASE_BITS) - 1;
 
-/// Bits of a generation: as many as fit into a request's id with the rest.
-pub(super) const GENERATION_BITS: u32 = 24;
-const GENERATIONS: u32 = 1 << GENERATION_BITS;
+/// What is added to a key for the slot's next operation. Keys go round.
+const NEXT: u64 = 1 << 40;
 
-/// A slot.
-pub(super) struct Slot {
+/// A slot for an operation with a buffer `B`, of which is told how it ended, `E`.
+#[repr(align(64))]
+pub(super) struct Slot<B, E: Copy> {
     state: AtomicU64,
-    /// Of whoever changed the state to free, cancelled by completion, or done by taking.
-    cargo: UnsafeCell<Cargo>,
-    /// Written by who is completing, read by who takes what is done.
-    ending: UnsafeCell<Ending>,
-    waker: UnsafeCell<Option<Waker>>,
-    /// The slot before it in a batch that is not rung yet.
-    pub(super) before: AtomicU32,
+    /// There from when it is filled until it is unloaded. Of whoever changed the state to free, from cancelled
+    /// by completion or from done by taking.
+    cargo: Place<B>,
+    /// There in the phase waiting.
+    waker: Place<Waker>,
+    /// There in the phase told. Until then it is of who completes, and then of who takes.
+    ending: Place<E>,
+    /// While it is free, the next that is. Before its batch is rung, the one before it in that.
+    pub(super) link: AtomicU32,
 }
-
-// SAFETY: what is in the cells is `Send`, and each is touched only by who has the slot in a state that gives it
-// the cell, which it got by an acquire, and gives on by a release.
-unsafe impl Sync for Slot {}
 
 /// What a completion leads to.
 pub(super) enum After {
@@ -68,123 +64,140 @@ pub(super) enum After {
     Nothing,
     /// A task is to be woken.
     Wake(Waker),
-    /// Nobody wants the result: the buffer goes back to its pool, and the slot is free.
-    Release(Cargo),
+    /// Nobody wants the result: the slot is free, and the buffer in it is to be [unloaded](Slot::unload).
+    Release,
 }
 
 /// What a look at a slot finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is under way, and the task is woken.
+    /// It is under way, and the task is woken; or the buffer stays with it until it is done.
     Pending,
-    /// It is done, and the slot is free: the result is the caller's to [`unload`](Slot::unload).
-    Mine,
-    /// Somebody has reclaimed it.
+    /// It is done, and the slot is free: the buffer is the caller's to [`unload`](Slot::unload).
+    Done,
+    /// As done, and it is told [how it ended](Slot::ending).
+    Told,
+    /// Somebody has reclaimed it. The slot is free.
     Gone,
+    /// It is not of this key any more.
+    Other,
 }
 
-fn state(generation: u32, phase: Phase) -> u64 {
-    u64::from(generation) << 8 | phase
-}
-
-impl Slot {
-    pub(super) fn new() -> Self {
+impl<B, E: Copy> Slot<B, E> {
+    /// A free slot. `key` is that of its first operation.
+    pub(super) fn new(key: u64) -> Self {
+        debug_assert!(key & PHASE == 0);
         Self {
-            state: AtomicU64::new(state(0, FREE)),
-            cargo: UnsafeCell::new(Cargo::None),
-            ending: UnsafeCell::new(Err(OpError::Gone)),
-            waker: UnsafeCell::new(None),
-            before: AtomicU32::new(u32::MAX),
+            state: AtomicU64::new(key),
+            cargo: Place::empty(),
+            waker: Place::empty(),
+            ending: Place::empty(),
+            link: AtomicU32::new(u32::MAX),
         }
     }
 
-    /// The generation that the slot's next operation has. Only for who has taken the slot's number from the
-    /// free ones.
-    #[inline]
-    pub(super) fn generation(&self) -> u32 {
+    /// The key that the slot's next operation has: its lowest [`PHASE_BITS`] bits are zero. Only for who has
+    /// taken the slot's number from the free ones.
+    #[inline(always)]
+    pub(super) fn key(&self) -> u64 {
         // Relaxed: the free list orders it behind who gave the number back.
-        (self.state.load(Ordering::Relaxed) >> 8) as u32
+        self.state.load(Ordering::Relaxed)
     }
 
     /// Puts a buffer in.
     ///
     /// # Safety
     ///
-    /// The caller has taken the slot's number from the free ones.
-    #[inline]
-    pub(super) unsafe fn fill(&self, cargo: Cargo) {
-        // SAFETY: a free slot's cells are of who has its number.
-        unsafe { *self.cargo.get() = cargo };
+    /// The caller has taken the slot's number from the free ones, and `key` is the slot's.
+    #[inline(always)]
+    pub(super) unsafe fn fill(&self, key: u64, cargo: B) {
+        // SAFETY: a free slot's places are of who has its number.
+        unsafe { self.cargo.put(cargo) };
         // Release: with the acquire of who completes it.
-        let submitted = state(self.generation(), SUBMITTED);
-        self.state.store(submitted, Ordering::Release);
+        self.state.store(key | SUBMITTED, Ordering::Release);
     }
 
-    /// Changes the phase of this generation.
-    #[inline]
-    fn change(&self, generation: u32, from: Phase, to: Phase) -> bool {
-        let (from, to) = (state(generation, from), state(generation, to));
-        // Acquire and release: the cells go from hand to hand with the state.
+    /// Changes the phase of this key.
+    #[inline(always)]
+    fn change(&self, key: u64, from: Phase, to: Phase) -> bool {
+        // Acquire and release: the places go from hand to hand with the state.
         self.state
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(key | from, key | to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Frees the slot, whose buffer becomes the caller's: with the generation that is next.
-    #[inline]
-    fn free(&self, generation: u32, from: Phase) -> bool {
-        let next = state((generation + 1) % GENERATIONS, FREE);
+    /// Frees the slot, whose buffer becomes the caller's: with the key that is next.
+    #[inline(always)]
+    fn free(&self, key: u64, from: Phase) -> bool {
+        let next = key.wrapping_add(NEXT);
         self.state
-            .compare_exchange(
-                state(generation, from),
-                next,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
+            .compare_exchange(key | from, next, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// The phase, if the slot is still of this generation.
-    #[inline]
-    fn phase(&self, generation: u32) -> Option<Phase> {
-        let now = self.state.load(Ordering::Acquire);
-        (now >> 8 == u64::from(generation)).then_some(now & PHASE)
+    /// The phase, if the slot is still of this key; if not, it is none.
+    #[inline(always)]
+    fn phase(&self, key: u64) -> Phase {
+        self.state.load(Ordering::Acquire) ^ key
     }
 
-    /// Notes how the operation ended: the device has done with the buffer.
+    /// Notes that the operation has ended, and how if that is to be told: the device has done with the buffer.
     ///
     /// # Safety
     ///
     /// The device has done with the request, or never got it. Nobody else calls this for the same slot
     /// meanwhile.
-    #[inline]
-    pub(super) unsafe fn complete(
-        &self,
-        generation: u32,
-        ending: impl FnOnce() -> Ending,
-    ) -> After {
+    #[inline(always)]
+    pub(super) unsafe fn complete(&self, key: u64, ending: Option<E>) -> After {
+        match self.phase(key) {
+            // A send that succeeded, for which a task waits, or nobody looked yet.
+            WAITING if ending.is_none() && self.change(key, WAITING, BUSY) => {
+                // SAFETY: it left the phase waiting by this hand.
+                let waker = unsafe { self.waker.take() };
+                // Release: with the acquire of who takes it.
+                self.state.store(key | DONE, Ordering::Release);
+                After::Wake(waker)
+            }
+            SUBMITTED if ending.is_none() && self.change(key, SUBMITTED, DONE) => After::Nothing,
+            // SAFETY: by this function's contract.
+            _ => unsafe { self.complete_closer(key, ending) },
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`complete`](Self::complete).
+    #[inline(never)]
+    unsafe fn complete_closer(&self, key: u64, ending: Option<E>) -> After {
+        let done = if ending.is_some() { TOLD } else { DONE };
+        let tell = || {
+            if let Some(ending) = ending {
+                // SAFETY: callers have found it under way, and then it is of who completes it.
+                unsafe { self.ending.put(ending) };
+            }
+        };
         loop {
-            match self.phase(generation) {
-                Some(from @ (SUBMITTED | WAITING)) => {
-                    if !self.change(generation, from, COMPLETING) {
+            match self.phase(key) {
+                WAITING => {
+                    if !self.change(key, WAITING, BUSY) {
                         continue;
                     }
-                    // SAFETY: of who is completing.
-                    unsafe { *self.ending.get() = ending() };
-                    let waker = match from {
-                        // SAFETY: it left the state waiting by this hand.
-                        WAITING => unsafe { (*self.waker.get()).take() },
-                        _ => None,
-                    };
+                    // SAFETY: it left the phase waiting by this hand.
+                    let waker = unsafe { self.waker.take() };
+                    tell();
                     // Release: with the acquire of who takes it.
-                    self.state.store(state(generation, DONE), Ordering::Release);
-                    return waker.map_or(After::Nothing, After::Wake);
+                    self.state.store(key | done, Ordering::Release);
+                    return After::Wake(waker);
                 }
-                Some(CANCELLED) => {
-                    if self.free(generation, CANCELLED) {
-                        // SAFETY: it left the state cancelled by this hand, and nobody else knows it before its
-                        // number is given back.
-                        return After::Release(unsafe { self.unload() });
+                SUBMITTED => {
+                    tell();
+                    if self.change(key, SUBMITTED, done) {
+                        return After::Nothing;
+                    }
+                }
+                CANCELLED => {
+                    if self.free(key, CANCELLED) {
+                        return After::Release;
                     }
                 }
                 _ => return After::Nothing,
@@ -193,88 +206,120 @@ impl Slot {
     }
 
     /// Whether the result is there; if it is not yet, the task is woken with it.
-    #[inline]
-    pub(super) fn poll(&self, generation: u32, cx: &mut Context<'_>) -> Look {
+    #[inline(always)]
+    pub(super) fn poll(&self, key: u64, cx: &mut Context<'_>) -> Look {
+        match self.phase(key) {
+            // Somebody may reclaim it at this moment.
+            DONE if self.free(key, DONE) => Look::Done,
+            SUBMITTED if self.wait(key, cx.waker().clone()) => Look::Pending,
+            _ => self.poll_closer(key, cx),
+        }
+    }
+
+    /// Leaves a waker; false if it completes meanwhile, and who does that saw no waker. The phase was submitted,
+    /// and the future is the caller's.
+    #[inline(always)]
+    fn wait(&self, key: u64, waker: Waker) -> bool {
+        // SAFETY: the waker's place is the future's, of which there is one, and is empty.
+        unsafe { self.waker.put(waker) };
+        if self.change(key, SUBMITTED, WAITING) {
+            return true;
+        }
+        // SAFETY: as above; it was put in just now.
+        drop(unsafe { self.waker.take() });
+        false
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn poll_closer(&self, key: u64, cx: &mut Context<'_>) -> Look {
         loop {
-            match self.phase(generation) {
-                Some(DONE) => {
-                    if self.free(generation, DONE) {
-                        return Look::Mine;
+            match self.phase(key) {
+                DONE => {
+                    if self.free(key, DONE) {
+                        return Look::Done;
                     }
                 }
-                Some(WAITING) => {
-                    self.change(generation, WAITING, SUBMITTED);
-                }
-                Some(SUBMITTED) => {
-                    // SAFETY: the waker's place is the future's, of which there is one.
-                    let place = unsafe { &mut *self.waker.get() };
-                    match place {
-                        Some(waker) => waker.clone_from(cx.waker()),
-                        None => *place = Some(cx.waker().clone()),
+                TOLD => {
+                    if self.free(key, TOLD) {
+                        return Look::Told;
                     }
-                    if self.change(generation, SUBMITTED, WAITING) {
+                }
+                WAITING => {
+                    if !self.change(key, WAITING, SUBMITTED) {
+                        continue;
+                    }
+                    // SAFETY: it left the phase waiting by this hand.
+                    let before = unsafe { self.waker.take() };
+                    let waker = match before.will_wake(cx.waker()) {
+                        true => before,
+                        false => cx.waker().clone(),
+                    };
+                    if self.wait(key, waker) {
                         return Look::Pending;
                     }
-                    // It completes meanwhile, and who does that saw no waker.
                 }
-                Some(COMPLETING) => {
+                SUBMITTED => {
+                    if self.wait(key, cx.waker().clone()) {
+                        return Look::Pending;
+                    }
+                }
+                BUSY => {
                     // The result is there in a moment.
                     cx.waker().wake_by_ref();
                     return Look::Pending;
                 }
-                Some(RECLAIMED) => {
-                    self.free(generation, RECLAIMED);
+                RECLAIMED => {
+                    self.free(key, RECLAIMED);
                     return Look::Gone;
                 }
-                _ => return Look::Gone,
+                _ => return Look::Other,
             }
         }
     }
 
     /// Takes the buffer of what is done, from whoever has not. The slot stays theirs.
-    pub(super) fn reclaim(&self) -> Option<Cargo> {
+    pub(super) fn reclaim(&self) -> Option<B> {
         let now = self.state.load(Ordering::Acquire);
-        let generation = (now >> 8) as u32;
-        if now & PHASE != DONE || !self.change(generation, DONE, COMPLETING) {
+        let (key, phase) = (now & !PHASE, now & PHASE);
+        if !matches!(phase, DONE | TOLD) || !self.change(key, phase, BUSY) {
             return None;
         }
-        // SAFETY: it left the state done by this hand.
-        let cargo = unsafe { std::mem::take(&mut *self.cargo.get()) };
-        self.state
-            .store(state(generation, RECLAIMED), Ordering::Release);
+        // SAFETY: it left the phase done by this hand.
+        let cargo = unsafe { self.cargo.take() };
+        // Release: with the acquire of the future.
+        self.state.store(key | RECLAIMED, Ordering::Release);
         Some(cargo)
     }
 
-    /// The future goes. The buffer comes out if the device has done with it, and the slot is free then; else it
-    /// stays until the completion.
-    pub(super) fn cancel(&self, generation: u32) -> Option<Cargo> {
+    /// The future goes. If the device has done with the buffer the slot is free then, as by [`poll`](Self::poll);
+    /// else the buffer stays until the completion.
+    pub(super) fn cancel(&self, key: u64) -> Look {
         loop {
-            match self.phase(generation) {
-                Some(DONE) => {
-                    if self.free(generation, DONE) {
-                        // SAFETY: it left the state done by this hand, and nobody else knows it before its number
-                        // is given back.
-                        return Some(unsafe { self.unload() });
+            match self.phase(key) {
+                phase @ (DONE | TOLD) => {
+                    if self.free(key, phase) {
+                        return Look::Done;
                     }
                 }
-                Some(WAITING) => {
-                    if self.change(generation, WAITING, SUBMITTED) {
-                        // SAFETY: the waker's place is the future's.
-                        drop(unsafe { (*self.waker.get()).take() });
+                WAITING => {
+                    if self.change(key, WAITING, SUBMITTED) {
+                        // SAFETY: it left the phase waiting by this hand.
+                        drop(unsafe { self.waker.take() });
                     }
                 }
-                Some(SUBMITTED) => {
-                    if self.change(generation, SUBMITTED, CANCELLED) {
-                        return None;
+                SUBMITTED => {
+                    if self.change(key, SUBMITTED, CANCELLED) {
+                        return Look::Pending;
                     }
                 }
                 // A few instructions of another thread.
-                Some(COMPLETING) => std::thread::yield_now(),
-                Some(RECLAIMED) => {
-                    self.free(generation, RECLAIMED);
-                    return Some(Cargo::None);
+                BUSY => yield_now(),
+                RECLAIMED => {
+                    self.free(key, RECLAIMED);
+                    return Look::Gone;
                 }
-                _ => return None,
+                _ => return Look::Other,
             }
         }
     }
@@ -282,49 +327,58 @@ impl Slot {
     /// Takes the waker of who waits, so that it looks again. Not while somebody completes it.
     pub(super) fn rouse(&self) -> Option<Waker> {
         let now = self.state.load(Ordering::Acquire);
-        let generation = (now >> 8) as u32;
+        let key = now & !PHASE;
         // Not by way of submitted: the future might put another in meanwhile.
-        if now & PHASE != WAITING || !self.change(generation, WAITING, COMPLETING) {
+        if now & PHASE != WAITING || !self.change(key, WAITING, BUSY) {
             return None;
         }
-        // SAFETY: it left the state waiting by this hand.
-        let waker = unsafe { (*self.waker.get()).take() };
-        self.state
-            .store(state(generation, SUBMITTED), Ordering::Release);
-        waker
+        // SAFETY: it left the phase waiting by this hand.
+        let waker = unsafe { self.waker.take() };
+        self.state.store(key | SUBMITTED, Ordering::Release);
+        Some(waker)
     }
 
-    /// Its generation, if it has a buffer that the device may have.
-    pub(super) fn in_flight(&self) -> Option<u32> {
+    /// Its key, if it has a buffer that the device may have.
+    pub(super) fn in_flight(&self) -> Option<u64> {
         let now = self.state.load(Ordering::Acquire);
-        let in_flight = !matches!(now & PHASE, FREE | DONE | RECLAIMED);
-        in_flight.then_some((now >> 8) as u32)
+        let in_flight = !matches!(now & PHASE, FREE | DONE | TOLD | RECLAIMED);
+        in_flight.then_some(now & !PHASE)
     }
 
-    /// How the operation ended that was found done.
+    /// How the operation ended of which that is told.
     ///
     /// # Safety
     ///
-    /// The slot is free, and its number has not been given back.
+    /// It was found [`Told`](Look::Told), and the slot's number has not been given back.
     #[inline]
-    pub(super) unsafe fn ending(&self) -> &Ending {
-        // SAFETY: by this function's contract nobody writes it.
-        unsafe { &*self.ending.get() }
+    pub(super) unsafe fn ending(&self) -> E {
+        // SAFETY: nobody writes it meanwhile, by this function's contract, and it is `Copy`.
+        unsafe { self.ending.take() }
     }
 
     /// Takes the buffer.
     ///
     /// # Safety
     ///
-    /// The slot is free, and its number has not been given back. There is no reference of
-    /// [`ending`](Self::ending) any more when it is.
-    #[inline]
-    pub(super) unsafe fn unload(&self) -> Cargo {
+    /// The slot is free and was not reclaimed, its number has not been given back, and nobody has done this
+    /// since.
+    #[inline(always)]
+    pub(super) unsafe fn unload(&self) -> B {
         // SAFETY: by this function's contract.
-        unsafe {
-            // One that came too late.
-            *self.waker.get() = None;
-            std::mem::take(&mut *self.cargo.get())
+        unsafe { self.cargo.take() }
+    }
+}
+
+impl<B, E: Copy> Drop for Slot<B, E> {
+    fn drop(&mut self) {
+        let phase = self.state.load(Ordering::Relaxed) & PHASE;
+        if phase == WAITING {
+            // SAFETY: it is there in this phase, and nobody else has the slot.
+            drop(unsafe { self.waker.take() });
+        }
+        if !matches!(phase, FREE | RECLAIMED) {
+            // SAFETY: as above.
+            drop(unsafe { self.cargo.take() });
         }
     }
 }
@@ -337,6 +391,8 @@ mod tests {
 
     use super::*;
 
+    type Slot = super::Slot<Arc<()>, u32>;
+
     #[derive(Default)]
     struct Count(AtomicUsize);
 
@@ -346,119 +402,178 @@ mod tests {
         }
     }
 
-    fn filled() -> (Slot, u32) {
-        let slot = Slot::new();
-        let generation = slot.generation();
+    fn filled() -> (Slot, u64) {
+        let slot = Slot::new(3 << PHASE_BITS);
+        let key = slot.key();
         // SAFETY: nobody else has it.
-        unsafe { slot.fill(Cargo::None) };
-        (slot, generation)
+        unsafe { slot.fill(key, Arc::default()) };
+        (slot, key)
     }
 
-    fn complete(slot: &Slot, generation: u32) -> After {
+    fn complete(slot: &Slot, key: u64) -> After {
         // SAFETY: there is no device, and one thread that completes.
-        unsafe { slot.complete(generation, || Ok(Completed::default())) }
+        unsafe { slot.complete(key, None) }
+    }
+
+    fn unload(slot: &Slot) {
+        // SAFETY: it was found done, and nobody else has it.
+        assert_eq!(Arc::strong_count(&unsafe { slot.unload() }), 1);
     }
 
     #[test]
     fn a_result_is_taken_once() {
-        let (slot, generation) = filled();
-        assert!(matches!(complete(&slot, generation), After::Nothing));
+        let (slot, key) = filled();
+        assert!(matches!(complete(&slot, key), After::Nothing));
         assert!(
-            matches!(complete(&slot, generation), After::Nothing),
+            matches!(complete(&slot, key), After::Nothing),
             "a completion twice"
         );
         let mut cx = Context::from_waker(Waker::noop());
-        assert_eq!(slot.poll(generation, &mut cx), Look::Mine);
-        // SAFETY: it was found done, and nobody else has it.
-        assert!(unsafe { slot.ending() }.is_ok());
-        // SAFETY: as above.
-        drop(unsafe { slot.unload() });
-        assert_eq!(slot.poll(generation, &mut cx), Look::Gone);
-        assert!(slot.cancel(generation).is_none());
-        assert_eq!(slot.generation(), generation + 1);
+        assert_eq!(slot.poll(key, &mut cx), Look::Done);
+        unload(&slot);
+        assert_eq!(slot.poll(key, &mut cx), Look::Other);
+        assert_eq!(slot.cancel(key), Look::Other);
+        assert_eq!(slot.key(), key + NEXT);
+    }
+
+    #[test]
+    fn what_is_to_be_told_is_told() {
+        let (slot, key) = filled();
+        // SAFETY: there is no device, and one thread that completes.
+        let after = unsafe { slot.complete(key, Some(7)) };
+        assert!(matches!(after, After::Nothing));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(slot.poll(key, &mut cx), Look::Told);
+        // SAFETY: it was found told, and nobody else has it.
+        assert_eq!(unsafe { slot.ending() }, 7);
+        unload(&slot);
     }
 
     #[test]
     fn who_waits_last_is_woken() {
-        let (slot, generation) = filled();
+        let (slot, key) = filled();
         let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
         for count in &counts {
             let waker = Waker::from(Arc::clone(count));
             let mut cx = Context::from_waker(&waker);
-            assert_eq!(slot.poll(generation, &mut cx), Look::Pending);
+            assert_eq!(slot.poll(key, &mut cx), Look::Pending);
+            assert_eq!(slot.poll(key, &mut cx), Look::Pending);
         }
-        match complete(&slot, generation) {
+        match complete(&slot, key) {
             After::Wake(waker) => waker.wake(),
             _ => panic!("nobody is woken"),
         }
-        assert_eq!(counts.map(|count| count.0.load(Ordering::Relaxed)), [0, 1]);
+        assert_eq!(
+            counts.map(|count| (count.0.load(Ordering::Relaxed), Arc::strong_count(&count))),
+            [(0, 1), (1, 1)],
+            "wakes, and wakers that are left"
+        );
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(slot.poll(key, &mut cx), Look::Done);
+        unload(&slot);
     }
 
     #[test]
     fn what_is_cancelled_keeps_its_slot_until_the_completion() {
-        let (slot, generation) = filled();
-        assert!(slot.cancel(generation).is_none());
-        assert_eq!(slot.in_flight(), Some(generation));
-        assert!(matches!(complete(&slot, generation), After::Release(_)));
+        let (slot, key) = filled();
+        assert_eq!(slot.cancel(key), Look::Pending);
+        assert_eq!(slot.in_flight(), Some(key));
+        assert!(matches!(complete(&slot, key), After::Release));
+        unload(&slot);
         assert_eq!(slot.in_flight(), None);
         // A completion of before is not one of the next operation.
         // SAFETY: nobody else has it.
-        unsafe { slot.fill(Cargo::None) };
-        assert!(matches!(complete(&slot, generation), After::Nothing));
-        assert_eq!(slot.in_flight(), Some(generation + 1));
+        unsafe { slot.fill(slot.key(), Arc::default()) };
+        assert!(matches!(complete(&slot, key), After::Nothing));
+        assert_eq!(slot.in_flight(), Some(key + NEXT));
     }
 
     #[test]
     fn who_is_roused_may_wait_again() {
-        let (slot, generation) = filled();
+        let (slot, key) = filled();
         let mut cx = Context::from_waker(Waker::noop());
-        assert_eq!(slot.poll(generation, &mut cx), Look::Pending);
+        assert_eq!(slot.poll(key, &mut cx), Look::Pending);
         assert!(slot.rouse().is_some());
         assert!(slot.rouse().is_none());
-        assert_eq!(slot.poll(generation, &mut cx), Look::Pending);
-        assert!(matches!(complete(&slot, generation), After::Wake(_)));
-        assert!(slot.cancel(generation).is_some());
+        assert_eq!(slot.poll(key, &mut cx), Look::Pending);
+        assert!(matches!(complete(&slot, key), After::Wake(_)));
+        assert_eq!(slot.cancel(key), Look::Done);
+        unload(&slot);
     }
 
     #[test]
     fn what_is_reclaimed_leaves_the_slot_with_its_future() {
-        let (slot, generation) = filled();
+        let (slot, key) = filled();
         assert!(slot.reclaim().is_none(), "it is in flight");
-        complete(&slot, generation);
+        complete(&slot, key);
         assert!(slot.reclaim().is_some());
         assert!(slot.reclaim().is_none());
-        assert_eq!(slot.generation(), generation);
+        assert_eq!(slot.key(), key | RECLAIMED);
         let mut cx = Context::from_waker(Waker::noop());
-        assert_eq!(slot.poll(generation, &mut cx), Look::Gone);
-        assert_eq!(slot.generation(), generation + 1);
+        assert_eq!(slot.poll(key, &mut cx), Look::Gone);
+        assert_eq!(slot.key(), key + NEXT);
     }
 
     #[test]
-    fn generations_go_round() {
-        let slot = Slot::new();
-        slot.state
-            .store(state(GENERATIONS - 1, FREE), Ordering::Relaxed);
+    fn keys_go_round() {
+        let (low, last) = (3 << PHASE_BITS, u64::from(u32::MAX >> 8) << 40);
+        let slot = Slot::new(last | low);
         // SAFETY: nobody else has it.
-        unsafe { slot.fill(Cargo::None) };
-        assert!(matches!(complete(&slot, GENERATIONS - 1), After::Nothing));
-        assert!(slot.cancel(GENERATIONS - 1).is_some());
-        assert_eq!(slot.generation(), 0);
+        unsafe { slot.fill(slot.key(), Arc::default()) };
+        assert!(matches!(complete(&slot, last | low), After::Nothing));
+        assert_eq!(slot.cancel(last | low), Look::Done);
+        unload(&slot);
+        assert_eq!(slot.key(), low);
+    }
+
+    /// Catches a buffer or a waker that goes with nobody, in each phase.
+    #[test]
+    fn what_is_left_goes_with_the_slot() {
+        type Step = fn(&Slot, u64);
+        let steps: [Step; 5] = [
+            |_, _| {},
+            |slot, key| {
+                slot.cancel(key);
+            },
+            |slot, key| {
+                complete(slot, key);
+            },
+            |slot, key| {
+                complete(slot, key);
+                slot.reclaim();
+            },
+            |slot, key| {
+                let waker = Waker::from(Arc::new(Count::default()));
+                let mut cx = Context::from_waker(&waker);
+                assert_eq!(slot.poll(key, &mut cx), Look::Pending);
+            },
+        ];
+        for (number, step) in steps.into_iter().enumerate() {
+            let buffer = Arc::new(());
+            let slot = Slot::new(0);
+            // SAFETY: nobody else has it.
+            unsafe { slot.fill(0, Arc::clone(&buffer)) };
+            step(&slot, 0);
+            drop(slot);
+            assert_eq!(Arc::strong_count(&buffer), 1, "step {number}");
+        }
     }
 
     /// Would catch a result that nobody is woken for, or that two take: one thread completes, one awaits and
     /// goes now and then, with a slot that is used over and over.
     #[test]
     fn threads_agree() {
-        let slot = Slot::new();
-        let (posts, completions) = std::sync::mpsc::channel::<u32>();
+        let slot = Slot::new(0);
+        let (posts, completions) = std::sync::mpsc::channel::<u64>();
         let freed = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for generation in completions {
-                    match complete(&slot, generation) {
+                for key in completions {
+                    match complete(&slot, key) {
                         After::Nothing => {}
                         After::Wake(waker) => waker.wake(),
-                        After::Release(_) => {
+                        After::Release => {
+                            unload(&slot);
                             freed.fetch_add(1, Ordering::Release);
                         }
                     }
@@ -467,15 +582,17 @@ mod tests {
             let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
             let mut cancelled = 0;
             for round in 0..20_000 {
-                let generation = slot.generation();
+                let key = slot.key();
                 // SAFETY: the slot is free, and this thread alone takes it.
-                unsafe { slot.fill(Cargo::None) };
-                posts.send(generation).unwrap();
+                unsafe { slot.fill(key, Arc::default()) };
+                posts.send(key).unwrap();
                 let mut cx = Context::from_waker(&waker);
                 let mut polls = 0;
                 loop {
                     if round % 3 == 0 && polls == round % 2 {
-                        if slot.cancel(generation).is_none() {
+                        if slot.cancel(key) == Look::Done {
+                            unload(&slot);
+                        } else {
                             cancelled += 1;
                             while freed.load(Ordering::Acquire) < cancelled {
                                 std::thread::yield_now();
@@ -484,14 +601,13 @@ mod tests {
                         break;
                     }
                     polls += 1;
-                    match slot.poll(generation, &mut cx) {
-                        Look::Mine => {
-                            // SAFETY: it was found done, and this thread alone takes it.
-                            drop(unsafe { slot.unload() });
+                    match slot.poll(key, &mut cx) {
+                        Look::Done => {
+                            unload(&slot);
                             break;
                         }
                         Look::Pending => std::thread::park(),
-                        Look::Gone => panic!("nobody has reclaimed it"),
+                        other => panic!("{other:?}"),
                     }
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cq::Cq;
 use super::op::{Op, Receive};
 use super::qp::{Anchor, Qp};
-use super::table::{ANY_QP, MOST_SLOTS, Table};
+use super::table::{MOST_SLOTS, Table};
 use crate::buf::Buf;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::Pd;
@@ -65,7 +65,7 @@ impl Cq {
         let mut pump = self.lock();
         let number = pump.admit(Verb::CreateSrq, receives)?;
         let raw = pd.srq(receives).create()?;
-        let table = Arc::new(Table::new(number, (ANY_QP, pd.tag()), (0, receives), None));
+        let table = Arc::new(Table::new(number, (None, pd.tag()), (0, receives), None));
         pump.enter(number, &table);
         drop(pump);
         let anchor = Anchor {

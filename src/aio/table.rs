@@ -1,68 +1,78 @@
 //! The slots of a queue pair: as many as it has places for requests, made once.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::task::Waker;
 
-use super::cargo::Cargo;
 use super::error::{Completed, OpError, Origin};
-use super::slot::{After, Ending, GENERATION_BITS, Slot};
-use crate::buf::FreeList;
+use super::slot::{self, After, Look, PHASE_BITS};
+use crate::buf::{Buf, Link, Stack};
 use crate::qp::Control;
 use crate::wc::Completion;
 use crate::work::PdTag;
 
-/// Bits of a slot's index in a request's id.
-const INDEX_BITS: u32 = 20;
-/// Bits of a table's number.
-const NUMBER_BITS: u32 = 64 - GENERATION_BITS - INDEX_BITS;
+/// How an operation ended of which more is told than that it succeeded.
+pub(super) type Ending = Result<Completed, OpError>;
 
-/// The most slots of a table.
-pub(super) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
+/// A slot of a table.
+pub(super) type Slot = slot::Slot<Buf, Ending>;
+
+impl Link for Slot {
+    #[inline(always)]
+    fn next(&self) -> &AtomicU32 {
+        &self.link
+    }
+}
+
+// A request's id has the index of its slot, the number of its table, and how often the slot was used before. The
+// last two are the slot's key.
+
+/// Bits of a slot's index in a request's id.
+const INDEX_BITS: u32 = PHASE_BITS;
+/// Bits of a table's number, behind those.
+const NUMBER_BITS: u32 = 20;
+
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+
+/// The most slots of a table: no slot has the largest index.
+pub(super) const MOST_SLOTS: u32 = INDEX_MASK;
 /// The most tables of a completion queue.
 pub(super) const MOST_TABLES: usize = 1 << NUMBER_BITS;
 
-/// In place of a queue pair's number, which has 24 bits: the receives are of any queue pair.
-pub(super) const ANY_QP: u32 = u32::MAX;
+/// The id of no request.
+pub(super) const OVER: u64 = u64::MAX;
 
-/// What a request's id says: whose it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Id {
-    /// The table's number.
-    pub(super) table: u32,
-    pub(super) generation: u32,
-    pub(super) index: u32,
+/// In place of a queue pair's number, which has 24 bits: the receives are of any queue pair.
+const ANY_QP: u32 = u32::MAX;
+
+/// Which slot of its table a request has.
+#[inline(always)]
+pub(super) fn index(id: u64) -> u32 {
+    id as u32 & INDEX_MASK
 }
 
-impl Id {
-    #[inline]
-    pub(super) fn wire(self) -> u64 {
-        u64::from(self.table) << (GENERATION_BITS + INDEX_BITS)
-            | u64::from(self.generation) << INDEX_BITS
-            | u64::from(self.index)
-    }
+/// The key that the slot had when it was posted.
+#[inline(always)]
+pub(super) fn key(id: u64) -> u64 {
+    id & !u64::from(INDEX_MASK)
+}
 
-    #[inline]
-    pub(super) fn of(wire: u64) -> Self {
-        Self {
-            table: (wire >> (GENERATION_BITS + INDEX_BITS)) as u32,
-            generation: (wire >> INDEX_BITS) as u32 & ((1 << GENERATION_BITS) - 1),
-            index: wire as u32 & ((1 << INDEX_BITS) - 1),
-        }
-    }
+/// The number of its table.
+#[inline(always)]
+pub(super) fn number(id: u64) -> usize {
+    ((id >> INDEX_BITS) as u32 & NUMBER_MASK) as usize
 }
 
 /// The slots of a queue pair: those of sends, then those of receives.
 pub(super) struct Table {
     slots: Box<[Slot]>,
-    pub(super) sends: FreeList,
-    receives: FreeList,
+    /// The slots that are free.
+    pub(super) sends: Stack,
+    receives: Stack,
     /// Slots of sends.
     send_count: u32,
-    /// The table's number with its completion queue.
-    number: u32,
     /// The queue pair's number, or [`ANY_QP`].
-    pub(super) qpn: u32,
+    qpn: u32,
     pub(super) pd: PdTag,
     /// Nobody takes completions any more.
     ///
@@ -78,24 +88,29 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// `number` is the table's with its completion queue; `qpn` is the queue pair's, if it is of one.
     pub(super) fn new(
         number: u32,
-        (qpn, pd): (u32, PdTag),
+        (qpn, pd): (Option<u32>, PdTag),
         (sends, receives): (u32, u32),
         control: Option<Control>,
     ) -> Self {
-        Self {
+        let first = u64::from(number) << INDEX_BITS;
+        let table = Self {
             control,
             failed: AtomicBool::new(false),
-            slots: (0..sends + receives).map(|_| Slot::new()).collect(),
-            sends: FreeList::full(sends),
-            receives: FreeList::full(receives),
+            slots: (0..sends + receives).map(|_| Slot::new(first)).collect(),
+            sends: Stack::empty(),
+            receives: Stack::empty(),
             send_count: sends,
-            number,
-            qpn,
+            qpn: qpn.unwrap_or(ANY_QP),
             pd,
             broken: AtomicBool::new(false),
+        };
+        for (index, slot) in table.slots.iter().enumerate().rev() {
+            table.give(index as u32, slot);
         }
+        table
     }
 
     /// Slots in all.
@@ -108,51 +123,99 @@ impl Table {
         (self.send_count, self.len() - self.send_count)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn slot(&self, index: u32) -> &Slot {
         &self.slots[index as usize]
     }
 
+    /// The slot of a request, and its index; `None` of no request.
+    #[inline(always)]
+    pub(super) fn slot_of(&self, id: u64) -> Option<(u32, &Slot)> {
+        let index = index(id);
+        Some((index, self.slots.get(index as usize)?))
+    }
+
+    /// Takes a free slot of a send.
+    #[inline(always)]
+    pub(super) fn take_send(&self) -> Option<(u32, &Slot)> {
+        self.sends.take(&self.slots)
+    }
+
     /// Takes a free slot of a receive.
-    #[inline]
-    pub(super) fn take_receive(&self) -> Option<u32> {
-        Some(self.receives.take()? + self.send_count)
+    #[inline(always)]
+    pub(super) fn take_receive(&self) -> Option<(u32, &Slot)> {
+        self.receives.take(&self.slots)
     }
 
     /// Takes a slot back, which is free.
-    #[inline]
-    pub(super) fn give(&self, index: u32) {
-        match index.checked_sub(self.send_count) {
-            None => self.sends.give(index),
-            Some(receive) => self.receives.give(receive),
+    #[inline(always)]
+    pub(super) fn give(&self, index: u32, slot: &Slot) {
+        let stack = match self.is_send(index) {
+            true => &self.sends,
+            false => &self.receives,
+        };
+        stack.give(index, slot);
+    }
+
+    #[inline(always)]
+    fn is_send(&self, index: u32) -> bool {
+        index < self.send_count
+    }
+
+    /// Whether a completion is of this table's queue pair.
+    #[inline(always)]
+    pub(super) fn is_of(&self, qpn: u32) -> bool {
+        self.qpn == qpn || self.qpn == ANY_QP
+    }
+
+    /// Takes the buffer out of a slot that was found done, and the slot back.
+    ///
+    /// # Safety
+    ///
+    /// It was, by the caller, who does this once.
+    #[inline(always)]
+    pub(super) unsafe fn unload(&self, index: u32, slot: &Slot) -> Buf {
+        // SAFETY: by this function's contract; its number is given back behind.
+        let buf = unsafe { slot.unload() };
+        self.give(index, slot);
+        buf
+    }
+
+    /// A future goes: its buffer, if the device has done with it.
+    #[inline(never)]
+    pub(super) fn cancel(&self, id: u64) -> Option<Buf> {
+        let (index, slot) = self.slot_of(id)?;
+        match slot.cancel(key(id)) {
+            // SAFETY: it was found done.
+            Look::Done | Look::Told => Some(unsafe { self.unload(index, slot) }),
+            Look::Gone => {
+                self.give(index, slot);
+                None
+            }
+            Look::Pending | Look::Other => None,
         }
     }
 
-    /// The id of the next request of a slot.
-    #[inline]
-    pub(super) fn id(&self, index: u32) -> Id {
-        Id {
-            table: self.number,
-            generation: self.slot(index).generation(),
-            index,
+    /// Notes the completion of a send that succeeded, of which nobody asks more; `None` if it is another one.
+    /// For who has the completion queue.
+    #[inline(always)]
+    pub(super) fn complete_send(&self, id: u64, is_ok: bool) -> Option<After> {
+        let slot = self.slots.get(index(id) as usize)?;
+        if !is_ok || !self.is_send(index(id)) {
+            return None;
         }
-    }
-
-    /// Notes a completion. For who has the completion queue.
-    #[inline]
-    pub(super) fn complete(&self, id: Id, completion: &Completion) -> After {
-        let Some(slot) = self.slots.get(id.index as usize) else {
-            return After::Nothing;
-        };
-        let is_send = id.index < self.send_count;
-        let ending = || match is_send && completion.is_ok() {
-            // Nobody asks for more.
-            true => Ok(Completed::default()),
-            false => ending(completion),
-        };
         // SAFETY: the device reports the request as done, by its id and its queue pair's number; who has the
         // completion queue is one at a time.
-        unsafe { slot.complete(id.generation, ending) }
+        Some(unsafe { slot.complete(key(id), None) })
+    }
+
+    /// Notes any completion. For who has the completion queue.
+    pub(super) fn complete(&self, id: u64, completion: &Completion) -> After {
+        match self.slots.get(index(id) as usize) {
+            // SAFETY: as in `complete_send`.
+            Some(slot) => unsafe { slot.complete(key(id), Some(ending(completion))) },
+            None => After::Nothing,
+        }
     }
 
     /// Notes that a slot's request was not posted.
@@ -164,7 +227,7 @@ impl Table {
         let slot = self.slot(index);
         match slot.in_flight() {
             // SAFETY: by this function's contract the device never gets it, so that nobody else completes it.
-            Some(generation) => unsafe { slot.complete(generation, || Err(error)) },
+            Some(key) => unsafe { slot.complete(key, Some(Err(error))) },
             None => After::Nothing,
         }
     }
@@ -176,9 +239,9 @@ impl Table {
     /// It has, and no more are posted.
     pub(super) unsafe fn forget_all(&self, mut after: impl FnMut(u32, After)) {
         for (index, slot) in self.slots.iter().enumerate() {
-            if let Some(generation) = slot.in_flight() {
+            if let Some(key) = slot.in_flight() {
                 // SAFETY: by this function's contract; who has the completion queue is one at a time.
-                let ended = unsafe { slot.complete(generation, || Err(OpError::Gone)) };
+                let ended = unsafe { slot.complete(key, Some(Err(OpError::Gone))) };
                 after(index as u32, ended);
             }
         }
@@ -232,13 +295,12 @@ impl Table {
     }
 
     /// The buffers of all that is done and that nobody has taken.
-    pub(super) fn reclaim(&self) -> impl Iterator<Item = Cargo> {
+    pub(super) fn reclaim(&self) -> impl Iterator<Item = Buf> {
         self.slots.iter().filter_map(Slot::reclaim)
     }
 }
 
 /// What a completion says.
-#[inline]
 fn ending(completion: &Completion) -> Ending {
     match completion.result() {
         Ok(opcode) => Ok(Completed {
@@ -254,68 +316,39 @@ fn ending(completion: &Completion) -> Ending {
     }
 }
 
-/// What a completion leads to, of any table. A waker needs none.
-pub(super) enum Step {
-    Wake(Waker),
-    Fail(Arc<Table>),
-    Release(Arc<Table>, u32, Cargo),
-}
-
-impl Step {
-    /// What comes after the completion of a slot, if anything.
-    #[inline]
-    pub(super) fn of(table: &Arc<Table>, index: u32, after: After) -> Option<Self> {
-        match after {
-            After::Nothing => None,
-            After::Wake(waker) => Some(Self::Wake(waker)),
-            After::Release(cargo) => Some(Self::Release(Arc::clone(table), index, cargo)),
-        }
-    }
-
-    /// Does it, without any lock: wakers and pools do as they like.
-    #[inline]
-    pub(super) fn follow(self) {
-        match self {
-            Self::Wake(waker) => waker.wake(),
-            Self::Fail(table) => table.fail(),
-            Self::Release(table, index, cargo) => {
-                drop(cargo);
-                table.give(index);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ids_go_both_ways() {
-        let largest = Id {
-            table: (1 << NUMBER_BITS) - 1,
-            generation: (1 << GENERATION_BITS) - 1,
-            index: MOST_SLOTS - 1,
-        };
-        let id = Id {
-            table: 1,
-            generation: 2,
-            index: 3,
-        };
-        assert_eq!(largest.wire(), u64::MAX);
-        for id in [id, largest] {
-            assert_eq!(Id::of(id.wire()), id);
+    fn ids_have_all_that_finds_an_operation() {
+        let last = MOST_TABLES as u32 - 1;
+        let table = Table::new(last, (Some(1), PdTag::new(1, 1)), (2, 0), None);
+        for generation in 0..3 {
+            let (at, slot) = table.take_send().unwrap();
+            let id = slot.key() | u64::from(at);
+            assert_eq!((index(id), number(id)), (0, MOST_TABLES - 1));
+            assert_eq!(key(id), generation << 40 | u64::from(last) << 20);
+            // SAFETY: its number was taken from the free ones just now.
+            unsafe { slot.fill(slot.key(), Buf::default()) };
+            assert!(table.complete_send(id, false).is_none(), "it failed");
+            assert!(matches!(
+                table.complete_send(id, true),
+                Some(After::Nothing)
+            ));
+            assert!(table.cancel(id).is_some());
         }
     }
 
     #[test]
     fn sends_and_receives_have_slots_of_their_own() {
-        let table = Table::new(0, (1, PdTag::new(1, 1)), (2, 1), None);
+        let table = Table::new(0, (Some(1), PdTag::new(1, 1)), (2, 1), None);
+        let number = |taken: Option<(u32, &Slot)>| taken.map(|(number, _)| number);
         assert_eq!(table.counts(), (2, 1));
-        assert_eq!(table.take_receive(), Some(2));
-        assert_eq!(table.take_receive(), None);
-        assert_eq!(table.sends.take(), Some(0));
-        table.give(2);
-        assert_eq!(table.take_receive(), Some(2));
+        assert_eq!(number(table.take_receive()), Some(2));
+        assert_eq!(number(table.take_receive()), None);
+        assert_eq!(number(table.take_send()), Some(0));
+        table.give(2, table.slot(2));
+        assert_eq!(number(table.take_receive()), Some(2));
     }
 }

@@ -57,7 +57,10 @@ pub(super) struct Key {
 pub(super) struct Chunk {
     /// Before the regions, which have the memory.
     base: NonNull<u8>,
+    /// By protection domain, in the pool's order.
     keys: Box<[Key]>,
+    /// The first of them.
+    first: LocalKey,
     regions: Box<[Mr<Held>]>,
     /// How many handles there are on each block.
     pub(super) handles: Box<[AtomicU32]>,
@@ -95,9 +98,11 @@ impl Chunk {
             pd: pd.tag(),
             lkey: region.lkey(),
         };
+        let keys: Box<[Key]> = pds.iter().zip(&regions).map(key).collect();
         Ok(Self {
             base,
-            keys: pds.iter().zip(&regions).map(key).collect(),
+            first: keys[0].lkey,
+            keys,
             regions,
             handles: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
         })
@@ -111,8 +116,13 @@ impl Chunk {
         unsafe { self.base.add(index as usize * size) }
     }
 
-    /// The key by which work requests on a protection domain name it.
+    /// The key by which work requests on the pool's first protection domain name it.
     #[inline]
+    pub(super) fn first_lkey(&self) -> LocalKey {
+        self.first
+    }
+
+    /// The key by which work requests on a protection domain name it.
     pub(super) fn lkey(&self, pd: PdTag) -> Option<LocalKey> {
         self.keys
             .iter()

@@ -149,6 +149,27 @@ impl Buf {
         Some(LocalSlice::new(start.addr().get() as u64, length, lkey, pd))
     }
 
+    /// The bytes that are filled, as [`slice`](Self::slice) gives them.
+    #[inline]
+    pub(crate) fn filled(&self, pd: PdTag) -> Option<LocalSlice<'static>> {
+        let (start, home) = (self.start?, self.home.as_ref()?);
+        let length = u32::try_from(self.len).ok()?;
+        let lkey = home.lkey(pd)?;
+        Some(LocalSlice::new(start.addr().get() as u64, length, lkey, pd))
+    }
+
+    /// Whether it is that of a [`Frozen`].
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.home.as_ref().is_some_and(Home::is_frozen)
+    }
+
+    /// Makes it that of a [`Frozen`], or no longer.
+    pub(super) fn set_frozen(&mut self, frozen: bool) {
+        if let Some(home) = &mut self.home {
+            home.set_frozen(frozen);
+        }
+    }
+
     /// Another handle on its block, for bytes that nobody writes any more.
     pub(super) fn share(&self) -> Self {
         Self {

@@ -13,55 +13,58 @@ const WAITED_FOR: u64 = 1 << 32;
 /// What the count of changes goes up by: it has the bits above [`WAITED_FOR`].
 const CHANGE: u64 = 1 << 33;
 
-/// Numbers below a bound that are free, the one that came last first.
+/// A place with a number, which leads to another while it is free.
+pub(crate) trait Link {
+    /// The number of the next that is free.
+    fn next(&self) -> &AtomicU32;
+}
+
+impl Link for AtomicU32 {
+    #[inline]
+    fn next(&self) -> &AtomicU32 {
+        self
+    }
+}
+
+/// The numbers of places that are free, the one that came last first. The places are given to each method:
+/// those of one list, always.
 ///
 /// A stack of Treiber's: `head` is the number on top, and each number leads to the next. The count of changes
 /// in `head` keeps a thread that was interrupted in [`take`](Self::take) from putting a `next` in place that
 /// is no longer true. It has 31 bits: the thread would have to be away for exactly a multiple of 2^31 changes.
 #[derive(Debug)]
-pub(crate) struct FreeList {
+pub(crate) struct Stack {
     head: AtomicU64,
-    next: Box<[AtomicU32]>,
     /// The tasks that wait. Touched only where nothing is free.
     waiting: Mutex<Vec<Waker>>,
 }
 
-impl FreeList {
-    /// A list for numbers below `bound`, none of which is free yet.
-    pub(crate) fn empty(bound: u32) -> Self {
+impl Stack {
+    /// Of no number.
+    pub(crate) fn empty() -> Self {
         Self {
             head: AtomicU64::new(u64::from(NONE)),
-            next: (0..bound).map(|_| AtomicU32::new(NONE)).collect(),
             waiting: Mutex::default(),
         }
     }
 
-    /// A list of all numbers below `bound`.
-    pub(crate) fn full(bound: u32) -> Self {
-        let list = Self::empty(bound);
-        for number in (0..bound).rev() {
-            list.give(number);
-        }
-        list
-    }
-
-    /// Takes a number, which is the caller's until it gives it back.
+    /// Takes a number, which is the caller's until it gives it back, and its place.
     #[inline]
-    pub(crate) fn take(&self) -> Option<u32> {
+    pub(crate) fn take<'p, P: Link>(&self, places: &'p [P]) -> Option<(u32, &'p P)> {
         // Acquire: with the release of who gave the number back. All changes between are read-modify-writes,
         // which carry that on.
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let number = head as u32;
-            let next = self.next.get(number as usize)?;
+            let place = places.get(number as usize)?;
             // Relaxed: should it be somebody else's by now, the count of changes tells.
-            let behind = u64::from(next.load(Ordering::Relaxed));
+            let behind = u64::from(place.next().load(Ordering::Relaxed));
             let new = (head & !0xffff_ffff).wrapping_add(CHANGE) | behind;
             match self
                 .head
                 .compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire)
             {
-                Ok(_) => return Some(number),
+                Ok(_) => return Some((number, place)),
                 Err(now) => head = now,
             }
         }
@@ -69,14 +72,10 @@ impl FreeList {
 
     /// Gives a number back, which was not free.
     #[inline]
-    pub(crate) fn give(&self, number: u32) {
-        let Some(next) = self.next.get(number as usize) else {
-            debug_assert!(false, "{number} is not of this list");
-            return;
-        };
+    pub(crate) fn give(&self, number: u32, place: &impl Link) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            next.store(head as u32, Ordering::Relaxed);
+            place.next().store(head as u32, Ordering::Relaxed);
             let new = (head & !(0xffff_ffff | WAITED_FOR)).wrapping_add(CHANGE) | u64::from(number);
             // Release: with the acquire of who takes it.
             match self
@@ -93,9 +92,9 @@ impl FreeList {
     }
 
     /// Takes a number, or has the task woken when one is given back.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<u32> {
+    pub(crate) fn poll_take(&self, places: &[impl Link], cx: &mut Context<'_>) -> Poll<u32> {
         loop {
-            if let Some(number) = self.take() {
+            if let Some((number, _)) = self.take(places) {
                 return Poll::Ready(number);
             }
             if self.wait(cx) {
@@ -144,6 +143,43 @@ impl FreeList {
     }
 }
 
+/// Numbers below a bound that are free.
+#[derive(Debug)]
+pub(super) struct FreeList {
+    stack: Stack,
+    next: Box<[AtomicU32]>,
+}
+
+impl FreeList {
+    /// A list for numbers below `bound`, none of which is free yet.
+    pub(super) fn empty(bound: u32) -> Self {
+        Self {
+            stack: Stack::empty(),
+            next: (0..bound).map(|_| AtomicU32::new(NONE)).collect(),
+        }
+    }
+
+    /// Takes a number, which is the caller's until it gives it back.
+    #[inline]
+    pub(super) fn take(&self) -> Option<u32> {
+        Some(self.stack.take(&self.next)?.0)
+    }
+
+    /// Gives a number back, which was not free.
+    #[inline]
+    pub(super) fn give(&self, number: u32) {
+        match self.next.get(number as usize) {
+            Some(next) => self.stack.give(number, next),
+            None => debug_assert!(false, "{number} is not of this list"),
+        }
+    }
+
+    /// Takes a number, or has the task woken when one is given back.
+    pub(super) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<u32> {
+        self.stack.poll_take(&self.next, cx)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -151,6 +187,13 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
+
+    /// A list of all numbers below `bound`.
+    fn full(bound: u32) -> FreeList {
+        let list = FreeList::empty(bound);
+        (0..bound).for_each(|number| list.give(number));
+        list
+    }
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -163,7 +206,7 @@ mod tests {
 
     #[test]
     fn each_number_is_given_out_once() {
-        let list = FreeList::full(3);
+        let list = full(3);
         let mut taken: Vec<_> = std::iter::from_fn(|| list.take()).collect();
         taken.sort();
         assert_eq!(taken, [0, 1, 2]);
@@ -171,19 +214,19 @@ mod tests {
         list.give(1);
         assert_eq!(list.take(), Some(1));
         assert_eq!(FreeList::empty(4).take(), None);
-        assert_eq!(FreeList::full(0).take(), None);
+        assert_eq!(full(0).take(), None);
     }
 
     #[test]
     fn who_waits_is_woken_once() {
-        let list = FreeList::full(1);
+        let list = full(1);
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
-        assert_eq!(list.poll_any(&mut cx), Poll::Ready(()));
+        assert_eq!(list.stack.poll_any(&mut cx), Poll::Ready(()));
         assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));
         assert!(list.poll_take(&mut cx).is_pending());
-        assert!(list.poll_any(&mut cx).is_pending());
+        assert!(list.stack.poll_any(&mut cx).is_pending());
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "one task, woken once");
         assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));
@@ -194,7 +237,7 @@ mod tests {
     /// Would catch a number in two hands: each thread marks what it holds.
     #[test]
     fn threads_never_hold_the_same_number() {
-        let list = FreeList::full(4);
+        let list = full(4);
         let held: [AtomicBool; 4] = Default::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -12,7 +12,20 @@ use crate::work::{LocalSlice, PdTag, RemoteSlice};
 pub struct Frozen(Buf);
 
 impl Frozen {
-    pub(super) fn new(buf: Buf) -> Self {
+    pub(super) fn new(mut buf: Buf) -> Self {
+        buf.set_frozen(true);
+        Self(buf)
+    }
+
+    /// What travels in its place.
+    #[inline]
+    pub(crate) fn into_inner(self) -> Buf {
+        self.0
+    }
+
+    /// It again.
+    #[inline]
+    pub(crate) fn from_inner(buf: Buf) -> Self {
         Self(buf)
     }
 
@@ -44,9 +57,12 @@ impl Frozen {
     /// # Errors
     ///
     /// There are clones or parts of it; it comes back.
-    pub fn try_into_buf(self) -> Result<Buf, Self> {
+    pub fn try_into_buf(mut self) -> Result<Buf, Self> {
         match self.0.is_alone() {
-            true => Ok(self.0),
+            true => {
+                self.0.set_frozen(false);
+                Ok(self.0)
+            }
             false => Err(self),
         }
     }
@@ -56,10 +72,10 @@ impl Frozen {
         self.0.remote(pd)
     }
 
-    /// As [`Buf::slice`].
+    /// As [`Buf::filled`].
     #[inline]
-    pub(crate) fn local(&self, pd: PdTag) -> Option<LocalSlice<'static>> {
-        self.0.slice(pd, self.len())
+    pub(crate) fn filled(&self, pd: PdTag) -> Option<LocalSlice<'static>> {
+        self.0.filled(pd)
     }
 }
 

@@ -14,6 +14,10 @@ pub(super) struct Home {
     pool: Arc<Inner>,
     class: u32,
     block: u32,
+    /// The key of its chunk on the pool's first protection domain.
+    lkey: LocalKey,
+    /// The bytes are [`Frozen`](super::Frozen).
+    frozen: bool,
 }
 
 impl Home {
@@ -25,17 +29,18 @@ impl Home {
         class: u32,
         block: u32,
     ) -> Option<(Self, NonNull<u8>, usize)> {
-        let size = pool.class(class)?.size();
+        let of = pool.class(class)?;
+        let (chunk, index) = of.chunk(block)?;
+        // Relaxed: nobody else has a handle, and who had one before gave the number back.
+        chunk.handles[index as usize].store(1, Ordering::Relaxed);
         let home = Self {
             pool: Arc::clone(pool),
             class,
             block,
+            lkey: chunk.first_lkey(),
+            frozen: false,
         };
-        let (chunk, index) = home.chunk()?;
-        // Relaxed: nobody else has a handle, and who had one before gave the number back.
-        chunk.handles[index as usize].store(1, Ordering::Relaxed);
-        let start = chunk.block(index, size);
-        Some((home, start, size))
+        Some((home, chunk.block(index, of.size()), of.size()))
     }
 
     #[inline]
@@ -72,7 +77,25 @@ impl Home {
     /// The key by which work requests on a protection domain name the block.
     #[inline]
     pub(super) fn lkey(&self, pd: PdTag) -> Option<LocalKey> {
+        match self.pool.first_pd() == pd {
+            true => Some(self.lkey),
+            false => self.other_lkey(pd),
+        }
+    }
+
+    /// Its key on a protection domain that is not the pool's first.
+    #[cold]
+    fn other_lkey(&self, pd: PdTag) -> Option<LocalKey> {
         self.chunk()?.0.lkey(pd)
+    }
+
+    /// Whether its bytes are constant.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    pub(super) fn set_frozen(&mut self, frozen: bool) {
+        self.frozen = frozen;
     }
 
     /// A part of the block as peers name it, if they may reach it.

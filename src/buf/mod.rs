@@ -38,4 +38,4 @@ pub use filled::Buf;
 pub use frozen::Frozen;
 pub use pool::{ClassStats, Pool, PoolBuilder, PoolStats};
 
-pub(crate) use free::FreeList;
+pub(crate) use free::{Link, Stack};

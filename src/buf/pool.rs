@@ -18,6 +18,7 @@ use super::home::Home;
 use crate::alloc::{Allocator, Buffers};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
+use crate::work::PdTag;
 
 /// Buffers start at multiples of this, so that no two of them share a cache line.
 const ALIGNMENT: usize = 64;
@@ -117,6 +118,7 @@ impl PoolBuilder {
             memory: Mutex::new(0),
             access: self.access,
             buffers,
+            first_pd: first.tag(),
             pds: self.pds.into(),
             _users: users,
         })))
@@ -147,6 +149,8 @@ pub(super) struct Inner {
     memory: Mutex<usize>,
     access: AccessFlags,
     buffers: Option<Buffers>,
+    /// The tag of the first of these.
+    first_pd: PdTag,
     pds: Box<[Pd]>,
     _users: Box<[PdUse]>,
 }
@@ -205,6 +209,12 @@ impl Inner {
     #[inline]
     pub(super) fn class(&self, class: u32) -> Option<&Class> {
         self.classes.get(class as usize)
+    }
+
+    /// The protection domain whose keys buffers have with them.
+    #[inline]
+    pub(super) fn first_pd(&self) -> PdTag {
+        self.first_pd
     }
 
     /// Whether peers may reach the memory.

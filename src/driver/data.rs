@@ -271,6 +271,28 @@ impl Cq {
             queue: dispatch!(self, D(cq) => D::lend(cq.poll()?)),
         })
     }
+
+    /// As [`poll`](Self::poll), and does something with each completion.
+    #[inline(always)]
+    pub(crate) fn take_each(&mut self, each: &mut impl Each) -> Result<(), PollError> {
+        dispatch!(self, D(cq) => {
+            let mut polled = cq.poll()?;
+            while let Some(completion) = polled.take() {
+                let outline = (completion.wr_id(), completion.qp_num(), completion.status());
+                if !each.each(outline, || D::lend(completion)) {
+                    break;
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+/// What is done with each completion, whichever driver's it is.
+pub(crate) trait Each {
+    /// Does it; false if this is the last that is wanted. There are the request's id, the number of the queue pair
+    /// and the status; `whole` gives all.
+    fn each(&mut self, outline: (u64, u32, WcStatus), whole: impl FnOnce() -> Completion) -> bool;
 }
 
 /// Completions that are being taken.

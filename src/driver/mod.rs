@@ -111,7 +111,7 @@ pub(crate) use self::contract::QpName;
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
-pub(crate) use self::data::{Completion, Completions, RecvBatch, SendBatch, SendSlot};
+pub(crate) use self::data::{Completion, Completions, Each, RecvBatch, SendBatch, SendSlot};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     CommandFd, CreateAh, CreateCq, CreateQp, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,

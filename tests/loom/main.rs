@@ -2,7 +2,8 @@
 //!
 //! What the two share is in two files of the mlx5 driver: the ledgers of the queues, and the directory of a
 //! completion queue. What posters share among them is in a third, the turn at a register. A region that goes
-//! asks the ledgers how far its requests have come (`src/work/progress.rs`). They are compiled
+//! asks the ledgers how far its requests have come (`src/work/progress.rs`). What awaits an operation meets
+//! what completes it in a slot (`src/aio/slot.rs`). They are compiled
 //! here once more, with loom's types where the driver has those of the standard library. loom runs each model
 //! again and again until it has seen all orders, and fails where one of them breaks an assertion or lets two
 //! threads at a place at once that one of them writes.
@@ -38,6 +39,15 @@ mod ledgers;
 )]
 mod progress;
 mod regions;
+#[path = "../../src/aio/slot.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod slot;
+mod slots;
 mod sync;
 #[path = "../../src/driver/mlx5/turn.rs"]
 mod turn;
@@ -50,6 +60,7 @@ fn main() {
     tests.extend(directories::tests());
     tests.extend(regions::tests());
     tests.extend(turns::tests());
+    tests.extend(slots::tests());
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 

@@ -2,8 +2,38 @@
 
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) use loom::sync::{Mutex, MutexGuard};
+pub(crate) use loom::thread::yield_now;
 
 /// Has another thread go on.
 pub(crate) fn wait_a_little(_: u32) {
     loom::thread::yield_now();
+}
+
+/// What `src/aio/sync.rs` has for slots: loom fails where two threads are in a place at once.
+pub(crate) struct Place<T>(loom::cell::UnsafeCell<std::mem::MaybeUninit<T>>);
+
+// SAFETY: loom stops a test where two threads are in a place at once, and does not let them.
+unsafe impl<T: Send> Sync for Place<T> {}
+
+impl<T> Place<T> {
+    pub(crate) fn empty() -> Self {
+        Self(loom::cell::UnsafeCell::new(std::mem::MaybeUninit::uninit()))
+    }
+
+    /// # Safety
+    ///
+    /// As for the one that it stands for.
+    pub(crate) unsafe fn put(&self, value: T) {
+        // SAFETY: by this function's contract; loom ends the test where another thread is in the place.
+        self.0.with_mut(|place| unsafe { (*place).write(value) });
+    }
+
+    /// # Safety
+    ///
+    /// As for the one that it stands for.
+    pub(crate) unsafe fn take(&self) -> T {
+        // SAFETY: as in `put`; taking changes the place, since the value is gone.
+        self.0
+            .with_mut(|place| unsafe { (*place).assume_init_read() })
+    }
 }

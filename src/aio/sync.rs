@@ -1,0 +1,43 @@
+//! What slots are made of. `tests/loom` has its own, which notices two threads in a place at once.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+
+pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(super) use std::thread::yield_now;
+
+/// A place for a value, of which something else tells whether it is there and whose it is.
+pub(super) struct Place<T>(UnsafeCell<MaybeUninit<T>>);
+
+// SAFETY: a shared reference to it gives nothing but what its functions give, whose callers have it to
+// themselves.
+unsafe impl<T: Send> Sync for Place<T> {}
+
+impl<T> Place<T> {
+    /// Without a value.
+    pub(super) const fn empty() -> Self {
+        Self(UnsafeCell::new(MaybeUninit::uninit()))
+    }
+
+    /// Puts a value in; one that is there is forgotten.
+    ///
+    /// # Safety
+    ///
+    /// The place is the caller's.
+    #[inline(always)]
+    pub(super) unsafe fn put(&self, value: T) {
+        // SAFETY: by this function's contract.
+        unsafe { (*self.0.get()).write(value) };
+    }
+
+    /// Takes the value out.
+    ///
+    /// # Safety
+    ///
+    /// The place is the caller's, and has a value, which nobody takes a second time.
+    #[inline(always)]
+    pub(super) unsafe fn take(&self) -> T {
+        // SAFETY: by this function's contract.
+        unsafe { (*self.0.get()).assume_init_read() }
+    }
+}

@@ -2,6 +2,7 @@
 
 mod build;
 pub(crate) mod docs;
+mod plot;
 pub(crate) mod table;
 
 use std::collections::BTreeMap;
@@ -53,6 +54,15 @@ pub(crate) struct Measured {
     pub(crate) command: Vec<String>,
     /// The rows.
     pub(crate) records: Vec<Record>,
+}
+
+impl Measured {
+    /// Adds rows that were measured on another machine.
+    pub(crate) fn add(&mut self, accelerator: &str, records: Vec<Record>) {
+        self.accelerator += " and ";
+        self.accelerator += accelerator;
+        self.records.extend(records);
+    }
 }
 
 /// Reads records, one to a line.

@@ -64,7 +64,9 @@ fn connected(pd: &Pd, cq: &Cq, options: &ConnectOptions) -> Result<Qp<Rc>> {
     let caps = Caps {
         max_send_wr: ROUND as u32,
         max_recv_wr: 16,
-        ..Caps::default()
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
     };
     let mut qp = pd.create_qp::<Rc>(cq, caps)?;
     let itself = qp.endpoint_with(options)?;

@@ -17,10 +17,12 @@ changes.
 What the numbers are worth: instructions (callgrind, user space alone, around the calls alone) and system calls (strace)
 are exact and the same on any machine with these compilers and libraries. Times are of an emulated machine, where a system call costs ten times
 what it does natively: only ratios of paired runs mean anything, and a few percent mean nothing.
+
+How long moving data takes, and what many objects take, is on [a page of its own]({transfer}).
 ";
 
 const TRANSFER: &str = "\
-# Moving data: latency and rate
+# Latency, rate and scale
 
 uverbs next to libibverbs, in one guest, in one run, on {device}. Two programs do the same work, `benches/src/transfer.rs` and
 `benches/rdma_core.c`: two queue pairs of one thread are connected over the device's loopback, the thread posts on one side and waits for
@@ -34,7 +36,7 @@ a network is: soft-RoCE does in the kernel what an adapter does in silicon.
 would tell when the scheduler gets to that work. `events`: the process sleeps on a completion channel, then polls. It runs until it sleeps (SCHED_FIFO), so
 it sleeps each time.
 
-A line is ours, circles are libibverbs.
+In the plots a line is ours, circles are libibverbs.
 ";
 
 /// Names of devices for the page.
@@ -48,9 +50,9 @@ struct Page {
     device: &'static str,
 }
 
-/// Whether a group's rows are on the page about moving data.
+/// Whether a group's rows are on the page about latency, rate and scale.
 fn is_transfer(group: &str) -> bool {
-    ["latency, ", "rate, "]
+    ["latency, ", "rate, ", "scale"]
         .iter()
         .any(|name| group.starts_with(name))
 }
@@ -117,6 +119,11 @@ fn about(group: &str) -> &'static str {
         group if group.starts_with("rate, ") => {
             "32 messages posted with one doorbell, the last one signaled, until all are done: messages in 10⁹ instructions. The ratio is that of the times."
         }
+        "scale" => {
+            "Queue pairs for 64 sends and 16 receives, each connected to itself, all on one completion queue; regions of one page. Set-up is creating, and for queue pairs going to \
+             RTS. Resident memory is that of the process (`smaps_rollup`), rings included. A post is a signaled WRITE of 8 bytes with a doorbell of its own, on one \
+             queue pair after the other; 64 completions are polled together."
+        }
         _ => "",
     }
 }
@@ -139,6 +146,10 @@ impl Page {
 
     fn text(&self, measured: &Measured, plots: &[plot::Plot]) -> String {
         let mut page = self.introduction.replace("{device}", self.device);
+        page = page.replace(
+            "{transfer}",
+            &format!("{}.md", self.file.replace("benchmarks", "transfer")),
+        );
         page += &format!(
             "\nMade by `cargo vm {}`, on Linux {}, QEMU with {}.\n",
             measured.command.join(" "),

@@ -65,6 +65,9 @@ pub(crate) struct Bench {
     /// Write the records to this file, as a JSON list
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Measure nothing; show what --json wrote, of one run or of several
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "groups")]
+    from: Vec<PathBuf>,
     /// Write docs/benchmarks.md, and docs/transfer.md with its plots; with an adapter docs/benchmarks-mlx5.md and
     /// docs/transfer-mlx5.md
     #[arg(long)]
@@ -81,20 +84,35 @@ impl Bench {
     /// If a program does not build or fails, or the guest does.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
+        let (measured, clean) = match Measured::read(&self.from)? {
+            Some(earlier) => (earlier, true),
+            None => self.measure(&store)?,
+        };
+        print!("{}", table::all(&measured));
+        self.write(&store, &measured)?;
+        Ok(if clean {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(EXIT_RUNNER_FAILED)
+        })
+    }
+
+    /// Measures, and gives whether the guests' kernels had nothing to complain of.
+    fn measure(&self, store: &Store) -> Result<(Measured, bool)> {
         let mut programs = None;
         let mut measured: Option<Measured> = None;
         let mut clean = true;
         for (machine, groups) in self.grounds() {
-            let (parts, options) = self.prepare(&store, &machine)?;
+            let (parts, options) = self.prepare(store, &machine)?;
             let programs = match &mut programs {
                 Some(programs) => programs,
                 none => none.insert(Programs::build(
-                    &store,
+                    store,
                     &parts.tools.root,
                     self.wants("start-up"),
                 )?),
             };
-            let mut guest = Guest::boot(&store, &parts, &options)?;
+            let mut guest = Guest::boot(store, &parts, &options)?;
             let lines = run(&mut guest, &self.spec(programs, &parts, &options, &groups)?)?;
             clean &= options::shut_down(guest)?;
             let records = crate::bench::records(&lines)?;
@@ -105,20 +123,13 @@ impl Bench {
                     measured = Some(Measured {
                         kernel: parts.kernel.release.clone(),
                         accelerator,
-                        command: std::env::args().skip(1).collect(),
+                        command: told(std::env::args().skip(1)),
                         records,
                     })
                 }
             }
         }
-        let measured = measured.context("nothing was measured")?;
-        print!("{}", table::all(&measured));
-        self.write(&store, &measured)?;
-        Ok(if clean {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::from(EXIT_RUNNER_FAILED)
-        })
+        Ok((measured.context("nothing was measured")?, clean))
     }
 
     /// Whether a group is measured.
@@ -189,6 +200,20 @@ impl Bench {
     }
 }
 
+/// The arguments that say what was measured, without the file that the records go to.
+fn told(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut is_file = false;
+    for argument in arguments {
+        let hidden = is_file || argument.starts_with("--json");
+        is_file = argument == "--json";
+        if !hidden {
+            told.push(argument);
+        }
+    }
+    told
+}
+
 /// Runs the measurements and gives what they print; a line of progress goes to standard error for each row.
 fn run(guest: &mut Guest, spec: &Spec) -> Result<String> {
     let process = guest.start(spec)?;
@@ -218,5 +243,17 @@ fn run(guest: &mut Guest, spec: &Spec) -> Result<String> {
         Outcome::Ended(ending) => bail!("measuring failed with status {}", ending.status()),
         Outcome::NotStarted(reason, _) => bail!("{reason}"),
         Outcome::TimedOut => bail!("not done after {} s", LIMIT.as_secs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_told_without_the_file() {
+        let command = "bench transfer --json a.json --quick --json=b.json scale";
+        let told = told(command.split(' ').map(str::to_owned));
+        assert_eq!(told, ["bench", "transfer", "--quick", "scale"]);
     }
 }

@@ -29,7 +29,7 @@ uverbs next to libibverbs, in one guest, in one run, on {device}. Two programs d
 both. They take turns, and who goes first changes.
 
 The guest's clock counts: QEMU runs one processor with `-icount`, and each instruction takes a nanosecond, the kernel's included. So a
-microsecond here is a thousand instructions from posting to the completion, and the numbers are the same in each run. They tell what software costs, not how fast
+microsecond here is a thousand instructions from posting to the completion, and the numbers hardly differ from run to run. They tell what software costs, not how fast
 a network is: soft-RoCE does in the kernel what an adapter does in silicon.
 
 `polling`: the process polls until the completions are there. The scheduler gives it what the kernel's own work leaves (SCHED_IDLE), or the numbers

@@ -114,7 +114,7 @@ fn about(group: &str) -> &'static str {
         }
         group if group.starts_with("latency, ") => {
             "From posting a message to its completion, in microseconds of a thousand instructions each: the median, and what 99% keep to. The timer interrupts \
-             every 4 ms, which most of the 1% are. The ratio is that of the medians."
+             every 4 ms, which are some of the 1%. The ratio is that of the medians."
         }
         group if group.starts_with("rate, ") => {
             "32 messages posted with one doorbell, the last one signaled, until all are done: messages in 10⁹ instructions. The ratio is that of the times."

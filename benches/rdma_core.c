@@ -5,6 +5,7 @@
  *   rdma_core instructions-ex DEVICE       the same by the interface of ibv_wr_start and ibv_start_poll
  *   rdma_core start-up DEVICE pd|completion [memory]
  *                                          a start, up to the first PD or the first completion
+ *   rdma_core scale DEVICE qp|mr COUNT    many objects
  *   rdma_core serve DEVICE                 timed work, as asked for on standard input
  *
  * Each part names the Rust file that it goes with.
@@ -45,6 +46,8 @@ struct pair {
 	struct ibv_qp_ex *here_ex;
 	struct ibv_cq *cq, *peer_cq;
 	struct ibv_cq_ex *cq_ex;
+	/* Where the completion queues report, if that is asked for. */
+	struct ibv_comp_channel *channel, *peer_channel;
 	struct ibv_mr *source, *target;
 };
 
@@ -128,8 +131,10 @@ static struct ibv_pd *thread_domain(struct ibv_context *context, struct ibv_pd *
 	return domain ? domain : pd;
 }
 
-/* With `extended`, completions of `here` go to an extended completion queue. */
-static void make_pair(struct pair *pair, const char *device, size_t length, int extended)
+/* What the completion queue of `here` is, and whether the queues have channels. */
+enum kind { PLAIN, EXTENDED, WITH_CHANNELS };
+
+static void make_pair(struct pair *pair, const char *device, size_t length, enum kind kind)
 {
 	struct ibv_cq_init_attr_ex cq_attr = {
 		.cqe = 2 * DEPTH,
@@ -141,17 +146,21 @@ static void make_pair(struct pair *pair, const char *device, size_t length, int 
 
 	pair->context = open_device(device);
 	CHECK(pair->pd = ibv_alloc_pd(pair->context));
-	pair->here_pd = extended ? thread_domain(pair->context, pair->pd) : pair->pd;
+	pair->here_pd = kind == EXTENDED ? thread_domain(pair->context, pair->pd) : pair->pd;
 	pair->source = register_memory(pair->pd, length, 1);
 	pair->target = register_memory(pair->pd, length, 0);
-	if (extended) {
+	if (kind == WITH_CHANNELS) {
+		CHECK(pair->channel = ibv_create_comp_channel(pair->context));
+		CHECK(pair->peer_channel = ibv_create_comp_channel(pair->context));
+	}
+	if (kind == EXTENDED) {
 		pair->cq_ex = ibv_create_cq_ex(pair->context, &cq_attr);
 		CHECK(pair->cq_ex);
 		pair->cq = ibv_cq_ex_to_cq(pair->cq_ex);
 	} else {
-		CHECK(pair->cq = ibv_create_cq(pair->context, 2 * DEPTH, NULL, NULL, 0));
+		CHECK(pair->cq = ibv_create_cq(pair->context, 2 * DEPTH, NULL, pair->channel, 0));
 	}
-	CHECK(pair->peer_cq = ibv_create_cq(pair->context, 2 * DEPTH, NULL, NULL, 0));
+	CHECK(pair->peer_cq = ibv_create_cq(pair->context, 2 * DEPTH, NULL, pair->peer_channel, 0));
 	pair->here = create_qp(pair, pair->here_pd, pair->cq);
 	pair->there = create_qp(pair, pair->pd, pair->peer_cq);
 	pair->here_ex = ibv_qp_to_qp_ex(pair->here);
@@ -396,7 +405,7 @@ static void instructions(const char *device, int extended)
 	uint64_t ids = 0;
 	int ready = 0;
 
-	make_pair(&pair, device, 4096, extended);
+	make_pair(&pair, device, 4096, extended ? EXTENDED : PLAIN);
 	fill_requests(&r, &pair);
 	if (!extended) {
 		ROW("post_write", { CHECK(!op_post_write(pair.here, &r.write)); drain(pair.cq, 1); });
@@ -490,7 +499,7 @@ static void start_up(const char *device, int to_completion, int memory)
 		CHECK(ibv_alloc_pd(open_device(device)));
 		end(memory);
 	}
-	make_pair(&pair, device, 4096, 0);
+	make_pair(&pair, device, 4096, PLAIN);
 	fill_requests(&r, &pair);
 	CHECK(!ibv_post_send(pair.here, &r.write, &bad));
 	drain(pair.cq, 1);
@@ -502,6 +511,7 @@ static void start_up(const char *device, int to_completion, int memory)
 #define MAX_SIZE (1 << 20)
 #define MAX_SAMPLES 4096
 #define CQ_ENTRIES 256
+#define POLLED 32
 
 struct server {
 	struct pair pair;
@@ -521,7 +531,30 @@ static uint64_t now(void)
 	return time.tv_sec * 1000000000ull + time.tv_nsec;
 }
 
-static int transfer(struct pair *pair, const char *operation, uint32_t size, int batch)
+/* Takes completions. With a channel it waits for an event before it polls; the queue is armed, and stays so. */
+static void take(struct ibv_cq *cq, int count, struct ibv_comp_channel *channel)
+{
+	struct ibv_wc wc[POLLED];
+	struct ibv_cq *of;
+	void *context;
+
+	while (count > 0) {
+		int found;
+
+		if (channel) {
+			CHECK(!ibv_get_cq_event(channel, &of, &context));
+			ibv_ack_cq_events(of, 1);
+			CHECK(!ibv_req_notify_cq(of, 0));
+		}
+		found = ibv_poll_cq(cq, POLLED, wc);
+		CHECK(found >= 0);
+		for (int i = 0; i < found; i++)
+			CHECK(wc[i].status == IBV_WC_SUCCESS);
+		count -= found;
+	}
+}
+
+static int transfer(struct pair *pair, const char *operation, uint32_t size, int batch, int events)
 {
 	struct ibv_sge from = { (uintptr_t)pair->source->addr, size, pair->source->lkey };
 	struct ibv_sge into = { (uintptr_t)pair->target->addr, size, pair->target->lkey };
@@ -552,8 +585,8 @@ static int transfer(struct pair *pair, const char *operation, uint32_t size, int
 	if (ibv_post_send(pair->here, list, &bad))
 		return -1;
 	if (is_send)
-		drain(pair->peer_cq, batch);
-	drain(pair->cq, 1);
+		take(pair->peer_cq, batch, events ? pair->peer_channel : NULL);
+	take(pair->cq, 1, events ? pair->channel : NULL);
 	return 0;
 }
 
@@ -618,17 +651,17 @@ static void serve(const char *device)
 {
 	static uint64_t samples[MAX_SAMPLES];
 	static struct server s;
-	char line[128], word[16];
-	int count, most, milliseconds, batch;
+	char line[128], word[16], wait[16];
+	int count, most, milliseconds, batch, events;
 	uint32_t size;
 
-	make_pair(&s.pair, device, MAX_SIZE, 0);
+	make_pair(&s.pair, device, MAX_SIZE, WITH_CHANNELS);
 	CHECK(s.cq = ibv_create_cq(s.pair.context, CQ_ENTRIES, NULL, NULL, 0));
 	s.peer = create_qp(&s.pair, s.pair.pd, s.cq);
 	CHECK(!ibv_query_gid(s.pair.context, 1, GID_INDEX, &s.gid));
 	while (fgets(line, sizeof(line), stdin)) {
-		int is_transfer = sscanf(line, "transfer %15s %u %d %d %d", word, &size, &batch, &most,
-			&milliseconds) == 5;
+		int is_transfer = sscanf(line, "transfer %15s %u %d %15s %d %d", word, &size, &batch, wait,
+			&most, &milliseconds) == 6;
 		uint64_t started;
 		int failed = 0;
 
@@ -636,12 +669,20 @@ static void serve(const char *device)
 			fail("a request that is not understood");
 		if (is_transfer ? size > MAX_SIZE || batch > DEPTH : prepare_memory(&s, word))
 			failed = 1;
+		events = is_transfer && !strcmp(wait, "events");
+		if (!failed && events) {
+			CHECK(!ibv_req_notify_cq(s.pair.cq, 0));
+			CHECK(!ibv_req_notify_cq(s.pair.peer_cq, 0));
+		}
+		/* Once to warm up. */
+		if (!failed && is_transfer)
+			failed = transfer(&s.pair, word, size, 1, events);
 		started = now();
 		for (count = 0; !failed && count < most && count < MAX_SAMPLES &&
 			now() - started < milliseconds * 1000000ull; count++) {
 			uint64_t before = now();
 
-			failed = is_transfer ? transfer(&s.pair, word, size, batch) : control(&s, word);
+			failed = is_transfer ? transfer(&s.pair, word, size, batch, events) : control(&s, word);
 			samples[count] = now() - before;
 		}
 		if (failed)
@@ -654,6 +695,124 @@ static void serve(const char *device)
 	}
 }
 
+/* Many objects: src/scale.rs. */
+
+#define ROUND 64
+#define ROUNDS 15
+#define PAGE 4096
+#define WRITTEN 8
+#define SCALE_SETTLE_US 30000
+
+static uint64_t resident(void)
+{
+	FILE *file = fopen("/proc/self/smaps_rollup", "r");
+	unsigned long kib = 0;
+	char line[128];
+
+	CHECK(file);
+	while (fgets(line, sizeof(line), file) && sscanf(line, "Rss: %lu kB", &kib) != 1)
+		;
+	fclose(file);
+	CHECK(kib);
+	return (uint64_t)kib << 10;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static uint64_t middle(uint64_t *values)
+{
+	qsort(values, ROUNDS, sizeof(*values), by_value);
+	return values[ROUNDS / 2];
+}
+
+static struct ibv_qp *connected(struct pair *pair, union ibv_gid gid)
+{
+	struct ibv_qp_init_attr attr = {
+		.send_cq = pair->cq, .recv_cq = pair->cq, .qp_type = IBV_QPT_RC, .cap = { ROUND, 16, 1, 1, 0 },
+	};
+	struct ibv_qp *qp = ibv_create_qp(pair->pd, &attr);
+
+	CHECK(qp);
+	connect_qp(qp, qp, gid, &pair->port, IBV_MTU_1024);
+	return qp;
+}
+
+static void scale_qps(struct pair *pair, int count)
+{
+	struct ibv_mr *mr = register_memory(pair->pd, PAGE, 0);
+	struct ibv_sge sge = { (uintptr_t)mr->addr, WRITTEN, mr->lkey };
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { (uintptr_t)mr->addr, mr->rkey },
+	}, *bad;
+	uint64_t posts[ROUNDS], polls[ROUNDS], before, started, set_up, bytes;
+	struct ibv_qp **qps = malloc(count * sizeof(*qps));
+	union ibv_gid gid;
+
+	CHECK(qps);
+	CHECK(pair->cq = ibv_create_cq(pair->context, 2 * ROUND, NULL, NULL, 0));
+	CHECK(!ibv_query_port(pair->context, 1, &pair->port));
+	CHECK(!ibv_query_gid(pair->context, 1, GID_INDEX, &gid));
+	connected(pair, gid);
+	before = resident();
+	started = now();
+	for (int i = 0; i < count; i++)
+		qps[i] = connected(pair, gid);
+	set_up = (now() - started) / count;
+	bytes = (resident() - before) / count;
+	for (int round = 0; round < ROUNDS; round++) {
+		started = now();
+		for (int i = 0; i < ROUND; i++) {
+			wr.wr_id = round * ROUND + i;
+			CHECK(!ibv_post_send(qps[wr.wr_id % count], &wr, &bad));
+		}
+		posts[round] = (now() - started) / ROUND;
+		usleep(SCALE_SETTLE_US);
+		started = now();
+		take(pair->cq, ROUND, NULL);
+		polls[round] = (now() - started) / ROUND;
+	}
+	printf("%llu %llu %llu %llu\n", (unsigned long long)set_up, (unsigned long long)bytes,
+		(unsigned long long)middle(posts), (unsigned long long)middle(polls));
+}
+
+static void scale_mrs(struct pair *pair, int count)
+{
+	struct ibv_mr **mrs = malloc(count * sizeof(*mrs));
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	uint64_t before, started, set_up;
+	void *page = malloc(2 * PAGE);
+
+	CHECK(mrs && page);
+	memset(page, 0, 2 * PAGE);
+	CHECK(ibv_reg_mr(pair->pd, page, PAGE, access));
+	before = resident();
+	started = now();
+	for (int i = 0; i < count; i++)
+		CHECK(mrs[i] = ibv_reg_mr(pair->pd, page, PAGE, access));
+	set_up = (now() - started) / count;
+	printf("%llu %llu\n", (unsigned long long)set_up, (unsigned long long)((resident() - before) / count));
+	for (int i = 0; i < count; i++)
+		CHECK(!ibv_dereg_mr(mrs[i]));
+}
+
+static void scale(const char *device, const char *what, int count)
+{
+	struct pair pair = {};
+
+	pair.context = open_device(device);
+	CHECK(pair.pd = ibv_alloc_pd(pair.context));
+	if (!strcmp(what, "mr"))
+		scale_mrs(&pair, count);
+	else
+		scale_qps(&pair, count);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[1] : "";
@@ -664,11 +823,14 @@ int main(int argc, char **argv)
 		instructions(argv[2], 1);
 	else if (!strcmp(what, "start-up") && argc > 3)
 		start_up(argv[2], !strcmp(argv[3], "completion"), argc > 4);
+	else if (!strcmp(what, "scale") && argc > 4 && atoi(argv[4]) > 0)
+		scale(argv[2], argv[3], atoi(argv[4]));
 	else if (!strcmp(what, "serve"))
 		serve(argv[2]);
 	else {
 		fprintf(stderr, "usage: %s instructions|instructions-ex|serve DEVICE\n"
-			"       %s start-up DEVICE pd|completion [memory]\n", argv[0], argv[0]);
+			"       %s start-up DEVICE pd|completion [memory]\n"
+			"       %s scale DEVICE qp|mr COUNT\n", argv[0], argv[0], argv[0]);
 		return 2;
 	}
 	return 0;

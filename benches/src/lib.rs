@@ -11,5 +11,6 @@ pub mod instructions;
 
 pub mod measure;
 pub mod pair;
+pub mod scale;
 pub mod serve;
 pub mod transfer;

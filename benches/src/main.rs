@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use uverbs_bench::control::Control;
 use uverbs_bench::measure::{self, Group, Plan};
-use uverbs_bench::{awaited, instructions, serve};
+use uverbs_bench::{awaited, instructions, scale, serve};
 
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -53,6 +53,16 @@ enum Command {
         /// The RDMA device
         device: String,
     },
+    /// Make many objects and print what each takes
+    Scale {
+        /// The RDMA device
+        device: String,
+        /// What is made
+        #[arg(value_parser = ["qp", "mr"])]
+        what: String,
+        /// How many
+        count: usize,
+    },
     /// Do timed work that is asked for on standard input
     Serve {
         /// The RDMA device
@@ -71,6 +81,14 @@ fn main() -> Result<()> {
         Command::Instructions { device, arena } => instructions::run(&device, arena),
         Command::AwaitedInstructions { device } => awaited::run(&device),
         Command::ControlInstructions { device } => Control::instructions(&device),
+        Command::Scale {
+            device,
+            what,
+            count,
+        } => match what.as_str() {
+            "mr" => scale::regions(&device, count),
+            _ => scale::queue_pairs(&device, count),
+        },
         Command::Serve { device } => serve::run(&device),
     }
 }

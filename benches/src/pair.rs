@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use uverbs::{
-    Access, Caps, ConnectOptions, Context, Cq, InDomain, Mr, ParentDomain, Pd, Qp, Rc, Srq,
-    ThreadDomain, alloc::Arena, cq::CqBuilder, qp::Membership, query::LinkLayer,
+    Access, Caps, CompletionChannel, ConnectOptions, Context, Cq, InDomain, Mr, ParentDomain, Pd,
+    Qp, Rc, Srq, ThreadDomain, alloc::Arena, cq::CqBuilder, qp::Membership, query::LinkLayer,
 };
 
 /// Index of the GID that both programs use: on a soft-RoCE device with one IPv4 address, RoCE v2.
@@ -40,7 +40,23 @@ impl Pair {
     /// # Errors
     /// If the device refuses one of its objects.
     pub fn new(context: &Context, length: usize) -> Result<Self> {
-        Self::on(&context.alloc_pd()?, context.cq(2 * DEPTH), length)
+        let cq = context.cq(2 * DEPTH);
+        Self::on(&context.alloc_pd()?, [cq.clone(), cq], length)
+    }
+
+    /// As [`Self::new`]; the completion queues report to these channels, that of `here` to the first.
+    ///
+    /// # Errors
+    /// If the device refuses one of its objects.
+    pub fn with_channels(
+        context: &Context,
+        length: usize,
+        channels: &[CompletionChannel; 2],
+    ) -> Result<Self> {
+        let [here, there] = channels;
+        let cq = context.cq(2 * DEPTH);
+        let cqs = [cq.clone().channel(here), cq.channel(there)];
+        Self::on(&context.alloc_pd()?, cqs, length)
     }
 
     /// As [`Self::new`], on a parent domain whose rings lie in an arena.
@@ -53,14 +69,15 @@ impl Pair {
             .parent_domain()
             .allocator(Arena::new(vec![0u8; ARENA])?)
             .build()?;
-        Self::on(&domain, context.cq(2 * DEPTH).domain(&domain), length)
+        let cq = context.cq(2 * DEPTH).domain(&domain);
+        Self::on(&domain, [cq.clone(), cq], length)
     }
 
-    fn on(pd: &Pd, cq: CqBuilder<'_>, length: usize) -> Result<Self> {
+    fn on(pd: &Pd, [cq, peer_cq]: [CqBuilder<'_>; 2], length: usize) -> Result<Self> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let source = pd.register(vec![1u8; length], access)?;
         let target = pd.register(vec![0u8; length], access)?;
-        let peer_cq = cq.clone().create()?;
+        let peer_cq = peer_cq.create()?;
         let cq = cq.create()?;
         let caps = Caps {
             max_send_wr: DEPTH,

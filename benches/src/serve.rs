@@ -1,6 +1,6 @@
 //! A process that does timed work when it is asked: so two programs can take turns without starting anew.
 //!
-//! A request is a line, `transfer OPERATION SIZE BATCH MAX_SAMPLES MAX_MS` or
+//! A request is a line, `transfer OPERATION SIZE BATCH polling|events MAX_SAMPLES MAX_MS` or
 //! `control WHAT MAX_SAMPLES MAX_MS`. The answer is a line of nanoseconds, one number for each time that the
 //! work was done, or a line that starts with `error`. `rdma_core.c` understands the same. This program's
 //! answer to `control` has the library's and the bare calls' numbers by turns.
@@ -57,10 +57,12 @@ pub fn run(device: &str) -> Result<()> {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = match words[..] {
-            ["transfer", operation, size, batch, samples, time] => Until::parse(samples, time)
-                .and_then(|until| {
-                    transfer.run(operation.parse()?, size.parse()?, batch.parse()?, until)
-                }),
+            ["transfer", operation, size, batch, wait, samples, time] => {
+                Until::parse(samples, time).and_then(|until| {
+                    let (size, batch) = (size.parse()?, batch.parse()?);
+                    transfer.run(operation.parse()?, size, batch, wait.parse()?, until)
+                })
+            }
             ["control", what, samples, time] => {
                 Until::parse(samples, time).and_then(|until| control.run(what.parse()?, until))
             }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
-use uverbs::{Context, Cq};
+use uverbs::{CompletionChannel, Context, Cq, Notify};
 
 use crate::pair::{DEPTH, Pair};
 use crate::serve::Until;
@@ -35,8 +35,32 @@ impl FromStr for Operation {
     }
 }
 
+/// How completions are awaited.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Wait {
+    /// By polling until they are there.
+    Polling,
+    /// By sleeping until the completion channel has an event, then polling.
+    Events,
+}
+
+impl FromStr for Wait {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Ok(match name {
+            "polling" => Self::Polling,
+            "events" => Self::Events,
+            _ => bail!("no way to wait is named {name}"),
+        })
+    }
+}
+
 /// A connected pair with memory.
-pub struct Transfer(Pair);
+pub struct Transfer {
+    pair: Pair,
+    channels: [CompletionChannel; 2],
+}
 
 impl Transfer {
     /// Connects a pair with memory for the longest message.
@@ -44,11 +68,13 @@ impl Transfer {
     /// # Errors
     /// If the device refuses one of its objects.
     pub fn new(context: &Context) -> Result<Self> {
-        Pair::new(context, MAX_SIZE).map(Self)
+        let channels = [context.create_channel()?, context.create_channel()?];
+        let pair = Pair::with_channels(context, MAX_SIZE, &channels)?;
+        Ok(Self { pair, channels })
     }
 
     /// Moves batches of messages, each batch with one doorbell and a completion for its last message, and
-    /// gives the nanoseconds from posting to that completion.
+    /// gives the nanoseconds from posting to that completion. A message before them warms up and is not told.
     ///
     /// # Errors
     /// If a request is refused or fails.
@@ -57,6 +83,7 @@ impl Transfer {
         operation: Operation,
         size: usize,
         batch: usize,
+        wait: Wait,
         until: Until,
     ) -> Result<Vec<u64>> {
         ensure!((1..=MAX_SIZE).contains(&size), "cannot move {size} bytes");
@@ -64,10 +91,15 @@ impl Transfer {
             (1..=DEPTH as usize).contains(&batch),
             "cannot post {batch} at a time"
         );
-        until.sample(|| self.once(operation, size, batch))
+        if wait == Wait::Events {
+            self.pair.cq.arm(Notify::Next)?;
+            self.pair.peer_cq.arm(Notify::Next)?;
+        }
+        self.once(operation, size, 1, wait)?;
+        until.sample(|| self.once(operation, size, batch, wait))
     }
 
-    fn once(&mut self, operation: Operation, size: usize, count: usize) -> Result<()> {
+    fn once(&mut self, operation: Operation, size: usize, count: usize, wait: Wait) -> Result<()> {
         let Pair {
             here,
             there,
@@ -76,7 +108,7 @@ impl Transfer {
             source,
             target,
             ..
-        } = &mut self.0;
+        } = &mut self.pair;
         let local = source.slice(..size)?;
         let remote = target.remote().slice(..size)?;
         if operation == Operation::Send {
@@ -99,17 +131,26 @@ impl Transfer {
             }
         }
         batch.ring()?;
+        let [channel, peer_channel] = match wait {
+            Wait::Polling => [None, None],
+            Wait::Events => self.channels.each_ref().map(Some),
+        };
         if operation == Operation::Send {
-            wait(peer_cq, count)?;
+            take(peer_cq, count, peer_channel)?;
         }
-        wait(cq, 1)
+        take(cq, 1, channel)
     }
 }
 
-/// Polls until so many requests have completed.
-fn wait(cq: &mut Cq, count: usize) -> Result<()> {
+/// Takes so many completions. With a channel it waits for an event before it polls; the queue is armed, and
+/// is so afterwards.
+fn take(cq: &mut Cq, count: usize, channel: Option<&CompletionChannel>) -> Result<()> {
     let mut left = count;
     while left > 0 {
+        if let Some(channel) = channel {
+            channel.wait()?;
+            cq.arm(Notify::Next)?;
+        }
         for completion in &mut cq.poll()? {
             completion.result()?;
             left -= 1;

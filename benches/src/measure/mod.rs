@@ -4,6 +4,7 @@ mod awaited;
 mod callgrind;
 mod control;
 mod instructions;
+mod scale;
 mod server;
 mod start_up;
 mod transfer;
@@ -27,6 +28,10 @@ pub const RDMA_CORE: &str = "rdma-core";
 pub const RDMA_CORE_EX: &str = "rdma-core, ibv_wr_*";
 /// As [`OURS`], awaited: `uverbs::aio`.
 pub const AWAITED: &str = "uverbs, aio";
+/// What 99% of [`OURS`] keep to.
+pub const OURS_99: &str = "uverbs, 99%";
+/// What 99% of [`RDMA_CORE`] keep to.
+pub const RDMA_CORE_99: &str = "rdma-core, 99%";
 /// The bare system calls.
 pub const BARE: &str = "bare calls";
 
@@ -41,8 +46,10 @@ pub enum Group {
     StartUp,
     /// Making and destroying objects
     Control,
-    /// Latency and throughput of WRITE, READ and SEND
+    /// Latency and rate of WRITE, READ and SEND
     Transfer,
+    /// Many queue pairs and many regions
+    Scale,
 }
 
 /// How to measure.
@@ -195,6 +202,7 @@ pub fn run(plan: &Plan, groups: &[Group]) -> Result<()> {
             Group::StartUp => start_up::run(plan)?,
             Group::Control => control::run(plan)?,
             Group::Transfer => transfer::run(plan)?,
+            Group::Scale => scale::run(plan)?,
         }
     }
     Ok(())

@@ -6,6 +6,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+/// How the scheduler treats a program.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scheduling {
+    /// It runs when nothing else has work, and yields at once to what gets some.
+    Idle,
+    /// It runs until it sleeps.
+    Fifo,
+}
+
 /// The running program; it ends when its input does, which is when this is dropped.
 pub(super) struct Server {
     child: Child,
@@ -19,7 +28,25 @@ impl Server {
     /// # Errors
     /// If it does not start.
     pub(super) fn start(program: &Path, device: &str) -> Result<Self> {
-        let mut child = Command::new(program)
+        Self::spawn(Command::new(program), program, device)
+    }
+
+    /// Starts a program that the scheduler treats like this.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(super) fn scheduled(program: &Path, device: &str, scheduling: Scheduling) -> Result<Self> {
+        let mut command = Command::new("chrt");
+        command.args(match scheduling {
+            Scheduling::Idle => ["--idle", "0"],
+            Scheduling::Fifo => ["--fifo", "1"],
+        });
+        command.arg(program);
+        Self::spawn(command, program, device)
+    }
+
+    fn spawn(mut command: Command, program: &Path, device: &str) -> Result<Self> {
+        let mut child = command
             .args(["serve", device])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

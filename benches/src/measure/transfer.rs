@@ -1,13 +1,11 @@
-//! Latency and throughput end to end, ours and rdma-core's in turn.
-
-use std::time::{Duration, Instant};
+//! Latency and rate end to end, ours and rdma-core's in turn.
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use super::server::Server;
-use super::{OURS, Plan, RDMA_CORE, Record, median};
+use super::server::{Scheduling, Server};
+use super::{OURS, OURS_99, Plan, RDMA_CORE, RDMA_CORE_99, Record, median};
 
 const SIZES: [(usize, &str); 5] = [
     (2, "2 B"),
@@ -17,100 +15,216 @@ const SIZES: [(usize, &str); 5] = [
     (1 << 20, "1 MiB"),
 ];
 
-/// Messages of a batch, and the most batches of a turn.
-const BATCHES: [(usize, usize); 2] = [(1, 400), (32, 100)];
+/// Messages that are posted with one doorbell.
+const BATCHES: [usize; 2] = [1, 32];
 
-/// How long a row may take, but for the turns that have begun.
-const CELL: Duration = Duration::from_secs(4);
+const OPERATIONS: [&str; 3] = ["write", "read", "send"];
 
-/// How much slower a pair of medians may seem by chance.
-const NOISE: f64 = 1.05;
+/// Messages of each kind before the first row: they go round all rings, whose memory is then there.
+const WARM_UP: usize = 600;
+
+/// Milliseconds that a turn may take: its number of batches ends it, not the time.
+const LONG: u32 = 3_600_000;
+
+/// Who takes a row's turns.
+const PROGRAMS: [&str; 2] = [OURS, RDMA_CORE];
+
+/// Turns that each program takes in a row, where so many batches are measured.
+const TURNS: usize = 5;
+
+/// How completions are awaited, and how the processes that do so are scheduled where there is one processor:
+/// a process that polls yields to whatever work the kernel has, so that it measures that work and not when the
+/// scheduler gets to it; one that waits for events runs until it sleeps, so that it does sleep each time.
+const WAITS: [(&str, Scheduling); 2] =
+    [("polling", Scheduling::Idle), ("events", Scheduling::Fifo)];
+
+/// Bytes that take about as long as a message does without its bytes.
+const MESSAGE: usize = 2 << 10;
+
+/// What a pair of medians may differ by: the timer's interrupts do not fall on the same places.
+const NOISE: f64 = 1.005;
 
 pub(super) fn run(plan: &Plan) -> Result<()> {
-    let mut ours = Server::start(plan.own(), &plan.device)?;
-    let mut rdma_core = Server::start(&plan.program("rdma_core"), &plan.device)?;
-    let turn = plan.rounds(40, 80);
-    for (batch, most) in BATCHES {
-        for operation in ["write", "read", "send"] {
-            for (size, size_name) in SIZES {
-                let request = format!("transfer {operation} {size} {batch} {most} {turn}");
-                let mut times = [histogram()?, histogram()?];
-                let mut ratios = Vec::new();
-                let started = Instant::now();
-                for round in 0..plan.rounds(4, 10) {
-                    if started.elapsed() > CELL && round % 2 == 0 {
-                        break;
-                    }
-                    let mut quick = [0.0; 2];
-                    for turn in 0..2 {
-                        // Who goes first changes, for the first may find colder caches.
-                        let who = (round + turn) % 2;
-                        let server = if who == 0 { &mut ours } else { &mut rdma_core };
-                        let samples = server.ask(&request)?;
-                        quick[who] = quickest_tenth(&samples);
-                        samples
-                            .iter()
-                            .for_each(|sample| times[who].saturating_record(*sample));
-                    }
-                    ratios.push(quick[0] / quick[1]);
+    for (wait, scheduling) in WAITS {
+        let mut servers = [
+            Server::scheduled(plan.own(), &plan.device, scheduling)?,
+            Server::scheduled(&plan.program("rdma_core"), &plan.device, scheduling)?,
+        ];
+        for server in &mut servers {
+            for operation in OPERATIONS {
+                server.ask(&format!("transfer {operation} 2 1 {wait} {WARM_UP} {LONG}"))?;
+            }
+        }
+        for batch in BATCHES {
+            for operation in OPERATIONS {
+                for (size, size_name) in SIZES {
+                    let request = format!("transfer {operation} {size} {batch} {wait}");
+                    let cell = Cell {
+                        name: format!("{} of {size_name}", operation.to_uppercase()),
+                        wait,
+                        size,
+                        batch,
+                    };
+                    let samples = samples(plan.rounds(1 << 20, 4 << 20), size, batch);
+                    measure(&mut servers, &request, samples)?
+                        .record(&cell)
+                        .print()?;
                 }
-                let name = format!("{} of {size_name}", operation.to_uppercase());
-                record(&name, size, batch, &times)
-                    .paired(median(&ratios))
-                    .ratio_at_most("never slower", NOISE)
-                    .print()?;
             }
         }
     }
     Ok(())
 }
 
-/// The time that a tenth of the samples kept to. Where a poller waits for the scheduler most samples are of
-/// that wait, which both programs have alike but never at the same times; the quickest are of the work.
-fn quickest_tenth(samples: &[u64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 10).copied().unwrap_or(u64::MAX) as f64
+/// How many batches of such messages are measured by each program, if they may take as long as so many bytes.
+fn samples(bytes: usize, size: usize, batch: usize) -> usize {
+    (bytes / ((size + MESSAGE) * batch)).clamp(1, 500)
 }
 
-/// Nanoseconds up to a minute, three digits of them.
-fn histogram() -> Result<Histogram<u64>> {
-    Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
+/// A row: what is moved and how.
+struct Cell {
+    name: String,
+    wait: &'static str,
+    size: usize,
+    batch: usize,
 }
 
-fn record(name: &str, size: usize, batch: usize, times: &[Histogram<u64>; 2]) -> Record {
-    let microseconds = |time: u64| time as f64 / 1e3;
-    let columns = [OURS, RDMA_CORE];
-    let medians = columns.into_iter().zip(
-        times
-            .iter()
-            .map(|times| microseconds(times.value_at_quantile(0.5))),
-    );
-    let group = if batch == 1 { "latency" } else { "throughput" };
-    let row = if batch == 1 {
-        name.to_owned()
-    } else {
-        format!("{batch} x {name}")
+/// The times of a row's batches.
+struct Times {
+    /// Nanoseconds, by program.
+    of: [Histogram<u64>; 2],
+    /// Of the medians of each pair of turns.
+    ratios: Vec<f64>,
+}
+
+/// Has the programs take turns until each has done its share.
+fn measure(servers: &mut [Server; 2], request: &str, samples: usize) -> Result<Times> {
+    let mut times = Times {
+        of: [histogram()?, histogram()?],
+        ratios: Vec::new(),
     };
-    let mut record = Record::new(group, row, "us", RDMA_CORE, medians);
-    for (column, times) in columns.into_iter().zip(times) {
-        let middle = times.value_at_quantile(0.5).max(1) as f64;
-        let messages = batch as f64 * 1e9 / middle;
-        let quantiles = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
-        let distribution: Vec<_> = quantiles
-            .into_iter()
-            .map(|quantile| (quantile, microseconds(times.value_at_quantile(quantile))))
-            .collect();
-        record = record.detail(
-            column,
-            json!({
-                "samples": times.len(),
-                "p99": microseconds(times.value_at_quantile(0.99)),
-                "messages per second": messages,
-                "MB per second": messages * size as f64 / 1e6,
-                "quantiles": distribution,
-            }),
-        );
+    let turns = TURNS.min(samples);
+    let request = format!("{request} {} {LONG}", samples.div_ceil(turns));
+    for round in 0..turns {
+        let mut medians = [0; 2];
+        for turn in 0..2 {
+            // Who goes first changes, for the first may find colder caches.
+            let who = (round + turn) % 2;
+            let samples = servers[who].ask(&request)?;
+            medians[who] = median(&samples).unwrap_or_default();
+            for sample in samples {
+                times.of[who].saturating_record(sample);
+            }
+        }
+        times.ratios.push(medians[0] as f64 / medians[1] as f64);
     }
-    record
+    Ok(times)
+}
+
+/// Nanoseconds up to a minute, four digits of them.
+fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, 60_000_000_000, 4)?)
+}
+
+impl Times {
+    fn record(&self, cell: &Cell) -> Record {
+        if cell.batch == 1 {
+            self.latency(cell)
+        } else {
+            self.rate(cell)
+        }
+    }
+
+    /// From posting a message to its completion: the median, and what 99% kept to.
+    fn latency(&self, cell: &Cell) -> Record {
+        let columns = [(PROGRAMS, 0.5), ([OURS_99, RDMA_CORE_99], 0.99)];
+        let values = columns.into_iter().flat_map(|(names, quantile)| {
+            let at = |times: &Histogram<u64>| times.value_at_quantile(quantile) as f64 / 1e3;
+            [0, 1].map(|who| (names[who], at(&self.of[who])))
+        });
+        let group = format!("latency, {}", cell.wait);
+        self.finish(
+            cell,
+            Record::new(&group, &cell.name, "us", RDMA_CORE, values),
+        )
+    }
+
+    /// Messages a second, of batches of a median length.
+    fn rate(&self, cell: &Cell) -> Record {
+        let rate =
+            |times: &Histogram<u64>| cell.batch as f64 * 1e9 / times.value_at_quantile(0.5) as f64;
+        let values = [0, 1].map(|who| (PROGRAMS[who], rate(&self.of[who])));
+        let group = format!("rate, {}", cell.wait);
+        let row = format!("{} x {}", cell.batch, cell.name);
+        self.finish(
+            cell,
+            Record::new(&group, row, "messages/s", RDMA_CORE, values),
+        )
+    }
+
+    /// Adds what rows of both kinds have: a ratio of times, and their distributions.
+    fn finish(&self, cell: &Cell, record: Record) -> Record {
+        let record = record
+            .paired(median(&self.ratios))
+            .ratio_at_most("never slower", NOISE);
+        let bytes = (cell.size * cell.batch) as f64;
+        PROGRAMS
+            .into_iter()
+            .zip(&self.of)
+            .fold(record, |record, (name, times)| {
+                let quantiles = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
+                let distribution: Vec<_> = quantiles
+                    .into_iter()
+                    .map(|quantile| (quantile, times.value_at_quantile(quantile) as f64 / 1e3))
+                    .collect();
+                let middle = times.value_at_quantile(0.5).max(1) as f64;
+                record.detail(
+                    name,
+                    json!({
+                        "samples": times.len(),
+                        "bytes": cell.size,
+                        "batch": cell.batch,
+                        "MB per second": bytes * 1e3 / middle,
+                        "us": distribution,
+                    }),
+                )
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_bytes_are_moved_often_and_many_seldom() {
+        assert_eq!(samples(8 << 20, 2, 1), 500);
+        assert_eq!(samples(8 << 20, 1 << 20, 1), 7);
+        assert_eq!(samples(8 << 20, 1 << 20, 32), 1);
+    }
+
+    #[test]
+    fn a_rate_is_of_the_median_and_the_ratio_of_the_times() {
+        let mut times = Times {
+            of: [histogram().unwrap(), histogram().unwrap()],
+            ratios: vec![0.5, 0.4, 0.9],
+        };
+        times.of[0].record_n(16_000, 3).unwrap();
+        times.of[1].record_n(32_000, 3).unwrap();
+        let mut cell = Cell {
+            name: "WRITE of 2 B".to_owned(),
+            wait: "polling",
+            size: 2,
+            batch: 32,
+        };
+        let record = times.record(&cell);
+        assert_eq!(record.values[OURS], 2e6);
+        assert_eq!(record.values[RDMA_CORE], 1e6);
+        assert_eq!(record.ratio, Some(0.5));
+        assert!(record.goal.unwrap().met);
+        cell.batch = 1;
+        let record = times.record(&cell);
+        assert_eq!(record.values[OURS], 16.0);
+        assert_eq!(record.values[RDMA_CORE_99], 32.0);
+    }
 }

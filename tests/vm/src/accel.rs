@@ -32,6 +32,8 @@ pub(crate) enum Wish {
     Kvm,
     /// TCG.
     Tcg,
+    /// TCG with one processor, whose clock counts its instructions: a nanosecond each.
+    Icount,
 }
 
 /// The trial's result, remembered.
@@ -55,6 +57,7 @@ pub(crate) fn choose(
     options: &Options,
 ) -> Result<Accelerator> {
     match wish {
+        Wish::Icount => return Ok(Accelerator::Icount),
         _ if parts.arch != Arch::X86_64 => return Ok(Accelerator::Tcg),
         Wish::Kvm => return Ok(Accelerator::Kvm),
         Wish::Tcg => return Ok(Accelerator::Tcg),

@@ -28,6 +28,8 @@ pub(crate) enum Accelerator {
     Kvm,
     /// QEMU's translator: slow, and everywhere.
     Tcg,
+    /// The translator with a clock that counts: each instruction takes a nanosecond. There is one processor.
+    Icount,
 }
 
 /// A directory of the host that the guest can mount by 9p, read-only.
@@ -145,8 +147,10 @@ impl Machine {
         let (accelerator, cpu) = match (self.accelerator, self.arch) {
             (Accelerator::Kvm, _) => ("kvm", "host"),
             (Accelerator::Tcg, Arch::X86_64) => ("tcg,thread=multi", "max"),
+            (Accelerator::Icount, Arch::X86_64) => ("tcg,thread=single", "max"),
             // With all that QEMU knows, signing of pointers is emulated at great cost.
             (Accelerator::Tcg, Arch::Arm64) => ("tcg,thread=multi", "neoverse-n1"),
+            (Accelerator::Icount, Arch::Arm64) => ("tcg,thread=single", "neoverse-n1"),
         };
         let mut arguments = self.memory_and_processors(board);
         arguments.extend(words(&[
@@ -160,6 +164,10 @@ impl Machine {
             "-display",
             "none",
         ]));
+        if self.accelerator == Accelerator::Icount {
+            // An idle processor waits in the host's time: an adapter in another process takes some of that.
+            arguments.extend(words(&["-icount", "shift=0,sleep=on"]));
+        }
         arguments
     }
 

@@ -18,24 +18,26 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Builds them. The C program that is measured against is linked to the libibverbs that the guest has.
+    /// Builds them, those of the group `start-up` only if they are asked for. The C program that is measured against is linked to the libibverbs that the guest has.
     ///
     /// # Errors
     /// If one does not build; a C compiler is needed.
-    pub(crate) fn build(store: &Store, tools: &Path) -> Result<Self> {
+    pub(crate) fn build(store: &Store, tools: &Path, start_up: bool) -> Result<Self> {
         let workspace = store.workspace();
         let others = store.directory("bench")?;
         let measure = suite::binary(workspace, PACKAGE, PACKAGE)?;
-        let starts = [
-            ("start-up", suite::binary(workspace, PACKAGE, "start-up")?),
-            (
-                "start-up-static",
-                suite::static_binary(workspace, PACKAGE, "start-up")?,
-            ),
-        ];
-        for (name, path) in starts {
-            fs::copy(&path, others.join(name))
-                .with_context(|| format!("copying {}", path.display()))?;
+        if start_up {
+            let starts = [
+                ("start-up", suite::binary(workspace, PACKAGE, "start-up")?),
+                (
+                    "start-up-static",
+                    suite::static_binary(workspace, PACKAGE, "start-up")?,
+                ),
+            ];
+            for (name, path) in starts {
+                fs::copy(&path, others.join(name))
+                    .with_context(|| format!("copying {}", path.display()))?;
+            }
         }
         let sources = workspace.join("benches");
         c::compile(&sources.join("bare.c"), &others.join("bare"), |command| {

@@ -1,6 +1,11 @@
-//! The page `docs/benchmarks.md`.
+//! The pages `docs/benchmarks.md` and `docs/transfer.md`, and those of the adapter.
 
-use super::{Measured, table};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::{Measured, Record, plot, table};
 
 const INTRODUCTION: &str = "\
 # Measurements
@@ -12,11 +17,82 @@ changes.
 What the numbers are worth: instructions (callgrind, user space alone, around the calls alone) and system calls (strace)
 are exact and the same on any machine with these compilers and libraries. Times were taken on an emulated machine, where a system call costs ten times
 what it does natively: only ratios of paired runs mean anything, and a few percent mean nothing.
+
+How long moving data takes, and what many objects take, is on [a page of its own]({transfer}).
+";
+
+const TRANSFER: &str = "\
+# Latency, rate and scale
+
+uverbs next to libibverbs, in one guest, in one run, on {device}. Two programs do the same work, `benches/src/transfer.rs` and
+`benches/rdma_core.c`: two queue pairs of one thread are connected over the device's loopback, the thread posts on one side and waits for
+both. They take turns, and who goes first changes.
+
+The guest's clock counts: QEMU runs one processor with `-icount`, and each instruction takes a nanosecond, the kernel's included. So a
+microsecond here is a thousand instructions from posting to the completion, and the numbers hardly differ from run to run. They tell what software costs, not how fast
+a network is: soft-RoCE does in the kernel what an adapter does in silicon.
+
+`polling`: the process polls until the completions are there. The scheduler gives it what the kernel's own work leaves (SCHED_IDLE), or the numbers
+would tell when the scheduler gets to that work. `events`: the process sleeps on a completion channel, then polls. It runs until it sleeps (SCHED_FIFO), so
+it sleeps each time.
+
+In the plots a line is ours, circles are libibverbs.
 ";
 
 /// Names of devices for the page.
-pub(crate) const SOFT_ROCE: &str = "soft-RoCE";
-pub(crate) const MLX5: &str = "the ConnectX made of software (mlx5)";
+const SOFT_ROCE: &str = "soft-RoCE";
+const MLX5: &str = "the ConnectX made of software (mlx5)";
+
+/// A page and the device that it is about.
+struct Page {
+    introduction: &'static str,
+    file: &'static str,
+    device: &'static str,
+}
+
+/// Whether a group's rows are on the page about latency, rate and scale.
+fn is_transfer(group: &str) -> bool {
+    ["latency, ", "rate, ", "scale"]
+        .iter()
+        .any(|name| group.starts_with(name))
+}
+
+/// Writes the pages that there are records for, with their plots.
+///
+/// # Errors
+/// If a plot cannot be drawn or a file cannot be written.
+pub(crate) fn write(workspace: &Path, measured: &Measured, has_adapter: bool) -> Result<()> {
+    let (transfer, others): (Vec<_>, Vec<_>) =
+        (measured.records.iter().cloned()).partition(|record: &Record| is_transfer(&record.group));
+    let pages = match has_adapter {
+        true => [
+            (INTRODUCTION, "benchmarks-mlx5", others),
+            (TRANSFER, "transfer-mlx5", transfer),
+        ],
+        false => [
+            (INTRODUCTION, "benchmarks", others),
+            (TRANSFER, "transfer", transfer),
+        ],
+    };
+    for (introduction, file, records) in pages {
+        if records.is_empty() {
+            continue;
+        }
+        let page = Page {
+            introduction,
+            file,
+            device: if has_adapter { MLX5 } else { SOFT_ROCE },
+        };
+        page.write(
+            &workspace.join("docs"),
+            &Measured {
+                records,
+                ..measured.clone()
+            },
+        )?;
+    }
+    Ok(())
+}
 
 /// The text under each table's name.
 fn about(group: &str) -> &'static str {
@@ -36,34 +112,58 @@ fn about(group: &str) -> &'static str {
             "Each object is made and destroyed. The bare calls send the same attributes from the same process, turn about, and map \
              and unmap rings where there are such. The instructions are those of user space."
         }
-        "latency" => {
-            "From posting to the completion, between two queue pairs of a process; the median of all, and the ratio of what the \
-             quickest tenth of each turn kept to, the median over pairs of turns: on an emulated machine most samples are of waits \
-             for the scheduler. The records (`--json`) have the distribution."
+        group if group.starts_with("latency, ") => {
+            "From posting a message to its completion, in microseconds of a thousand instructions each: the median, and what 99% keep to. The timer interrupts \
+             every 4 ms, which are some of the 1%. The ratio is that of the medians."
         }
-        "throughput" => {
-            "32 messages posted with one doorbell until all are done; numbers and ratio as above. The records (`--json`) have rates and bandwidths."
+        group if group.starts_with("rate, ") => {
+            "32 messages posted with one doorbell, the last one signaled, until all are done: messages in 10⁹ instructions. The ratio is that of the times."
+        }
+        "scale" => {
+            "Queue pairs for 64 sends and 16 receives, each connected to itself, all on one completion queue; regions of one page. Set-up is creating, and for queue pairs going to \
+             RTS. Resident memory is that of the process (`smaps_rollup`), rings included. A post is a signaled WRITE of 8 bytes with a doorbell of its own, on one \
+             queue pair after the other; 64 completions are polled together."
         }
         _ => "",
     }
 }
 
-/// The page.
-pub(crate) fn page(measured: &Measured, device: &str) -> String {
-    let mut page = INTRODUCTION.replace("{device}", device);
-    page += &format!(
-        "\nMade by `cargo vm {}`, on Linux {}, QEMU with {}.\n",
-        measured.command.join(" "),
-        measured.kernel,
-        measured.accelerator
-    );
-    for (name, records) in table::groups(&measured.records) {
-        let title = name[..1].to_uppercase() + &name[1..];
-        page += &format!(
-            "\n## {title}\n\n{}\n\n{}\n",
-            about(name),
-            table::markdown(&records)
-        );
+impl Page {
+    /// Writes the page, and its plots to a directory of its name.
+    fn write(&self, docs: &Path, measured: &Measured) -> Result<()> {
+        let plots = plot::plots(&measured.records)?;
+        let directory = docs.join(self.file);
+        for plot in &plots {
+            fs::create_dir_all(&directory)
+                .with_context(|| format!("making {}", directory.display()))?;
+            let path = directory.join(format!("{}.svg", plot.name));
+            fs::write(&path, &plot.svg).with_context(|| format!("writing {}", path.display()))?;
+        }
+        let path = docs.join(format!("{}.md", self.file));
+        fs::write(&path, self.text(measured, &plots))
+            .with_context(|| format!("writing {}", path.display()))
     }
-    page
+
+    fn text(&self, measured: &Measured, plots: &[plot::Plot]) -> String {
+        let mut page = self.introduction.replace("{device}", self.device);
+        page = page.replace(
+            "{transfer}",
+            &format!("{}.md", self.file.replace("benchmarks", "transfer")),
+        );
+        page += &format!(
+            "\nMade by `cargo vm {}`, on Linux {}, QEMU with {}.\n",
+            measured.command.join(" "),
+            measured.kernel,
+            measured.accelerator
+        );
+        for (name, records) in table::groups(&measured.records) {
+            let title = name[..1].to_uppercase() + &name[1..];
+            page += &format!("\n## {title}\n\n{}\n", about(name));
+            for plot in plots.iter().filter(|plot| plot.group == name) {
+                page += &format!("\n![{title}]({}/{}.svg)\n", self.file, plot.name);
+            }
+            page += &format!("\n{}\n", table::markdown(&records));
+        }
+        page
+    }
 }

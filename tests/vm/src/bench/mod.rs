@@ -2,9 +2,12 @@
 
 mod build;
 pub(crate) mod docs;
+mod plot;
 pub(crate) mod table;
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -43,7 +46,7 @@ pub(crate) struct Goal {
 }
 
 /// The records of a run, and what it ran on.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Measured {
     /// The guest's kernel.
     pub(crate) kernel: String,
@@ -53,6 +56,35 @@ pub(crate) struct Measured {
     pub(crate) command: Vec<String>,
     /// The rows.
     pub(crate) records: Vec<Record>,
+}
+
+impl Measured {
+    /// Adds rows that were measured on another machine.
+    pub(crate) fn add(&mut self, accelerator: &str, records: Vec<Record>) {
+        if self.accelerator != accelerator {
+            self.accelerator += " and ";
+            self.accelerator += accelerator;
+        }
+        self.records.extend(records);
+    }
+
+    /// Reads what was measured earlier, of several runs as of one. The first one's command and kernel are told.
+    ///
+    /// # Errors
+    /// If a file is not there or has something else.
+    pub(crate) fn read(files: &[PathBuf]) -> Result<Option<Self>> {
+        let mut all: Option<Self> = None;
+        for path in files {
+            let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            let read: Self = serde_json::from_slice(&text)
+                .with_context(|| format!("reading {}", path.display()))?;
+            match &mut all {
+                Some(all) => all.add(&read.accelerator, read.records),
+                None => all = Some(read),
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// Reads records, one to a line.

@@ -13,27 +13,44 @@ use super::EXIT_RUNNER_FAILED;
 use super::options::{self, Adapter, Kernel, Machine};
 use crate::arch::Arch;
 use crate::bench::{Measured, Programs, docs, table};
+use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Network, Spec};
-use crate::guest::{self, Guest, Outcome, Stream};
+use crate::guest::{self, Guest, Options, Outcome, Stream};
 use crate::store::Store;
 
 /// How long all measurements may take.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
+const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// What the guest is given before: huge pages to register, and a processor for the kernel's workers, so that
-/// a program that polls on the other one does not wait for the scheduler.
-const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; \
+/// What the guest is given before: huge pages to register, and where there are two processors one of them for
+/// the kernel's workers, so that a program that polls on the other one does not wait for the scheduler.
+const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; [ $(nproc) = 1 ] && exec \"$@\"; \
      echo 2 > /sys/devices/virtual/workqueue/cpumask; exec taskset 1 \"$@\"";
+
+/// What is measured.
+const GROUPS: [&str; 6] = [
+    "instructions",
+    "awaited",
+    "start-up",
+    "control",
+    "transfer",
+    "scale",
+];
+
+/// The groups that measure time. Unless something else is asked for they run where time is a count of
+/// instructions.
+const TIMED: [&str; 3] = ["control", "transfer", "scale"];
 
 /// Measure side by side with rdma-core, in one guest
 ///
 /// Ours and rdma-core's programs do the same work and take turns. Numbers of instructions and system calls
-/// are exact; times under emulation mean something only as ratios.
+/// are exact. The times of control, transfer and scale are counts of instructions, too, the kernel's included, one
+/// nanosecond each, unless --accel chooses something else; those of start-up mean something only as ratios.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo vm bench\n  \
     cargo vm bench instructions start-up --json target/bench.json\n  \
     cargo vm bench instructions --hca connectx --write-docs\n  \
+    cargo vm bench transfer --accel kvm\n  \
     cargo vm bench --kernel 6.1 --quick")]
 pub(crate) struct Bench {
     #[command(flatten)]
@@ -48,11 +65,15 @@ pub(crate) struct Bench {
     /// Write the records to this file, as a JSON list
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write docs/benchmarks.md, or with an adapter docs/benchmarks-mlx5.md
+    /// Measure nothing; show what --json wrote, of one run or of several
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "groups")]
+    from: Vec<PathBuf>,
+    /// Write docs/benchmarks.md, and docs/transfer.md with its plots; with an adapter docs/benchmarks-mlx5.md and
+    /// docs/transfer-mlx5.md
     #[arg(long)]
     write_docs: bool,
-    /// instructions, awaited, start-up, control, transfer; everything if nothing is named
-    #[arg(value_name = "GROUP", value_parser = ["instructions", "awaited", "start-up", "control", "transfer"])]
+    /// instructions, awaited, start-up, control, transfer, scale; everything if nothing is named
+    #[arg(value_name = "GROUP", value_parser = GROUPS)]
     groups: Vec<String>,
 }
 
@@ -63,61 +84,134 @@ impl Bench {
     /// If a program does not build or fails, or the guest does.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
-        let kernel = &self.kernel.kernel;
-        let (parts, options) = match self.adapter.wanted() {
-            Some(hca) => self
-                .machine
-                .prepare_with_adapter(&store, Arch::X86_64, kernel, hca)?,
-            None => self
-                .machine
-                .prepare(&store, Arch::X86_64, kernel, Network::OneHost)?,
-        };
-        let programs = Programs::build(&store, &parts.tools.root)?;
-        let mut words = vec!["sh".to_owned(), "-c".into(), PREPARE.into(), "sh".into()];
-        words.extend(programs.measure());
-        words.extend(self.quick.then(|| "--quick".to_owned()));
-        if options.hca.is_some() {
-            words.extend(["--device".to_owned(), "mlx5_0".to_owned()]);
-        }
-        words.extend(self.groups.iter().cloned());
-        let mut environment = guest::environment(&parts.kernel.release, options.hca.as_ref(), &[]);
-        // A backtrace reads symbols, which takes long under valgrind.
-        environment.remove("RUST_BACKTRACE");
-        let spec = Spec {
-            words,
-            environment,
-            directory: options::current_directory()?,
-            ..Spec::default()
-        };
-        let mut guest = Guest::boot(&store, &parts, &options)?;
-        let lines = run(&mut guest, &spec)?;
-        let clean = options::shut_down(guest)?;
-        let measured = Measured {
-            kernel: parts.kernel.release.clone(),
-            accelerator: format!("{:?}", options.accelerator),
-            command: std::env::args().skip(1).collect(),
-            records: crate::bench::records(&lines)?,
+        let (measured, clean) = match Measured::read(&self.from)? {
+            Some(earlier) => (earlier, true),
+            None => self.measure(&store)?,
         };
         print!("{}", table::all(&measured));
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&measured).context("making JSON")?;
-            fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
-        }
-        if self.write_docs {
-            let (page, device) = match options.hca {
-                Some(_) => ("docs/benchmarks-mlx5.md", docs::MLX5),
-                None => ("docs/benchmarks.md", docs::SOFT_ROCE),
-            };
-            let path = store.workspace().join(page);
-            fs::write(&path, docs::page(&measured, device))
-                .with_context(|| format!("writing {}", path.display()))?;
-        }
+        self.write(&store, &measured)?;
         Ok(if clean {
             ExitCode::SUCCESS
         } else {
             ExitCode::from(EXIT_RUNNER_FAILED)
         })
     }
+
+    /// Measures, and gives whether the guests' kernels had nothing to complain of.
+    fn measure(&self, store: &Store) -> Result<(Measured, bool)> {
+        let mut programs = None;
+        let mut measured: Option<Measured> = None;
+        let mut clean = true;
+        for (machine, groups) in self.grounds() {
+            let (parts, options) = self.prepare(store, &machine)?;
+            let programs = match &mut programs {
+                Some(programs) => programs,
+                none => none.insert(Programs::build(
+                    store,
+                    &parts.tools.root,
+                    self.wants("start-up"),
+                )?),
+            };
+            let mut guest = Guest::boot(store, &parts, &options)?;
+            let lines = run(&mut guest, &self.spec(programs, &parts, &options, &groups)?)?;
+            clean &= options::shut_down(guest)?;
+            let records = crate::bench::records(&lines)?;
+            let accelerator = format!("{:?}", options.accelerator);
+            match &mut measured {
+                Some(measured) => measured.add(&accelerator, records),
+                None => {
+                    measured = Some(Measured {
+                        kernel: parts.kernel.release.clone(),
+                        accelerator,
+                        command: told(std::env::args().skip(1)),
+                        records,
+                    })
+                }
+            }
+        }
+        Ok((measured.context("nothing was measured")?, clean))
+    }
+
+    /// Whether a group is measured.
+    fn wants(&self, group: &str) -> bool {
+        self.groups.is_empty() || self.groups.iter().any(|wanted| wanted == group)
+    }
+
+    /// The machines to measure on, each with its groups.
+    fn grounds(&self) -> Vec<(Machine, Vec<&'static str>)> {
+        let groups = GROUPS.into_iter().filter(|group| self.wants(group));
+        if !self.machine.leaves_choice() {
+            return vec![(self.machine.clone(), groups.collect())];
+        }
+        let (timed, others): (Vec<_>, Vec<_>) = groups.partition(|group| TIMED.contains(group));
+        let grounds = [
+            (self.machine.clone(), others),
+            (self.machine.clone().counted(), timed),
+        ];
+        let grounds = grounds.into_iter();
+        grounds.filter(|(_, groups)| !groups.is_empty()).collect()
+    }
+
+    fn prepare(&self, store: &Store, machine: &Machine) -> Result<(Parts, Options)> {
+        let kernel = &self.kernel.kernel;
+        match self.adapter.wanted() {
+            Some(hca) => machine.prepare_with_adapter(store, Arch::X86_64, kernel, hca),
+            None => machine.prepare(store, Arch::X86_64, kernel, Network::OneHost),
+        }
+    }
+
+    /// What the guest runs.
+    fn spec(
+        &self,
+        programs: &Programs,
+        parts: &Parts,
+        options: &Options,
+        groups: &[&str],
+    ) -> Result<Spec> {
+        let mut words = vec!["sh".to_owned(), "-c".into(), PREPARE.into(), "sh".into()];
+        words.extend(programs.measure());
+        words.extend(self.quick.then(|| "--quick".to_owned()));
+        if options.hca.is_some() {
+            words.extend(["--device".to_owned(), "mlx5_0".to_owned()]);
+        }
+        words.extend(groups.iter().map(|&group| group.to_owned()));
+        let mut environment = guest::environment(&parts.kernel.release, options.hca.as_ref(), &[]);
+        // A backtrace reads symbols, which takes long under valgrind.
+        environment.remove("RUST_BACKTRACE");
+        Ok(Spec {
+            words,
+            environment,
+            directory: options::current_directory()?,
+            ..Spec::default()
+        })
+    }
+
+    /// Writes the files that were asked for.
+    fn write(&self, store: &Store, measured: &Measured) -> Result<()> {
+        if let Some(path) = &self.json {
+            let text = serde_json::to_string_pretty(measured).context("making JSON")?;
+            fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        }
+        if self.write_docs {
+            let has_adapter = self.adapter.wanted().is_some();
+            docs::write(store.workspace(), measured, has_adapter)?;
+        }
+        Ok(())
+    }
+}
+
+/// The arguments that say what was measured, without the file that the records go to.
+fn told(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut is_file = false;
+    for argument in arguments {
+        let hidden = is_file || argument.starts_with("--json");
+        is_file = argument == "--json";
+        if !hidden {
+            told.push(argument);
+        }
+    }
+    told
 }
 
 /// Runs the measurements and gives what they print; a line of progress goes to standard error for each row.
@@ -149,5 +243,17 @@ fn run(guest: &mut Guest, spec: &Spec) -> Result<String> {
         Outcome::Ended(ending) => bail!("measuring failed with status {}", ending.status()),
         Outcome::NotStarted(reason, _) => bail!("{reason}"),
         Outcome::TimedOut => bail!("not done after {} s", LIMIT.as_secs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_told_without_the_file() {
+        let command = "bench transfer --json a.json --quick --json=b.json scale";
+        let told = told(command.split(' ').map(str::to_owned));
+        assert_eq!(told, ["bench", "transfer", "--quick", "scale"]);
     }
 }

@@ -12,6 +12,7 @@ use crate::guest::protocol::Network;
 use crate::guest::{Guest, Options};
 use crate::hca::Hca;
 use crate::klog;
+use crate::qemu::Accelerator;
 use crate::store::Store;
 use crate::suite;
 
@@ -21,7 +22,7 @@ pub(crate) struct Machine {
     /// A QEMU of the system (7.2 or newer), instead of the fetched one
     #[arg(long, value_name = "PATH", env = "VM_QEMU")]
     pub(crate) qemu: Option<PathBuf>,
-    /// KVM, TCG, or whichever a trial boot finds to work
+    /// KVM, TCG, whichever of them a trial boot finds to work, or TCG that counts instructions as time
     #[arg(long, value_name = "WHICH", default_value = "auto", env = "VM_ACCEL")]
     accel: Wish,
     /// Memory of the guest, in MiB
@@ -95,6 +96,19 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl Machine {
+    /// Whether it was left open what runs the guest.
+    pub(crate) fn leaves_choice(&self) -> bool {
+        self.accel == Wish::Auto
+    }
+
+    /// The same machine, whose time is a count of instructions.
+    pub(crate) fn counted(self) -> Self {
+        Self {
+            accel: Wish::Icount,
+            ..self
+        }
+    }
+
     /// Gets the parts of a guest of this architecture with this kernel and finds out what runs it.
     ///
     /// # Errors
@@ -108,7 +122,7 @@ impl Machine {
     ) -> Result<(Parts, Options)> {
         let parts = fetch::parts(store, arch, kernel, self.qemu.as_deref())?;
         let mut options = Options {
-            accelerator: crate::qemu::Accelerator::Tcg,
+            accelerator: Accelerator::Tcg,
             memory: self.memory,
             cpus: self.cpus,
             network,
@@ -116,6 +130,9 @@ impl Machine {
             agent: suite::agent(store, arch)?,
         };
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
+        if options.accelerator == Accelerator::Icount {
+            options.cpus = 1;
+        }
         Ok((parts, options))
     }
 

@@ -13,6 +13,7 @@ use super::launch::Emulator;
 use super::protocol::{Ending, Frame, Kind, Network, Report, Request, Spec, WindowSize};
 use crate::fetch::Parts;
 use crate::process;
+use crate::qemu::Accelerator;
 use crate::store::Store;
 
 /// How long a boot may take. On a quiet machine it takes seconds; a busy one may have next to no time for an
@@ -21,6 +22,9 @@ const BOOT_LIMIT: Duration = Duration::from_secs(300);
 
 /// How long the agent may be silent before the guest counts as hanging; it speaks every two seconds.
 const SILENCE_LIMIT: Duration = Duration::from_secs(120);
+
+/// The same where the guest's two seconds are so many instructions, which take a busy host minutes.
+const SILENCE_LIMIT_COUNTED: Duration = Duration::from_secs(900);
 
 /// How long the end of a guest may take.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(120);
@@ -62,6 +66,8 @@ pub(crate) struct Guest {
     log: Vec<String>,
     next_process: u32,
     heard: Instant,
+    /// How long it may be silent.
+    silence: Duration,
 }
 
 impl Guest {
@@ -115,6 +121,10 @@ impl Guest {
             log: Vec::new(),
             next_process: 1,
             heard: Instant::now(),
+            silence: match options.accelerator {
+                Accelerator::Icount => SILENCE_LIMIT_COUNTED,
+                Accelerator::Kvm | Accelerator::Tcg => SILENCE_LIMIT,
+            },
         };
         guest.come_up(options.network)?;
         Ok(guest)
@@ -171,7 +181,7 @@ impl Guest {
     /// If the guest is gone or hangs; the error shows its console.
     pub(crate) fn next(&mut self, deadline: Option<Instant>) -> Result<Event> {
         loop {
-            let silence = self.heard + SILENCE_LIMIT;
+            let silence = self.heard + self.silence;
             let until = deadline.map_or(silence, |deadline| deadline.min(silence));
             let Some(frame) = self.frame(until)? else {
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -179,7 +189,7 @@ impl Guest {
                 }
                 bail!(
                     "the guest hangs: nothing heard for {} s\n{}",
-                    SILENCE_LIMIT.as_secs(),
+                    self.silence.as_secs(),
                     self.console()
                 );
             };

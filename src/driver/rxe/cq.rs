@@ -74,11 +74,12 @@ impl Cq {
         &self.shared
     }
 
-    /// Polls a queue that has overrun, or into which messages of shared queues come: these are counted once,
-    /// before they are taken.
+    /// Polls a queue that has overrun, in which completions are to be forgotten, or into which messages of shared
+    /// queues come: these are counted once, before they are taken.
     #[cold]
     #[inline(never)]
     fn poll_closer(&mut self) -> Result<Polled<'_>, PollError> {
+        self.shared.pass(&self.ring);
         if self.shared.has_overrun() {
             return Err(self.shared.tell());
         }

@@ -462,18 +462,31 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what is
-    /// there is read as what others write.
-    pub(super) fn each(&self, mut look: impl FnMut(NonNull<u8>)) {
+    /// The highest index.
+    pub(super) fn mask(&self) -> u32 {
+        self.ring.index_mask
+    }
+
+    /// The next slot to be taken, and the one behind the last.
+    pub(super) fn indices(&self) -> (u32, u32) {
         let mask = self.ring.index_mask;
         // Acquire: pairs with the release in `Waiting::take`. The poster that frees a slot for what has been
         // taken lets the kernel put the next completion in only behind this.
-        let mut index = self.ring.consumer_index().load(Ordering::Acquire) & mask;
+        let next = self.ring.consumer_index().load(Ordering::Acquire) & mask;
         // Acquire: as in `Consumer::filled`. It is behind the look at the other index, so it is not before it.
         let filled = self.ring.producer_index().load(Ordering::Acquire) & mask;
-        while index != filled {
-            look(self.ring.slot(index));
-            index = (index + 1) & mask;
+        (next, filled)
+    }
+
+    /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what is
+    /// there is read as what others write. The first ones are left out, as many as `skip` says of the index of
+    /// the first.
+    pub(super) fn each(&self, skip: impl FnOnce(u32) -> u32, mut look: impl FnMut(NonNull<u8>)) {
+        let mask = self.ring.index_mask;
+        let (next, filled) = self.indices();
+        let waiting = filled.wrapping_sub(next) & mask;
+        for at in skip(next)..waiting {
+            look(self.ring.slot(next.wrapping_add(at) & mask));
         }
     }
 }

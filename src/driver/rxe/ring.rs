@@ -569,4 +569,47 @@ impl<'r> Waiting<'r> {
             .store(self.next as u32, Ordering::Release);
         Some(element)
     }
+
+    /// Takes elements, at most so many, which are copied to where there is room for them, and has each copy mended;
+    /// tells how many there were.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take`], and there is room for so many.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) unsafe fn take_into<T>(
+        &mut self,
+        most: usize,
+        mut to: *mut T,
+        mut mend: impl FnMut(*mut T),
+    ) -> usize {
+        let waiting = self.filled.wrapping_sub(self.next) & self.index_mask;
+        let count = waiting.min(most as u64);
+        let step = 1usize << self.log2_slot;
+        let end = (self.index_mask as usize + 1) << self.log2_slot;
+        let mut at = (self.next << self.log2_slot) as usize;
+        for _ in 0..count {
+            // SAFETY: as in `take`; `at` goes from slot to slot, and round at the end of the last. By this function's
+            // contract there is room.
+            unsafe {
+                self.slots
+                    .add(at)
+                    .cast::<T>()
+                    .as_ptr()
+                    .copy_to_nonoverlapping(to, 1);
+                mend(to);
+                to = to.add(1);
+            }
+            at += step;
+            if at == end {
+                at = 0;
+            }
+        }
+        self.next = (self.next + count) & self.index_mask;
+        // Release: as in `take`.
+        self.consumer_index
+            .store(self.next as u32, Ordering::Release);
+        count as usize
+    }
 }

@@ -51,8 +51,8 @@ pub(crate) struct Bench {
     /// Write docs/benchmarks.md, or with an adapter docs/benchmarks-mlx5.md
     #[arg(long)]
     write_docs: bool,
-    /// instructions, awaited, start-up, control, transfer; everything if nothing is named
-    #[arg(value_name = "GROUP", value_parser = ["instructions", "awaited", "start-up", "control", "transfer"])]
+    /// instructions, c-abi, awaited, start-up, control, transfer; everything if nothing is named
+    #[arg(value_name = "GROUP", value_parser = ["instructions", "c-abi", "awaited", "start-up", "control", "transfer"])]
     groups: Vec<String>,
 }
 

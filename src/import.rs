@@ -151,8 +151,7 @@ pub(crate) fn handles(context: &Context, object: u16, verb: Verb) -> Result<Vec<
     }
 }
 
-/// Fails unless an object of the context has this handle and is of this kind; the text says what the handle
-/// names.
+/// Fails unless an object of this kind has this handle in the context; the text says what the handle names.
 pub(crate) fn check(context: &Context, object: u16, handle: u32, verb: Verb) -> Result<()> {
     if handles(context, object, verb)?.contains(&handle) {
         return Ok(());

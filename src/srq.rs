@@ -257,7 +257,7 @@ impl Srq {
         self.shared.id
     }
 
-    /// The number by which peers name it, if it is of an XRC domain. Manual page: `ibv_get_srq_num(3)`.
+    /// The number by which peers name it, if it has an XRC domain. Manual page: `ibv_get_srq_num(3)`.
     #[doc(alias = "ibv_get_srq_num")]
     pub fn srqn(&self) -> Option<u32> {
         self.shared.srqn.filter(|&srqn| srqn != 0)

@@ -18,7 +18,7 @@ use crate::error::Errno;
 pub(super) struct ChannelObject {
     c: CStruct<ibv_comp_channel>,
     fd: OwnedFd,
-    /// Its file is of this one.
+    /// Its file belongs to this context.
     _context: Context,
 }
 

@@ -57,7 +57,7 @@ impl DeviceObject {
     ///
     /// # Safety
     ///
-    /// The pointer is of a list that has not been freed, or of an open context.
+    /// The pointer comes from a list that has not been freed, or from an open context.
     pub(super) unsafe fn shared(c: *mut ibv_device) -> Arc<Self> {
         let object = c.cast::<Self>().cast_const();
         // SAFETY: all pointers are those of `Arc::into_raw`, at whose start the C struct is; the list or

@@ -104,7 +104,7 @@ fn acknowledged(event: &ibv_async_event) -> Option<&AtomicU32> {
     })
     .source;
     let element = event.element;
-    // SAFETY: the object is of the kind that the event tells, and stays until the event has been acknowledged.
+    // SAFETY: the event names an object of this kind, which stays until the event has been acknowledged.
     unsafe {
         match source {
             EventSource::Cq(_) => Some(&(*element.cast::<ibv_cq>()).async_events_completed),

@@ -19,7 +19,7 @@ pub(crate) fn read(bytes: &[u8]) {
     std::hint::black_box(error.to_string());
     let place: QueryAddrResp = first(bytes);
     if let Some(address) = address::read(&place.src_addr) {
-        // What is read is written as it was, as far as it is of the address.
+        // What is read is written as it was, as far as it belongs to the address.
         let wire = address::Wire::from(address);
         assert_eq!(address::read(&wire.bytes), Some(address));
     }

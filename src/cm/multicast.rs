@@ -205,7 +205,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// The device that leads to the group. Queue pairs for it must be of a context of it.
+    /// The device that leads to the group. Queue pairs for it must belong to a context of this device.
     ///
     /// # Errors
     ///

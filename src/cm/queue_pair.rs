@@ -77,7 +77,7 @@ pub(super) fn offered_ece<T: Transport>(qp: &Qp<T>) -> abi::Ece {
     qp.query_ece().map_or_else(|_| abi::Ece::default(), wire)
 }
 
-/// Has a queue pair use the options that a peer has sent, if they are of its vendor. It is told with the next
+/// Has a queue pair use the options that a peer has sent, if they are its vendor's. It is told with the next
 /// change of the state.
 pub(super) fn use_ece<T: Transport>(qp: &mut Qp<T>, peer: abi::Ece) -> Result<()> {
     match qp.query_ece() {

@@ -52,7 +52,7 @@ pub(crate) struct CreateSrq {
 pub(crate) struct CreateSrqReply {
     pub(crate) handle: SrqHandle,
     pub(crate) max_sge: u32,
-    /// Its number on the wire, if it is of the type XRC.
+    /// Its number on the wire, for the type XRC.
     pub(crate) srqn: u32,
     pub(crate) driver: DriverReply,
 }

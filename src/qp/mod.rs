@@ -307,7 +307,7 @@ impl<'a> QpBuilder<'a> {
             recv_cq: self.recv_cq.ring(),
             srq: self.srq.map(Srq::queue),
             buffers: self.pd.buffers(),
-            // SAFETY: the queue pair is of the type that has the domain checked with each post.
+            // SAFETY: the type of the queue pair has the domain checked with each post.
             thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             inline_scatter: self.inline_scatter,
         };

@@ -192,7 +192,7 @@ pub enum PollError {
         /// The number that it names, as this side gives them out.
         number: u32,
     },
-    /// A completion is of a kind that this library does not know or has not asked for, or of a request that
+    /// A completion has a kind that this library does not know or has not asked for, or reports a request that
     /// was not posted.
     Unknown {
         /// The device's code of the kind.

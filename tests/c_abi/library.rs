@@ -89,8 +89,3 @@ pub(crate) fn c_program(name: &str) -> Result<PathBuf> {
 pub(crate) fn gid_index(device: &str) -> Result<Option<u8>> {
     Ok(uverbs::open(device)?.best_gid(1)?.map(|(index, _)| index))
 }
-
-/// Whether all is to run that there is, not a small set of it.
-pub(crate) fn is_full() -> bool {
-    std::env::var_os("VM_FULL").is_some()
-}

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use libtest_mimic::Trial;
-use support::{Result, device, fail, skip, test};
+use support::{Result, device, fail, is_full, skip, test};
 
-use crate::library::{Library, gid_index, is_full};
+use crate::library::{Library, gid_index};
 
 /// The tests: a name, the modules that always run, and those of a run of everything. Modules for mlx5 and EFA
 /// alone are not among them: they need those providers' own interfaces.

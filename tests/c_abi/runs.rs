@@ -8,9 +8,9 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use support::peers::{free_port, listens, play};
-use support::{Result, device, fail, test};
+use support::{Result, device, fail, is_full, test};
 
-use crate::library::{Library, gid_index, is_full};
+use crate::library::{Library, gid_index};
 
 /// A run: the command of both sides, without what all of its family have.
 struct Run {

@@ -37,9 +37,9 @@ struct Known {
 /// What became of an entry.
 #[derive(Debug, PartialEq)]
 enum Taken {
-    /// It is of the request with this id.
+    /// It reports the request with this id.
     Completion(u64),
-    /// It is of before a reset.
+    /// It dates from before a reset.
     Forgotten,
 }
 

@@ -11,7 +11,7 @@ const COUNT: usize = 4;
 /// No entry yet.
 const NONE: u32 = u32::MAX;
 
-/// The entries; its clones are of the same ring.
+/// The entries; clones share the ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Entries(Arc<[AtomicU32; COUNT]>);
 

@@ -51,7 +51,7 @@ const BUSY: &str = "errno 16";
 const NO_ENTRY: &str = "errno 2";
 const INVALID: &str = "errno 22";
 
-/// A handle that no object comes to have here.
+/// A handle that no object ever has here.
 const NOBODY: u32 = 60_000;
 
 /// What a process has, as the model knows it. `over` is the number of the PD item that it was made with.

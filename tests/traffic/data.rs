@@ -98,7 +98,7 @@ fn any_refuses_what_its_transport_lacks() -> Result {
         let remote = pair.b.mr.remote().slice(..8)?;
         let local = pair.a.mr.slice(..8)?;
         let mut batch = pair.a.qp.send();
-        // What each request comes to: none of these batches is rung.
+        // What becomes of each request: none of these batches is rung.
         let outcomes = [
             batch.send_inline(b"x").err(),
             batch.send_inline_to(to, b"x").err(),

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use support::{LIMIT, Pair, Result, Setup, device, fail, open, same, test, until};
+use support::{LIMIT, Pair, Result, Setup, device, fail, is_full, open, same, test, until};
 use uverbs::{Caps, Cq, PostError, Rc, RecvHalf, SendHalf, mr::LocalSlice};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -25,12 +25,9 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Requests of either queue.
 const CAPACITY: u32 = 15;
 
-/// How many requests make the load.
+/// How many requests make the load: over a thousand times around the queues, ten times that in a full run.
 fn requests() -> u64 {
-    match device().is_rxe() {
-        true => 40_000,
-        false => 20_000,
-    }
+    if is_full() { 200_000 } else { 20_000 }
 }
 
 /// Two queue pairs with completion queues of the size of their queues: that of `a` holds its sends, that of `b`

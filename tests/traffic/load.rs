@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 use support::{
-    ALL, Pair, Result, Setup, completion, completions, device, kernel, nothing, open, pattern,
-    same, test, until,
+    ALL, Pair, Result, Setup, completion, completions, device, is_full, kernel, nothing, open,
+    pattern, same, test, until,
 };
 use uverbs::{Caps, PostError, Rc, WcOpcode};
 
@@ -36,13 +36,12 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// How many requests make the load: a million on the newest kernel, a tenth on the others, where it would
-/// test nothing else, and fewer still on the adapter made of software; or what the environment says.
+/// How many requests make the load: in a full run a million on soft-RoCE with the newest kernel, else a
+/// tenth; or what the environment says.
 fn requests() -> Result<u64> {
     match std::env::var("UVERBS_TEST_REQUESTS") {
         Ok(count) => Ok(count.parse()?),
-        Err(_) if device().is_mlx5() => Ok(100_000),
-        Err(_) if kernel() >= (7, 0) => Ok(1_000_000),
+        Err(_) if is_full() && device().is_rxe() && kernel() >= (7, 0) => Ok(1_000_000),
         Err(_) => Ok(100_000),
     }
 }

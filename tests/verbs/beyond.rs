@@ -76,7 +76,7 @@ fn dma_handles() -> Result {
 }
 
 /// Catches a kernel that lets a queue pair stand on a table that there is not. Without work queues there are
-/// no tables, and so the library never comes to ask for such a queue pair; what it would send is held against
+/// no tables, and so the library never asks for such a queue pair; what it would send is held against
 /// frames made by hand elsewhere.
 fn queue_pairs_over_tables() -> Result {
     let context = open()?;

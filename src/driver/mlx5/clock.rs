@@ -29,7 +29,7 @@ unsafe impl Send for Clock {}
 // SAFETY: as above.
 unsafe impl Sync for Clock {}
 
-/// Maps the first page that there is of a kind, of so many bytes, for reading.
+/// Maps the first page of a kind, so many bytes of it, for reading.
 pub(super) fn map(fd: &CommandFd, verb: Verb, kind: MmapCmd, bytes: usize) -> Result<NonNull<u8>> {
     let subject = || Subject::the("device's clock");
     let place = u64::from(kind.0) << INDEX_BITS;

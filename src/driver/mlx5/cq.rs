@@ -93,7 +93,7 @@ impl Entry {
         self.reporter.send.is_some() || !matches!(self.reporter.recv, Receiver::None)
     }
 
-    /// Whether what was reported at that index is of before a reset.
+    /// Whether what was reported at that index dates from before a reset.
     fn has_forgotten(&self, index: u32) -> bool {
         self.forget_until
             .is_some_and(|until| is_before(index, until))
@@ -158,7 +158,7 @@ fn is_plain_receive(op_own: u8) -> bool {
     matches!(op_own >> 4, cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV) && op_own & cqe::SCATTERED == 0
 }
 
-/// A version that no directory comes to.
+/// A version that no directory reaches.
 const NO_VERSION: u64 = u64::MAX;
 
 impl Cq {

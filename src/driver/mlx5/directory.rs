@@ -172,7 +172,7 @@ impl Directory {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Where the entries end that are there now, and whether one of them is of this number.
+    /// Where the present entries end, and whether one of them has this number.
     fn look(&self, inner: &Inner, number: u32) -> (u32, bool) {
         let mut index = self.consumer.load(Ordering::Relaxed);
         let mut found = false;

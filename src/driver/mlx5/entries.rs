@@ -124,7 +124,7 @@ impl Entries {
         self.view.poll(index).is_some()
     }
 
-    /// The index of the request in a valid entry, if it is of a receive.
+    /// The index of the request in a valid entry, if it reports a receive.
     pub(super) fn received(&self, index: u32) -> Option<u16> {
         let op_own = self.view.poll(index)?;
         barrier::owner_before_entry();

@@ -221,7 +221,7 @@ pub(super) mod cqe {
     /// The bit of `op_own` that marks the kinds that are failures.
     pub(in super::super) const FAILED: u8 = 0x80;
 
-    /// Whether the entry is of a receive, with this `op_own`.
+    /// Whether the entry reports a receive, with this `op_own`.
     pub(in super::super) fn is_receive(op_own: u8) -> bool {
         matches!(op_own >> 4, RESP_WR_IMM..=RESP_SEND_INV | RESP_ERR)
     }

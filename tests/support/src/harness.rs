@@ -53,6 +53,11 @@ pub fn run_all(modules: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
+/// Whether all of a test is to run (`cargo vm test --full`), or as much as every run can pay for.
+pub fn is_full() -> bool {
+    std::env::var_os("VM_FULL").is_some()
+}
+
 /// Whether this is a guest of `cargo vm`.
 fn in_guest() -> bool {
     std::env::var_os("VM_GUEST").is_some()

@@ -3,7 +3,7 @@
 //!
 //! A command is one `write()` of [`CmdHdr`] and its payload; the kernel writes the answer to the address
 //! that the payload names. The numbers of events and reasons are in no header of the kernel's: events are
-//! librdmacm's, reasons are of the InfiniBand specification.
+//! librdmacm's, reasons are those of the InfiniBand specification.
 
 mod connect;
 mod event;

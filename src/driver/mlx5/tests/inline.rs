@@ -327,7 +327,7 @@ fn what_comes_back_goes_where_the_request_wants_it() {
         assert_eq!(found, data, "turn {turn}");
         assert!(buffer.is_untouched());
         block = posted as u16;
-        // The same once more is of a request that has completed.
+        // The same once more reports a request that has completed.
         let mut entry = completion(cqe::REQ, pair.number, block.wrapping_sub(1));
         entry.op_own |= cqe::SCATTERED_32;
         producer.write(entry);

@@ -32,8 +32,8 @@ pub(crate) struct ReceiveQueue {
 /// Executes CREATE_RQ.
 ///
 /// # Errors
-/// If the queue is of a kind that the model does not have, does not fit its pages, or names objects that are
-/// not there.
+/// If the model does not have queues of this kind, or the queue does not fit its pages, or names objects that
+/// are not there.
 pub(crate) fn create(
     function: &mut Function,
     input: &[u8],

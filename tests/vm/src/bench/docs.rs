@@ -10,7 +10,7 @@ a C program on libibverbs, and by a C program that makes the bare system calls. 
 changes.
 
 What the numbers are worth: instructions (callgrind, user space alone, around the calls alone) and system calls (strace)
-are exact and the same on any machine with these compilers and libraries. Times are of an emulated machine, where a system call costs ten times
+are exact and the same on any machine with these compilers and libraries. Times were taken on an emulated machine, where a system call costs ten times
 what it does natively: only ratios of paired runs mean anything, and a few percent mean nothing.
 ";
 

@@ -351,7 +351,7 @@ fn parts(apt: &Apt, package: &str) -> Result<Vec<String>> {
     })
 }
 
-/// Whether a package such as `linux-image-6.12.95+deb12-amd64` is of the series `6.12`.
+/// Whether a package such as `linux-image-6.12.95+deb12-amd64` belongs to the series `6.12`.
 fn is_of_series(package: &str, series: &str) -> bool {
     series_of(package) == Some(series)
 }

@@ -94,7 +94,7 @@ impl Report {
     }
 }
 
-/// Whether a kernel release (`6.1.0-50-amd64`) is of a series (`6.1`).
+/// Whether a kernel release (`6.1.0-50-amd64`) belongs to a series (`6.1`).
 fn is_of(release: &str, series: &str) -> bool {
     release
         .strip_prefix(series)

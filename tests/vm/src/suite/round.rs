@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use connectx::PortKind;
 
 use super::build::Ground;
-use super::deal::{Cell, Dealer, Device};
+use super::deal::{Cell, Dealer, Device, Save};
 use super::job::Job;
 use super::record::Record;
 use crate::hca::Hca;
@@ -101,10 +101,17 @@ pub(crate) fn deal(rounds: &mut [Round], record: &Record, kernels: &[String]) {
             tests[index].1.push(round.cell());
         }
     }
-    let mut dealer = Dealer::default();
+    // Two guests that boot at a time, or two hosts, for a handful of tests.
+    let mut for_pairs = Dealer::new(Save::Cells);
+    let mut for_others = Dealer::new(Save::Time);
     let mut dealt: BTreeMap<Test, Vec<Cell>> = BTreeMap::new();
     for (test, cells) in tests {
         let (open, mut chosen) = record.split(&test.1, &cells, kernels);
+        let (is_pair, _) = test;
+        let dealer = match is_pair {
+            true => &mut for_pairs,
+            false => &mut for_others,
+        };
         chosen.extend(dealer.deal(&open));
         dealt.insert(test, chosen);
     }

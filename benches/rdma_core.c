@@ -65,10 +65,11 @@ static struct ibv_context *open_device(const char *name)
 	return context;
 }
 
-static struct ibv_qp *create_qp(struct pair *pair, struct ibv_pd *pd, struct ibv_cq *cq)
+static struct ibv_qp *create_qp_with(struct pair *pair, struct ibv_pd *pd, struct ibv_cq *cq,
+	struct ibv_srq *srq)
 {
 	struct ibv_qp_init_attr_ex attr = {
-		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd,
+		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC, .pd = pd,
 		.cap = { DEPTH, DEPTH, 1, 1, 64 },
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ,
@@ -77,6 +78,11 @@ static struct ibv_qp *create_qp(struct pair *pair, struct ibv_pd *pd, struct ibv
 
 	CHECK(qp);
 	return qp;
+}
+
+static struct ibv_qp *create_qp(struct pair *pair, struct ibv_pd *pd, struct ibv_cq *cq)
+{
+	return create_qp_with(pair, pd, cq, NULL);
 }
 
 static void connect_qp(struct ibv_qp *qp, struct ibv_qp *peer, union ibv_gid gid,
@@ -209,6 +215,13 @@ COUNTED int op_post_receive(struct ibv_qp *qp, struct ibv_recv_wr *wr)
 	struct ibv_recv_wr *bad;
 
 	return ibv_post_recv(qp, wr, &bad);
+}
+
+COUNTED int op_post_shared(struct ibv_srq *srq, struct ibv_recv_wr *wr)
+{
+	struct ibv_recv_wr *bad;
+
+	return ibv_post_srq_recv(srq, wr, &bad);
 }
 
 static inline __attribute__((always_inline)) int poll_cq(struct ibv_cq *cq, int max, uint64_t *ids)
@@ -379,7 +392,7 @@ static void make_ready(struct pair *pair, struct requests *r, int *ready, int wa
 }
 
 /* Messages that have been received. */
-static void make_received(struct pair *pair, struct requests *r, int *ready,
+static void make_received(struct pair *pair, struct ibv_srq *srq, struct requests *r, int *ready,
 	int want)
 {
 	struct ibv_send_wr *bad;
@@ -387,7 +400,8 @@ static void make_received(struct pair *pair, struct requests *r, int *ready,
 
 	if (*ready < want) {
 		for (int i = 0; i < READY; i++)
-			CHECK(!ibv_post_recv(pair->there, &r->receive, &bad_receive));
+			CHECK(!(srq ? ibv_post_srq_recv(srq, &r->receive, &bad_receive) :
+				ibv_post_recv(pair->there, &r->receive, &bad_receive)));
 		for (int i = 0; i < READY; i++)
 			CHECK(!ibv_post_send(pair->here, &r->send, &bad));
 		drain(pair->cq, READY);
@@ -395,6 +409,32 @@ static void make_received(struct pair *pair, struct requests *r, int *ready,
 		*ready += READY;
 	}
 	*ready -= want;
+}
+
+/* Receives from a shared queue. The queue pairs take the places of those of the pair. */
+static void instructions_shared(struct pair *pair, struct requests *r)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 2 * DEPTH, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pair->pd, &attr);
+	union ibv_gid gid;
+	uint64_t ids = 0;
+	int ready = 0;
+
+	CHECK(srq);
+	pair->here = create_qp(pair, pair->pd, pair->cq);
+	pair->there = create_qp_with(pair, pair->pd, pair->peer_cq, srq);
+	CHECK(!ibv_query_gid(pair->context, 1, GID_INDEX, &gid));
+	connect_qp(pair->here, pair->there, gid, &pair->port, pair->port.active_mtu);
+	connect_qp(pair->there, pair->here, gid, &pair->port, pair->port.active_mtu);
+	ROW("post_shared", CHECK(!op_post_shared(srq, &r->receive)));
+	ROW("poll_shared", {
+		make_received(pair, srq, r, &ready, 1);
+		CHECK(op_poll_one(pair->peer_cq, &ids) == 1);
+	});
+	ROW("poll_shared_many", {
+		make_received(pair, srq, r, &ready, MANY);
+		CHECK(op_poll_many(pair->peer_cq, &ids) == MANY);
+	});
 }
 
 static void instructions(const char *device, int extended)
@@ -427,13 +467,15 @@ static void instructions(const char *device, int extended)
 		});
 		ready = 0;
 		ROW("poll_received", {
-			make_received(&pair, &r, &ready, 1);
+			make_received(&pair, NULL, &r, &ready, 1);
 			CHECK(op_poll_one(pair.peer_cq, &ids) == 1);
 		});
 		ROW("poll_received_many", {
-			make_received(&pair, &r, &ready, MANY);
+			make_received(&pair, NULL, &r, &ready, MANY);
 			CHECK(op_poll_many(pair.peer_cq, &ids) == MANY);
 		});
+		drain(pair.peer_cq, ready);
+		instructions_shared(&pair, &r);
 	} else {
 		uint64_t to = (uintptr_t)pair.target->addr;
 		uint32_t rkey = pair.target->rkey;

@@ -50,20 +50,29 @@ impl<T> Locked<T> {
     /// Takes the lock, which [`Self::release`] gives back.
     #[inline(always)]
     pub(super) fn acquire(&self) {
+        if !self.try_acquire() {
+            self.acquire_slowly();
+        }
+    }
+
+    /// Takes the lock if it is free. Where it is not, a function that has much to keep goes on in another, which
+    /// calls [`Self::acquire_slowly`]: so the usual way keeps nothing for the sake of that call.
+    #[inline(always)]
+    pub(super) fn try_acquire(&self) -> bool {
         if self.skipped {
-            return;
+            return true;
         }
         // Acquire: pairs with the release in `release`.
         let taken = self
             .word
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
-        if taken.is_err() {
-            self.acquire_slowly();
-        }
+        taken.is_ok()
     }
 
+    /// Takes the lock, which somebody else has.
     #[cold]
-    fn acquire_slowly(&self) {
+    #[inline(never)]
+    pub(super) fn acquire_slowly(&self) {
         for _ in 0..SPINS {
             spin_loop();
             // Acquire: as in `acquire`.

@@ -13,7 +13,9 @@ use super::failure::{Failure, Result, pointer};
 use super::object::object;
 use super::pd::pd;
 use super::poll::Poller;
-use crate::driver::Completion;
+use crate::driver::contract::{self, methods::*};
+use crate::driver::typed::{OnCq, OnPolled, PolledOf};
+use crate::driver::{Completion, Completions, Listed};
 use crate::error::{Errno, Error};
 use crate::pd::User;
 
@@ -126,78 +128,227 @@ pub(super) fn extended(cq: ibv_cq) -> ibv_cq_ex {
     }
 }
 
-/// The queue of an extended struct, and its poller.
+/// Shows a completion to the program: its id and status, and the rest as it is asked for.
 ///
 /// # Safety
 ///
-/// The pointer is to a completion queue. The poller is for whoever holds the lock.
+/// The pointers are to a completion queue and its poller, whose lock is held.
 #[inline(always)]
-unsafe fn parts<'a>(c: *mut ibv_cq_ex) -> Result<(&'a CqObject, *mut Poller)> {
-    // SAFETY: by this function's contract.
-    let cq = unsafe { object::<CqObject>(c.cast()) }.ok_or(Failure::INVALID)?;
-    Ok((cq, cq.poller.pointer()))
-}
-
-/// Goes to the next completion, and shows the program its id and status.
-///
-/// # Safety
-///
-/// The lock is held.
-#[inline(always)]
-unsafe fn advance(c: *mut ibv_cq_ex, poller: *mut Poller) -> Result<()> {
-    // SAFETY: who holds the lock has the poller, and nobody else writes to the struct. What is open borrows the
-    // ring alone, which is not touched beside it.
+unsafe fn show<D: Listed>(
+    c: *mut ibv_cq_ex,
+    poller: *mut Poller,
+    next: <D::Cq as contract::Cq>::Completion,
+) -> c_int {
+    // SAFETY: by this function's contract. Nobody else writes to the struct.
     unsafe {
-        let open = &mut (*poller).open;
-        let mut next = open.as_mut().and_then(|open| open.take());
-        if next.is_none() {
-            // More may have come meanwhile.
-            *open = None;
-            let more = (*poller).ring_apart().poll().map_err(Error::from)?;
-            next = open.insert(more).take();
-        }
-        let next = next.ok_or(Failure(Errno::NOENT))?;
         (*c).wr_id = next.wr_id();
         (*c).status = next.status().0;
-        (*poller).current = Some(next);
+        (*poller).current = Some(D::lend(next));
     }
-    Ok(())
+    0
 }
 
-/// The errno of a failure, or 0. That there is no completion is the usual case: `errno` stays.
-fn number_alone(result: Result<()>) -> c_int {
-    result.map_or_else(|failure| failure.0.raw_os_error(), |()| 0)
+/// What polling starts with: the pointers are to a queue that is locked and to its poller.
+struct Start<'a> {
+    cq: &'a CqObject,
+    c: *mut ibv_cq_ex,
 }
 
-/// `ibv_start_poll(3)`: holds nothing if there is no completion.
+impl OnCq for Start<'_> {
+    type Output = c_int;
+
+    #[inline(always)]
+    fn run<D: Listed>(self, ring: &mut D::Cq) -> c_int {
+        // SAFETY: by what this value is.
+        unsafe { start::<D>(self.cq, self.c, ring) }
+    }
+}
+
+/// Starts with the first completion, or gives the lock back if there is none. Out of line for each driver, so that
+/// each keeps what it needs alone.
+///
+/// # Safety
+///
+/// The ring is that of the queue, whose lock was taken.
+#[inline(never)]
+unsafe fn start<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex, ring: *mut D::Cq) -> c_int {
+    // SAFETY: by this function's contract. What is open borrows the ring alone, which is not touched beside it.
+    unsafe {
+        let Some(mut polled) = (*ring).poll_plainly() else {
+            return start_otherwise::<D>(cq, c, ring);
+        };
+        if polled.has_none() {
+            cq.poller.release();
+            return Errno::NOENT.raw_os_error();
+        }
+        let Some(next) = polled.take() else {
+            cq.poller.release();
+            return Errno::NOENT.raw_os_error();
+        };
+        let poller = cq.poller.pointer();
+        (*poller).open = Some(Completions::of::<D>(polled));
+        show::<D>(c, poller, next)
+    }
+}
+
+/// As [`start`], where there is more to do.
+///
+/// # Safety
+///
+/// As of [`start`].
+#[cold]
+#[inline(never)]
+unsafe fn start_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex, ring: *mut D::Cq) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let poller = cq.poller.pointer();
+        let failure = match (*ring).poll() {
+            Err(error) => Failure::from(Error::from(error)),
+            Ok(mut polled) => match polled.take() {
+                Some(next) => {
+                    (*poller).open = Some(Completions::of::<D>(polled));
+                    return show::<D>(c, poller, next);
+                }
+                None => Failure(Errno::NOENT),
+            },
+        };
+        cq.poller.release();
+        failure.0.raw_os_error()
+    }
+}
+
+/// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case: `errno`
+/// stays.
 unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the caller passes a completion queue and attributes.
-    number_alone(unsafe {
-        parts(c).and_then(|(cq, poller)| {
-            if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
-                return Err(Failure::INVALID);
+    unsafe {
+        let Some(cq) = object::<CqObject>(c.cast()) else {
+            return Errno::INVAL.raw_os_error();
+        };
+        if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
+            return Errno::INVAL.raw_os_error();
+        }
+        if !cq.poller.try_acquire() {
+            return start_after(cq, c);
+        }
+        (*cq.poller.pointer()).ring().with(Start { cq, c })
+    }
+}
+
+/// As [`start_poll`], when the lock is free.
+///
+/// # Safety
+///
+/// As there.
+#[cold]
+#[inline(never)]
+unsafe fn start_after(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
+    cq.poller.acquire_slowly();
+    // SAFETY: by this function's contract.
+    unsafe { (*cq.poller.pointer()).ring().with(Start { cq, c }) }
+}
+
+/// What polling goes on with: the pointers are to a queue that the caller polls and to its poller.
+struct Next {
+    c: *mut ibv_cq_ex,
+    poller: *mut Poller,
+}
+
+impl OnPolled for Next {
+    type Output = c_int;
+
+    #[inline(always)]
+    fn run<D: Listed>(self, polled: &mut PolledOf<'_, D>) -> c_int {
+        // SAFETY: by what this value is.
+        unsafe { next::<D>(self.c, self.poller, polled) }
+    }
+}
+
+/// Goes to the next completion. Out of line for each driver, so that each keeps what it needs alone.
+///
+/// # Safety
+///
+/// The pointers are to a completion queue that the caller polls, to its poller, and to what is open in that.
+#[inline(never)]
+unsafe fn next<D: Listed>(
+    c: *mut ibv_cq_ex,
+    poller: *mut Poller,
+    polled: *mut PolledOf<'_, D>,
+) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match (*polled).take() {
+            Some(next) => show::<D>(c, poller, next),
+            None => look_again(c, poller),
+        }
+    }
+}
+
+/// Goes to a completion that has come meanwhile.
+///
+/// # Safety
+///
+/// As of [`next`].
+#[cold]
+#[inline(never)]
+unsafe fn look_again(c: *mut ibv_cq_ex, poller: *mut Poller) -> c_int {
+    // SAFETY: by this function's contract. What is open borrows the ring alone, and is gone before the next.
+    unsafe {
+        (*poller).open = None;
+        (*poller).ring_apart().with(Again { c, poller })
+    }
+}
+
+/// As [`Next`], where nothing is open.
+struct Again {
+    c: *mut ibv_cq_ex,
+    poller: *mut Poller,
+}
+
+impl OnCq for Again {
+    type Output = c_int;
+
+    #[inline(always)]
+    fn run<D: Listed>(self, ring: &mut D::Cq) -> c_int {
+        let Self { c, poller } = self;
+        let ring: *mut D::Cq = ring;
+        // SAFETY: by what this value is. What is open borrows the ring, to which there is no other reference.
+        unsafe {
+            match (*ring).poll() {
+                Err(error) => Failure::from(Error::from(error)).0.raw_os_error(),
+                Ok(mut polled) => match polled.take() {
+                    None => Errno::NOENT.raw_os_error(),
+                    Some(next) => {
+                        (*poller).open = Some(Completions::of::<D>(polled));
+                        show::<D>(c, poller, next)
+                    }
+                },
             }
-            cq.poller.acquire();
-            advance(c, poller).inspect_err(|_| {
-                (*poller).open = None;
-                cq.poller.release();
-            })
-        })
-    })
+        }
+    }
 }
 
 /// `ibv_next_poll(3)`.
 unsafe extern "C" fn next_poll(c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller passes a completion queue, which it polls.
-    number_alone(unsafe { parts(c).and_then(|(_, poller)| advance(c, poller)) })
+    unsafe {
+        let Some(cq) = object::<CqObject>(c.cast()) else {
+            return Errno::INVAL.raw_os_error();
+        };
+        let poller = cq.poller.pointer();
+        match &mut (*poller).open {
+            Some(open) => open.with(Next { c, poller }),
+            None => look_again(c, poller),
+        }
+    }
 }
 
 /// `ibv_end_poll(3)`.
 unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
     // SAFETY: the caller passes a completion queue, which it polls.
     unsafe {
-        if let Ok((cq, poller)) = parts(c) {
-            (*poller).open = None;
+        if let Some(cq) = object::<CqObject>(c.cast()) {
+            (*cq.poller.pointer()).open = None;
             cq.poller.release();
         }
     }
@@ -212,10 +363,9 @@ unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
 unsafe fn read<T: Default>(c: *mut ibv_cq_ex, what: impl FnOnce(&Completion) -> T) -> T {
     // SAFETY: by this function's contract.
     unsafe {
-        match parts(c) {
-            Ok((_, poller)) => (*poller).current.as_ref().map_or_else(T::default, what),
-            Err(_) => T::default(),
-        }
+        let cq = object::<CqObject>(c.cast());
+        let current = cq.and_then(|cq| (*cq.poller.pointer()).current.as_ref());
+        current.map_or_else(T::default, what)
     }
 }
 

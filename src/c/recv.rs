@@ -5,10 +5,13 @@ use std::slice;
 
 use super::abi::queue::{ibv_qp, ibv_srq};
 use super::abi::work::{ibv_recv_wr, ibv_sge};
-use super::failure::{Failure, Result, status};
-use super::qp::qp;
-use super::srq::srq;
-use crate::driver::RecvBatch;
+use super::failure::{Failure, status};
+use super::lock::Locked;
+use super::object::object;
+use super::qp::QpObject;
+use super::srq::SrqObject;
+use crate::driver::contract;
+use crate::driver::typed::OnReceives;
 
 /// `ibv_post_recv(3)`.
 pub(super) unsafe extern "C" fn post_recv(
@@ -16,15 +19,65 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer.
-    status(unsafe {
-        qp(c).and_then(|qp| {
-            let mut queue = qp.recv.lock();
-            let queue = queue.as_mut().ok_or(Failure::INVALID);
-            let batch = queue.inspect_err(|_| *bad = first)?.batch();
-            post(batch, first, bad)
-        })
-    })
+    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `List` gives the lock back.
+    unsafe {
+        let Some(qp) = object::<QpObject>(c) else {
+            return Failure::INVALID.tell();
+        };
+        if !qp.recv.try_acquire() {
+            return post_after(qp, first, bad);
+        }
+        post_own(qp, first, bad)
+    }
+}
+
+/// As [`post_recv`], when the lock is free.
+///
+/// # Safety
+///
+/// As there.
+#[cold]
+#[inline(never)]
+unsafe fn post_after(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    qp.recv.acquire_slowly();
+    // SAFETY: by this function's contract.
+    unsafe { post_own(qp, first, bad) }
+}
+
+/// Posts to the receive queue of a queue pair, if it has one, and gives its lock back.
+///
+/// # Safety
+///
+/// As of [`post_recv`], and the lock was taken.
+#[inline(always)]
+unsafe fn post_own(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match &mut *qp.recv.pointer() {
+            Some(queue) => queue.with(List {
+                lock: &qp.recv,
+                first,
+                bad,
+            }),
+            None => no_queue(qp, first, bad),
+        }
+    }
+}
+
+/// Refuses a request for a queue pair that receives from a shared queue.
+///
+/// # Safety
+///
+/// As of [`post_own`].
+#[cold]
+#[inline(never)]
+unsafe fn no_queue(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        *bad = first;
+        qp.recv.release();
+    }
+    Failure::INVALID.tell()
 }
 
 /// `ibv_post_srq_recv(3)`.
@@ -33,32 +86,102 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a shared receive queue, a list of requests, and room for a pointer.
-    status(unsafe {
-        srq(c).and_then(|srq| {
-            let mut queue = srq.queue.lock();
-            post(queue.batch(), first, bad)
-        })
-    })
+    // SAFETY: the caller passes a shared receive queue, a list of requests, and room for a pointer. `List` gives the
+    // lock back.
+    unsafe {
+        let Some(srq) = object::<SrqObject>(c) else {
+            return Failure::INVALID.tell();
+        };
+        if !srq.queue.try_acquire() {
+            return post_shared_after(srq, first, bad);
+        }
+        post_shared(srq, first, bad)
+    }
 }
 
-/// Posts the requests of a list up to the first that fails.
+/// As [`post_srq_recv`], when the lock is free.
 ///
 /// # Safety
 ///
-/// The pointers are to a list of requests and to room for a pointer.
-#[inline(always)]
-unsafe fn post(
-    mut batch: RecvBatch<'_>,
+/// As there.
+#[cold]
+#[inline(never)]
+unsafe fn post_shared_after(
+    srq: &SrqObject,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
-) -> Result<()> {
+) -> c_int {
+    srq.queue.acquire_slowly();
+    // SAFETY: by this function's contract.
+    unsafe { post_shared(srq, first, bad) }
+}
+
+/// Posts to a shared receive queue, and gives its lock back.
+///
+/// # Safety
+///
+/// As of [`post_srq_recv`], and the lock was taken.
+#[inline(always)]
+unsafe fn post_shared(
+    srq: &SrqObject,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let lock = &srq.queue;
+    // SAFETY: by this function's contract.
+    unsafe { (*lock.pointer()).with(List { lock, first, bad }) }
+}
+
+/// The requests of a list, which are posted up to the first that fails, and the lock of the queue, which is given
+/// back then. The pointers are to the list and to room for a pointer.
+struct List<'a, L> {
+    lock: &'a Locked<L>,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+}
+
+impl<L> OnReceives for List<'_, L> {
+    type Output = c_int;
+
+    #[inline(always)]
+    fn run<Q: contract::RecvQueue>(self, queue: &mut Q) -> c_int {
+        // SAFETY: by what this value is.
+        unsafe { post(self.lock, queue, self.first, self.bad) }
+    }
+}
+
+/// Posts the requests of a list up to the first that fails, and gives the lock back. Out of line for each driver,
+/// so that each keeps what it needs alone.
+///
+/// # Safety
+///
+/// The queue is what the lock is of, which was taken. The pointers are to a list of requests and to room for a
+/// pointer.
+#[inline(never)]
+unsafe fn post<L, Q: contract::RecvQueue>(
+    lock: &Locked<L>,
+    queue: &mut Q,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut at = queue.begin();
     let (mut next, mut result) = (first, Ok(()));
     // SAFETY: by this function's contract.
     while let Some(request) = unsafe { next.as_ref() } {
-        // SAFETY: as above.
-        let sges = unsafe { list(request.sg_list, request.num_sge) };
-        if let Err(error) = batch.push(request.wr_id, sges) {
+        // One slice is what most have: there is code that writes one and no list.
+        let pushed = match request.num_sge {
+            1 => {
+                // SAFETY: as above.
+                let sge = unsafe { &*request.sg_list };
+                queue.push(&mut at, request.wr_id, slice::from_ref(sge))
+            }
+            count => {
+                // SAFETY: as above.
+                let sges = unsafe { list(request.sg_list, count) };
+                queue.push(&mut at, request.wr_id, sges)
+            }
+        };
+        if let Err(error) = pushed {
             // SAFETY: as above.
             unsafe { *bad = next };
             result = Err(error.into());
@@ -66,8 +189,10 @@ unsafe fn post(
         }
         next = request.next;
     }
-    batch.ring();
-    result
+    queue.ring(at);
+    // SAFETY: as above; nothing refers to the queue any more.
+    unsafe { lock.release() };
+    status(result)
 }
 
 /// A list of a request's, which may be at NULL if it is empty.

@@ -1,6 +1,8 @@
 //! Posting send requests by lists of them (`ibv_post_send`).
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::ptr::with_exposed_provenance;
+use std::slice;
 
 use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
@@ -11,11 +13,13 @@ use super::ah::AhObject;
 use super::failure::{Failure, Result, status};
 use super::mw::binding;
 use super::object::object;
-use super::qp::{QpObject, qp};
+use super::qp::QpObject;
 use super::recv::list;
 use super::wr::Session;
-use crate::driver::{SendBatch, SendQueue};
-use crate::work::{Operation, Payload, Pieces, Remote, RemoteKey};
+use crate::driver::contract::methods::*;
+use crate::driver::typed::{BatchOf, OnSends};
+use crate::driver::{Listed, SendBatch, SendQueue};
+use crate::work::{Destination, Operation, Payload, Pieces, Remote, RemoteKey};
 
 /// What posts to a send queue.
 pub(super) struct Sender {
@@ -61,25 +65,104 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer.
-    status(unsafe { qp(c).and_then(|qp| post(qp, first, bad)) })
+    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `List` gives the lock back.
+    unsafe {
+        let Some(qp) = object::<QpObject>(c) else {
+            return Failure::INVALID.tell();
+        };
+        if !qp.send.try_acquire() {
+            return post_after(qp, first, bad);
+        }
+        List { qp, first, bad }.post()
+    }
 }
 
-/// Posts the requests of a list up to the first that fails.
+/// As [`post_send`], when the lock is free.
 ///
 /// # Safety
 ///
-/// The pointers are to a list of requests and to room for a pointer.
-#[inline(always)]
-unsafe fn post(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> Result<()> {
-    let mut sender = qp.send.lock();
-    let mut batch = sender.queue.batch();
+/// As there.
+#[cold]
+#[inline(never)]
+unsafe fn post_after(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    qp.send.acquire_slowly();
+    // SAFETY: by this function's contract.
+    unsafe { List { qp, first, bad }.post() }
+}
+
+/// The requests of a list, which are posted up to the first that fails, and the queue pair, whose send queue is
+/// unlocked then. The pointers are to a list of requests and to room for a pointer.
+struct List<'a> {
+    qp: &'a QpObject,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+}
+
+impl List<'_> {
+    /// # Safety
+    ///
+    /// The lock was taken.
+    #[inline(always)]
+    unsafe fn post(self) -> c_int {
+        // SAFETY: by this function's contract.
+        unsafe { (*self.qp.send.pointer()).queue.with(self) }
+    }
+}
+
+impl OnSends for List<'_> {
+    type Output = c_int;
+
+    #[inline(always)]
+    fn run<D: Listed>(self, queue: &mut D::SendQueue) -> c_int {
+        // SAFETY: by what this value is.
+        unsafe { post::<D>(self.qp, queue, self.first, self.bad) }
+    }
+}
+
+/// Posts the requests of a list up to the first that fails, and gives the lock back. Out of line for each driver,
+/// so that each keeps what it needs alone.
+///
+/// # Safety
+///
+/// The queue is that of the queue pair, whose lock was taken. The pointers are to a list of requests and to room
+/// for a pointer.
+#[inline(never)]
+unsafe fn post<D: Listed>(
+    qp: &QpObject,
+    queue: &mut D::SendQueue,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut batch = queue.batch();
     let (mut next, mut result) = (first, Ok(()));
     // SAFETY: by this function's contract.
     while let Some(request) = unsafe { next.as_ref() } {
-        // SAFETY: as above.
-        if let Err(failure) = unsafe { push(qp, &mut batch, request) } {
-            // SAFETY: as above.
+        // SAFETY: the program has filled the form of the union that the operation has.
+        let rdma = unsafe { request.wr.rdma };
+        let remote = remote(rdma.remote_addr, rdma.rkey);
+        let is_usual = !qp.is_datagram() && request.num_sge == 1;
+        // For each of the usual operations there is code that writes it and no other.
+        // SAFETY: by this function's contract; there is one slice.
+        let pushed = unsafe {
+            match WrOpcode(request.opcode) {
+                WrOpcode::RDMA_WRITE if is_usual => {
+                    add_usual::<D>(qp, &mut batch, request, Operation::Write { remote })
+                }
+                WrOpcode::SEND if is_usual => {
+                    add_usual::<D>(qp, &mut batch, request, Operation::Send)
+                }
+                WrOpcode::RDMA_READ if is_usual => {
+                    add_usual::<D>(qp, &mut batch, request, Operation::Read { remote })
+                }
+                _ => {
+                    let (same, pushed) = push::<D>(qp, batch, request);
+                    batch = same;
+                    pushed
+                }
+            }
+        };
+        if let Err(failure) = pushed {
+            // SAFETY: by this function's contract.
             unsafe { *bad = next };
             result = Err(failure);
             break;
@@ -87,9 +170,9 @@ unsafe fn post(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_w
         next = request.next;
     }
     let rung = batch.ring();
-    result?;
-    rung?;
-    Ok(())
+    // SAFETY: by this function's contract; nothing refers to the queue any more.
+    unsafe { qp.send.release() };
+    status(result.and(rung.map(drop).map_err(Failure::from)))
 }
 
 /// The flags that belong to a request whatever it carries.
@@ -97,37 +180,128 @@ pub(super) const FLAGS: SendFlags = SendFlags::FENCE
     .union(SendFlags::SIGNALED)
     .union(SendFlags::SOLICITED);
 
-/// Adds a request to a batch.
+/// Adds a request to a batch, which comes back: what is lent for a call that is seldom made would lie in memory
+/// throughout.
 ///
 /// # Safety
 ///
 /// The request is what `ibv_post_send(3)` says of it.
+#[inline(never)]
+unsafe fn push<'q, D: Listed>(
+    qp: &QpObject,
+    mut batch: BatchOf<'q, D>,
+    request: &ibv_send_wr,
+) -> (BatchOf<'q, D>, Result<()>) {
+    // SAFETY: by this function's contract.
+    let pushed = unsafe { push_any::<D>(qp, &mut batch, request) };
+    (batch, pushed)
+}
+
+/// Adds a request of any operation to a batch.
+///
+/// # Safety
+///
+/// As of [`push`].
 #[inline(always)]
-unsafe fn push(qp: &QpObject, batch: &mut SendBatch<'_>, request: &ibv_send_wr) -> Result<()> {
-    let flags = SendFlags::from_bits_retain(request.send_flags);
+unsafe fn push_any<D: Listed>(
+    qp: &QpObject,
+    batch: &mut BatchOf<'_, D>,
+    request: &ibv_send_wr,
+) -> Result<()> {
     // SAFETY: by this function's contract.
     let Some(operation) = (unsafe { operation(request) }) else {
         // SAFETY: by this function's contract.
-        return unsafe { push_of_key(qp, batch, request) };
+        return unsafe { push_of_key::<D>(qp, batch, request) };
     };
+    if !qp.is_datagram() {
+        // SAFETY: by this function's contract.
+        return unsafe { add::<D>(qp, batch, request, operation, None) };
+    }
+    // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.
+    let (ud, ah) = unsafe { (request.wr.ud, object::<AhObject>(request.wr.ud.ah)) };
+    let to = ah
+        .ok_or(Failure::INVALID)?
+        .to(ud.remote_qpn, ud.remote_qkey, qp.pd.tag());
+    // Another driver's is of another PD.
+    let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
+    // SAFETY: by this function's contract.
+    unsafe { add::<D>(qp, batch, request, operation, Some(to.with(ah))) }
+}
+
+/// Adds a request with one slice to a batch.
+///
+/// # Safety
+///
+/// As of [`push`], and there is one slice.
+#[inline(always)]
+unsafe fn add_usual<D: Listed>(
+    qp: &QpObject,
+    batch: &mut BatchOf<'_, D>,
+    request: &ibv_send_wr,
+    operation: Operation,
+) -> Result<()> {
+    check(qp, operation)?;
+    let flags = SendFlags::from_bits_retain(request.send_flags);
+    // SAFETY: by this function's contract.
+    let sge = unsafe { &*request.sg_list };
+    let pushed = match flags.contains(SendFlags::INLINE) {
+        true => {
+            // SAFETY: the program has the bytes there.
+            let bytes = unsafe {
+                bytes(
+                    with_exposed_provenance(sge.addr as usize),
+                    sge.length as usize,
+                )
+            };
+            batch.push(operation, None, Payload::Inline(bytes))
+        }
+        false => batch.push(operation, None, Payload::Sges(slice::from_ref(sge))),
+    };
+    let mut slot = pushed.map_err(|error| Failure::of_request(error, &qp.refusals))?;
+    slot.set_id(request.wr_id);
+    slot.add_flags(flags.intersection(FLAGS));
+    Ok(())
+}
+
+/// Bytes of a program's, which may be at NULL if there are none.
+///
+/// # Safety
+///
+/// There are so many bytes, for as long as the slice is used.
+#[inline(always)]
+pub(super) unsafe fn bytes<'a>(from: *const c_void, length: usize) -> &'a [u8] {
+    match length {
+        0 => &[],
+        // SAFETY: by this function's contract.
+        _ => unsafe { slice::from_raw_parts(from.cast(), length) },
+    }
+}
+
+/// Adds a request that carries something to a batch.
+///
+/// # Safety
+///
+/// As of [`push`].
+#[inline(always)]
+unsafe fn add<D: Listed>(
+    qp: &QpObject,
+    batch: &mut BatchOf<'_, D>,
+    request: &ibv_send_wr,
+    operation: Operation,
+    to: Option<Destination<'_, D::Ah>>,
+) -> Result<()> {
+    check(qp, operation)?;
+    let flags = SendFlags::from_bits_retain(request.send_flags);
     // SAFETY: by this function's contract.
     let sges = unsafe { list(request.sg_list, request.num_sge) };
-    check(qp, operation)?;
-    let payload = match flags.contains(SendFlags::INLINE) {
-        // SAFETY: the program has the bytes there.
-        true => Payload::InlineSges(unsafe { Pieces::new(sges) }),
-        false => Payload::Sges(sges),
-    };
-    let to = match qp.is_datagram() {
-        false => None,
+    let pushed = match flags.contains(SendFlags::INLINE) {
         true => {
-            // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.
-            let (ud, ah) = unsafe { (request.wr.ud, object::<AhObject>(request.wr.ud.ah)) };
-            let ah = ah.ok_or(Failure::INVALID)?;
-            Some(ah.to(ud.remote_qpn, ud.remote_qkey, qp.pd.tag()))
+            // SAFETY: the program has the bytes there.
+            let pieces = unsafe { Pieces::new(sges) };
+            batch.push(operation, to, Payload::InlineSges(pieces))
         }
+        false => batch.push(operation, to, Payload::Sges(sges)),
     };
-    let pushed = batch.push(operation, to, payload);
     let mut slot = pushed.map_err(|error| Failure::of_request(error, &qp.refusals))?;
     slot.set_id(request.wr_id);
     slot.add_flags(flags.intersection(FLAGS));
@@ -141,9 +315,9 @@ unsafe fn push(qp: &QpObject, batch: &mut SendBatch<'_>, request: &ibv_send_wr) 
 /// As of [`push`].
 #[cold]
 #[inline(never)]
-unsafe fn push_of_key(
+unsafe fn push_of_key<D: Listed>(
     qp: &QpObject,
-    batch: &mut SendBatch<'_>,
+    batch: &mut BatchOf<'_, D>,
     request: &ibv_send_wr,
 ) -> Result<()> {
     let operation = match WrOpcode(request.opcode) {
@@ -176,6 +350,15 @@ pub(super) fn check(qp: &QpObject, operation: Operation) -> Result<()> {
     }
 }
 
+/// The start of a piece of a peer's memory, as requests have it.
+#[inline(always)]
+pub(super) fn remote(address: u64, rkey: u32) -> Remote {
+    Remote {
+        address,
+        rkey: RemoteKey(rkey),
+    }
+}
+
 /// What a request does that carries something; None for all others.
 ///
 /// # Safety
@@ -189,14 +372,8 @@ unsafe fn operation(request: &ibv_send_wr) -> Option<Operation> {
     // SAFETY: all forms of the union are integers and pointers, of which those are looked at that the operation
     // has; the program has filled these.
     let (rdma, atomic) = unsafe { (request.wr.rdma, request.wr.atomic) };
-    let remote = Remote {
-        address: rdma.remote_addr,
-        rkey: RemoteKey(rdma.rkey),
-    };
-    let target = Remote {
-        address: atomic.remote_addr,
-        rkey: RemoteKey(atomic.rkey),
-    };
+    let target = remote(atomic.remote_addr, atomic.rkey);
+    let remote = remote(rdma.remote_addr, rdma.rkey);
     Some(match WrOpcode(request.opcode) {
         WrOpcode::SEND => Operation::Send,
         WrOpcode::SEND_WITH_IMM => Operation::SendImm { imm },

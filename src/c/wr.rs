@@ -18,9 +18,11 @@ use super::failure::{Failure, Result, status};
 use super::mw::binding;
 use super::object::object;
 use super::qp::{QpObject, qp};
-use super::send::{FLAGS, Sender, check};
-use crate::driver::SendBatch;
-use crate::work::{Operation, Payload, Remote, RemoteKey};
+use super::send::{FLAGS, Sender, bytes, check, remote};
+use crate::driver::contract::methods::*;
+use crate::driver::typed::{BatchOf, OnBatch};
+use crate::driver::{Listed, SendBatch};
+use crate::work::{Operation, Payload, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
 #[derive(Default)]
@@ -109,10 +111,10 @@ unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
             qp.send.acquire();
             let sender = qp.send.pointer();
             let batch = Sender::open(sender);
-            (*sender).session = Session {
-                batch: Some(batch),
-                ..Session::default()
-            };
+            // The rest is as the last request has left it, and is set when the next begins.
+            let session = &mut (*sender).session;
+            session.batch = Some(batch);
+            (session.failed, session.request) = (None, None);
         }
     }
 }
@@ -124,12 +126,25 @@ unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
         let Some((qp, session)) = session(c) else {
             return Failure::INVALID.tell();
         };
-        let result = match (session.failed, session.batch.take()) {
-            (None, Some(batch)) => batch.ring().map(drop).map_err(Failure::from),
+        let result = match (session.failed, &mut session.batch) {
+            (None, Some(batch)) => batch.with(Ring),
             (failed, _) => Err(failed.unwrap_or(Failure::INVALID)),
         };
+        session.batch = None;
         qp.send.release();
         status(result)
+    }
+}
+
+/// Rings for what is in a batch.
+struct Ring;
+
+impl OnBatch for Ring {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn run<D: Listed>(self, batch: &mut BatchOf<'_, D>) -> Result<()> {
+        batch.ring().map(drop).map_err(Failure::from)
     }
 }
 
@@ -164,7 +179,9 @@ unsafe fn begin(c: *mut ibv_qp_ex, operation: Operation) {
             wr_id: (*c).wr_id,
             flags: SendFlags::from_bits_retain((*c).wr_flags).intersection(FLAGS),
         });
-        (session.to, session.payload) = (None, None);
+        if qp.is_datagram() {
+            (session.to, session.payload) = (None, None);
+        }
     }
 }
 
@@ -181,64 +198,205 @@ unsafe fn refuse(c: *mut ibv_qp_ex, failure: Failure) {
     }
 }
 
-/// A request without a payload, which is whole.
+/// The payload of a request that has none.
+const NOTHING: &[ibv_sge] = &[];
+
+/// A request that is whole with this payload.
 ///
 /// # Safety
 ///
 /// As of [`session`].
-unsafe fn begin_and_end(c: *mut ibv_qp_ex, operation: Operation, payload: Payload<'_>) {
+unsafe fn begin_and_end(c: *mut ibv_qp_ex, operation: Operation, payload: impl Carried) {
     // SAFETY: by this function's contract.
     unsafe {
         begin(c, operation);
-        if let Some((qp, session)) = session(c) {
-            session.end(qp, payload);
-        }
+        carry(c, payload);
     }
 }
 
 impl Session {
-    /// Writes the request that has been begun into the ring, once it is known where it goes.
-    #[inline(always)]
-    fn end(&mut self, qp: &QpObject, payload: Payload<'_>) {
+    /// Writes the request of a datagram that has been begun into the ring, once it is known where it goes.
+    #[inline(never)]
+    fn end_datagram(&mut self, qp: &QpObject, payload: Payload<'_>) {
         if self.failed.is_none()
-            && let Err(failure) = self.push(qp, payload)
+            && let Err(failure) = self.push_datagram(qp, payload)
         {
             self.failed = Some(failure);
         }
     }
 
-    #[inline(always)]
-    fn push(&mut self, qp: &QpObject, payload: Payload<'_>) -> Result<()> {
+    fn push_datagram(&mut self, qp: &QpObject, payload: Payload<'_>) -> Result<()> {
         let request = self.request.take().ok_or(Failure::INVALID)?;
         let batch = self.batch.as_mut().ok_or(Failure::INVALID)?;
-        let to = match self.to.take() {
-            None => None,
-            Some(Address { ah, qpn, qkey }) => {
-                // SAFETY: the program passed an address handle, which stays until the request has completed.
-                let ah = unsafe { object::<AhObject>(ah) }.ok_or(Failure::INVALID)?;
-                Some(ah.to(qpn, qkey, qp.pd.tag()))
-            }
-        };
-        let pushed = batch.push(request.operation, to, payload);
+        let Address { ah, qpn, qkey } = self.to.take().ok_or(Failure::INVALID)?;
+        // SAFETY: the program passed an address handle, which stays until the request has completed.
+        let ah = unsafe { object::<AhObject>(ah) }.ok_or(Failure::INVALID)?;
+        let to = ah.to(qpn, qkey, qp.pd.tag());
+        let pushed = batch.push(request.operation, Some(to), payload);
         let mut slot = pushed.map_err(|error| Failure::of_function(error, &qp.refusals))?;
         slot.set_id(request.wr_id);
         slot.add_flags(request.flags);
         Ok(())
     }
 
-    /// Takes a payload: writes the request, or saves it until the address comes.
+    /// Takes a datagram's payload: writes the request, or saves it until the address comes.
+    #[inline(never)]
+    fn carry_datagram(&mut self, qp: &QpObject, payload: Payload<'_>) {
+        if self.to.is_some() {
+            return self.end_datagram(qp, payload);
+        }
+        self.payload = match payload {
+            Payload::Sges(sges) => Some(Saved::Sges(sges.to_vec())),
+            Payload::Inline(bytes) => Some(Saved::Inline(bytes.to_vec())),
+            Payload::Gather(_) | Payload::InlineSges(_) => None,
+        };
+    }
+}
+
+/// What a request carries, as the caller has it.
+trait Carried: Copy {
+    fn payload(&self) -> Payload<'_>;
+}
+
+impl Carried for ibv_sge {
     #[inline(always)]
-    fn carry(&mut self, qp: &QpObject, payload: Payload<'_>) {
-        if qp.is_datagram() && self.to.is_none() {
-            self.payload = match payload {
-                Payload::Sges(sges) => Some(Saved::Sges(sges.to_vec())),
-                Payload::Inline(bytes) => Some(Saved::Inline(bytes.to_vec())),
-                Payload::Gather(_) | Payload::InlineSges(_) => None,
-            };
+    fn payload(&self) -> Payload<'_> {
+        Payload::Sges(slice::from_ref(self))
+    }
+}
+
+impl Carried for &[ibv_sge] {
+    #[inline(always)]
+    fn payload(&self) -> Payload<'_> {
+        Payload::Sges(self)
+    }
+}
+
+impl Carried for &[u8] {
+    #[inline(always)]
+    fn payload(&self) -> Payload<'_> {
+        Payload::Inline(self)
+    }
+}
+
+/// Takes a payload: writes the request that has been begun, or saves it until a datagram's address comes.
+///
+/// # Safety
+///
+/// As of [`session`].
+#[inline(always)]
+unsafe fn carry(c: *mut ibv_qp_ex, payload: impl Carried) {
+    // SAFETY: by this function's contract.
+    let Some((qp, session)) = (unsafe { session(c) }) else {
+        return;
+    };
+    if qp.is_datagram() {
+        return session.carry_datagram(qp, payload.payload());
+    }
+    let session: *mut Session = session;
+    // SAFETY: the session is the caller's. The references are to different parts of it.
+    unsafe {
+        match &mut (*session).batch {
+            Some(batch) => batch.with(Put {
+                qp,
+                session,
+                payload,
+            }),
+            None => (*session).failed = Some(Failure::INVALID),
+        }
+    }
+}
+
+/// The request of a session that goes into the ring with this payload, to where its queue pair is connected. The
+/// pointer is to the session of the batch, which has nobody else.
+struct Put<'a, P> {
+    qp: &'a QpObject,
+    session: *mut Session,
+    payload: P,
+}
+
+impl<P: Carried> OnBatch for Put<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<D: Listed>(self, batch: &mut BatchOf<'_, D>) {
+        // SAFETY: by what this value is.
+        unsafe { put::<D, P>(self.qp, self.session, batch, self.payload) }
+    }
+}
+
+/// Writes the request of a session into the ring. Out of line for each driver, so that each keeps what it needs
+/// alone.
+///
+/// # Safety
+///
+/// The session is the caller's, and the batch is its.
+#[inline(never)]
+unsafe fn put<D: Listed, P: Carried>(
+    qp: &QpObject,
+    session: *mut Session,
+    batch: &mut BatchOf<'_, D>,
+    payload: P,
+) {
+    // SAFETY: by this function's contract. What is referred to is beside the batch.
+    unsafe {
+        let failed = &mut (*session).failed;
+        if failed.is_some() {
             return;
         }
-        self.end(qp, payload);
+        let Some(request) = &(*session).request else {
+            *failed = Some(Failure::INVALID);
+            return;
+        };
+        // For each of the usual operations there is code that writes it and no other.
+        let pushed = match request.operation {
+            Operation::Write { remote } => push::<D>(
+                qp,
+                batch,
+                request,
+                Operation::Write { remote },
+                payload.payload(),
+            ),
+            Operation::Send => push::<D>(qp, batch, request, Operation::Send, payload.payload()),
+            Operation::Read { remote } => push::<D>(
+                qp,
+                batch,
+                request,
+                Operation::Read { remote },
+                payload.payload(),
+            ),
+            _ => push_any::<D>(qp, batch, request, payload.payload()),
+        };
+        if let Err(failure) = pushed {
+            *failed = Some(failure);
+        }
+        (*session).request = None;
     }
+}
+
+#[inline(never)]
+fn push_any<D: Listed>(
+    qp: &QpObject,
+    batch: &mut BatchOf<'_, D>,
+    request: &Request,
+    payload: Payload<'_>,
+) -> Result<()> {
+    push::<D>(qp, batch, request, request.operation, payload)
+}
+
+#[inline(always)]
+fn push<D: Listed>(
+    qp: &QpObject,
+    batch: &mut BatchOf<'_, D>,
+    request: &Request,
+    operation: Operation,
+    payload: Payload<'_>,
+) -> Result<()> {
+    let pushed = batch.push(operation, None, payload);
+    let mut slot = pushed.map_err(|error| Failure::of_function(error, &qp.refusals))?;
+    slot.set_id(request.wr_id);
+    slot.add_flags(request.flags);
+    Ok(())
 }
 
 /// `ibv_wr_set_ud_addr(3)`.
@@ -248,41 +406,31 @@ unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32
         session.to = Some(Address { ah, qpn, qkey });
         match session.payload.take() {
             None => {}
-            Some(Saved::Sges(sges)) => session.end(qp, Payload::Sges(&sges)),
-            Some(Saved::Inline(bytes)) => session.end(qp, Payload::Inline(&bytes)),
+            Some(Saved::Sges(sges)) => session.end_datagram(qp, Payload::Sges(&sges)),
+            Some(Saved::Inline(bytes)) => session.end_datagram(qp, Payload::Inline(&bytes)),
         }
     }
 }
 
 /// `ibv_wr_set_sge(3)`.
 unsafe extern "C" fn wr_set_sge(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    let sge = ibv_sge { addr, length, lkey };
     // SAFETY: the caller has started.
-    if let Some((qp, session)) = unsafe { session(c) } {
-        session.carry(qp, Payload::Sges(slice::from_ref(&sge)));
-    }
+    unsafe { carry(c, ibv_sge { addr, length, lkey }) }
 }
 
 /// `ibv_wr_set_sge_list(3)`.
 unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     // SAFETY: the caller has started, and passes a list of that length.
     unsafe {
-        if let Some((qp, session)) = session(c) {
-            let sges = super::recv::list(list, c_int::try_from(count).unwrap_or(c_int::MAX));
-            session.carry(qp, Payload::Sges(sges));
-        }
+        let count = c_int::try_from(count).unwrap_or(c_int::MAX);
+        carry(c, super::recv::list(list, count));
     }
 }
 
 /// `ibv_wr_set_inline_data(3)`.
 unsafe extern "C" fn wr_set_inline_data(c: *mut ibv_qp_ex, from: *mut c_void, length: usize) {
     // SAFETY: the caller has started, and passes so many bytes.
-    unsafe {
-        if let Some((qp, session)) = session(c) {
-            let bytes = bytes(from, length);
-            session.carry(qp, Payload::Inline(bytes));
-        }
-    }
+    unsafe { carry(c, bytes(from, length)) }
 }
 
 /// `ibv_wr_set_inline_data_list(3)`.
@@ -293,34 +441,12 @@ unsafe extern "C" fn wr_set_inline_data_list(
 ) {
     // SAFETY: the caller has started, and passes a list of that length, each element with its bytes.
     unsafe {
-        if let Some((qp, session)) = session(c) {
-            let pieces = (0..count).map(|at| &*list.add(at));
-            let gathered: Vec<u8> = pieces
-                .flat_map(|piece| bytes(piece.addr, piece.length))
-                .copied()
-                .collect();
-            session.carry(qp, Payload::Inline(&gathered));
-        }
-    }
-}
-
-/// Bytes of a program's, which may be at NULL if there are none.
-///
-/// # Safety
-///
-/// There are so many bytes, for as long as the slice is used.
-unsafe fn bytes<'a>(from: *const c_void, length: usize) -> &'a [u8] {
-    match length {
-        0 => &[],
-        // SAFETY: by this function's contract.
-        _ => unsafe { slice::from_raw_parts(from.cast(), length) },
-    }
-}
-
-fn remote(rkey: u32, address: u64) -> Remote {
-    Remote {
-        address,
-        rkey: RemoteKey(rkey),
+        let pieces = (0..count).map(|at| &*list.add(at));
+        let gathered: Vec<u8> = pieces
+            .flat_map(|piece| bytes(piece.addr, piece.length))
+            .copied()
+            .collect();
+        carry(c, gathered.as_slice());
     }
 }
 
@@ -346,21 +472,21 @@ unsafe extern "C" fn wr_send_inv(c: *mut ibv_qp_ex, rkey: u32) {
 
 /// `ibv_wr_rdma_write(3)`.
 unsafe extern "C" fn wr_rdma_write(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
-    let remote = remote(rkey, address);
+    let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::Write { remote }) }
 }
 
 /// `ibv_wr_rdma_write_imm(3)`; the immediate data are in network byte order.
 unsafe extern "C" fn wr_rdma_write_imm(c: *mut ibv_qp_ex, rkey: u32, address: u64, imm: u32) {
-    let (remote, imm) = (remote(rkey, address), u32::from_be(imm));
+    let (remote, imm) = (remote(address, rkey), u32::from_be(imm));
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::WriteImm { remote, imm }) }
 }
 
 /// `ibv_wr_rdma_read(3)`.
 unsafe extern "C" fn wr_rdma_read(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
-    let remote = remote(rkey, address);
+    let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::Read { remote }) }
 }
@@ -374,7 +500,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     swap: u64,
 ) {
     let operation = Operation::CompareSwap {
-        remote: remote(rkey, address),
+        remote: remote(address, rkey),
         compare,
         swap,
     };
@@ -384,7 +510,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
 
 /// `ibv_wr_atomic_fetch_add(3)`.
 unsafe extern "C" fn wr_atomic_fetch_add(c: *mut ibv_qp_ex, rkey: u32, address: u64, add: u64) {
-    let remote = remote(rkey, address);
+    let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::FetchAdd { remote, add }) }
 }
@@ -393,7 +519,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(c: *mut ibv_qp_ex, rkey: u32, address: 
 unsafe extern "C" fn wr_local_inv(c: *mut ibv_qp_ex, rkey: u32) {
     let rkey = RemoteKey(rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin_and_end(c, Operation::LocalInv { rkey }, Payload::Sges(&[])) }
+    unsafe { begin_and_end(c, Operation::LocalInv { rkey }, NOTHING) }
 }
 
 /// `ibv_wr_bind_mw(3)`.
@@ -407,7 +533,7 @@ unsafe extern "C" fn wr_bind_mw(
     unsafe {
         let bind = info.as_ref().ok_or(Failure::INVALID);
         match bind.and_then(|info| binding(mw, rkey, info)) {
-            Ok(bind) => begin_and_end(c, bind, Payload::Sges(&[])),
+            Ok(bind) => begin_and_end(c, bind, NOTHING),
             Err(failure) => refuse(c, failure),
         }
     }
@@ -432,11 +558,11 @@ unsafe extern "C" fn wr_atomic_write(
     address: u64,
     word: *const c_void,
 ) {
-    let remote = remote(rkey, address);
+    let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`, and the caller passes 8 bytes.
     unsafe {
         let word = bytes(word, 8);
-        begin_and_end(c, Operation::AtomicWrite { remote }, Payload::Inline(word));
+        begin_and_end(c, Operation::AtomicWrite { remote }, word);
     }
 }
 
@@ -450,11 +576,11 @@ unsafe extern "C" fn wr_flush(
     level: u8,
 ) {
     let operation = Operation::Flush {
-        remote: remote(rkey, address),
+        remote: remote(address, rkey),
         length: length as u32,
         placement: FlushPlacement::from_bits_retain(placement),
         level: FlushLevel(level.into()),
     };
     // SAFETY: as in `wr_send`.
-    unsafe { begin_and_end(c, operation, Payload::Sges(&[])) }
+    unsafe { begin_and_end(c, operation, NOTHING) }
 }

@@ -13,6 +13,9 @@ use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
 
+#[cfg(feature = "c-abi")]
+use uverbs_uapi::types::Wc;
+
 use crate::alloc::Buffers;
 use crate::command::{
     AllocPd, CommandFd, CreateAh, CreateCq, CreateQp, CreateRssQp, CreateSrq, CreateWq,
@@ -555,6 +558,13 @@ pub(crate) trait Cq: Debug {
 
     /// The completions that have arrived.
     fn poll(&mut self) -> Result<Self::Polled<'_>, PollError>;
+
+    /// As [`Self::poll`] if there is nothing to do besides. None if there is, or may be, and then nothing is done.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn poll_plainly(&mut self) -> Option<Self::Polled<'_>> {
+        None
+    }
 }
 
 /// Completions that are being taken.
@@ -564,6 +574,33 @@ pub(crate) trait Polled: Debug {
     /// The next completion. Its entry goes back to the device at once, and before anything that it frees in a
     /// queue may be used again: so no more completions come than there is room for.
     fn take(&mut self) -> Option<Self::Completion>;
+
+    /// Whether there is surely none. It costs less than to look for one.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn has_none(&self) -> bool {
+        false
+    }
+
+    /// Takes completions, at most so many, in the kernel's form; tells how many there were.
+    ///
+    /// # Safety
+    ///
+    /// There is room for so many.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn take_into(&mut self, most: usize, to: *mut Wc) -> usize {
+        let mut count = 0;
+        while count < most {
+            let Some(completion) = self.take() else {
+                break;
+            };
+            // SAFETY: by this function's contract.
+            unsafe { to.add(count).write(completion.to_wc()) };
+            count += 1;
+        }
+        count
+    }
 }
 
 /// A completion, as the device wrote it. Its fields are interpreted only when asked for; their meaning is
@@ -584,6 +621,28 @@ pub(crate) trait Completion: Debug + Copy {
     fn slid(&self) -> u16;
     fn sl(&self) -> u8;
     fn dlid_path_bits(&self) -> u8;
+
+    /// All of it in the kernel's form, which C programs have too.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn to_wc(self) -> Wc {
+        Wc {
+            wr_id: self.wr_id(),
+            status: self.status().0,
+            opcode: self.opcode().0,
+            vendor_err: self.vendor_err(),
+            byte_len: self.byte_len(),
+            ex: self.ex(),
+            qp_num: self.qp_num(),
+            src_qp: self.src_qp(),
+            wc_flags: self.flags().bits(),
+            pkey_index: self.pkey_index(),
+            slid: self.slid(),
+            sl: self.sl(),
+            dlid_path_bits: self.dlid_path_bits(),
+            ..Wc::default()
+        }
+    }
 }
 
 /// All of it, for whoever calls the methods.

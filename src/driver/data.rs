@@ -26,7 +26,7 @@ use crate::work::{
 
 /// Requests that are being written into a send queue.
 #[derive(Debug)]
-pub(crate) struct SendBatch<'q>(Lent<SendBatches<'q>>);
+pub(crate) struct SendBatch<'q>(pub(super) Lent<SendBatches<'q>>);
 
 #[derive(Debug)]
 pub(crate) struct SendBatches<'q>(PhantomData<&'q ()>);
@@ -56,7 +56,7 @@ impl Kind for CompletionKinds {
 }
 
 #[derive(Debug)]
-struct Polls<'q>(PhantomData<&'q ()>);
+pub(crate) struct Polls<'q>(PhantomData<&'q ()>);
 
 impl<'q> Kind for Polls<'q> {
     type Of<D: contract::Driver> = <D::Cq as contract::Cq>::Polled<'q>;
@@ -298,7 +298,7 @@ pub(crate) trait Each {
 /// Completions that are being taken.
 #[derive(Debug)]
 pub(crate) struct Completions<'q> {
-    queue: Lent<Polls<'q>>,
+    pub(super) queue: Lent<Polls<'q>>,
 }
 
 impl Completions<'_> {

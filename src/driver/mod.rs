@@ -81,7 +81,7 @@ macro_rules! forward {
 
 #[cfg(test)]
 mod absent;
-mod contract;
+pub(crate) mod contract;
 mod data;
 #[cfg(feature = "mlx5")]
 mod mlx5;
@@ -91,6 +91,8 @@ mod rxe;
 mod sample;
 #[cfg(test)]
 pub(crate) mod samples;
+#[cfg(feature = "c-abi")]
+pub(crate) mod typed;
 
 /// Ways into the drivers' rings, for the fuzz targets.
 #[cfg(feature = "fuzz")]

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 /// # Errors
 /// If valgrind or the program fails.
 pub(super) fn whole(program: &Path, arguments: &[&str]) -> Result<u64> {
-    let (files, _) = run(&[], program, arguments)?;
+    let (files, _) = run(&[], None, program, arguments)?;
     let last = files.last().context("callgrind wrote nothing")?;
     total(&read(last)?)
 }
@@ -23,10 +23,26 @@ pub(super) fn whole(program: &Path, arguments: &[&str]) -> Result<u64> {
 /// # Errors
 /// As for [`counted`].
 pub(super) fn phases(program: &Path, arguments: &[&str]) -> Result<Vec<(String, f64)>> {
-    let counted = counted(program, arguments)?.into_iter();
-    Ok(counted
+    Ok(instructions(counted(program, arguments)?))
+}
+
+/// As [`phases`], of a program that gets its libraries from a directory first.
+///
+/// # Errors
+/// As for [`counted`].
+pub(super) fn phases_on(
+    library: &Path,
+    program: &Path,
+    arguments: &[&str],
+) -> Result<Vec<(String, f64)>> {
+    Ok(instructions(counted_on(Some(library), program, arguments)?))
+}
+
+fn instructions(counted: Vec<Phase>) -> Vec<(String, f64)> {
+    let counted = counted.into_iter();
+    counted
         .map(|phase| (phase.name, phase.instructions))
-        .collect())
+        .collect()
 }
 
 /// What was counted inside the functions `op_*` in a phase, for each call.
@@ -43,8 +59,12 @@ pub(super) struct Phase {
 /// # Errors
 /// If valgrind or the program fails, or they disagree on the number of phases.
 pub(super) fn counted(program: &Path, arguments: &[&str]) -> Result<Vec<Phase>> {
+    counted_on(None, program, arguments)
+}
+
+fn counted_on(library: Option<&Path>, program: &Path, arguments: &[&str]) -> Result<Vec<Phase>> {
     let options = ["--toggle-collect=op_*", "--dump-after=phase_end"];
-    let (files, output) = run(&options, program, arguments)?;
+    let (files, output) = run(&options, library, program, arguments)?;
     let mut phases = Vec::new();
     for (line, file) in output.lines().zip(&files) {
         // A warm-up is a dash: its instructions are not of interest.
@@ -70,12 +90,21 @@ pub(super) fn counted(program: &Path, arguments: &[&str]) -> Result<Vec<Phase>> 
 }
 
 /// Runs the program and gives the profiles in their order, and its output.
-fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Result<(Vec<PathBuf>, String)> {
+fn run(
+    options: &[&str],
+    library: Option<&Path>,
+    program: &Path,
+    arguments: &[&str],
+) -> Result<(Vec<PathBuf>, String)> {
     let directory = std::env::temp_dir().join(format!("callgrind-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir(&directory).context("making a directory for profiles")?;
     let base = directory.join("profile");
-    let output = Command::new("valgrind")
+    let mut command = Command::new("valgrind");
+    if let Some(library) = library {
+        command.env("LD_LIBRARY_PATH", library);
+    }
+    let output = command
         .arg("--tool=callgrind")
         .arg(format!("--callgrind-out-file={}", base.display()))
         .args(options)

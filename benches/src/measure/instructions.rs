@@ -10,7 +10,7 @@ use super::{OURS, OURS_ARENA, Plan, RDMA_CORE, RDMA_CORE_EX, Record, callgrind};
 const BATCH: f64 = 32.0;
 
 /// The phases of the programs, what they are called in the table, and how many operations each call is.
-const ROWS: [(&str, &str, f64); 16] = [
+pub(super) const ROWS: [(&str, &str, f64); 16] = [
     ("post_write", "post a signaled WRITE of 64 bytes", 1.0),
     (
         "one_write",

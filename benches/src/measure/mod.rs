@@ -1,6 +1,7 @@
 //! Running the programs and turning what they say into records.
 
 mod awaited;
+mod c_abi;
 mod callgrind;
 mod control;
 mod instructions;
@@ -40,6 +41,8 @@ pub const BARE: &str = "bare calls";
 pub enum Group {
     /// Instructions of user space for each operation of the data path
     Instructions,
+    /// The same of a C program, on this project's libibverbs.so.1 and on rdma-core's
+    CAbi,
     /// What `aio` adds to an operation
     Awaited,
     /// From exec to the first protection domain and the first completion
@@ -198,6 +201,7 @@ pub fn run(plan: &Plan, groups: &[Group]) -> Result<()> {
     for group in groups {
         match group {
             Group::Instructions => instructions::run(plan)?,
+            Group::CAbi => c_abi::run(plan)?,
             Group::Awaited => awaited::run(plan)?,
             Group::StartUp => start_up::run(plan)?,
             Group::Control => control::run(plan)?,

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
+#[cfg(feature = "c-abi")]
+use uverbs_uapi::types::Wc;
 
 use super::barrier;
 use super::directory::{Change, Directory, Receiver, Reporter};
@@ -508,6 +510,15 @@ impl contract::Cq for Cq {
         self.check()?;
         Ok(self.begin())
     }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn poll_plainly(&mut self) -> Option<Polled<'_>> {
+        match self.directory.needs_attention() {
+            false => Some(self.begin()),
+            true => None,
+        }
+    }
 }
 
 /// Completions that are being taken. It counts for itself, so that the compiler keeps that in registers. (All
@@ -528,6 +539,12 @@ pub(crate) struct Polled<'q> {
 
 impl contract::Polled for Polled<'_> {
     type Completion = Completion;
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn has_none(&self) -> bool {
+        self.walk.entry().1 & 1 != 0
+    }
 
     #[inline(always)]
     fn take(&mut self) -> Option<Completion> {
@@ -792,5 +809,30 @@ impl contract::Completion for Completion {
     #[inline(always)]
     fn dlid_path_bits(&self) -> u8 {
         self.fields.ml_path & 0x7f
+    }
+
+    /// Of a request that was sent there is less to tell.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn to_wc(self) -> Wc {
+        let mut wc = Wc {
+            wr_id: self.wr_id,
+            status: self.status.0,
+            opcode: self.opcode().0,
+            vendor_err: self.vendor_err(),
+            byte_len: self.byte_len(),
+            qp_num: self.qp_num(),
+            ..Wc::default()
+        };
+        if !matches!(self.code(), cqe::REQ | cqe::REQ_ERR) {
+            wc.ex = self.ex();
+            wc.src_qp = self.src_qp();
+            wc.wc_flags = self.flags().bits();
+            wc.pkey_index = self.pkey_index();
+            wc.slid = self.slid();
+            wc.sl = self.sl();
+            wc.dlid_path_bits = self.dlid_path_bits();
+        }
+        wc
     }
 }

@@ -74,11 +74,12 @@ impl Cq {
         &self.shared
     }
 
-    /// Polls a queue that has overrun, or into which messages of shared queues come: these are counted once,
-    /// before they are taken.
+    /// Polls a queue that has overrun, in which completions are to be forgotten, or into which messages of shared
+    /// queues come: these are counted once, before they are taken.
     #[cold]
     #[inline(never)]
     fn poll_closer(&mut self) -> Result<Polled<'_>, PollError> {
+        self.shared.pass(&self.ring);
         if self.shared.has_overrun() {
             return Err(self.shared.tell());
         }
@@ -144,6 +145,15 @@ impl contract::Cq for Cq {
         // SAFETY: `below` is at most the number of the ring's slots, for `shared` was told of this ring.
         Ok(Polled(unsafe { self.ring.waiting_until(filled) }))
     }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn poll_plainly(&mut self) -> Option<Polled<'_>> {
+        let filled = self.ring.filled();
+        // SAFETY: as in `poll`.
+        (filled < self.shared.usual_below())
+            .then(|| Polled(unsafe { self.ring.waiting_until(filled) }))
+    }
 }
 
 impl Drop for Cq {
@@ -164,7 +174,30 @@ impl contract::Polled for Polled<'_> {
         // SAFETY: a completion ring is one of `Wc`, and every bit pattern is one.
         unsafe { self.0.take() }.map(Completion)
     }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn has_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn take_into(&mut self, most: usize, to: *mut Wc) -> usize {
+        // SAFETY: by this function's contract, and as in `take`.
+        unsafe {
+            self.0.take_into(most, to, |wc: *mut Wc| {
+                // The flag is moved where there is one, which takes less than to look.
+                let invalidated = (*wc).wc_flags & WITH_INVALIDATE;
+                (*wc).wc_flags += invalidated;
+            })
+        }
+    }
 }
+
+// So that adding it once moves the flag, which the kernel never sets beside the other.
+#[cfg(feature = "c-abi")]
+const _: () = assert!(WITH_INVALIDATE * 2 == WcFlags::WITH_INV.bits());
 
 /// A completion: a copy of what the kernel wrote, of which the compiler makes as much as is looked at.
 #[derive(Clone, Copy, Debug)]

@@ -40,8 +40,9 @@ struct Core {
     recv: Option<RingView>,
     /// Its share in a shared receive queue, instead of the receive ring.
     srq: Option<Attached>,
-    /// Those of its sends and of its receives.
+    /// Those of its sends and of its receives, where completions name it by its number.
     cqs: [Arc<Shared>; 2],
+    qpn: u32,
 }
 
 impl contract::QpBacking for QpCore {
@@ -132,6 +133,7 @@ fn map(
         recv: recv_view,
         srq: attach(qpn),
         cqs,
+        qpn,
     };
     Ok(NewQp {
         handle,
@@ -166,11 +168,19 @@ pub(super) fn reset(
 /// The kernel of 6.12 and later looks where its requester goes on before it takes the waiting requests away
 /// (`rxe_sender` in `rxe_qp_reset`). It would then send what lies in their slots, nothing but zeros, as
 /// WRITEs on the next connection. The second time nothing waits.
+///
+/// Completions that wait stay where they are. They count no longer for what may be posted: else a program that
+/// never takes those of its failed requests could not post again. For as many as the completion queue is said to
+/// hold there is room besides what is posted from now on.
 fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Result<()> {
     let waited = reset.send.in_flight() > 0;
     fd.execute(reset.command)?;
     if waited {
         fd.execute(reset.command)?;
+    }
+    let Core { cqs, qpn, .. } = &*reset.backing.0;
+    for cq in cqs {
+        cq.forget(*qpn);
     }
     Ok(())
 }

@@ -462,18 +462,31 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what is
-    /// there is read as what others write.
-    pub(super) fn each(&self, mut look: impl FnMut(NonNull<u8>)) {
+    /// The highest index.
+    pub(super) fn mask(&self) -> u32 {
+        self.ring.index_mask
+    }
+
+    /// The next slot to be taken, and the one behind the last.
+    pub(super) fn indices(&self) -> (u32, u32) {
         let mask = self.ring.index_mask;
         // Acquire: pairs with the release in `Waiting::take`. The poster that frees a slot for what has been
         // taken lets the kernel put the next completion in only behind this.
-        let mut index = self.ring.consumer_index().load(Ordering::Acquire) & mask;
+        let next = self.ring.consumer_index().load(Ordering::Acquire) & mask;
         // Acquire: as in `Consumer::filled`. It is behind the look at the other index, so it is not before it.
         let filled = self.ring.producer_index().load(Ordering::Acquire) & mask;
-        while index != filled {
-            look(self.ring.slot(index));
-            index = (index + 1) & mask;
+        (next, filled)
+    }
+
+    /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what is
+    /// there is read as what others write. The first ones are left out, as many as `skip` says of the index of
+    /// the first.
+    pub(super) fn each(&self, skip: impl FnOnce(u32) -> u32, mut look: impl FnMut(NonNull<u8>)) {
+        let mask = self.ring.index_mask;
+        let (next, filled) = self.indices();
+        let waiting = filled.wrapping_sub(next) & mask;
+        for at in skip(next)..waiting {
+            look(self.ring.slot(next.wrapping_add(at) & mask));
         }
     }
 }
@@ -555,5 +568,48 @@ impl<'r> Waiting<'r> {
         self.consumer_index
             .store(self.next as u32, Ordering::Release);
         Some(element)
+    }
+
+    /// Takes elements, at most so many, which are copied to where there is room for them, and has each copy mended;
+    /// tells how many there were.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take`], and there is room for so many.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) unsafe fn take_into<T>(
+        &mut self,
+        most: usize,
+        mut to: *mut T,
+        mut mend: impl FnMut(*mut T),
+    ) -> usize {
+        let waiting = self.filled.wrapping_sub(self.next) & self.index_mask;
+        let count = waiting.min(most as u64);
+        let step = 1usize << self.log2_slot;
+        let end = (self.index_mask as usize + 1) << self.log2_slot;
+        let mut at = (self.next << self.log2_slot) as usize;
+        for _ in 0..count {
+            // SAFETY: as in `take`; `at` goes from slot to slot, and round at the end of the last. By this function's
+            // contract there is room.
+            unsafe {
+                self.slots
+                    .add(at)
+                    .cast::<T>()
+                    .as_ptr()
+                    .copy_to_nonoverlapping(to, 1);
+                mend(to);
+                to = to.add(1);
+            }
+            at += step;
+            if at == end {
+                at = 0;
+            }
+        }
+        self.next = (self.next + count) & self.index_mask;
+        // Release: as in `take`.
+        self.consumer_index
+            .store(self.next as u32, Ordering::Release);
+        count as usize
     }
 }

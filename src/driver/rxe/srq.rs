@@ -183,10 +183,22 @@ impl Receivers {
     /// Counts messages that were received, given as the numbers of their queue pairs.
     pub(super) fn count(&self, qpns: impl Iterator<Item = u32>) {
         let queues = lock(&self.queues);
-        for qpn in qpns {
+        let count = |qpn, messages| {
             if let Some(ring) = queues.get(&qpn) {
-                ring.count(1);
+                ring.count(messages);
             }
+        };
+        // Messages often come one behind the other to one queue pair, which is then looked up once.
+        let (mut last, mut messages) = (0, 0);
+        for qpn in qpns {
+            if qpn != last && messages > 0 {
+                count(last, mem::take(&mut messages));
+            }
+            last = qpn;
+            messages += 1;
+        }
+        if messages > 0 {
+            count(last, messages);
         }
     }
 

@@ -102,3 +102,59 @@ fn requests_without_completions_need_none() {
     drop(cq);
     assert_eq!(run(&mut queue, &mut kernel), 7);
 }
+
+/// Would catch a queue that stays full after a reset, because of what failed before; and one that forgets what
+/// came later, or for ever.
+#[test]
+fn what_was_before_a_reset_counts_no_longer() {
+    let (work, completions) = (Memory::ring(8, 7), Memory::ring(32, LOG2));
+    let mut queue = Filling::new(&work, 8).unwrap();
+    let mut kernel = KernelConsumer::new(&work);
+    let mut reports = KernelProducer::new(&completions);
+    let mut cq = cq(&completions);
+    queue.ring.heed(Watch::new(cq.shared(), QPN, false));
+    let failed = completion(QPN, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
+    assert_eq!(run(&mut queue, &mut kernel), 7);
+    // More than once round the completion ring.
+    for _ in 0..5 {
+        for _ in 0..7 {
+            assert!(reports.put(failed));
+        }
+        assert_eq!(run(&mut queue, &mut kernel), 0);
+        cq.shared().forget(QPN);
+        assert_eq!(run(&mut queue, &mut kernel), 7);
+        for _ in 0..7 {
+            assert!(reports.put(send()));
+        }
+        // The poller finds all of them, and those of before free nothing.
+        for free in [0, 0, 0, 0, 0, 0, 0, 1] {
+            assert_eq!(run(&mut queue, &mut kernel), 0);
+            let taken = cq.poll().unwrap().take().unwrap();
+            assert_eq!(taken.status() == WcStatus::SUCCESS, free == 1);
+            assert_eq!(run(&mut queue, &mut kernel), free);
+        }
+        assert!(reports.put(send()));
+        let mut polled = cq.poll().unwrap();
+        assert_eq!(std::iter::from_fn(|| polled.take()).count(), 7);
+        assert_eq!(run(&mut queue, &mut kernel), 7);
+    }
+    assert!(cq.is_empty().unwrap());
+}
+
+/// Would catch a poller that looks closer ever after.
+#[test]
+fn a_poll_is_as_usual_once_all_is_forgotten() {
+    let completions = Memory::ring(8, LOG2);
+    let mut reports = KernelProducer::new(&completions);
+    let mut cq = cq(&completions);
+    let usual = cq.shared().usual_below();
+    assert!(reports.put(send()));
+    cq.shared().forget(QPN);
+    assert_eq!(cq.shared().usual_below(), 0);
+    assert!(cq.poll().unwrap().take().is_some());
+    assert!(cq.poll().unwrap().take().is_none());
+    assert_eq!(cq.shared().usual_below(), usual);
+    // Nothing waits.
+    cq.shared().forget(QPN);
+    assert_eq!(cq.shared().usual_below(), usual);
+}

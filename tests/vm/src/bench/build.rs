@@ -39,6 +39,13 @@ impl Programs {
                     .with_context(|| format!("copying {}", path.display()))?;
             }
         }
+        let library = others.join("c-abi");
+        fs::create_dir_all(&library).with_context(|| format!("making {}", library.display()))?;
+        fs::copy(
+            suite::c_library(workspace)?,
+            library.join("libibverbs.so.1"),
+        )
+        .context("copying the library for C programs")?;
         let sources = workspace.join("benches");
         c::compile(&sources.join("bare.c"), &others.join("bare"), |command| {
             command.arg("-static");

@@ -97,6 +97,10 @@ pub(crate) fn write(workspace: &Path, measured: &Measured, has_adapter: bool) ->
 /// The text under each table's name.
 fn about(group: &str) -> &'static str {
     match group {
+        "c-abi" => {
+            "The same C program on this project's `libibverbs.so.1` and on rdma-core's libraries, locks included. Rows of `ibv_wr_*` poll by \
+             `ibv_start_poll`."
+        }
         "instructions" => {
             "User-space instructions for each call, including that of the wrapper around it, which is alike on all sides. \
              A poll reads the status and the id of every completion. libibverbs is given work requests that are \

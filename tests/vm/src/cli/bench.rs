@@ -27,8 +27,9 @@ const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; [ $(nproc) = 1 ] && 
      echo 2 > /sys/devices/virtual/workqueue/cpumask; exec taskset 1 \"$@\"";
 
 /// What is measured.
-const GROUPS: [&str; 6] = [
+const GROUPS: [&str; 7] = [
     "instructions",
+    "c-abi",
     "awaited",
     "start-up",
     "control",
@@ -72,7 +73,7 @@ pub(crate) struct Bench {
     /// docs/transfer-mlx5.md
     #[arg(long)]
     write_docs: bool,
-    /// instructions, awaited, start-up, control, transfer, scale; everything if nothing is named
+    /// instructions, c-abi, awaited, start-up, control, transfer, scale; everything if nothing is named
     #[arg(value_name = "GROUP", value_parser = GROUPS)]
     groups: Vec<String>,
 }

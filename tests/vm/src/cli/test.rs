@@ -167,15 +167,16 @@ impl Test {
         record: &Record,
     ) -> Result<(Vec<Kernel>, Vec<Round>, Option<Group>)> {
         let mut kernels = self.kernels(store, self.arch())?;
+        let built = self.build(store, suites)?;
         if self.arch() == Arch::Arm64 {
-            let rounds = self.arm64_rounds(store, suites, kernels.len(), true)?;
+            let rounds = self.arm64_rounds(store, suites, &built, kernels.len(), true)?;
             return Ok((kernels, rounds, None));
         }
-        let mut rounds = self.rounds(store, suites, &kernels, record)?;
+        let mut rounds = self.rounds(suites, &built, &kernels, record)?;
         if self.selects() {
             return Ok((kernels, rounds, None));
         }
-        match self.arm64_part(store, suites) {
+        match self.arm64_part(store, suites, &built) {
             Ok((further, of_arm64)) => {
                 let first = kernels.len();
                 kernels.extend(further);
@@ -198,21 +199,27 @@ impl Test {
     }
 
     /// The kernels and rounds of arm64 in a run of everything.
-    fn arm64_part(&self, store: &Store, suites: &[Suite]) -> Result<(Vec<Kernel>, Vec<Round>)> {
+    fn arm64_part(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        here: &Built,
+    ) -> Result<(Vec<Kernel>, Vec<Round>)> {
         fetch::cross(store)?;
         let kernels = self.kernels(store, Arch::Arm64)?;
-        let rounds = self.arm64_rounds(store, suites, kernels.len(), self.full)?;
+        let rounds = self.arm64_rounds(store, suites, here, kernels.len(), self.full)?;
         Ok((kernels, rounds))
     }
 
     /// The rounds on arm64: all tests for it on each kernel and device, or those that run always, on soft-RoCE
     /// with the first kernel and on the adapter with the last.
     ///
-    /// Its programs do not run here, so those of this machine tell what tests there are.
+    /// Its programs do not run here, so those of this machine, `here`, tell what tests there are.
     fn arm64_rounds(
         &self,
         store: &Store,
         suites: &[Suite],
+        here: &Built,
         kernels: usize,
         all: bool,
     ) -> Result<Vec<Round>> {
@@ -221,13 +228,12 @@ impl Test {
             .iter()
             .flat_map(|suite| &suite.arm64_always)
             .collect();
-        let mut places = self.places();
-        places.retain(|place| matches!(place.ground(), Ground::SoftRoce | Ground::Adapter));
-        let grounds: Vec<Ground> = places.iter().map(Place::ground).collect();
-        let workspace = store.workspace();
-        let here = Built::some(workspace, Target::Here, &suites, &grounds)?;
+        let places = self.places_on_arm64();
         let cross = fetch::cross(store)?;
-        let built = Built::some(workspace, Target::Arm64(&cross), &suites, &grounds)?;
+        let target = Target::Arm64(&cross);
+        // Those that run always do without the command line.
+        let build = if all { Built::some } else { Built::alone };
+        let built = build(store.workspace(), target, &suites, &grounds(&places))?;
         let mut rounds = Vec::new();
         for place in places {
             let mut jobs = Vec::new();
@@ -275,6 +281,13 @@ impl Test {
         places
     }
 
+    /// Where tests run on arm64.
+    fn places_on_arm64(&self) -> Vec<Place> {
+        let mut places = self.places();
+        places.retain(|place| matches!(place.ground(), Ground::SoftRoce | Ground::Adapter));
+        places
+    }
+
     /// Whether the host's part runs.
     fn with_host(&self) -> bool {
         !self.no_host && self.adapter.wanted().is_none() && self.arch() == Arch::X86_64
@@ -295,24 +308,32 @@ impl Test {
         !self.full && !self.selects()
     }
 
-    /// Builds the programs, and plans which tests run in which boot. Rounds without tests are left out.
+    /// Builds the programs as this machine runs them.
+    fn build(&self, store: &Store, suites: &[Suite]) -> Result<Built> {
+        let workspace = store.workspace();
+        if self.arch() == Arch::Arm64 {
+            let suites: Vec<Suite> = suites.iter().map(Suite::for_arm64).collect();
+            let grounds = grounds(&self.places_on_arm64());
+            return Built::some(workspace, Target::Here, &suites, &grounds);
+        }
+        let grounds = grounds(&self.places());
+        match self.sanitizer {
+            Some(which) => Built::some(workspace, Target::Sanitized(which), suites, &grounds),
+            None if self.with_host() => Built::all(workspace),
+            None => Built::some(workspace, Target::Here, suites, &grounds),
+        }
+    }
+
+    /// Plans which tests run in which boot. Rounds without tests are left out.
     fn rounds(
         &self,
-        store: &Store,
         suites: &[Suite],
+        built: &Built,
         kernels: &[Kernel],
         record: &Record,
     ) -> Result<Vec<Round>> {
-        let places = self.places();
-        let grounds: Vec<Ground> = places.iter().map(Place::ground).collect();
-        let workspace = store.workspace();
-        let built = match self.sanitizer {
-            Some(which) => Built::some(workspace, Target::Sanitized(which), suites, &grounds)?,
-            None if self.with_host() => Built::all(workspace)?,
-            None => Built::some(workspace, Target::Here, suites, &grounds)?,
-        };
         let mut rounds = Vec::new();
-        for place in places {
+        for place in self.places() {
             let mut jobs = Vec::new();
             for program in built.programs(suites, place.ground())? {
                 let program = Arc::new(program);
@@ -461,6 +482,11 @@ impl Test {
         suite::run_in_guest(store, parts, options, round, limits)
             .unwrap_or_else(|error| failed(round, kernel, &error))
     }
+}
+
+/// Which programs run in these places.
+fn grounds(places: &[Place]) -> Vec<Ground> {
+    places.iter().map(Place::ground).collect()
 }
 
 /// The tests of each round, and how many there are.

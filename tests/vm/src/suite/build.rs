@@ -105,6 +105,19 @@ impl Built {
         grounds: &[Ground],
     ) -> Result<Self> {
         build_command_line(workspace, target)?;
+        Self::alone(workspace, target, suites, grounds)
+    }
+
+    /// As [`some`](Self::some), for tests that do not run the command line.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn alone(
+        workspace: &Path,
+        target: Target<'_>,
+        suites: &[Suite],
+        grounds: &[Ground],
+    ) -> Result<Self> {
         let mut artifacts = Vec::new();
         for kind in [Kind::Tests, Kind::Example] {
             let arguments = arguments(suites, kind, grounds);

@@ -2,7 +2,7 @@
 //! arrives and writes to its memory until the last one (`get_srq_wqe` in `drivers/infiniband/sw/rxe/rxe_resp.c`),
 //! so the ring's index does not tell when a request is finished. Its completion does: pollers count them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -209,7 +209,7 @@ impl Receivers {
 }
 
 /// Shared receive queues by the numbers of the queue pairs that receive from them.
-type Queues = Arc<Mutex<HashMap<u32, Arc<SrqRing>>>>;
+type Queues = Arc<Mutex<BTreeMap<u32, Arc<SrqRing>>>>;
 
 /// The share of a queue pair in its shared receive queue.
 #[derive(Debug)]

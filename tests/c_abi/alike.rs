@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::{Result, fail, test};
+use support::{Result, fail, only_on_rxe, test};
 
 use crate::library::Library;
 
@@ -37,6 +37,9 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// Catches a device, a port or a limit that a program sees otherwise.
 fn alike(words: &str) -> Result {
+    only_on_rxe(
+        "over libmlx5 these programs tell of what is not here: raw packets, and verbs of mlx5 alone",
+    )?;
     let ours = said(&Library::ours()?, words)?;
     let theirs = said(&Library::Theirs, words)?;
     if theirs.trim().is_empty() {

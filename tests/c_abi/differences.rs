@@ -155,6 +155,14 @@ const TABLE: &[Difference] = &[
         is_it: |ours, theirs| ours == "no object, EOPNOTSUPP" && theirs == "an object",
         _why: "there are no raw packets here",
     },
+    Difference {
+        of_rxe: false,
+        program: "attributes",
+        check: "queries",
+        fact: "it has",
+        is_it: |ours, theirs| ours == theirs.replace("segmentation 65536", "segmentation 0"),
+        _why: "as before: it is they that the device segments, over Ethernet",
+    },
 ];
 
 /// Whether ours is the same but for the lowest of the flags, which tells of a GRH.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use libtest_mimic::Trial;
-use support::{Result, device, fail, is_full, skip, test};
+use support::{Result, device, fail, is_full, only_on_rxe, skip, test};
 
 use crate::library::{Library, gid_index};
 
@@ -55,6 +55,7 @@ type Outcomes = BTreeMap<String, (String, String)>;
 
 /// Catches a test that ends well on libibverbs and otherwise on ours.
 fn compare(modules: &[&str]) -> Result {
+    only_on_rxe("what is known to fail is known of soft-RoCE alone")?;
     if !Path::new(PYVERBS).is_file() || !Path::new(PYTHON).is_file() {
         return skip("there is no pyverbs here");
     }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Lines, Write, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use support::random::{Random, seed_and_steps};
@@ -9,12 +10,12 @@ use support::role::{self, Role};
 use support::{LIMIT, Result, completion, fail, same, test_without_leaks};
 use uverbs::cm::{
     Accepting, Connecting, Connection, Disconnecting, Event, Listener, Params, Pending,
-    RejectReason, Request,
+    RejectReason, Request, Step,
 };
 use uverbs::qp::QpState;
-use uverbs::{Qp, Rc, WcOpcode};
+use uverbs::{Cause, Qp, Rc, WcOpcode};
 
-use crate::ground::{Side, listener, own_address, request, way_to};
+use crate::ground::{Side, listener, own_address, way_to};
 use crate::listen::reason_of;
 
 pub(crate) const ROLES: [Role; 1] = [("passive", passive)];
@@ -22,6 +23,9 @@ pub(crate) const ROLES: [Role; 1] = [("passive", passive)];
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test_without_leaks("model::states", states)]
 }
+
+/// How long the listening side waits for a request before the asking one looks whether it was refused.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How far a connection has come, seen from both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +116,8 @@ struct Active {
     port: u16,
     /// Of the last request, which has it in its data.
     number: u32,
+    /// Whether the peer may still have a request of before that nobody took.
+    given_up: bool,
     peer: Peer,
 }
 
@@ -124,6 +130,7 @@ impl Active {
             side: Side::new()?,
             port: peer.ask("relisten")?.parse()?,
             number: 0,
+            given_up: false,
             peer,
         })
     }
@@ -135,12 +142,11 @@ impl Active {
             Action::Relisten => {
                 self.port = self.peer.ask("relisten")?.parse()?;
                 // The request may have been on its way, and found nobody.
-                self.refused(&[RejectReason::Consumer, RejectReason::NoListener])
+                let mut reasons = vec![RejectReason::Consumer, RejectReason::NoListener];
+                reasons.extend(self.given_up.then_some(RejectReason::Stale));
+                self.refused(&reasons)
             }
-            Action::Take => {
-                let number = self.number;
-                self.peer.does(&format!("take {number}"), "taken")
-            }
+            Action::Take => self.take(),
             Action::Reject | Action::DropRequest => {
                 let reject = action == Action::Reject;
                 self.peer
@@ -168,6 +174,11 @@ impl Active {
     }
 
     fn ask(&mut self) -> Result {
+        self.number += 1;
+        self.request()
+    }
+
+    fn request(&mut self) -> Result {
         let qp = self.qp.take();
         let mut qp = qp.map_or_else(|| self.side.qp(), Ok)?;
         let mut address = own_address();
@@ -175,9 +186,44 @@ impl Active {
         let way = way_to(address)?;
         way.init(&mut qp)?;
         self.side.receive(&mut qp)?;
-        self.number += 1;
         let number = self.number.to_ne_bytes();
         self.has = Has::Connecting(way.connect(qp, &Params::default(), &number)?);
+        Ok(())
+    }
+
+    /// Has the peer take the request, which may have to be sent again.
+    fn take(&mut self) -> Result {
+        let deadline = Instant::now() + LIMIT;
+        while Instant::now() < deadline {
+            match self.peer.ask(&format!("take {}", self.number))?.as_str() {
+                "taken" => {
+                    // What came before this request was taken and dropped.
+                    self.given_up = false;
+                    return Ok(());
+                }
+                "none" => self.stale()?,
+                other => return fail(format!("{other:?} and not a request")),
+            }
+        }
+        fail("no request came")
+    }
+
+    /// Sends a request again that came before the news that the one before was given up: the kernel handles
+    /// what comes to each CPU in order, not what comes to two. The queue pair is then taken by the request
+    /// before (cm_match_req in drivers/infiniband/core/cm.c; InfiniBand specification, 12.9.8.3.1).
+    fn stale(&mut self) -> Result {
+        match self.connecting()?.try_finish() {
+            Ok(Step::Pending(connecting)) => self.has = Has::Connecting(connecting),
+            Ok(Step::Done(_)) => return fail("nobody accepted"),
+            Err(refused) => {
+                let reason = reason_of(&refused.error)?;
+                same(reason, RejectReason::Stale, "why it was refused")?;
+                same(self.given_up, true, "a request was given up before")?;
+                eprintln!("request {} came too early", self.number);
+                self.back(refused.back)?;
+                self.request()?;
+            }
+        }
         Ok(())
     }
 
@@ -209,7 +255,10 @@ impl Active {
         self.back(qp)?;
         match state {
             // The request may be on its way. Who takes the next one finds both.
-            State::Asked => Ok(()),
+            State::Asked => {
+                self.given_up = true;
+                Ok(())
+            }
             State::Taken => self.peer.does("accept in vain", "gone"),
             _ => self.peer.does("finish", "gone"),
         }
@@ -225,13 +274,22 @@ impl Active {
         self.back(refused.back)
     }
 
-    /// The acceptance was sent and then taken back: which of the two this side acts on first is open.
+    /// The acceptance was sent and then taken back: which of the two this side acts on first is open. If it is
+    /// the second, the kernel knows nothing yet that it takes back, and the connection learns of its end when
+    /// it sends (cm_acquire_rejected_id in drivers/infiniband/core/cm.c).
     fn cancelled_by_peer(&mut self) -> Result {
         self.peer.does("drop", "done")?;
         let qp = match self.connecting()?.within(LIMIT) {
+            // Refused, or an acceptance that is no more when the queue pair is to follow it: but told.
+            Err(refused) if matches!(refused.error.cause(), Cause::TimedOut(_)) => {
+                return Err(refused.error.into());
+            }
             Err(refused) => refused.back,
             Ok(connection) => {
-                ended(&connection)?;
+                match connection.link().event_within(LOOK)? {
+                    None => eprintln!("request {}: taken back too early", self.number),
+                    Some(event) => end(&event)?,
+                }
                 connection.disconnect()?.within(LIMIT)?
             }
         };
@@ -283,8 +341,13 @@ impl Active {
 
 /// Waits until a connection is told of its end.
 fn ended(connection: &Connection<Rc>) -> Result {
-    match connection.link().event_within(LIMIT)? {
-        Some(Event::Disconnected { timed_out: false } | Event::Refused(_)) => Ok(()),
+    let event = connection.link().event_within(LIMIT)?;
+    end(&event.ok_or("nothing was told")?)
+}
+
+fn end(event: &Event) -> Result {
+    match event {
+        Event::Disconnected { timed_out: false } | Event::Refused(_) => Ok(()),
         other => fail(format!("{other:?} and not the end")),
     }
 }
@@ -389,8 +452,13 @@ fn passive() -> Result {
                 "done".into()
             }
             (other, Stage::Nothing) if let Some(number) = other.strip_prefix("take ") => {
-                stage = Stage::Taken(take(&listener, number.parse()?)?);
-                "taken".into()
+                match take(&listener, number.parse()?)? {
+                    Some(request) => {
+                        stage = Stage::Taken(request);
+                        "taken".into()
+                    }
+                    None => "none".into(),
+                }
             }
             (other, _) => return fail(format!("{other:?} now")),
         };
@@ -409,14 +477,14 @@ fn gone(qp: Qp<Rc>) -> Result<String> {
     Ok("gone".into())
 }
 
-/// The request with this number. Senders of those before it have given up.
-fn take(listener: &Listener<Rc>, number: u32) -> Result<Request<Rc>> {
-    loop {
-        let request = request(listener)?;
+/// The request with this number, if it comes soon. Senders of those before it have given up.
+fn take(listener: &Listener<Rc>, number: u32) -> Result<Option<Request<Rc>>> {
+    while let Some(request) = listener.next_within(LOOK)? {
         if request.private_data().starts_with(&number.to_ne_bytes()) {
-            return Ok(request);
+            return Ok(Some(request));
         }
     }
+    Ok(None)
 }
 
 /// Accepts a request whose sender has given up: the kernel knows, or learns of it before the connection stands.

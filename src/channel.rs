@@ -26,11 +26,7 @@ impl Context {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_channel(&self) -> Result<CompletionChannel> {
         let fd: OwnedFd = self.fd().execute(&CreateCompChannel)?;
-        let file = EventFile::new(
-            fd,
-            Verb::CreateCompChannel,
-            Subject::the("completion channel"),
-        )?;
+        let file = EventFile::new(fd, Subject::the("completion channel"));
         Ok(CompletionChannel(Arc::new(Inner {
             file,
             context: self.clone(),
@@ -41,8 +37,10 @@ impl Context {
 
 /// A completion channel. Clones are the same channel; queues that report to it keep it open.
 ///
-/// The file descriptor does not block and becomes readable with an event, so it fits into poll(2) and into
-/// any runtime that waits for file descriptors.
+/// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event, so it fits
+/// into poll(2) and into any runtime that waits for file descriptors. As long as nobody asks for it and nobody
+/// calls [`try_next`](Self::try_next) or [`wait_for`](Self::wait_for), the file blocks, and
+/// [`wait`](Self::wait) is a single read(2).
 ///
 /// ```no_run
 /// use uverbs::Notify;
@@ -101,11 +99,8 @@ impl CompletionChannel {
     /// The device has been removed (`EIO`). Manual page: `ibv_get_cq_event(3)`.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn wait(&self) -> Result<CqEvent> {
-        loop {
-            if let Some(event) = self.wait_for(Duration::MAX)? {
-                return Ok(event);
-            }
-        }
+        let event = self.0.file.read::<CompEventDesc>(Verb::GetCqEvent)?;
+        Ok(self.event(event))
     }
 
     /// Waits for the next event for at most `timeout`; `None` if there is none by then.
@@ -117,7 +112,7 @@ impl CompletionChannel {
         let event = self
             .0
             .file
-            .read::<CompEventDesc>(Verb::GetCqEvent, timeout)?;
+            .read_for::<CompEventDesc>(Verb::GetCqEvent, timeout)?;
         Ok(event.map(|event| self.event(event)))
     }
 
@@ -151,7 +146,7 @@ impl CompletionChannel {
     }
 
     pub(crate) fn raw_fd(&self) -> i32 {
-        self.as_fd().as_raw_fd()
+        self.0.file.handle().as_raw_fd()
     }
 }
 

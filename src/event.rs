@@ -90,9 +90,8 @@ impl Context {
             .async_fd()?
             .try_clone_to_owned()
             .map_err(|error| clone_failed(&error, &subject))?;
-        let file = EventFile::new(fd, Verb::AllocAsyncFd, subject)?;
         Ok(AsyncEvents {
-            file,
+            file: EventFile::new(fd, subject),
             context: self.clone(),
         })
     }
@@ -105,7 +104,7 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 
 /// The stream of a context's asynchronous events.
 ///
-/// The file descriptor does not block and becomes readable with an event. If the device is removed while it
+/// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event. If the device is removed while it
 /// is open, [`AsyncEventType::DEVICE_FATAL`] is the last event.
 ///
 /// ```no_run
@@ -148,7 +147,7 @@ impl AsyncEvents {
     pub fn wait_for(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         let event = self
             .file
-            .read::<AsyncEventDesc>(Verb::GetAsyncEvent, timeout)?;
+            .read_for::<AsyncEventDesc>(Verb::GetAsyncEvent, timeout)?;
         Ok(event.map(|event| self.noted(event.into())))
     }
 

@@ -1,6 +1,7 @@
-//! Reading records from the kernel's event files, without blocking or with a time limit.
+//! Reading records from the kernel's event files, without blocking, with a time limit or without one.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,25 +11,80 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
 /// A file that the kernel writes records of one kind to.
+///
+/// It blocks for as long as callers only wait for records without a limit: then a wait is one read(2). The first
+/// caller that looks without waiting, waits with a limit or asks for the descriptor makes it non-blocking, for
+/// good. A look by poll(2) and a read that blocks would not do: another reader may take the event between the
+/// two. Nor would preadv2(2) with `RWF_NOWAIT`: the kernel refuses it for files without a `read_iter`, as these
+/// are.
+///
+/// Threads and processes that share the open file may do so at any time. A reader that sleeps in read(2) goes
+/// on: the kernel (`ib_uverbs_event_read` in `drivers/infiniband/core/uverbs_main.c`) looks at the flag before
+/// it sleeps and when it wakes up to no event. If the flag is set then, the reader waits with poll(2).
 #[derive(Debug)]
 pub(crate) struct EventFile {
     fd: OwnedFd,
     subject: Subject,
+    /// Whether `O_NONBLOCK` was set here. It may be set without, by another that shares the open file.
+    nonblocking: AtomicBool,
 }
 
 impl EventFile {
-    /// Takes an event file and makes it non-blocking. Waiting uses poll(2), so that it can end, and so that
-    /// no reader hangs on an event that another reader took.
-    pub(crate) fn new(fd: OwnedFd, verb: Verb, subject: Subject) -> Result<Self> {
-        let set = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
-        match set {
-            Ok(()) => Ok(Self { fd, subject }),
-            Err(errno) => Err(Error::os(verb, subject, errno)),
+    /// Takes an event file, blocking or not.
+    pub(crate) fn new(fd: OwnedFd, subject: Subject) -> Self {
+        Self {
+            fd,
+            subject,
+            nonblocking: AtomicBool::new(false),
         }
+    }
+
+    /// The descriptor for the kernel's commands, of whom none reads it.
+    pub(crate) fn handle(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// The next record if there is one.
     pub(crate) fn try_read<T: FromBytes + IntoBytes>(&self, verb: Verb) -> Result<Option<T>> {
+        self.set_nonblocking()
+            .map_err(|errno| Error::os(verb, self.subject.clone(), errno))?;
+        self.read_one(verb)
+    }
+
+    /// The next record, waiting without a limit for it.
+    pub(crate) fn read<T: FromBytes + IntoBytes>(&self, verb: Verb) -> Result<T> {
+        loop {
+            if let Some(record) = self.read_one(verb)? {
+                return Ok(record);
+            }
+            self.wait(verb, None)?;
+        }
+    }
+
+    /// The next record, waiting at most `timeout` for it.
+    pub(crate) fn read_for<T: FromBytes + IntoBytes>(
+        &self,
+        verb: Verb,
+        timeout: Duration,
+    ) -> Result<Option<T>> {
+        // No deadline if the clock cannot represent it: nobody waits that long.
+        let Some(deadline) = Instant::now().checked_add(timeout) else {
+            return self.read(verb).map(Some);
+        };
+        loop {
+            if let Some(record) = self.try_read(verb)? {
+                return Ok(Some(record));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.wait(verb, Some(left))?;
+        }
+    }
+
+    /// Reads a record. `None` if there is none and the file does not block.
+    fn read_one<T: FromBytes + IntoBytes>(&self, verb: Verb) -> Result<Option<T>> {
         let mut record = T::new_zeroed();
         loop {
             return match rustix::io::read(&self.fd, record.as_mut_bytes()) {
@@ -44,24 +100,16 @@ impl EventFile {
         }
     }
 
-    /// The next record, waiting at most `timeout` for it.
-    pub(crate) fn read<T: FromBytes + IntoBytes>(
-        &self,
-        verb: Verb,
-        timeout: Duration,
-    ) -> Result<Option<T>> {
-        // No deadline if the clock cannot represent it: nobody waits that long.
-        let deadline = Instant::now().checked_add(timeout);
-        loop {
-            if let Some(record) = self.try_read(verb)? {
-                return Ok(Some(record));
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return Ok(None);
-            }
-            self.wait(verb, left)?;
+    /// Makes the file non-blocking, at the first call.
+    fn set_nonblocking(&self) -> std::result::Result<(), Errno> {
+        // Acquire: the kernel has set the flag before this thread reads. Pairs with the release below.
+        if self.nonblocking.load(Ordering::Acquire) {
+            return Ok(());
         }
+        let flags = fcntl_getfl(&self.fd)?;
+        fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
+        self.nonblocking.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Waits for at most `timeout` until there may be a record.
@@ -77,22 +125,29 @@ impl EventFile {
     }
 }
 
+/// For poll(2) and runtimes, so the file does not block from then on.
 impl AsFd for EventFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
+        // If it is refused, the next look without waiting tries again, and says so.
+        let _ = self.set_nonblocking();
         self.fd.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::thread;
+
     use super::*;
 
     fn file() -> (EventFile, OwnedFd) {
         let (read, write) = rustix::pipe::pipe().unwrap();
-        (
-            EventFile::new(read, Verb::GetCqEvent, Subject::the("channel")).unwrap(),
-            write,
-        )
+        (EventFile::new(read, Subject::the("channel")), write)
+    }
+
+    fn blocks(file: &EventFile) -> bool {
+        !fcntl_getfl(&file.fd).unwrap().contains(OFlags::NONBLOCK)
     }
 
     #[test]
@@ -100,20 +155,56 @@ mod tests {
         let (file, write) = file();
         assert_eq!(file.try_read::<u64>(Verb::GetCqEvent).unwrap(), None);
         rustix::io::write(&write, 7u64.as_bytes()).unwrap();
-        assert_eq!(
-            file.read::<u64>(Verb::GetCqEvent, Duration::MAX).unwrap(),
-            Some(7)
-        );
+        assert_eq!(file.read::<u64>(Verb::GetCqEvent).unwrap(), 7);
     }
 
     #[test]
     fn a_wait_ends() {
         let (file, _write) = file();
         assert_eq!(
-            file.read::<u64>(Verb::GetCqEvent, Duration::from_millis(5))
+            file.read_for::<u64>(Verb::GetCqEvent, Duration::from_millis(5))
                 .unwrap(),
             None
         );
+    }
+
+    #[test]
+    fn blocks_until_somebody_does_not_wait() {
+        let (file, write) = file();
+        let wait_for = |record: u64, limit: Option<Duration>| {
+            rustix::io::write(&write, record.as_bytes()).unwrap();
+            let read: u64 = match limit {
+                None => file.read(Verb::GetCqEvent).unwrap(),
+                Some(limit) => file.read_for(Verb::GetCqEvent, limit).unwrap().unwrap(),
+            };
+            assert_eq!(record, read);
+            blocks(&file)
+        };
+        assert!(wait_for(1, None));
+        assert!(wait_for(2, Some(Duration::MAX)));
+        assert!(!wait_for(3, Some(Duration::ZERO)));
+        assert!(!wait_for(4, None));
+    }
+
+    #[test]
+    fn the_descriptor_that_others_wait_for_does_not_block() {
+        let (file, _write) = file();
+        assert_eq!(file.handle().as_raw_fd(), file.fd.as_raw_fd());
+        assert!(blocks(&file));
+        assert_eq!(file.as_fd().as_raw_fd(), file.fd.as_raw_fd());
+        assert!(!blocks(&file));
+    }
+
+    #[test]
+    fn who_looks_without_waiting_does_not_disturb_who_waits() {
+        let (file, write) = file();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| file.read::<u64>(Verb::GetCqEvent).unwrap());
+            // Whether it sleeps already or will find the flag: both end with the record.
+            assert_eq!(file.try_read::<u64>(Verb::GetCqEvent).unwrap(), None);
+            rustix::io::write(&write, 7u64.as_bytes()).unwrap();
+            assert_eq!(waiter.join().unwrap(), 7);
+        });
     }
 
     #[test]

@@ -4,8 +4,10 @@
 
 use libtest_mimic::Trial;
 use support::trace::{mark, names, traced};
-use support::{Pair, Result, Setup, completions, device, only_on_rxe, role, same, test};
-use uverbs::{OpenOptions, Rc, alloc::GuardPages, context::Route};
+use support::{
+    Pair, Result, Setup, completion, completions, device, only_on_rxe, role, same, test,
+};
+use uverbs::{Notify, OpenOptions, Rc, alloc::GuardPages, context::Route};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -16,12 +18,14 @@ pub(crate) fn tests() -> Vec<Trial> {
             data_path("data_path_by_ioctl", "ioctl")
         }),
         test("syscalls::connecting", connecting),
+        test("syscalls::waiting_for_events", waiting_for_events),
         test("syscalls::protection_domains", protection_domains),
     ]
 }
 
-pub(crate) const ROLES: [role::Role; 4] = [
+pub(crate) const ROLES: [role::Role; 5] = [
     ("connects", connects),
+    ("waits", waits),
     ("protection_domains", domain_stages),
     ("data_path", || stages(Route::Best)),
     ("data_path_by_ioctl", || stages(Route::Ioctl)),
@@ -129,6 +133,58 @@ fn connecting() -> Result {
         "telling",
     )?;
     same(names(connecting), vec!["ioctl".to_owned(); 3], "connecting")
+}
+
+/// Calls that waiting might make, and the mark.
+const WAITING: [&str; 5] = ["read(", "poll(", "ppoll(", "fcntl(", "getppid("];
+
+/// Events that are waited for.
+const EVENTS: usize = 5;
+
+/// Waits for events without a limit, then looks twice without waiting, with a mark before and after each.
+fn waits() -> Result {
+    let context = uverbs::open(&role::device()?)?;
+    let channel = context.create_channel()?;
+    let cq = context.cq(8).channel(&channel).create()?;
+    let mut pair = Pair::<Rc>::reporting_to(cq, context.create_cq(8)?, &Setup::default())?;
+    mark();
+    for id in 0..EVENTS {
+        pair.a.cq.arm(Notify::Next)?;
+        let mut batch = pair.a.qp.send();
+        let posted = batch.write_inline(b"x", pair.b.mr.remote())?;
+        posted.signaled(id as u64);
+        batch.ring()?;
+        channel.wait()?;
+        completion(&mut pair.a.cq)?.ok()?;
+    }
+    mark();
+    let early = channel.try_next()?;
+    mark();
+    let late = channel.try_next()?;
+    mark();
+    same(
+        [early, late],
+        [None; 2],
+        "an event of a queue that is not armed",
+    )
+}
+
+/// Catches a wait that asks whether there is an event before it sleeps, or a file that is made non-blocking
+/// for nobody or again and again.
+fn waiting_for_events() -> Result {
+    let trace = traced("waits", device().name(), "all")?;
+    let trace = trace.only(|call| WAITING.iter().any(|name| call.starts_with(name)));
+    let sections = trace.sections();
+    let [waits, early, late] = sections.as_slice() else {
+        return Err(format!("{} stages in the trace", sections.len()).into());
+    };
+    same(names(waits), vec!["read".to_owned(); EVENTS], "waiting")?;
+    same(
+        names(early),
+        vec!["fcntl".to_owned(), "fcntl".into(), "read".into()],
+        "looking",
+    )?;
+    same(names(late), vec!["read".to_owned()], "looking again")
 }
 
 /// Protection domains and what stands for them, with a mark before and after each stage.

@@ -110,15 +110,18 @@ fn event(channel: &CompletionChannel, cq: &Cq) -> Result {
     same(event, Some(CqEvent { cq: cq.id() }), "the event")
 }
 
-/// Catches an event that does not come, names another queue, or comes twice.
+/// Catches an event that does not come, names another queue, or comes twice; and a look beside the wait that
+/// hangs or ends it.
 fn a_wait_ends_with_a_completion() -> Result {
     let (mut pair, channel) = with_channel()?;
     for round in 0..5 {
         pair.b.post_recv(round, 0..64)?;
         pair.b.cq.arm(Notify::Next)?;
-        same(channel.try_next()?, None, "an early event")?;
         let waiting = channel.clone();
         let waiter = thread::spawn(move || waiting.wait());
+        // Time to fall asleep: in the first round in a read of a file that blocks.
+        thread::sleep(Duration::from_millis(20));
+        same(channel.try_next()?, None, "an early event")?;
         send(&mut pair, false)?;
         let event = waiter.join().map_err(|_| "the waiter panicked")??;
         same(event.cq, pair.b.cq.id(), "the event")?;

@@ -135,8 +135,8 @@ fn connecting() -> Result {
     same(names(connecting), vec!["ioctl".to_owned(); 3], "connecting")
 }
 
-/// Calls that waiting might make, and the mark.
-const WAITING: [&str; 5] = ["read(", "poll(", "ppoll(", "fcntl(", "getppid("];
+/// Calls that waiting might make, and the mark. Not every architecture has poll(2).
+const WAITING: &str = "read,?poll,ppoll,fcntl,getppid";
 
 /// Events that are waited for.
 const EVENTS: usize = 5;
@@ -172,8 +172,7 @@ fn waits() -> Result {
 /// Catches a wait that asks whether there is an event before it sleeps, or a file that is made non-blocking
 /// for nobody or again and again.
 fn waiting_for_events() -> Result {
-    let trace = traced("waits", device().name(), "all")?;
-    let trace = trace.only(|call| WAITING.iter().any(|name| call.starts_with(name)));
+    let trace = traced("waits", device().name(), WAITING)?;
     let sections = trace.sections();
     let [waits, early, late] = sections.as_slice() else {
         return Err(format!("{} stages in the trace", sections.len()).into());

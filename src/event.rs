@@ -104,8 +104,8 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 
 /// The stream of a context's asynchronous events.
 ///
-/// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event. If the device is removed while it
-/// is open, [`AsyncEventType::DEVICE_FATAL`] is the last event.
+/// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event. If the device
+/// is removed while it is open, [`AsyncEventType::DEVICE_FATAL`] is the last event.
 ///
 /// ```no_run
 /// use uverbs::event::{AsyncEventType, EventSource};

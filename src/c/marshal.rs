@@ -6,7 +6,7 @@ use super::abi::sa::ibv_sa_path_rec;
 use uverbs_uapi::rdma_cm::UserPathRec;
 use uverbs_uapi::types::{AhAttr, QpAttr};
 
-fn path(attr: &AhAttr) -> ibv_ah_attr {
+pub(super) fn path(attr: &AhAttr) -> ibv_ah_attr {
     let AhAttr { grh, .. } = attr;
     ibv_ah_attr {
         grh: ibv_global_route {

@@ -27,3 +27,9 @@ pub extern "C" fn missing_number() -> c_int {
 
 /// Stands for functions by which providers announce themselves: nobody asks them for devices.
 pub extern "C" fn ignored() {}
+
+/// Stands for functions that return a number that is -1 if they fail, and that may be as long as a pointer.
+pub extern "C" fn missing_size() -> isize {
+    MISSING.tell();
+    -1
+}

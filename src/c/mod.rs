@@ -44,6 +44,7 @@ mod qp_ex;
 mod qp_state;
 mod query;
 mod rate;
+pub mod rdmacm;
 mod recv;
 mod send;
 mod srq;

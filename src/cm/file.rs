@@ -10,6 +10,7 @@ use uverbs_uapi::rdma_cm::EventResp;
 use zerocopy::IntoBytes;
 
 use super::command::{Command, Frame, GetEvent};
+use crate::command::write;
 use crate::device::Manager;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
@@ -41,29 +42,7 @@ impl File {
 
     /// Sends a command and reads its answer.
     pub(super) fn send<C: Command>(&self, command: &C) -> Result<C::Reply, Errno> {
-        use zerocopy::FromZeros;
-        let mut reply = C::Reply::new_zeroed();
-        let bytes = reply.as_mut_bytes();
-        let response = match bytes.is_empty() {
-            true => 0,
-            false => bytes.as_mut_ptr() as u64,
-        };
-        let frame = Frame::new(command, response);
-        let sent = rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, frame.bytes()));
-        if tracing::enabled!(target: "uverbs::cm", Level::TRACE) {
-            self.trace(command, sent.err());
-        }
-        sent.map(|_| reply)
-    }
-
-    #[cold]
-    fn trace<C: Command>(&self, command: &C, errno: Option<Errno>) {
-        tracing::trace!(
-            target: "uverbs::cm",
-            "{}: {command:?} -> {}",
-            C::VERB,
-            errno.map_or_else(|| "ok".into(), |errno| errno.to_string()),
-        );
+        rustix::io::retry_on_intr(|| send(self.fd.as_fd(), command))
     }
 
     /// The next event, if one is there.
@@ -79,6 +58,33 @@ impl File {
     pub(super) fn wait(&self, limit: Option<Duration>) -> Result<(), Errno> {
         wait(self.fd.as_fd(), limit)
     }
+}
+
+/// Sends a command on an open file and reads its answer. A signal may end it.
+pub(crate) fn send<C: Command>(fd: BorrowedFd<'_>, command: &C) -> Result<C::Reply, Errno> {
+    use zerocopy::FromZeros;
+    let mut reply = C::Reply::new_zeroed();
+    let bytes = reply.as_mut_bytes();
+    let response = match bytes.is_empty() {
+        true => 0,
+        false => bytes.as_mut_ptr() as u64,
+    };
+    let frame = Frame::new(command, response);
+    let sent = write(fd, frame.bytes());
+    if tracing::enabled!(target: "uverbs::cm", Level::TRACE) {
+        trace(command, sent.err());
+    }
+    sent.map(|_| reply)
+}
+
+#[cold]
+fn trace<C: Command>(command: &C, errno: Option<Errno>) {
+    tracing::trace!(
+        target: "uverbs::cm",
+        "{}: {command:?} -> {}",
+        C::VERB,
+        errno.map_or_else(|| "ok".into(), |errno| errno.to_string()),
+    );
 }
 
 /// Waits until a file is readable, at most so long; `None` for ever. May end early.

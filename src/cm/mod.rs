@@ -30,14 +30,14 @@
 //! Every identifier of the kernel's has a file of its own, which is readable when there is news. Nothing is
 //! acknowledged, and nothing that is dropped waits for a peer.
 
-mod address;
+pub(crate) mod address;
 mod attributes;
-mod command;
+pub(crate) mod command;
 mod connect;
 mod connection;
 mod data;
 mod event;
-mod file;
+pub(crate) mod file;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod id;

@@ -21,6 +21,18 @@ pub(crate) struct CommandFd {
     routes: Routes,
 }
 
+/// Sends a command by write(2), whose answer the kernel puts elsewhere into memory. rustix's own function tells the
+/// compiler that the call changes no memory: what was there before would be taken for the answer.
+pub(crate) fn write(fd: BorrowedFd<'_>, command: &[u8]) -> Result<(), Errno> {
+    // SAFETY: the bytes are as many, and what a command's addresses name is its sender's.
+    match unsafe { libc::write(fd.as_raw_fd(), command.as_ptr().cast(), command.len()) } {
+        ..0 => Err(std::io::Error::last_os_error()
+            .raw_os_error()
+            .map_or(Errno::IO, Errno::from_raw_os_error)),
+        _ => Ok(()),
+    }
+}
+
 impl CommandFd {
     /// Takes an open uverbs character device whose driver is `driver_id`.
     pub(crate) fn new(fd: OwnedFd, driver_id: u32, route: Route) -> Self {
@@ -137,10 +149,10 @@ impl CommandFd {
         let mut command = WriteBuffer::new(request);
         command.aim();
         loop {
-            match rustix::io::write(&self.fd, &command.buffer) {
+            match write(self.fd.as_fd(), &command.buffer) {
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
-                Ok(_) => break,
+                Ok(()) => break,
             }
         }
         let (core, driver) = command.responses();

@@ -53,6 +53,7 @@ pub(crate) use fd::CommandFd;
     reason = "not every driver has a doorbell that is a system call"
 )]
 pub(crate) use fd::Prepared;
+pub(crate) use fd::write;
 pub(crate) use flow::{CreateFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
 pub(crate) use mcast::{AttachMcast, DetachMcast};

@@ -1,5 +1,5 @@
 /*
- * Sizes and offsets of what libibverbs' header compiles into programs, a line each: "STRUCT SIZE" or "STRUCT.FIELD OFFSET".
+ * Sizes and offsets of what the headers of libibverbs and librdmacm compile into programs, a line each: "STRUCT SIZE" or "STRUCT.FIELD OFFSET".
  * What has grown from version to version (ibv_port_attr, ibv_qp_ex, verbs_context) has no size here.
  */
 
@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 
 #define SIZE(type) printf("%s %zu\n", #type, sizeof(struct type))
 #define FIELD(type, field) printf("%s.%s %zu\n", #type, #field, offsetof(struct type, field))
@@ -337,6 +338,60 @@ static void attributes(void)
 	SIZE(ibv_flow_attr);
 }
 
+static void connections(void)
+{
+	SIZE(rdma_event_channel);
+	SIZE(rdma_ib_addr);
+	SIZE(rdma_addr);
+	SIZE(rdma_route);
+	FIELD(rdma_route, path_rec);
+	FIELD(rdma_route, num_paths);
+	SIZE(rdma_cm_id);
+	FIELD(rdma_cm_id, channel);
+	FIELD(rdma_cm_id, context);
+	FIELD(rdma_cm_id, qp);
+	FIELD(rdma_cm_id, route);
+	FIELD(rdma_cm_id, ps);
+	FIELD(rdma_cm_id, port_num);
+	FIELD(rdma_cm_id, event);
+	FIELD(rdma_cm_id, send_cq_channel);
+	FIELD(rdma_cm_id, send_cq);
+	FIELD(rdma_cm_id, recv_cq_channel);
+	FIELD(rdma_cm_id, recv_cq);
+	FIELD(rdma_cm_id, srq);
+	FIELD(rdma_cm_id, pd);
+	FIELD(rdma_cm_id, qp_type);
+	SIZE(rdma_conn_param);
+	FIELD(rdma_conn_param, private_data_len);
+	FIELD(rdma_conn_param, responder_resources);
+	FIELD(rdma_conn_param, initiator_depth);
+	FIELD(rdma_conn_param, flow_control);
+	FIELD(rdma_conn_param, retry_count);
+	FIELD(rdma_conn_param, rnr_retry_count);
+	FIELD(rdma_conn_param, srq);
+	FIELD(rdma_conn_param, qp_num);
+	SIZE(rdma_ud_param);
+	FIELD(rdma_ud_param, private_data_len);
+	FIELD(rdma_ud_param, ah_attr);
+	FIELD(rdma_ud_param, qp_num);
+	FIELD(rdma_ud_param, qkey);
+	SIZE(rdma_cm_event);
+	FIELD(rdma_cm_event, listen_id);
+	FIELD(rdma_cm_event, event);
+	FIELD(rdma_cm_event, status);
+	FIELD(rdma_cm_event, param);
+	SIZE(rdma_addrinfo);
+	FIELD(rdma_addrinfo, ai_port_space);
+	FIELD(rdma_addrinfo, ai_src_len);
+	FIELD(rdma_addrinfo, ai_dst_addr);
+	FIELD(rdma_addrinfo, ai_route_len);
+	FIELD(rdma_addrinfo, ai_connect);
+	FIELD(rdma_addrinfo, ai_next);
+	SIZE(rdma_cm_join_mc_attr_ex);
+	FIELD(rdma_cm_join_mc_attr_ex, join_flags);
+	FIELD(rdma_cm_join_mc_attr_ex, addr);
+}
+
 int main(void)
 {
 	devices();
@@ -346,5 +401,6 @@ int main(void)
 	queues();
 	requests();
 	attributes();
+	connections();
 	return 0;
 }

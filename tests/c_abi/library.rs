@@ -12,10 +12,15 @@ pub(crate) enum Library {
     Theirs,
     /// This project's, in this directory.
     Ours(PathBuf),
+    /// This project's, and its librdmacm in the second directory.
+    OursWithRdmacm(PathBuf, PathBuf),
 }
 
 /// The directory in the one of cargo's output.
 const DIRECTORY: &str = "c-abi/lib";
+
+/// That of librdmacm, beside it.
+const RDMACM: &str = "../rdmacm";
 
 impl Library {
     /// Ours.
@@ -34,11 +39,30 @@ impl Library {
         }
     }
 
+    /// Ours, with our librdmacm.
+    ///
+    /// # Errors
+    /// [`support::outcome::Skip`] if they have not been built.
+    pub(crate) fn ours_with_rdmacm() -> Result<Self> {
+        match Self::ours()? {
+            Self::Ours(verbs) if verbs.join(RDMACM).join("librdmacm.so.1").is_file() => {
+                let rdmacm = verbs.join(RDMACM).canonicalize()?;
+                Ok(Self::OursWithRdmacm(verbs, rdmacm))
+            }
+            _ => skip("librdmacm is not there: `cargo vm c-abi` builds it"),
+        }
+    }
+
     /// A command that runs on this library.
     pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
-        if let Self::Ours(directory) = self {
-            command.env("LD_LIBRARY_PATH", directory);
+        match self {
+            Self::Theirs => {}
+            Self::Ours(directory) => _ = command.env("LD_LIBRARY_PATH", directory),
+            Self::OursWithRdmacm(verbs, rdmacm) => {
+                let path = format!("{}:{}", rdmacm.display(), verbs.display());
+                command.env("LD_LIBRARY_PATH", path);
+            }
         }
         command
     }
@@ -53,17 +77,22 @@ impl Library {
             .env("LD_TRACE_LOADED_OBJECTS", "1")
             .output()?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let line = said.lines().find(|line| line.contains("libibverbs.so.1"));
+        let line = |library| said.lines().find(|line| line.contains(library));
+        let is_in = |library, directory: &Path| {
+            line(library).is_some_and(|line| line.contains(&*directory.to_string_lossy()))
+        };
+        let verbs = "libibverbs.so.1";
         let used = match self {
-            Self::Ours(directory) => {
-                line.is_some_and(|line| line.contains(&*directory.to_string_lossy()))
+            Self::Ours(directory) => is_in(verbs, directory),
+            Self::OursWithRdmacm(directory, rdmacm) => {
+                is_in(verbs, directory) && is_in("librdmacm.so.1", rdmacm)
             }
-            Self::Theirs => line.is_some_and(|line| !line.contains(DIRECTORY)),
+            Self::Theirs => line(verbs).is_some_and(|line| !line.contains(DIRECTORY)),
         };
         match used {
             true => Ok(()),
             false => fail(format!(
-                "{} does not use {self:?}: {line:?}",
+                "{} does not use {self:?}: {said}",
                 program.display()
             )),
         }

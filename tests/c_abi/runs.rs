@@ -1,9 +1,10 @@
 //! Programs of the distribution that talk to each other, one on each library: perftest, ping-pongs,
-//! UCX, and those that connect by the distribution's librdmacm.
+//! UCX, and those that connect by librdmacm, the distribution's or ours.
 //!
 //! By default each run has our library on one side; with `--full` there are more runs, each with ours as the
 //! server and as the client.
 
+use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::Trial;
@@ -38,15 +39,17 @@ const fn in_full(words: &'static str) -> Run {
 enum Family {
     Perftest,
     Pingpong,
-    /// Programs of librdmacm, and of perftest that connect by it.
+    /// Programs of librdmacm, and of perftest that connect by it, over the distribution's librdmacm.
     Rdmacm,
+    /// The same, with our librdmacm beside our libibverbs.
+    OwnRdmacm,
     Ucx,
 }
 
 /// A test's name, its family and its runs.
 type Group = (&'static str, Family, &'static [Run]);
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -124,6 +127,19 @@ const GROUPS: [Group; 7] = [
         ],
     ),
     (
+        "rdmacm::ours",
+        Family::OwnRdmacm,
+        &[
+            always("rping -C 5 -S 2000 -V"),
+            always("rdma_client"),
+            always("udaddy -C 5"),
+            in_full("rping -C 5 -q"),
+            in_full("ucmatose -m -C 2 -S 100"),
+            in_full("ib_send_lat -F -R -n 20"),
+            in_full("ib_write_bw -F -R -n 20 -q 2"),
+        ],
+    ),
+    (
         "ucx::tests",
         Family::Ucx,
         &[
@@ -145,7 +161,13 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// Runs a group. In the small set the two libraries change sides from run to run.
 fn all(family: Family, runs: &[Run]) -> Result {
-    let ours = Library::ours()?;
+    let ours = match family {
+        Family::OwnRdmacm => Library::ours_with_rdmacm()?,
+        _ => Library::ours()?,
+    };
+    if let Family::OwnRdmacm = family {
+        ours.is_used_by(Path::new("rping"))?;
+    }
     let chosen = runs.iter().filter(|run| run.always || is_full());
     for (number, run) in chosen.enumerate() {
         for ours_serves in [number % 2 == 0, number % 2 != 0] {
@@ -181,7 +203,7 @@ fn as_theirs_alone(family: Family, words: &str, sides: [&Library; 2]) -> Result 
 }
 
 fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result {
-    if let Family::Rdmacm = family {
+    if let Family::Rdmacm | Family::OwnRdmacm = family {
         let server = of_librdmacm(server, words, false);
         let client = of_librdmacm(client, words, true);
         let ready = || Ok(support::run("rdma resource show cm_id")?.contains("LISTEN"));
@@ -200,13 +222,17 @@ const ADDRESS: &str = "10.9.0.1";
 /// The command of a side that is named by an IP address.
 fn of_librdmacm(library: &Library, words: &str, connects: bool) -> Command {
     let (program, words) = words.split_once(' ').unwrap_or((words, ""));
-    let mut command = library.command(program);
+    let mut command = match (program, connects) {
+        ("rdma_client", false) => library.command("rdma_server"),
+        _ => library.command(program),
+    };
     let words = words.split_whitespace();
     match (program, connects) {
         ("rping", true) => command.args(["-c", "-a", ADDRESS]).args(words),
         ("rping", false) => command.args(["-s", "-a", ADDRESS]).args(words),
         ("ucmatose" | "udaddy", true) => command.args(words).args(["-s", ADDRESS]),
         ("ucmatose" | "udaddy", false) => command.args(words).args(["-b", ADDRESS]),
+        ("rdma_client", _) => command.args(words).args(["-s", ADDRESS]),
         (_, true) => command.args(words).arg(ADDRESS),
         (_, false) => command.args(words),
     };
@@ -239,7 +265,7 @@ impl Family {
                 Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
             }
             Self::Ucx => ucx(library, device, &port, words, server),
-            Self::Rdmacm => Ok(of_librdmacm(library, words, server.is_some())),
+            Self::Rdmacm | Self::OwnRdmacm => Ok(of_librdmacm(library, words, server.is_some())),
         }
     }
 

@@ -17,6 +17,9 @@ const SONAME: &str = "libibverbs.so.1";
 /// libraries, and where `cargo vm c-abi` leaves it.
 const PLACES: [&str; 3] = ["", "../lib", "../c-abi/lib"];
 
+/// The library of connections by address, if it is there: in a directory beside libibverbs's, or in the same.
+const RDMACM: (&str, &str) = ("../rdmacm", "librdmacm.so.1");
+
 const VARIABLE: &str = "LD_LIBRARY_PATH";
 
 const EXAMPLES: &str = "\
@@ -28,7 +31,8 @@ The exit code is the program's own; it is 3 if the library or the program is not
 
 /// Run a program of libibverbs on this project's libibverbs.so.1.
 ///
-/// The library is put in front of the system's by LD_LIBRARY_PATH, for the program and all that it starts.
+/// The library is put in front of the system's by LD_LIBRARY_PATH, for the program and all that it starts; so is
+/// this project's librdmacm.so.1, if it is beside it.
 /// Programs with the set-user-ID bit ignore that.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -50,7 +54,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let [program, arguments @ ..] = options.words.as_slice() else {
         return Err(Failure::new(Kind::Usage, "no program was named"));
     };
-    let path = in_front(&directory, env::var_os(VARIABLE).as_deref());
+    let mut path = in_front(&directory, env::var_os(VARIABLE).as_deref());
+    if let Some(rdmacm) = rdmacm(&directory) {
+        path = in_front(&rdmacm, Some(&path));
+    }
     let error = Command::new(program)
         .args(arguments)
         .env(VARIABLE, path)
@@ -108,6 +115,13 @@ fn found() -> Result<PathBuf> {
             ),
         )),
     }
+}
+
+/// The directory of librdmacm, if it has one of its own.
+fn rdmacm(directory: &Path) -> Option<PathBuf> {
+    let (place, soname) = RDMACM;
+    let place = directory.join(place).canonicalize().ok()?;
+    place.join(soname).is_file().then_some(place)
 }
 
 /// A library path that begins with this directory. An empty one would name the current directory too.

@@ -14,6 +14,10 @@ use super::queue::{
     ibv_ah, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_mr, ibv_mw, ibv_qp, ibv_qp_ex, ibv_srq,
 };
 use super::work::{ibv_data_buf, ibv_mw_bind, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_wc};
+use crate::c::rdmacm::abi::{
+    rdma_addr, rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_cm_join_mc_attr_ex, rdma_conn_param,
+    rdma_event_channel, rdma_ib_addr, rdma_route, rdma_ud_param,
+};
 
 /// What C tells of its structs (`tests/c_abi/layout.c`, which a test in a guest compares with this file): a line for
 /// each size, and for each field's offset.
@@ -70,6 +74,16 @@ fn facts() -> Facts {
         ibv_qp_init_attr_ex { comp_mask, pd, xrcd, create_flags, rx_hash_conf, source_qpn, send_ops_flags }
         ibv_srq_attr {  }
         ibv_srq_init_attr {  }
+        rdma_event_channel {  }
+        rdma_ib_addr {  }
+        rdma_addr {  }
+        rdma_route { path_rec, num_paths }
+        rdma_cm_id { channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq, recv_cq_channel, recv_cq, srq, pd, qp_type }
+        rdma_conn_param { private_data_len, responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, srq, qp_num }
+        rdma_ud_param { private_data_len, ah_attr, qp_num, qkey }
+        rdma_cm_event { listen_id, event, status, param }
+        rdma_addrinfo { ai_port_space, ai_src_len, ai_dst_addr, ai_route_len, ai_connect, ai_next }
+        rdma_cm_join_mc_attr_ex { join_flags, addr }
     }
 }
 
@@ -94,5 +108,5 @@ fn structs_are_as_c_has_them() {
         assert_eq!(number, told, "{name}");
         compared += 1;
     }
-    assert!(compared >= 216, "only {compared} were compared");
+    assert!(compared >= 266, "only {compared} were compared");
 }

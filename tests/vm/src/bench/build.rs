@@ -42,7 +42,7 @@ impl Programs {
         let library = others.join("c-abi");
         fs::create_dir_all(&library).with_context(|| format!("making {}", library.display()))?;
         fs::copy(
-            suite::c_library(workspace)?,
+            suite::c_library(workspace, "uverbs-c")?,
             library.join("libibverbs.so.1"),
         )
         .context("copying the library for C programs")?;

@@ -248,12 +248,12 @@ fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) ->
     executable(artifacts, name)
 }
 
-/// Builds the shared library for C programs and gives its path.
+/// Builds a shared library for C programs, which is all of this package, and gives its path.
 ///
 /// # Errors
 /// If it does not build, or cargo does not say where it is.
-pub(crate) fn c_library(workspace: &Path) -> Result<PathBuf> {
-    let arguments = ["build", "--profile", "c-abi", "--package", "uverbs-c"];
+pub(crate) fn c_library(workspace: &Path, package: &str) -> Result<PathBuf> {
+    let arguments = ["build", "--profile", "c-abi", "--package", package];
     let artifacts = cargo(
         workspace,
         Target::Here,

@@ -1,0 +1,92 @@
+//! What the build scripts of the two libraries make of a table of symbols (`symbols.txt`).
+//!
+//! rustc gives every cdylib a script without nodes, which ends with `local: *`. A second script with nodes
+//! beside it works with lld, the linker that stable Rust has by default on x86-64; GNU ld refuses the pair.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// A line of the table: a name of a node, and the function that has it.
+pub(crate) struct Symbol<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) name: &'a str,
+    /// None for data, which has its lines in `lib.rs`.
+    pub(crate) function: Option<&'a str>,
+}
+
+/// A line that is not indented names a node, and an indented one a symbol of it, with `= function` if the
+/// function has another name.
+pub(crate) fn parse(table: &str) -> Vec<Symbol<'_>> {
+    let mut node = "";
+    let mut symbols = Vec::new();
+    for line in table.lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        let (name, function) = line.split_once('=').unwrap_or((line, line));
+        let (indented, name, function) = (line.starts_with(' '), name.trim(), function.trim());
+        match (indented, name) {
+            (_, "") => {}
+            (false, _) => node = name,
+            (true, _) => symbols.push(Symbol {
+                node,
+                name,
+                function: (function != "data").then_some(function),
+            }),
+        }
+    }
+    symbols
+}
+
+/// The nodes in the table's order, each with the public one before it as its parent.
+pub(crate) fn script(symbols: &[Symbol<'_>]) -> String {
+    let mut script = String::new();
+    let mut parent = None;
+    for of_node in symbols.chunk_by(|a, b| a.node == b.node) {
+        let node = of_node[0].node;
+        writeln!(script, "{node} {{ global:").unwrap();
+        for symbol in of_node {
+            writeln!(script, "  {};", symbol.name).unwrap();
+        }
+        match parent {
+            Some(parent) => writeln!(script, "}} {parent};").unwrap(),
+            None => writeln!(script, "}};").unwrap(),
+        }
+        parent = Some(node);
+    }
+    script
+}
+
+/// The lines that export the functions of a module.
+pub(crate) fn lines(symbols: &[Symbol<'_>], module: &str) -> String {
+    let mut lines = String::new();
+    for (number, (symbol, versioned)) in symbols.iter().zip(versioned(symbols)).enumerate() {
+        let Some(function) = symbol.function else {
+            continue;
+        };
+        writeln!(
+            lines,
+            "versioned!(\"__uverbs_{number}\", \"{versioned}\", {module}::{function});"
+        )
+        .unwrap();
+    }
+    lines
+}
+
+/// The names with their versions. The last public node that has a name is the one that programs are linked to.
+pub(crate) fn versioned(symbols: &[Symbol<'_>]) -> Vec<String> {
+    let mut default = BTreeMap::new();
+    for symbol in symbols.iter().filter(|symbol| !is_private(symbol.node)) {
+        default.insert(symbol.name, symbol.node);
+    }
+    let names = symbols.iter().map(|Symbol { node, name, .. }| {
+        let at = match default.get(name) {
+            Some(last) if last == node => "@@",
+            _ => "@",
+        };
+        format!("{name}{at}{node}")
+    });
+    names.collect()
+}
+
+fn is_private(node: &str) -> bool {
+    node.contains("PRIVATE")
+}

@@ -1,0 +1,53 @@
+//! Event channels: open files of the connection manager.
+
+use std::ffi::c_int;
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use super::abi::rdma_event_channel;
+use crate::c::failure::{Failure, Result, pointer};
+use crate::cm::command::Command;
+use crate::cm::file;
+use crate::device::Manager;
+
+/// Where the connection manager is, once it has been found.
+static MANAGER: Mutex<Option<Manager>> = Mutex::new(None);
+
+/// Opens a channel. Its file blocks: programs change that themselves.
+pub(super) fn open() -> Result<*mut rdma_event_channel> {
+    let mut found = MANAGER.lock().unwrap_or_else(PoisonError::into_inner);
+    let manager = match found.take() {
+        Some(manager) => manager,
+        None => Manager::find()?,
+    };
+    let fd = found.insert(manager).open()?.into_raw_fd();
+    Ok(Box::into_raw(Box::new(rdma_event_channel { fd })))
+}
+
+/// `rdma_create_event_channel(3)`.
+pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    pointer(open())
+}
+
+/// `rdma_destroy_event_channel(3)`.
+pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    if channel.is_null() {
+        return;
+    }
+    // SAFETY: the caller passes a channel for the last time.
+    let rdma_event_channel { fd } = *unsafe { Box::from_raw(channel) };
+    if fd >= 0 {
+        // SAFETY: the file is the channel's own.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+}
+
+/// Sends a command on a channel's file.
+pub(super) fn send<C: Command>(fd: c_int, command: &C) -> Result<C::Reply> {
+    if fd < 0 {
+        return Err(Failure::INVALID);
+    }
+    // SAFETY: the program keeps the channel open for the call; a number that is no file's is EBADF.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(file::send(fd, command)?)
+}

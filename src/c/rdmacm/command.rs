@@ -1,0 +1,199 @@
+//! Commands of the connection manager that only C programs need, and addresses as they pass them.
+
+use std::ffi::c_void;
+use std::slice;
+
+use uverbs_uapi::rdma_cm::{self as abi, cmd};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::abi::sockaddr_storage;
+use crate::c::abi::port::ibv_gid;
+use crate::c::abi::sa::ibv_sa_path_rec;
+use crate::cm::address::Wire;
+use crate::cm::command::Command;
+use crate::error::Verb;
+
+/// Asks for the GIDs of both ends.
+#[derive(Debug)]
+pub(super) struct QueryGid {
+    pub(super) id: u32,
+}
+
+impl Command for QueryGid {
+    type Payload = abi::Query;
+    type Reply = abi::QueryAddrResp;
+    const NUMBER: u32 = cmd::QUERY;
+    const VERB: Verb = Verb::QueryId;
+
+    fn payload(&self, response: u64) -> abi::Query {
+        abi::Query {
+            response,
+            id: self.id,
+            option: abi::QueryOption::GID.0,
+        }
+    }
+}
+
+/// The paths that there may be, with room: older kernels leave out the one that just fits.
+const PATHS: usize = 6;
+
+/// An answer with paths.
+#[derive(FromBytes, IntoBytes)]
+#[repr(C)]
+pub(super) struct Paths {
+    head: abi::QueryPathResp,
+    paths: [abi::PathRecData; PATHS],
+}
+
+impl Paths {
+    /// Those that there are.
+    pub(super) fn records(&self) -> Vec<ibv_sa_path_rec> {
+        let number = PATHS.min(self.head.num_paths as usize);
+        self.paths[..number].iter().map(record).collect()
+    }
+}
+
+/// Asks for the paths.
+#[derive(Debug)]
+pub(super) struct QueryPath {
+    pub(super) id: u32,
+}
+
+impl Command for QueryPath {
+    type Payload = abi::Query;
+    type Reply = Paths;
+    const NUMBER: u32 = cmd::QUERY;
+    const VERB: Verb = Verb::QueryId;
+
+    fn payload(&self, response: u64) -> abi::Query {
+        abi::Query {
+            response,
+            id: self.id,
+            option: abi::QueryOption::PATH.0,
+        }
+    }
+}
+
+/// A path from the record of the wire (InfiniBand specification, 15.2.5.16). Numbers of several bytes are in network
+/// byte order in both.
+fn record(path: &abi::PathRecData) -> ibv_sa_path_rec {
+    let bytes = path.path_rec.as_bytes();
+    let gid = |at: usize| ibv_gid {
+        raw: bytes[at..at + 16].try_into().unwrap_or_default(),
+    };
+    let short = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+    let flow = [0, bytes[44], bytes[45], bytes[46]];
+    ibv_sa_path_rec {
+        dgid: gid(8),
+        sgid: gid(24),
+        dlid: short(40),
+        slid: short(42),
+        raw_traffic: 0,
+        flow_label: u32::from_ne_bytes(flow),
+        hop_limit: bytes[47],
+        traffic_class: bytes[48],
+        reversible: (bytes[49] >> 7).into(),
+        numb_path: 1,
+        pkey: short(50),
+        sl: bytes[53] & 0xf,
+        mtu_selector: EXACTLY,
+        mtu: bytes[54] & 0x1f,
+        rate_selector: EXACTLY,
+        rate: bytes[55] & 0x1f,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: bytes[56] & 0x1f,
+        preference: path.flags as u8,
+    }
+}
+
+/// The value beside this selector is the path's own.
+const EXACTLY: u8 = 2;
+
+/// Sets any option.
+#[derive(Debug)]
+pub(super) struct SetOption {
+    pub(super) id: u32,
+    pub(super) level: u32,
+    pub(super) name: u32,
+    pub(super) value: *const c_void,
+    pub(super) length: u32,
+}
+
+impl Command for SetOption {
+    type Payload = abi::SetOption;
+    type Reply = ();
+    const NUMBER: u32 = cmd::SET_OPTION;
+    const VERB: Verb = Verb::SetOption;
+
+    fn payload(&self, _: u64) -> abi::SetOption {
+        abi::SetOption {
+            optval: self.value as u64,
+            id: self.id,
+            level: self.level,
+            optname: self.name,
+            optlen: self.length,
+        }
+    }
+}
+
+/// Leaves a multicast group.
+#[derive(Debug)]
+pub(super) struct LeaveMcast {
+    pub(super) group: u32,
+}
+
+impl Command for LeaveMcast {
+    type Payload = abi::DestroyId;
+    type Reply = abi::DestroyIdResp;
+    const NUMBER: u32 = cmd::LEAVE_MCAST;
+    const VERB: Verb = Verb::LeaveMulticast;
+
+    fn payload(&self, response: u64) -> abi::DestroyId {
+        abi::DestroyId {
+            response,
+            id: self.group,
+            reserved: 0,
+        }
+    }
+}
+
+/// `AF_IB`, which libc does not name.
+const AF_IB: u16 = 27;
+
+/// The address that a program passes; none if it is NULL or of a family that there is not.
+///
+/// # Safety
+/// The pointer is NULL, or at an address of its family.
+pub(super) unsafe fn address(from: *const libc::sockaddr) -> Option<Wire> {
+    if from.is_null() {
+        return None;
+    }
+    // SAFETY: the caller vouches for it; all families have this field at the start.
+    let length = match i32::from(unsafe { from.cast::<u16>().read_unaligned() }) {
+        libc::AF_INET => 16,
+        libc::AF_INET6 => 28,
+        family if family == i32::from(AF_IB) => 48,
+        _ => return None,
+    };
+    // SAFETY: addresses of the family are as long.
+    let bytes = unsafe { slice::from_raw_parts(from.cast::<u8>(), length) };
+    let mut wire = Wire {
+        bytes: abi::SockaddrStorage::new_zeroed(),
+        length: length as u16,
+    };
+    wire.bytes.0[..length].copy_from_slice(bytes);
+    Some(wire)
+}
+
+/// The port of an address, in network byte order.
+pub(super) fn port(address: &sockaddr_storage) -> u16 {
+    let bytes = &address.0;
+    match u16::from_ne_bytes([bytes[0], bytes[1]]) {
+        // The last bytes of the service's number.
+        AF_IB => u16::from_ne_bytes([bytes[30], bytes[31]]),
+        family if [libc::AF_INET, libc::AF_INET6].contains(&family.into()) => {
+            u16::from_ne_bytes([bytes[2], bytes[3]])
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,232 @@
+//! The devices that identifiers are bound to. Each is opened once, and stays open: programs go on using the context
+//! when the identifier is gone. Its identifiers share a protection domain, while there are any.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::last_errno;
+use super::verbs;
+use crate::c::abi::context::ibv_context;
+use crate::c::abi::device::{ibv_device, ibv_device_attr};
+use crate::c::abi::ibv_pd;
+use crate::c::failure::{Failure, Result, pointer};
+use crate::error::Errno;
+
+/// An open device.
+struct Device {
+    /// Stays the same while a context of it is open.
+    device: *mut ibv_device,
+    verbs: *mut ibv_context,
+    /// NULL while there is none.
+    pd: *mut ibv_pd,
+    guid: u64,
+    /// -1 if it cannot be told.
+    index: c_int,
+    limits: Limits,
+    /// Identifiers, and lists that programs have.
+    users: u32,
+}
+
+// SAFETY: libibverbs lets every thread use its objects.
+unsafe impl Send for Device {}
+
+/// READs and atomics that the device can have under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) initiator_depth: u8,
+    pub(super) responder_resources: u8,
+}
+
+static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
+fn devices() -> MutexGuard<'static, Vec<Device>> {
+    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A device in use. Its drop ends the use.
+pub(super) struct Use {
+    pub(super) verbs: *mut ibv_context,
+    pub(super) pd: *mut ibv_pd,
+    pub(super) limits: Limits,
+}
+
+// SAFETY: libibverbs lets every thread use its objects.
+unsafe impl Send for Use {}
+
+impl Use {
+    /// The device that the kernel names, opened if it is not open yet.
+    pub(super) fn of(guid: u64, index: u32) -> Result<Self> {
+        let mut devices = devices();
+        let at = match devices.iter().position(|device| device.is(guid, index)) {
+            Some(at) => at,
+            None => {
+                find_new(&mut devices, |device| device.is(guid, index))?;
+                let found = devices.iter().position(|device| device.is(guid, index));
+                found.ok_or(Failure(Errno::NODEV))?
+            }
+        };
+        let device = &mut devices[at];
+        if device.pd.is_null() {
+            // SAFETY: the context is open.
+            device.pd = verbs::made(unsafe { verbs::ibv_alloc_pd(device.verbs) })?;
+        }
+        device.users += 1;
+        Ok(Self {
+            verbs: device.verbs,
+            pd: device.pd,
+            limits: device.limits,
+        })
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        release(&mut devices(), self.verbs);
+    }
+}
+
+/// Ends a use of a device. The domain goes with the last; one on which a program has left objects stays.
+fn release(devices: &mut [Device], verbs: *mut ibv_context) {
+    let Some(device) = devices.iter_mut().find(|device| device.verbs == verbs) else {
+        return;
+    };
+    device.users = device.users.saturating_sub(1);
+    if device.users == 0 && !device.pd.is_null() {
+        // SAFETY: the domain exists, and no identifier has it any more.
+        if unsafe { verbs::ibv_dealloc_pd(device.pd) } == 0 {
+            device.pd = null_mut();
+        }
+    }
+}
+
+impl Device {
+    /// Whether the kernel means this one. A GUID may be 0, and an index unknown to libibverbs.
+    fn is(&self, guid: u64, index: u32) -> bool {
+        match u32::try_from(self.index) {
+            Ok(own) => own == index,
+            Err(_) => self.guid == guid,
+        }
+    }
+
+    /// What is known of a device before it is opened.
+    fn closed(device: *mut ibv_device) -> Self {
+        // SAFETY: the device is in a list that has not been freed.
+        let (guid, index) = unsafe {
+            (
+                verbs::ibv_get_device_guid(device),
+                verbs::ibv_get_device_index(device),
+            )
+        };
+        Self {
+            device,
+            verbs: null_mut(),
+            pd: null_mut(),
+            guid,
+            index,
+            limits: Limits {
+                initiator_depth: 0,
+                responder_resources: 0,
+            },
+            users: 0,
+        }
+    }
+
+    fn open(&mut self) -> Result<()> {
+        // SAFETY: the device is in a list that has not been freed.
+        let verbs = verbs::made(unsafe { verbs::ibv_open_device(self.device) })?;
+        let mut attr = std::mem::MaybeUninit::<ibv_device_attr>::zeroed();
+        // SAFETY: the context is open, and zeros are attributes.
+        let attr = unsafe {
+            if verbs::ibv_query_device(verbs, attr.as_mut_ptr()) != 0 {
+                let failure = last_errno();
+                verbs::ibv_close_device(verbs);
+                return Err(failure);
+            }
+            attr.assume_init()
+        };
+        self.verbs = verbs;
+        // The header's fields have eight bits, and so does the wire.
+        self.limits = Limits {
+            initiator_depth: attr.max_qp_init_rd_atom as u8,
+            responder_resources: attr.max_qp_rd_atom as u8,
+        };
+        Ok(())
+    }
+}
+
+/// Opens the devices that have come since the last time and that are `wanted`. Gives the devices that there are.
+fn find_new(
+    devices: &mut Vec<Device>,
+    wanted: impl Fn(&Device) -> bool,
+) -> Result<Vec<*mut ibv_device>> {
+    let mut number = 0;
+    // SAFETY: the function fills in the number.
+    let list = verbs::made(unsafe { verbs::ibv_get_device_list(&mut number) })?;
+    let present: Vec<_> = (0..usize::try_from(number).unwrap_or(0))
+        // SAFETY: the list has as many.
+        .map(|at| unsafe { *list.add(at) })
+        .collect();
+    for &device in &present {
+        let mut new = Device::closed(device);
+        let known = devices.iter().any(|known| known.device == device);
+        // One that does not open is no device of this library's.
+        if !known && wanted(&new) && new.open().is_ok() {
+            devices.push(new);
+        }
+    }
+    // SAFETY: the list is this function's. What was opened keeps its device.
+    unsafe { verbs::ibv_free_device_list(list) };
+    Ok(present)
+}
+
+/// All devices, in the order of their indices, each in use once more.
+fn list() -> Result<Vec<*mut ibv_context>> {
+    let mut devices = devices();
+    let present = find_new(&mut devices, |_| true)?;
+    if present.is_empty() {
+        return Err(Failure(Errno::NODEV));
+    }
+    devices.sort_by_key(|device| device.index);
+    let present = devices
+        .iter_mut()
+        .filter(|device| present.contains(&device.device));
+    let contexts = present.map(|device| {
+        device.users += 1;
+        device.verbs
+    });
+    Ok(contexts.collect())
+}
+
+/// `rdma_get_devices(3)`.
+pub unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
+    let found = list();
+    if !number.is_null() {
+        let length = found.as_ref().map_or(0, Vec::len);
+        // SAFETY: the caller passes room for a number, or NULL.
+        unsafe { number.write(length as c_int) };
+    }
+    pointer(found.map(|mut contexts| {
+        contexts.push(null_mut());
+        Box::into_raw(contexts.into_boxed_slice()).cast()
+    }))
+}
+
+/// `rdma_free_devices(3)`.
+pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    if list.is_null() {
+        return;
+    }
+    // SAFETY: the caller passes a list for the last time, which ends with a NULL.
+    let list = unsafe {
+        let mut length = 1;
+        while !(*list.add(length - 1)).is_null() {
+            length += 1;
+        }
+        Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, length))
+    };
+    let mut devices = devices();
+    for verbs in list.iter().filter(|verbs| !verbs.is_null()) {
+        release(&mut devices, *verbs);
+    }
+}

@@ -1,0 +1,341 @@
+//! Events: what the kernel tells becomes what programs know, with the steps of a connection that are done on the way.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+use uverbs_uapi::rdma_cm::{ConnParam, Event as Kind, EventResp, UdParam};
+
+use super::abi::{
+    rdma_cm_event, rdma_cm_event_param, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    rdma_ud_param,
+};
+use super::channel;
+use super::id::{Acknowledged, Ece, IdObject, migrate};
+use super::multicast::Group;
+use super::qp;
+use super::resolve::{query_addr, query_gid, query_path};
+use crate::c::failure::{Failure, Result, minus_one};
+use crate::c::marshal::path;
+use crate::c::object::Object;
+use crate::cm::command::{Accept, DestroyId, GetEvent};
+use crate::error::Errno;
+
+/// The field for data of the peer's.
+const DATA: usize = 256;
+
+/// An event as C programs have it.
+#[repr(C)]
+struct EventObject {
+    c: rdma_cm_event,
+    /// What `param` points to.
+    data: [u8; DATA],
+    /// Who counts it: the identifier, and its group if it is a group's.
+    counted_by: [Option<Arc<Acknowledged>>; 2],
+}
+
+impl EventObject {
+    fn new(id: *mut rdma_cm_id, raw: &EventResp) -> Box<Self> {
+        Box::new(Self {
+            c: rdma_cm_event {
+                id,
+                listen_id: null_mut(),
+                event: raw.event,
+                status: raw.status as c_int,
+                param: rdma_cm_event_param {
+                    ud: rdma_ud_param {
+                        private_data: null(),
+                        private_data_len: 0,
+                        ah_attr: path(&UdParam::default().ah_attr),
+                        qp_num: 0,
+                        qkey: 0,
+                    },
+                },
+            },
+            data: [0; DATA],
+            counted_by: [None, None],
+        })
+    }
+
+    /// Copies the peer's data, and gives their address and length.
+    fn data(&mut self, from: &[u8; DATA], length: u8) -> (*const c_void, u8) {
+        self.data = *from;
+        let data: *const [u8; DATA] = &raw const self.data;
+        match length {
+            0 => (null(), 0),
+            length => (data.cast(), length),
+        }
+    }
+
+    fn put_conn(&mut self, from: &ConnParam) {
+        let (private_data, private_data_len) =
+            self.data(&from.private_data.0, from.private_data_len);
+        self.c.param.conn = rdma_conn_param {
+            private_data,
+            private_data_len,
+            responder_resources: from.responder_resources,
+            initiator_depth: from.initiator_depth,
+            flow_control: from.flow_control,
+            retry_count: from.retry_count,
+            rnr_retry_count: from.rnr_retry_count,
+            srq: from.srq,
+            qp_num: from.qp_num,
+        };
+    }
+
+    fn put_ud(&mut self, from: &UdParam) {
+        let (private_data, private_data_len) =
+            self.data(&from.private_data.0, from.private_data_len);
+        self.c.param.ud = rdma_ud_param {
+            private_data,
+            private_data_len,
+            ah_attr: path(&from.ah_attr),
+            qp_num: from.qp_num,
+            qkey: from.qkey,
+        };
+    }
+
+    /// What the peer says, by the kind of the identifier's queue pair.
+    fn put(&mut self, id: &IdObject, raw: &EventResp) {
+        match id.is_ud() {
+            true => self.put_ud(&raw.param.ud()),
+            false => self.put_conn(&raw.param.conn()),
+        }
+    }
+
+    /// Tells the program of a step that has failed here, instead of what the kernel said.
+    fn fail(&mut self, kind: Kind, failure: Failure) {
+        self.c.event = kind.0;
+        self.c.status = -failure.0.raw_os_error();
+    }
+}
+
+/// `rdma_get_cm_event(3)`.
+pub unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    to: *mut *mut rdma_cm_event,
+) -> c_int {
+    if channel.is_null() || to.is_null() {
+        return minus_one(Err(Failure::INVALID));
+    }
+    // SAFETY: the caller passes a channel, and room for a pointer.
+    minus_one(unsafe { next((*channel).fd).map(|event| to.write(event)) })
+}
+
+/// The next event of a channel that is news to the program.
+fn next(fd: c_int) -> Result<*mut rdma_cm_event> {
+    loop {
+        let raw = channel::send(fd, &GetEvent)?;
+        // The kernel has none of an identifier that was not accepted, which has no number yet.
+        if raw.uid == 0 {
+            continue;
+        }
+        if let Some(event) = read(&raw) {
+            return Ok(Box::into_raw(event).cast());
+        }
+    }
+}
+
+/// What an event is to the program; none if it is no news.
+fn read(raw: &EventResp) -> Option<Box<EventObject>> {
+    let kind = Kind(raw.event);
+    if let Kind::MULTICAST_JOIN | Kind::MULTICAST_ERROR = kind {
+        return Some(of_group(raw));
+    }
+    // SAFETY: the number is the address of an identifier, which stays until its events have been acknowledged.
+    let id = unsafe { &*(raw.uid as *const IdObject) };
+    let mut event = EventObject::new(id.c(), raw);
+    event.counted_by[0] = Some(id.acknowledged.clone());
+    match kind {
+        Kind::ADDR_RESOLVED => {
+            if let Err(failure) = address_resolved(id) {
+                event.fail(Kind::ADDR_ERROR, failure);
+            }
+        }
+        Kind::ROUTE_RESOLVED => {
+            if let Err(failure) = query_path(id) {
+                event.fail(Kind::ROUTE_ERROR, failure);
+            }
+        }
+        Kind::CONNECT_REQUEST => {
+            event.put(id, raw);
+            match request(id, raw) {
+                Ok(new) => (event.c.id, event.c.listen_id) = (new, id.c()),
+                Err(failure) => return dropped(id, failure),
+            }
+        }
+        Kind::CONNECT_RESPONSE => {
+            event.put_conn(&raw.param.conn());
+            match response(id, raw) {
+                Ok(kind) => event.c.event = kind.0,
+                Err(failure) => {
+                    id.state().connect_error = true;
+                    event.fail(Kind::CONNECT_ERROR, failure);
+                }
+            }
+        }
+        Kind::REJECTED | Kind::DISCONNECTED => {
+            if id.state().connect_error {
+                id.acknowledged.count();
+                return None;
+            }
+            event.put_conn(&raw.param.conn());
+            if kind == Kind::REJECTED {
+                // The queue pair may be in any state; the event tells what happened.
+                let _ = qp::to_error(id);
+            }
+        }
+        Kind::ADDR_ERROR | Kind::ROUTE_ERROR => {}
+        _ => event.put(id, raw),
+    }
+    Some(event)
+}
+
+/// A request that could not be made an identifier of. The program does not hear of it, and the peer is refused.
+fn dropped(listener: &IdObject, failure: Failure) -> Option<Box<EventObject>> {
+    tracing::warn!(target: "uverbs", errno = %failure.0, "a request for a connection is refused");
+    listener.acknowledged.count();
+    None
+}
+
+/// Finds the device on the way to the peer.
+fn address_resolved(id: &IdObject) -> Result<()> {
+    query_addr(id)?;
+    if id.verbs().is_null() {
+        return Err(Failure(Errno::NODEV));
+    }
+    query_gid(id)
+}
+
+/// Makes an identifier of a request.
+fn request(listener: &IdObject, raw: &EventResp) -> Result<*mut rdma_cm_id> {
+    let made = admit(listener, raw);
+    if made.is_err() {
+        let channel = listener.channel();
+        // SAFETY: a request comes by the listener's channel, and stays on it if this failed.
+        let fd = unsafe { (*channel).fd };
+        let _ = channel::send(fd, &DestroyId { id: raw.id });
+    }
+    made
+}
+
+fn admit(listener: &IdObject, raw: &EventResp) -> Result<*mut rdma_cm_id> {
+    // SAFETY: the struct is the listener's.
+    let c = unsafe { &*listener.c() };
+    let mut new = IdObject::new(c.channel, c.context, c.ps, c.qp_type)?;
+    new.set_handle(raw.id);
+    {
+        let mut state = new.state();
+        if !listener.is_ud() {
+            let param = raw.param.conn();
+            state.initiator_depth = param.initiator_depth;
+            state.responder_resources = param.responder_resources;
+        }
+        state.remote_ece = Ece {
+            vendor_id: raw.ece.vendor_id,
+            options: raw.ece.attr_mod,
+        };
+    }
+    query_addr(&new)?;
+    query_gid(&new)?;
+    query_path(&new)?;
+    if listener.state().sync {
+        migrate(&new, null_mut())?;
+    }
+    Ok(new.give())
+}
+
+/// The peer has accepted. With a queue pair of the library's the connection is made here; else the program does so.
+fn response(id: &IdObject, raw: &EventResp) -> Result<Kind> {
+    let told = Ece {
+        vendor_id: raw.ece.vendor_id,
+        options: raw.ece.attr_mod,
+    };
+    if id.qp().is_null() {
+        id.state().remote_ece = told;
+        return Ok(Kind::CONNECT_RESPONSE);
+    }
+    let made = qp::agree(id, told).and_then(|()| confirm(id));
+    if made.is_err() {
+        let _ = qp::to_error(id);
+    }
+    made?;
+    qp::keep_agreed(id)?;
+    Ok(Kind::ESTABLISHED)
+}
+
+/// Makes the queue pair ready, if the library has it, and tells the peer.
+pub(super) fn confirm(id: &IdObject) -> Result<()> {
+    qp::to_rtr(id, None)?;
+    qp::to_rts(id, None)?;
+    id.send(&Accept {
+        id: id.handle(),
+        uid: id.uid(),
+        param: None,
+        ece: uverbs_uapi::rdma_cm::Ece::default(),
+    })
+}
+
+/// An event of a multicast group.
+fn of_group(raw: &EventResp) -> Box<EventObject> {
+    // SAFETY: the number is the address of a group, which stays until its events have been acknowledged.
+    let group = unsafe { &*(raw.uid as *const Group) };
+    // SAFETY: the identifier outlives its groups.
+    let id = unsafe { &*group.id };
+    let mut event = EventObject::new(id.c(), raw);
+    event.counted_by = [
+        Some(id.acknowledged.clone()),
+        Some(group.acknowledged.clone()),
+    ];
+    if Kind(raw.event) == Kind::MULTICAST_JOIN {
+        event.put_ud(&raw.param.ud());
+        if let Err(failure) = group.joined(id, &raw.param.ud().ah_attr) {
+            event.fail(Kind::MULTICAST_ERROR, failure);
+        }
+    }
+    // What the program gave the group is passed in this field.
+    event.c.param.ud.private_data = group.context;
+    event
+}
+
+/// `rdma_ack_cm_event(3)`.
+pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    if event.is_null() {
+        return minus_one(Err(Failure::INVALID));
+    }
+    // SAFETY: the caller passes an event for the last time, whose struct is at the object's start.
+    let event = unsafe { Box::from_raw(event.cast::<EventObject>()) };
+    // The group first: the identifier may go with the last event, and the group with it.
+    for counter in event.counted_by.iter().rev().flatten() {
+        counter.count();
+    }
+    0
+}
+
+/// Waits for the event that ends a function, if the identifier is synchronous.
+pub(super) fn complete(id: &IdObject) -> Result<()> {
+    if !id.state().sync {
+        return Ok(());
+    }
+    id.drop_event();
+    // SAFETY: the channel is the identifier's own.
+    let event = next(unsafe { (*id.channel()).fd })?;
+    // SAFETY: the event is new, and the struct the object's.
+    let (kind, status) = unsafe {
+        (*id.c()).event = event;
+        ((*event).event, (*event).status)
+    };
+    match (Kind(kind), status) {
+        (_, 0) => Ok(()),
+        (Kind::REJECTED, _) => Err(Failure(Errno::CONNREFUSED)),
+        (_, status) => Err(of_status(status)),
+    }
+}
+
+/// The failure that a status of an event tells.
+pub(super) fn of_status(status: c_int) -> Failure {
+    match status.unsigned_abs() {
+        number @ 1..=4095 => Failure(Errno::from_raw_os_error(number as i32)),
+        _ => Failure::INVALID,
+    }
+}

@@ -1,0 +1,405 @@
+//! Queue pairs of identifiers: created in the state in which receives can be posted, and changed as the connection is
+//! made, with the attributes that the kernel proposes.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+use uverbs_uapi::enums::QpState;
+use uverbs_uapi::flags::QpAttrMask;
+
+use super::abi::rdma_cm_id;
+use super::id::{Ece, IdObject, id};
+use super::verbs;
+use crate::c::abi::attr::{ibv_ece, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex};
+use crate::c::abi::ibv_pd;
+use crate::c::abi::queue::{ibv_cq, ibv_qp};
+use crate::c::failure::{Failure, Result, minus_one};
+use crate::c::marshal::ibv_copy_qp_attr_from_kern;
+use crate::cm::command::InitQpAttr;
+
+/// Bits of the mask that only the kernel has, for link-layer addresses.
+const OF_THE_KERNEL: u32 = 0x01e0_0000;
+
+fn attributes(state: QpState) -> ibv_qp_attr {
+    // SAFETY: zeros are attributes.
+    let mut attr: ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+    attr.qp_state = state.0;
+    attr
+}
+
+/// What the kernel proposes for a transition, and the mask of it.
+fn proposed(id: &IdObject, state: QpState) -> Result<(ibv_qp_attr, c_int)> {
+    let mut attr = attributes(state);
+    let reply = id.send(&InitQpAttr {
+        id: id.handle(),
+        state,
+    })?;
+    // SAFETY: both are whole.
+    unsafe { ibv_copy_qp_attr_from_kern(&mut attr, &reply) };
+    Ok((attr, (reply.qp_attr_mask & !OF_THE_KERNEL) as c_int))
+}
+
+/// `rdma_init_qp_attr(3)`.
+pub unsafe extern "C" fn rdma_init_qp_attr(
+    c: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    // SAFETY: the caller passes an identifier, attributes with the state to go to, and room for a mask.
+    minus_one(unsafe {
+        id(c).and_then(|id| {
+            let (proposal, bits) = proposed(id, QpState((*attr).qp_state))?;
+            let rate_limit = (*attr).rate_limit;
+            attr.write(ibv_qp_attr {
+                rate_limit,
+                ..proposal
+            });
+            mask.write(bits);
+            Ok(())
+        })
+    })
+}
+
+/// Changes a queue pair as the kernel proposes, after `adjust`.
+fn change(
+    id: &IdObject,
+    qp: *mut ibv_qp,
+    state: QpState,
+    adjust: impl FnOnce(&mut ibv_qp_attr),
+) -> Result<()> {
+    let (mut attr, mask) = proposed(id, state)?;
+    adjust(&mut attr);
+    // SAFETY: the program has the queue pair on the identifier.
+    unsafe { verbs::modify_qp(qp, &mut attr, mask) }
+}
+
+/// Makes the identifier's queue pair, if there is one, ready to receive. The access that the peer gets is known
+/// only now, so it is initialised again first.
+pub(super) fn to_rtr(id: &IdObject, responder_resources: Option<u8>) -> Result<()> {
+    let qp = id.qp();
+    if qp.is_null() {
+        return Ok(());
+    }
+    change(id, qp, QpState::INIT, |_| {})?;
+    change(id, qp, QpState::RTR, |attr| {
+        attr.max_dest_rd_atomic = responder_resources.unwrap_or(attr.max_dest_rd_atomic);
+    })
+}
+
+/// Makes the identifier's queue pair, if there is one, ready to send.
+pub(super) fn to_rts(id: &IdObject, initiator_depth: Option<u8>) -> Result<()> {
+    let qp = id.qp();
+    if qp.is_null() {
+        return Ok(());
+    }
+    change(id, qp, QpState::RTS, |attr| {
+        attr.max_rd_atomic = initiator_depth.unwrap_or(attr.max_rd_atomic);
+    })
+}
+
+/// Ends the work of the identifier's queue pair, if there is one: its requests come back.
+pub(super) fn to_error(id: &IdObject) -> Result<()> {
+    let qp = id.qp();
+    if qp.is_null() {
+        return Ok(());
+    }
+    let mut attr = attributes(QpState::ERR);
+    // SAFETY: the program has the queue pair on the identifier.
+    unsafe { verbs::modify_qp(qp, &mut attr, QpAttrMask::STATE.bits() as c_int) }
+}
+
+/// Brings a new queue pair to where receives can be posted; one for datagrams, to where it works.
+fn initialise(id: &IdObject, qp: *mut ibv_qp) -> Result<()> {
+    change(id, qp, QpState::INIT, |_| {})?;
+    if !id.is_ud() {
+        return Ok(());
+    }
+    let state = QpAttrMask::STATE.bits();
+    let mut attr = attributes(QpState::RTR);
+    // SAFETY: the queue pair is new.
+    unsafe { verbs::modify_qp(qp, &mut attr, state as c_int) }?;
+    let mut attr = attributes(QpState::RTS);
+    let mask = (state | QpAttrMask::SQ_PSN.bits()) as c_int;
+    // SAFETY: as above.
+    unsafe { verbs::modify_qp(qp, &mut attr, mask) }
+}
+
+/// The options of a new queue pair: what it can, and what a peer that has asked wants.
+///
+/// # Safety
+/// The queue pair exists.
+unsafe fn offer_ece(id: &IdObject, qp: *mut ibv_qp) -> Result<()> {
+    // SAFETY: the caller vouches for it.
+    let own = unsafe { verbs::query_ece(qp) }?;
+    let remote = {
+        let mut state = id.state();
+        state.local_ece = Ece {
+            vendor_id: own.vendor_id,
+            options: own.options,
+        };
+        state.remote_ece
+    };
+    if remote.vendor_id == 0 {
+        return Ok(());
+    }
+    // Of another vendor's options there is nothing to keep.
+    let options = match remote.vendor_id == own.vendor_id {
+        true => remote.options,
+        false => 0,
+    };
+    // SAFETY: the caller vouches for it.
+    unsafe { verbs::set_ece(qp, ibv_ece { options, ..own }) }
+}
+
+/// What a queue pair has made of the options of the peer that has asked.
+///
+/// # Safety
+/// The queue pair exists.
+unsafe fn take_ece(id: &IdObject, qp: *mut ibv_qp) -> Result<()> {
+    if id.state().remote_ece.vendor_id != 0 {
+        // SAFETY: the caller vouches for it.
+        id.state().local_ece.options = unsafe { verbs::query_ece(qp) }?.options;
+    }
+    Ok(())
+}
+
+/// Gives the queue pair the options that the peer has answered.
+pub(super) fn agree(id: &IdObject, told: Ece) -> Result<()> {
+    let own = id.state().local_ece;
+    let agreed = match told.vendor_id {
+        // The peer or the kernel knows of none.
+        0 => Ece { options: 0, ..own },
+        vendor if vendor == own.vendor_id => told,
+        _ => return Err(Failure::INVALID),
+    };
+    id.state().remote_ece.vendor_id = told.vendor_id;
+    // SAFETY: the program has the queue pair on the identifier.
+    unsafe { verbs::set_ece(id.qp(), agreed.into()) }
+}
+
+/// Keeps what the queue pair has made of them.
+pub(super) fn keep_agreed(id: &IdObject) -> Result<()> {
+    // SAFETY: the program has the queue pair on the identifier.
+    let agreed = unsafe { verbs::query_ece(id.qp()) }?;
+    id.state().local_ece.options = agreed.options;
+    Ok(())
+}
+
+/// Creates the completion queues that are not there, each with a channel. A size of 0 asks for none.
+///
+/// # Safety
+/// The identifier's objects exist.
+pub(super) unsafe fn create_cqs(c: &mut rdma_cm_id, send: u32, recv: u32) -> Result<()> {
+    let (context, of) = (c.verbs, (&raw mut *c).cast());
+    let sides = [
+        (recv, &mut c.recv_cq, &mut c.recv_cq_channel),
+        (send, &mut c.send_cq, &mut c.send_cq_channel),
+    ];
+    for (size, cq, channel) in sides {
+        if size == 0 {
+            continue;
+        }
+        let size = c_int::try_from(size).map_err(|_| Failure::INVALID)?;
+        // SAFETY: the identifier is bound to the device.
+        unsafe {
+            *channel = verbs::made(verbs::ibv_create_comp_channel(context))?;
+            *cq = verbs::made(verbs::ibv_create_cq(context, size, of, *channel, 0))?;
+        }
+    }
+    Ok(())
+}
+
+/// Destroys them.
+///
+/// # Safety
+/// The identifier's objects exist, and no queue uses them any more.
+pub(super) unsafe fn destroy_cqs(c: &mut rdma_cm_id) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        verbs::destroy_cqs(
+            [&mut c.recv_cq, &mut c.send_cq],
+            [&mut c.recv_cq_channel, &mut c.send_cq_channel],
+        );
+    }
+}
+
+/// `rdma_create_qp_ex(3)`.
+pub unsafe extern "C" fn rdma_create_qp_ex(
+    c: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> c_int {
+    // SAFETY: the caller passes an identifier and attributes.
+    minus_one(unsafe { id(c).and_then(|id| create_qp(id, attr)) })
+}
+
+/// Creates a queue pair on an identifier, with completion queues if it has none.
+///
+/// # Safety
+/// The attributes are as their mask says, and their objects exist.
+unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
+    // SAFETY: the struct is the object's. The attributes are the caller's, and written up to the domain, which they
+    // have room for in each version.
+    unsafe {
+        let c = &mut *id.c();
+        let differs = |own: *mut ibv_cq, asked: *mut ibv_cq| {
+            !own.is_null() && !asked.is_null() && own != asked
+        };
+        if attr.is_null()
+            || c.verbs.is_null()
+            || !c.qp.is_null()
+            || differs(c.send_cq, (*attr).send_cq)
+            || differs(c.recv_cq, (*attr).recv_cq)
+        {
+            return Err(Failure::INVALID);
+        }
+        if (*attr).comp_mask & verbs::QP_INIT_ATTR_PD == 0 || (*attr).pd.is_null() {
+            (*attr).comp_mask |= verbs::QP_INIT_ATTR_PD;
+            (*attr).pd = c.pd;
+        } else if (*(*attr).pd).context != c.verbs {
+            return Err(Failure::INVALID);
+        }
+        let lacking = |cq: bool, size: u32| if cq { size } else { 0 };
+        let send = lacking(
+            (*attr).send_cq.is_null() && c.send_cq.is_null(),
+            (*attr).cap.max_send_wr,
+        );
+        let recv = lacking(
+            (*attr).recv_cq.is_null() && c.recv_cq.is_null(),
+            (*attr).cap.max_recv_wr,
+        );
+        let made = create_cqs(c, send, recv).and_then(|()| create_between(id, c, attr));
+        if made.is_err() {
+            destroy_cqs(c);
+        }
+        made
+    }
+}
+
+/// Creates the queue pair between the completion queues that are there now.
+///
+/// # Safety
+/// As of [`create_qp`].
+unsafe fn create_between(
+    id: &IdObject,
+    c: &mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> Result<()> {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        if (*attr).send_cq.is_null() {
+            (*attr).send_cq = c.send_cq;
+        }
+        if (*attr).recv_cq.is_null() {
+            (*attr).recv_cq = c.recv_cq;
+        }
+        if (*attr).srq.is_null() {
+            (*attr).srq = c.srq;
+        }
+        let qp = verbs::create_qp_ex(c.verbs, attr)?;
+        let ready = offer_ece(id, qp)
+            .and_then(|()| initialise(id, qp))
+            .and_then(|()| take_ece(id, qp));
+        if ready.is_err() {
+            verbs::ibv_destroy_qp(qp);
+            return ready;
+        }
+        (c.pd, c.qp) = ((*qp).pd, qp);
+    }
+    Ok(())
+}
+
+/// `rdma_create_qp(3)`.
+pub unsafe extern "C" fn rdma_create_qp(
+    c: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the caller passes an identifier, a domain or NULL, and attributes.
+    minus_one(unsafe {
+        match attr.as_mut() {
+            Some(attr) => id(c).and_then(|id| create_plain(id, pd, attr)),
+            None => Err(Failure::INVALID),
+        }
+    })
+}
+
+/// Creates a queue pair of plain attributes, which become what it has.
+///
+/// # Safety
+/// Their objects exist.
+pub(super) unsafe fn create_plain(
+    id: &IdObject,
+    pd: *mut ibv_pd,
+    attr: &mut ibv_qp_init_attr,
+) -> Result<()> {
+    let mut long = ibv_qp_init_attr_ex {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+        comp_mask: verbs::QP_INIT_ATTR_PD,
+        pd,
+        xrcd: null_mut(),
+        create_flags: 0,
+        max_tso_header: 0,
+        rwq_ind_tbl: null_mut(),
+        rx_hash_conf: [0; 3],
+        source_qpn: 0,
+        send_ops_flags: 0,
+    };
+    // SAFETY: the caller vouches for it.
+    let made = unsafe { create_qp(id, &mut long) };
+    (attr.send_cq, attr.recv_cq, attr.srq, attr.cap) =
+        (long.send_cq, long.recv_cq, long.srq, long.cap);
+    made
+}
+
+/// `rdma_destroy_qp(3)`.
+pub unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
+    // SAFETY: the caller passes an identifier, and uses its queue pair no more.
+    unsafe {
+        let Some(c) = c.as_mut() else {
+            return;
+        };
+        if !c.qp.is_null() {
+            verbs::ibv_destroy_qp(c.qp);
+            c.qp = null_mut();
+        }
+        destroy_cqs(c);
+    }
+}
+
+/// `rdma_set_local_ece(3)`.
+pub unsafe extern "C" fn rdma_set_local_ece(c: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller passes an identifier and options.
+    minus_one(unsafe {
+        id(c).and_then(|id| match ece.as_ref() {
+            Some(ece) if id.qp().is_null() && ece.vendor_id != 0 && ece.comp_mask == 0 => {
+                id.state().local_ece = Ece {
+                    vendor_id: ece.vendor_id,
+                    options: ece.options,
+                };
+                Ok(())
+            }
+            _ => Err(Failure::INVALID),
+        })
+    })
+}
+
+/// `rdma_get_remote_ece(3)`.
+pub unsafe extern "C" fn rdma_get_remote_ece(c: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller passes an identifier, and room for options.
+    minus_one(unsafe {
+        id(c).and_then(|id| {
+            if !id.qp().is_null() || ece.is_null() {
+                return Err(Failure::INVALID);
+            }
+            ece.write(id.state().remote_ece.into());
+            Ok(())
+        })
+    })
+}

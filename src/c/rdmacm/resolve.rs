@@ -1,0 +1,175 @@
+//! Addresses and routes: binding, resolving, and what the kernel has found.
+
+use std::ffi::{c_int, c_void};
+
+use super::abi::{rdma_cm_id, sockaddr_storage};
+use super::command::{QueryGid, QueryPath, SetOption, address, port};
+use super::device::Use;
+use super::event::complete;
+use super::id::{IdObject, id, set_paths};
+use crate::c::abi::port::ibv_gid;
+use crate::c::failure::{Failure, Result, minus_one};
+use crate::cm::address::Wire;
+use crate::cm::command::{Bind, QueryAddr, ResolveAddr, ResolveRoute};
+
+/// Milliseconds of a program's.
+fn milliseconds(timeout: c_int) -> u32 {
+    timeout as u32
+}
+
+/// Puts the addresses into the identifier that the kernel has for it, and the device once there is one.
+pub(super) fn query_addr(id: &IdObject) -> Result<()> {
+    let reply = id.send(&QueryAddr { id: id.handle() })?;
+    // SAFETY: the struct is the object's.
+    let c = unsafe { &mut *id.c() };
+    put(&mut c.route.addr.src, &reply.src_addr.0, reply.src_size);
+    put(&mut c.route.addr.dst, &reply.dst_addr.0, reply.dst_size);
+    let mut state = id.state();
+    if state.device.is_none() && reply.port_num != 0 {
+        let device = Use::of(reply.node_guid.get().to_be(), reply.ibdev_index)?;
+        (c.verbs, c.pd) = (device.verbs, device.pd);
+        c.port_num = reply.port_num;
+        c.route.addr.ibaddr.pkey = reply.pkey;
+        state.device = Some(device);
+    }
+    Ok(())
+}
+
+/// The first bytes of an address.
+fn put(to: &mut sockaddr_storage, from: &[u8; 128], length: u16) {
+    let length = usize::from(length).min(from.len());
+    to.0[..length].copy_from_slice(&from[..length]);
+}
+
+/// Puts the GIDs into the identifier.
+pub(super) fn query_gid(id: &IdObject) -> Result<()> {
+    let reply = id.send(&QueryGid { id: id.handle() })?;
+    // The answer has the form of `struct sockaddr_ib`.
+    let gid = |address: &[u8; 128]| ibv_gid {
+        raw: address[8..24].try_into().unwrap_or_default(),
+    };
+    // SAFETY: the struct is the object's.
+    let c = unsafe { &mut *id.c() };
+    c.route.addr.ibaddr.sgid = gid(&reply.src_addr.0);
+    c.route.addr.ibaddr.dgid = gid(&reply.dst_addr.0);
+    Ok(())
+}
+
+/// Puts the paths into the identifier.
+pub(super) fn query_path(id: &IdObject) -> Result<()> {
+    let reply = id.send(&QueryPath { id: id.handle() })?;
+    // SAFETY: the struct is the object's, and so are its paths.
+    unsafe { set_paths(&mut (*id.c()).route, reply.records()) };
+    Ok(())
+}
+
+/// `rdma_bind_addr(3)`.
+pub unsafe extern "C" fn rdma_bind_addr(c: *mut rdma_cm_id, own: *mut libc::sockaddr) -> c_int {
+    // SAFETY: the caller passes an identifier and an address.
+    minus_one(unsafe { id(c).and_then(|id| bind(id, address(own).ok_or(Failure::INVALID)?)) })
+}
+
+/// Binds an identifier to an own address.
+pub(super) fn bind(id: &IdObject, address: Wire) -> Result<()> {
+    id.send(&Bind {
+        id: id.handle(),
+        address,
+    })?;
+    query_addr(id)?;
+    query_gid(id)
+}
+
+/// `rdma_resolve_addr(3)`.
+pub unsafe extern "C" fn rdma_resolve_addr(
+    c: *mut rdma_cm_id,
+    own: *mut libc::sockaddr,
+    peer: *mut libc::sockaddr,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: the caller passes an identifier and addresses.
+    minus_one(unsafe {
+        id(c).and_then(|id| {
+            let source = match own.is_null() {
+                true => None,
+                false => Some(address(own).ok_or(Failure::INVALID)?),
+            };
+            let peer = address(peer).ok_or(Failure::INVALID)?;
+            resolve_addr(id, source, peer, milliseconds(timeout))
+        })
+    })
+}
+
+/// Looks for the device and the neighbour on the way to a peer.
+pub(super) fn resolve_addr(
+    id: &IdObject,
+    source: Option<Wire>,
+    peer: Wire,
+    timeout_ms: u32,
+) -> Result<()> {
+    id.send(&ResolveAddr {
+        id: id.handle(),
+        timeout_ms,
+        source,
+        peer,
+    })?;
+    // SAFETY: the struct is the object's.
+    let c = unsafe { &mut *id.c() };
+    put(&mut c.route.addr.dst, &peer.bytes.0, peer.length);
+    complete(id)
+}
+
+/// `rdma_resolve_route(3)`.
+pub unsafe extern "C" fn rdma_resolve_route(c: *mut rdma_cm_id, timeout: c_int) -> c_int {
+    // SAFETY: the caller passes an identifier.
+    minus_one(unsafe { id(c) }.and_then(|id| resolve_route(id, milliseconds(timeout))))
+}
+
+/// Looks for the path to the peer.
+pub(super) fn resolve_route(id: &IdObject, timeout_ms: u32) -> Result<()> {
+    id.send(&ResolveRoute {
+        id: id.handle(),
+        timeout_ms,
+    })?;
+    complete(id)
+}
+
+/// `rdma_set_option(3)`.
+pub unsafe extern "C" fn rdma_set_option(
+    c: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: the caller passes an identifier.
+    minus_one(unsafe { id(c) }.and_then(|id| set_option(id, level, name, value, length)))
+}
+
+/// Sets an option. The kernel reads the value, and says so if it cannot.
+pub(super) fn set_option(
+    id: &IdObject,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: usize,
+) -> Result<()> {
+    id.send(&SetOption {
+        id: id.handle(),
+        level: level as u32,
+        name: name as u32,
+        value,
+        length: u32::try_from(length).map_err(|_| Failure::INVALID)?,
+    })
+}
+
+/// `rdma_get_src_port(3)`, in network byte order.
+pub unsafe extern "C" fn rdma_get_src_port(c: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the caller passes an identifier.
+    port(unsafe { &(*c).route.addr.src })
+}
+
+/// `rdma_get_dst_port(3)`, in network byte order.
+pub unsafe extern "C" fn rdma_get_dst_port(c: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the caller passes an identifier.
+    port(unsafe { &(*c).route.addr.dst })
+}

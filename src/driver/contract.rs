@@ -303,6 +303,9 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) thread_domain: Option<&'a T>,
     /// Small payloads may arrive in completions.
     pub(crate) inline_scatter: bool,
+    /// A request keeps its slot until its completion has been taken, so that completion queues never overrun.
+    /// Without, it is as libibverbs has it for the device, which may free slots earlier.
+    pub(crate) counts_unread: bool,
 }
 
 /// A queue pair that was created.

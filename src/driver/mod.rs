@@ -509,6 +509,7 @@ fn own_parts<'a, D: Listed>(
         buffers: parts.buffers,
         thread_domain,
         inline_scatter: parts.inline_scatter,
+        counts_unread: parts.counts_unread,
     })
 }
 

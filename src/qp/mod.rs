@@ -310,6 +310,7 @@ impl<'a> QpBuilder<'a> {
             // SAFETY: the type of the queue pair has the domain checked with each post.
             thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             inline_scatter: self.inline_scatter,
+            counts_unread: true,
         };
         let created = context.driver().create_qp(context.fd(), command, &parts);
         let NewQp {

@@ -116,6 +116,28 @@ static void full_send_queue(void)
 	say_alive(&pair);
 }
 
+/* Whether a program that takes no completions may go on when the device is done with what it has posted. */
+static void unread_completions(void)
+{
+	struct pair pair = make_pair(IBV_QPT_RC);
+	struct ibv_send_wr *bad = NULL;
+	struct ibv_sge sge;
+	double limit;
+	int posted, more;
+
+	list_writes(&pair, &sge, MANY);
+	ibv_post_send(pair.a.qp, wrs, &bad);
+	posted = bad - wrs;
+	list_writes(&pair, &sge, 1);
+	limit = now() + 2;
+	do
+		more = ibv_post_send(pair.a.qp, wrs, &bad);
+	while (more && now() < limit);
+	say_status("one more", more);
+	need_completions(pair.a.cq, posted + !more);
+	say_alive(&pair);
+}
+
 static void full_receive_queue(void)
 {
 	struct side side = make_side(IBV_QPT_RC);
@@ -418,8 +440,9 @@ MAIN(
 	{ "good_list", good_list }, { "bad_slices_first", bad_slices_first }, { "bad_slices_third", bad_slices_third },
 	{ "bad_slices_last", bad_slices_last }, { "bad_inline_third", bad_inline_third },
 	{ "bad_opcode_third", bad_opcode_third }, { "full_send_queue", full_send_queue },
-	{ "full_receive_queue", full_receive_queue }, { "full_shared_queue", full_shared_queue },
-	{ "bad_receive", bad_receive }, { "bad_shared_receive", bad_shared_receive }, { "no_requests", no_requests },
+	{ "unread_completions", unread_completions }, { "full_receive_queue", full_receive_queue },
+	{ "full_shared_queue", full_shared_queue }, { "bad_receive", bad_receive },
+	{ "bad_shared_receive", bad_shared_receive }, { "no_requests", no_requests },
 	{ "no_slices", no_slices }, { "too_early", too_early }, { "flushed", flushed }, { "signaled", signaled },
 	{ "inline_is_copied", inline_is_copied }, { "operations", operations }, { "wrong_key", wrong_key },
 	{ "datagram", datagram }, { "shared_queue", shared_queue }, { "poll_nothing", poll_nothing },

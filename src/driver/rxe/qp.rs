@@ -42,6 +42,7 @@ struct Core {
     srq: Option<Attached>,
     /// Those of its sends and of its receives, where completions name it by its number.
     cqs: [Arc<Shared>; 2],
+    counts_unread: bool,
     qpn: u32,
 }
 
@@ -78,7 +79,7 @@ pub(super) fn create(
     command.cap.max_send_sge = asked_slices(&command.cap);
     let attach = |qpn| parts.srq.map(|srq| parts.recv_cq.attach(qpn, srq));
     let cqs = [parts.send_cq, parts.recv_cq].map(|cq| Arc::clone(cq.shared()));
-    create_as(fd, command, parts.buffers, cqs, attach)
+    create_as(fd, command, parts.buffers, cqs, parts.counts_unread, attach)
 }
 
 /// Creates a queue pair that is described, with its share in a shared receive queue once its number is known.
@@ -87,11 +88,12 @@ fn create_as(
     command: CreateQp,
     buffers: Option<&Buffers>,
     cqs: [Arc<Shared>; 2],
+    counts_unread: bool,
     attach: impl FnOnce(u32) -> Option<Attached>,
 ) -> Result<NewQp> {
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    map(fd, command, reply, buffers, cqs, attach).inspect_err(|_| fd.abandon(handle))
+    map(fd, command, reply, buffers, cqs, counts_unread, attach).inspect_err(|_| fd.abandon(handle))
 }
 
 fn map(
@@ -100,6 +102,7 @@ fn map(
     reply: CreateQpReply,
     buffers: Option<&Buffers>,
     cqs: [Arc<Shared>; 2],
+    counts_unread: bool,
     attach: impl FnOnce(u32) -> Option<Attached>,
 ) -> Result<NewQp> {
     let CreateQpReply {
@@ -112,7 +115,9 @@ fn map(
         answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
     let (max_sge, max_inline) = granted_send(&cap);
     let (mut ring, map) = producer(fd, sq_mi, SLOT, SEND, buffers)?;
-    ring.heed(Watch::new(&cqs[0], qpn, false));
+    if counts_unread {
+        ring.heed(Watch::new(&cqs[0], qpn, false));
+    }
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
     let send_view = RingView::new(&ring, &map);
     let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
@@ -120,7 +125,9 @@ fn map(
         true => (None, None),
         false => {
             let (mut ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
-            ring.heed(Watch::new(&cqs[1], qpn, true));
+            if counts_unread {
+                ring.heed(Watch::new(&cqs[1], qpn, true));
+            }
             let view = RingView::new(&ring, &map);
             let queue = RecvQueue::new(ring, cap.max_recv_sge, Some(map));
             (Some(queue), Some(view))
@@ -133,6 +140,7 @@ fn map(
         recv: recv_view,
         srq: attach(qpn),
         cqs,
+        counts_unread,
         qpn,
     };
     Ok(NewQp {
@@ -192,7 +200,11 @@ fn replace(
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
 ) -> Result<Replacement<QpCore>> {
     let Core {
-        command, srq, cqs, ..
+        command,
+        srq,
+        cqs,
+        counts_unread,
+        ..
     } = &*reset.backing.0;
     let command = command.clone();
     let attach = |qpn| srq.as_ref().map(|srq| srq.renew(qpn));
@@ -202,8 +214,15 @@ fn replace(
         send,
         recv,
         backing,
-    } = create_as(fd, command, reset.buffers, cqs.clone(), attach)
-        .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
+    } = create_as(
+        fd,
+        command,
+        reset.buffers,
+        cqs.clone(),
+        *counts_unread,
+        attach,
+    )
+    .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
     fd.execute(reset.command)
         .inspect_err(|_| fd.abandon(handle))?;
     // A window holds on to its queue pair, whose end would wait for it (`rxe_do_bind_mw` in `rxe_mw.c`).

@@ -49,13 +49,15 @@ enum Family {
 /// A test's name, its family and its runs.
 type Group = (&'static str, Family, &'static [Run]);
 
+/// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
+/// other, and then waits in vain or posts too much, on libibverbs as well.
 const GROUPS: [Group; 8] = [
     (
         "perftest::send",
         Family::Perftest,
         &[
             always("ib_send_lat -s 64 -I 64"),
-            always("ib_send_lat -s 64 -e"),
+            always("ib_send_bw -s 64 -e"),
             always("ib_send_bw -s 64 -q 3 --use-srq"),
             always("ib_send_bw -c UD -s 64"),
             in_full("ib_send_lat -s 64 --use_old_post_send"),

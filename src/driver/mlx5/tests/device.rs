@@ -202,6 +202,7 @@ impl Pair {
             buffers,
             thread_domain: None,
             inline_scatter,
+            counts_unread: true,
         };
         let page = Arc::new(UarPage::of_memory());
         let lease = Arc::new(Lease::alone(&page, REGISTER));

@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 use support::peers::{free_port, listens, play};
 use support::{Hca, Result, test_on_adapter};
 
-/// A run: the test's name, and the command without what all have. `ib_send_lat -e` takes events of two queues on one
-/// channel for each other, and then waits in vain now and then.
+/// A run: the test's name, and the command without what all have. `ib_send_lat -e` takes events of two queues
+/// on one channel for each other, and then waits in vain now and then.
 const RUNS: [(&str, &str); 27] = [
     ("send_rc", "ib_send_lat -s 64"),
     ("send_rc_events", "ib_send_bw -s 64 -e"),

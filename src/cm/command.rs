@@ -197,11 +197,16 @@ impl Command for QueryAddr {
     const VERB: Verb = Verb::QueryId;
 
     fn payload(&self, response: u64) -> abi::Query {
-        abi::Query {
-            response,
-            id: self.id,
-            option: abi::QueryOption::ADDR.0,
-        }
+        query(self.id, abi::QueryOption::ADDR, response)
+    }
+}
+
+/// What is sent to ask for something that the kernel knows of an identifier.
+pub(crate) fn query(id: u32, option: abi::QueryOption, response: u64) -> abi::Query {
+    abi::Query {
+        response,
+        id,
+        option: option.0,
     }
 }
 

@@ -26,9 +26,7 @@ pub(crate) struct CommandFd {
 pub(crate) fn write(fd: BorrowedFd<'_>, command: &[u8]) -> Result<(), Errno> {
     // SAFETY: the bytes are as many, and what a command's addresses name is its sender's.
     match unsafe { libc::write(fd.as_raw_fd(), command.as_ptr().cast(), command.len()) } {
-        ..0 => Err(std::io::Error::last_os_error()
-            .raw_os_error()
-            .map_or(Errno::IO, Errno::from_raw_os_error)),
+        ..0 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
         _ => Ok(()),
     }
 }

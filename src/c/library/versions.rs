@@ -4,7 +4,12 @@
 //! beside it works with lld, the linker that stable Rust has by default on x86-64; GNU ld refuses the pair.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const TABLE: &str = "symbols.txt";
 
 /// A line of the table: a name of a node, and the function that has it.
 pub(crate) struct Symbol<'a> {
@@ -36,8 +41,34 @@ pub(crate) fn parse(table: &str) -> Vec<Symbol<'_>> {
     symbols
 }
 
+/// Exports the functions of a module under the names in the table `symbols.txt` beside the build script, from a library
+/// of this name. Gives the directory for what else the script makes.
+pub(crate) fn export(module: &str, soname: &str) -> PathBuf {
+    let table = fs::read_to_string(TABLE).expect("symbols.txt is beside the build script");
+    let symbols = parse(&table);
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo names a directory"));
+    fs::write(out.join("symbols.rs"), lines(&symbols, module)).expect("the directory is writable");
+    for file in [TABLE, "build.rs"] {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    for argument in [
+        write_script(&symbols, &out.join("symbols.map")),
+        format!("-Wl,-soname,{soname}"),
+        "-Wl,-z,nodelete".to_owned(),
+    ] {
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+    }
+    out
+}
+
+/// Writes the linker's script, and gives the linker's argument for it.
+pub(crate) fn write_script(symbols: &[Symbol<'_>], to: &Path) -> String {
+    fs::write(to, script(symbols)).expect("the directory is writable");
+    format!("-Wl,--version-script={}", to.display())
+}
+
 /// The nodes in the table's order, each with the public one before it as its parent.
-pub(crate) fn script(symbols: &[Symbol<'_>]) -> String {
+fn script(symbols: &[Symbol<'_>]) -> String {
     let mut script = String::new();
     let mut parent = None;
     for of_node in symbols.chunk_by(|a, b| a.node == b.node) {
@@ -56,7 +87,7 @@ pub(crate) fn script(symbols: &[Symbol<'_>]) -> String {
 }
 
 /// The lines that export the functions of a module.
-pub(crate) fn lines(symbols: &[Symbol<'_>], module: &str) -> String {
+fn lines(symbols: &[Symbol<'_>], module: &str) -> String {
     let mut lines = String::new();
     for (number, (symbol, versioned)) in symbols.iter().zip(versioned(symbols)).enumerate() {
         let Some(function) = symbol.function else {

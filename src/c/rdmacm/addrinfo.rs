@@ -7,6 +7,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::PortSpace;
 
 use super::abi::rdma_addrinfo;
+use super::command::AF_IB;
 use crate::c::failure::Failure;
 
 /// `RAI_PASSIVE`: an address to listen on.
@@ -15,8 +16,6 @@ pub(super) const PASSIVE: c_int = 0x1;
 const NUMERIC_HOST: c_int = 0x2;
 /// `RAI_SA`: a service that the subnet administrator knows.
 const SA: c_int = 0x10;
-/// `AF_IB`, which libc does not name, and no resolver has.
-const AF_IB: c_int = 27;
 
 /// `rdma_getaddrinfo(3)`. What it cannot resolve is a number for `gai_strerror(3)`.
 pub unsafe extern "C" fn rdma_getaddrinfo(
@@ -33,6 +32,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         let failure = match hints {
             None if !named => Some(Failure::INVALID),
             Some(hints) if hints.ai_flags & SA != 0 => Some(Failure::UNSUPPORTED),
+            // No resolver has any.
             Some(hints) if named && hints.ai_family == AF_IB => Some(Failure::UNSUPPORTED),
             _ => None,
         };

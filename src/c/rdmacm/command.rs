@@ -1,6 +1,6 @@
 //! Commands of the connection manager that only C programs need, and addresses as they pass them.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::slice;
 
 use uverbs_uapi::rdma_cm::{self as abi, cmd};
@@ -10,7 +10,7 @@ use super::abi::sockaddr_storage;
 use crate::c::abi::port::ibv_gid;
 use crate::c::abi::sa::ibv_sa_path_rec;
 use crate::cm::address::Wire;
-use crate::cm::command::Command;
+use crate::cm::command::{Command, query};
 use crate::error::Verb;
 
 /// Asks for the GIDs of both ends.
@@ -26,11 +26,7 @@ impl Command for QueryGid {
     const VERB: Verb = Verb::QueryId;
 
     fn payload(&self, response: u64) -> abi::Query {
-        abi::Query {
-            response,
-            id: self.id,
-            option: abi::QueryOption::GID.0,
-        }
+        query(self.id, abi::QueryOption::GID, response)
     }
 }
 
@@ -66,11 +62,7 @@ impl Command for QueryPath {
     const VERB: Verb = Verb::QueryId;
 
     fn payload(&self, response: u64) -> abi::Query {
-        abi::Query {
-            response,
-            id: self.id,
-            option: abi::QueryOption::PATH.0,
-        }
+        query(self.id, abi::QueryOption::PATH, response)
     }
 }
 
@@ -158,7 +150,7 @@ impl Command for LeaveMcast {
 }
 
 /// `AF_IB`, which libc does not name.
-const AF_IB: u16 = 27;
+pub(super) const AF_IB: c_int = 27;
 
 /// The address that a program passes; none if it is NULL or of a family that there is not.
 ///
@@ -172,7 +164,7 @@ pub(super) unsafe fn address(from: *const libc::sockaddr) -> Option<Wire> {
     let length = match i32::from(unsafe { from.cast::<u16>().read_unaligned() }) {
         libc::AF_INET => 16,
         libc::AF_INET6 => 28,
-        family if family == i32::from(AF_IB) => 48,
+        AF_IB => 48,
         _ => return None,
     };
     // SAFETY: addresses of the family are as long.
@@ -188,12 +180,10 @@ pub(super) unsafe fn address(from: *const libc::sockaddr) -> Option<Wire> {
 /// The port of an address, in network byte order.
 pub(super) fn port(address: &sockaddr_storage) -> u16 {
     let bytes = &address.0;
-    match u16::from_ne_bytes([bytes[0], bytes[1]]) {
+    match u16::from_ne_bytes([bytes[0], bytes[1]]).into() {
         // The last bytes of the service's number.
         AF_IB => u16::from_ne_bytes([bytes[30], bytes[31]]),
-        family if [libc::AF_INET, libc::AF_INET6].contains(&family.into()) => {
-            u16::from_ne_bytes([bytes[2], bytes[3]])
-        }
+        libc::AF_INET | libc::AF_INET6 => u16::from_ne_bytes([bytes[2], bytes[3]]),
         _ => 0,
     }
 }

@@ -51,9 +51,5 @@ use crate::error::Errno;
 
 /// The failure that a function of libibverbs or libc has left in `errno`. Providers may forget to.
 fn last_errno() -> Failure {
-    let number = std::io::Error::last_os_error().raw_os_error();
-    match number {
-        Some(number) if number > 0 => Failure(Errno::from_raw_os_error(number)),
-        _ => Failure(Errno::IO),
-    }
+    Failure(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

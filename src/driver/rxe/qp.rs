@@ -40,9 +40,9 @@ struct Core {
     recv: Option<RingView>,
     /// Its share in a shared receive queue, instead of the receive ring.
     srq: Option<Attached>,
-    /// Those of its sends and of its receives, where completions name it by its number.
-    cqs: [Arc<Shared>; 2],
-    counts_unread: bool,
+    /// Those of its sends and of its receives, where completions name it by its number, if those that wait unread
+    /// count.
+    watched: Option<[Arc<Shared>; 2]>,
     qpn: u32,
 }
 
@@ -78,8 +78,9 @@ pub(super) fn create(
     command.driver = DriverData::output::<abi::CreateQpResp>();
     command.cap.max_send_sge = asked_slices(&command.cap);
     let attach = |qpn| parts.srq.map(|srq| parts.recv_cq.attach(qpn, srq));
-    let cqs = [parts.send_cq, parts.recv_cq].map(|cq| Arc::clone(cq.shared()));
-    create_as(fd, command, parts.buffers, cqs, parts.counts_unread, attach)
+    let cqs = || [parts.send_cq, parts.recv_cq].map(|cq| Arc::clone(cq.shared()));
+    let watched = parts.counts_unread.then(cqs);
+    create_as(fd, command, parts.buffers, watched, attach)
 }
 
 /// Creates a queue pair that is described, with its share in a shared receive queue once its number is known.
@@ -87,13 +88,12 @@ fn create_as(
     fd: &Arc<CommandFd>,
     command: CreateQp,
     buffers: Option<&Buffers>,
-    cqs: [Arc<Shared>; 2],
-    counts_unread: bool,
+    watched: Option<[Arc<Shared>; 2]>,
     attach: impl FnOnce(u32) -> Option<Attached>,
 ) -> Result<NewQp> {
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    map(fd, command, reply, buffers, cqs, counts_unread, attach).inspect_err(|_| fd.abandon(handle))
+    map(fd, command, reply, buffers, watched, attach).inspect_err(|_| fd.abandon(handle))
 }
 
 fn map(
@@ -101,8 +101,7 @@ fn map(
     command: CreateQp,
     reply: CreateQpReply,
     buffers: Option<&Buffers>,
-    cqs: [Arc<Shared>; 2],
-    counts_unread: bool,
+    watched: Option<[Arc<Shared>; 2]>,
     attach: impl FnOnce(u32) -> Option<Attached>,
 ) -> Result<NewQp> {
     let CreateQpReply {
@@ -115,8 +114,8 @@ fn map(
         answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
     let (max_sge, max_inline) = granted_send(&cap);
     let (mut ring, map) = producer(fd, sq_mi, SLOT, SEND, buffers)?;
-    if counts_unread {
-        ring.heed(Watch::new(&cqs[0], qpn, false));
+    if let Some([cq, _]) = &watched {
+        ring.heed(Watch::new(cq, qpn, false));
     }
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
     let send_view = RingView::new(&ring, &map);
@@ -125,8 +124,8 @@ fn map(
         true => (None, None),
         false => {
             let (mut ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
-            if counts_unread {
-                ring.heed(Watch::new(&cqs[1], qpn, true));
+            if let Some([_, cq]) = &watched {
+                ring.heed(Watch::new(cq, qpn, true));
             }
             let view = RingView::new(&ring, &map);
             let queue = RecvQueue::new(ring, cap.max_recv_sge, Some(map));
@@ -139,8 +138,7 @@ fn map(
         send: send_view,
         recv: recv_view,
         srq: attach(qpn),
-        cqs,
-        counts_unread,
+        watched,
         qpn,
     };
     Ok(NewQp {
@@ -186,8 +184,8 @@ fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Re
     if waited {
         fd.execute(reset.command)?;
     }
-    let Core { cqs, qpn, .. } = &*reset.backing.0;
-    for cq in cqs {
+    let Core { watched, qpn, .. } = &*reset.backing.0;
+    for cq in watched.iter().flatten() {
         cq.forget(*qpn);
     }
     Ok(())
@@ -202,8 +200,7 @@ fn replace(
     let Core {
         command,
         srq,
-        cqs,
-        counts_unread,
+        watched,
         ..
     } = &*reset.backing.0;
     let command = command.clone();
@@ -214,15 +211,8 @@ fn replace(
         send,
         recv,
         backing,
-    } = create_as(
-        fd,
-        command,
-        reset.buffers,
-        cqs.clone(),
-        *counts_unread,
-        attach,
-    )
-    .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
+    } = create_as(fd, command, reset.buffers, watched.clone(), attach)
+        .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
     fd.execute(reset.command)
         .inspect_err(|_| fd.abandon(handle))?;
     // A window holds on to its queue pair, whose end would wait for it (`rxe_do_bind_mw` in `rxe_mw.c`).

@@ -1,5 +1,5 @@
-//! Makes the linker's script and the lines of `symbols.rs` from `symbols.txt`, names the library, and links it to
-//! libibverbs.
+//! Exports what `symbols.txt` lists: the linker's script, the lines of `symbols.rs`, and the library's name; and links it
+//! to libibverbs.
 
 #[path = "../../library/versions.rs"]
 mod versions;
@@ -9,32 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-const TABLE: &str = "symbols.txt";
-
 /// The table of the library that this one calls.
 const VERBS: &str = "../../library/symbols.txt";
 
 fn main() {
-    for file in [TABLE, VERBS, "build.rs", "../../library/versions.rs"] {
+    for file in [VERBS, "../../library/versions.rs"] {
         println!("cargo::rerun-if-changed={file}");
     }
-    let table = fs::read_to_string(TABLE).expect("symbols.txt is beside this file");
-    let symbols = versions::parse(&table);
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo names a directory"));
-    let script = out.join("librdmacm.map");
-    fs::write(&script, versions::script(&symbols)).expect("the directory is writable");
-    let lines = versions::lines(&symbols, "uverbs::c::rdmacm");
-    fs::write(out.join("symbols.rs"), lines).expect("the directory is writable");
-    let script = format!("-Wl,--version-script={}", script.display());
-    let verbs = stand_in(&out).display().to_string();
-    for argument in [
-        &script,
-        "-Wl,-soname,librdmacm.so.1",
-        "-Wl,-z,nodelete",
-        &verbs,
-    ] {
-        println!("cargo::rustc-cdylib-link-arg={argument}");
-    }
+    let out = versions::export("uverbs::c::rdmacm", "librdmacm.so.1");
+    let verbs = stand_in(&out);
+    println!("cargo::rustc-cdylib-link-arg={}", verbs.display());
 }
 
 /// A library with the names and versions of libibverbs and nothing in it: the linker has to know the versions of the
@@ -54,9 +38,9 @@ fn stand_in(out: &Path) -> PathBuf {
         )
         .unwrap();
     }
-    let (file, script) = (out.join("libibverbs.rs"), out.join("libibverbs.map"));
+    let file = out.join("libibverbs.rs");
     fs::write(&file, source).expect("the directory is writable");
-    fs::write(&script, versions::script(&symbols)).expect("the directory is writable");
+    let script = versions::write_script(&symbols, &out.join("libibverbs.map"));
     let library = out.join("libibverbs.so");
     let mut rustc = Command::new(env::var_os("RUSTC").expect("cargo names the compiler"));
     rustc
@@ -70,10 +54,7 @@ fn stand_in(out: &Path) -> PathBuf {
         ])
         .args(["-C", "panic=abort", "-C", "link-arg=-nostdlib"])
         .args(["-C", "link-arg=-Wl,-soname,libibverbs.so.1", "-C"])
-        .arg(format!(
-            "link-arg=-Wl,--version-script={}",
-            script.display()
-        ))
+        .arg(format!("link-arg={script}"))
         .args([
             "--target",
             &env::var("TARGET").expect("cargo names the target"),

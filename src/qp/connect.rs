@@ -380,9 +380,14 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         T: Connected,
     {
         let sq_psn = self.psn()?;
-        let local = self.local(options)?;
-        let path = path_from(local.gid_index, peer, options)?;
-        let path_mtu = options.path_mtu.unwrap_or(local.active_mtu);
+        let (gid_index, path_mtu) = match (options.gid_index, options.path_mtu) {
+            (Some(index), Some(mtu)) => (Some(index), mtu),
+            (_, mtu) => {
+                let local = self.local(options)?;
+                (local.gid_index, mtu.unwrap_or(local.active_mtu))
+            }
+        };
+        let path = path_from(gid_index, peer, options)?;
         let reliable = self.transport() == QpType::RC;
         self.modify(&self.to_init(options, None))?;
         self.modify(&QpAttr {

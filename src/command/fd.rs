@@ -1,5 +1,7 @@
 //! The command file descriptor: an open `/dev/infiniband/uverbsN` and the system calls on it.
 
+mod doorbell;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -12,6 +14,8 @@ use super::routes::{Routes, Way};
 use super::write::WriteBuffer;
 use super::{Command, Decode, Destroy, Malformed, Object, Request, Route};
 use crate::error::{Error, Result, Verb};
+
+pub(crate) use doorbell::Doorbell;
 
 /// An open uverbs file, its driver, and what is known about the kernel.
 #[derive(Debug)]
@@ -222,90 +226,5 @@ unsafe impl Ioctl for Frame {
 
     unsafe fn output_from_ptr(_: IoctlOutput, _: *mut core::ffi::c_void) -> rustix::io::Result<()> {
         Ok(())
-    }
-}
-
-/// A command that is sent repeatedly and unchanged, and whose answer nobody reads: a doorbell.
-///
-/// Its buffers are built once, one for each carrier, and point into each other, so they never move.
-#[derive(Debug)]
-#[allow(
-    dead_code,
-    reason = "not every driver has a doorbell that is a system call"
-)]
-pub(crate) struct Prepared(Box<Buffers>);
-
-#[derive(Debug)]
-#[allow(
-    dead_code,
-    reason = "not every driver has a doorbell that is a system call"
-)]
-struct Buffers {
-    way: Way,
-    /// The argument of write(2); its answer goes to `response`.
-    write: Box<[u8]>,
-    response: WriteBuffer,
-    /// Armed from the start.
-    request: Request,
-}
-
-#[allow(
-    dead_code,
-    reason = "not every driver has a doorbell that is a system call"
-)]
-impl CommandFd {
-    /// Prepares a write command for [`Self::repeat`].
-    pub(crate) fn prepare(&self, request: Request) -> Prepared {
-        let response = WriteBuffer::new(&request);
-        let way = self.routes.doorbell();
-        let mut buffers = Box::new(Buffers {
-            way,
-            write: Box::default(),
-            response,
-            request,
-        });
-        // The addresses are written now that nothing moves any more.
-        buffers.response.aim();
-        buffers.write = buffers.response.buffer.as_slice().into();
-        buffers.request.arm(self.driver_id);
-        Prepared(buffers)
-    }
-
-    /// Sends a prepared command.
-    #[inline]
-    pub(crate) fn repeat(&self, command: &mut Prepared) -> Result<(), Errno> {
-        if command.0.way == Way::Write {
-            match rustix::io::write(&self.fd, &command.0.write) {
-                Ok(_) => return Ok(()),
-                Err(errno) => return self.repeat_after(command, errno),
-            }
-        }
-        self.repeat_by_ioctl(command)
-    }
-
-    /// What to do when write(2) has failed.
-    #[cold]
-    fn repeat_after(&self, command: &mut Prepared, errno: Errno) -> Result<(), Errno> {
-        match errno {
-            Errno::INTR => self.repeat(command),
-            Errno::ACCESS if self.routes.may_ioctl() => {
-                // Another process opened the file. The ioctl has no such rule.
-                command.0.way = Way::InvokeWrite;
-                self.repeat_by_ioctl(command)
-            }
-            errno => Err(errno),
-        }
-    }
-
-    // Not the usual path: the code after write(2) stays close to it.
-    #[cold]
-    fn repeat_by_ioctl(&self, command: &mut Prepared) -> Result<(), Errno> {
-        loop {
-            // SAFETY: as in `ioctl`; the request is boxed, and stays armed.
-            match unsafe { ioctl::ioctl(&self.fd, Frame(command.0.request.frame())) } {
-                Err(Errno::INTR) => {}
-                result => return result,
-            }
-        }
     }
 }

@@ -47,13 +47,12 @@ pub(crate) use device::{
 };
 pub(crate) use dm::{AllocDm, RegDmMr};
 pub(crate) use dmah::{AllocDmah, RegMrDmah};
-pub(crate) use fd::CommandFd;
 #[allow(
     unused_imports,
-    reason = "not every driver has a doorbell that is a system call"
+    reason = "not every driver's doorbell is a system call"
 )]
-pub(crate) use fd::Prepared;
-pub(crate) use fd::write;
+pub(crate) use fd::Doorbell;
+pub(crate) use fd::{CommandFd, write};
 pub(crate) use flow::{CreateFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
 pub(crate) use mcast::{AttachMcast, DetachMcast};

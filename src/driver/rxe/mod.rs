@@ -5,7 +5,6 @@
 //! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
 
 mod cq;
-mod doorbell;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod map;

@@ -7,7 +7,6 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rxe as abi;
 use uverbs_uapi::types::QpCap;
 
-use super::doorbell::Doorbell;
 use super::map::RingView;
 use super::recv::RecvQueue;
 use super::send::{SLOT, SendQueue};
@@ -15,7 +14,7 @@ use super::srq::Attached;
 use super::watch::{Shared, Watch};
 use super::{Parts, RECV, SEND, producer};
 use crate::alloc::Buffers;
-use crate::command::{CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply};
+use crate::command::{CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, DriverReply};
 use crate::driver::answer;
 use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _};
 use crate::error::{Result, Subject, Verb};

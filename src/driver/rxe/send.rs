@@ -11,9 +11,9 @@ use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrUd};
 
-use super::doorbell::Doorbell;
 use super::map::RingMap;
 use super::ring::Producer;
+use crate::command::Doorbell;
 use crate::driver::contract::{self, SendSlot as _};
 use crate::error::Errno;
 use crate::work::{Bind, Destination, Element, Operation, Payload, PostError, Remote};

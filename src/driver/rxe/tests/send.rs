@@ -19,10 +19,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::memory::*;
 use super::ring::producer;
+use crate::command::Doorbell;
 use crate::command::{CommandFd, Route};
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::RecvQueue;
-use crate::driver::rxe::doorbell::Doorbell;
 use crate::driver::rxe::qp::{asked_slices, granted_send};
 use crate::driver::rxe::send::{SLOT, SendQueue};
 use crate::error::Errno;

@@ -181,6 +181,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Receivers {
     /// Counts messages that were received, given as the numbers of their queue pairs.
+    #[inline(always)]
     pub(super) fn count(&self, qpns: impl Iterator<Item = u32>) {
         let queues = lock(&self.queues);
         let count = |qpn, messages| {

@@ -150,6 +150,7 @@ impl Shared {
     }
 
     /// Notes where the poller is, which looks closer until nothing is to be forgotten any more.
+    #[inline(always)]
     pub(super) fn pass(&self, polled: &Consumer) {
         // Relaxed: as in `forget`.
         if self.forgets.load(Ordering::Relaxed) {
@@ -157,6 +158,7 @@ impl Shared {
         }
     }
 
+    #[cold]
     fn note_place(&self, polled: &Consumer) {
         let mut ring = self.lock();
         let Some(ring) = &mut *ring else {

@@ -14,7 +14,7 @@ use super::ah;
 use super::failure::{Failure, Result, status};
 use super::qp::{QpObject, qp};
 use crate::command::{DriverData, ModifyQp, QueryQp};
-use crate::driver::ResetQp;
+use crate::driver::{QpName, ResetQp};
 
 /// `ibv_modify_qp(3)`.
 pub unsafe extern "C" fn ibv_modify_qp(
@@ -223,7 +223,36 @@ fn c_attr(found: &abi::QueryQpResp, cap: ibv_qp_cap) -> ibv_qp_attr {
     }
 }
 
-/// `ibv_query_qp_data_in_order(3)`: nothing is promised.
-pub unsafe extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: c_int, _: u32) -> c_int {
-    0
+/// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`: the answer is a set of promises, and not whether there is one.
+const RETURN_CAPS: u32 = 1 << 0;
+/// `IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY`: whatever the CPU makes of it.
+const DEVICE_ONLY: u32 = 1 << 1;
+/// `IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG`, and with it `IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES`.
+const ALL_PROMISES: c_int = 0b11;
+
+/// `ibv_query_qp_data_in_order(3)`. The promise is the same for all operations. Who cannot be asked promises nothing.
+pub unsafe extern "C" fn ibv_query_qp_data_in_order(c: *mut ibv_qp, _: c_int, flags: u32) -> c_int {
+    let is_known = flags & !(RETURN_CAPS | DEVICE_ONLY) == 0;
+    // What CPUs other than x86 make of the order in which a device writes is not known.
+    let is_asked = is_known && (cfg!(target_arch = "x86_64") || flags & DEVICE_ONLY != 0);
+    // SAFETY: the caller passes a queue pair.
+    let promise = is_asked && unsafe { qp(c).and_then(is_in_order) }.unwrap_or(false);
+    match flags & RETURN_CAPS {
+        0 => promise.into(),
+        _ if promise => ALL_PROMISES,
+        _ => 0,
+    }
+}
+
+fn is_in_order(qp: &QpObject) -> Result<bool> {
+    // SAFETY: the C struct lies in the object.
+    let (state, qpn) = unsafe { ((*qp.c()).state, (*qp.c()).qp_num) };
+    if state != QpState::RTS.0 {
+        return Ok(false);
+    }
+    let context = qp.pd.context();
+    let handle = qp.handle;
+    Ok(context
+        .driver()
+        .data_in_order(context.fd(), QpName { handle, qpn })?)
 }

@@ -172,8 +172,11 @@ static void transitions(void)
 	say("state", "%d", side.qp->state);
 	say_status("RTR", to_rtr(side.qp, side.qp->qp_num));
 	say("state", "%d", side.qp->state);
+	say("bytes in order", "%d", ibv_query_qp_data_in_order(side.qp, IBV_WR_RDMA_WRITE, 0));
 	say_status("RTS", to_rts(side.qp));
 	say("state", "%d", side.qp->state);
+	say("bytes in order", "%d, flags %d", ibv_query_qp_data_in_order(side.qp, IBV_WR_RDMA_WRITE, 0),
+		ibv_query_qp_data_in_order(side.qp, IBV_WR_RDMA_WRITE, 1u << 31));
 	say_status("query", ibv_query_qp(side.qp, &found, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 		IBV_QP_RQ_PSN | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT, &init));
 	say("it has", "state %d, unit %d, peer %d, %u and %u, timeout %d, retries %d and %d, reads %d and %d, port %d, timer %d",

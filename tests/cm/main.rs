@@ -6,6 +6,7 @@ mod connect;
 mod datagrams;
 mod faults;
 mod ground;
+mod hostile;
 mod killed;
 mod listen;
 mod load;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         faults::tests(),
         killed::tests(),
         breakage::tests(),
+        hostile::tests(),
         model::tests(),
         datagrams::tests(),
         load::tests(),

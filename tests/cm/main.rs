@@ -10,8 +10,10 @@ mod hostile;
 mod killed;
 mod listen;
 mod load;
+mod loss;
 mod model;
 mod programs;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
         killed::tests(),
         breakage::tests(),
         hostile::tests(),
+        loss::tests(),
         model::tests(),
         datagrams::tests(),
         load::tests(),

@@ -4,6 +4,7 @@
 mod breakage;
 mod connect;
 mod datagrams;
+mod down;
 mod faults;
 mod ground;
 mod hostile;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         breakage::tests(),
         hostile::tests(),
         loss::tests(),
+        down::tests(),
         model::tests(),
         datagrams::tests(),
         load::tests(),

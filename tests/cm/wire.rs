@@ -1,5 +1,5 @@
-//! A wire of a test's own: two soft-RoCE devices on the two ends of a veth pair, whose packets can be
-//! lost.
+//! A wire of a test's own: two soft-RoCE devices on the two ends of a veth pair, whose packets can be lost and whose
+//! ends can be taken down.
 //!
 //! Both ends are in the initial namespace, since the rxe of earlier kernels sends and receives only there. A queue
 //! pair is bound to a network interface, and so is the search for its way: a route over that interface leads to the
@@ -43,7 +43,7 @@ pub(crate) struct End {
 
 impl End {
     /// Tells the kernel the way from here to the other end. Taking the interface down takes it away.
-    fn knows(&self, other: &Self) -> Result {
+    pub(crate) fn knows(&self, other: &Self) -> Result {
         let Self {
             netdev, address, ..
         } = self;

@@ -7,6 +7,7 @@ mod connections;
 mod count;
 mod datagrams;
 mod ground;
+mod hostile;
 mod ops;
 mod pool;
 mod runtime;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         runtime::tests(),
         connections::tests(),
         channel::tests(),
+        hostile::tests(),
         shared::tests(),
         soak::tests(),
         datagrams::tests(),

@@ -4,13 +4,17 @@
 mod breakage;
 mod connect;
 mod datagrams;
+mod down;
 mod faults;
 mod ground;
+mod hostile;
 mod killed;
 mod listen;
 mod load;
+mod loss;
 mod model;
 mod programs;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -24,6 +28,9 @@ fn main() -> ExitCode {
         faults::tests(),
         killed::tests(),
         breakage::tests(),
+        hostile::tests(),
+        loss::tests(),
+        down::tests(),
         model::tests(),
         datagrams::tests(),
         load::tests(),

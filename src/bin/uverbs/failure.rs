@@ -50,6 +50,14 @@ impl Failure {
         }
     }
 
+    /// Names the peer, if it is about what the peer did.
+    pub(crate) fn of_peer(mut self, peer: impl Display) -> Self {
+        if matches!(self.kind, Kind::Peer | Kind::Check) {
+            self.message = format!("{peer}: {}", self.message);
+        }
+        self
+    }
+
     #[cfg(test)]
     pub(crate) fn kind(&self) -> Kind {
         self.kind
@@ -107,6 +115,14 @@ mod tests {
             .find("no_such_device")
             .unwrap_err();
         assert_eq!(Failure::from(error).kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn only_what_the_peer_did_has_its_name() {
+        let text = |kind| Failure::new(kind, "gone").of_peer("10.9.0.1:7").to_string();
+        assert_eq!(text(Kind::Peer), "10.9.0.1:7: gone");
+        assert_eq!(text(Kind::Check), "10.9.0.1:7: gone");
+        assert_eq!(text(Kind::Failed), "gone");
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl OwnDevice {
             "rdma link add {} type rxe netdev {netdev}",
             device.name
         ))?;
-        device.await_address()?;
+        await_address(&device.name)?;
         Ok(device)
     }
 
@@ -75,23 +75,26 @@ impl OwnDevice {
     pub fn remove(&self) -> Result {
         run(&format!("rdma link del {}", self.name)).map(drop)
     }
+}
 
-    /// GIDs come from a work queue of the kernel, the device node from devtmpfs: both some time after the
-    /// device.
-    fn await_address(&self) -> Result {
-        let context = until("the character device", || match uverbs::open(&self.name) {
-            Ok(context) => Ok(Some(context)),
-            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error.into()),
-        })?;
-        until("a GID of the address", || {
-            let table = context.gid_table()?;
-            Ok(table
-                .iter()
-                .any(|entry| entry.gid.as_ipv4().is_some())
-                .then_some(()))
-        })
-    }
+/// Waits for a new device's address: GIDs come from a work queue of the kernel, the device node from devtmpfs,
+/// both some time after the device.
+///
+/// # Errors
+/// If it does not come.
+pub fn await_address(name: &str) -> Result {
+    let context = until("the character device", || match uverbs::open(name) {
+        Ok(context) => Ok(Some(context)),
+        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    })?;
+    until("a GID of the address", || {
+        let table = context.gid_table()?;
+        Ok(table
+            .iter()
+            .any(|entry| entry.gid.as_ipv4().is_some())
+            .then_some(()))
+    })
 }
 
 impl Drop for OwnDevice {

@@ -55,7 +55,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         check: options.check,
         patience: options.patience(),
     };
-    let score = game::play(&mut link, &rules)?;
+    let score = game::play(&mut link, &rules).map_err(|failure| match &link.manager {
+        Some(manager) => failure.of_peer(manager.peer_addr()),
+        None => failure,
+    })?;
     let device = link.device().to_owned();
     let report = Report {
         options,

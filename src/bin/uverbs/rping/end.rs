@@ -1,5 +1,6 @@
 //! One side of the pings: memory, queues and the connection.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use uverbs::cm::{Connection, Event, Failed, Params, Pending, Request, Resolved};
@@ -147,6 +148,10 @@ impl End {
             done: 0,
             over: false,
         }
+    }
+
+    pub(super) fn peer_addr(&self) -> SocketAddr {
+        self.connection.peer_addr()
     }
 
     /// Puts a text into the memory that the peer reads, and tells where it is.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::Args;
 use uverbs::Rc;
-use uverbs::cm::{self, Listener, Pending};
+use uverbs::cm::{self, Pending, Request};
 
 use crate::failure::{Failure, Kind, Result};
 use crate::{number, output};
@@ -119,7 +119,9 @@ fn serve(options: &Options) -> Result<()> {
     let address = options.address.as_deref().unwrap_or("0.0.0.0");
     let listener = cm::listen::<Rc>(at(address, options))?.start()?;
     loop {
-        let served = one_client(&listener, options);
+        // Without a listener there is no next client either.
+        let request = listener.next()?;
+        let served = one_client(request, options);
         if !options.persistent {
             return served;
         }
@@ -130,9 +132,13 @@ fn serve(options: &Options) -> Result<()> {
     }
 }
 
-fn one_client(listener: &Listener<Rc>, options: &Options) -> Result<()> {
-    let request = listener.next()?;
+fn one_client(request: Request<Rc>, options: &Options) -> Result<()> {
     let mut end = End::accept(request, &setup(options))?;
+    answer_pings(&mut end, options).map_err(|failure| failure.of_peer(end.peer_addr()))?;
+    end.finish()
+}
+
+fn answer_pings(end: &mut End, options: &Options) -> Result<()> {
     while let Next::Told(source) = end.told_or_over()? {
         let text = end.read(source)?;
         if options.verbose {
@@ -143,7 +149,7 @@ fn one_client(listener: &Listener<Rc>, options: &Options) -> Result<()> {
         end.write(&text, sink)?;
         end.go_ahead()?;
     }
-    end.finish()
+    Ok(())
 }
 
 fn ping(options: &Options) -> Result<()> {
@@ -153,6 +159,11 @@ fn ping(options: &Options) -> Result<()> {
         .within(options.timeout)
         .map_err(uverbs::Error::from)?;
     let mut end = End::connect(way, &setup(options))?;
+    send_pings(&mut end, options).map_err(|failure| failure.of_peer(end.peer_addr()))?;
+    end.finish()
+}
+
+fn send_pings(end: &mut End, options: &Options) -> Result<()> {
     for number in 0..options.count.unwrap_or(u64::MAX) {
         let text = Text::of_ping(number, options.size as usize);
         end.offer(&text)?;
@@ -168,5 +179,5 @@ fn ping(options: &Options) -> Result<()> {
             output::line(format_args!("ping data: {answer}"))?;
         }
     }
-    end.finish()
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! What the two sides of `rping` say: where memory is, and the text of a ping.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use uverbs::RemoteSlice;
 use uverbs::mr::RemoteKey;
@@ -60,12 +60,22 @@ impl Text {
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.strip_suffix(&[0]).unwrap_or(&self.0);
-        f.write_str(&String::from_utf8_lossy(end))
+        for letter in String::from_utf8_lossy(end).chars() {
+            // The peer's bytes are not to command the terminal.
+            match letter.is_control() {
+                true => write!(f, "{}", letter.escape_default())?,
+                false => f.write_char(letter)?,
+            }
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -90,5 +100,26 @@ mod tests {
         assert_eq!(text.to_string(), "rdma-ping-57: zABCDEFGHIJKLMN");
         assert_eq!(Text::in_memory(b"ab\0cd"), Text(b"ab\0".to_vec()));
         assert_eq!(Text::in_memory(b"ab"), Text(b"ab".to_vec()));
+    }
+
+    #[test]
+    fn a_text_does_not_command_the_terminal() {
+        let text = Text(b"a\x1b[2J\\\xff\0".to_vec());
+        assert_eq!(text.to_string(), "a\\u{1b}[2J\\\u{fffd}");
+    }
+
+    proptest! {
+        /// Whatever a peer sends names memory; and the texts that it lets be read are shown without a control
+        /// character and end at their first zero.
+        #[test]
+        fn any_bytes_are_read(message in any::<[u8; MESSAGE]>(), memory in vec(any::<u8>(), 0..200)) {
+            let told = decode(message);
+            prop_assert_eq!(encode(told), message);
+            let text = Text::in_memory(&memory);
+            prop_assert!(memory.starts_with(&text.0));
+            let zeros = text.0.iter().filter(|byte| **byte == 0).count();
+            prop_assert_eq!(zeros, usize::from(memory.contains(&0)));
+            prop_assert!(!text.to_string().contains(char::is_control));
+        }
     }
 }

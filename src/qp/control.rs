@@ -60,13 +60,30 @@ impl Control {
         self.qp(Verb::QueryQp)?.query()
     }
 
+    /// Changes attributes, as [`Qp::modify`](super::Qp::modify) does: to connect a queue pair whose halves
+    /// are already with their threads, for one.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Qp::modify`](super::Qp::modify), or the queue pair has gone. The state RESET is refused, since
+    /// the rings of both halves begin anew with it: [`Qp::join`](super::Qp::join) them and use
+    /// [`Qp::reset`](super::Qp::reset).
+    pub fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let qp = self.qp(Verb::ModifyQp)?;
+        if attr.state == Some(QpState::RESET) {
+            let why = "a control cannot reset it: that takes both halves, joined";
+            return Err(Error::invalid(Verb::ModifyQp, qp.subject(), why));
+        }
+        qp.modify(attr)
+    }
+
     /// Takes the queue pair to the state ERR: requests in flight complete as flushed.
     ///
     /// # Errors
     ///
     /// The queue pair or the device has gone.
     pub fn fail(&self) -> Result<()> {
-        self.qp(Verb::ModifyQp)?.modify(&QpAttr {
+        self.modify(&QpAttr {
             state: Some(QpState::ERR),
             ..QpAttr::default()
         })

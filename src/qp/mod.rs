@@ -496,6 +496,9 @@ impl QpShared {
         if let Some(state) = attr.state {
             self.store(state);
         }
+        if attr.state == Some(QpState::RTS) {
+            self.connected.store(true, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -679,11 +682,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
             return self.shared.reset(attr, send, recv);
         }
-        self.shared.modify(attr)?;
-        if attr.state == Some(QpState::RTS) {
-            self.shared.connected.store(true, Ordering::Relaxed);
-        }
-        Ok(())
+        self.shared.modify(attr)
     }
 
     /// Moves the queue pair to the state RESET: requests in flight are dropped without a completion.

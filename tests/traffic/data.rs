@@ -6,7 +6,8 @@ use support::{
     ALL, Pair, QKEY, Result, Setup, completion, completions, nothing, open, pattern, same, talk,
     test,
 };
-use uverbs::{Caps, PostError, Rc, Uc, WcOpcode, qp::QpType};
+use uverbs::qp::{Control, Mtu, QpAttr, QpState, QpType};
+use uverbs::{Access, AddressVector, Caps, ConnectOptions, PostError, Qp, Rc, Uc, WcOpcode};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -43,6 +44,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             "data::halves_work_on_two_threads",
             halves_work_on_two_threads,
         ),
+        test("data::a_control_connects_halves", a_control_connects_halves),
     ]
 }
 
@@ -394,4 +396,60 @@ fn halves_work_on_two_threads() -> Result {
         a.destroy()?;
         Ok(())
     })
+}
+
+/// Catches a control whose changes the halves do not see, or that has their rings begin anew behind their backs.
+fn a_control_connects_halves() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    for side in [&mut pair.a, &mut pair.b] {
+        side.qp.reset()?;
+    }
+    let (a, b) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
+    let paths = [b, a].map(|peer| pair.context.path_to(&peer, &ConnectOptions::default()));
+    let [to_b, to_a] = paths;
+    let controls = (pair.a.qp.control(), pair.b.qp.control());
+    let halves = (pair.a.qp.split(), pair.b.qp.split());
+    connect_by(&controls.0, b.qpn, to_b?)?;
+    connect_by(&controls.1, a.qpn, to_a?)?;
+    let reset = controls.0.modify(&QpAttr {
+        state: Some(QpState::RESET),
+        ..QpAttr::default()
+    });
+    same(reset.is_err(), true, "whether a control refuses to reset")?;
+    let joined = |(send, recv)| Qp::join(send, recv).map_err(|_| "halves of one were not joined");
+    (pair.a.qp, pair.b.qp) = (joined(halves.0)?, joined(halves.1)?);
+    same(pair.a.qp.state(), QpState::RTS, "the state")?;
+    talk::sends(&mut pair)?;
+    talk::reads(&mut pair)
+}
+
+/// The three transitions, by a control.
+fn connect_by(control: &Control, peer: u32, path: AddressVector) -> Result {
+    control.modify(&QpAttr {
+        state: Some(QpState::INIT),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(Access::REMOTE_READ | Access::REMOTE_WRITE),
+        ..QpAttr::default()
+    })?;
+    control.modify(&QpAttr {
+        state: Some(QpState::RTR),
+        path: Some(path),
+        path_mtu: Some(Mtu::MTU_1024),
+        dest_qpn: Some(peer),
+        rq_psn: Some(7),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(12),
+        ..QpAttr::default()
+    })?;
+    control.modify(&QpAttr {
+        state: Some(QpState::RTS),
+        sq_psn: Some(7),
+        timeout: Some(14),
+        retry_cnt: Some(6),
+        rnr_retry: Some(7),
+        max_rd_atomic: Some(1),
+        ..QpAttr::default()
+    })?;
+    Ok(())
 }

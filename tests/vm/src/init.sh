@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first program of the guest: loads modules, puts the root file system together, and hands over to the agent.
-# The variables AGENT and KEEP come from /config. Errors go to the serial console and end the guest.
+# The variables AGENT, KEEP and WITHOUT come from /config. Errors go to the serial console and end the guest.
 bb=/bin/busybox
 fail() { echo "vm-init: $*"; $bb poweroff -f; }
 must() { "$@" || fail "failed: $*"; }
@@ -17,7 +17,21 @@ done < /modules/order
 ninep=trans=virtio,version=9p2000.L,ro,msize=512000,cache=loose
 must $bb mount -t 9p -o $ninep host /layers/host
 must $bb mount -t 9p -o $ninep tools /layers/tools
-must $bb mount -t overlay -o ro,lowerdir=/layers/tools:/layers/host overlay /newroot
+layers=/layers/tools:/layers/host
+# Libraries that the guest is to be without: a layer above the others has a whiteout for each of their files.
+if [ -n "$WITHOUT" ]; then
+    must $bb mount -t tmpfs hidden /layers/hidden
+    for file in /layers/*/usr/lib/"$WITHOUT"* /layers/*/usr/lib64/"$WITHOUT"* \
+        /layers/*/usr/lib/*-linux-gnu/"$WITHOUT"* /layers/*/usr/local/lib/"$WITHOUT"*; do
+        [ -e "$file" ] || [ -L "$file" ] || continue
+        hidden="/layers/hidden/${file#/layers/*/}"
+        [ -e "$hidden" ] && continue
+        must $bb mkdir -p "${hidden%/*}"
+        must $bb mknod "$hidden" c 0 0
+    done
+    layers=/layers/hidden:$layers
+fi
+must $bb mount -t overlay -o "ro,lowerdir=$layers" overlay /newroot
 must $bb mount -t proc proc /newroot/proc
 must $bb mount -t sysfs sysfs /newroot/sys
 $bb mount -t debugfs debugfs /newroot/sys/kernel/debug

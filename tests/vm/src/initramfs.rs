@@ -17,7 +17,7 @@ use crate::modules::{Module, Modules, WANTED, Wanted};
 use crate::store::Store;
 
 /// Changed when the layout of the archive of modules changes, so that kept ones are made anew.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 const INIT: &str = include_str!("init.sh");
 
@@ -28,6 +28,8 @@ pub(crate) struct Boot {
     pub(crate) agent: Option<PathBuf>,
     /// Directories of the host that must be seen although they lie below /tmp, /run or /dev/shm.
     pub(crate) keep: Vec<PathBuf>,
+    /// How the names of libraries begin that the guest must not have.
+    pub(crate) without: Option<String>,
 }
 
 /// Writes the initramfs of one boot, with these modules besides those that every guest has.
@@ -109,9 +111,10 @@ fn configuration(boot: &Boot) -> String {
         .map(|path| path.display().to_string())
         .collect();
     format!(
-        "AGENT={}\nKEEP={}\n",
+        "AGENT={}\nKEEP={}\nWITHOUT={}\n",
         quoted(&agent),
-        quoted(&keep.join("\n"))
+        quoted(&keep.join("\n")),
+        quoted(boot.without.as_deref().unwrap_or_default())
     )
 }
 
@@ -152,6 +155,7 @@ fn entries(modules: Vec<Module>, busybox: Vec<u8>) -> Vec<Entry> {
         "sys",
         "modules",
         "layers",
+        "layers/hidden",
         "layers/host",
         "layers/tools",
         "newroot",
@@ -231,10 +235,11 @@ mod tests {
         let boot = Boot {
             agent: Some("/a b/it's".into()),
             keep: vec!["/tmp/x".into(), "/tmp/y".into()],
+            without: Some("libz.so".to_owned()),
         };
         assert_eq!(
             configuration(&boot),
-            "AGENT='/a b/it'\\''s'\nKEEP='/tmp/x\n/tmp/y'\n"
+            "AGENT='/a b/it'\\''s'\nKEEP='/tmp/x\n/tmp/y'\nWITHOUT='libz.so'\n"
         );
     }
 

@@ -3,6 +3,7 @@
 mod bench;
 mod c_abi;
 mod clean;
+mod clients;
 mod demo;
 mod fetch;
 mod options;
@@ -44,6 +45,7 @@ enum Command {
     Test(test::Test),
     Bench(bench::Bench),
     CAbi(c_abi::CAbi),
+    Clients(clients::Clients),
     Fetch(fetch::Fetch),
     Run(run::Run),
     Shell(shell::Shell),
@@ -66,6 +68,7 @@ pub(crate) fn main() -> Result<ExitCode> {
         Command::Test(test) => test.run(),
         Command::Bench(bench) => bench.run(),
         Command::CAbi(c_abi) => c_abi.run(),
+        Command::Clients(clients) => clients.run(),
         Command::Fetch(fetch) => fetch.run(),
         Command::Run(run) => run.run(),
         Command::Shell(shell) => shell.run(),

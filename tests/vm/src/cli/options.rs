@@ -128,6 +128,7 @@ impl Machine {
             network,
             hca: None,
             agent: suite::agent(store, arch)?,
+            without: None,
         };
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
         if options.accelerator == Accelerator::Icount {

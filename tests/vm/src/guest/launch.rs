@@ -132,6 +132,7 @@ impl Emulator {
         let boot = Boot {
             agent: Some(agent),
             keep,
+            without: options.without.clone(),
         };
         let shared = other.and_then(|other| other.adapter.clone());
         let shared = shared.map(|adapter| Adapter {

@@ -33,4 +33,6 @@ pub(crate) struct Options {
     pub(crate) hca: Option<Hca>,
     /// The program that is the agent there, if it is not this one.
     pub(crate) agent: Option<PathBuf>,
+    /// How the names of libraries begin that it must not have, although the host or the tools do.
+    pub(crate) without: Option<String>,
 }

@@ -266,6 +266,31 @@ pub(crate) fn c_library(workspace: &Path, package: &str) -> Result<PathBuf> {
     Ok(path.context("cargo built no shared library")?.into())
 }
 
+/// Builds the test programs of a workspace that is not this one, and gives all of them.
+///
+/// # Errors
+/// If one does not build.
+pub(crate) fn tests_of_others(workspace: &Path, arguments: &[&str]) -> Result<Vec<Program>> {
+    let arguments = ["test", "--no-run"].iter().chain(arguments);
+    let artifacts = cargo(
+        workspace,
+        Target::Here,
+        arguments.map(|&word| word.to_owned()).collect(),
+    )?;
+    let tests = artifacts
+        .into_iter()
+        .filter(|artifact| artifact.profile.test && !artifact.target.is_bin());
+    let program = |artifact: Artifact| {
+        Some(Program {
+            name: artifact.target.name.clone(),
+            kind: Kind::Tests,
+            path: artifact.executable?.into(),
+            directory: artifact.manifest_path.parent()?.into(),
+        })
+    };
+    Ok(tests.filter_map(program).collect())
+}
+
 /// Where cargo put the binary of this name.
 fn executable(artifacts: Vec<Artifact>, name: &str) -> Result<PathBuf> {
     let built = artifacts

@@ -11,7 +11,8 @@ mod record;
 mod round;
 
 pub(crate) use self::build::{
-    Built, Ground, Sanitizer, Target, agent, binary, c_library, command_line, static_binary,
+    Built, Ground, Program, Sanitizer, Target, agent, binary, c_library, command_line,
+    static_binary, tests_of_others,
 };
 pub(crate) use self::c::compile as compile_c_programs;
 pub(crate) use self::deal::{Cell, Device};

@@ -82,9 +82,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What requests of a send queue are called.
-const SEND: &str = "send";
-
 impl Queues {
     /// The send queue and the receive queue of a queue pair, or a shared receive queue.
     fn progress(&self) -> [Option<Progress>; 2] {
@@ -108,7 +105,7 @@ impl Queues {
     /// What their requests are called.
     fn kinds(&self) -> [&'static str; 2] {
         match self {
-            Self::Qp(_) => [SEND, "receive"],
+            Self::Qp(_) => ["send", "receive"],
             Self::Srq(_) | Self::Unknown => ["receive", ""],
         }
     }
@@ -131,15 +128,13 @@ impl Flight {
     }
 
     /// Where its queues stand; none if nothing is in flight that may have this key in it.
-    fn stand(self: &Arc<Self>, key: LocalKey, sends_only: bool) -> Option<Stand> {
+    fn stand(self: &Arc<Self>, key: LocalKey) -> Option<Stand> {
         let now = lock(&self.now);
         let Now { queues, resets } = now.as_ref()?;
         let kinds = queues.kinds();
         let mut stands = queues.progress();
         for (at, stand) in stands.iter_mut().enumerate() {
-            let counts = !sends_only || kinds[at] == SEND;
-            let named =
-                |stand: &Progress| counts && stand.in_flight() > 0 && queues.name(at, *stand, key);
+            let named = |stand: &Progress| stand.in_flight() > 0 && queues.name(at, *stand, key);
             *stand = stand.filter(named);
         }
         stands.iter().any(Option::is_some).then(|| Stand {
@@ -229,11 +224,10 @@ impl Flights {
         self.reap();
     }
 
-    /// Where the queues stand now that have requests in flight which may have this key in them; those alone
-    /// that send, for a region that nothing can be written to.
-    pub(crate) fn stands(&self, key: LocalKey, sends_only: bool) -> Stands {
+    /// Where the queues stand now that have requests in flight which may have this key in them.
+    pub(crate) fn stands(&self, key: LocalKey) -> Stands {
         let queues = lock(&self.queues);
-        let stand = |flight: &Arc<Flight>| flight.stand(key, sends_only);
+        let stand = |flight: &Arc<Flight>| flight.stand(key);
         Stands(queues.values().filter_map(stand).collect())
     }
 

@@ -63,9 +63,7 @@ impl Region {
             pd.reap();
             // Relaxed: whoever took a slice has given it back, which orders the two.
             if self.sliced.load(Ordering::Relaxed) {
-                // Where a device may not write, nobody receives.
-                let sends_only = !self.access.contains(AccessFlags::LOCAL_WRITE);
-                stands.add(pd.flights().stands(self.lkey, sends_only));
+                stands.add(pd.flights().stands(self.lkey));
             }
         }
         stands

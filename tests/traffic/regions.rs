@@ -22,6 +22,10 @@ pub(crate) fn tests() -> Vec<Trial> {
             stays_until_received,
         ),
         test(
+            "regions::stays_if_nothing_can_be_received",
+            stays_if_nothing_can_be_received,
+        ),
+        test(
             "regions::stays_until_its_send_has_completed",
             stays_until_sent,
         ),
@@ -130,6 +134,26 @@ fn stays_until_received() -> Result {
     let mut untouched = vec![0; LENGTH];
     next.read_at(0, &mut untouched)?;
     same(untouched, vec![2; LENGTH], "the next region")
+}
+
+/// Catches a region that goes under a receive since nothing can be written to it: its key may be given out again, to one
+/// that can.
+fn stays_if_nothing_can_be_received() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let (region, freed) = watched(&pair.pd, 1, Access::empty())?;
+    receive(&mut pair.b.qp, 5, &region)?;
+    drop(region);
+    same(
+        (pair.pd.reclaim(), is_freed(&freed)),
+        (1, false),
+        "waiting, and freed",
+    )?;
+    pair.b.qp.reset()?;
+    same(
+        (pair.pd.reclaim(), is_freed(&freed)),
+        (0, true),
+        "waiting, and freed, after a reset",
+    )
 }
 
 /// Catches a region that is freed while its bytes are still to be sent.

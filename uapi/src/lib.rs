@@ -34,6 +34,8 @@
 //!
 //! assert_eq!(AllocPd::default().as_bytes(), [0; 8]);
 //! ```
+
+#![forbid(unsafe_code)]
 #![no_std]
 
 // The kernel's `__aligned_u64` is a plain `u64` here, and addresses are cast to it. On 32-bit hosts

@@ -114,7 +114,8 @@ fn about(group: &str) -> &'static str {
         "start-up" => "From exec on; the program ends at that very point.",
         "control" => {
             "Each object is made and destroyed. The bare calls send the same attributes from the same process, turn about, and map \
-             and unmap rings where there are such. The instructions are those of user space."
+             and unmap rings where there are such. The instructions are those of user space. On soft-RoCE the ring of a completion queue \
+             has twice the room that was asked for, which the kernel clears: so none is lost when completions come faster than they are read."
         }
         group if group.starts_with("latency, ") => {
             "From posting a message to its completion, in microseconds of a thousand instructions each: the median, and what 99% keep to. The timer interrupts \

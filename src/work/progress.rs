@@ -35,6 +35,12 @@ impl Progress {
         self.posted.wrapping_sub(self.finished) & self.mask
     }
 
+    /// Requests that are finished, of all that there were.
+    #[allow(dead_code, reason = "not every driver's queues ask")]
+    pub(crate) fn finished(self) -> u32 {
+        self.finished
+    }
+
     /// The places of the requests in flight, from the oldest on.
     pub(crate) fn places(self) -> impl Iterator<Item = u32> {
         (0..self.in_flight()).map(move |at| self.finished.wrapping_add(at) & self.mask)

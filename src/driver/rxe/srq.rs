@@ -113,13 +113,13 @@ impl contract::SrqBacking for Arc<SrqRing> {
     }
 
     fn names(&self, in_flight: Progress, key: LocalKey) -> bool {
-        let view = self.view();
-        let Some(view) = &*view else {
-            return true;
+        let named = match &*self.view() {
+            Some(view) => view.names(view.progress(), key),
+            None => return true,
         };
-        let waiting = view.progress();
-        // Those that were taken out and are not finished have no place in the ring any more.
-        in_flight.in_flight() > waiting.in_flight() || view.names(waiting, key)
+        // Those that were taken out and are not finished have no place in the ring any more. They are counted behind
+        // the look: one that was taken out before it is among them, one that was taken out later has been looked at.
+        named || self.taken() != Some(in_flight.finished())
     }
 }
 

@@ -41,6 +41,18 @@ impl Progress {
         self.finished
     }
 
+    /// Requests that were posted.
+    #[allow(dead_code, reason = "not every driver's queues ask")]
+    pub(crate) fn posted(self) -> u32 {
+        self.posted
+    }
+
+    /// The same with another count of those that were posted.
+    #[allow(dead_code, reason = "not every driver's queues ask")]
+    pub(crate) fn with_posted(self, posted: u32) -> Self {
+        Self { posted, ..self }
+    }
+
     /// The places of the requests in flight, from the oldest on.
     pub(crate) fn places(self) -> impl Iterator<Item = u32> {
         (0..self.in_flight()).map(move |at| self.finished.wrapping_add(at) & self.mask)

@@ -2,7 +2,8 @@
 //!
 //! What the two share is in two files of the mlx5 driver: the ledgers of the queues, and the directory of a
 //! completion queue. What posters share among them is in a third, the turn at a register. A region that goes
-//! asks the ledgers how far its requests have come (`src/work/progress.rs`). What awaits an operation meets
+//! asks the ledgers how far its requests have come (`src/work/progress.rs`), and so it asks the counts of rxe's shared
+//! receive queues (`src/driver/rxe/counts.rs`). What awaits an operation meets
 //! what completes it in a slot (`src/aio/slot.rs`). They are compiled
 //! here once more, with loom's types where the driver has those of the standard library. loom runs each model
 //! again and again until it has seen all orders, and fails where one of them breaks an assertion or lets two
@@ -12,6 +13,13 @@
 //! with acquire from the completion. That is what the barriers of the driver make of a real one
 //! (`src/driver/mlx5/barrier.rs`).
 
+#[path = "../../src/driver/rxe/counts.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod counts;
 mod device;
 mod directories;
 #[path = "../../src/driver/mlx5/directory.rs"]

@@ -8,7 +8,6 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{BadIndex, Consumer, Waiting};
-use super::srq::{Attached, Receivers, SharedRecvQueue};
 use super::watch::Shared;
 use crate::driver::contract;
 use crate::work::PollError;
@@ -24,9 +23,6 @@ pub(crate) struct Cq {
     // It points into the map that `shared` has.
     ring: Consumer,
     capacity: u32,
-    receivers: Receivers,
-    /// Up to this index of the ring messages that came into shared queues are counted, if any are.
-    counted: Option<u32>,
     shared: Arc<Shared>,
 }
 
@@ -40,23 +36,12 @@ impl Cq {
         Self {
             ring,
             capacity,
-            receivers: Receivers::default(),
-            counted: None,
             shared,
         }
     }
 
-    /// A queue pair whose receives complete here and come from a shared queue.
-    pub(super) fn attach(&self, qpn: u32, srq: &SharedRecvQueue) -> Attached {
-        self.shared.look_closer();
-        self.receivers.attach(qpn, srq)
-    }
-
     /// Goes on in another ring, to which the kernel has moved what waits.
     pub(super) fn replace(&mut self, ring: Consumer, capacity: u32, map: Option<RingMap>) {
-        let (old, next) = (self.ring.next(), ring.next());
-        let moved = |at: u32| next.wrapping_add(at.wrapping_sub(old) & self.ring.capacity());
-        self.counted = self.counted.map(|at| moved(at) & ring.capacity());
         // SAFETY: as in `new`.
         let observer = unsafe { ring.observer() };
         // First, so that nothing points into the map that goes.
@@ -84,17 +69,7 @@ impl Cq {
             return Err(self.shared.tell());
         }
         let waiting = self.ring.waiting().map_err(broken)?;
-        let received = waiting.slots_from(self.counted).filter_map(|slot| {
-            // SAFETY: the slot holds a completion that the kernel has filled, and that is not its own again
-            // before it is taken; every bit pattern is one.
-            let wc = unsafe { slot.cast::<Wc>().read() };
-            // A failed one does not tell whether it was a receive: the queue pair has come to its end then.
-            let received =
-                WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
-            received.then_some(wc.qp_num)
-        });
-        self.receivers.count(received);
-        self.counted = Some(waiting.end());
+        self.shared.count_received();
         Ok(Polled(waiting))
     }
 

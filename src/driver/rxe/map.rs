@@ -144,14 +144,15 @@ impl RingMap {
 pub(super) struct RingView {
     // Before the map, because they point into it.
     indices: Indices,
-    _map: Arc<RingMap>,
+    _map: Option<Arc<RingMap>>,
 }
 
 impl RingView {
-    pub(super) fn new(ring: &Producer, map: &Arc<RingMap>) -> Self {
+    /// Of a ring; `map` keeps its memory mapped.
+    pub(super) fn new(ring: &Producer, map: Option<&Arc<RingMap>>) -> Self {
         Self {
             indices: ring.indices(),
-            _map: Arc::clone(map),
+            _map: map.cloned(),
         }
     }
 

@@ -4,6 +4,7 @@
 //! doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`. Source:
 //! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
 
+mod counts;
 mod cq;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
@@ -13,6 +14,7 @@ mod recv;
 mod ring;
 mod send;
 mod srq;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -346,7 +348,7 @@ fn create_srq(
         producer(fd, mi, size_of::<abi::RecvWqe>(), SRQ, buffers)
     };
     let (ring, map) = map().inspect_err(|_| fd.abandon(handle))?;
-    let view = RingView::new(&ring, &map);
+    let view = RingView::new(&ring, Some(&map));
     let queue = SharedRecvQueue::new(RecvQueue::new(ring, max_sge, Some(map)), view);
     let backing = Arc::clone(queue.ring());
     Ok((handle, queue, backing))
@@ -380,7 +382,7 @@ fn resize_srq(
         // number.
         let info = unsafe { (&raw const *info).read_volatile() };
         let (ring, map) = producer(fd, info, size_of::<abi::RecvWqe>(), SRQ, buffers)?;
-        let view = RingView::new(&ring, &map);
+        let view = RingView::new(&ring, Some(&map));
         Ok((RecvQueue::new(ring, old.max_sge(), Some(map)), view))
     })
 }

@@ -76,7 +76,8 @@ pub(super) fn create(
 ) -> Result<NewQp> {
     command.driver = DriverData::output::<abi::CreateQpResp>();
     command.cap.max_send_sge = asked_slices(&command.cap);
-    let attach = |qpn| parts.srq.map(|srq| parts.recv_cq.attach(qpn, srq));
+    let recv_cq = parts.recv_cq.shared();
+    let attach = |qpn| parts.srq.map(|srq| Attached::new(qpn, srq, recv_cq));
     let cqs = || [parts.send_cq, parts.recv_cq].map(|cq| Arc::clone(cq.shared()));
     let watched = parts.counts_unread.then(cqs);
     create_as(fd, command, parts.buffers, watched, attach)
@@ -117,7 +118,7 @@ fn map(
         ring.heed(Watch::new(cq, qpn, false));
     }
     let doorbell = Doorbell::new(Arc::clone(fd), handle);
-    let send_view = RingView::new(&ring, &map);
+    let send_view = RingView::new(&ring, Some(&map));
     let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
     let (recv, recv_view) = match command.srq.is_some() {
         true => (None, None),
@@ -126,7 +127,7 @@ fn map(
             if let Some([_, cq]) = &watched {
                 ring.heed(Watch::new(cq, qpn, true));
             }
-            let view = RingView::new(&ring, &map);
+            let view = RingView::new(&ring, Some(&map));
             let queue = RecvQueue::new(ring, cap.max_recv_sge, Some(map));
             (Some(queue), Some(view))
         }

@@ -478,6 +478,14 @@ impl Observer {
         (next, filled)
     }
 
+    /// The slots from one index to another.
+    #[inline(always)]
+    pub(super) fn slots(&self, from: u32, to: u32) -> impl Iterator<Item = NonNull<u8>> {
+        let mask = self.ring.index_mask;
+        let count = to.wrapping_sub(from) & mask;
+        (0..count).map(move |at| self.ring.slot(from.wrapping_add(at) & mask))
+    }
+
     /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what is
     /// there is read as what others write. The first ones are left out, as many as `skip` says of the index of
     /// the first.
@@ -521,22 +529,6 @@ impl<'r> Waiting<'r> {
     /// How many are left.
     pub(super) fn count(&self) -> u32 {
         (self.filled.wrapping_sub(self.next) & self.index_mask) as u32
-    }
-
-    /// The slots that are left, from an index on if one is given.
-    pub(super) fn slots_from(&self, from: Option<u32>) -> impl Iterator<Item = NonNull<u8>> {
-        let (slots, log2_slot, mask) = (self.slots, self.log2_slot, self.index_mask);
-        let from = from.map_or(self.next, u64::from);
-        let count = self.filled.wrapping_sub(from) & mask;
-        (0..count).map(move |at| {
-            // SAFETY: the index is masked, so the slot lies in the ring's memory.
-            unsafe { slots.add((((from + at) & mask) << log2_slot) as usize) }
-        })
-    }
-
-    /// The index behind the last.
-    pub(super) fn end(&self) -> u32 {
-        self.filled as u32
     }
 
     /// True if nothing is left.

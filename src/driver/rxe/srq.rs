@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::counts::Counts;
 use super::map::RingView;
 use super::recv::RecvQueue;
+use super::watch::Shared;
 use crate::driver::contract;
 use crate::work::{Element, LocalKey, PostError, Progress};
 
@@ -19,30 +20,46 @@ pub(crate) struct SharedRecvQueue {
     ring: Arc<SrqRing>,
 }
 
-/// What a shared receive queue's requests are counted by. All counts go round modulo 2^32.
+/// How far a shared receive queue's requests are.
 #[derive(Debug)]
 pub(crate) struct SrqRing {
     /// Under a lock, since the queue may change its size. None once nobody posts any more: its place is its
     /// user's again.
-    view: Mutex<Option<RingView>>,
-    /// Requests that were handed to the kernel.
-    posted: AtomicU32,
-    /// Requests whose completions were taken.
-    completed: AtomicU32,
-    /// So many requests are surely finished: all that the kernel had taken out at a time when it had no
-    /// message under way.
-    finished: AtomicU32,
+    look: Mutex<Option<Look>>,
+    counts: Counts,
     /// Queue pairs that receive from it.
     receivers: Mutex<u32>,
+}
+
+/// The ring, and which of its indices belongs to which count of requests.
+#[derive(Debug)]
+struct Look {
+    view: RingView,
+    /// The index of the first request that was ever posted, as if it had been posted to this ring.
+    first: u32,
+}
+
+impl Look {
+    /// At the ring in which request number `posted` is the next.
+    fn new(view: RingView, posted: u32) -> Self {
+        let first = view.progress().posted().wrapping_sub(posted);
+        Self { view, first }
+    }
+
+    /// How many of so many requests the kernel has not taken out.
+    fn waiting(&self, posted: u32) -> u32 {
+        self.view
+            .progress()
+            .with_posted(self.first.wrapping_add(posted))
+            .in_flight()
+    }
 }
 
 impl SharedRecvQueue {
     pub(super) fn new(queue: RecvQueue, view: RingView) -> Self {
         let ring = SrqRing {
-            view: Mutex::new(Some(view)),
-            posted: AtomicU32::new(0),
-            completed: AtomicU32::new(0),
-            finished: AtomicU32::new(0),
+            look: Mutex::new(Some(Look::new(view, 0))),
+            counts: Counts::default(),
             receivers: Mutex::new(0),
         };
         Self {
@@ -61,11 +78,12 @@ impl SharedRecvQueue {
         &mut self,
         resize: impl FnOnce(&RecvQueue) -> Result<(RecvQueue, RingView), E>,
     ) -> Result<(), E> {
-        let mut view = self.ring.view();
-        let (queue, new) = resize(&self.queue)?;
-        let old = (mem::replace(&mut self.queue, queue), view.replace(new));
+        let mut look = self.ring.look();
+        let (queue, view) = resize(&self.queue)?;
+        let new = Look::new(view, self.ring.counts.posted());
+        let old = (mem::replace(&mut self.queue, queue), look.replace(new));
         // Without the lock: the old ring's place goes back to an allocator.
-        drop(view);
+        drop(look);
         drop(old);
         Ok(())
     }
@@ -73,48 +91,34 @@ impl SharedRecvQueue {
 
 impl Drop for SharedRecvQueue {
     fn drop(&mut self) {
-        let view = self.ring.view().take();
+        let look = self.ring.look().take();
         // Without the lock: its place goes back to an allocator.
-        drop(view);
+        drop(look);
     }
 }
 
 impl SrqRing {
-    fn view(&self) -> MutexGuard<'_, Option<RingView>> {
-        lock(&self.view)
+    fn look(&self) -> MutexGuard<'_, Option<Look>> {
+        lock(&self.look)
     }
 
     /// Requests that the kernel has taken out of the ring, if that can still be seen.
     fn taken(&self) -> Option<u32> {
-        let waiting = self.view().as_ref()?.progress().in_flight();
-        // Acquire: pairs with the release in `ring`, so that what the look at the ring has seen is counted
-        // here, and more rather than less.
-        Some(self.posted.load(Ordering::Acquire).wrapping_sub(waiting))
-    }
-
-    /// Counts completions that were taken.
-    fn count(&self, completed: u32) {
-        // Release: pairs with the acquire in `progress`; the message has been received.
-        self.completed.fetch_add(completed, Ordering::Release);
+        let look = self.look();
+        let look = look.as_ref()?;
+        Some(self.counts.taken(|posted| look.waiting(posted)))
     }
 }
 
 impl contract::SrqBacking for Arc<SrqRing> {
     fn progress(&self) -> Progress {
-        // In this order: if as many were completed as were taken out later, all that had been taken out by
-        // then were complete.
-        let completed = self.completed.load(Ordering::Acquire);
-        if self.taken() == Some(completed) {
-            // Relaxed: the number alone counts.
-            self.finished.store(completed, Ordering::Relaxed);
-        }
-        let posted = self.posted.load(Ordering::Relaxed);
-        Progress::new(posted, self.finished.load(Ordering::Relaxed), u32::MAX)
+        let (posted, finished) = self.counts.progress(|| self.taken());
+        Progress::new(posted, finished, u32::MAX)
     }
 
     fn names(&self, in_flight: Progress, key: LocalKey) -> bool {
-        let named = match &*self.view() {
-            Some(view) => view.names(view.progress(), key),
+        let named = match &*self.look() {
+            Some(Look { view, .. }) => view.names(view.progress(), key),
             None => return true,
         };
         // Those that were taken out and are not finished have no place in the ring any more. They are counted behind
@@ -158,20 +162,23 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn ring(&mut self, at: u64) {
-        // Only this queue stores it. Release: before the kernel and others see the requests in the ring;
-        // pairs with the acquire in `taken`.
-        let posted = self.ring.posted.load(Ordering::Relaxed);
-        let posted = posted.wrapping_add(self.queue.pending(at));
-        self.ring.posted.store(posted, Ordering::Release);
+        // Before the kernel and others see the requests in the ring.
+        self.ring.counts.post(self.queue.pending(at));
         self.queue.ring(at);
     }
 }
 
 /// The queue pairs whose receives complete on a completion queue and come from shared receive queues.
-#[derive(Debug, Default)]
+///
+/// Messages are counted where their completions lie, before they are polled: up to an index of the ring, in the
+/// order in which the kernel has put them in. Whenever a queue pair comes or goes all that lie there are counted
+/// first. So each counts for the queue pair that had its number then.
+#[derive(Debug)]
 pub(super) struct Receivers {
-    /// By their numbers.
-    queues: Queues,
+    /// Shared receive queues by the numbers of the queue pairs that receive from them.
+    queues: BTreeMap<u32, Arc<SrqRing>>,
+    /// Up to this index of the completion ring messages are counted.
+    counted: u32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -180,13 +187,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Receivers {
-    /// Counts messages that were received, given as the numbers of their queue pairs.
+    /// None, whatever lies in the completion ring before this index.
+    pub(super) fn from(counted: u32) -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            counted,
+        }
+    }
+
+    /// Up to which index of the completion ring messages are counted.
     #[inline(always)]
-    pub(super) fn count(&self, qpns: impl Iterator<Item = u32>) {
-        let queues = lock(&self.queues);
+    pub(super) fn counted(&self) -> u32 {
+        self.counted
+    }
+
+    /// The completion ring is another one now, in which what was at an index is at this one.
+    pub(super) fn move_to(&mut self, counted: u32) {
+        self.counted = counted;
+    }
+
+    /// Counts messages that were received, given as the numbers of their queue pairs. They lie before this index.
+    #[inline(always)]
+    pub(super) fn count(&mut self, qpns: impl Iterator<Item = u32>, up_to: u32) {
+        self.counted = up_to;
         let count = |qpn, messages| {
-            if let Some(ring) = queues.get(&qpn) {
-                ring.count(messages);
+            if let Some(ring) = self.queues.get(&qpn) {
+                ring.counts.complete(messages);
             }
         };
         // Messages often come one behind the other to one queue pair, which is then looked up once.
@@ -203,57 +229,59 @@ impl Receivers {
         }
     }
 
-    /// A new queue pair that receives from a shared queue.
-    pub(super) fn attach(&self, qpn: u32, queue: &SharedRecvQueue) -> Attached {
-        Attached::new(qpn, &queue.ring, &self.queues)
+    /// A new queue pair, and what was known by its number.
+    pub(super) fn insert(&mut self, qpn: u32, ring: &Arc<SrqRing>) -> Option<Arc<SrqRing>> {
+        self.queues.insert(qpn, Arc::clone(ring))
+    }
+
+    /// One that is gone. The kernel may have given its number to a newer one.
+    pub(super) fn remove(&mut self, qpn: u32, ring: &Arc<SrqRing>) -> Option<Arc<SrqRing>> {
+        let known = self.queues.get(&qpn)?;
+        Arc::ptr_eq(known, ring)
+            .then(|| self.queues.remove(&qpn))
+            .flatten()
     }
 }
-
-/// Shared receive queues by the numbers of the queue pairs that receive from them.
-type Queues = Arc<Mutex<BTreeMap<u32, Arc<SrqRing>>>>;
 
 /// The share of a queue pair in its shared receive queue.
 #[derive(Debug)]
 pub(super) struct Attached {
     qpn: u32,
     ring: Arc<SrqRing>,
-    queues: Queues,
+    /// What its receives complete on.
+    cq: Arc<Shared>,
 }
 
 impl Attached {
-    fn new(qpn: u32, ring: &Arc<SrqRing>, queues: &Queues) -> Self {
-        lock(queues).insert(qpn, Arc::clone(ring));
+    pub(super) fn new(qpn: u32, queue: &SharedRecvQueue, cq: &Arc<Shared>) -> Self {
+        Self::to(qpn, &queue.ring, cq)
+    }
+
+    fn to(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>) -> Self {
         *lock(&ring.receivers) += 1;
+        cq.attach(qpn, ring);
         Self {
             qpn,
             ring: Arc::clone(ring),
-            queues: Arc::clone(queues),
+            cq: Arc::clone(cq),
         }
     }
 
     /// The share of a queue pair that takes the place of this one.
     pub(super) fn renew(&self, qpn: u32) -> Self {
-        Self::new(qpn, &self.ring, &self.queues)
+        Self::to(qpn, &self.ring, &self.cq)
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let mut queues = lock(&self.queues);
-        // The kernel may have given the number to a newer queue pair.
-        if queues
-            .get(&self.qpn)
-            .is_some_and(|ring| Arc::ptr_eq(ring, &self.ring))
-        {
-            queues.remove(&self.qpn);
-        }
-        drop(queues);
+        self.cq.detach(self.qpn, &self.ring);
         let mut receivers = lock(&self.ring.receivers);
         *receivers -= 1;
         if *receivers == 0 {
             // Nobody receives. What a queue pair took with it when it went is made up for.
             if let Some(taken) = self.ring.taken() {
-                self.ring.completed.store(taken, Ordering::Release);
+                self.ring.counts.complete_all(taken);
             }
         }
     }

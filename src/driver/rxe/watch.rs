@@ -24,6 +24,7 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{Consumer, Observer};
+use super::srq::{Receivers, SrqRing};
 use crate::work::PollError;
 
 /// What a completion queue's poller shares with those who post.
@@ -47,8 +48,8 @@ struct Ring {
     _map: Option<RingMap>,
     /// One for each queue pair that has been reset while completions waited, as long as they do.
     forgotten: Vec<Forgotten>,
-    /// The poller is to look closer for as long as the queue is there.
-    always_closer: bool,
+    /// Once there was one that receives from a shared queue. The poller looks closer from then on.
+    receivers: Option<Receivers>,
 }
 
 /// Completions that no longer count: those of a queue pair among the next so many of the ring.
@@ -78,6 +79,28 @@ impl Ring {
     }
 }
 
+impl Ring {
+    /// Counts the messages that have come into shared queues since the last time.
+    #[inline(always)]
+    fn count_received(&mut self) {
+        let Some(receivers) = &mut self.receivers else {
+            return;
+        };
+        let (_, filled) = self.observer.indices();
+        let slots = self.observer.slots(receivers.counted(), filled);
+        let received = slots.filter_map(|slot| {
+            // SAFETY: the slot holds a completion that the kernel has filled, and that is not its own again
+            // before it is taken, which it is not before it is counted here; every bit pattern is one.
+            let wc = unsafe { slot.cast::<Wc>().read() };
+            // A failed one does not tell whether it was a receive: the queue pair has come to its end then.
+            let received =
+                WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
+            received.then_some(wc.qp_num)
+        });
+        receivers.count(received, filled);
+    }
+}
+
 impl Shared {
     /// For a completion ring; as for [`Shared::set`].
     pub(super) fn new(ring: &Consumer, observer: Observer, map: Option<RingMap>) -> Self {
@@ -86,7 +109,7 @@ impl Shared {
                 observer,
                 _map: map,
                 forgotten: Vec::new(),
-                always_closer: false,
+                receivers: None,
             })),
             overrun: AtomicBool::new(false),
             forgets: AtomicBool::new(false),
@@ -110,14 +133,18 @@ impl Shared {
             observer,
             _map: map,
             forgotten: Vec::new(),
-            always_closer: false,
+            receivers: None,
         };
         let mut place = self.lock();
         if let Some(old) = &mut *place {
             // The kernel has moved what waits.
             let (next, _) = old.observer.indices();
             old.pass(next, old.observer.mask());
-            ring.always_closer = old.always_closer;
+            ring.receivers = old.receivers.take();
+            if let Some(receivers) = &mut ring.receivers {
+                let behind = receivers.counted().wrapping_sub(next) & old.observer.mask();
+                receivers.move_to(polled.next().wrapping_add(behind) & polled.capacity());
+            }
             ring.forgotten = mem::take(&mut old.forgotten);
             for forgotten in &mut ring.forgotten {
                 forgotten.at = polled.next();
@@ -170,7 +197,7 @@ impl Shared {
         }
         // Relaxed: all of these are set under the lock, but for what is the caller's own.
         self.forgets.store(false, Ordering::Relaxed);
-        if !ring.always_closer && !self.overrun.load(Ordering::Relaxed) {
+        if ring.receivers.is_none() && !self.overrun.load(Ordering::Relaxed) {
             self.usual_below.store(polled.slots(), Ordering::Relaxed);
         }
     }
@@ -184,14 +211,42 @@ impl Shared {
         self.usual_below.store(0, Ordering::Release);
     }
 
-    /// Has the poller look closer from now on.
-    pub(super) fn look_closer(&self) {
-        let mut ring = self.lock();
-        if let Some(ring) = &mut *ring {
-            ring.always_closer = true;
-        }
+    /// A new queue pair that receives from a shared queue. Nothing of it has come yet.
+    pub(super) fn attach(&self, qpn: u32, srq: &Arc<SrqRing>) {
+        let mut place = self.lock();
+        let known = place.as_mut().and_then(|ring| {
+            let (_, filled) = ring.observer.indices();
+            ring.count_received();
+            let receivers = ring
+                .receivers
+                .get_or_insert_with(|| Receivers::from(filled));
+            receivers.insert(qpn, srq)
+        });
         // Release: pairs with the acquire in `usual_below`.
         self.usual_below.store(0, Ordering::Release);
+        drop(place);
+        // Not under the lock, as in `set`.
+        drop(known);
+    }
+
+    /// A queue pair that received from a shared queue, and is gone.
+    pub(super) fn detach(&self, qpn: u32, srq: &Arc<SrqRing>) {
+        let mut place = self.lock();
+        let known = place.as_mut().and_then(|ring| {
+            ring.count_received();
+            ring.receivers.as_mut()?.remove(qpn, srq)
+        });
+        drop(place);
+        // Not under the lock, as in `set`.
+        drop(known);
+    }
+
+    /// Counts the messages that came into shared queues, before they are taken.
+    #[inline(always)]
+    pub(super) fn count_received(&self) {
+        if let Some(ring) = &mut *self.lock() {
+            ring.count_received();
+        }
     }
 
     /// The number of slots of the ring that is polled, or 0 if the poller is to look closer.
@@ -217,6 +272,7 @@ impl Shared {
 
     /// Lets the ring go.
     pub(super) fn close(&self) {
+        self.count_received();
         let old = self.lock().take();
         drop(old);
     }

@@ -9,5 +9,6 @@ mod model;
 mod recv;
 mod ring;
 mod send;
+mod srq;
 mod threads;
 mod watch;

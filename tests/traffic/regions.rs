@@ -1,19 +1,22 @@
 //! Regions that go while requests are in flight that name them: the memory stays until the requests have
 //! completed, and nothing of it lands elsewhere.
 //!
-//! All posting here is safe code. The one `unsafe` is the promise about a kind of memory that tells when it
-//! is freed.
+//! What lets regions go here is safe code. `unsafe` are the promise about a kind of memory that tells when it is freed, and
+//! a request with a key that no region has.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use support::random::{Random, seed_and_steps};
-use support::{LIMIT, Pair, Result, Side, completion, completions, fail, same, says, test};
-use uverbs::mr::Memory;
-use uverbs::{Access, Caps, Cause, Cq, Mr, Pd, Qp, Rc, WcOpcode};
+use support::{
+    LIMIT, Pair, Result, Side, completion, completions, fail, only_on_rxe, same, says, test,
+};
+use uverbs::mr::{LocalKey, Memory};
+use uverbs::{Access, Caps, Cause, Cq, Mr, Pd, Qp, Rc, WcOpcode, WcStatus};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -50,6 +53,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test(
             "regions::elements_of_a_shared_queue",
             elements_of_a_shared_queue,
+        ),
+        test(
+            "regions::an_element_that_was_taken_out",
+            an_element_that_was_taken_out,
         ),
         test("regions::at_random", at_random),
     ]
@@ -360,11 +367,79 @@ fn elements_of_a_shared_queue() -> Result {
     Ok(())
 }
 
+/// Catches a region that goes although a message comes into it: the kernel has taken its element out of the ring, which
+/// tells nothing of it any more. The message is one that ends in its middle, since the rest of what is sent has no region.
+fn an_element_that_was_taken_out() -> Result {
+    only_on_rxe("the kernel takes elements out of the ring before their message has come")?;
+    let context = support::open()?;
+    let pd = context.alloc_pd()?;
+    let mut srq = pd.srq(8).create()?;
+    let cq = || context.create_cq(16);
+    let (sends, cut_off, whole) = (cq()?, cq()?, cq()?);
+    let mut sender: Qp<Rc> = pd.qp(&sends).create()?;
+    let mut cut_off: Qp<Rc> = pd.qp(&cut_off).srq(&srq).create()?;
+    let (mut whole, mut received): (Qp<Rc>, Cq) = (pd.qp(&whole).srq(&srq).create()?, whole);
+    sender.connect(&cut_off.endpoint()?)?;
+    cut_off.connect(&sender.endpoint()?)?;
+    whole.connect(&whole.endpoint()?)?;
+    let (first, first_freed) = watched(&pd, 0, Access::LOCAL_WRITE)?;
+    let (second, second_freed) = watched(&pd, 0, Access::LOCAL_WRITE)?;
+    let mut batch = srq.recv();
+    batch.post(1, first.slice(..)?)?;
+    batch.post(2, second.slice(..)?)?;
+    batch.ring()?;
+
+    let source = pd.register(vec![6; LENGTH], Access::empty())?;
+    let mut sends = sends;
+    let mut batch = sender.send();
+    // SAFETY: no region has this key, so the device reads nothing by it.
+    let nothing = unsafe { pd.raw_slice(LocalKey(0x00ff_ff00), 0, LENGTH as u32) };
+    let half = LENGTH / 2;
+    batch.send(&[source.slice(..half)?, nothing])?.signaled(9);
+    batch.ring()?;
+    completion(&mut sends)?.failed(WcStatus::LOC_PROT_ERR)?;
+    drop(first);
+    // One of the other queue pair comes whole, into the second.
+    let mut batch = whole.send();
+    batch.send_inline(b"whole")?.signaled(3);
+    batch.ring()?;
+    let wcs = completions(&mut received, 2)?;
+    let came = wcs.iter().find(|wc| wc.opcode == WcOpcode::RECV);
+    same(
+        came.map(|wc| wc.wr_id),
+        Some(2),
+        "the element of the whole message",
+    )?;
+    let mut bytes = [0; 5];
+    second.read_at(0, &mut bytes)?;
+    same(&bytes, b"whole", "what came")?;
+    drop(second);
+    pd.reclaim();
+    same(
+        is_freed(&first_freed),
+        false,
+        "that it was freed under half a message",
+    )?;
+    // Nothing tells which of the two is finished while both queue pairs are there.
+    drop(cut_off);
+    drop(whole);
+    same(
+        (
+            pd.reclaim(),
+            is_freed(&first_freed),
+            is_freed(&second_freed),
+        ),
+        (0, true, true),
+        "waiting, and freed, once nobody receives",
+    )
+}
+
 /// A queue pair that is connected to itself, with what was posted to it and has not completed.
 struct Loop {
     qp: Qp<Rc>,
     cq: Cq,
     receives: VecDeque<u8>,
+    reads: VecDeque<u8>,
 }
 
 /// A region of the random test: a number that its messages carry, and what becomes of it.
@@ -373,135 +448,292 @@ struct Target {
     region: Option<Mr<Watched>>,
     freed: Freed,
     /// What should be in its first byte.
-    expected: u8,
+    expected: Expected,
     in_flight: u32,
 }
 
-/// Random registrations, posts, drops, resets and polls over several queue pairs. Each message carries the
-/// number of the region that its receive names, so it is seen if it lands elsewhere, and if a region is freed
+/// What is in the first byte of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Nothing,
+    /// A request was cut off that may have brought its number.
+    Perhaps,
+    Number,
+}
+
+/// Random registrations, posts, drops, resets and polls over several queue pairs of several threads, all of one PD, so
+/// that keys go from one to another. Each message carries the number of the region that its receive names, and each READ
+/// fetches it; memory is used again as soon as it is freed. So it is seen if one lands elsewhere, or if a region is freed
 /// before it came.
 fn at_random() -> Result {
     let context = support::open()?;
     let (seed, steps) = seed_and_steps(400)?;
-    let mut random = Random::new(seed);
     let pd = context.alloc_pd()?;
-    let mut loops = Vec::new();
-    for _ in 0..3 {
-        let cq = context.create_cq(64)?;
-        let mut qp = pd.create_qp::<Rc>(&cq, Caps::default())?;
-        qp.connect(&qp.endpoint()?)?;
-        loops.push(Loop {
-            qp,
-            cq,
-            receives: VecDeque::new(),
+    // Each byte is its offset.
+    let numbers = pd.register((0..=255).collect::<Vec<u8>>(), Access::REMOTE_READ)?;
+    thread::scope(|scope| {
+        let threads = [0, 1, 2].map(|thread| {
+            let (pd, numbers) = (&pd, &numbers);
+            let random = Random::new(seed.wrapping_add(thread << 32));
+            scope.spawn(move || {
+                // What fails is no `Send`.
+                Churn::new(pd, numbers, random)
+                    .and_then(|mut churn| churn.run(steps / 2))
+                    .map_err(|error| format!("thread {thread}: {error}"))
+            })
         });
-    }
-    let mut targets: Vec<Target> = Vec::new();
-    let mut number = 0_u8;
-    for _ in 0..steps {
-        let one = random.below(3);
-        match random.below(10) {
-            0 | 1 if targets.len() < 40 => {
-                number = number.wrapping_add(1).max(1);
-                if targets.iter().all(|target| target.number != number) {
-                    let (region, freed) = watched(&pd, 0, Access::LOCAL_WRITE)?;
-                    let region = Some(region);
-                    targets.push(Target {
-                        number,
-                        region,
-                        freed,
-                        expected: 0,
-                        in_flight: 0,
-                    });
-                }
+        for thread in threads {
+            match thread.join() {
+                Ok(ended) => ended?,
+                Err(_) => return fail("a thread panicked"),
             }
-            2..5 => post(&mut loops[one], &mut targets, &mut random)?,
-            5..7 => talk(&mut loops[one], &mut targets)?,
-            7 | 8 if !targets.is_empty() => {
-                let at = random.below(targets.len());
-                let _gone = targets[at].region.take();
-            }
-            9 => {
-                let this = &mut loops[one];
-                this.qp.reset()?;
-                for number in this.receives.drain(..) {
-                    find(&mut targets, number)?.in_flight -= 1;
-                }
-                this.qp.connect(&this.qp.endpoint()?)?;
-            }
-            _ => {}
         }
-        check(&pd, &mut targets)?;
+        Ok(())
+    })
+}
+
+/// What one thread of the random test has.
+struct Churn<'p> {
+    pd: &'p Pd,
+    numbers: &'p Mr<Vec<u8>>,
+    random: Random,
+    loops: Vec<Loop>,
+    targets: Vec<Target>,
+    last: u8,
+    /// Memory of regions that are gone.
+    free: Vec<Vec<u8>>,
+}
+
+impl<'p> Churn<'p> {
+    fn new(pd: &'p Pd, numbers: &'p Mr<Vec<u8>>, random: Random) -> Result<Self> {
+        let mut loops = Vec::new();
+        for _ in 0..2 {
+            let cq = pd.context().create_cq(64)?;
+            let mut qp = pd.create_qp::<Rc>(&cq, Caps::default())?;
+            qp.connect(&qp.endpoint()?)?;
+            loops.push(Loop {
+                qp,
+                cq,
+                receives: VecDeque::new(),
+                reads: VecDeque::new(),
+            });
+        }
+        Ok(Self {
+            pd,
+            numbers,
+            random,
+            loops,
+            targets: Vec::new(),
+            last: 0,
+            free: Vec::new(),
+        })
     }
-    Ok(())
+
+    fn run(&mut self, steps: usize) -> Result {
+        for _ in 0..steps {
+            let one = self.random.below(self.loops.len());
+            match self.random.below(12) {
+                0 | 1 if self.targets.len() < 40 => self.register()?,
+                2..5 => self.receive(one)?,
+                5 | 6 => self.fetch(one)?,
+                7 | 8 => self.talk(one)?,
+                9 | 10 if !self.targets.is_empty() => {
+                    let at = self.random.below(self.targets.len());
+                    let _gone = self.targets[at].region.take();
+                }
+                11 => self.reset(one)?,
+                _ => {}
+            }
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    fn register(&mut self) -> Result {
+        self.last = self.last.wrapping_add(1).max(1);
+        let number = self.last;
+        if self.targets.iter().any(|target| target.number == number) {
+            return Ok(());
+        }
+        let freed = Freed::default();
+        let memory = Watched {
+            bytes: self.free.pop().unwrap_or_else(|| vec![0; LENGTH]),
+            freed: Arc::clone(&freed),
+        };
+        self.targets.push(Target {
+            number,
+            region: Some(self.pd.register(memory, Access::LOCAL_WRITE)?),
+            freed,
+            expected: Expected::Nothing,
+            in_flight: 0,
+        });
+        Ok(())
+    }
+
+    /// One of the regions that are there.
+    fn any(&mut self) -> Option<&mut Target> {
+        let there = |target: &&mut Target| target.region.is_some();
+        let count = self.targets.iter_mut().filter(there).count();
+        let at = (count > 0).then(|| self.random.below(count))?;
+        self.targets.iter_mut().filter(there).nth(at)
+    }
+
+    /// Posts a receive into a region that is there.
+    fn receive(&mut self, one: usize) -> Result {
+        if self.loops[one].receives.len() > 30 {
+            return Ok(());
+        }
+        let Some(target) = self.any() else {
+            return Ok(());
+        };
+        let (number, region) = (target.number, target.region.take());
+        target.in_flight += 1;
+        let this = &mut self.loops[one];
+        if let Some(region) = &region {
+            receive(&mut this.qp, number.into(), region)?;
+        }
+        this.receives.push_back(number);
+        find(&mut self.targets, number)?.region = region;
+        Ok(())
+    }
+
+    /// Posts a READ of a region's number into it.
+    fn fetch(&mut self, one: usize) -> Result {
+        if self.loops[one].reads.len() > 10 {
+            return Ok(());
+        }
+        let Some(target) = self.any() else {
+            return Ok(());
+        };
+        let (number, region) = (target.number, target.region.take());
+        target.in_flight += 1;
+        let this = &mut self.loops[one];
+        if let Some(region) = &region {
+            let at = usize::from(number);
+            let from = self.numbers.remote().slice(at..at + 1)?;
+            let mut batch = this.qp.send();
+            batch
+                .read(region.slice(..1)?, from)?
+                .signaled(number.into());
+            batch.ring()?;
+        }
+        this.reads.push_back(number);
+        find(&mut self.targets, number)?.region = region;
+        Ok(())
+    }
+
+    /// Sends to the oldest receive, and takes the completions of all that is under way before.
+    fn talk(&mut self, one: usize) -> Result {
+        let this = &mut self.loops[one];
+        let Some(number) = this.receives.pop_front() else {
+            return Ok(());
+        };
+        let mut batch = this.qp.send();
+        batch.send_inline(&[number])?.signaled(0);
+        batch.ring()?;
+        let reads = this
+            .reads
+            .drain(..)
+            .map(|number| (WcOpcode::RDMA_READ, number));
+        let mut expected: Vec<_> = reads.collect();
+        expected.extend([(WcOpcode::SEND, 0), (WcOpcode::RECV, number)]);
+        let wcs = completions(&mut this.cq, expected.len())?;
+        // Each queue completes in order; a receive comes whenever it comes.
+        expected.sort_by_key(|(opcode, _)| *opcode == WcOpcode::RECV);
+        let mut came = Vec::new();
+        for wc in wcs {
+            came.push((wc.ok()?.opcode, wc.wr_id as u8));
+        }
+        came.sort_by_key(|(opcode, _)| *opcode == WcOpcode::RECV);
+        same(&came, &expected, "what has completed")?;
+        for (opcode, number) in came {
+            if opcode != WcOpcode::SEND {
+                let target = find(&mut self.targets, number)?;
+                target.expected = Expected::Number;
+                target.in_flight -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self, one: usize) -> Result {
+        let this = &mut self.loops[one];
+        this.qp.reset()?;
+        let reads = this.reads.len();
+        for (at, number) in this
+            .reads
+            .drain(..)
+            .chain(this.receives.drain(..))
+            .enumerate()
+        {
+            let target = find(&mut self.targets, number)?;
+            target.in_flight -= 1;
+            if at < reads && target.expected == Expected::Nothing {
+                target.expected = Expected::Perhaps;
+            }
+        }
+        // Completions of before.
+        for _ in this.cq.poll()?.iter() {}
+        this.qp.connect(&this.qp.endpoint()?)?;
+        Ok(())
+    }
+
+    /// Compares every region with what should be in it, and takes back the memory of those that are gone.
+    fn check(&mut self) -> Result {
+        self.pd.reclaim();
+        let mut free = mem::take(&mut self.free);
+        let mut left = Vec::new();
+        for target in self.targets.drain(..) {
+            let freed = target.freed.lock().unwrap().take();
+            match (&target.region, freed) {
+                (Some(_), Some(_)) => return fail("a region that is there was freed"),
+                (Some(region), None) => {
+                    let mut byte = [0];
+                    region.read_at(0, &mut byte)?;
+                    // READs that are under way may have come.
+                    if target.in_flight == 0 {
+                        target.holds(byte[0])?;
+                    }
+                    left.push(target);
+                }
+                (None, Some(mut bytes)) => {
+                    same(target.in_flight, 0, "requests that a region went under")?;
+                    target.holds(bytes[0])?;
+                    bytes[0] = 0;
+                    same(
+                        bytes.iter().all(|byte| *byte == 0),
+                        true,
+                        "the rest is clean",
+                    )?;
+                    free.push(bytes);
+                }
+                (None, None) => left.push(target),
+            }
+        }
+        (self.targets, self.free) = (left, free);
+        Ok(())
+    }
+}
+
+impl Target {
+    /// Fails unless this may be its first byte.
+    fn holds(&self, byte: u8) -> Result {
+        let is_so = match self.expected {
+            Expected::Nothing => byte == 0,
+            Expected::Perhaps => byte == 0 || byte == self.number,
+            Expected::Number => byte == self.number,
+        };
+        match is_so {
+            true => Ok(()),
+            false => fail(format!(
+                "{byte} in region {}, where {:?} is expected",
+                self.number, self.expected
+            )),
+        }
+    }
 }
 
 fn find(targets: &mut [Target], number: u8) -> Result<&mut Target> {
     let target = targets.iter_mut().find(|target| target.number == number);
     Ok(target.ok_or("a message for no region")?)
-}
-
-/// Posts a receive into a region that is there.
-fn post(this: &mut Loop, targets: &mut [Target], random: &mut Random) -> Result {
-    let there: Vec<_> = targets
-        .iter_mut()
-        .filter(|target| target.region.is_some())
-        .collect();
-    if there.is_empty() || this.receives.len() > 30 {
-        return Ok(());
-    }
-    let at = random.below(there.len());
-    let target = there.into_iter().nth(at).ok_or("no such region")?;
-    let Some(region) = &target.region else {
-        return Ok(());
-    };
-    receive(&mut this.qp, target.number.into(), region)?;
-    target.in_flight += 1;
-    this.receives.push_back(target.number);
-    Ok(())
-}
-
-/// Sends to the oldest receive, and takes both completions.
-fn talk(this: &mut Loop, targets: &mut [Target]) -> Result {
-    let Some(number) = this.receives.pop_front() else {
-        return Ok(());
-    };
-    let mut batch = this.qp.send();
-    batch.send_inline(&[number])?.signaled(0);
-    batch.ring()?;
-    let wcs = completions(&mut this.cq, 2)?;
-    let received = wcs.iter().find(|wc| wc.opcode == WcOpcode::RECV);
-    same(
-        received.map(|wc| wc.wr_id),
-        Some(number.into()),
-        "whose receive it is",
-    )?;
-    let target = find(targets, number)?;
-    target.expected = number;
-    target.in_flight -= 1;
-    Ok(())
-}
-
-/// Compares every region with what should be in it, and forgets those that are freed.
-fn check(pd: &Pd, targets: &mut Vec<Target>) -> Result {
-    pd.reclaim();
-    let mut gone = Vec::new();
-    for target in &*targets {
-        let mut byte = [0];
-        match (&target.region, &*target.freed.lock().unwrap()) {
-            (Some(_), Some(_)) => return fail("a region that is there was freed"),
-            (Some(region), None) => region.read_at(0, &mut byte)?,
-            (None, Some(bytes)) => {
-                if target.in_flight > 0 {
-                    return fail("a region went under a receive");
-                }
-                byte[0] = bytes[0];
-                gone.push(target.number);
-            }
-            (None, None) => continue,
-        }
-        same(byte[0], target.expected, "what came")?;
-    }
-    targets.retain(|target| !gone.contains(&target.number));
-    Ok(())
 }

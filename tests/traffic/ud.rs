@@ -23,6 +23,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("ud::multicast_over_ipv6", || multicast(GrhNetwork::Ipv6)),
         test("ud::a_group_is_a_multicast_gid", a_group_is_a_multicast_gid),
         test("ud::in_a_group_it_stays", in_a_group_it_stays),
+        test(
+            "ud::in_a_group_it_receives_nothing_once_dropped",
+            in_a_group_dropped,
+        ),
     ]
 }
 
@@ -294,4 +298,41 @@ fn in_a_group_it_stays() -> Result {
     let mut qp = failed.object;
     qp.detach_mcast(group, lid)?;
     Ok(qp.destroy()?)
+}
+
+/// Catches a queue pair that the kernel keeps, since it is in a group, and that goes on receiving: into memory that is
+/// somebody else's, by the key of a region that is gone.
+fn in_a_group_dropped() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let (network, group): (_, Gid) = match device().has_gids() {
+        true => (GrhNetwork::Ipv4, "239.9.8.5".parse()?),
+        false => (GrhNetwork::Ipv6, "ff12::9:8:5".parse()?),
+    };
+    let (index, _) = gid_of(&context, network)?;
+    let lid = group_lid();
+    let _membership = join(&context, group)?;
+    let (mut sender, mut stays) = (Node::new(&pd)?, Node::new(&pd)?);
+    stays.qp.attach_mcast(group, lid)?;
+    let Node { mut qp, cq, inbox } = Node::new(&pd)?;
+    qp.attach_mcast(group, lid)?;
+    drop(inbox);
+    same(pd.reclaim(), 1, "regions that wait under receives")?;
+    drop(qp);
+    same(pd.reclaim(), 0, "regions that wait, with it dropped")?;
+    // One of them may have the key.
+    let next: Vec<_> = (0..32)
+        .map(|_| pd.register(vec![5; 8 * SLOT], Access::LOCAL_WRITE))
+        .collect::<std::result::Result<_, _>>()?;
+    let path = AddressVector {
+        dlid: lid,
+        ..AddressVector::global(1, index, group)
+    };
+    sender.send(&pd, &path, (MULTICAST_QPN, QKEY), b"to all")?;
+    stays.expect(index, b"to all")?;
+    for region in next {
+        same(region.deregister()?, vec![5; 8 * SLOT], "the next region")?;
+    }
+    drop(cq);
+    Ok(())
 }

@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use support::{ALL, LIMIT, Pair, Result, Setup, completion, fail, has, open, same, skip, test};
+use support::{
+    ALL, LIMIT, Pair, Result, Setup, completion, fail, has, open, same, says, skip, test,
+};
 use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
-    Access, Mr, Rc, RemoteSlice, WcOpcode, WcStatus,
+    Access, Cause, Mr, Rc, RemoteSlice, WcOpcode, WcStatus,
     error::Errno,
     mr::{Advice, AfterRereg, Memory, RawMemory, Rereg, SharedMemory, WordError},
     qp::Placement,
@@ -32,6 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("mr::rereg_pd", rereg_pd),
         test("mr::rereg_memory", rereg_memory),
         test("mr::rereg_refusals", rereg_refusals),
+        test("mr::rereg_under_a_request", rereg_under_a_request),
         test(
             "mr::on_demand_follows_the_process",
             on_demand_follows_the_process,
@@ -595,4 +598,47 @@ fn prefetch() -> Result {
         true,
         "a slice of another PD",
     )
+}
+
+/// Catches a region that is changed, or its memory given back, while a request in flight names it.
+fn rereg_under_a_request() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let mr = pair.pd.register(vec![0u8; 64], OPEN)?;
+    let mut batch = pair.b.qp.recv();
+    batch.post(5, mr.slice(..)?)?;
+    batch.ring()?;
+    let change = Rereg {
+        access: Some(Access::LOCAL_WRITE),
+        ..Rereg::default()
+    };
+    let Err(failed) = mr.rereg(change) else {
+        return fail("the access was changed under a receive");
+    };
+    same(
+        matches!(failed.error.cause(), Cause::Busy(_)),
+        true,
+        "that it is busy",
+    )?;
+    says(&failed.error, &["rereg_mr", "in flight", "1 receive"])?;
+    let AfterRereg::Unchanged(mr) = failed.after else {
+        return fail("a region that was not touched is told to be unusable");
+    };
+    same(mr.access(), OPEN, "the access")?;
+    let Err(failed) = mr.rereg_memory(vec![7u8; 64], Rereg::default()) else {
+        return fail("the memory was changed under a receive");
+    };
+    same(
+        matches!(failed.error.cause(), Cause::Busy(_)),
+        true,
+        "that it is busy",
+    )?;
+    let AfterRereg::Unchanged((mr, new)) = failed.after else {
+        return fail("a region that was not touched is told to be unusable");
+    };
+    same(new, vec![7; 64], "the new memory")?;
+    pair.a
+        .post(|batch| batch.send_inline(b"now"))?
+        .is(WcOpcode::SEND)?;
+    same(completion(&mut pair.b.cq)?.ok()?.wr_id, 5, "the receive")?;
+    same(&mr.deregister()?[..4], b"now\0", "what came")
 }

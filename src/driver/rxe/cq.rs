@@ -68,9 +68,9 @@ impl Cq {
         if self.shared.has_overrun() {
             return Err(self.shared.tell());
         }
-        let waiting = self.ring.waiting().map_err(broken)?;
-        self.shared.count_received();
-        Ok(Polled(waiting))
+        let filled = self.shared.count_received();
+        let waiting = self.ring.waiting_before(filled);
+        waiting.map(Polled).map_err(broken)
     }
 
     /// The completions that have arrived.

@@ -440,7 +440,13 @@ impl Consumer {
     /// The elements that the kernel has put in and that have not been taken.
     #[inline(always)]
     pub(super) fn waiting(&mut self) -> Result<Waiting<'_>, BadIndex> {
-        let filled = self.ring.checked(self.filled())?;
+        self.waiting_before(self.filled())
+    }
+
+    /// As [`Self::waiting`], up to an index that was found as the one behind the last.
+    #[inline(always)]
+    pub(super) fn waiting_before(&mut self, filled: u32) -> Result<Waiting<'_>, BadIndex> {
+        let filled = self.ring.checked(filled)?;
         Ok(Waiting::new(&self.ring, self.next(), filled))
     }
 
@@ -478,12 +484,26 @@ impl Observer {
         (next, filled)
     }
 
+    /// The index behind the last element, if it is an index of the ring.
+    #[inline(always)]
+    pub(super) fn filled(&self) -> u32 {
+        // Acquire: as in `Consumer::filled`.
+        self.ring.producer_index().load(Ordering::Acquire)
+    }
+
     /// The slots from one index to another.
     #[inline(always)]
     pub(super) fn slots(&self, from: u32, to: u32) -> impl Iterator<Item = NonNull<u8>> {
-        let mask = self.ring.index_mask;
-        let count = to.wrapping_sub(from) & mask;
-        (0..count).map(move |at| self.ring.slot(from.wrapping_add(at) & mask))
+        // A copy, and numbers of 64 bits, so that the compiler keeps them in registers.
+        let Ring {
+            slots, log2_slot, ..
+        } = self.ring;
+        let (from, mask) = (u64::from(from), u64::from(self.ring.index_mask));
+        let count = u64::from(to).wrapping_sub(from) & mask;
+        (0..count).map(move |at| {
+            // SAFETY: the index is masked, so the slot lies in the ring's memory.
+            unsafe { slots.add((((from + at) & mask) << log2_slot) as usize) }
+        })
     }
 
     /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what is

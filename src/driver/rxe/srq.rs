@@ -173,7 +173,7 @@ impl contract::RecvQueue for SharedRecvQueue {
 /// Messages are counted where their completions lie, before they are polled: up to an index of the ring, in the
 /// order in which the kernel has put them in. Whenever a queue pair comes or goes all that lie there are counted
 /// first. So each counts for the queue pair that had its number then.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Receivers {
     /// Shared receive queues by the numbers of the queue pairs that receive from them.
     queues: BTreeMap<u32, Arc<SrqRing>>,
@@ -187,22 +187,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Receivers {
-    /// None, whatever lies in the completion ring before this index.
-    pub(super) fn from(counted: u32) -> Self {
-        Self {
-            queues: BTreeMap::new(),
-            counted,
-        }
-    }
-
     /// Up to which index of the completion ring messages are counted.
     #[inline(always)]
     pub(super) fn counted(&self) -> u32 {
         self.counted
     }
 
-    /// The completion ring is another one now, in which what was at an index is at this one.
-    pub(super) fn move_to(&mut self, counted: u32) {
+    /// Goes on counting at this index of the completion ring, or of another one.
+    pub(super) fn count_from(&mut self, counted: u32) {
         self.counted = counted;
     }
 
@@ -210,22 +202,28 @@ impl Receivers {
     #[inline(always)]
     pub(super) fn count(&mut self, qpns: impl Iterator<Item = u32>, up_to: u32) {
         self.counted = up_to;
-        let count = |qpn, messages| {
-            if let Some(ring) = self.queues.get(&qpn) {
-                ring.counts.complete(messages);
-            }
-        };
         // Messages often come one behind the other to one queue pair, which is then looked up once.
         let (mut last, mut messages) = (0, 0);
         for qpn in qpns {
-            if qpn != last && messages > 0 {
-                count(last, mem::take(&mut messages));
+            if qpn != last {
+                if messages > 0 {
+                    self.complete(last, messages);
+                }
+                (last, messages) = (qpn, 0);
             }
-            last = qpn;
             messages += 1;
         }
         if messages > 0 {
-            count(last, messages);
+            self.complete(last, messages);
+        }
+    }
+
+    /// Counts so many messages for a queue pair, if it receives from a shared queue. Out of line, so that the loop over
+    /// the completions keeps its registers.
+    #[inline(never)]
+    fn complete(&self, qpn: u32, messages: u32) {
+        if let Some(ring) = self.queues.get(&qpn) {
+            ring.counts.complete(messages);
         }
     }
 

@@ -48,8 +48,9 @@ struct Ring {
     _map: Option<RingMap>,
     /// One for each queue pair that has been reset while completions waited, as long as they do.
     forgotten: Vec<Forgotten>,
-    /// Once there was one that receives from a shared queue. The poller looks closer from then on.
-    receivers: Option<Receivers>,
+    /// Those that receive from shared queues, if there ever were any. The poller looks closer from then on.
+    receivers: Receivers,
+    has_receivers: bool,
 }
 
 /// Completions that no longer count: those of a queue pair among the next so many of the ring.
@@ -80,14 +81,12 @@ impl Ring {
 }
 
 impl Ring {
-    /// Counts the messages that have come into shared queues since the last time.
+    /// Counts the messages that have come into shared queues since the last time, and tells up to where in the ring.
     #[inline(always)]
-    fn count_received(&mut self) {
-        let Some(receivers) = &mut self.receivers else {
-            return;
-        };
-        let (_, filled) = self.observer.indices();
-        let slots = self.observer.slots(receivers.counted(), filled);
+    fn count_received(&mut self) -> u32 {
+        let filled = self.observer.filled();
+        let up_to = filled & self.observer.mask();
+        let slots = self.observer.slots(self.receivers.counted(), up_to);
         let received = slots.filter_map(|slot| {
             // SAFETY: the slot holds a completion that the kernel has filled, and that is not its own again
             // before it is taken, which it is not before it is counted here; every bit pattern is one.
@@ -97,7 +96,8 @@ impl Ring {
                 WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
             received.then_some(wc.qp_num)
         });
-        receivers.count(received, filled);
+        self.receivers.count(received, up_to);
+        filled
     }
 }
 
@@ -109,7 +109,8 @@ impl Shared {
                 observer,
                 _map: map,
                 forgotten: Vec::new(),
-                receivers: None,
+                receivers: Receivers::default(),
+                has_receivers: false,
             })),
             overrun: AtomicBool::new(false),
             forgets: AtomicBool::new(false),
@@ -133,18 +134,19 @@ impl Shared {
             observer,
             _map: map,
             forgotten: Vec::new(),
-            receivers: None,
+            receivers: Receivers::default(),
+            has_receivers: false,
         };
         let mut place = self.lock();
         if let Some(old) = &mut *place {
             // The kernel has moved what waits.
             let (next, _) = old.observer.indices();
             old.pass(next, old.observer.mask());
-            ring.receivers = old.receivers.take();
-            if let Some(receivers) = &mut ring.receivers {
-                let behind = receivers.counted().wrapping_sub(next) & old.observer.mask();
-                receivers.move_to(polled.next().wrapping_add(behind) & polled.capacity());
-            }
+            ring.has_receivers = old.has_receivers;
+            ring.receivers = mem::take(&mut old.receivers);
+            let behind = ring.receivers.counted().wrapping_sub(next) & old.observer.mask();
+            let counted = polled.next().wrapping_add(behind) & polled.capacity();
+            ring.receivers.count_from(counted);
             ring.forgotten = mem::take(&mut old.forgotten);
             for forgotten in &mut ring.forgotten {
                 forgotten.at = polled.next();
@@ -197,7 +199,7 @@ impl Shared {
         }
         // Relaxed: all of these are set under the lock, but for what is the caller's own.
         self.forgets.store(false, Ordering::Relaxed);
-        if ring.receivers.is_none() && !self.overrun.load(Ordering::Relaxed) {
+        if !ring.has_receivers && !self.overrun.load(Ordering::Relaxed) {
             self.usual_below.store(polled.slots(), Ordering::Relaxed);
         }
     }
@@ -215,12 +217,13 @@ impl Shared {
     pub(super) fn attach(&self, qpn: u32, srq: &Arc<SrqRing>) {
         let mut place = self.lock();
         let known = place.as_mut().and_then(|ring| {
-            let (_, filled) = ring.observer.indices();
-            ring.count_received();
-            let receivers = ring
-                .receivers
-                .get_or_insert_with(|| Receivers::from(filled));
-            receivers.insert(qpn, srq)
+            let filled = ring.count_received();
+            if !ring.has_receivers {
+                // Nobody has counted before.
+                ring.receivers.count_from(filled & ring.observer.mask());
+                ring.has_receivers = true;
+            }
+            ring.receivers.insert(qpn, srq)
         });
         // Release: pairs with the acquire in `usual_below`.
         self.usual_below.store(0, Ordering::Release);
@@ -233,19 +236,21 @@ impl Shared {
     pub(super) fn detach(&self, qpn: u32, srq: &Arc<SrqRing>) {
         let mut place = self.lock();
         let known = place.as_mut().and_then(|ring| {
-            ring.count_received();
-            ring.receivers.as_mut()?.remove(qpn, srq)
+            let _ = ring.count_received();
+            ring.receivers.remove(qpn, srq)
         });
         drop(place);
         // Not under the lock, as in `set`.
         drop(known);
     }
 
-    /// Counts the messages that came into shared queues, before they are taken.
+    /// Counts the messages that came into shared queues, before they are taken, and tells the index behind the last
+    /// completion that is counted. It is for the poller: without one there is no such index.
     #[inline(always)]
-    pub(super) fn count_received(&self) {
-        if let Some(ring) = &mut *self.lock() {
-            ring.count_received();
+    pub(super) fn count_received(&self) -> u32 {
+        match &mut *self.lock() {
+            Some(ring) => ring.count_received(),
+            None => u32::MAX,
         }
     }
 
@@ -272,7 +277,7 @@ impl Shared {
 
     /// Lets the ring go.
     pub(super) fn close(&self) {
-        self.count_received();
+        let _ = self.count_received();
         let old = self.lock().take();
         drop(old);
     }

@@ -76,6 +76,7 @@ impl contract::Driver for Rxe {
         long_request: Errno::INVAL,
         by_functions: Errno::NOSPC,
         unknown: Errno::OPNOTSUPP,
+        advice: true,
     };
 
     type Cq = Cq;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use libtest_mimic::Trial;
-use support::{Result, device, fail, kernel, test};
+use support::wait::until_so;
+use support::{Hca, LIMIT, Result, device, fail, kernel, skip, test, test_on_adapter};
+use uverbs::device::PortState;
 
 use crate::differences;
 use crate::library::{Library, c_program, gid_index};
@@ -32,6 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     });
     let mut tests = Vec::from(programs);
     tests.push(test("programs::layout", layout));
+    tests.push(test_on_adapter("programs::removal", removal));
     tests
 }
 
@@ -132,6 +135,31 @@ fn compare(program: &'static str, checks: usize) -> Result {
     match found.is_empty() {
         true => Ok(()),
         false => fail(found.join("\n")),
+    }
+}
+
+/// Catches objects of a device that is gone that end otherwise than on libibverbs. The second function goes, and comes
+/// back each time.
+fn removal(hca: Hca) -> Result {
+    if hca.roce {
+        return skip("the netdev would lose its address, which later tests need");
+    }
+    let program = c_program("removal")?;
+    let (_, device) = hca.ends();
+    let told = |library: &Library| -> Result<Facts> {
+        library.is_used_by(&program)?;
+        until_so(LIMIT, "the device to be there", || {
+            let context = uverbs::open(&device);
+            let port = context.and_then(|context| context.query_port(1));
+            Ok(port.is_ok_and(|port| port.state == PortState::Active))
+        })?;
+        let mut checks = read(&tell(library, &program, &[&device, "-1"])?)?;
+        Ok(checks.remove("removed").unwrap_or_default())
+    };
+    let (theirs, ours) = (told(&Library::Theirs)?, told(&Library::ours()?)?);
+    match ends_well(&theirs) && ours == theirs {
+        true => Ok(()),
+        false => fail(format!("ours says {ours:?}, libibverbs {theirs:?}")),
     }
 }
 

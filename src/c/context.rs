@@ -11,7 +11,7 @@ use super::abi::device::ibv_device;
 use super::device::DeviceObject;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
-use super::{cq, domain, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
+use super::{cq, domain, mr, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
 use crate::context::{Context, OpenOptions};
 
 /// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
@@ -101,8 +101,8 @@ fn extended(context: ibv_context) -> verbs_context {
         dealloc_dmah: None,
         alloc_dmah: None,
         query_port: Some(query::query_port),
-        advise_mr: None,
-        alloc_null_mr: None,
+        advise_mr: Some(mr::advise_mr),
+        alloc_null_mr: Some(mr::alloc_null_mr),
         read_counters: None,
         attach_counters_point_flow: None,
         create_counters: None,
@@ -117,14 +117,14 @@ fn extended(context: ibv_context) -> verbs_context {
         alloc_parent_domain: Some(domain::alloc_parent_domain),
         dealloc_td: Some(domain::dealloc_td),
         alloc_td: Some(domain::alloc_td),
-        modify_cq: None,
+        modify_cq: Some(cq::modify_cq),
         post_srq_ops: None,
         destroy_rwq_ind_table: None,
         create_rwq_ind_table: None,
         destroy_wq: None,
         modify_wq: None,
         create_wq: None,
-        query_rt_values: None,
+        query_rt_values: Some(query::query_rt_values),
         create_cq_ex: Some(poll_ex::create_cq_ex),
         private: std::ptr::null_mut(),
         query_device_ex: Some(query::query_device_ex),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::handle::CqHandle;
 
+use super::abi::attr::ibv_modify_cq_attr;
 use super::abi::context::ibv_context;
 use super::abi::queue::{ibv_comp_channel, ibv_cq, ibv_cq_ex};
 use super::channel::ChannelObject;
@@ -15,7 +16,7 @@ use super::lock::{Locked, wait_until};
 use super::object::{CStruct, Object, destroy, object};
 use super::poll::Poller;
 use crate::alloc::Buffers;
-use crate::command::{CreateCq, DestroyCounting, DriverData, ResizeCq};
+use crate::command::{CreateCq, DestroyCounting, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
 use crate::driver;
 use crate::pd::PdUse;
@@ -57,6 +58,11 @@ impl CqObject {
 
     pub(super) fn handle(&self) -> CqHandle {
         self.handle
+    }
+
+    /// The crate's context.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// The counts of completion events and of asynchronous ones that the program has acknowledged.
@@ -205,6 +211,27 @@ pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int 
         unsafe { (*c).cqe = ring.capacity() as c_int };
         Ok(())
     }))
+}
+
+/// `IBV_CQ_ATTR_MODERATE`: all that there is to modify.
+const MODERATE: u32 = 1 << 0;
+
+/// `ibv_modify_cq(3)`.
+pub(super) unsafe extern "C" fn modify_cq(c: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    // SAFETY: the caller passes a completion queue and attributes.
+    status(unsafe {
+        cq(c).and_then(|cq| {
+            let attr = attr.as_ref().ok_or(Failure::INVALID)?;
+            if attr.attr_mask != MODERATE {
+                return Err(Failure::INVALID);
+            }
+            Ok(cq.context.fd().execute(&ModifyCq {
+                cq: cq.handle,
+                count: attr.cq_count,
+                period: attr.cq_period,
+            })?)
+        })
+    })
 }
 
 /// `ibv_destroy_cq(3)`: waits until all events that were read have been acknowledged.

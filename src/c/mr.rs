@@ -3,23 +3,26 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
-use uverbs_uapi::flags::{AccessFlags, CoreSupport, ReregMrFlags};
+use uverbs_uapi::enums::AdviseMrAdvice;
+use uverbs_uapi::flags::{AccessFlags, AdviseMrFlags, CoreSupport, ReregMrFlags};
 use uverbs_uapi::handle::MrHandle;
+use uverbs_uapi::types::Sge;
 use uverbs_uapi::write as abi;
 
 use super::abi::ibv_pd;
 use super::abi::queue::ibv_mr;
-use super::failure::{Failure, Result, pointer};
+use super::failure::{Failure, Result, pointer, status};
 use super::object::{CStruct, Object, destroy};
 use super::pd::{PdObject, pd};
-use crate::command::{Destroy, QueryMr, RegDmabufMr, RegMr, RegMrReply, ReregMr};
+use crate::command::{AdviseMr, Destroy, QueryMr, RegDmabufMr, RegMr, RegMrReply, ReregMr};
 use crate::pd::{PdUse, User};
 
 /// A memory region as C programs have it.
 #[repr(C)]
 pub(super) struct MrObject {
     c: CStruct<ibv_mr>,
-    handle: MrHandle,
+    /// None if it stands for no memory: the kernel knows nothing of it then.
+    handle: Option<MrHandle>,
     /// It can be registered again: it is memory of this process, and not imported.
     is_plain: bool,
     pd: PdUse,
@@ -80,9 +83,13 @@ impl MrObject {
             lkey: reply.lkey,
             rkey: reply.rkey,
         };
+        Self::give_as(pd, mr, Some(reply.handle), is_plain)
+    }
+
+    fn give_as(pd: &PdObject, c: ibv_mr, handle: Option<MrHandle>, is_plain: bool) -> *mut ibv_mr {
         let object = Self {
-            c: CStruct::new(mr),
-            handle: reply.handle,
+            c: CStruct::new(c),
+            handle,
             is_plain,
             pd: pd.pd().user(User::Mr),
         };
@@ -114,9 +121,10 @@ impl MrObject {
                     access,
                 },
         } = *change;
+        let handle = self.handle.ok_or(Failure::INVALID)?;
         let keys = self.pd.context().fd().execute(&ReregMr(abi::ReregMr {
             response: 0,
-            mr_handle: self.handle.0,
+            mr_handle: handle.0,
             flags: flags.bits(),
             start: address.addr() as u64,
             length: length as u64,
@@ -261,12 +269,63 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     }))
 }
 
+/// `ibv_alloc_null_mr(3)`.
+pub(super) unsafe extern "C" fn alloc_null_mr(c: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the caller passes a PD.
+    pointer(unsafe { pd(c) }.and_then(|pd| {
+        let mr = ibv_mr {
+            context: pd.c_context(),
+            pd: c,
+            addr: null_mut(),
+            length: usize::MAX,
+            handle: 0,
+            lkey: pd.pd().context().driver().null_lkey()?,
+            rkey: 0,
+        };
+        Ok(MrObject::give_as(pd, mr, None, false))
+    }))
+}
+
+/// `ibv_advise_mr(3)`.
+pub(super) unsafe extern "C" fn advise_mr(
+    c: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    list: *mut Sge,
+    count: u32,
+) -> c_int {
+    let count = count as usize;
+    // SAFETY: the caller passes a PD and so many slices.
+    status(unsafe {
+        pd(c).and_then(|pd| {
+            let context = pd.pd().context();
+            if context.driver().refusals().advice {
+                return Err(Failure::UNSUPPORTED);
+            }
+            if count > AdviseMr::MAX || list.is_null() && count > 0 {
+                return Err(Failure::INVALID);
+            }
+            let parts = match count {
+                0 => Vec::new(),
+                _ => std::slice::from_raw_parts(list, count).to_vec(),
+            };
+            Ok(context.fd().execute(&AdviseMr {
+                pd: pd.pd().handle(),
+                advice: AdviseMrAdvice(advice),
+                flags: AdviseMrFlags::from_bits_retain(flags),
+                parts,
+            })?)
+        })
+    })
+}
+
 /// `ibv_dereg_mr(3)`.
 pub unsafe extern "C" fn ibv_dereg_mr(c: *mut ibv_mr) -> c_int {
     // SAFETY: the caller passes an MR, for the last time if this succeeds.
     unsafe {
-        destroy(c, |mr: &mut MrObject| {
-            Ok(mr.pd.context().fd().execute(&Destroy(mr.handle))?)
+        destroy(c, |mr: &mut MrObject| match mr.handle {
+            Some(handle) => Ok(mr.pd.context().fd().execute(&Destroy(handle))?),
+            None => Ok(()),
         })
     }
 }

@@ -24,6 +24,8 @@ mod wc_flags {
     /// The length, immediate data, numbers of queue pairs, and where it came from.
     pub(super) const PLAIN: u64 = (1 << 7) - 1;
     pub(super) const TIMESTAMP: u64 = 1 << 7;
+    /// The time of day.
+    pub(super) const WALL_CLOCK: u64 = 1 << 11;
 }
 
 /// `enum ibv_cq_init_attr_mask`.
@@ -67,8 +69,12 @@ unsafe fn create_extended(
             0 => 0,
             _ => attr.flags,
         };
-        if attr.wc_flags & !(wc_flags::PLAIN | wc_flags::TIMESTAMP) != 0 {
+        let times = wc_flags::TIMESTAMP | wc_flags::WALL_CLOCK;
+        if attr.wc_flags & !(wc_flags::PLAIN | times) != 0 {
             return Err(Failure::UNSUPPORTED);
+        }
+        if attr.wc_flags & wc_flags::WALL_CLOCK != 0 {
+            context.context().wall_clock()?;
         }
         if flags & !(flags::SINGLE_THREADED | flags::IGNORE_OVERRUN) != 0 {
             return Err(unknown);
@@ -80,7 +86,7 @@ unsafe fn create_extended(
         let mut kernel = CqCreateFlags::empty();
         kernel.set(
             CqCreateFlags::TIMESTAMP_COMPLETION,
-            attr.wc_flags & wc_flags::TIMESTAMP != 0,
+            attr.wc_flags & times != 0,
         );
         kernel.set(
             CqCreateFlags::IGNORE_OVERRUN,
@@ -120,11 +126,11 @@ pub(super) fn extended(cq: ibv_cq) -> ibv_cq_ex {
         read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_dlid_path_bits),
         read_completion_ts: Some(read_completion_ts),
-        // No queue is created for these, but programs call them without a look.
+        // No queue is created for the next three, but programs call them without a look.
         read_cvlan: Some(read_nothing),
         read_flow_tag: Some(read_nothing),
         read_tm_info: Some(read_no_tag),
-        read_completion_wallclock_ns: Some(read_nothing),
+        read_completion_wallclock_ns: Some(read_completion_wallclock_ns),
     }
 }
 
@@ -423,6 +429,15 @@ unsafe extern "C" fn read_dlid_path_bits(c: *mut ibv_cq_ex) -> u8 {
 unsafe extern "C" fn read_completion_ts(c: *mut ibv_cq_ex) -> u64 {
     // SAFETY: as in `read_opcode`.
     unsafe { read(c, |completion| completion.timestamp().unwrap_or(0)) }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(c: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: as in `read_opcode`.
+    let stamp = unsafe { read(c, Completion::timestamp) };
+    // SAFETY: as in `read_opcode`.
+    let cq = unsafe { object::<CqObject>(c.cast()) };
+    let told = stamp.zip(cq.and_then(|cq| cq.context().wall_clock().ok()));
+    told.map_or(0, |(stamp, clock)| clock.nanoseconds(stamp))
 }
 
 unsafe extern "C" fn read_nothing<T: Default>(_: *mut ibv_cq_ex) -> T {

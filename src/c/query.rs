@@ -8,7 +8,7 @@ use uverbs_uapi::types::{ExQueryDeviceResp, QueryPortRespEx};
 use super::abi::context::ibv_context;
 use super::abi::device::{
     ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
-    ibv_query_device_ex_input, ibv_rss_caps, ibv_tm_caps,
+    ibv_query_device_ex_input, ibv_rss_caps, ibv_tm_caps, ibv_values_ex,
 };
 use super::abi::port::{COMPAT_PORT_ATTR, ibv_port_attr};
 use super::context::{ContextObject, context};
@@ -48,6 +48,34 @@ pub(super) unsafe extern "C" fn query_device_ex(
             }
             let found = device_attr(context)?;
             fill(attr.cast(), room, &found);
+            Ok(())
+        })
+    })
+}
+
+/// `IBV_VALUES_MASK_RAW_CLOCK`: all that can be asked for.
+const RAW_CLOCK: u32 = 1 << 0;
+
+/// `ibv_query_rt_values_ex(3)`.
+pub(super) unsafe extern "C" fn query_rt_values(
+    c: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: the caller passes an open context and room for the values, with a mask.
+    status(unsafe {
+        context(c).and_then(|context| {
+            let values = values.as_mut().ok_or(Failure::INVALID)?;
+            // Where there is no clock, that is said first.
+            let clock = context.context().raw_clock()?;
+            if values.comp_mask & !RAW_CLOCK != 0 {
+                return Err(Failure::INVALID);
+            }
+            if values.comp_mask & RAW_CLOCK != 0 {
+                values.raw_clock = libc::timespec {
+                    tv_sec: 0,
+                    tv_nsec: clock as i64,
+                };
+            }
             Ok(())
         })
     })

@@ -291,6 +291,8 @@ pub(crate) struct Refusals {
     pub(crate) by_functions: Errno,
     /// Attributes and flags of an object to create that nobody knows.
     pub(crate) unknown: Errno,
+    /// Advice about regions is refused: the kernel does not look whether they can take it.
+    pub(crate) advice: bool,
 }
 
 /// The parts of a queue pair besides its command, of the driver's types or of those of [`super`].

@@ -453,10 +453,77 @@ static void rarities(void)
 	say_status("unknown advice", ibv_advise_mr(side.pd, 99, 0, &sge, 1));
 }
 
+/* The region that swallows what is written to it and gives zeros. */
+static void null_region(void)
+{
+	struct pair pair = make_pair(IBV_QPT_RC);
+	struct ibv_mr *mr = say_object("region", ibv_alloc_null_mr(pair.a.pd));
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	if (!mr)
+		return;
+	say("it has", "address %d, length %d, domain %d, context %d, key %d", mr->addr == NULL, mr->length == SIZE_MAX,
+		mr->pd == pair.a.pd, mr->context == context, mr->lkey != 0);
+	memset(pair.b.memory, 'b', 16);
+	sge = (struct ibv_sge) { 0, 8, mr->lkey };
+	wr = writing(1, &sge, &pair.b, 0);
+	say_status("write", ibv_post_send(pair.a.qp, &wr, &bad));
+	say_completions("write", pair.a.cq, 1);
+	say("written", "%d, %.8s", pair.b.memory[0] | pair.b.memory[7], pair.b.memory + 8);
+	wr.opcode = IBV_WR_RDMA_READ;
+	say_status("read", ibv_post_send(pair.a.qp, &wr, &bad));
+	say_completions("read", pair.a.cq, 1);
+	say("again", "%d", ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE));
+	say_status("free", ibv_dereg_mr(mr));
+	say_status("it is usual", ibv_dereg_mr(pair.a.mr));
+}
+
+/* The device's clock. */
+static void the_clock(void)
+{
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK }, more = values, none = {};
+
+	say_status("clock", ibv_query_rt_values_ex(context, &values));
+	if (values.comp_mask != IBV_VALUES_MASK_RAW_CLOCK || !values.raw_clock.tv_nsec)
+		return;
+	say_status("later", ibv_query_rt_values_ex(context, &more));
+	say("it goes on", "%d, seconds %ld", more.raw_clock.tv_nsec > values.raw_clock.tv_nsec, (long)more.raw_clock.tv_sec);
+	say_status("nothing asked", ibv_query_rt_values_ex(context, &none));
+	say("told", "%u, %ld", none.comp_mask, none.raw_clock.tv_nsec);
+}
+
+static void moderation(void)
+{
+	struct side side = make_ground();
+	struct ibv_modify_cq_attr attr = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 8, 100 } };
+
+	say_status("good", ibv_modify_cq(side.cq, &attr));
+	attr.moderate.cq_count = attr.moderate.cq_period = 0;
+	say_status("no longer", ibv_modify_cq(side.cq, &attr));
+	attr.moderate.cq_count = attr.moderate.cq_period = UINT16_MAX;
+	say_status("too much", ibv_modify_cq(side.cq, &attr));
+	attr.attr_mask = 0;
+	say_status("nothing", ibv_modify_cq(side.cq, &attr));
+	attr.attr_mask = 1 << 20;
+	say_status("unknown", ibv_modify_cq(side.cq, &attr));
+}
+
+static void advice(void)
+{
+	struct side side = make_ground();
+	struct ibv_sge sge = part(&side, 0, 4096);
+
+	say_status("plain region", ibv_advise_mr(side.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1));
+	say_status("unknown flag", ibv_advise_mr(side.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 1 << 20, &sge, 1));
+	say_status("nothing", ibv_advise_mr(side.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL, 0));
+}
+
 MAIN(
 	{ "queries", queries }, { "gid_entries", gid_entries }, { "completion_queues", completion_queues },
 	{ "queue_pairs", queue_pairs }, { "transitions", transitions }, { "shared_queues", shared_queues },
 	{ "regions", regions }, { "reregistered", reregistered }, { "moved_region", moved_region }, { "windows", windows },
 	{ "address_handles", address_handles }, { "domains", domains }, { "busy", busy }, { "multicast", multicast },
-	{ "imported", imported }, { "ece", ece }, { "rarities", rarities },
+	{ "imported", imported }, { "ece", ece }, { "rarities", rarities }, { "null_region", null_region },
+	{ "the_clock", the_clock }, { "moderation", moderation }, { "advice", advice },
 )

@@ -513,6 +513,39 @@ static void failure(void)
 	ibv_end_poll(cq);
 }
 
+/* The time stamp of a completion, in the device's ticks and as time of day. */
+static void stamped(void)
+{
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = 16, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+	};
+	struct pair pair = { make_ground(), make_side(IBV_QPT_RC) };
+	struct ibv_cq_ex *cq = say_object("queue", ibv_create_cq_ex(context, &attr));
+	struct ibv_sge sge = part(&pair.a, 0, 8);
+	struct ibv_send_wr wr = writing(1, &sge, &pair.b, 0), *bad;
+	struct ibv_qp_init_attr qp_attr;
+	uint64_t stamps[2], times[2];
+	long long off;
+
+	if (!cq)
+		return;
+	qp_attr = basic(ibv_cq_ex_to_cq(cq), IBV_QPT_RC);
+	NEED(pair.a.qp = ibv_create_qp(pair.a.pd, &qp_attr));
+	connect_qp(pair.a.qp, pair.b.qp);
+	connect_qp(pair.b.qp, pair.a.qp);
+	for (int i = 0; i < 2; i++) {
+		NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
+		say_status("start", start(cq));
+		stamps[i] = ibv_wc_read_completion_ts(cq);
+		times[i] = ibv_wc_read_completion_wallclock_ns(cq);
+		ibv_end_poll(cq);
+	}
+	/* An emulated clock need not run as fast as the one that it is compared with. */
+	off = (long long)(times[0] / 1000000000) - time(NULL);
+	say("stamps", "in order %d, times in order %d, within a minute %d", stamps[0] < stamps[1], times[0] < times[1],
+		off > -60 && off < 60);
+}
+
 /* What ibv_create_cq_ex refuses. */
 static void refused_completion_queues(void)
 {
@@ -552,5 +585,5 @@ MAIN(
 	{ "empty_and_ended", empty_and_ended }, { "unknown_poll_attribute", unknown_poll_attribute },
 	{ "all_at_once", all_at_once }, { "one_by_one", one_by_one },
 	{ "others_wait_for_the_poll", others_wait_for_the_poll }, { "failure", failure },
-	{ "refused_completion_queues", refused_completion_queues },
+	{ "refused_completion_queues", refused_completion_queues }, { "stamped", stamped },
 )

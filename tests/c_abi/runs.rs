@@ -44,6 +44,8 @@ enum Family {
     /// The same, with our librdmacm beside our libibverbs.
     OwnRdmacm,
     Ucx,
+    /// libfabric's ping-pong over our librdmacm: its endpoints connect by it.
+    Libfabric,
 }
 
 /// A test's name, its family and its runs.
@@ -51,7 +53,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
 /// other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 9] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -142,6 +144,16 @@ const GROUPS: [Group; 8] = [
         ],
     ),
     (
+        "libfabric::pingpong",
+        Family::Libfabric,
+        &[
+            always("-p verbs -e msg -S 64"),
+            in_full("-p verbs;ofi_rxd -e rdm -S 64"),
+            in_full("-p verbs -e msg -S 65536"),
+            in_full("-p verbs;ofi_rxm -e rdm -S 64"),
+        ],
+    ),
+    (
         "ucx::tests",
         Family::Ucx,
         &[
@@ -164,7 +176,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Runs a group. In the small set the two libraries change sides from run to run.
 fn all(family: Family, runs: &[Run]) -> Result {
     let ours = match family {
-        Family::OwnRdmacm => Library::ours_with_rdmacm()?,
+        Family::OwnRdmacm | Family::Libfabric => Library::ours_with_rdmacm()?,
         _ => Library::ours()?,
     };
     if let Family::OwnRdmacm = family {
@@ -267,6 +279,7 @@ impl Family {
                 Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
             }
             Self::Ucx => ucx(library, device, &port, words, server),
+            Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
             Self::Rdmacm | Self::OwnRdmacm => Ok(of_librdmacm(library, words, server.is_some())),
         }
     }
@@ -289,6 +302,17 @@ impl Family {
         command.args(words).args(server);
         Ok(command)
     }
+}
+
+/// The command of a side of libfabric's ping-pong.
+fn libfabric(library: &Library, port: &str, words: &str, connects: bool) -> Command {
+    let mut command = library.command("fi_pingpong");
+    command.args(words.split_whitespace()).args(["-I", "10"]);
+    match connects {
+        true => command.args(["-P", port, ADDRESS]),
+        false => command.args(["-B", port]),
+    };
+    command
 }
 
 /// UCX's lower layer, kept to verbs: it has a driver of its own for ConnectX.

@@ -155,6 +155,16 @@ pub struct ibv_cq_init_attr_ex {
 
 const _: () = assert!(size_of::<ibv_cq_init_attr_ex>() == 56);
 
+/// How completion events are moderated. In C the last two are a struct in it.
+#[repr(C)]
+pub struct ibv_modify_cq_attr {
+    pub attr_mask: u32,
+    pub cq_count: u16,
+    pub cq_period: u16,
+}
+
+const _: () = assert!(size_of::<ibv_modify_cq_attr>() == 8);
+
 /// What an asynchronous event is about: an object by its pointer, or a port by its number.
 #[repr(C)]
 pub struct ibv_async_event {

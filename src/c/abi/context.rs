@@ -3,14 +3,18 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
-use super::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr_ex, ibv_srq_init_attr_ex};
-use super::device::{ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input};
+use super::attr::{
+    ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr_ex,
+};
+use super::device::{
+    ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input, ibv_values_ex,
+};
 use super::domain::{
     ibv_parent_domain_init_attr, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
 };
 use super::port::ibv_port_attr;
-use super::queue::{ibv_cq, ibv_cq_ex, ibv_mw, ibv_qp, ibv_srq};
-use super::work::{ibv_mw_bind, ibv_recv_wr, ibv_send_wr, ibv_wc};
+use super::queue::{ibv_cq, ibv_cq_ex, ibv_mr, ibv_mw, ibv_qp, ibv_srq};
+use super::work::{ibv_mw_bind, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc};
 use super::{ibv_pd, pthread_mutex_t};
 
 /// A function that this library does not have. The header's inline function says `EOPNOTSUPP` then.
@@ -81,8 +85,8 @@ pub struct verbs_context {
     pub alloc_dmah: Lacking,
     pub query_port:
         Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    pub advise_mr: Lacking,
-    pub alloc_null_mr: Lacking,
+    pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut ibv_sge, u32) -> c_int>,
+    pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
     pub read_counters: Lacking,
     pub attach_counters_point_flow: Lacking,
     pub create_counters: Lacking,
@@ -100,14 +104,15 @@ pub struct verbs_context {
     pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
     pub alloc_td:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
-    pub modify_cq: Lacking,
+    pub modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
     pub post_srq_ops: Lacking,
     pub destroy_rwq_ind_table: Lacking,
     pub create_rwq_ind_table: Lacking,
     pub destroy_wq: Lacking,
     pub modify_wq: Lacking,
     pub create_wq: Lacking,
-    pub query_rt_values: Lacking,
+    pub query_rt_values:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     /// Of no use to programs.

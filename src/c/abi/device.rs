@@ -186,3 +186,16 @@ const _: () = {
 pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
+
+/// What the device says of the moment.
+#[repr(C)]
+pub struct ibv_values_ex {
+    pub comp_mask: u32,
+    /// In nanoseconds the clock's own ticks.
+    pub raw_clock: libc::timespec,
+}
+
+const _: () = {
+    assert!(size_of::<ibv_values_ex>() == 24);
+    assert!(offset_of!(ibv_values_ex, raw_clock) == 8);
+};

@@ -98,6 +98,7 @@ impl contract::Driver for Device {
         long_request: Errno::NOMEM,
         by_functions: Errno::NOMEM,
         unknown: Errno::INVAL,
+        advice: false,
     };
 
     type Cq = Cq;

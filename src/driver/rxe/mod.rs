@@ -78,6 +78,7 @@ impl contract::Driver for Rxe {
         long_request: Errno::INVAL,
         by_functions: Errno::NOSPC,
         unknown: Errno::OPNOTSUPP,
+        advice: true,
     };
 
     type Cq = Cq;

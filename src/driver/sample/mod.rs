@@ -28,6 +28,7 @@ impl contract::Driver for Sample {
         long_request: crate::error::Errno::INVAL,
         by_functions: crate::error::Errno::NOMEM,
         unknown: crate::error::Errno::INVAL,
+        advice: false,
     };
 
     type Cq = NoCq;

@@ -8,7 +8,7 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{BadIndex, Consumer, Waiting};
-use super::srq::{Attached, Receivers, SharedRecvQueue};
+use super::srq::{Attached, SharedRecvQueue};
 use super::watch::Shared;
 use crate::driver::contract;
 use crate::work::PollError;
@@ -24,7 +24,6 @@ pub(crate) struct Cq {
     // It points into the map that `shared` has.
     ring: Consumer,
     capacity: u32,
-    receivers: Receivers,
     /// Up to this index of the ring messages that came into shared queues are counted, if any are.
     counted: Option<u32>,
     shared: Arc<Shared>,
@@ -40,7 +39,6 @@ impl Cq {
         Self {
             ring,
             capacity,
-            receivers: Receivers::default(),
             counted: None,
             shared,
         }
@@ -49,7 +47,7 @@ impl Cq {
     /// A queue pair whose receives complete here and come from a shared queue.
     pub(super) fn attach(&self, qpn: u32, srq: &SharedRecvQueue) -> Attached {
         self.shared.look_closer();
-        self.receivers.attach(qpn, srq)
+        Attached::new(qpn, srq.ring(), &self.shared)
     }
 
     /// Goes on in another ring, to which the kernel has moved what waits.
@@ -93,7 +91,7 @@ impl Cq {
                 WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
             received.then_some(wc.qp_num)
         });
-        self.receivers.count(received);
+        self.shared.receivers().count(received);
         self.counted = Some(waiting.end());
         Ok(Polled(waiting))
     }

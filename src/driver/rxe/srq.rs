@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::map::RingView;
 use super::recv::RecvQueue;
+use super::watch::Shared;
 use crate::driver::contract;
 use crate::work::{Element, LocalKey, PostError, Progress};
 
@@ -167,11 +168,11 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 }
 
-/// The queue pairs whose receives complete on a completion queue and come from shared receive queues.
+/// The shared receive queues from which queue pairs receive whose receives complete on a completion queue.
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
-    /// By their numbers.
-    queues: Queues,
+    /// By the numbers of these queue pairs.
+    queues: Mutex<BTreeMap<u32, Arc<SrqRing>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -202,44 +203,38 @@ impl Receivers {
             count(last, messages);
         }
     }
-
-    /// A new queue pair that receives from a shared queue.
-    pub(super) fn attach(&self, qpn: u32, queue: &SharedRecvQueue) -> Attached {
-        Attached::new(qpn, &queue.ring, &self.queues)
-    }
 }
-
-/// Shared receive queues by the numbers of the queue pairs that receive from them.
-type Queues = Arc<Mutex<BTreeMap<u32, Arc<SrqRing>>>>;
 
 /// The share of a queue pair in its shared receive queue.
 #[derive(Debug)]
 pub(super) struct Attached {
     qpn: u32,
     ring: Arc<SrqRing>,
-    queues: Queues,
+    /// Of the completion queue.
+    shared: Arc<Shared>,
 }
 
 impl Attached {
-    fn new(qpn: u32, ring: &Arc<SrqRing>, queues: &Queues) -> Self {
-        lock(queues).insert(qpn, Arc::clone(ring));
+    /// Of a queue pair whose receives complete on the completion queue of which `shared` is.
+    pub(super) fn new(qpn: u32, ring: &Arc<SrqRing>, shared: &Arc<Shared>) -> Self {
+        lock(&shared.receivers().queues).insert(qpn, Arc::clone(ring));
         *lock(&ring.receivers) += 1;
         Self {
             qpn,
             ring: Arc::clone(ring),
-            queues: Arc::clone(queues),
+            shared: Arc::clone(shared),
         }
     }
 
     /// The share of a queue pair that takes the place of this one.
     pub(super) fn renew(&self, qpn: u32) -> Self {
-        Self::new(qpn, &self.ring, &self.queues)
+        Self::new(qpn, &self.ring, &self.shared)
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let mut queues = lock(&self.queues);
+        let mut queues = lock(&self.shared.receivers().queues);
         // The kernel may have given the number to a newer queue pair.
         if queues
             .get(&self.qpn)

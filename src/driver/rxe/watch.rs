@@ -24,6 +24,7 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{Consumer, Observer};
+use super::srq::Receivers;
 use crate::work::PollError;
 
 /// What a completion queue's poller shares with those who post.
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     /// The number of the ring's slots: the kernel's indices are below it. 0 once whoever polls is to look
     /// closer, since one of the above is so, or messages of shared queues come in. So one comparison asks for all.
     usual_below: AtomicU32,
+    /// For the poller, which counts what shared receive queues received.
+    receivers: Receivers,
 }
 
 #[derive(Debug)]
@@ -91,7 +94,13 @@ impl Shared {
             overrun: AtomicBool::new(false),
             forgets: AtomicBool::new(false),
             usual_below: AtomicU32::new(ring.slots()),
+            receivers: Receivers::default(),
         }
+    }
+
+    /// The shared receive queues that are received from.
+    pub(super) fn receivers(&self) -> &Receivers {
+        &self.receivers
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Ring>> {

@@ -203,8 +203,8 @@ impl contract::Driver for Rxe {
         resize_srq(fd, command, queue, buffers)
     }
 
-    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, u32)> {
-        create_ah(fd, command)
+    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(Option<AhHandle>, u32)> {
+        create_ah(fd, command).map(|(handle, number)| (Some(handle), number))
     }
 }
 

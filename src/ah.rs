@@ -163,7 +163,8 @@ impl AddressVector {
 impl Pd {
     /// Creates an address handle: a path that datagrams can be sent along.
     ///
-    /// The kernel resolves the link-layer address here, so this may take as long as a neighbour lookup.
+    /// The kernel resolves the link-layer address here, so this may take as long as a neighbour lookup. On mlx5 a
+    /// path within an InfiniBand subnet, which has no such address, is made without the kernel.
     ///
     /// # Errors
     ///
@@ -179,7 +180,7 @@ impl Pd {
         let created = context.driver().create_ah(context.fd(), command);
         let (handle, vector) = created.map_err(|error| path.explain(context, error))?;
         Ok(Ah {
-            object: Owned::new(context, handle),
+            object: handle.map(|handle| Owned::new(context, handle)),
             vector,
             pd: self.user(User::Ah),
         })
@@ -211,16 +212,18 @@ impl Pd {
 /// # Ok(()) }
 /// ```
 pub struct Ah {
-    object: Owned<AhHandle>,
+    /// None if the kernel does not know of it.
+    object: Option<Owned<AhHandle>>,
     /// How work requests name it.
     vector: driver::Ah,
     pd: PdUse,
 }
 
 impl Ah {
-    /// The kernel's handle.
-    pub fn handle(&self) -> AhHandle {
-        self.object.handle()
+    /// The kernel's handle; `None` if it has none: mlx5 tells the kernel nothing of paths within an InfiniBand
+    /// subnet.
+    pub fn handle(&self) -> Option<AhHandle> {
+        self.object.as_ref().map(Owned::handle)
     }
 
     /// A queue pair at the end of this path, for datagrams to it.
@@ -242,7 +245,7 @@ impl Ah {
     /// The kernel refuses; the error gives the handle back. Manual page: `ibv_destroy_ah(3)`.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Ah>> {
-        let result = self.object.destroy();
+        let result = self.object.as_mut().map_or(Ok(()), Owned::destroy);
         DestroyError::of(self, result)
     }
 }
@@ -250,7 +253,7 @@ impl Ah {
 impl fmt::Debug for Ah {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ah")
-            .field("handle", &self.handle().0)
+            .field("handle", &self.handle().map(|handle| handle.0))
             .field("vector", &self.vector)
             .finish()
     }

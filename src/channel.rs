@@ -3,7 +3,7 @@
 //! An event names its queue by a number ([`Cq::id`](crate::Cq::id)), so it needs no acknowledgement: a queue
 //! may be destroyed while its events are on the way. A late event has a number that no queue has any more.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,7 +71,7 @@ struct Inner {
     context: Context,
     /// How many events of each queue were read, by the queue's number: some devices need the count for
     /// arming.
-    counts: Mutex<HashMap<u64, Arc<AtomicU32>>>,
+    counts: Mutex<BTreeMap<u64, Arc<AtomicU32>>>,
 }
 
 /// A completion queue has something to poll.
@@ -126,7 +126,7 @@ impl CompletionChannel {
         CqEvent { cq }
     }
 
-    fn counts(&self) -> MutexGuard<'_, HashMap<u64, Arc<AtomicU32>>> {
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<AtomicU32>>> {
         // The map is consistent after every statement, so a panic elsewhere did no harm.
         self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,7 +3,7 @@
 //! A [`Context`] is a handle that is cheap to clone; the device closes when the last clone and the last
 //! object made in it are gone. Closing it destroys all objects that the kernel still has for it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -137,7 +137,7 @@ struct Inner {
     /// By the handles of their PDs: the same may have been imported twice.
     flights: Mutex<HashMap<u32, Weak<Flights>>>,
     /// Completion queues by the numbers by which events name them, to tell their pollers of overruns.
-    completion_queues: Mutex<HashMap<u64, driver::CqBacking>>,
+    completion_queues: Mutex<BTreeMap<u64, driver::CqBacking>>,
 }
 
 impl Context {
@@ -272,7 +272,7 @@ impl Context {
         }
     }
 
-    fn completion_queues(&self) -> MutexGuard<'_, HashMap<u64, driver::CqBacking>> {
+    fn completion_queues(&self) -> MutexGuard<'_, BTreeMap<u64, driver::CqBacking>> {
         let queues = &self.0.completion_queues;
         // It is whole after every statement, so a panic elsewhere has not spoilt it.
         queues.lock().unwrap_or_else(PoisonError::into_inner)

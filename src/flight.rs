@@ -9,11 +9,12 @@
 //! A slice borrows its region, and a batch that is not rung yet holds the borrow. So when a region is let go,
 //! every request that names it has been posted, and lies before what its queue tells.
 
-use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::mem;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slab::Slab;
 
 use crate::driver::{QpBacking, SrqBacking};
 use crate::error::Subject;
@@ -22,9 +23,7 @@ use crate::work::{LocalKey, Progress};
 /// The queues of a protection domain, and the regions that wait for them.
 #[derive(Default)]
 pub(crate) struct Flights {
-    /// By their keys.
-    queues: Mutex<HashMap<u64, Arc<Flight>>>,
-    next_key: AtomicU64,
+    queues: Mutex<Slab<Arc<Flight>>>,
     waiting: Mutex<Vec<Waiting>>,
     /// How many wait. Relaxed throughout: who misses the newest one leaves it to the next who looks.
     count: AtomicUsize,
@@ -32,7 +31,8 @@ pub(crate) struct Flights {
 
 /// The queues of one object.
 pub(crate) struct Flight {
-    key: u64,
+    /// Its place among the queues of its protection domain.
+    place: usize,
     subject: Subject,
     /// None once the device has let go of it.
     now: Mutex<Option<Now>>,
@@ -207,18 +207,26 @@ impl Stands {
 impl Flights {
     /// An object's queues: they count until [`end`](Self::end).
     pub(crate) fn begin(&self, subject: Subject, queues: Queues) -> Arc<Flight> {
-        // Relaxed: only the number counts.
-        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let now = Mutex::new(Some(Now { queues, resets: 0 }));
-        let flight = Arc::new(Flight { key, subject, now });
-        lock(&self.queues).insert(key, Arc::clone(&flight));
+        let mut all = lock(&self.queues);
+        let entry = all.vacant_entry();
+        let place = entry.key();
+        let flight = Arc::new(Flight {
+            place,
+            subject,
+            now,
+        });
+        entry.insert(Arc::clone(&flight));
         flight
     }
 
     /// The device has let go of an object and its queues.
     pub(crate) fn end(&self, flight: &Flight) {
-        lock(&self.queues).remove(&flight.key);
         let gone = lock(&flight.now).take();
+        // Once: its place may be another's then.
+        if gone.is_some() {
+            lock(&self.queues).try_remove(flight.place);
+        }
         // Without a lock: buffers may go back to an allocator.
         drop(gone);
         self.reap();
@@ -227,8 +235,8 @@ impl Flights {
     /// Where the queues stand now that have requests in flight which may have this key in them.
     pub(crate) fn stands(&self, key: LocalKey) -> Stands {
         let queues = lock(&self.queues);
-        let stand = |flight: &Arc<Flight>| flight.stand(key);
-        Stands(queues.values().filter_map(stand).collect())
+        let stand = |(_, flight): (usize, &Arc<Flight>)| flight.stand(key);
+        Stands(queues.iter().filter_map(stand).collect())
     }
 
     /// Drops `region` when the queues have passed where they stood.
@@ -290,5 +298,77 @@ impl fmt::Debug for Flights {
             .field("queues", &lock(&self.queues).len())
             .field("waiting", &self.count)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    /// What has become of a region.
+    #[derive(Debug, Default)]
+    struct End {
+        is_deregistered: AtomicBool,
+        is_leaked: AtomicBool,
+    }
+
+    impl End {
+        fn told(&self) -> (bool, bool) {
+            let told = |it: &AtomicBool| it.load(Ordering::Relaxed);
+            (told(&self.is_deregistered), told(&self.is_leaked))
+        }
+    }
+
+    struct Region(Arc<End>);
+
+    impl Parked for Region {
+        fn leak(self: Box<Self>) {
+            self.0.is_leaked.store(true, Ordering::Relaxed);
+            mem::forget(self);
+        }
+    }
+
+    impl Drop for Region {
+        fn drop(&mut self) {
+            self.0.is_deregistered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A region that waits for an object of which nobody knows how far its queues are.
+    fn waiting() -> (Flights, Arc<Flight>, Arc<End>) {
+        let flights = Flights::default();
+        let flight = flights.begin(Subject::numbered("QP", 7), Queues::Unknown);
+        let end = Arc::new(End::default());
+        let stands = flights.stands(LocalKey(3));
+        assert!(!stands.is_empty());
+        flights.wait(stands, Box::new(Region(Arc::clone(&end))));
+        assert_eq!((flights.reap(), end.told()), (1, (false, false)));
+        (flights, flight, end)
+    }
+
+    /// Would catch a region that is deregistered, or whose memory is freed, under an object that the kernel has neither
+    /// destroyed nor reset.
+    #[test]
+    fn an_object_that_stays_keeps_its_regions() {
+        let (flights, flight, end) = waiting();
+        drop(flight);
+        assert_eq!(flights.reap(), 1);
+        drop(flights);
+        assert_eq!(end.told(), (false, true));
+    }
+
+    /// Would catch a region that waits for an object that is gone, or was made to forget its requests.
+    #[test]
+    fn an_end_and_a_reset_let_regions_go() {
+        let (flights, flight, end) = waiting();
+        flights.end(&flight);
+        assert_eq!((flights.reap(), end.told()), (0, (true, false)));
+        let (flights, flight, end) = waiting();
+        flight.renew(Queues::Unknown);
+        assert_eq!((flights.reap(), end.told()), (0, (true, false)));
+        drop(flights);
+        assert_eq!(end.told(), (true, false));
     }
 }

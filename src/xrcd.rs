@@ -212,12 +212,13 @@ impl XrcTarget {
     /// As for [`Qp::modify`](crate::Qp::modify).
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         let from = attr.cur_state.unwrap_or(self.state);
-        attr.check(&self.subject(), QpType::XRC_RECV, from)?;
         let command = ModifyQp {
             base: attr.to_abi(self.handle().0),
             rate_limit: attr.rate_limit,
             driver: DriverData::default(),
         };
+        let subject = || self.subject();
+        attr.check(&command.base, subject, QpType::XRC_RECV, from)?;
         self.object.context().fd().execute(&command)?;
         self.state = attr.state.unwrap_or(self.state);
         Ok(())

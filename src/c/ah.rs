@@ -27,7 +27,8 @@ use crate::work::{Destination, PdTag};
 #[repr(C)]
 pub(super) struct AhObject {
     c: CStruct<ibv_ah>,
-    handle: AhHandle,
+    /// None if the kernel does not know of it.
+    handle: Option<AhHandle>,
     /// How requests name it.
     vector: driver::Ah,
     pd: PdUse,
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn ibv_create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -
             let ah = ibv_ah {
                 context: pd.c_context(),
                 pd: c,
-                handle: handle.0,
+                handle: handle.map_or(0, |handle| handle.0),
             };
             let object = AhObject {
                 c: CStruct::new(ah),
@@ -106,8 +107,9 @@ pub unsafe extern "C" fn ibv_create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -
 pub unsafe extern "C" fn ibv_destroy_ah(c: *mut ibv_ah) -> c_int {
     // SAFETY: the caller passes an address handle, for the last time if this succeeds.
     unsafe {
-        destroy(c, |ah: &mut AhObject| {
-            Ok(ah.pd.context().fd().execute(&Destroy(ah.handle))?)
+        destroy(c, |ah: &mut AhObject| match ah.handle {
+            Some(handle) => Ok(ah.pd.context().fd().execute(&Destroy(handle))?),
+            None => Ok(()),
         })
     }
 }

@@ -261,7 +261,7 @@ impl Command for ModifyQp {
     #[inline]
     fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         // Only the extended command has a place for what a driver answers.
-        if self.rate_limit.is_none() && self.driver == DriverData::default() {
+        if self.rate_limit.is_none() && self.driver.is_empty() {
             request.write_command::<_, ()>(cmd::MODIFY_QP, &self.base);
         } else {
             let core = abi::ExModifyQp {

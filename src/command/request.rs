@@ -90,6 +90,12 @@ impl DriverData {
         }
     }
 
+    /// Nothing in and nothing out.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.input.is_empty() && self.output_len == 0 && self.attribute.is_none()
+    }
+
     /// Adds an attribute of the driver's own. The command then goes by its native method or not at all.
     pub(crate) fn with(self, id: u16, value: u32) -> Self {
         Self {
@@ -299,6 +305,13 @@ impl Request {
     /// Adds the driver's private part, if there is any.
     #[inline]
     pub(crate) fn driver(&mut self, data: &DriverData) -> &mut Self {
+        match data.is_empty() {
+            true => self,
+            false => self.driver_data(data),
+        }
+    }
+
+    fn driver_data(&mut self, data: &DriverData) -> &mut Self {
         if !data.input.is_empty() {
             self.bytes(UHW_IN, &data.input);
         }
@@ -472,9 +485,12 @@ impl Request {
     /// The driver's private answer to `asked`; empty if none was asked for or given.
     #[inline]
     pub(crate) fn driver_reply(&self, asked: &DriverData) -> DriverReply {
+        if asked.output_len == 0 {
+            return SmallVec::new();
+        }
         match self.answer_bytes(UHW_OUT) {
-            Ok(bytes) if asked.output_len > 0 => SmallVec::from_slice(bytes),
-            _ => SmallVec::new(),
+            Ok(bytes) => SmallVec::from_slice(bytes),
+            Err(_) => SmallVec::new(),
         }
     }
 }

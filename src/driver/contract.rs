@@ -206,8 +206,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::ModifySrq, what))
     }
 
-    /// Creates an address handle.
-    fn create_ah(&self, _fd: &CommandFd, _command: CreateAh) -> Result<(AhHandle, Self::Ah)> {
+    /// Creates an address handle, which has a handle only if the kernel has to know of it.
+    fn create_ah(
+        &self,
+        _fd: &CommandFd,
+        _command: CreateAh,
+    ) -> Result<(Option<AhHandle>, Self::Ah)> {
         Err(Self::lacks(Verb::CreateAh, "address handles"))
     }
 

@@ -468,7 +468,12 @@ impl Device {
         })
     }
 
-    pub(crate) fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, Ah)> {
+    /// The address handle's handle comes first, if the kernel knows of it.
+    pub(crate) fn create_ah(
+        &self,
+        fd: &CommandFd,
+        command: CreateAh,
+    ) -> Result<(Option<AhHandle>, Ah)> {
         dispatch!(self, D(device) => device.create_ah(fd, command).map(|(handle, ah)| (handle, D::wrap(ah))))
     }
 

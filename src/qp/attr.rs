@@ -91,99 +91,142 @@ pub struct AltPath {
 impl QpAttr {
     /// Which attributes are set.
     pub fn mask(&self) -> QpAttrMask {
-        let mut mask = QpAttrMask::empty();
-        mask.set(QpAttrMask::STATE, self.state.is_some());
-        mask.set(QpAttrMask::CUR_STATE, self.cur_state.is_some());
-        mask.set(
-            QpAttrMask::EN_SQD_ASYNC_NOTIFY,
-            self.sqd_async_notify.is_some(),
-        );
-        mask.set(QpAttrMask::ACCESS_FLAGS, self.access.is_some());
-        mask.set(QpAttrMask::PKEY_INDEX, self.pkey_index.is_some());
-        mask.set(QpAttrMask::PORT, self.port.is_some());
-        mask.set(QpAttrMask::QKEY, self.qkey.is_some());
-        mask.set(QpAttrMask::AV, self.path.is_some());
-        mask.set(QpAttrMask::PATH_MTU, self.path_mtu.is_some());
-        mask.set(QpAttrMask::TIMEOUT, self.timeout.is_some());
-        mask.set(QpAttrMask::RETRY_CNT, self.retry_cnt.is_some());
-        mask.set(QpAttrMask::RNR_RETRY, self.rnr_retry.is_some());
-        mask.set(QpAttrMask::RQ_PSN, self.rq_psn.is_some());
-        mask.set(QpAttrMask::MAX_QP_RD_ATOMIC, self.max_rd_atomic.is_some());
-        mask.set(
-            QpAttrMask::MAX_DEST_RD_ATOMIC,
-            self.max_dest_rd_atomic.is_some(),
-        );
-        mask.set(QpAttrMask::ALT_PATH, self.alt_path.is_some());
-        mask.set(QpAttrMask::MIN_RNR_TIMER, self.min_rnr_timer.is_some());
-        mask.set(QpAttrMask::SQ_PSN, self.sq_psn.is_some());
-        mask.set(QpAttrMask::PATH_MIG_STATE, self.path_mig_state.is_some());
-        mask.set(QpAttrMask::DEST_QPN, self.dest_qpn.is_some());
-        mask.set(QpAttrMask::RATE_LIMIT, self.rate_limit.is_some());
-        mask
+        QpAttrMask::from_bits_retain(self.to_abi(0).attr_mask)
     }
 
-    /// Checks the attributes for a QP of this transport that is in the state `from`.
-    pub(crate) fn check(&self, qp: &Subject, transport: QpType, from: QpState) -> Result<()> {
+    /// Checks the attributes, of which `raw` is what the kernel takes, for a QP of this transport that is in the
+    /// state `from`.
+    pub(crate) fn check(
+        &self,
+        raw: &abi::ModifyQp,
+        subject: impl FnOnce() -> Subject,
+        transport: QpType,
+        from: QpState,
+    ) -> Result<()> {
         let to = self.state.unwrap_or(from);
-        let refuse = |why: String| Err(Error::invalid(Verb::ModifyQp, qp.clone(), why));
-        match transition::check(transport, from, to, self.mask()) {
-            Ok(()) => {}
+        let mask = QpAttrMask::from_bits_retain(raw.attr_mask);
+        let checked = transition::check(transport, from, to, mask);
+        // Of those that are not set they are 0.
+        let numbers = raw.rq_psn | raw.sq_psn | raw.dest_qp_num;
+        if checked.is_ok() && numbers < 1 << 24 {
+            return Ok(());
+        }
+        let why = self.refusal(checked, transport, from, to);
+        Err(Error::invalid(Verb::ModifyQp, subject(), why))
+    }
+
+    /// Why they are refused.
+    #[cold]
+    fn refusal(
+        &self,
+        checked: Result<(), Refused>,
+        transport: QpType,
+        from: QpState,
+        to: QpState,
+    ) -> String {
+        match checked {
+            Ok(()) => self.long_number(),
             Err(Refused::NoTransition) => {
                 let anew = transition::attributes(transport, QpState::RESET, to).is_some();
-                return refuse(format!(
+                format!(
                     "{transport:?} has no transition from {from:?} to {to:?}{}",
                     if anew { ": reset it first" } else { "" }
-                ));
+                )
             }
             Err(Refused::Attributes {
                 missing,
                 superfluous,
-            }) => {
-                return refuse(wrong_attributes(from, to, missing, superfluous));
-            }
+            }) => wrong_attributes(from, to, missing, superfluous),
         }
-        for (name, psn) in [
+    }
+
+    /// Which number has more bits than there are on the wire.
+    fn long_number(&self) -> String {
+        let numbers = [
             ("rq_psn", self.rq_psn),
             ("sq_psn", self.sq_psn),
             ("dest_qpn", self.dest_qpn),
-        ] {
-            if let Some(value @ 0x0100_0000..) = psn {
-                return refuse(format!("{name} {value:#x} has more than 24 bits"));
-            }
-        }
-        Ok(())
+        ];
+        let long = |&(name, number): &(&str, Option<u32>)| {
+            let number = number.filter(|number| number >> 24 != 0)?;
+            Some(format!("{name} {number:#x} has more than 24 bits"))
+        };
+        numbers.iter().find_map(long).unwrap_or_default()
     }
 
-    /// The attributes as the kernel takes them.
+    /// The attributes as the kernel takes them. The pace is no part of them, but counts among those that are set.
+    #[inline]
     pub(crate) fn to_abi(&self, qp_handle: u32) -> abi::ModifyQp {
-        let alt = self.alt_path.as_ref();
-        abi::ModifyQp {
-            dest: self.path.as_ref().map(dest).unwrap_or_default(),
-            alt_dest: alt.map(|alt| dest(&alt.path)).unwrap_or_default(),
+        let mut raw = abi::ModifyQp {
             qp_handle,
-            attr_mask: self.mask().bits(),
-            qkey: self.qkey.unwrap_or(0),
-            rq_psn: self.rq_psn.unwrap_or(0),
-            sq_psn: self.sq_psn.unwrap_or(0),
-            dest_qp_num: self.dest_qpn.unwrap_or(0),
-            qp_access_flags: self.access.map_or(0, |access| access.bits()),
-            pkey_index: self.pkey_index.unwrap_or(0),
-            alt_pkey_index: alt.map_or(0, |alt| alt.pkey_index),
-            qp_state: self.state.map_or(0, |state| state.0 as u8),
-            cur_qp_state: self.cur_state.map_or(0, |state| state.0 as u8),
-            path_mtu: self.path_mtu.map_or(0, |mtu| mtu.0 as u8),
-            path_mig_state: self.path_mig_state.map_or(0, |state| state.0 as u8),
-            en_sqd_async_notify: self.sqd_async_notify.unwrap_or(false).into(),
-            max_rd_atomic: self.max_rd_atomic.unwrap_or(0),
-            max_dest_rd_atomic: self.max_dest_rd_atomic.unwrap_or(0),
-            min_rnr_timer: self.min_rnr_timer.unwrap_or(0),
-            port_num: self.port.unwrap_or(0),
-            timeout: self.timeout.unwrap_or(0),
-            retry_cnt: self.retry_cnt.unwrap_or(0),
-            rnr_retry: self.rnr_retry.unwrap_or(0),
-            alt_port_num: alt.map_or(0, |alt| alt.port),
-            alt_timeout: alt.map_or(0, |alt| alt.timeout),
             ..Default::default()
+        };
+        self.put_into(&mut raw);
+        raw
+    }
+
+    /// Puts those that are set into a command that is otherwise empty.
+    // A function of its own: it then skips what is not set, which most are, instead of selecting zeros.
+    #[inline(never)]
+    fn put_into(&self, raw: &mut abi::ModifyQp) {
+        use QpAttrMask as Mask;
+        let mut set = Set(Mask::empty());
+        set.put(Mask::STATE, self.state, |it| raw.qp_state = it.0 as u8);
+        set.put(Mask::CUR_STATE, self.cur_state, |it| {
+            raw.cur_qp_state = it.0 as u8;
+        });
+        set.put(Mask::EN_SQD_ASYNC_NOTIFY, self.sqd_async_notify, |it| {
+            raw.en_sqd_async_notify = it.into();
+        });
+        set.put(Mask::ACCESS_FLAGS, self.access, |it| {
+            raw.qp_access_flags = it.bits();
+        });
+        set.put(Mask::PKEY_INDEX, self.pkey_index, |it| raw.pkey_index = it);
+        set.put(Mask::PORT, self.port, |it| raw.port_num = it);
+        set.put(Mask::QKEY, self.qkey, |it| raw.qkey = it);
+        set.put(Mask::AV, self.path.as_ref(), |it| raw.dest = dest(it));
+        set.put(Mask::PATH_MTU, self.path_mtu, |it| {
+            raw.path_mtu = it.0 as u8
+        });
+        set.put(Mask::TIMEOUT, self.timeout, |it| raw.timeout = it);
+        set.put(Mask::RETRY_CNT, self.retry_cnt, |it| raw.retry_cnt = it);
+        set.put(Mask::RNR_RETRY, self.rnr_retry, |it| raw.rnr_retry = it);
+        set.put(Mask::RQ_PSN, self.rq_psn, |it| raw.rq_psn = it);
+        set.put(Mask::MAX_QP_RD_ATOMIC, self.max_rd_atomic, |it| {
+            raw.max_rd_atomic = it;
+        });
+        set.put(Mask::MAX_DEST_RD_ATOMIC, self.max_dest_rd_atomic, |it| {
+            raw.max_dest_rd_atomic = it;
+        });
+        set.put(Mask::ALT_PATH, self.alt_path.as_ref(), |it| {
+            raw.alt_dest = dest(&it.path);
+            raw.alt_pkey_index = it.pkey_index;
+            raw.alt_port_num = it.port;
+            raw.alt_timeout = it.timeout;
+        });
+        set.put(Mask::MIN_RNR_TIMER, self.min_rnr_timer, |it| {
+            raw.min_rnr_timer = it;
+        });
+        set.put(Mask::SQ_PSN, self.sq_psn, |it| raw.sq_psn = it);
+        set.put(Mask::PATH_MIG_STATE, self.path_mig_state, |it| {
+            raw.path_mig_state = it.0 as u8;
+        });
+        set.put(Mask::DEST_QPN, self.dest_qpn, |it| raw.dest_qp_num = it);
+        set.put(Mask::RATE_LIMIT, self.rate_limit, |_| ());
+        raw.attr_mask = set.0.bits();
+    }
+}
+
+/// Which attributes are set.
+struct Set(QpAttrMask);
+
+impl Set {
+    /// Puts an attribute into its place if it is set.
+    #[inline(always)]
+    fn put<T>(&mut self, attribute: QpAttrMask, value: Option<T>, put: impl FnOnce(T)) {
+        if let Some(value) = value {
+            self.0 |= attribute;
+            put(value);
         }
     }
 }
@@ -336,7 +379,7 @@ mod tests {
             ..QpAttr::default()
         };
         let error = attr
-            .check(&qp, QpType::RC, QpState::RESET)
+            .check(&attr.to_abi(3), || qp, QpType::RC, QpState::RESET)
             .unwrap_err()
             .to_string();
         assert!(
@@ -354,7 +397,7 @@ mod tests {
             ..QpAttr::default()
         };
         let error = attr
-            .check(&qp, QpType::UD, QpState::RTR)
+            .check(&attr.to_abi(3), || qp, QpType::UD, QpState::RTR)
             .unwrap_err()
             .to_string();
         assert!(

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpCap;
+use uverbs_uapi::write as abi;
 
 pub use crate::work::{Ece, LagPort, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
@@ -469,16 +470,12 @@ impl QpShared {
 
     /// Changes attributes; not for the state RESET.
     fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let from = self.check(attr)?;
-        if attr.rate_limit.is_some() {
-            self.context().driver().paces()?;
-        }
+        // Until the state is stored, so that a reset is before all this or behind it.
+        let kernel = self.kernel();
         let connects = matches!(
             attr.state,
             None | Some(QpState::INIT | QpState::RTR | QpState::RTS)
         );
-        // Until the state is stored, so that a reset is before all this or behind it.
-        let kernel = self.kernel();
         let command = ModifyQp {
             base: attr.to_abi(kernel.handle().0),
             rate_limit: attr.rate_limit,
@@ -487,6 +484,10 @@ impl QpShared {
                 false => DriverData::default(),
             },
         };
+        let from = self.check(&kernel, attr, &command.base)?;
+        if attr.rate_limit.is_some() {
+            self.context().driver().paces()?;
+        }
         let reply = kernel
             .execute(&command)
             .map_err(|error| self.explained(error, attr, from))?;
@@ -509,7 +510,6 @@ impl QpShared {
         send: &mut SendQueue,
         recv: Option<&mut RecvQueue>,
     ) -> Result<()> {
-        let from = self.check(attr)?;
         let replacement = {
             let kernel = self.kernel();
             let command = ModifyQp {
@@ -517,6 +517,7 @@ impl QpShared {
                 rate_limit: None,
                 driver: DriverData::default(),
             };
+            let from = self.check(&kernel, attr, &command.base)?;
             let reset = ResetQp {
                 command: &command,
                 backing: kernel.backing(),
@@ -541,10 +542,11 @@ impl QpShared {
         Ok(())
     }
 
-    /// Refuses a change of the state that there is not, and tells from which state it is.
-    fn check(&self, attr: &QpAttr) -> Result<QpState> {
+    /// Refuses a change that there is not, of which `raw` is what the kernel takes, and tells from which state it
+    /// is.
+    fn check(&self, kernel: &KernelQp, attr: &QpAttr, raw: &abi::ModifyQp) -> Result<QpState> {
         let from = attr.cur_state.unwrap_or_else(|| self.state());
-        attr.check(&self.subject(), self.transport, from)?;
+        attr.check(raw, || kernel.subject(), self.transport, from)?;
         Ok(from)
     }
 

@@ -7,7 +7,9 @@ use support::trace::{mark, names, traced};
 use support::{
     Pair, Result, Setup, completion, completions, device, only_on_rxe, role, same, test,
 };
-use uverbs::{Notify, OpenOptions, Rc, alloc::GuardPages, context::Route};
+use uverbs::{
+    Caps, ConnectOptions, Notify, OpenOptions, Rc, Ud, alloc::GuardPages, context::Route,
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -20,10 +22,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("syscalls::connecting", connecting),
         test("syscalls::waiting_for_events", waiting_for_events),
         test("syscalls::protection_domains", protection_domains),
+        test("syscalls::address_handles", address_handles),
     ]
 }
 
-pub(crate) const ROLES: [role::Role; 5] = [
+pub(crate) const ROLES: [role::Role; 6] = [
+    ("makes_address_handles", makes_address_handles),
     ("connects", connects),
     ("waits", waits),
     ("protection_domains", domain_stages),
@@ -236,4 +240,45 @@ fn protection_domains() -> Result {
     let asked = vec!["ioctl".to_owned(); questions];
     same(names(import), asked, "calls to import")?;
     same(names(unimport), vec![], "calls to unimport")
+}
+
+/// Makes an address handle, and then another and destroys it with a mark before and after each.
+fn makes_address_handles() -> Result {
+    let context = uverbs::open(&role::device()?)?;
+    let pd = context.alloc_pd()?;
+    let qp = pd.create_qp::<Ud>(&context.create_cq(8)?, Caps::default())?;
+    let path = context.path_to(&qp.endpoint()?, &ConnectOptions::default())?;
+    let first = pd.create_ah(&path)?;
+    mark();
+    let second = pd.create_ah(&path)?;
+    mark();
+    second.destroy()?;
+    mark();
+    first.destroy()?;
+    Ok(())
+}
+
+/// Catches a question about the port that has been answered, and a command for a path of which the kernel need not
+/// know: within an InfiniBand subnet. On Ethernet mlx5 asks what kind of GID the path starts from.
+fn address_handles() -> Result {
+    let device = device();
+    let trace = traced(
+        "makes_address_handles",
+        device.name(),
+        "ioctl,write,getppid",
+    )?;
+    let sections = trace.sections();
+    let [made, destroyed] = sections.as_slice() else {
+        return Err(format!("{} stages in the trace", sections.len()).into());
+    };
+    let expected = match (device.is_rxe(), !device.has_gids()) {
+        (true, _) => [1, 1],
+        (false, true) => [0, 0],
+        (false, false) => [2, 1],
+    };
+    same(
+        [made.len(), destroyed.len()],
+        expected,
+        "calls to make one, and to destroy it",
+    )
 }

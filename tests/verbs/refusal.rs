@@ -2,25 +2,19 @@
 //! after all.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use libtest_mimic::Trial;
 use serde_json::json;
-use support::{Control, Hca, Pair, Result, Setup, device, fail, open, same, skip, test};
+use support::{Control, Hca, Result, Setup, device, fail, open, same, skip, test};
 use uverbs::{
     Access, Rc,
     alloc::{Counting, GuardPages},
-    mr::Memory,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("refusal::a_region_stays", a_region_stays),
         test("refusal::rings_stay", rings_stay),
-        test(
-            "refusal::regions_of_a_queue_pair_stay",
-            regions_of_a_queue_pair,
-        ),
     ]
 }
 
@@ -98,66 +92,4 @@ fn rings_stay() -> Result {
     same(freed(), 6, "all buffers")?;
     domain.dealloc()?;
     Ok(pd.dealloc()?)
-}
-
-/// Memory that tells when it is freed.
-struct Watched {
-    bytes: Vec<u8>,
-    freed: Arc<AtomicBool>,
-}
-
-// SAFETY: a vector's elements stay where they are as long as nothing is pushed, which nobody does.
-unsafe impl Memory for Watched {
-    fn address(&mut self) -> *mut u8 {
-        self.bytes.as_mut_ptr()
-    }
-
-    fn length(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.freed.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Catches memory that is freed under the receive of a queue pair that was dropped, and that the adapter neither destroys
-/// nor resets; and that stays although it was reset instead.
-fn regions_of_a_queue_pair() -> Result {
-    if device().is_rxe() {
-        return skip("rxe cannot be told to refuse");
-    }
-    for resets in [true, false] {
-        let mut pair = Pair::<Rc>::new()?;
-        let freed = Arc::new(AtomicBool::new(false));
-        let memory = Watched {
-            bytes: vec![0; 64],
-            freed: Arc::clone(&freed),
-        };
-        let region = pair.pd.register(memory, Access::LOCAL_WRITE)?;
-        let mut batch = pair.b.qp.recv();
-        batch.post(5, region.slice(..)?)?;
-        batch.ring()?;
-        drop(region);
-        let is_freed = || freed.load(Ordering::Relaxed);
-        same(is_freed(), false, "that it is freed under a receive")?;
-        fail_next(0, "DESTROY_QP")?;
-        let qp = match pair.b.qp.destroy() {
-            // The kernel says on some versions that it is gone, whatever the adapter says.
-            Ok(()) => return same(is_freed(), true, "that it is freed with the queue pair"),
-            Err(refused) => refused.object,
-        };
-        same(is_freed(), false, "that it is freed although it stays")?;
-        fail_next(0, "DESTROY_QP")?;
-        if !resets {
-            fail_next(0, "2RST_QP")?;
-        }
-        drop(qp);
-        same(is_freed(), resets, "that it is freed once it is reset")?;
-        drop((pair.a, pair.b.cq, pair.b.mr, pair.pd, pair.context));
-        same(is_freed(), resets, "that it is freed with its PD")?;
-    }
-    Ok(())
 }

@@ -1,7 +1,11 @@
 //! Address handles: the address vector that goes into every datagram's request.
 //!
-//! The device has no address handles. The kernel creates one anyway: it resolves the link-layer address on
-//! Ethernet, and counts the handle with its protection domain.
+//! The device has no address handles. The kernel has them: it resolves the link-layer address on Ethernet, and holds
+//! on to the GID that a global route starts from. A path within an InfiniBand subnet needs neither, so the kernel
+//! does not hear of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use uverbs_uapi::enums::{GidType, LinkLayer, Rate};
 use uverbs_uapi::flags::QueryPortFlags;
@@ -50,15 +54,48 @@ const RATE_OFFSET: u8 = 5;
 /// The ports that RoCE v2 sends from (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN`).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 
-/// Creates an address handle.
-pub(super) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHandle, Ah)> {
+/// What paths over a port need.
+#[derive(Clone, Copy, Debug)]
+struct Port {
+    link: LinkLayer,
+    flags: QueryPortFlags,
+}
+
+/// The ports by their numbers, once they have been asked for: neither property changes while the device is there.
+#[derive(Debug, Default)]
+pub(super) struct Ports(Mutex<BTreeMap<u8, Port>>);
+
+impl Ports {
+    fn get(&self, fd: &CommandFd, number: u8) -> Result<Port> {
+        // A panic elsewhere has not spoilt what is known.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(port) = known.get(&number) {
+            return Ok(*port);
+        }
+        let reply = fd.execute(&QueryPort { port: number })?.legacy_resp;
+        let port = Port {
+            link: LinkLayer(reply.link_layer.into()),
+            flags: QueryPortFlags::from_bits_retain(reply.flags),
+        };
+        known.insert(number, port);
+        Ok(port)
+    }
+}
+
+/// Creates an address handle. Within an InfiniBand subnet it has no handle of the kernel's.
+pub(super) fn create_ah(
+    ports: &Ports,
+    fd: &CommandFd,
+    mut command: CreateAh,
+) -> Result<(Option<AhHandle>, Ah)> {
     let path = command.attributes;
-    let port = fd.execute(&QueryPort {
-        port: path.port_num,
-    })?;
-    let ethernet = LinkLayer(port.legacy_resp.link_layer.into()) == LinkLayer::ETHERNET;
+    let port = ports.get(fd, path.port_num)?;
+    let ethernet = port.link == LinkLayer::ETHERNET;
     if !ethernet {
-        check_route(&path, port.legacy_resp.flags)?;
+        check_route(&path, port.flags)?;
+        if path.is_global == 0 {
+            return Ok((None, Ah(over_infiniband(&path))));
+        }
     }
     command.driver = DriverData::output::<abi::CreateAhResp>();
     let CreateAhReply { handle, driver } = fd.execute(&command)?;
@@ -67,14 +104,13 @@ pub(super) fn create_ah(fd: &CommandFd, mut command: CreateAh) -> Result<(AhHand
     } else {
         over_infiniband(&path)
     };
-    Ok((handle, Ah(vector)))
+    Ok((Some(handle), Ah(vector)))
 }
 
 /// Refuses a path without a global route over a port that requires one (the kernel looks on Ethernet only, and
 /// the device drops what has none).
-fn check_route(path: &AhAttr, flags: u8) -> Result<()> {
-    let required = QueryPortFlags::from_bits_retain(flags).contains(QueryPortFlags::GRH_REQUIRED);
-    if path.is_global == 0 && required {
+fn check_route(path: &AhAttr, flags: QueryPortFlags) -> Result<()> {
+    if path.is_global == 0 && flags.contains(QueryPortFlags::GRH_REQUIRED) {
         let subject = Subject::the("AH");
         let why = format!(
             "port {} requires a global route: give the path a GID",
@@ -175,11 +211,11 @@ mod tests {
             is_global: 1,
             ..local
         };
-        let required = QueryPortFlags::GRH_REQUIRED.bits();
+        let required = QueryPortFlags::GRH_REQUIRED;
         let error = check_route(&local, required).unwrap_err();
         assert!(error.to_string().contains("give the path a GID"), "{error}");
         assert!(check_route(&global, required).is_ok());
-        assert!(check_route(&local, !required).is_ok());
+        assert!(check_route(&local, required.complement()).is_ok());
     }
 
     /// What libmlx5 writes for each rate of the specification, by their codes. Would catch one that spills

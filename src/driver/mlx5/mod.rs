@@ -48,7 +48,7 @@ use uverbs_uapi::mlx5::{
     UarAllocType,
 };
 
-use self::ah::{Ah, create_ah};
+use self::ah::{Ah, Ports, create_ah};
 use self::clock::Clock;
 use self::clock_info::ClockInfo;
 use self::cq::{Cq, CqCore};
@@ -238,8 +238,8 @@ impl contract::Driver for Device {
         create_srq(self, fd, command, buffers)
     }
 
-    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, Ah)> {
-        create_ah(fd, command)
+    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(Option<AhHandle>, Ah)> {
+        create_ah(&self.ports, fd, command)
     }
 
     fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<u64> {
@@ -313,6 +313,7 @@ pub(crate) struct Device {
     null_lkey: Option<u32>,
     /// What can be done with the way of packets, once somebody has asked.
     ways: OnceLock<Ways>,
+    ports: Ports,
 }
 
 /// What the device says of its rings.
@@ -419,6 +420,7 @@ impl Device {
             has_clock_info: answer.clock_info_versions & 1 != 0,
             clock_info: OnceLock::new(),
             ways: OnceLock::new(),
+            ports: Ports::default(),
             // One completion in a cache line: the device writes whole lines.
             cqe_size: if answer.cache_line_size == 128 {
                 2 * BLOCK

@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 use rustix::param::page_size;
@@ -36,6 +37,8 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct RingMap {
     base: NonNull<u8>,
+    /// The ring's own, which need not be whole pages; the kernel rounds it up wherever it is told it, but for mmap,
+    /// where it compares.
     length: usize,
     /// The user's addresses under it, if any.
     place: Option<Grant>,
@@ -56,23 +59,19 @@ impl RingMap {
         kind: Kind,
         buffers: Option<&Buffers>,
     ) -> Result<Self> {
-        let length = (info.size as usize).next_multiple_of(page_size());
+        let length = info.size as usize;
         if length == 0 {
             return Err(kind.malformed("the ring has no bytes"));
         }
         let place = match buffers {
-            Some(buffers) => {
-                buffers.allocate(length, page_size(), kind.resource, Purpose::Place)?
-            }
+            Some(buffers) => place(buffers, length, kind)?,
             None => None,
         };
-        // The kernel compares with the ring's own length, which need not be whole pages.
-        let size = info.size as usize;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let mapped = unsafe {
             mmap(
                 ptr::null_mut(),
-                size,
+                length,
                 PROTECTION,
                 MapFlags::SHARED,
                 fd,
@@ -133,26 +132,29 @@ impl RingMap {
         self.base
     }
 
-    /// Bytes, in whole pages.
+    /// Bytes.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 }
 
+/// The maps of an object's rings, the send ring's first, which go together.
+pub(super) type RingMaps = Arc<ArrayVec<RingMap, 2>>;
+
 /// A look at how far a work queue's ring is, which keeps the ring mapped.
 #[derive(Debug)]
 pub(super) struct RingView {
-    // Before the map, because they point into it.
+    // Before the maps, because they point into one.
     indices: Indices,
-    _map: Option<Arc<RingMap>>,
+    _maps: Option<RingMaps>,
 }
 
 impl RingView {
-    /// Of a ring; `map` keeps its memory mapped.
-    pub(super) fn new(ring: &Producer, map: Option<&Arc<RingMap>>) -> Self {
+    /// A look at a ring; `maps` keep its memory mapped.
+    pub(super) fn new(ring: &Producer, maps: Option<&RingMaps>) -> Self {
         Self {
             indices: ring.indices(),
-            _map: map.cloned(),
+            _maps: maps.cloned(),
         }
     }
 
@@ -164,6 +166,17 @@ impl RingView {
     pub(super) fn names(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {
         self.indices.have(in_flight, key)
     }
+}
+
+/// Whole pages of the user's for a ring of this length, if there are any.
+fn place(buffers: &Buffers, length: usize, kind: Kind) -> Result<Option<Grant>> {
+    let page = page_size();
+    buffers.allocate(
+        length.next_multiple_of(page),
+        page,
+        kind.resource,
+        Purpose::Place,
+    )
 }
 
 /// The error of a ring that could not be moved over a place.

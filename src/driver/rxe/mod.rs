@@ -19,6 +19,7 @@ mod sync;
 mod tests;
 mod watch;
 
+use std::iter;
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use uverbs_uapi::types::Wc;
 
 use self::cq::Cq;
 
-use self::map::{Kind, RingMap, RingView};
+use self::map::{Kind, RingMap, RingMaps, RingView};
 use self::qp::{NewQp, QpCore};
 use self::recv::RecvQueue;
 use self::ring::{Consumer, Producer};
@@ -205,8 +206,8 @@ impl contract::Driver for Rxe {
         resize_srq(fd, command, queue, buffers)
     }
 
-    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(AhHandle, u32)> {
-        create_ah(fd, command)
+    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(Option<AhHandle>, u32)> {
+        create_ah(fd, command).map(|(handle, number)| (Some(handle), number))
     }
 }
 
@@ -230,18 +231,23 @@ const COMPLETION: Kind = Kind {
     resource: ResourceType::RXE_CQ,
 };
 
-/// Maps a work queue's ring.
+/// Maps a work queue's ring. The map is to be stored beside the producer.
 fn producer(
     fd: &CommandFd,
     info: Mminfo,
     element: usize,
     kind: Kind,
     buffers: Option<&Buffers>,
-) -> Result<(Producer, Arc<RingMap>)> {
-    let map = Arc::new(RingMap::new(fd.as_fd(), info, kind, buffers)?);
+) -> Result<(Producer, RingMap)> {
+    let map = RingMap::new(fd.as_fd(), info, kind, buffers)?;
     // SAFETY: the map is new, so this is its only user, and it is stored beside the producer.
     let ring = unsafe { Producer::new(map.base(), map.length(), element) };
     Ok((ring.map_err(|bad| kind.malformed(bad))?, map))
+}
+
+/// The map of an object with one ring.
+fn alone(map: RingMap) -> RingMaps {
+    Arc::new(iter::once(map).collect())
 }
 
 /// Creates a completion queue and maps its ring.
@@ -255,13 +261,14 @@ fn create_cq(
     buffers: Option<&Buffers>,
 ) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();
-    let roomy = CreateCq {
-        cqe: command.cqe.saturating_mul(2),
-        ..command.clone()
-    };
-    let (reply, is_roomy) = match fd.execute(&roomy) {
+    let asked = command.cqe;
+    command.cqe = asked.saturating_mul(2);
+    let (reply, is_roomy) = match fd.execute(&command) {
         Ok(reply) => (reply, true),
-        Err(_) => (fd.execute(&command)?, false),
+        Err(_) => {
+            command.cqe = asked;
+            (fd.execute(&command)?, false)
+        }
     };
     let CreateCqReply { handle, driver, .. } = reply;
     let mapped = map_cq(fd, Verb::CreateCq, &driver, buffers, is_roomy);
@@ -317,13 +324,13 @@ fn resize_cq(
         return Err(refusal.with_detail(detail));
     }
     command.driver = DriverData::output::<abi::ResizeCqResp>();
-    let roomy = ResizeCq {
-        cqe: asked.saturating_mul(2),
-        ..command.clone()
-    };
-    let (reply, is_roomy) = match fd.execute(&roomy) {
+    command.cqe = asked.saturating_mul(2);
+    let (reply, is_roomy) = match fd.execute(&command) {
         Ok(reply) => (reply, true),
-        Err(_) => (fd.execute(&command)?, false),
+        Err(_) => {
+            command.cqe = asked;
+            (fd.execute(&command)?, false)
+        }
     };
     let (ring, capacity, map) = map_cq(fd, Verb::ResizeCq, &reply, buffers, is_roomy)?;
     cq.replace(ring, capacity, Some(map));
@@ -349,8 +356,9 @@ fn create_srq(
         producer(fd, mi, size_of::<abi::RecvWqe>(), SRQ, buffers)
     };
     let (ring, map) = map().inspect_err(|_| fd.abandon(handle))?;
-    let view = RingView::new(&ring, Some(&map));
-    let queue = SharedRecvQueue::new(RecvQueue::new(ring, max_sge, Some(map)), view);
+    let maps = alone(map);
+    let view = RingView::new(&ring, Some(&maps));
+    let queue = SharedRecvQueue::new(RecvQueue::new(ring, max_sge, Some(maps)), view);
     let backing = Arc::clone(queue.ring());
     Ok((handle, queue, backing))
 }
@@ -383,8 +391,9 @@ fn resize_srq(
         // number.
         let info = unsafe { (&raw const *info).read_volatile() };
         let (ring, map) = producer(fd, info, size_of::<abi::RecvWqe>(), SRQ, buffers)?;
-        let view = RingView::new(&ring, Some(&map));
-        Ok((RecvQueue::new(ring, old.max_sge(), Some(map)), view))
+        let maps = alone(map);
+        let view = RingView::new(&ring, Some(&maps));
+        Ok((RecvQueue::new(ring, old.max_sge(), Some(maps)), view))
     })
 }
 

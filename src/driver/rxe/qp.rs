@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arrayvec::ArrayVec;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rxe as abi;
 use uverbs_uapi::types::QpCap;
@@ -93,7 +94,11 @@ fn create_as(
 ) -> Result<NewQp> {
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    map(fd, command, reply, buffers, watched, attach).inspect_err(|_| fd.abandon(handle))
+    let mapped = map(fd, command, reply, buffers, watched, attach);
+    if mapped.is_err() {
+        fd.abandon(handle);
+    }
+    mapped
 }
 
 fn map(
@@ -113,25 +118,28 @@ fn map(
     let abi::CreateQpResp { rq_mi, sq_mi } =
         answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
     let (max_sge, max_inline) = granted_send(&cap);
-    let (mut ring, map) = producer(fd, sq_mi, SLOT, SEND, buffers)?;
-    if let Some([cq, _]) = &watched {
-        ring.heed(Watch::new(cq, qpn, false));
+    let (mut send, map) = producer(fd, sq_mi, SLOT, SEND, buffers)?;
+    let mut maps = ArrayVec::<_, 2>::new();
+    maps.push(map);
+    let mut recv = None;
+    if command.srq.is_none() {
+        let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
+        maps.push(map);
+        recv = Some(ring);
     }
-    let doorbell = Doorbell::new(Arc::clone(fd), handle);
-    let send_view = RingView::new(&ring, Some(&map));
-    let send = SendQueue::new(ring, doorbell, max_sge, max_inline, Some(map));
-    let (recv, recv_view) = match command.srq.is_some() {
-        true => (None, None),
-        false => {
-            let (mut ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
-            if let Some([_, cq]) = &watched {
-                ring.heed(Watch::new(cq, qpn, true));
-            }
-            let view = RingView::new(&ring, Some(&map));
-            let queue = RecvQueue::new(ring, cap.max_recv_sge, Some(map));
-            (Some(queue), Some(view))
+    if let Some([sends, receives]) = &watched {
+        send.heed(Watch::new(sends, qpn, false));
+        if let Some(recv) = &mut recv {
+            recv.heed(Watch::new(receives, qpn, true));
         }
-    };
+    }
+    let maps = Arc::new(maps);
+    let send_view = RingView::new(&send, Some(&maps));
+    let recv_view = recv.as_ref().map(|recv| RingView::new(recv, Some(&maps)));
+    let doorbell = Doorbell::new(Arc::clone(fd), handle);
+    let keep = || Some(Arc::clone(&maps));
+    let recv = recv.map(|ring| RecvQueue::new(ring, cap.max_recv_sge, keep()));
+    let send = SendQueue::new(send, doorbell, max_sge, max_inline, Some(maps));
     let core = Core {
         command,
         begun: AtomicBool::new(false),

@@ -3,11 +3,10 @@
 //! Slot layout: `struct rxe_recv_wqe` in `include/uapi/rdma/rdma_user_rxe.h`.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 
-use super::map::RingMap;
+use super::map::RingMaps;
 use super::ring::Producer;
 use super::send::{full, too_many, write_sges};
 use crate::driver::contract;
@@ -16,20 +15,20 @@ use crate::work::{Element, PostError};
 /// The receive queue.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
-    // Before the map, because it points into it.
+    // Before the maps, because it points into one.
     ring: Producer,
     max_sge: u32,
-    _map: Option<Arc<RingMap>>,
+    _maps: Option<RingMaps>,
 }
 
 impl RecvQueue {
-    /// A receive queue over a ring; `map` keeps the ring's memory mapped.
-    pub(super) fn new(ring: Producer, max_sge: u32, map: Option<Arc<RingMap>>) -> Self {
+    /// A receive queue over a ring; `maps` keep the ring's memory mapped.
+    pub(super) fn new(ring: Producer, max_sge: u32, maps: Option<RingMaps>) -> Self {
         let room = ring.slot_size() - size_of::<RecvWqe>();
         Self {
             max_sge: max_sge.min((room / size_of::<Sge>()) as u32),
             ring,
-            _map: map,
+            _maps: maps,
         }
     }
 }

@@ -5,13 +5,12 @@
 
 use std::hint::black_box;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrUd};
 
-use super::map::RingMap;
+use super::map::RingMaps;
 use super::ring::Producer;
 use crate::command::Doorbell;
 use crate::driver::contract::{self, SendSlot as _};
@@ -28,14 +27,14 @@ pub(super) const SLOT: usize = PAYLOAD + size_of::<Sge>();
 /// The send queue.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    // Before the map, because it points into it.
+    // Before the maps, because it points into one.
     ring: Producer,
     doorbell: Doorbell,
     max_sge: u32,
     max_inline: u32,
     /// A request had a memory window of type 2 bound, which may be so still.
     bound_windows: bool,
-    _map: Option<Arc<RingMap>>,
+    _maps: Option<RingMaps>,
 }
 
 /// A slot that has been filled: its id and flags may still change until the doorbell.
@@ -46,13 +45,13 @@ pub(crate) struct SendSlot {
 }
 
 impl SendQueue {
-    /// A send queue over a ring; `map` keeps the ring's memory mapped.
+    /// A send queue over a ring; `maps` keep the ring's memory mapped.
     pub(super) fn new(
         ring: Producer,
         doorbell: Doorbell,
         max_sge: u32,
         max_inline: u32,
-        map: Option<Arc<RingMap>>,
+        maps: Option<RingMaps>,
     ) -> Self {
         // The kernel's limits must fit into the slots that it made. If they do not, the slots decide.
         assert!(ring.slot_size() >= SLOT, "`create` makes sure of it");
@@ -63,7 +62,7 @@ impl SendQueue {
             ring,
             doorbell,
             bound_windows: false,
-            _map: map,
+            _maps: maps,
         }
     }
 

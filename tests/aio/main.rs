@@ -1,5 +1,5 @@
 //! Buffers that travel and operations that are awaited, on the device under test: what they give, and what
-//! becomes of them when tasks are cancelled, panic, or leak.
+//! becomes of them when tasks are cancelled, panic, or leak, and when peers are killed.
 
 mod cancel;
 mod channel;
@@ -8,6 +8,7 @@ mod count;
 mod datagrams;
 mod ground;
 mod hostile;
+mod killed;
 mod ops;
 mod pool;
 mod runtime;
@@ -21,6 +22,9 @@ use std::process::ExitCode;
 static COUNTED: count::Counted = count::Counted;
 
 fn main() -> ExitCode {
+    if let Some(status) = support::role::play(&killed::ROLES) {
+        return status;
+    }
     support::run_all([
         pool::tests(),
         ops::tests(),
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
         connections::tests(),
         channel::tests(),
         hostile::tests(),
+        killed::tests(),
         shared::tests(),
         soak::tests(),
         datagrams::tests(),

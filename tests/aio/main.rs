@@ -1,5 +1,5 @@
 //! Buffers that travel and operations that are awaited, on the device under test: what they give, and what
-//! becomes of them when tasks are cancelled, panic, or leak, and when peers are killed.
+//! becomes of them when tasks are cancelled, panic, or leak, when peers are killed, and when nothing gets through.
 
 mod cancel;
 mod channel;
@@ -14,6 +14,7 @@ mod pool;
 mod runtime;
 mod shared;
 mod soak;
+mod trouble;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         killed::tests(),
         shared::tests(),
         soak::tests(),
+        trouble::tests(),
         datagrams::tests(),
     ])
 }

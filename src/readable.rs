@@ -16,3 +16,17 @@ pub trait Readable {
     /// The runtime cannot watch the file.
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
+
+/// Lends what waits for a file.
+impl<R: Readable + ?Sized> Readable for &mut R {
+    fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        (**self).poll_readable(fd, cx)
+    }
+}
+
+/// Of a kind that is known when the program runs.
+impl<R: Readable + ?Sized> Readable for Box<R> {
+    fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        (**self).poll_readable(fd, cx)
+    }
+}

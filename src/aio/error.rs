@@ -36,6 +36,26 @@ impl OpError {
     }
 }
 
+impl OpError {
+    /// Whether it may be nothing but the end of the connection: what is flushed, not posted any more, not
+    /// acknowledged, or finds the peer's memory gone.
+    pub(super) fn may_be_an_end(&self) -> bool {
+        use uverbs_uapi::enums::WcStatus;
+        match self {
+            Self::Completion(error) => matches!(
+                error.status,
+                WcStatus::WR_FLUSH_ERR
+                    | WcStatus::RETRY_EXC_ERR
+                    | WcStatus::REM_OP_ERR
+                    | WcStatus::REM_ACCESS_ERR
+            ),
+            Self::Post(error) => matches!(error, PostError::WrongState { .. }),
+            Self::Gone | Self::Broken => true,
+            Self::NotRung | Self::Reclaimed => false,
+        }
+    }
+}
+
 impl fmt::Display for OpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -57,7 +57,7 @@ impl From<&EventResp> for Event {
 
 impl Event {
     /// Whether the peer is told nothing any more, and tells nothing.
-    pub(super) fn ends(&self) -> bool {
+    pub(crate) fn ends(&self) -> bool {
         matches!(
             self,
             Self::Disconnected { .. } | Self::TimewaitExit | Self::DeviceRemoved | Self::Refused(_)

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::event::Event;
 use super::pending::{Failed, Pending, Step};
@@ -104,12 +104,28 @@ impl Link {
     ///
     /// As for [`try_event`](Self::try_event); besides, the runtime cannot watch the file.
     pub async fn event_by(&self, by: &mut impl Readable) -> Result<Event> {
+        let mut looked = false;
+        poll_fn(|cx| self.poll_event(by, &mut looked, cx)).await
+    }
+
+    /// As [`event_by`](Self::event_by); `looked` tells whether the last look has found nothing.
+    pub(crate) fn poll_event(
+        &self,
+        by: &mut impl Readable,
+        looked: &mut bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Event>> {
         loop {
-            if let Some(event) = self.try_event()? {
-                return Ok(event);
+            if !*looked {
+                if let Some(event) = self.try_event()? {
+                    return Poll::Ready(Ok(event));
+                }
+                *looked = true;
             }
-            let waited = readable(self.as_fd(), by).await;
+            let waited = ready!(by.poll_readable(self.as_fd(), cx));
+            let waited = waited.map_err(|error| cause(&error));
             waited.map_err(|cause| Error::new(Verb::GetCmEvent, self.subject(), cause))?;
+            *looked = false;
         }
     }
 }

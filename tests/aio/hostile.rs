@@ -2,6 +2,9 @@
 //! of a channel's.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use libtest_mimic::Trial;
 use support::{LIMIT, Result, fail, is_full, open, pattern, same, says, test_without_leaks};
@@ -20,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_without_leaks("hostile::messages_instead_of_a_greeting", greetings),
         test_without_leaks("hostile::messages_after_the_greeting", after_the_greeting),
         test_without_leaks("hostile::messages_of_any_bytes", any_bytes),
+        test_without_leaks("hostile::many_messages_of_nothing", many_of_nothing),
     ]
 }
 
@@ -399,5 +403,68 @@ fn any_bytes() -> Result {
             }
         }
     }
+    ground.nothing_is_missing()
+}
+
+/// Notes that a task is to be polled.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Catches a channel that takes without end what a peer sends, and keeps its thread from every other task: it has a
+/// turn of 32 messages, and wakes its task for the next.
+fn many_of_nothing() -> Result {
+    let ground = Ground::new()?;
+    const MESSAGES: u64 = 150;
+    let settings = Settings {
+        receives: 256,
+        size: 256,
+    };
+    let cq = Cq::new(ground.cq.context(), 512)?;
+    let prepared = Channel::prepare(&cq, &ground.pd, &ground.pool, &settings)?;
+    let mut peer = Peer::new()?;
+    let connecting = peer.connect(ground.way()?, b"")?;
+    let request = ground.request()?;
+    // Completions come when the test takes them.
+    let _entered = ground.runtime.enter();
+    let (channel, connection) = cq.block_on(async {
+        let by = aio::tokio::Watch::new();
+        let params = Params::default();
+        let making = prepared.accept(request, &params, by);
+        let greeting = async {
+            let mut connection = connecting.finish(aio::tokio::Watch::new()).await?;
+            peer.send(&mut connection, &Header::hello().bytes())?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(connection)
+        };
+        futures_util::future::join(making, greeting).await
+    })?;
+    let (mut channel, mut connection) = (channel?, connection?);
+    for _ in 0..MESSAGES {
+        peer.send(&mut connection, &Header::of(5).bytes())?;
+    }
+    peer.send(&mut connection, &Header::of(2).bytes())?;
+    // Each was acknowledged, and its completion is there.
+    while cq.pump()? {}
+    let mut turns = 0;
+    let mut receiving = Box::pin(channel.recv());
+    let received = loop {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        match receiving.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(received) => break received,
+            Poll::Pending => turns += 1,
+        }
+        let woken = woken.0.load(Ordering::Relaxed);
+        same(woken, true, "its task is to go on")?;
+    };
+    drop(receiving);
+    same(received?.ok_or("the end")?.len(), 0, "the message")?;
+    same(turns, MESSAGES / 32, "turns that others have")?;
+    drop(channel);
     ground.nothing_is_missing()
 }

@@ -1,5 +1,5 @@
 //! Buffers that travel and operations that are awaited, on the device under test: what they give, and what
-//! becomes of them when tasks are cancelled, panic, or leak.
+//! becomes of them when tasks are cancelled, panic, or leak, when peers are killed, and when nothing gets through.
 
 mod cancel;
 mod channel;
@@ -8,11 +8,13 @@ mod count;
 mod datagrams;
 mod ground;
 mod hostile;
+mod killed;
 mod ops;
 mod pool;
 mod runtime;
 mod shared;
 mod soak;
+mod trouble;
 
 use std::process::ExitCode;
 
@@ -21,6 +23,9 @@ use std::process::ExitCode;
 static COUNTED: count::Counted = count::Counted;
 
 fn main() -> ExitCode {
+    if let Some(status) = support::role::play(&killed::ROLES) {
+        return status;
+    }
     support::run_all([
         pool::tests(),
         ops::tests(),
@@ -29,8 +34,10 @@ fn main() -> ExitCode {
         connections::tests(),
         channel::tests(),
         hostile::tests(),
+        killed::tests(),
         shared::tests(),
         soak::tests(),
+        trouble::tests(),
         datagrams::tests(),
     ])
 }

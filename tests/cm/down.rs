@@ -4,15 +4,15 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 use support::{
-    LIMIT, Objects, QUIET, Result, completion, fail, only_on_rxe, run, same, says, test, until,
+    LIMIT, Objects, QUIET, Result, Wire, completion, fail, only_on_rxe, run, same, says, test,
+    until,
 };
 use uverbs::cm::{Connection, Event, Failed, Listener, Params, Pending};
 use uverbs::device::PortState;
 use uverbs::qp::QpState;
 use uverbs::{Qp, Rc, WcOpcode, WcStatus};
 
-use crate::ground::{Side, request};
-use crate::wire::{Wire, error, failed_well};
+use crate::ground::{Side, error, failed_well, request};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -21,26 +21,24 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-impl Wire {
-    /// Takes this side's interface down.
-    pub(crate) fn down(&self) -> Result {
-        run(&format!("ip link set {} down", self.here.netdev)).map(drop)
-    }
+/// Takes the interface of this side down.
+fn down(wire: &Wire) -> Result {
+    run(&format!("ip link set {} down", wire.here.netdev)).map(drop)
+}
 
-    /// Takes it up again, and waits until the devices' ports are.
-    pub(crate) fn up(&self) -> Result {
-        run(&format!("ip link set {} up", self.here.netdev))?;
-        self.here.knows(&self.there)?;
-        self.there.knows(&self.here)?;
-        for end in [&self.here, &self.there] {
-            let context = end.open()?;
-            until("the port is active", || {
-                let state = context.query_port(1)?.state;
-                Ok((state == PortState::Active).then_some(()))
-            })?;
-        }
-        Ok(())
+/// Takes it up again, and waits until the devices' ports are.
+fn up(wire: &Wire) -> Result {
+    run(&format!("ip link set {} up", wire.here.netdev))?;
+    wire.here.knows(&wire.there)?;
+    wire.there.knows(&wire.here)?;
+    for end in [&wire.here, &wire.there] {
+        let context = end.open()?;
+        until("the port is active", || {
+            let state = context.query_port(1)?.state;
+            Ok((state == PortState::Active).then_some(()))
+        })?;
     }
+    Ok(())
 }
 
 /// Two sides on the wire.
@@ -103,14 +101,14 @@ fn under_a_connection() -> Result {
     let pair = [two.here.qp()?, two.there.qp()?];
     let [mut active, passive] = two.connect(&wire, pair)?;
     let numbers = [active.qpn(), passive.qpn()];
-    wire.down()?;
+    down(&wire)?;
     active.post(|batch| {
         batch.send_inline(b"into nothing")?.signaled(3);
         Ok(())
     })?;
     let wc = completion(&mut two.here.cq)?;
     same(wc.status == WcStatus::SUCCESS, false, "the send")?;
-    wire.up()?;
+    up(&wire)?;
     let ending = active.disconnect().map_err(error)?;
     let told = passive.link().event_within(LIMIT)?;
     same(
@@ -149,7 +147,7 @@ fn while_connecting() -> Result {
         .connect(first, &params, b"")
         .map_err(error)?;
     let asked = request(&two.listener)?;
-    wire.down()?;
+    down(&wire)?;
     let start = Instant::now();
     // A request that has come, and whose answer does not.
     let accepted = asked.accept(third, &params, b"");
@@ -178,7 +176,7 @@ fn while_connecting() -> Result {
     // The end of a connection, of which the peer cannot be told.
     let mut pair = [end(standing)?, end(listening)?];
     same(start.elapsed() < LIMIT, true, "the time")?;
-    wire.up()?;
+    up(&wire)?;
     // By hand: on Linux 6.12 and 7.3 soft-RoCE's queue pair 1, by which the connection manager speaks, is in ERR
     // since its first message into nothing, and stays there.
     let endpoints = [pair[0].endpoint()?, pair[1].endpoint()?];

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use support::{LIMIT, Result, completion, open, same};
-use uverbs::cm::{self, Connection, Listener, Params, Pending, Request, Resolved};
-use uverbs::{Access, Caps, Context, Cq, Mr, Pd, Qp, Rc, WcOpcode};
+use uverbs::cm::{self, Connection, Failed, Listener, Params, Pending, Request, Resolved};
+use uverbs::{Access, Caps, Cause, Context, Cq, Mr, Pd, Qp, Rc, WcOpcode};
 
 /// An address of the device under test, with a port that the kernel chooses.
 pub(crate) fn own_address() -> SocketAddr {
@@ -69,6 +69,23 @@ pub(crate) fn way_to(peer: SocketAddr) -> Result<Resolved<Rc>> {
 /// The next request of a listener.
 pub(crate) fn request(listener: &Listener<Rc>) -> Result<Request<Rc>> {
     Ok(listener.next_within(LIMIT)?.ok_or("no request came")?)
+}
+
+/// The error of a step, without the queue pair: the wire goes only without users.
+pub(crate) fn error<B>(failed: Failed<B>) -> uverbs::Error {
+    failed.error
+}
+
+/// Fails unless a step that failed says of which connection and why, and gave its queue pair back.
+pub(crate) fn failed_well(failed: &Failed<Qp<Rc>>, number: u32) -> Result {
+    let words = failed.error.to_string();
+    same(words.contains("on connection"), true, &words)?;
+    let named = matches!(
+        failed.error.cause(),
+        Cause::TimedOut(_) | Cause::Refused(_) | Cause::Os(_)
+    );
+    same(named, true, &words)?;
+    same(failed.back.qpn(), number, "the queue pair")
 }
 
 /// Two connected sides; each has a receive posted.

@@ -1,10 +1,7 @@
 //! Peers that are killed, at each step of a connection.
 
-use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Stdio};
-
 use libtest_mimic::Trial;
-use support::role::{self, Role};
+use support::role::{self, Peer, Role};
 use support::{LIMIT, Result, fail, same, says, test_without_leaks};
 use uverbs::cm::{Connecting, Event, Params, Pending, RejectReason};
 use uverbs::qp::QpState;
@@ -28,54 +25,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A process in a role, which says a line at each step.
-struct Peer {
-    child: Child,
-    says: Lines<BufReader<ChildStdout>>,
-}
-
-impl Peer {
-    fn start(name: &str, words: &[&str]) -> Result<Self> {
-        let mut command = role::command(name, words)?;
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let says = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
-        Ok(Self { child, says })
-    }
-
-    /// The next line that it says.
-    fn hear(&mut self) -> Result<String> {
-        Ok(self.says.next().ok_or("the peer has ended")??)
-    }
-
-    fn kill(mut self) -> Result {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // It has ended already, if all went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn words() -> Result<Vec<String>> {
-    Ok(role::own().ok_or("no role")?.1)
-}
-
-/// Says how far it has come, and stays until it is killed.
-fn stay(step: &str) -> Result {
-    println!("{step}");
-    std::thread::sleep(2 * LIMIT);
-    fail("nobody has killed this process")
-}
-
 /// Asks at the port of its first argument, until the step of its second.
 fn asks() -> Result {
-    let words = words()?;
+    let words = role::words()?;
     let [port, until] = &words[..] else {
         return fail("a port and a step");
     };
@@ -84,32 +36,32 @@ fn asks() -> Result {
     let side = Side::new()?;
     let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), b"")?;
     if until == "asks" {
-        return stay(until);
+        return role::stay(until);
     }
     let _connection = connecting.within(LIMIT)?;
-    stay(until)
+    role::stay(until)
 }
 
 /// Says its port, and answers until the step of its argument.
 fn answers() -> Result {
-    let words = words()?;
+    let words = role::words()?;
     let until = words.first().ok_or("a step")?;
     let listener = listener()?;
     let side = Side::new()?;
     println!("{}", listener.local_addr().port());
     if until == "listens" {
-        return stay(until);
+        return role::stay(until);
     }
     let request = request(&listener)?;
     if until == "takes" {
-        return stay(until);
+        return role::stay(until);
     }
     let accepting = request.accept(side.qp()?, &Params::default(), b"")?;
     if until == "accepts" {
-        return stay(until);
+        return role::stay(until);
     }
     let _connection = accepting.within(LIMIT)?;
-    stay(until)
+    role::stay(until)
 }
 
 /// A peer that answers until this step, and the connection to it under way.

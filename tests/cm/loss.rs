@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use support::{LIMIT, Objects, QUIET, Result, completions, only_on_rxe, same, test};
+use support::{LIMIT, Objects, QUIET, Result, Wire, completions, only_on_rxe, same, test};
 use uverbs::cm::{Accepting, Connection, Listener, Params, Pending};
 use uverbs::{Rc, WcOpcode};
 
-use crate::ground::Side;
-use crate::wire::{Wire, error, failed_well};
+use crate::ground::{Side, error, failed_well};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test(

@@ -14,7 +14,6 @@ mod load;
 mod loss;
 mod model;
 mod programs;
-mod wire;
 
 use std::process::ExitCode;
 

@@ -6,6 +6,7 @@ use std::task::Poll;
 
 use super::error::{ChannelCause, ChannelError};
 use super::header::{Header, Kind};
+use super::link::Link;
 use super::{Channel, Message, Post};
 
 impl Channel {
@@ -22,7 +23,7 @@ impl Channel {
         let failed = said.err().map(|cause| self.failed(cause));
         let control = self.qp.control();
         let aborted = match control.abort().await {
-            Ok(()) => self.link.as_ref().map_or(Ok(()), |link| link.disconnect()),
+            Ok(()) => self.link.as_ref().map_or(Ok(()), Link::disconnect),
             Err(error) => Err(error),
         };
         match (failed, aborted) {

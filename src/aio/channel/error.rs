@@ -34,6 +34,12 @@ pub enum ChannelCause {
     Refused,
     /// The peer takes no more messages: it has ended its side.
     Closed,
+    /// The connection has ended, and the peer has not ended its side before: its program was killed, or dropped
+    /// the channel. The channel is broken. An operation under way may have failed before that is told
+    /// ([`Op`](Self::Op)).
+    PeerGone,
+    /// The device has been removed: the channel is broken.
+    DeviceRemoved,
 }
 
 impl fmt::Display for ChannelError {
@@ -49,6 +55,8 @@ impl fmt::Display for ChannelError {
             ),
             ChannelCause::Refused => f.write_str("the peer has no buffer for so long a message"),
             ChannelCause::Closed => f.write_str("the peer has ended its side"),
+            ChannelCause::PeerGone => f.write_str("the peer has gone without ending its side"),
+            ChannelCause::DeviceRemoved => f.write_str("the device has been removed"),
         }
     }
 }

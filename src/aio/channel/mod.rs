@@ -5,7 +5,8 @@
 //! where they are: the peer is told, and READs them into a buffer of its own.
 //!
 //! A channel works while one of its methods is awaited; a program that only sends, and never receives what its
-//! peer sends, stops the peer. The pool should have twice as many buffers of the size of a receive as are posted
+//! peer sends, stops the peer. That a peer by address has gone, or its program was killed, ends what is awaited,
+//! and what is posted. Of a host that vanishes nobody tells: who waits for its messages has a limit of their own. The pool should have twice as many buffers of the size of a receive as are posted
 //! ahead, and lets peers read what is long
 //! ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)).
 
@@ -13,6 +14,7 @@ mod close;
 mod credits;
 mod error;
 mod header;
+mod link;
 mod receive;
 mod send;
 mod start;
@@ -28,11 +30,12 @@ pub use start::{Prepared, Settings};
 
 use self::credits::Credits;
 use self::header::{HEADER, Header, Kind};
-use super::op::{Op, Read, Receive, SentInline};
+use self::link::Link;
+use super::op::{self, Op, Read, Receive, SentInline};
 use super::qp::Qp;
 use super::send::Post;
+use super::steps::AT_ONCE;
 use crate::buf::{Buf, GetError, Pool};
-use crate::cm::Link;
 use crate::qp::transport::Rc;
 use crate::work::RemoteSlice;
 
@@ -41,7 +44,7 @@ use crate::work::RemoteSlice;
 /// ```no_run
 /// use uverbs::aio::{Cq, channel::{Channel, Settings}};
 /// use uverbs::{Rc, buf::Pool, cm::{self, Params, Pending}};
-/// # async fn run(by: impl uverbs::aio::Readable + Unpin) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn run(by: impl uverbs::aio::Readable + Send + Sync + 'static) -> Result<(), Box<dyn std::error::Error>> {
 /// # let limit = std::time::Duration::from_secs(1);
 /// let way = cm::resolve::<Rc>("10.9.0.2:4420")?.start()?.within(limit)?;
 /// let context = way.device()?.open()?;
@@ -110,10 +113,19 @@ impl Channel {
     }
 
     fn failed(&self, cause: impl Into<ChannelCause>) -> ChannelError {
+        let cause = match (cause.into(), self.end()) {
+            (ChannelCause::Op(error), Some(end)) if error.may_be_an_end() => end.clone(),
+            (cause, _) => cause,
+        };
         ChannelError {
             peer: self.peer.clone(),
-            cause: cause.into(),
+            cause,
         }
+    }
+
+    /// Why the connection has ended, if it has.
+    fn end(&self) -> Option<&ChannelCause> {
+        self.link.as_ref()?.end()
     }
 
     /// Posts receives as far as the pool has buffers and the user takes what has come.
@@ -157,20 +169,15 @@ impl Channel {
         self.quiet.push_back(op);
     }
 
-    /// Takes what has come; pending once there is nothing more. What the channel has to say is said.
-    fn poll_advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelCause>> {
-        self.refill()?;
-        if self.posted.is_empty() && self.inbox.len() < self.settings.receives as usize {
-            let buf = ready!(self.pool.poll_get(self.settings.size, cx))?;
-            self.post(buf);
+    /// Takes one message that has come; pending if there is none.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelCause>> {
+        if self.end().is_none() {
+            self.refill()?;
+            if self.posted.is_empty() && self.inbox.len() < self.settings.receives as usize {
+                let buf = ready!(self.pool.poll_get(self.settings.size, cx))?;
+                self.post(buf);
+            }
         }
-        while let Some(op) = self.quiet.front_mut()
-            && let Poll::Ready(sent) = Pin::new(op).poll(cx)
-        {
-            self.quiet.pop_front();
-            sent?;
-        }
-        self.flush();
         let Some(op) = self.posted.front_mut() else {
             return Poll::Pending;
         };
@@ -178,17 +185,87 @@ impl Channel {
         self.posted.pop_front();
         received?;
         self.handle(buf)?;
-        self.refill()?;
-        self.flush();
         Poll::Ready(Ok(()))
     }
 
-    /// Takes all that has come.
+    /// Takes what has come, says what the channel has to say, and looks whether the connection has ended.
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
-        while let Poll::Ready(advanced) = self.poll_advance(cx) {
-            advanced?;
+        let taken = self.poll_turn(cx);
+        // Also behind a failure, which it may explain.
+        self.look(cx)?;
+        taken?;
+        match self.end() {
+            Some(end) if self.posted.is_empty() => Err(end.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// If more has come than one task may take while others wait, it goes on when they had their turn.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
+        // Before anything else: what has come is there, even if nothing can be said any more.
+        let received = self.poll_inbox(cx);
+        let sent = self.poll_quiet(cx);
+        match received {
+            // A send that failed tells more than the receives that were flushed for it.
+            Err(ChannelCause::Op(error)) if error.is_flushed() => sent.and(Err(error.into()))?,
+            received => received.and(sent)?,
+        }
+        self.flush();
+        Ok(())
+    }
+
+    fn poll_inbox(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
+        for _ in 0..AT_ONCE {
+            match self.poll_receive(cx) {
+                Poll::Ready(received) => received?,
+                Poll::Pending => return Ok(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Takes the results of what the channel has said by itself.
+    fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
+        while let Some(op) = self.quiet.front_mut()
+            && let Poll::Ready(sent) = Pin::new(op).poll(cx)
+        {
+            self.quiet.pop_front();
+            sent?;
         }
         Ok(())
+    }
+
+    /// Looks whether the connection has ended.
+    fn look(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
+        match &mut self.link {
+            Some(link) => link.look(&self.qp, cx),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for an operation, which the end of the connection ends too.
+    async fn ended<K: op::Kind>(&mut self, mut op: Op<K>) -> Result<K::Output, ChannelCause> {
+        poll_fn(|cx| {
+            let looked = self.look(cx);
+            match Pin::new(&mut op).poll(cx) {
+                Poll::Ready(ended) => Poll::Ready(Ok(ended)),
+                Poll::Pending => match looked {
+                    Ok(()) => Poll::Pending,
+                    Err(cause) => Poll::Ready(Err(cause)),
+                },
+            }
+        })
+        .await
+    }
+
+    /// Waits for a buffer of so many bytes, and goes on with what comes meanwhile.
+    async fn get(&mut self, bytes: usize) -> Result<Buf, ChannelCause> {
+        self.until(|channel, cx| match channel.pool.poll_get(bytes, cx) {
+            Poll::Ready(got) => Some(got.map_err(ChannelCause::from)),
+            Poll::Pending => None,
+        })
+        .await
     }
 
     /// Takes in one message.

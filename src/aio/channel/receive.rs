@@ -17,7 +17,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The channel is broken; or the pool has no buffer for so long a message
+    /// The channel is broken: if it was made by address, at the latest when the connection manager tells that the
+    /// peer has gone ([`ChannelCause::PeerGone`]), and what came before has been received. Or the pool has no buffer for so long a message
     /// ([`ChannelCause::Pool`]), of which the peer is told, and the next call gives the next message.
     pub async fn recv(&mut self) -> Result<Option<Buf>, ChannelError> {
         match self.next().await {
@@ -50,12 +51,12 @@ impl Channel {
     async fn take(&mut self, number: u32, at: RemoteSlice) -> Result<Buf, ChannelCause> {
         if self.reading.is_none() {
             let length = usize::try_from(at.length).unwrap_or(usize::MAX);
-            let buf = match self.pool.get(length).await {
-                Ok(buf) => buf,
-                Err(error) => {
+            let buf = match self.get(length).await {
+                Err(ChannelCause::Pool(error)) => {
                     self.answer(number, false);
                     return Err(error.into());
                 }
+                got => got?,
             };
             self.until(|channel, cx| channel.qp.poll_room(cx).is_ready().then_some(Ok(())))
                 .await?;

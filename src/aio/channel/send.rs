@@ -36,15 +36,17 @@ impl Channel {
             let mut bytes = [0; INLINE];
             bytes[..HEADER].copy_from_slice(&Header { kind, credits }.to_bytes());
             bytes[HEADER..length].copy_from_slice(message);
-            return Ok(self.qp.send_inline(&bytes[..length]).await?);
+            let sent = self.qp.send_inline(&bytes[..length]);
+            return Ok(self.ended(sent).await??);
         }
-        let mut buf = self.pool.get(length).await?;
+        let mut buf = self.get(length).await?;
         let credits = self.credit().await?;
         // The pool gave as many bytes as were asked for.
         let _ = buf.set_len(length);
         buf[..HEADER].copy_from_slice(&Header { kind, credits }.to_bytes());
         buf[HEADER..].copy_from_slice(message);
-        Ok(self.qp.send(buf).await.0?)
+        let sent = self.qp.send(buf);
+        Ok(self.ended(sent).await?.0?)
     }
 
     async fn send_long(&mut self, message: Buf) -> (Result<(), ChannelCause>, Buf) {

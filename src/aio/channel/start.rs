@@ -9,9 +9,10 @@ use super::super::qp::Qp;
 use super::credits::Credits;
 use super::error::{ChannelCause, ChannelError};
 use super::header::{HEADER, Kind};
+use super::link::Link;
 use super::{Channel, QUIET, exactly};
 use crate::buf::Pool;
-use crate::cm::{Failed, Link, Params, Pending, Request, Resolved};
+use crate::cm::{Failed, Params, Pending, Request, Resolved};
 use crate::error::{Error, Subject, Verb};
 use crate::pd::Pd;
 use crate::qp::transport::Rc;
@@ -143,7 +144,7 @@ async fn make<P>(
     peer: String,
     init: Result<(), Error>,
     start: impl FnOnce(Qp<Rc>) -> Result<P, Error>,
-    by: impl Readable + Unpin,
+    mut by: Box<dyn Readable + Send + Sync>,
 ) -> Result<Channel, ChannelError>
 where
     P: Pending<Output = Connection<Rc>> + Unpin,
@@ -157,9 +158,10 @@ where
     let posted = receives(qp, pool, settings).map_err(failed)?;
     let Prepared { qp, pool, settings } = prepared;
     let pending = start(qp).map_err(|error| failed(error.into()))?;
-    let connected = pending.finish(by).await;
+    let connected = pending.finish(&mut by).await;
     let connection = connected.map_err(|Failed { error, .. }| failed(error.into()))?;
     let (qp, link) = connection.into_parts();
+    let link = Link::new(link, by);
     Channel::begin((qp, Some(link)), peer, (pool, settings), posted)
         .greet()
         .await
@@ -182,6 +184,8 @@ impl Prepared {
 
     /// Connects to a peer whose endpoint came over another connection, and which has this one's. The options
     /// let the peer read, if it is to get long messages.
+    ///
+    /// Nobody tells such a channel that its peer has gone, but for a message that is not acknowledged.
     ///
     /// # Errors
     ///
@@ -209,7 +213,8 @@ impl Prepared {
         }
     }
 
-    /// Connects to a peer by address. `by` is what the runtime contributes.
+    /// Connects to a peer by address. `by` is what the runtime contributes: the channel keeps it, and learns by it
+    /// that the peer has gone.
     ///
     /// # Errors
     ///
@@ -218,15 +223,15 @@ impl Prepared {
         mut self,
         way: Resolved<Rc>,
         params: &Params,
-        by: impl Readable + Unpin,
+        by: impl Readable + Send + Sync + 'static,
     ) -> Result<Channel, ChannelError> {
         let peer = way.peer_addr().to_string();
         let init = self.qp.init_for(&way);
         let start = |qp: Qp<Rc>| Ok(qp.connect_to(way, params, b"")?);
-        make(self, peer, init, start, by).await
+        make(self, peer, init, start, Box::new(by)).await
     }
 
-    /// Accepts a peer's request. `by` is what the runtime contributes.
+    /// Accepts a peer's request. `by` is what the runtime contributes, as for [`connect_to`](Self::connect_to).
     ///
     /// # Errors
     ///
@@ -235,11 +240,11 @@ impl Prepared {
         mut self,
         request: Request<Rc>,
         params: &Params,
-        by: impl Readable + Unpin,
+        by: impl Readable + Send + Sync + 'static,
     ) -> Result<Channel, ChannelError> {
         let peer = request.peer_addr().to_string();
         let init = self.qp.init_for_request(&request);
         let start = |qp: Qp<Rc>| Ok(qp.accept(request, params, b"")?);
-        make(self, peer, init, start, by).await
+        make(self, peer, init, start, Box::new(by)).await
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! * [`outcome`], [`harness`]: results, tests, test programs. [`check`], [`wait`]: what tests say of values
 //!   and of time.
-//! * [`mod@device`], [`own_device`], [`hca`], [`control`]: the device under test. Where devices differ by
-//!   right, a test asks [`device::Device`], so that each difference is told in one place.
+//! * [`mod@device`], [`own_device`], [`wire`], [`hca`], [`control`]: the device under test, and others. Where
+//!   devices differ by right, a test asks [`device::Device`], so that each difference is told in one place.
 //! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`mod@completion`]:
 //!   completions as values.
 //! * [`objects`], [`trace`]: what the kernel counts, and what it is asked.
@@ -33,6 +33,7 @@ pub mod sources;
 pub mod talk;
 pub mod trace;
 pub mod wait;
+pub mod wire;
 
 pub use bytes::pattern;
 pub use check::{same, says};
@@ -48,3 +49,4 @@ pub use own_device::OwnDevice;
 pub use pair::{ALL, Pair, QKEY, Setup, Side};
 pub use program::run;
 pub use wait::{LIMIT, QUIET, until};
+pub use wire::Wire;

@@ -1,6 +1,7 @@
 //! Child processes: this program again, in a role that its first arguments name.
 
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -52,6 +53,69 @@ pub fn command(name: &str, arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args([FLAG, name]).args(arguments);
     Ok(command)
+}
+
+/// The arguments of this process's role.
+///
+/// # Errors
+/// If it has no role.
+pub fn words() -> Result<Vec<String>> {
+    Ok(own().ok_or("no role")?.1)
+}
+
+/// Says how far this process has come, and stays until it is killed.
+///
+/// # Errors
+/// If nobody kills it.
+pub fn stay(step: &str) -> Result {
+    println!("{step}");
+    std::thread::sleep(2 * LIMIT);
+    fail("nobody has killed this process")
+}
+
+/// A process in a role, which says a line at each step. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Peer {
+    child: Child,
+    says: Lines<BufReader<ChildStdout>>,
+}
+
+impl Peer {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If the program cannot be started.
+    pub fn start(name: &str, words: &[&str]) -> Result<Self> {
+        let mut child = command(name, words)?.stdout(Stdio::piped()).spawn()?;
+        let says = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+        Ok(Self { child, says })
+    }
+
+    /// The next line that it says.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn hear(&mut self) -> Result<String> {
+        Ok(self.says.next().ok_or("the peer has ended")??)
+    }
+
+    /// Kills it, and waits until it is gone.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn kill(mut self) -> Result {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Plays a role in a process of its own, on the device under test: for a test that changes its process.

@@ -9,41 +9,29 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process;
 
-use support::{LIMIT, Result, run, same};
-use uverbs::cm::{self, Failed, Listener, Pending, Resolved};
-use uverbs::{Cause, Context, Qp, Rc};
+use uverbs::cm::{self, Listener, Pending, Resolved};
+use uverbs::{Context, Rc};
 
-/// The error of a step, without the queue pair: the wire goes only without users.
-pub(crate) fn error<B>(failed: Failed<B>) -> uverbs::Error {
-    failed.error
-}
-
-/// Fails unless a step that failed says of which connection and why, and gave its queue pair back.
-pub(crate) fn failed_well(failed: &Failed<Qp<Rc>>, number: u32) -> Result {
-    let words = failed.error.to_string();
-    same(words.contains("on connection"), true, &words)?;
-    let named = matches!(
-        failed.error.cause(),
-        Cause::TimedOut(_) | Cause::Refused(_) | Cause::Os(_)
-    );
-    same(named, true, &words)?;
-    same(failed.back.qpn(), number, "the queue pair")
-}
+use crate::own_device::await_address;
+use crate::{LIMIT, Result, run};
 
 /// One end.
 #[derive(Debug)]
-pub(crate) struct End {
+pub struct End {
     /// The RDMA device's name.
-    pub(crate) device: String,
+    pub device: String,
     /// The network interface's name.
-    pub(crate) netdev: String,
+    pub netdev: String,
     address: Ipv4Addr,
     link: String,
 }
 
 impl End {
     /// Tells the kernel the way from here to the other end. Taking the interface down takes it away.
-    pub(crate) fn knows(&self, other: &Self) -> Result {
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub fn knows(&self, other: &Self) -> Result {
         let Self {
             netdev, address, ..
         } = self;
@@ -58,7 +46,11 @@ impl End {
         Ok(())
     }
 
-    pub(crate) fn open(&self) -> Result<Context> {
+    /// Opens its device.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn open(&self) -> Result<Context> {
         Ok(uverbs::open(&self.device)?)
     }
 
@@ -70,15 +62,19 @@ impl End {
 
 /// The wire; it goes when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub struct Wire {
     /// The side that asks for connections.
-    pub(crate) here: End,
+    pub here: End,
     /// The side that listens.
-    pub(crate) there: End,
+    pub there: End,
 }
 
 impl Wire {
-    pub(crate) fn new() -> Result<Self> {
+    /// Makes it, and waits for the addresses to appear.
+    ///
+    /// # Errors
+    /// If one of its parts cannot be made.
+    pub fn new() -> Result<Self> {
         let id = process::id() % 0x1_0000;
         let [high, low] = (id as u16).to_be_bytes();
         let end = |number: u8| End {
@@ -115,40 +111,57 @@ impl Wire {
         here.knows(there)?;
         there.knows(here)?;
         for end in [here, there] {
-            support::own_device::await_address(&end.device)?;
+            await_address(&end.device)?;
         }
         Ok(wire)
     }
 
-    pub(crate) fn listener(&self, backlog: u32) -> Result<Listener<Rc>> {
+    /// A listener there.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn listener(&self, backlog: u32) -> Result<Listener<Rc>> {
         let listen = cm::listen::<Rc>(self.there.any_port())?;
         Ok(listen.backlog(backlog).start()?)
     }
 
     /// The way from here to a listener there, over the wire.
-    pub(crate) fn way(&self, to: SocketAddr) -> Result<Resolved<Rc>> {
+    ///
+    /// # Errors
+    /// If it is not found.
+    pub fn way(&self, to: SocketAddr) -> Result<Resolved<Rc>> {
         Ok(self.resolving(to)?.within(LIMIT)?)
     }
 
-    pub(crate) fn resolving(&self, to: SocketAddr) -> uverbs::Result<cm::Resolving<Rc>> {
+    /// The same, to be waited for.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn resolving(&self, to: SocketAddr) -> uverbs::Result<cm::Resolving<Rc>> {
         let resolve = cm::resolve::<Rc>(to)?.source(self.here.any_port());
         // What is lost is sent again after 16 ms at least.
         resolve.ack_timeout(12).start()
     }
 
     /// Loses so many of a hundred packets, in each direction.
-    pub(crate) fn lose(&self, percent: u32) -> Result {
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub fn lose(&self, percent: u32) -> Result {
         for end in [&self.here, &self.there] {
             let netdev = &end.netdev;
             run(&format!(
-                "tc qdisc add dev {netdev} root netem loss {percent}%"
+                "tc qdisc replace dev {netdev} root netem loss {percent}%"
             ))?;
         }
         Ok(())
     }
 
     /// How many packets were lost so far.
-    pub(crate) fn lost(&self) -> Result<u64> {
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub fn lost(&self) -> Result<u64> {
         let mut sum = 0;
         for end in [&self.here, &self.there] {
             let said = run(&format!("tc -s qdisc show dev {}", end.netdev))?;

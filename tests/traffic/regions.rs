@@ -395,7 +395,7 @@ fn an_element_that_was_taken_out() -> Result {
     // SAFETY: no region has this key, so the device reads nothing by it.
     let nothing = unsafe { pd.raw_slice(LocalKey(0x00ff_ff00), 0, LENGTH as u32) };
     let half = LENGTH / 2;
-    batch.send(&[source.slice(..half)?, nothing])?.signaled(9);
+    batch.send([source.slice(..half)?, nothing])?.signaled(9);
     batch.ring()?;
     // By the key, or flushed for it.
     same(

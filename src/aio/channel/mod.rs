@@ -6,9 +6,11 @@
 //!
 //! A channel works while one of its methods is awaited; a program that only sends, and never receives what its
 //! peer sends, stops the peer. That a peer by address has gone, or its program was killed, ends what is awaited,
-//! and what is posted. Of a host that vanishes nobody tells: who waits for its messages has a limit of their own. The pool should have twice as many buffers of the size of a receive as are posted
-//! ahead, and lets peers read what is long
-//! ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)).
+//! and what is posted. Of a host that vanishes nobody tells, and a killed program's kernel tells once: who waits for
+//! messages has a limit of their own.
+//!
+//! The pool should have twice as many buffers of the size of a receive as are posted ahead, and lets peers read what
+//! is long ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)).
 
 mod close;
 mod credits;

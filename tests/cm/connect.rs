@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 use support::{LIMIT, QUIET, Result, device, fail, same, test_without_leaks};
-use uverbs::cm::{self, Event, Params, Pending, Step};
+use uverbs::cm::{self, Event, Params, Pending, RejectReason, Step};
 use uverbs::qp::QpState;
-use uverbs::{Access, Rc};
+use uverbs::{Access, Cause, Rc, Uc};
 
 use crate::ground::{Side, Two, listener, own_address, request, way_to};
 
@@ -15,8 +15,9 @@ use crate::ground::{Side, Two, listener, own_address, request, way_to};
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 9] = [
+    let tests: [Named; 10] = [
         ("connect::and_talk", and_talk),
+        ("connect::unreliably", unreliably),
         (
             "connect::private_data_comes_whole",
             private_data_comes_whole,
@@ -50,6 +51,52 @@ fn and_talk() -> Result {
         "the peer of the passive side",
     )?;
     two.talk()
+}
+
+/// Catches unreliable connections that are asked for as reliable ones, or in their space of ports.
+fn unreliably() -> Result {
+    let listener = cm::listen::<Uc>(own_address())?.start()?;
+    let way = cm::resolve::<Uc>(listener.local_addr())?;
+    let way = way.start()?.within(LIMIT)?;
+    let (here, mut there) = (Side::new()?, Side::new()?);
+    let connecting = way.connect(here.qp()?, &Params::default(), b"request")?;
+    let request = listener.next_within(LIMIT)?.ok_or("no request came")?;
+    same(
+        &request.private_data()[..7],
+        b"request",
+        "the request's data",
+    )?;
+    let mut qp = there.qp::<Uc>()?;
+    request.init(&mut qp)?;
+    there.receive(&mut qp)?;
+    let accepting = request.accept(qp, &Params::default(), b"acceptance")?;
+    let mut active = connecting.within(LIMIT)?;
+    let passive = accepting.within(LIMIT)?;
+    same(
+        &active.private_data()[..10],
+        b"acceptance",
+        "the acceptance's data",
+    )?;
+    active.post(|batch| {
+        batch.write_inline(b"written", there.mr.remote().slice(64..71)?)?;
+        batch.send_inline(b"sent")?.signaled(2);
+        Ok(())
+    })?;
+    same(there.received()?, b"sent".to_vec(), "the message")?;
+    let mut bytes = [0; 7];
+    there.mr.read_at(64, &mut bytes)?;
+    same(&bytes, b"written", "what was written before")?;
+    passive.disconnect()?;
+    // The same port of reliable connections has no listener.
+    let way = way_to(listener.local_addr())?;
+    let connecting = way.connect(here.qp()?, &Params::default(), b"")?;
+    let Err(failed) = connecting.within(LIMIT) else {
+        return fail("a listener for unreliable connections took a reliable one");
+    };
+    let Cause::Refused(refusal) = failed.error.cause() else {
+        return fail(format!("another error: {}", failed.error));
+    };
+    same(refusal.reason, RejectReason::NoListener, "the reason")
 }
 
 /// Catches data that are cut off or not told in full: the field comes whole, with zeros behind the data.

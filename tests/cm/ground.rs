@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use support::{LIMIT, Result, completion, open, same};
 use uverbs::cm::{self, Connection, Failed, Listener, Params, Pending, Request, Resolved};
+use uverbs::transport::{StaticTransport, Transport};
 use uverbs::{Access, Caps, Cause, Context, Cq, Mr, Pd, Qp, Rc, WcOpcode};
 
 /// An address of the device under test, with a port that the kernel chooses.
@@ -34,12 +35,12 @@ impl Side {
         })
     }
 
-    pub(crate) fn qp(&self) -> Result<Qp<Rc>> {
+    pub(crate) fn qp<T: StaticTransport>(&self) -> Result<Qp<T>> {
         Ok(self.pd.create_qp(&self.cq, Caps::default())?)
     }
 
     /// Posts a receive of 64 bytes.
-    pub(crate) fn receive(&self, qp: &mut Qp<Rc>) -> Result {
+    pub(crate) fn receive<T: Transport>(&self, qp: &mut Qp<T>) -> Result {
         let slice = self.mr.slice(..64)?;
         let mut batch = qp.recv();
         batch.post(1, slice)?;

@@ -1,10 +1,11 @@
-//! The connection manager connects RC and looks up UD; each has the steps of its own.
+//! The connection manager connects RC and UC and looks up UD; each has the steps of its own.
 
 use uverbs::cm::{self, Params, Request, Resolved};
-use uverbs::{Qp, Rc, Result, Uc, Ud};
+use uverbs::transport::Any;
+use uverbs::{Qp, Rc, Result, Ud};
 
 fn resolve() -> Result<()> {
-    cm::resolve::<Uc>("10.9.0.2:4420").map(drop)
+    cm::resolve::<Any>("10.9.0.2:4420").map(drop)
 }
 
 fn connect(way: Resolved<Ud>, qp: Qp<Ud>) {

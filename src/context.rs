@@ -121,14 +121,23 @@ impl Device {
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
+/// What the device says of itself that queue pairs go by. It does not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    capabilities: DeviceCapFlags,
+    atomics: AtomicCap,
+    pub(crate) max_qp_rd_atom: u32,
+    pub(crate) max_qp_init_rd_atom: u32,
+}
+
 struct Inner {
     fd: Arc<CommandFd>,
     device: Device,
     driver: driver::Device,
     num_comp_vectors: u32,
     core_support: CoreSupport,
-    /// Queried when the first queue pair needs it.
-    capabilities: OnceLock<(DeviceCapFlags, AtomicCap)>,
+    /// Queried when the first queue pair needs them.
+    limits: OnceLock<Limits>,
     /// Opened on first use: a program that only registers memory needs none.
     async_fd: OnceLock<OwnedFd>,
     next_id: AtomicU64,
@@ -157,7 +166,7 @@ impl Context {
             driver,
             num_comp_vectors: reply.num_comp_vectors,
             core_support: CoreSupport::from_bits_retain(reply.core_support),
-            capabilities: OnceLock::new(),
+            limits: OnceLock::new(),
             async_fd,
             next_id: AtomicU64::new(1),
             live_buffers: Arc::default(),
@@ -230,15 +239,27 @@ impl Context {
         if !operations.intersects(Operations::OF_DEVICE) {
             return Ok(operations);
         }
-        let (capabilities, atomics) = match self.0.capabilities.get() {
-            Some(known) => *known,
-            None => {
-                let device = self.query_device()?;
-                let asked = (device.capabilities, device.atomic_cap);
-                *self.0.capabilities.get_or_init(|| asked)
-            }
-        };
+        let Limits {
+            capabilities,
+            atomics,
+            ..
+        } = self.limits()?;
         Ok(operations.with(capabilities, atomics))
+    }
+
+    /// What each queue pair asks of the device. It is queried once for each context.
+    pub(crate) fn limits(&self) -> Result<Limits> {
+        if let Some(known) = self.0.limits.get() {
+            return Ok(*known);
+        }
+        let device = self.query_device()?;
+        let asked = Limits {
+            capabilities: device.capabilities,
+            atomics: device.atomic_cap,
+            max_qp_rd_atom: device.max_qp_rd_atom,
+            max_qp_init_rd_atom: device.max_qp_init_rd_atom,
+        };
+        Ok(*self.0.limits.get_or_init(|| asked))
     }
 
     pub(crate) fn fd(&self) -> &Arc<CommandFd> {

@@ -6,6 +6,7 @@
 //! that took turns.
 
 pub mod awaited;
+pub mod connections;
 pub mod control;
 pub mod instructions;
 

@@ -3,13 +3,14 @@
 //! `measure` runs the groups that are named and prints a record of JSON for each row. The other subcommands
 //! are the work itself, which `measure` has this program and the C programs do in turn.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use uverbs_bench::control::Control;
 use uverbs_bench::measure::{self, Group, Plan};
-use uverbs_bench::{awaited, instructions, scale, serve};
+use uverbs_bench::{awaited, connections, instructions, scale, serve};
 
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -63,6 +64,22 @@ enum Command {
         /// How many
         count: usize,
     },
+    /// Accept connections by address, as the peer of `connect`
+    Accept {
+        /// The RDMA device
+        device: String,
+        /// The address and port to listen at
+        address: SocketAddr,
+        /// How many connections there will be
+        count: usize,
+    },
+    /// Make connections by address and end them, and print what each phase takes
+    Connect {
+        /// The peer's address and port
+        address: SocketAddr,
+        /// How many
+        count: usize,
+    },
     /// Do timed work that is asked for on standard input
     Serve {
         /// The RDMA device
@@ -89,6 +106,12 @@ fn main() -> Result<()> {
             "mr" => scale::regions(&device, count),
             _ => scale::queue_pairs(&device, count),
         },
+        Command::Accept {
+            device,
+            address,
+            count,
+        } => connections::accept(&device, address, count),
+        Command::Connect { address, count } => connections::connect(address, count),
         Command::Serve { device } => serve::run(&device),
     }
 }

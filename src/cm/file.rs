@@ -24,16 +24,16 @@ pub(super) struct File {
 impl File {
     /// Opens the connection manager.
     pub(super) fn open() -> Result<Self> {
-        Self::of(Manager::find()?)
+        let (manager, fd) = Manager::find_open()?;
+        Self::of(manager, fd)
     }
 
     /// Opens it once more, for another identifier.
     pub(super) fn another(&self) -> Result<Self> {
-        Self::of(self.manager.clone())
+        Self::of(self.manager.clone(), self.manager.open()?)
     }
 
-    fn of(manager: Manager) -> Result<Self> {
-        let fd = manager.open()?;
+    fn of(manager: Manager, fd: OwnedFd) -> Result<Self> {
         fcntl_setfl(&fd, OFlags::NONBLOCK).map_err(|errno| {
             Error::os(Verb::OpenDevice, Subject::the("connection manager"), errno)
         })?;

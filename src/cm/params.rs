@@ -68,7 +68,7 @@ impl Depths {
 impl Params {
     /// What this side has to offer: what was asked for, as far as the device has it.
     pub(super) fn depths(&self, context: &Context) -> Result<Depths> {
-        let device = context.query_device()?;
+        let device = context.limits()?;
         let most = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
         let asked = Depths {
             responder: self.responder_resources.unwrap_or(u8::MAX),

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{self, Mode, OFlags};
 use uverbs_uapi::rdma_cm::ABI_VERSION;
@@ -29,9 +29,33 @@ enum Node {
     Usual,
 }
 
+/// Where netlink has told it to be.
+static FOUND: Mutex<Option<Manager>> = Mutex::new(None);
+
+fn found() -> MutexGuard<'static, Option<Manager>> {
+    // It is whole after each change.
+    FOUND.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Manager {
+    /// Finds it and opens it: where it was the last time, if that is still it.
+    pub(crate) fn find_open() -> Result<(Self, OwnedFd)> {
+        let known = found().clone();
+        if let Some(known) = known
+            && let Ok(file) = known.open()
+        {
+            return Ok((known, file));
+        }
+        let manager = Self::find()?;
+        let file = manager.open()?;
+        if matches!(&*manager.0, Node::Told(_)) {
+            *found() = Some(manager.clone());
+        }
+        Ok((manager, file))
+    }
+
     /// Asks netlink, which loads the module if need be; without it, takes the usual place.
-    pub(crate) fn find() -> Result<Self> {
+    fn find() -> Result<Self> {
         let answer = Netlink::open()
             .map_err(Failure::from)
             .and_then(|mut netlink| netlink.connection_manager());

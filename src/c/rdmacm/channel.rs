@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 use super::abi::rdma_event_channel;
 use crate::c::failure::{Failure, Result, pointer};
@@ -10,17 +9,10 @@ use crate::cm::command::Command;
 use crate::cm::file;
 use crate::device::Manager;
 
-/// Where the connection manager is, once it has been found.
-static MANAGER: Mutex<Option<Manager>> = Mutex::new(None);
-
 /// Opens a channel. Its file blocks: programs change that themselves.
 pub(super) fn open() -> Result<*mut rdma_event_channel> {
-    let mut found = MANAGER.lock().unwrap_or_else(PoisonError::into_inner);
-    let manager = match found.take() {
-        Some(manager) => manager,
-        None => Manager::find()?,
-    };
-    let fd = found.insert(manager).open()?.into_raw_fd();
+    let (_, file) = Manager::find_open()?;
+    let fd = file.into_raw_fd();
     Ok(Box::into_raw(Box::new(rdma_event_channel { fd })))
 }
 

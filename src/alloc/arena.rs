@@ -43,6 +43,35 @@ pub struct Arena<M: WritableMemory> {
     memory: Resting<M>,
 }
 
+/// Why memory did not become an [`Arena`].
+pub struct ArenaError<M> {
+    /// The memory, as it was.
+    pub memory: M,
+    /// Why it cannot be one.
+    pub error: io::Error,
+}
+
+impl<M> fmt::Debug for ArenaError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<M> fmt::Display for ArenaError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<M> std::error::Error for ArenaError<M> {}
+
+impl<M> From<ArenaError<M>> for io::Error {
+    /// Keeps the error and drops the memory.
+    fn from(failed: ArenaError<M>) -> Self {
+        failed.error
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// Bytes from the beginning that are in buffers.
@@ -59,16 +88,22 @@ impl<M: WritableMemory> Arena<M> {
     ///
     /// # Errors
     ///
-    /// There is no whole page in it, or the kernel does not accept `MADV_DONTFORK` for it.
-    pub fn new(memory: M) -> io::Result<Self> {
+    /// There is no whole page in it, or the kernel does not accept `MADV_DONTFORK` for it. The error gives the
+    /// memory back.
+    pub fn new(memory: M) -> Result<Self, ArenaError<M>> {
         // Moving a box or a slice would invalidate a pointer that was made before.
         let (memory, (address, length)) = Resting::new(memory);
-        let pages = Pages::of(address, length)?;
-        Ok(Self {
-            state: Mutex::default(),
-            pages,
-            memory,
-        })
+        match Pages::of(address, length) {
+            Ok(pages) => Ok(Self {
+                state: Mutex::default(),
+                pages,
+                memory,
+            }),
+            Err(error) => Err(ArenaError {
+                memory: memory.into_inner(),
+                error,
+            }),
+        }
     }
 
     /// Bytes in all, used or not.
@@ -268,8 +303,9 @@ mod tests {
 
     #[test]
     fn memory_without_a_whole_page_is_refused() {
-        let error = Arena::new(vec![0u8; page_size() - 1]).unwrap_err();
+        let ArenaError { memory, error } = Arena::new(vec![7u8; page_size() - 1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(memory, vec![7; page_size() - 1]);
         assert!(Arena::new(Vec::<u8>::new()).is_err());
     }
 

@@ -31,7 +31,7 @@ use rustix::param::page_size;
 use uverbs_uapi::handle::PdHandle;
 
 pub use crate::error::AllocError;
-pub use arena::Arena;
+pub use arena::{Arena, ArenaError};
 pub use counting::{BufferCounts, Counting};
 pub(crate) use grant::{Buffers, Grant, Live};
 pub use guard::GuardPages;

@@ -16,6 +16,9 @@ pub(crate) struct Entry {
     pub(crate) fields: Fields,
 }
 
+/// The function of [`DEVICE`](crate::DEVICE), as the tap has it.
+const FUNCTION: u64 = 0;
+
 /// Behind the words of a doorbell whose request goes on at the start of its ring.
 pub(crate) const WRAPS: &str = ", goes on at the start of the ring";
 
@@ -32,6 +35,11 @@ pub(crate) struct Run {
 /// Sorts the tap's records.
 pub(crate) fn read(records: &Value, kind: Kind, steps: &[Step], names: &Names) -> Result<Run> {
     let records = records.as_array().ok_or("the tap has no list")?;
+    // Numbers are a function's own: another may have the same, and traffic of the IP stack at any time.
+    let own = records
+        .iter()
+        .filter(|record| record["function"] == FUNCTION);
+    let records: &[Value] = &own.cloned().collect::<Vec<_>>();
     let of = |name: &'static str, field: &'static str| {
         let is_it = move |record: &&Value| {
             let number = record[field].as_u64().unwrap_or_default() as u32;
@@ -50,7 +58,9 @@ pub(crate) fn read(records: &Value, kind: Kind, steps: &[Step], names: &Names) -
         if record["malformed"].is_string() {
             return Err(format!("a malformed request: {record}").into());
         }
-        let what = labels.next().ok_or("more requests than were posted")?;
+        let what = labels
+            .next()
+            .ok_or_else(|| format!("more requests than were posted: {record}"))?;
         let bytes = bytes(record, "bytes")?;
         if what.contains("INLINE") && wraps(record, &bytes) {
             run.wrapped += 1;
@@ -88,7 +98,8 @@ fn receives(records: &[Value], kind: Kind, steps: &[Step], names: &Names) -> Res
         fields.push(("index".to_owned(), record["index"].to_string()));
         fields.extend(fields::receive(&bytes(record, "bytes")?, names)?);
         entries.push(Entry {
-            what: what.ok_or("more receive requests than were posted")?,
+            what: what
+                .ok_or_else(|| format!("more receive requests than were posted: {record}"))?,
             fields,
         });
     }
@@ -134,7 +145,9 @@ fn doorbells(records: &[Value], steps: &[Step], names: &Names) -> Result<Vec<Ent
             fields.push(("record".to_owned(), told));
             let register = record["register"].as_u64().unwrap_or_default();
             fields.push(("register".to_owned(), format!("{register:#x}")));
-            let mut what = posts.next().ok_or("more doorbells than were rung")?;
+            let mut what = posts
+                .next()
+                .ok_or_else(|| format!("more doorbells than were rung: {record}"))?;
             if end(&head).is_some_and(|end| wrapped.contains(&(number, end))) {
                 what.push_str(WRAPS);
             }

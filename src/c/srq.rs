@@ -80,7 +80,7 @@ fn create(
     };
     let driver = context.driver();
     let (handle, queue, backing, _) =
-        driver.create_srq(context.fd(), command, pd.pd().buffers())?;
+        driver.create_srq(context.fd(), command, None, pd.pd().buffers())?;
     attr.max_wr = queue.capacity();
     attr.max_sge = queue.max_sge();
     let srq = ibv_srq {

@@ -22,7 +22,7 @@ use super::send::{FLAGS, Sender, bytes, check, remote};
 use crate::driver::contract::methods::*;
 use crate::driver::typed::{BatchOf, OnBatch};
 use crate::driver::{Listed, SendBatch};
-use crate::work::{Operation, Payload, RemoteKey};
+use crate::work::{Destination, Operation, Payload, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
 #[derive(Default)]
@@ -231,7 +231,7 @@ impl Session {
         let Address { ah, qpn, qkey } = self.to.take().ok_or(Failure::INVALID)?;
         // SAFETY: the program passed an address handle, which stays until the request has completed.
         let ah = unsafe { object::<AhObject>(ah) }.ok_or(Failure::INVALID)?;
-        let to = ah.to(qpn, qkey, qp.pd.tag());
+        let to = Destination::Datagram(ah.to(qpn, qkey, qp.pd.tag()));
         let pushed = batch.push(request.operation, Some(to), payload);
         let mut slot = pushed.map_err(|error| Failure::of_function(error, &qp.refusals))?;
         slot.set_id(request.wr_id);

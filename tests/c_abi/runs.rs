@@ -39,6 +39,9 @@ const fn in_full(words: &'static str) -> Run {
 enum Family {
     Perftest,
     Pingpong,
+    /// A ping-pong of XRC, which has other options, and perftest with it: on the adapter alone.
+    Xrc,
+    PerftestOfXrc,
     /// Programs of librdmacm, and of perftest that connect by it, over the distribution's librdmacm.
     Rdmacm,
     /// The same, with our librdmacm beside our libibverbs.
@@ -53,7 +56,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
 /// other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 11] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -119,6 +122,25 @@ const GROUPS: [Group; 9] = [
         ],
     ),
     (
+        "pingpong::of_xrc",
+        Family::Xrc,
+        &[
+            always("ibv_xsrq_pingpong -s 4096"),
+            always("ibv_xsrq_pingpong -s 100 -e"),
+        ],
+    ),
+    (
+        "perftest::xrc",
+        Family::PerftestOfXrc,
+        &[
+            always("ib_send_bw -c XRC -s 64"),
+            always("ib_write_bw -c XRC -s 4096 -q 2"),
+            in_full("ib_send_lat -c XRC -s 64 -I 64"),
+            in_full("ib_read_bw -c XRC -s 64"),
+            in_full("ib_send_bw -c XRC -s 64 --use_old_post_send"),
+        ],
+    ),
+    (
         "rdmacm::programs",
         Family::Rdmacm,
         &[
@@ -179,6 +201,9 @@ fn all(family: Family, runs: &[Run]) -> Result {
         return skip(
             "UCX has the adapter keep memory by a command that the model does not know, on libibverbs too",
         );
+    }
+    if matches!(family, Family::Xrc | Family::PerftestOfXrc) && device().is_rxe() {
+        return skip("soft-RoCE has no XRC");
     }
     let ours = match family {
         Family::OwnRdmacm | Family::Libfabric => Library::ours_with_rdmacm()?,
@@ -277,30 +302,32 @@ impl Family {
     ) -> Result<Command> {
         let port = port.to_string();
         match self {
-            Self::Perftest => {
-                Self::of_rdma_core(library, device, &port, words, ("-x", "-F"), server)
+            Self::Perftest | Self::PerftestOfXrc => {
+                Self::of_rdma_core(library, device, &port, words, ("-x", &["-F"]), server)
             }
             Self::Pingpong => {
-                Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
+                Self::of_rdma_core(library, device, &port, words, ("-g", &["-c"]), server)
             }
+            Self::Xrc => Self::of_rdma_core(library, device, &port, words, ("-g", &[]), server),
             Self::Ucx => ucx(library, device, &port, words, server),
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
             Self::Rdmacm | Self::OwnRdmacm => Ok(of_librdmacm(library, words, server.is_some())),
         }
     }
 
-    /// Those of rdma-core and perftest, which differ in an option for the GID and one that all have.
+    /// Those of rdma-core and perftest, which differ in an option for the GID and those that all have.
     fn of_rdma_core(
         library: &Library,
         device: &str,
         port: &str,
         words: &str,
-        (gid, always): (&str, &str),
+        (gid, always): (&str, &[&str]),
         server: Option<&str>,
     ) -> Result<Command> {
         let mut words = words.split_whitespace();
         let mut command = library.command(words.next().unwrap_or_default());
-        command.args([always, "-d", device, "-p", port, "-n", "20"]);
+        command.args(always);
+        command.args(["-d", device, "-p", port, "-n", "20"]);
         if let Some(index) = gid_index(device)? {
             command.arg(gid).arg(index.to_string());
         }

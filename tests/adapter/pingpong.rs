@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::peers::{free_port, listens, play};
+use support::peers::{free_port, listens, play, play_of_xrc};
 use support::{Hca, Result, test_on_adapter};
 
 /// A ping-pong: the test's name, the program, and its arguments.
@@ -46,6 +46,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Catches what the model of XRC understands otherwise than libmlx5 does. The program has options of its own: it
 /// checks no bytes.
 fn exchange_of_xrc(hca: Hca, arguments: &[&str]) -> Result {
+    hca.needs_two()?;
     let port = free_port()?;
     let side = |device: &str| -> Result<Command> {
         let mut command = Command::new("ibv_xsrq_pingpong");
@@ -59,7 +60,7 @@ fn exchange_of_xrc(hca: Hca, arguments: &[&str]) -> Result {
     let (here, there) = hca.ends();
     let (server, mut client) = (side(&here)?, side(&there)?);
     client.arg("127.0.0.1");
-    play(server, client, || listens(port)).map(drop)
+    play_of_xrc(server, client, || listens(port), &there).map(drop)
 }
 
 /// Catches data that arrive at the wrong place or not at all, completions and events that are missing, and

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::peers::{free_port, listens, play};
+use support::peers::{free_port, listens, play, play_of_xrc};
 use support::{Result, device, fail, is_full, skip, test};
 
 use crate::library::{Library, gid_index};
@@ -257,6 +257,9 @@ fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result 
     let ends = ends();
     let server = family.side(server, &ends.0, port, words, None)?;
     let client = family.side(client, &ends.1, port, words, Some("127.0.0.1"))?;
+    if let Family::Xrc = family {
+        return play_of_xrc(server, client, || listens(port), &ends.1).map(drop);
+    }
     play(server, client, || listens(port)).map(drop)
 }
 

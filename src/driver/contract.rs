@@ -178,11 +178,13 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateSrq, "shared receive queues"))
     }
 
-    /// Creates a shared receive queue of the type XRC or tag matching; its number on the wire comes last.
+    /// Creates a shared receive queue of the type XRC or tag matching, which reports to the completion queue; its
+    /// number on the wire comes last. None stands for a completion queue of another driver.
     fn create_xsrq(
         &self,
         _fd: &CommandFd,
         _command: CreateSrq,
+        _cq: Option<&Self::Cq>,
         _buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, Self::SharedRecvQueue, Self::SrqBacking, u32)> {
         let what = "shared receive queues for XRC or tag matching";

@@ -109,3 +109,32 @@ fn what_is_built_twice_is_known() {
         assert_eq!(found, twice, "{name}: {versions:?}");
     }
 }
+
+/// What `cargo vm clients` builds is a workspace of its own, whose Cargo.lock no other build looks at: with one
+/// that is out of date it does not start.
+#[test]
+fn the_clients_lock_names_what_the_library_needs() {
+    let path = workspace().join("tests/clients/ruapc-rdma/Cargo.lock");
+    let lock = std::fs::read_to_string(path).unwrap();
+    let metadata = metadata();
+    for name in ["uverbs", "uverbs-uapi"] {
+        let line = format!("\nname = \"{name}\"\n");
+        let mut locked = lock.split("[[package]]");
+        let locked = locked.find(|package| package.contains(&line)).unwrap();
+        let mut packages = metadata.packages.iter();
+        let package = packages.find(|package| package.name == name).unwrap();
+        let needed = package.dependencies.iter().filter(|dependency| {
+            dependency.kind == DependencyKind::Normal && !dependency.optional
+        });
+        for dependency in needed {
+            // With a version behind it where there are several.
+            let named = ["\"", " "].map(|end| format!("\n \"{}{end}", dependency.name));
+            assert!(
+                named.iter().any(|named| locked.contains(named)),
+                "{} of {name} is not in the Cargo.lock of tests/clients/ruapc-rdma: run `cargo update \
+                 --offline --workspace` there",
+                dependency.name
+            );
+        }
+    }
+}

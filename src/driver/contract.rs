@@ -593,6 +593,13 @@ pub(crate) trait Polled: Debug {
         false
     }
 
+    /// Whether it is known that at most one is to be taken, of at most so many that are wanted.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn takes_one(&self, most: usize) -> bool {
+        most == 1
+    }
+
     /// Takes completions, at most so many, in the kernel's form; tells how many there were.
     ///
     /// # Safety
@@ -611,6 +618,22 @@ pub(crate) trait Polled: Debug {
             count += 1;
         }
         count
+    }
+
+    /// As [`take_into`](Self::take_into), of one.
+    ///
+    /// # Safety
+    ///
+    /// There is room for it.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn take_one_into(&mut self, to: *mut Wc) -> usize {
+        let Some(completion) = self.take() else {
+            return 0;
+        };
+        // SAFETY: by this function's contract.
+        unsafe { to.write(completion.to_wc()) };
+        1
     }
 }
 

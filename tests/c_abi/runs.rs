@@ -49,6 +49,8 @@ enum Family {
     Ucx,
     /// libfabric's ping-pong over our librdmacm: its endpoints connect by it.
     Libfabric,
+    /// qperf's measurements of RC, which connect by our librdmacm. Its others name ports by LIDs alone.
+    Qperf,
 }
 
 /// A test's name, its family and its runs.
@@ -56,7 +58,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
 /// other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 11] = [
+const GROUPS: [Group; 12] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -176,6 +178,19 @@ const GROUPS: [Group; 11] = [
         ],
     ),
     (
+        "qperf::measurements",
+        Family::Qperf,
+        &[
+            always("rc_lat"),
+            always("rc_rdma_write_bw"),
+            always("rc_rdma_read_lat"),
+            in_full("rc_bw"),
+            in_full("rc_rdma_write_poll_lat"),
+            in_full("rc_fetch_add_mr"),
+            in_full("ver_rc_compare_swap"),
+        ],
+    ),
+    (
         "ucx::tests",
         Family::Ucx,
         &[
@@ -206,7 +221,7 @@ fn all(family: Family, runs: &[Run]) -> Result {
         return skip("soft-RoCE has no XRC");
     }
     let ours = match family {
-        Family::OwnRdmacm | Family::Libfabric => Library::ours_with_rdmacm()?,
+        Family::OwnRdmacm | Family::Libfabric | Family::Qperf => Library::ours_with_rdmacm()?,
         _ => Library::ours()?,
     };
     if let Family::OwnRdmacm = family {
@@ -314,6 +329,7 @@ impl Family {
             Self::Xrc => Self::of_rdma_core(library, device, &port, words, ("-g", &[]), server),
             Self::Ucx => ucx(library, device, &port, words, server),
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
+            Self::Qperf => Ok(qperf(library, &port, words, server.is_some())),
             Self::Rdmacm | Self::OwnRdmacm => Ok(of_librdmacm(library, words, server.is_some())),
         }
     }
@@ -347,6 +363,19 @@ fn libfabric(library: &Library, port: &str, words: &str, connects: bool) -> Comm
         true => command.args(["-P", port, ADDRESS]),
         false => command.args(["-B", port]),
     };
+    command
+}
+
+/// The command of a side of qperf. The client has the server end behind the measurement.
+fn qperf(library: &Library, port: &str, words: &str, connects: bool) -> Command {
+    let mut command = library.command("qperf");
+    if connects {
+        command.arg(ADDRESS);
+    }
+    command.args(["-lp", port]);
+    if connects {
+        command.args(["-t", "1", "-cm", "1", words, "quit"]);
+    }
     command
 }
 

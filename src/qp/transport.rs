@@ -140,8 +140,8 @@ pub enum Ud {}
 pub enum Xrc {}
 
 /// A transport chosen at run time. All methods are there; one that the transport lacks fails with
-/// [`PostError::NotInTransport`](crate::PostError::NotInTransport) or
-/// [`PostError::Destination`](crate::PostError::Destination).
+/// [`PostError::NotInTransport`] or
+/// [`PostError::Destination`].
 #[derive(Clone, Copy, Debug)]
 pub enum Any {}
 

@@ -4,8 +4,8 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::peers::play;
-use support::{Hca, Result, run, test_on_adapter};
+use support::peers::{listens_by_address, play};
+use support::{Hca, Result, test_on_adapter};
 
 /// A run: the test's name, the server's command and the client's; `@` stands for the server's address.
 const RUNS: [(&str, &str, &str); 8] = [
@@ -67,8 +67,5 @@ fn connect(hca: Hca, server: &str, client: &str) -> Result {
     // `ip netns exec` would mount a /sys that does not show the devices, which are in the initial namespace.
     let server = command(format!("busybox nsenter --net=/run/netns/h2 {server}"));
     let client = command(client.to_owned());
-    play(server, client, || {
-        Ok(run("rdma resource show cm_id")?.contains("LISTEN"))
-    })
-    .map(drop)
+    play(server, client, listens_by_address).map(drop)
 }

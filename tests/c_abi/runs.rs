@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::peers::{free_port, listens, play, play_of_xrc};
+use support::peers::{free_port, listens, listens_by_address, play, play_of_xrc};
 use support::{Result, device, fail, is_full, skip, test};
 
 use crate::library::{Library, gid_index};
@@ -265,8 +265,7 @@ fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result 
     if let Family::Rdmacm | Family::OwnRdmacm = family {
         let server = of_librdmacm(server, words, false);
         let client = of_librdmacm(client, words, true);
-        let ready = || Ok(support::run("rdma resource show cm_id")?.contains("LISTEN"));
-        return play(server, client, ready).map(drop);
+        return play(server, client, listens_by_address).map(drop);
     }
     let port = free_port()?;
     let ends = ends();

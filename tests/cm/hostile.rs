@@ -7,12 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use libtest_mimic::Trial;
+use support::peers::listens_by_address;
 use support::program::uverbs;
 use support::role::{await_end, finish};
 use support::wait::until_so;
 use support::{
-    LIMIT, Result, completion, fail, is_full, only_on_rxe, pattern, run, same, says,
-    test_without_leaks, until,
+    LIMIT, Result, completion, fail, is_full, only_on_rxe, pattern, same, says, test_without_leaks,
+    until,
 };
 use uverbs::cm::{Connection, Listener, Params, Pending, RejectReason};
 use uverbs::{Cause, Rc, WcOpcode};
@@ -202,9 +203,7 @@ const RPING: u16 = 7174;
 fn clients_of_rping() -> Result {
     only_on_rxe("the program is the same on every device")?;
     let server = Complainer::start("rping -s -P -a 10.9.0.1 --timeout 5")?;
-    until_so(LIMIT, "rping listens", || {
-        Ok(run("rdma resource show cm_id")?.contains("LISTEN"))
-    })?;
+    until_so(LIMIT, "rping listens", listens_by_address)?;
     let mut address = own_address();
     address.set_port(RPING);
     let mut side = Side::new()?;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
-use support::peers::play;
+use support::peers::{listens_by_address, play};
 use support::program::uverbs;
 use support::role::{await_end, finish as finish_of};
 use support::wait::until_so;
-use support::{LIMIT, Result, completion, fail, only_on_rxe, run, same, test_without_leaks};
+use support::{LIMIT, Result, completion, fail, only_on_rxe, same, test_without_leaks};
 use uverbs::cm::{self, Connection, Event, Params, Pending, RejectReason};
 use uverbs::{Caps, Cause, Cq, Rc, WcOpcode};
 use uverbs_uapi::rdma_cm::cmd;
@@ -101,7 +101,7 @@ fn pings(server: &str, client: &str) -> Result {
         command.args(words);
         Ok(command)
     };
-    let said = play(command(server)?, command(client)?, listens)?;
+    let said = play(command(server)?, command(client)?, listens_by_address)?;
     for number in 0..3 {
         let words = format!("ping data: rdma-ping-{number}: ");
         same(said.client.matches(&words).count(), 1, &said.client)?;
@@ -126,7 +126,7 @@ fn commands_of(client: &str) -> Result<Vec<u32>> {
         .args(["-P", "/dev/infiniband/rdma_cm", "-o"])
         .arg(&file)
         .args(client.split_whitespace());
-    play(server, traced, listens)?;
+    play(server, traced, listens_by_address)?;
     let text = std::fs::read_to_string(&file)?;
     let number = |line: &str| {
         let (_, bytes) = line.split_once("\"\\x")?;
@@ -169,11 +169,6 @@ fn commands_as_librdmacm() -> Result {
         ours,
         "what librdmacm asks",
     )
-}
-
-/// Whether somebody listens.
-fn listens() -> Result<bool> {
-    Ok(run("rdma resource show cm_id")?.contains("LISTEN"))
 }
 
 /// Catches a ping-pong by address that is over another connection than it says, and identifiers that `uverbs

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use support::peers::listens;
+use support::peers::{listens, listens_by_address};
 use support::pingpong::Pingpong;
 use support::wait::until_so;
 use support::{Result, fail, run_all, test_on_adapter};
@@ -93,12 +93,7 @@ fn rping() -> Result {
     let side = if serves()? { "-s" } else { "-c" };
     let mut command = Command::new("rping");
     command.args([side, "-C", "5", "-S", "2000", "-V", "-a", FIRST]);
-    play(command, || {
-        let found = Command::new("rdma")
-            .args(["resource", "show", "cm_id"])
-            .output()?;
-        Ok(String::from_utf8_lossy(&found.stdout).contains("LISTEN"))
-    })
+    play(command, listens_by_address)
 }
 
 /// Whether this is the first guest.

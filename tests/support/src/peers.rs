@@ -4,10 +4,11 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use uverbs::qp::{QpState, QpType};
 
 use crate::control::Control;
+use crate::program::run;
 use crate::wait::until_so;
 use crate::{Result, fail};
 
@@ -180,6 +181,35 @@ impl Drop for Process {
 pub fn free_port() -> Result<u16> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.port())
+}
+
+/// Whether a program listens by rdma_cm, whichever it is.
+///
+/// The kernel shows an identifier as one that listens shortly before requests find it, and a listener for every address
+/// one by one for each device. So the program must have come back from asking for it.
+///
+/// # Errors
+/// If `rdma` cannot be run, or says what is not understood.
+pub fn listens_by_address() -> Result<bool> {
+    let shown: Vec<Value> = serde_json::from_str(&run("rdma -j resource show cm_id")?)?;
+    let mut of_listeners = shown
+        .iter()
+        .filter(|shown| shown["state"] == "LISTEN")
+        .filter_map(|shown| shown["pid"].as_u64());
+    Ok(of_listeners.any(has_asked))
+}
+
+/// Whether no thread of a process is about to listen. On one processor, which does something else at the moment, the
+/// threads' stacks are as they are shown.
+fn has_asked(process: u64) -> bool {
+    // A process that is gone has asked for nothing.
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+    let mut threads = threads.into_iter().flatten().flatten().peekable();
+    threads.peek().is_some()
+        && threads.all(|thread| {
+            let stack = std::fs::read_to_string(thread.path().join("stack"));
+            stack.is_ok_and(|stack| !stack.contains("ucma_listen"))
+        })
 }
 
 /// Whether somebody listens on a TCP port. Connecting to find out would be taken for the client.

@@ -64,11 +64,7 @@ impl Cq {
     #[cold]
     #[inline(never)]
     fn poll_closer(&mut self) -> Result<Polled<'_>, PollError> {
-        self.shared.pass(&self.ring);
-        if self.shared.has_overrun() {
-            return Err(self.shared.tell());
-        }
-        let filled = self.shared.count_received();
+        let filled = self.shared.closer(&self.ring)?;
         let waiting = self.ring.waiting_before(filled);
         waiting.map(Polled).map_err(broken)
     }
@@ -112,8 +108,9 @@ impl contract::Cq for Cq {
 
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
-        let below = self.shared.usual_below();
+        // In this order: see `Shared::look_closer`.
         let filled = self.ring.filled();
+        let below = self.shared.usual_below();
         if filled >= below {
             return self.poll_closer();
         }

@@ -491,6 +491,12 @@ impl Observer {
         self.ring.producer_index().load(Ordering::Acquire)
     }
 
+    /// The slot of an index.
+    #[inline(always)]
+    pub(super) fn slot(&self, index: u32) -> NonNull<u8> {
+        self.ring.slot(index & self.ring.index_mask)
+    }
+
     /// The slots from one index to another.
     #[inline(always)]
     pub(super) fn slots(&self, from: u32, to: u32) -> impl Iterator<Item = NonNull<u8>> {

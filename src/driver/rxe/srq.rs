@@ -2,7 +2,6 @@
 //! arrives and writes to its memory until the last one (`get_srq_wqe` in `drivers/infiniband/sw/rxe/rxe_resp.c`),
 //! so the ring's index does not tell when a request is finished. Its completion does: pollers count them.
 
-use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -175,8 +174,10 @@ impl contract::RecvQueue for SharedRecvQueue {
 /// first. So each counts for the queue pair that had its number then.
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
-    /// Shared receive queues by the numbers of the queue pairs that receive from them.
-    queues: BTreeMap<u32, Arc<SrqRing>>,
+    /// Shared receive queues by the numbers of the queue pairs that receive from them, in their order.
+    queues: Vec<(u32, Arc<SrqRing>)>,
+    /// Where the last one was found. The next message is often of the same queue pair.
+    last: usize,
     /// Up to this index of the completion ring messages are counted.
     counted: u32,
 }
@@ -193,51 +194,50 @@ impl Receivers {
         self.counted
     }
 
-    /// Goes on counting at this index of the completion ring, or of another one.
-    pub(super) fn count_from(&mut self, counted: u32) {
-        self.counted = counted;
-    }
-
-    /// Counts messages that were received, given as the numbers of their queue pairs. They lie before this index.
+    /// Goes on counting at this index of the completion ring, or of another one, and tells where it would have.
     #[inline(always)]
-    pub(super) fn count(&mut self, qpns: impl Iterator<Item = u32>, up_to: u32) {
-        self.counted = up_to;
-        // Messages often come one behind the other to one queue pair, which is then looked up once.
-        let (mut last, mut messages) = (0, 0);
-        for qpn in qpns {
-            if qpn != last {
-                if messages > 0 {
-                    self.complete(last, messages);
-                }
-                (last, messages) = (qpn, 0);
-            }
-            messages += 1;
-        }
-        if messages > 0 {
-            self.complete(last, messages);
+    pub(super) fn count_from(&mut self, counted: u32) -> u32 {
+        mem::replace(&mut self.counted, counted)
+    }
+
+    /// Counts so many messages for a queue pair, if it receives from a shared queue.
+    #[inline(always)]
+    pub(super) fn complete(&mut self, qpn: u32, messages: u32) {
+        match self.queues.get(self.last) {
+            Some((last, ring)) if *last == qpn => ring.counts.complete(messages),
+            _ => self.complete_of_another(qpn, messages),
         }
     }
 
-    /// Counts so many messages for a queue pair, if it receives from a shared queue. Out of line, so that the loop over
-    /// the completions keeps its registers.
     #[inline(never)]
-    fn complete(&self, qpn: u32, messages: u32) {
-        if let Some(ring) = self.queues.get(&qpn) {
-            ring.counts.complete(messages);
+    fn complete_of_another(&mut self, qpn: u32, messages: u32) {
+        if let Ok(at) = self.find(qpn) {
+            self.last = at;
+            self.queues[at].1.counts.complete(messages);
         }
+    }
+
+    /// Where a queue pair is, or where it would have its place.
+    fn find(&self, qpn: u32) -> Result<usize, usize> {
+        self.queues.binary_search_by_key(&qpn, |(qpn, _)| *qpn)
     }
 
     /// A new queue pair, and what was known by its number.
     pub(super) fn insert(&mut self, qpn: u32, ring: &Arc<SrqRing>) -> Option<Arc<SrqRing>> {
-        self.queues.insert(qpn, Arc::clone(ring))
+        let ring = Arc::clone(ring);
+        match self.find(qpn) {
+            Ok(at) => Some(mem::replace(&mut self.queues[at].1, ring)),
+            Err(at) => {
+                self.queues.insert(at, (qpn, ring));
+                None
+            }
+        }
     }
 
     /// One that is gone. The kernel may have given its number to a newer one.
     pub(super) fn remove(&mut self, qpn: u32, ring: &Arc<SrqRing>) -> Option<Arc<SrqRing>> {
-        let known = self.queues.get(&qpn)?;
-        Arc::ptr_eq(known, ring)
-            .then(|| self.queues.remove(&qpn))
-            .flatten()
+        let at = self.find(qpn).ok()?;
+        Arc::ptr_eq(&self.queues[at].1, ring).then(|| self.queues.remove(at).1)
     }
 }
 

@@ -16,7 +16,7 @@
 
 use std::mem;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
@@ -32,12 +32,9 @@ use crate::work::PollError;
 pub(crate) struct Shared {
     /// None once nobody polls any more.
     ring: Mutex<Option<Ring>>,
-    /// The kernel had no room for a completion.
-    overrun: AtomicBool,
-    /// Completions are to be forgotten, and the poller tells where it is.
-    forgets: AtomicBool,
-    /// The number of the ring's slots: the kernel's indices are below it. 0 once whoever polls is to look
-    /// closer, since one of the above is so, or messages of shared queues come in. So one comparison asks for all.
+    /// The number of the ring's slots: the kernel's indices are below it. 0 once whoever polls is to look closer,
+    /// since something is to be told, or messages of shared queues come in. So one comparison asks for all. It is
+    /// stored under the lock, under which the poller finds why.
     usual_below: AtomicU32,
 }
 
@@ -46,6 +43,10 @@ struct Ring {
     // Before the map, because it points into it.
     observer: Observer,
     _map: Option<RingMap>,
+    /// The next poll has something to see to: one of the two below.
+    attention: bool,
+    /// The kernel had no room for a completion.
+    overrun: bool,
     /// One for each queue pair that has been reset while completions waited, as long as they do.
     forgotten: Vec<Forgotten>,
     /// Those that receive from shared queues, if there ever were any. The poller looks closer from then on.
@@ -85,20 +86,58 @@ impl Ring {
     #[inline(always)]
     fn count_received(&mut self) -> u32 {
         let filled = self.observer.filled();
-        let up_to = filled & self.observer.mask();
-        let slots = self.observer.slots(self.receivers.counted(), up_to);
-        let received = slots.filter_map(|slot| {
-            // SAFETY: the slot holds a completion that the kernel has filled, and that is not its own again
-            // before it is taken, which it is not before it is counted here; every bit pattern is one.
-            let wc = unsafe { slot.cast::<Wc>().read() };
-            // A failed one does not tell whether it was a receive: the queue pair has come to its end then.
-            let received =
-                WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
-            received.then_some(wc.qp_num)
-        });
-        self.receivers.count(received, up_to);
+        let mask = self.observer.mask();
+        let up_to = filled & mask;
+        let from = self.receivers.count_from(up_to);
+        match up_to.wrapping_sub(from) & mask {
+            0 => {}
+            1 => {
+                // SAFETY: it lies between what is counted and what is filled.
+                let (qpn, received) = unsafe { message(self.observer.slot(from)) };
+                if received {
+                    self.receivers.complete(qpn, 1);
+                }
+            }
+            _ => self.count_several(from, up_to),
+        }
         filled
     }
+
+    /// Counts the messages among several completions. Out of line, so that the loop has the registers.
+    #[inline(never)]
+    fn count_several(&mut self, from: u32, up_to: u32) {
+        // They often come one behind the other to one queue pair, which is then looked up once.
+        let (mut last, mut messages) = (0, 0);
+        for slot in self.observer.slots(from, up_to) {
+            // SAFETY: as in `count_received`.
+            let (qpn, received) = unsafe { message(slot) };
+            if qpn != last {
+                if messages > 0 {
+                    self.receivers.complete(last, messages);
+                }
+                (last, messages) = (qpn, 0);
+            }
+            messages += u32::from(received);
+        }
+        if messages > 0 {
+            self.receivers.complete(last, messages);
+        }
+    }
+}
+
+/// The queue pair of a completion, and whether a message has come with it.
+///
+/// # Safety
+///
+/// The slot lies between what is counted and what the kernel has filled. The slot is not the kernel's again before the
+/// completion is taken, which it is not before it is counted.
+#[inline(always)]
+unsafe fn message(slot: NonNull<u8>) -> (u32, bool) {
+    // SAFETY: by this function's contract; every bit pattern is a completion.
+    let wc = unsafe { slot.cast::<Wc>().read() };
+    // A failed one does not tell whether it was a receive: the queue pair has come to its end then.
+    let received = WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
+    (wc.qp_num, received)
 }
 
 impl Shared {
@@ -108,12 +147,12 @@ impl Shared {
             ring: Mutex::new(Some(Ring {
                 observer,
                 _map: map,
+                attention: false,
+                overrun: false,
                 forgotten: Vec::new(),
                 receivers: Receivers::default(),
                 has_receivers: false,
             })),
-            overrun: AtomicBool::new(false),
-            forgets: AtomicBool::new(false),
             usual_below: AtomicU32::new(ring.slots()),
         }
     }
@@ -133,6 +172,8 @@ impl Shared {
         let mut ring = Ring {
             observer,
             _map: map,
+            attention: false,
+            overrun: false,
             forgotten: Vec::new(),
             receivers: Receivers::default(),
             has_receivers: false,
@@ -142,11 +183,12 @@ impl Shared {
             // The kernel has moved what waits.
             let (next, _) = old.observer.indices();
             old.pass(next, old.observer.mask());
+            (ring.attention, ring.overrun) = (old.attention, old.overrun);
             ring.has_receivers = old.has_receivers;
             ring.receivers = mem::take(&mut old.receivers);
             let behind = ring.receivers.counted().wrapping_sub(next) & old.observer.mask();
             let counted = polled.next().wrapping_add(behind) & polled.capacity();
-            ring.receivers.count_from(counted);
+            let _ = ring.receivers.count_from(counted);
             ring.forgotten = mem::take(&mut old.forgotten);
             for forgotten in &mut ring.forgotten {
                 forgotten.at = polled.next();
@@ -173,44 +215,40 @@ impl Shared {
         ring.forgotten.retain(|forgotten| forgotten.qpn != qpn);
         ring.forgotten.push(Forgotten { qpn, left, at });
         // From its next poll on the poller tells where it is.
-        self.forgets.store(true, Ordering::Relaxed);
-        // Release: behind the store above; pairs with the acquire in `usual_below`.
-        self.usual_below.store(0, Ordering::Release);
-    }
-
-    /// Notes where the poller is, which looks closer until nothing is to be forgotten any more.
-    #[inline(always)]
-    pub(super) fn pass(&self, polled: &Consumer) {
-        // Relaxed: as in `forget`.
-        if self.forgets.load(Ordering::Relaxed) {
-            self.note_place(polled);
-        }
-    }
-
-    #[cold]
-    fn note_place(&self, polled: &Consumer) {
-        let mut ring = self.lock();
-        let Some(ring) = &mut *ring else {
-            return;
-        };
-        ring.pass(polled.next(), polled.capacity());
-        if !ring.forgotten.is_empty() {
-            return;
-        }
-        // Relaxed: all of these are set under the lock, but for what is the caller's own.
-        self.forgets.store(false, Ordering::Relaxed);
-        if !ring.has_receivers && !self.overrun.load(Ordering::Relaxed) {
-            self.usual_below.store(polled.slots(), Ordering::Relaxed);
-        }
+        ring.attention = true;
+        self.look_closer();
     }
 
     /// Tells the poller that the kernel had no room for a completion.
     pub(super) fn overran(&self) {
-        // So that `pass` does not take it back.
-        let _ring = self.lock();
-        self.overrun.store(true, Ordering::Relaxed);
-        // Release: behind the store above; pairs with the acquire in `usual_below`.
-        self.usual_below.store(0, Ordering::Release);
+        if let Some(ring) = &mut *self.lock() {
+            (ring.attention, ring.overrun) = (true, true);
+            self.look_closer();
+        }
+    }
+
+    /// Has the poller look closer. For who has the lock.
+    fn look_closer(&self) {
+        // Relaxed: what there is to see is under the lock. A poll that finds a completion of later finds this too: it
+        // loads the ring's index first, with acquire.
+        self.usual_below.store(0, Ordering::Relaxed);
+    }
+
+    /// Sees to what has come up since the last poll: what has been taken need not be forgotten any more, and an overrun
+    /// is told, once. If that was all, the next poll is a usual one.
+    #[cold]
+    #[inline(never)]
+    fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), PollError> {
+        ring.pass(polled.next(), polled.capacity());
+        ring.attention = !ring.forgotten.is_empty();
+        if !ring.attention && !ring.has_receivers {
+            // Relaxed: for the poller, which is the caller.
+            self.usual_below.store(polled.slots(), Ordering::Relaxed);
+        }
+        if mem::take(&mut ring.overrun) {
+            return Err(PollError::Overrun);
+        }
+        Ok(())
     }
 
     /// A new queue pair that receives from a shared queue. Nothing of it has come yet.
@@ -220,13 +258,12 @@ impl Shared {
             let filled = ring.count_received();
             if !ring.has_receivers {
                 // Nobody has counted before.
-                ring.receivers.count_from(filled & ring.observer.mask());
+                let _ = ring.receivers.count_from(filled & ring.observer.mask());
                 ring.has_receivers = true;
             }
             ring.receivers.insert(qpn, srq)
         });
-        // Release: pairs with the acquire in `usual_below`.
-        self.usual_below.store(0, Ordering::Release);
+        self.look_closer();
         drop(place);
         // Not under the lock, as in `set`.
         drop(known);
@@ -244,41 +281,37 @@ impl Shared {
         drop(known);
     }
 
-    /// Counts the messages that came into shared queues, before they are taken, and tells the index behind the last
-    /// completion that is counted. It is for the poller: without one there is no such index.
+    /// Looks closer: sees to what has come up, counts the messages that came into shared queues before they are taken,
+    /// and tells the index behind the last completion that is counted. It is for the poller: without one there is no
+    /// such index.
     #[inline(always)]
-    pub(super) fn count_received(&self) -> u32 {
-        match &mut *self.lock() {
-            Some(ring) => ring.count_received(),
-            None => u32::MAX,
+    pub(super) fn closer(&self, polled: &Consumer) -> Result<u32, PollError> {
+        let mut ring = self.lock();
+        let Some(ring) = &mut *ring else {
+            return Ok(u32::MAX);
+        };
+        if ring.attention {
+            self.attend(ring, polled)?;
         }
+        Ok(ring.count_received())
     }
 
     /// The number of slots of the ring that is polled, or 0 if the poller is to look closer.
     #[inline(always)]
     pub(super) fn usual_below(&self) -> u32 {
-        self.usual_below.load(Ordering::Acquire)
-    }
-
-    /// Whether the poller is to be told so.
-    pub(super) fn has_overrun(&self) -> bool {
-        // Relaxed: as in `overran`.
-        self.overrun.load(Ordering::Relaxed)
-    }
-
-    /// Tells it, once.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn tell(&self) -> PollError {
-        // Relaxed: as in `overran`.
-        self.overrun.store(false, Ordering::Relaxed);
-        PollError::Overrun
+        // Relaxed: as in `look_closer`.
+        self.usual_below.load(Ordering::Relaxed)
     }
 
     /// Lets the ring go.
     pub(super) fn close(&self) {
-        let _ = self.count_received();
-        let old = self.lock().take();
+        let mut place = self.lock();
+        if let Some(ring) = &mut *place {
+            let _ = ring.count_received();
+        }
+        let old = place.take();
+        drop(place);
+        // Not under the lock, as in `set`.
         drop(old);
     }
 }

@@ -47,11 +47,12 @@ unsafe fn create(c: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<
         return Err(Failure::INVALID);
     }
     // SAFETY: the caller vouches for it.
-    let srq = match attr.srq_type {
-        verbs::SRQT_XRC => unsafe { create_of_xrc(c, attr) },
-        _ => unsafe { verbs::create_srq_ex(c.verbs, attr.pd, attr) },
+    c.srq = unsafe {
+        match attr.srq_type {
+            verbs::SRQT_XRC => create_of_xrc(c, attr)?,
+            _ => verbs::create_srq_ex(c.verbs, attr.pd, attr)?,
+        }
     };
-    c.srq = srq?;
     if c.pd.is_null() {
         c.pd = attr.pd;
     }

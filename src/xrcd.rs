@@ -35,6 +35,8 @@
 //! #   Ok(())
 //! }
 //! ```
+//!
+//! By IP address and port the two are connected as everything else is: see [`cm`](crate::cm).
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -274,6 +276,11 @@ impl XrcTarget {
         steps.iter().try_for_each(|step| self.modify(step))
     }
 
+    /// The context that its domain was opened in.
+    pub fn context(&self) -> &Context {
+        self.object.context()
+    }
+
     /// The kernel's handle.
     pub fn handle(&self) -> QpHandle {
         self.object.handle()
@@ -287,6 +294,11 @@ impl XrcTarget {
     /// The number by which events name it; unique in its context.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The state that was last set or queried through this handle; RESET after [`Xrcd::open_target`].
+    pub fn state(&self) -> QpState {
+        self.state
     }
 
     /// Changes attributes, most often the state.
@@ -310,6 +322,30 @@ impl XrcTarget {
             self.end = None;
         }
         Ok(())
+    }
+
+    /// Moves the target to the state RESET; its next connection starts with another packet sequence number.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed.
+    pub fn reset(&mut self) -> Result<()> {
+        self.modify(&QpAttr {
+            state: Some(QpState::RESET),
+            ..QpAttr::default()
+        })
+    }
+
+    /// Moves the target to the state ERR: it takes no more messages.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed.
+    pub fn fail(&mut self) -> Result<()> {
+        self.modify(&QpAttr {
+            state: Some(QpState::ERR),
+            ..QpAttr::default()
+        })
     }
 
     /// Asks the kernel for all attributes.

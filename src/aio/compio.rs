@@ -34,7 +34,7 @@ use compio_runtime::fd::PollFd;
 
 use super::cq::{Cq, Wait};
 use super::watched::{finish_before, is_readable};
-use crate::cm::{self, Failed, Pending, Space};
+use crate::cm::{self, Failed, Listens, Pending};
 use crate::error::{Error, Result};
 use crate::readable::Readable;
 
@@ -112,7 +112,7 @@ pub struct Listener<T> {
     inner: cm::Listener<T>,
 }
 
-impl<T: Space> Listener<T> {
+impl<T: Listens> Listener<T> {
     /// Awaits the requests of a listener.
     pub fn new(inner: cm::Listener<T>) -> Self {
         Self {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::qp::{Anchor, Qp};
 use crate::cm::pending::describe::Describe;
-use crate::cm::{self, Failed, Link, Params, Pending, Request, Resolved, Space, Step};
+use crate::cm::{self, Failed, Initiates, Link, Listens, Params, Pending, Request, Resolved, Step};
 use crate::error::{Result, Subject, Verb};
 use crate::qp::transport::Connected;
 
@@ -63,7 +63,7 @@ impl<T: Connected> Connection<T> {
     }
 }
 
-impl<T: Connected + Space> Qp<T> {
+impl<T: Connected + Initiates + Listens> Qp<T> {
     /// Takes it from RESET to INIT for the way to a peer, so that receives can be posted before it is asked.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl<T: Connected> Describe for Connecting<T> {
     }
 }
 
-impl<T: Space + Connected> Pending for Connecting<T> {
+impl<T: Initiates + Connected> Pending for Connecting<T> {
     type Output = Connection<T>;
     type Back = Qp<T>;
 
@@ -210,7 +210,7 @@ impl<T: Connected> Describe for Accepting<T> {
     }
 }
 
-impl<T: Space + Connected> Pending for Accepting<T> {
+impl<T: Initiates + Listens + Connected> Pending for Accepting<T> {
     type Output = Connection<T>;
     type Back = Qp<T>;
 

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 
 use super::cq::{Cq, Wait};
 use super::watched::{finish_before, is_readable};
-use crate::cm::{self, Failed, Pending, Space};
+use crate::cm::{self, Failed, Listens, Pending};
 use crate::error::{Error, Result};
 use crate::readable::Readable;
 
@@ -113,7 +113,7 @@ pub struct Listener<T> {
     inner: cm::Listener<T>,
 }
 
-impl<T: Space> Listener<T> {
+impl<T: Listens> Listener<T> {
     /// Awaits the requests of a listener.
     pub fn new(inner: cm::Listener<T>) -> Self {
         Self {

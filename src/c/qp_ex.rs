@@ -1,5 +1,7 @@
 //! Queue pairs for the functions of `ibv_wr_*(3)`, and with flags.
 
+use std::ptr::null_mut;
+
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::QpCreateFlags;
 
@@ -94,7 +96,12 @@ unsafe fn create_target(
     }
     // SAFETY: by this function's contract.
     let xrcd = unsafe { xrcd(init.xrcd)? };
-    xrcd.create_target(c, init)
+    // As libibverbs tells it, though the kernel's target is in none.
+    let pd = match asked & mask::PD {
+        0 => null_mut(),
+        _ => init.pd,
+    };
+    xrcd.create_target(c, init.qp_context, pd)
 }
 
 /// # Safety

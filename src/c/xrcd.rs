@@ -7,9 +7,10 @@ use std::sync::atomic::AtomicU32;
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::handle::{QpHandle, XrcdHandle};
 
-use super::abi::attr::{ibv_qp_init_attr_ex, ibv_qp_open_attr};
+use super::abi::attr::ibv_qp_open_attr;
 use super::abi::context::ibv_context;
 use super::abi::domain::{ibv_xrcd, ibv_xrcd_init_attr};
+use super::abi::ibv_pd;
 use super::abi::queue::ibv_qp;
 use super::context::context;
 use super::failure::{Failure, Result, pointer};
@@ -40,7 +41,8 @@ impl XrcdObject {
     pub(super) fn create_target(
         &self,
         c: *mut ibv_context,
-        init: &ibv_qp_init_attr_ex,
+        qp_context: *mut c_void,
+        pd: *mut ibv_pd,
     ) -> Result<*mut ibv_qp> {
         let context = &self.context;
         let place: TargetPlace = Box::new_uninit();
@@ -51,7 +53,10 @@ impl XrcdObject {
             driver: DriverData::default(),
         };
         let (handle, qpn) = context.driver().create_xrc_target(context.fd(), &command)?;
-        let plain = plain(c, init.qp_context, handle, qpn, QpState::RESET.0);
+        let plain = ibv_qp {
+            pd,
+            ..plain(c, qp_context, handle, qpn, QpState::RESET.0)
+        };
         Ok(target(place, context, plain, handle))
     }
 

@@ -15,12 +15,12 @@ use super::pending::{Failed, Pending, Step};
 use super::queue_pair;
 use super::resolve::Resolved;
 use super::route::Route;
-use super::space::Space;
+use super::space::Initiates;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::qp::Qp;
 use crate::qp::transport::Connected;
 
-impl<T: Space + Connected> Resolved<T> {
+impl<T: Initiates + Connected> Resolved<T> {
     /// Asks the peer for a connection with this queue pair, which is in RESET or INIT.
     ///
     /// `data` travel with the request: at most 56 bytes. The peer gets them filled up with zeros.
@@ -84,7 +84,7 @@ pub struct Connecting<T: Connected> {
     qp: Qp<T>,
 }
 
-impl<T: Space + Connected> Connecting<T> {
+impl<T: Initiates + Connected> Connecting<T> {
     /// Takes the events that are there; true if the connection stands.
     fn advance(&mut self) -> Result<bool> {
         while let Some(raw) = self.id.try_event()? {
@@ -148,7 +148,7 @@ impl<T: Connected> Describe for Connecting<T> {
     }
 }
 
-impl<T: Space + Connected> Pending for Connecting<T> {
+impl<T: Initiates + Connected> Pending for Connecting<T> {
     type Output = Connection<T>;
     type Back = Qp<T>;
 

@@ -12,22 +12,22 @@ use super::event::Event;
 use super::id::Id;
 use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, poll_until};
+use super::queue_pair::QueuePair;
 use super::route::Route;
+use super::space::End;
 use crate::error::{Errno, Result, Subject, Verb};
-use crate::qp::Qp;
-use crate::qp::transport::Connected;
 
-/// A connection: a queue pair in the state RTS, and its [`Link`].
+/// A connection: a queue pair in the state RTS, or a target of XRC, and its [`Link`].
 ///
 /// It is used as the queue pair. Dropping it tells the peer and waits for nobody.
 #[derive(Debug)]
-pub struct Connection<T: Connected> {
+pub struct Connection<T: End> {
     link: Link,
-    qp: Qp<T>,
+    qp: T::QueuePair,
 }
 
-impl<T: Connected> Connection<T> {
-    pub(super) fn new(qp: Qp<T>, link: Link) -> Self {
+impl<T: End> Connection<T> {
+    pub(super) fn new(qp: T::QueuePair, link: Link) -> Self {
         Self { link, qp }
     }
 
@@ -38,12 +38,16 @@ impl<T: Connected> Connection<T> {
 
     /// The queue pair and the link, each to go its way: halves of the queue pair to two threads, the link to
     /// who waits for events.
-    pub fn into_parts(self) -> (Qp<T>, Link) {
+    pub fn into_parts(self) -> (T::QueuePair, Link) {
         (self.qp, self.link)
     }
 
     /// Puts a queue pair and its link together.
-    pub fn from_parts(qp: Qp<T>, link: Link) -> Self {
+    pub fn from_parts<Q>(qp: Q, link: Link) -> Self
+    where
+        Q: QueuePair<Kind = T>,
+        T: End<QueuePair = Q>,
+    {
         Self { link, qp }
     }
 
@@ -80,21 +84,21 @@ impl<T: Connected> Connection<T> {
     }
 }
 
-impl<T: Connected> Deref for Connection<T> {
-    type Target = Qp<T>;
+impl<T: End> Deref for Connection<T> {
+    type Target = T::QueuePair;
 
-    fn deref(&self) -> &Qp<T> {
+    fn deref(&self) -> &T::QueuePair {
         &self.qp
     }
 }
 
-impl<T: Connected> DerefMut for Connection<T> {
-    fn deref_mut(&mut self) -> &mut Qp<T> {
+impl<T: End> DerefMut for Connection<T> {
+    fn deref_mut(&mut self) -> &mut T::QueuePair {
         &mut self.qp
     }
 }
 
-impl<T: Connected> AsFd for Connection<T> {
+impl<T: End> AsFd for Connection<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
@@ -163,7 +167,7 @@ impl Link {
     }
 
     /// Tells the peer that the connection ends, or confirms that it has ended. The queue pair is not touched:
-    /// it should be in the state ERR before ([`Qp::fail`]), as [`Connection::disconnect`] has it.
+    /// it should be in the state ERR before ([`Qp::fail`](crate::Qp::fail)), as [`Connection::disconnect`] has it.
     ///
     /// The peer's confirmation is an event, [`Event::Disconnected`]; there is none if the peer ended the
     /// connection.
@@ -206,35 +210,35 @@ impl AsFd for Link {
 /// The kernel gives up on a silent peer after some minutes. What comes of it is the queue pair, in the state
 /// ERR.
 #[derive(Debug)]
-pub struct Disconnecting<T: Connected> {
+pub struct Disconnecting<T: End> {
     link: Link,
-    qp: Qp<T>,
+    qp: T::QueuePair,
 }
 
-impl<T: Connected> Disconnecting<T> {
+impl<T: End> Disconnecting<T> {
     /// The queue pair, to take the flushed completions of.
-    pub fn qp_mut(&mut self) -> &mut Qp<T> {
+    pub fn qp_mut(&mut self) -> &mut T::QueuePair {
         &mut self.qp
     }
 }
 
-impl<T: Connected> AsFd for Disconnecting<T> {
+impl<T: End> AsFd for Disconnecting<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
 }
 
-impl<T: Connected> Describe for Disconnecting<T> {
+impl<T: End> Describe for Disconnecting<T> {
     fn describe(&self) -> (Verb, Subject) {
         (Verb::Disconnect, self.link.id.subject().clone())
     }
 }
 
-impl<T: Connected> Pending for Disconnecting<T> {
-    type Output = Qp<T>;
-    type Back = Qp<T>;
+impl<T: End> Pending for Disconnecting<T> {
+    type Output = T::QueuePair;
+    type Back = T::QueuePair;
 
-    fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
+    fn try_finish(self) -> Result<Step<Self>, Failed<T::QueuePair>> {
         loop {
             if self.link.over.load(Ordering::Relaxed) {
                 return Ok(Step::Done(self.qp));
@@ -252,7 +256,7 @@ impl<T: Connected> Pending for Disconnecting<T> {
         }
     }
 
-    fn cancel(self) -> Qp<T> {
+    fn cancel(self) -> T::QueuePair {
         self.qp
     }
 }

@@ -13,7 +13,7 @@ use super::id::Id;
 use super::pending::poll_until;
 use super::request::Request;
 use super::resolve::addresses;
-use super::space::Space;
+use super::space::Listens;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
 /// Starts the description of a listener on an own address; with port 0 the kernel chooses the port.
@@ -35,10 +35,13 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 /// # Ok::<(), uverbs::Error>(())
 /// ```
 ///
+/// An [`XrcTarget`](crate::xrcd::XrcTarget) listens for initiators of XRC. A peer that asks for another kind than a
+/// listener's is refused by the kernel, as by a program ([`RejectReason::Consumer`](super::RejectReason)).
+///
 /// # Errors
 ///
 /// The name has no address.
-pub fn listen<T: Space>(own: impl ToSocketAddrs) -> Result<Listen<T>> {
+pub fn listen<T: Listens>(own: impl ToSocketAddrs) -> Result<Listen<T>> {
     Ok(Listen {
         own: addresses(Verb::Listen, own)?,
         backlog: 0,
@@ -58,7 +61,7 @@ pub struct Listen<T> {
     of: PhantomData<fn() -> T>,
 }
 
-impl<T: Space> Listen<T> {
+impl<T: Listens> Listen<T> {
     /// How many requests may wait to be read; 0, if nothing is said, for as many as the system allows
     /// (sysctl `net.rdma_ucm.max_backlog`, usually 1024). Requests beyond vanish; their senders try again
     /// after some seconds.
@@ -112,7 +115,7 @@ impl<T: Space> Listen<T> {
         let subject =
             |address: SocketAddr| Subject::named("listener", format_args!("on {address}"));
         address::check_own(Verb::BindAddr, &subject(own), own)?;
-        let mut id = Id::create(T::PORT_SPACE, T::QP_TYPE, subject(own))?;
+        let mut id = Id::create(T::PORT_SPACE, T::KIND, subject(own))?;
         if self.reuse_address {
             id.set(|id| SetOption::switch(id, IdOption::REUSEADDR, true))?;
         }
@@ -144,7 +147,7 @@ pub struct Listener<T> {
     of: PhantomData<fn() -> T>,
 }
 
-impl<T: Space> Listener<T> {
+impl<T: Listens> Listener<T> {
     /// The address that it listens on, with the port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local

@@ -22,6 +22,34 @@
 //! Datagrams: a listener answers a look-up with a queue pair ([`Request::answer_with`]), and who asked gets
 //! the path to it ([`Resolved::look_up`]). Groups are joined by their addresses ([`join`]).
 //!
+//! XRC: an initiator is connected as a queue pair of the transport [`Xrc`](crate::transport::Xrc), and who has an
+//! [`XrcTarget`](crate::xrcd::XrcTarget) listens for it. The number of the shared receive queue goes with the data
+//! of the acceptance.
+//!
+//! ```no_run
+//! use uverbs::{Caps, cm::{self, Params, Pending}, transport::Xrc, xrcd::XrcTarget};
+//!
+//! # fn receive() -> Result<(), Box<dyn std::error::Error>> {
+//! let request = cm::listen::<XrcTarget>("10.9.0.2:4420")?.start()?.next()?;
+//! let context = request.device()?.open()?;
+//! let (pd, cq, domain) = (context.alloc_pd()?, context.create_cq(64)?, context.open_xrcd()?);
+//! let srq = pd.srq(64).xrc(&domain, &cq).create()?;
+//! let number = srq.srqn().unwrap_or_default().to_be_bytes();
+//! let target = request.accept(domain.create_target()?, &Params::default(), &number)?.wait()?;
+//! # drop(target); Ok(()) }
+//! # fn send() -> Result<(), Box<dyn std::error::Error>> {
+//! // The other.
+//! let way = cm::resolve::<Xrc>("10.9.0.2:4420")?.start()?.wait()?;
+//! let context = way.device()?.open()?;
+//! let (pd, cq) = (context.alloc_pd()?, context.create_cq(64)?);
+//! let qp = pd.create_qp(&cq, Caps::default())?;
+//! let mut initiator = way.connect(qp, &Params::default(), b"")?.wait()?;
+//! let number = initiator.private_data().first_chunk().copied().unwrap_or_default();
+//! let number = u32::from_be_bytes(number);
+//! initiator.post(|batch| batch.to_srq(number).send_inline(b"first").map(drop))?;
+//! # Ok(()) }
+//! ```
+//!
 //! The queue pair is the caller's: of any protection domain of the device, a parent domain or an imported one
 //! too. It goes into each step by value, and comes back with each failure ([`Failed`]). A step that takes its
 //! time is a [`Pending`]: waited for with a limit, looked at without blocking, or cancelled. What is not
@@ -65,7 +93,7 @@ pub use readable::Finish;
 pub use request::{Accepting, Request};
 pub use resolve::{Resolve, Resolved, Resolving, resolve};
 pub use route::Route;
-pub use space::Space;
+pub use space::{End, Initiates, Kind, Listens, Space};
 
 pub use crate::error::{Refusal, RejectReason};
 pub use crate::readable::Readable;

@@ -1,17 +1,110 @@
 //! The transitions of a queue pair on its way to a connection.
 
+use std::fmt::Debug;
+
 use uverbs_uapi::enums::QpState;
 use uverbs_uapi::rdma_cm as abi;
 
 use super::id::{self, Id};
 use super::params::{Depths, Params};
+use super::space::Kind;
+use crate::context::Context;
 use crate::error::{Error, Result, Verb};
 use crate::qp::transport::{Transport, Ud};
 use crate::qp::{Qp, QpAttr};
 use crate::work::Ece;
+use crate::xrcd::XrcTarget;
+
+/// What can be connected: what a step needs of it.
+pub trait QueuePair: Debug + Send + Sync + Unpin + 'static {
+    /// What it is of.
+    type Kind: Kind<QueuePair = Self>;
+
+    #[doc(hidden)]
+    fn context(&self) -> &Context;
+    #[doc(hidden)]
+    fn qpn(&self) -> u32;
+    #[doc(hidden)]
+    fn state(&self) -> QpState;
+    #[doc(hidden)]
+    fn modify(&mut self, attr: &QpAttr) -> Result<()>;
+    #[doc(hidden)]
+    fn fail(&mut self) -> Result<()>;
+    /// Its options; none where it has none.
+    #[doc(hidden)]
+    fn ece(&self) -> Option<Ece>;
+    /// Has it use options of its vendor.
+    #[doc(hidden)]
+    fn use_ece(&mut self, ece: Ece) -> Result<()>;
+}
+
+impl<T: Transport> QueuePair for Qp<T> {
+    type Kind = T;
+
+    fn context(&self) -> &Context {
+        self.context()
+    }
+
+    fn qpn(&self) -> u32 {
+        self.qpn()
+    }
+
+    fn state(&self) -> QpState {
+        self.state()
+    }
+
+    fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.modify(attr)
+    }
+
+    fn fail(&mut self) -> Result<()> {
+        self.fail()
+    }
+
+    fn ece(&self) -> Option<Ece> {
+        self.query_ece().ok()
+    }
+
+    fn use_ece(&mut self, ece: Ece) -> Result<()> {
+        self.set_ece(ece)
+    }
+}
+
+/// The options of a target are not told to anybody: it uses none.
+impl QueuePair for XrcTarget {
+    type Kind = Self;
+
+    fn context(&self) -> &Context {
+        self.context()
+    }
+
+    fn qpn(&self) -> u32 {
+        self.qpn()
+    }
+
+    fn state(&self) -> QpState {
+        self.state()
+    }
+
+    fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.modify(attr)
+    }
+
+    fn fail(&mut self) -> Result<()> {
+        self.fail()
+    }
+
+    fn ece(&self) -> Option<Ece> {
+        None
+    }
+
+    fn use_ece(&mut self, _: Ece) -> Result<()> {
+        Ok(())
+    }
+}
 
 /// Takes a queue pair to INIT, where it is not yet.
-pub(super) fn init<T: Transport>(id: &Id, verb: Verb, qp: &mut Qp<T>, device: u32) -> Result<()> {
+pub(super) fn init(id: &Id, verb: Verb, qp: &mut impl QueuePair, device: u32) -> Result<()> {
     id::check_device(verb, id.subject(), qp.context(), device)?;
     match qp.state() {
         QpState::RESET => qp.modify(&id.attributes(QpState::INIT)?),
@@ -46,9 +139,9 @@ pub(super) fn activate(
 }
 
 /// Takes a queue pair from INIT to RTS. If that fails it is in the state ERR.
-pub(super) fn connect<T: Transport>(
+pub(super) fn connect(
     id: &Id,
-    qp: &mut Qp<T>,
+    qp: &mut impl QueuePair,
     params: &Params,
     depths: Depths,
 ) -> Result<()> {
@@ -60,12 +153,7 @@ pub(super) fn connect<T: Transport>(
     done
 }
 
-fn transitions<T: Transport>(
-    id: &Id,
-    qp: &mut Qp<T>,
-    params: &Params,
-    depths: Depths,
-) -> Result<()> {
+fn transitions(id: &Id, qp: &mut impl QueuePair, params: &Params, depths: Depths) -> Result<()> {
     let proposed = id.attributes(QpState::RTR)?;
     qp.modify(&params.to_receive(proposed, depths))?;
     let proposed = id.attributes(QpState::RTS)?;
@@ -73,15 +161,15 @@ fn transitions<T: Transport>(
 }
 
 /// The options that a queue pair offers a peer; none where the device has none.
-pub(super) fn offered_ece<T: Transport>(qp: &Qp<T>) -> abi::Ece {
-    qp.query_ece().map_or_else(|_| abi::Ece::default(), wire)
+pub(super) fn offered_ece(qp: &impl QueuePair) -> abi::Ece {
+    qp.ece().map_or_else(abi::Ece::default, wire)
 }
 
 /// Has a queue pair use the options that a peer has sent, if they are its vendor's. It is told with the next
 /// change of the state.
-pub(super) fn use_ece<T: Transport>(qp: &mut Qp<T>, peer: abi::Ece) -> Result<()> {
-    match qp.query_ece() {
-        Ok(own) if own.vendor_id == peer.vendor_id => qp.set_ece(Ece {
+pub(super) fn use_ece(qp: &mut impl QueuePair, peer: abi::Ece) -> Result<()> {
+    match qp.ece() {
+        Some(own) if own.vendor_id == peer.vendor_id => qp.use_ece(Ece {
             vendor_id: peer.vendor_id,
             options: peer.attr_mod,
         }),
@@ -90,9 +178,9 @@ pub(super) fn use_ece<T: Transport>(qp: &mut Qp<T>, peer: abi::Ece) -> Result<()
 }
 
 /// What the side that was asked answers: the options that its queue pair uses of the peer's.
-pub(super) fn answered_ece<T: Transport>(qp: &Qp<T>, peer: abi::Ece) -> abi::Ece {
-    let options = match qp.query_ece() {
-        Ok(own) if own.vendor_id == peer.vendor_id => own.options,
+pub(super) fn answered_ece(qp: &impl QueuePair, peer: abi::Ece) -> abi::Ece {
+    let options = match qp.ece() {
+        Some(own) if own.vendor_id == peer.vendor_id => own.options,
         _ => 0,
     };
     abi::Ece {

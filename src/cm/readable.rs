@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use super::event::Event;
 use super::pending::{Failed, Pending, Step};
-use super::space::Space;
+use super::space::Listens;
 use super::{Link, Listener, Request};
 use crate::error::{Cause, Errno, Error, Result, Verb};
 use crate::readable::Readable;
@@ -80,7 +80,7 @@ async fn readable(fd: BorrowedFd<'_>, by: &mut impl Readable) -> Result<(), Caus
     waited.map_err(|error| cause(&error))
 }
 
-impl<T: Space> Listener<T> {
+impl<T: Listens> Listener<T> {
     /// The next request, awaited.
     ///
     /// # Errors

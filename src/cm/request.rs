@@ -15,14 +15,14 @@ use super::id::{self, Id, OWN};
 use super::params::{Depths, Params};
 use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, subject_of};
-use super::queue_pair;
+use super::queue_pair::{self, QueuePair};
 use super::route::Route;
-use super::space::Space;
+use super::space::{End, Listens};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::qp::Qp;
-use crate::qp::transport::{Connected, Ud};
+use crate::qp::transport::Ud;
 
-/// A peer asks for a connection. Dropping the request refuses it.
+/// A peer asks for a connection: accepted with a queue pair, or with a target if an initiator of XRC asks. Dropping the request refuses it.
 ///
 /// It is used as the [`Route`] that it came by.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Received {
     }
 }
 
-impl<T: Space> Request<T> {
+impl<T: Listens> Request<T> {
     /// Takes the request of an event of a listener.
     pub(super) fn take(listener: &Id, raw: &EventResp) -> Result<Self> {
         let subject = Subject::named("request", raw.id);
@@ -49,7 +49,7 @@ impl<T: Space> Request<T> {
             return Err(id.error(Verb::GetRequest, Errno::NODEV));
         };
         id.rename(route.subject().clone());
-        let data = match T::QP_TYPE {
+        let data = match T::KIND {
             QpType::UD => {
                 let param = raw.param.ud();
                 Received::new(param.private_data, param.private_data_len)
@@ -79,7 +79,7 @@ impl<T: Space> Request<T> {
     /// # Errors
     ///
     /// It is of another device, or in another state.
-    pub fn init(&self, qp: &mut Qp<T>) -> Result<()> {
+    pub fn init(&self, qp: &mut T::QueuePair) -> Result<()> {
         if qp.state() == QpState::RESET {
             queue_pair::use_ece(qp, self.raw.ece)?;
         }
@@ -94,7 +94,7 @@ impl<T: Space> Request<T> {
     /// The data are too long, or the peer has given up meanwhile (`EINVAL`). Manual page: `rdma_reject(3)`.
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, data: &[u8]) -> Result<()> {
-        let message = match T::QP_TYPE {
+        let message = match T::KIND {
             QpType::UD => Message::REFUSE,
             _ => Message::REJECT,
         };
@@ -108,12 +108,13 @@ impl<T: Space> Request<T> {
     }
 }
 
-impl<T: Space + Connected> Request<T> {
+impl<T: Listens + End> Request<T> {
     /// Accepts the request with this queue pair, which is in RESET or INIT.
     ///
     /// `data` travel with the acceptance: at most 196 bytes. The peer gets them filled up with zeros. The
     /// peer may send as soon as it has the acceptance, so receives should be posted before
-    /// ([`init`](Self::init)).
+    /// ([`init`](Self::init)). A target of XRC has none; the number of a shared receive queue is in the data, if
+    /// the peer does not know it.
     ///
     /// # Errors
     ///
@@ -123,10 +124,10 @@ impl<T: Space + Connected> Request<T> {
     #[doc(alias = "rdma_accept")]
     pub fn accept(
         self,
-        mut qp: Qp<T>,
+        mut qp: T::QueuePair,
         params: &Params,
         data: &[u8],
-    ) -> Result<Accepting<T>, Failed<(Self, Qp<T>)>> {
+    ) -> Result<Accepting<T>, Failed<(Self, T::QueuePair)>> {
         match self.answer(&mut qp, params, data) {
             Ok(()) => Ok(Accepting {
                 id: self.id,
@@ -141,7 +142,7 @@ impl<T: Space + Connected> Request<T> {
         }
     }
 
-    fn answer(&self, qp: &mut Qp<T>, params: &Params, data: &[u8]) -> Result<()> {
+    fn answer(&self, qp: &mut T::QueuePair, params: &Params, data: &[u8]) -> Result<()> {
         let data = Message::ACCEPT.fill(self.id.subject(), data)?;
         self.init(qp)?;
         // The kernel tells the request from this side's view.
@@ -228,15 +229,15 @@ impl<T> AsFd for Request<T> {
 ///
 /// The queue pair is ready: a message of the peer may be there before its confirmation.
 #[derive(Debug)]
-pub struct Accepting<T: Connected> {
+pub struct Accepting<T: End> {
     // Before the queue pair: the peer is told first.
     id: Id,
     route: Route,
     data: Received,
-    qp: Qp<T>,
+    qp: T::QueuePair,
 }
 
-impl<T: Space + Connected> Accepting<T> {
+impl<T: End> Accepting<T> {
     /// Tells the kernel that a message of the peer has come, which confirms the connection as well: for
     /// [`COMM_EST`](AsyncEventType::COMM_EST) among the device's events. Soft-RoCE never raises it.
     ///
@@ -267,7 +268,7 @@ impl<T: Space + Connected> Accepting<T> {
         Ok(false)
     }
 
-    fn fail(mut self, error: Error) -> Failed<Qp<T>> {
+    fn fail(mut self, error: Error) -> Failed<T::QueuePair> {
         // It is connected to a peer that is not.
         let _ = self.qp.fail();
         Failed {
@@ -277,23 +278,23 @@ impl<T: Space + Connected> Accepting<T> {
     }
 }
 
-impl<T: Connected> AsFd for Accepting<T> {
+impl<T: End> AsFd for Accepting<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.as_fd()
     }
 }
 
-impl<T: Connected> Describe for Accepting<T> {
+impl<T: End> Describe for Accepting<T> {
     fn describe(&self) -> (Verb, Subject) {
         (Verb::Accept, self.id.subject().clone())
     }
 }
 
-impl<T: Space + Connected> Pending for Accepting<T> {
+impl<T: End> Pending for Accepting<T> {
     type Output = Connection<T>;
-    type Back = Qp<T>;
+    type Back = T::QueuePair;
 
-    fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
+    fn try_finish(self) -> Result<Step<Self>, Failed<T::QueuePair>> {
         match self.advance() {
             Ok(true) => {
                 let link = Link::new(self.id, self.route, Some(self.data));
@@ -304,7 +305,7 @@ impl<T: Space + Connected> Pending for Accepting<T> {
         }
     }
 
-    fn cancel(mut self) -> Qp<T> {
+    fn cancel(mut self) -> T::QueuePair {
         let _ = self.qp.fail();
         self.qp
     }

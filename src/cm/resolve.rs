@@ -17,7 +17,7 @@ use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, step, subject_of};
 use super::queue_pair;
 use super::route::Route;
-use super::space::Space;
+use super::space::Initiates;
 use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 use crate::qp::Qp;
 
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// The name has no address.
-pub fn resolve<T: Space>(peer: impl ToSocketAddrs) -> Result<Resolve<T>> {
+pub fn resolve<T: Initiates>(peer: impl ToSocketAddrs) -> Result<Resolve<T>> {
     Ok(Resolve {
         peers: addresses(Verb::ResolveAddr, peer)?,
         source: None,
@@ -78,7 +78,7 @@ pub struct Resolve<T> {
     of: PhantomData<fn() -> T>,
 }
 
-impl<T: Space> Resolve<T> {
+impl<T: Initiates> Resolve<T> {
     /// From which own address; with port 0 the kernel chooses the port. The address decides which device is
     /// used, where several lead to the peer.
     pub fn source(mut self, own: SocketAddr) -> Self {
@@ -146,7 +146,7 @@ impl<T: Space> Resolve<T> {
         if let Some(own) = self.source {
             address::check_own(Verb::ResolveAddr, &subject, own)?;
         }
-        let id = Id::create(T::PORT_SPACE, T::QP_TYPE, subject)?;
+        let id = Id::create(T::PORT_SPACE, T::KIND, subject)?;
         if let Some(tos) = self.type_of_service {
             id.set(|id| SetOption::byte(id, IdOption::TOS, tos))?;
         }
@@ -178,7 +178,7 @@ pub struct Resolving<T> {
     how: Resolve<T>,
 }
 
-impl<T: Space> Resolving<T> {
+impl<T: Initiates> Resolving<T> {
     /// Takes the events that are there; the last one once the way is known.
     fn advance(&mut self) -> Result<Option<EventResp>> {
         while let Some(raw) = self.id.try_event()? {
@@ -231,7 +231,7 @@ impl<T> Describe for Resolving<T> {
     }
 }
 
-impl<T: Space> Pending for Resolving<T> {
+impl<T: Initiates> Pending for Resolving<T> {
     type Output = Resolved<T>;
     type Back = ();
 
@@ -253,7 +253,7 @@ pub struct Resolved<T> {
     of: PhantomData<fn() -> T>,
 }
 
-impl<T: Space> Resolved<T> {
+impl<T: Initiates> Resolved<T> {
     /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is asked; who
     /// does not need that leaves it to [`connect`](Self::connect).
     ///

@@ -1,31 +1,104 @@
-//! Which transports are connected by address, and in which space of ports.
+//! What is connected by address, and in which space of ports.
 
+use std::fmt::Debug;
+
+use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::PortSpace;
 
-use crate::qp::transport::{Rc, StaticTransport, Uc, Ud};
+use super::queue_pair::QueuePair;
+use crate::qp::Qp;
+use crate::qp::transport::{Connected, Rc, StaticTransport, Transport, Uc, Ud, Xrc};
+use crate::xrcd::XrcTarget;
 
-/// A transport whose peers are found by IP address and port.
+/// What a connection by address takes in and gives back: for a transport the [`Qp`] of it, for a target of
+/// XRC the target itself.
+pub trait Kind: Debug + Sized + 'static {
+    /// The type of the queue pair.
+    type QueuePair: QueuePair<Kind = Self>;
+}
+
+impl<T: Transport> Kind for T {
+    type QueuePair = Qp<T>;
+}
+
+impl Kind for XrcTarget {
+    type QueuePair = Self;
+}
+
+/// An end of a connection: a connected transport, or a target of XRC.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no end of a connection",
+    note = "the ends are connected transports, such as `Rc`, and `XrcTarget`"
+)]
+pub trait End: Kind {}
+
+impl<T: Connected> End for T {}
+
+impl End for XrcTarget {}
+
+/// What has a space of ports, in which its peers are found by IP address and port.
 ///
 /// The ports are the connection manager's own, apart from those of TCP and UDP sockets.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` queue pairs are not connected by IP address and port",
-    note = "the connection manager has spaces of ports for `Rc`, `Uc` and `Ud`"
+    note = "the connection manager has spaces of ports for `Rc`, `Uc`, `Ud`, and for `Xrc` and `XrcTarget`"
 )]
-pub trait Space: StaticTransport {
+pub trait Space: Kind {
     /// The space of ports.
     const PORT_SPACE: PortSpace;
+    /// The type of queue pair as the kernel is told it.
+    const KIND: QpType;
 }
 
 impl Space for Rc {
     const PORT_SPACE: PortSpace = PortSpace::TCP;
+    const KIND: QpType = QpType::RC;
 }
 
 /// The only space in which the kernel asks for the kind of queue pair (`ucma_get_qp_type` in
 /// `drivers/infiniband/core/ucma.c`).
 impl Space for Uc {
     const PORT_SPACE: PortSpace = PortSpace::IB;
+    const KIND: QpType = QpType::UC;
 }
 
 impl Space for Ud {
     const PORT_SPACE: PortSpace = PortSpace::UDP;
+    const KIND: QpType = QpType::UD;
 }
+
+/// The same space as that of [`Uc`], in which each port has one listener, whatever its kind.
+impl Space for Xrc {
+    const PORT_SPACE: PortSpace = PortSpace::IB;
+    const KIND: QpType = QpType::XRC_SEND;
+}
+
+/// As of [`Xrc`], which asks it.
+impl Space for XrcTarget {
+    const PORT_SPACE: PortSpace = PortSpace::IB;
+    const KIND: QpType = QpType::XRC_RECV;
+}
+
+/// What looks for a peer: all but the targets of XRC.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` looks for no peer by address",
+    note = "`Rc`, `Uc` and `Ud` do, and `Xrc`, the end that a target of XRC listens for"
+)]
+pub trait Initiates: Space + StaticTransport + Kind<QueuePair = Qp<Self>> {}
+
+impl Initiates for Rc {}
+impl Initiates for Uc {}
+impl Initiates for Ud {}
+impl Initiates for Xrc {}
+
+/// What a peer asks for: all but the initiators of XRC.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not listen on an address",
+    note = "`Rc`, `Uc` and `Ud` do, and `XrcTarget`, the end that initiators of XRC connect to"
+)]
+pub trait Listens: Space {}
+
+impl Listens for Rc {}
+impl Listens for Uc {}
+impl Listens for Ud {}
+impl Listens for XrcTarget {}

@@ -46,6 +46,8 @@ enum Family {
     Rdmacm,
     /// The same, with our librdmacm beside our libibverbs.
     OwnRdmacm,
+    /// The same with XRC: on the adapter alone.
+    OwnRdmacmOfXrc,
     Ucx,
     /// libfabric's ping-pong over our librdmacm: its endpoints connect by it.
     Libfabric,
@@ -58,7 +60,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
 /// other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 12] = [
+const GROUPS: [Group; 13] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -168,6 +170,14 @@ const GROUPS: [Group; 12] = [
         ],
     ),
     (
+        "rdmacm::of_xrc",
+        Family::OwnRdmacmOfXrc,
+        &[
+            always("rdma_xclient -c x"),
+            always("rdma_xclient -c x -p 7472"),
+        ],
+    ),
+    (
         "libfabric::pingpong",
         Family::Libfabric,
         &[
@@ -217,14 +227,20 @@ fn all(family: Family, runs: &[Run]) -> Result {
             "UCX has the adapter keep memory by a command that the model does not know, on libibverbs too",
         );
     }
-    if matches!(family, Family::Xrc | Family::PerftestOfXrc) && device().is_rxe() {
+    let of_xrc = matches!(
+        family,
+        Family::Xrc | Family::PerftestOfXrc | Family::OwnRdmacmOfXrc
+    );
+    if of_xrc && device().is_rxe() {
         return skip("soft-RoCE has no XRC");
     }
     let ours = match family {
-        Family::OwnRdmacm | Family::Libfabric | Family::Qperf => Library::ours_with_rdmacm()?,
+        Family::OwnRdmacm | Family::OwnRdmacmOfXrc | Family::Libfabric | Family::Qperf => {
+            Library::ours_with_rdmacm()?
+        }
         _ => Library::ours()?,
     };
-    if let Family::OwnRdmacm = family {
+    if let Family::OwnRdmacm | Family::OwnRdmacmOfXrc = family {
         ours.is_used_by(Path::new("rping"))?;
     }
     let chosen = runs.iter().filter(|run| run.always || is_full());
@@ -262,7 +278,7 @@ fn as_theirs_alone(family: Family, words: &str, sides: [&Library; 2]) -> Result 
 }
 
 fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result {
-    if let Family::Rdmacm | Family::OwnRdmacm = family {
+    if let Family::Rdmacm | Family::OwnRdmacm | Family::OwnRdmacmOfXrc = family {
         let server = of_librdmacm(server, words, false);
         let client = of_librdmacm(client, words, true);
         return play(server, client, listens_by_address).map(drop);
@@ -285,6 +301,7 @@ fn of_librdmacm(library: &Library, words: &str, connects: bool) -> Command {
     let (program, words) = words.split_once(' ').unwrap_or((words, ""));
     let mut command = match (program, connects) {
         ("rdma_client", false) => library.command("rdma_server"),
+        ("rdma_xclient", false) => library.command("rdma_xserver"),
         _ => library.command(program),
     };
     let words = words.split_whitespace();
@@ -293,7 +310,9 @@ fn of_librdmacm(library: &Library, words: &str, connects: bool) -> Command {
         ("rping", false) => command.args(["-s", "-a", ADDRESS]).args(words),
         ("ucmatose" | "udaddy", true) => command.args(words).args(["-s", ADDRESS]),
         ("ucmatose" | "udaddy", false) => command.args(words).args(["-b", ADDRESS]),
-        ("rdma_client", _) => command.args(words).args(["-s", ADDRESS]),
+        // This server has no option for its address, and takes every one.
+        ("rdma_xclient", false) => command.args(words),
+        ("rdma_client" | "rdma_xclient", _) => command.args(words).args(["-s", ADDRESS]),
         (_, true) => command.args(words).arg(ADDRESS),
         (_, false) => command.args(words),
     };
@@ -329,7 +348,9 @@ impl Family {
             Self::Ucx => ucx(library, device, &port, words, server),
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
             Self::Qperf => Ok(qperf(library, &port, words, server.is_some())),
-            Self::Rdmacm | Self::OwnRdmacm => Ok(of_librdmacm(library, words, server.is_some())),
+            Self::Rdmacm | Self::OwnRdmacm | Self::OwnRdmacmOfXrc => {
+                Ok(of_librdmacm(library, words, server.is_some()))
+            }
         }
     }
 

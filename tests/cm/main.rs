@@ -14,6 +14,7 @@ mod load;
 mod loss;
 mod model;
 mod programs;
+mod xrc;
 
 use std::process::ExitCode;
 
@@ -34,5 +35,6 @@ fn main() -> ExitCode {
         datagrams::tests(),
         load::tests(),
         programs::tests(),
+        xrc::tests(),
     ])
 }

@@ -1,5 +1,5 @@
 //! The devices that identifiers are bound to. Each is opened once, and stays open: programs go on using the context
-//! when the identifier is gone. Its identifiers share a protection domain, while there are any.
+//! when the identifier is gone. Its identifiers share a protection domain and an XRC domain, while there are any.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -9,6 +9,7 @@ use super::last_errno;
 use super::verbs;
 use crate::c::abi::context::ibv_context;
 use crate::c::abi::device::{ibv_device, ibv_device_attr};
+use crate::c::abi::domain::ibv_xrcd;
 use crate::c::abi::ibv_pd;
 use crate::c::failure::{Failure, Result, pointer};
 use crate::error::Errno;
@@ -20,6 +21,8 @@ struct Device {
     verbs: *mut ibv_context,
     /// NULL while there is none.
     pd: *mut ibv_pd,
+    /// NULL until an identifier needs one.
+    xrcd: *mut ibv_xrcd,
     guid: u64,
     /// -1 if it cannot be told.
     index: c_int,
@@ -80,19 +83,40 @@ impl Use {
     }
 }
 
+/// The XRC domain of an open device that is in use.
+pub(super) fn xrcd(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd> {
+    let mut devices = devices();
+    let device = devices.iter_mut().find(|device| device.verbs == verbs);
+    let device = device.ok_or(Failure::INVALID)?;
+    if device.xrcd.is_null() {
+        // SAFETY: the context is open.
+        device.xrcd = unsafe { verbs::open_xrcd(device.verbs) }?;
+    }
+    Ok(device.xrcd)
+}
+
 impl Drop for Use {
     fn drop(&mut self) {
         release(&mut devices(), self.verbs);
     }
 }
 
-/// Ends a use of a device. The domain goes with the last; one on which a program has left objects stays.
+/// Ends a use of a device. The domains go with the last; one in which a program has left objects stays.
 fn release(devices: &mut [Device], verbs: *mut ibv_context) {
     let Some(device) = devices.iter_mut().find(|device| device.verbs == verbs) else {
         return;
     };
     device.users = device.users.saturating_sub(1);
-    if device.users == 0 && !device.pd.is_null() {
+    if device.users > 0 {
+        return;
+    }
+    if !device.xrcd.is_null() {
+        // SAFETY: as of the other domain.
+        if unsafe { verbs::close_xrcd(verbs, device.xrcd) }.is_ok() {
+            device.xrcd = null_mut();
+        }
+    }
+    if !device.pd.is_null() {
         // SAFETY: the domain exists, and no identifier has it any more.
         if unsafe { verbs::ibv_dealloc_pd(device.pd) } == 0 {
             device.pd = null_mut();
@@ -122,6 +146,7 @@ impl Device {
             device,
             verbs: null_mut(),
             pd: null_mut(),
+            xrcd: null_mut(),
             guid,
             index,
             limits: Limits {

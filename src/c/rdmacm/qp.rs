@@ -5,12 +5,12 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-use uverbs_uapi::enums::QpState;
+use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
 
 use super::abi::rdma_cm_id;
 use super::id::{Ece, IdObject, id};
-use super::verbs;
+use super::{device, verbs};
 use crate::c::abi::attr::{ibv_ece, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex};
 use crate::c::abi::ibv_pd;
 use crate::c::abi::queue::{ibv_cq, ibv_qp};
@@ -210,11 +210,14 @@ pub(super) unsafe fn create_cqs(c: &mut rdma_cm_id, send: u32, recv: u32) -> Res
     Ok(())
 }
 
-/// Destroys them.
+/// Destroys them, unless a shared receive queue of XRC is left, which reports to one of them itself.
 ///
 /// # Safety
-/// The identifier's objects exist, and no queue uses them any more.
+/// The identifier's objects exist, and no other queue uses them any more.
 pub(super) unsafe fn destroy_cqs(c: &mut rdma_cm_id) {
+    if is_target(c) && !c.srq.is_null() {
+        return;
+    }
     // SAFETY: the caller vouches for it.
     unsafe {
         verbs::destroy_cqs(
@@ -222,6 +225,11 @@ pub(super) unsafe fn destroy_cqs(c: &mut rdma_cm_id) {
             [&mut c.recv_cq_channel, &mut c.send_cq_channel],
         );
     }
+}
+
+/// Whether initiators of XRC connect to it: its queue pair is a target, in an XRC domain.
+pub(super) fn is_target(c: &rdma_cm_id) -> bool {
+    c.qp_type == QpType::XRC_RECV.0
 }
 
 /// `rdma_create_qp_ex(3)`.
@@ -258,6 +266,12 @@ unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()>
             (*attr).pd = c.pd;
         } else if (*(*attr).pd).context != c.verbs {
             return Err(Failure::INVALID);
+        }
+        if is_target(c)
+            && ((*attr).comp_mask & verbs::QP_INIT_ATTR_XRCD == 0 || (*attr).xrcd.is_null())
+        {
+            (*attr).xrcd = device::xrcd(c.verbs)?;
+            (*attr).comp_mask |= verbs::QP_INIT_ATTR_XRCD;
         }
         let lacking = |cq: bool, size: u32| if cq { size } else { 0 };
         let send = lacking(

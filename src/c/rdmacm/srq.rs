@@ -5,12 +5,14 @@ use std::ptr::null_mut;
 
 use super::abi::rdma_cm_id;
 use super::id::id;
-use super::{qp, verbs};
+use super::{device, qp, verbs};
 use crate::c::abi::attr::{ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::c::abi::ibv_pd;
+use crate::c::abi::queue::{ibv_cq, ibv_srq};
 use crate::c::failure::{Failure, Result, minus_one};
 
-/// `rdma_create_srq_ex(3)`. There are no XRC domains of the library's own.
+/// `rdma_create_srq_ex(3)`. A queue of XRC is in the library's domain and reports to the identifier's completion queue,
+/// where the program names none.
 pub unsafe extern "C" fn rdma_create_srq_ex(
     c: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
@@ -22,40 +24,85 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
             if attr.comp_mask & verbs::SRQ_INIT_ATTR_TYPE == 0 {
                 return Err(Failure::INVALID);
             }
-            if attr.srq_type != verbs::SRQT_BASIC {
-                return Err(Failure::UNSUPPORTED);
+            match attr.srq_type {
+                verbs::SRQT_BASIC | verbs::SRQT_XRC => create(c, attr),
+                _ => Err(Failure::UNSUPPORTED),
             }
-            let pd = match attr.comp_mask & verbs::SRQ_INIT_ATTR_PD {
-                0 => null_mut(),
-                _ => attr.pd,
-            };
-            create(c, pd, attr)
         })
     })
 }
 
-/// Creates a queue in a domain, or in that of the identifier if it is NULL.
+/// Creates a queue. What its attributes lack is the identifier's.
 ///
 /// # Safety
 /// The identifier exists, and the attributes are as their mask says.
-unsafe fn create(
-    c: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr_ex,
-) -> Result<()> {
+unsafe fn create(c: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     // SAFETY: the caller vouches for it.
-    unsafe {
-        let c = &mut *c;
-        let pd = if pd.is_null() { c.pd } else { pd };
-        if c.verbs.is_null() || pd.is_null() {
-            return Err(Failure::INVALID);
+    let c = unsafe { &mut *c };
+    if attr.comp_mask & verbs::SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.pd = c.pd;
+        attr.comp_mask |= verbs::SRQ_INIT_ATTR_PD;
+    }
+    if c.verbs.is_null() || attr.pd.is_null() {
+        return Err(Failure::INVALID);
+    }
+    // SAFETY: the caller vouches for it.
+    c.srq = unsafe {
+        match attr.srq_type {
+            verbs::SRQT_XRC => create_of_xrc(c, attr)?,
+            _ => verbs::create_srq_ex(c.verbs, attr.pd, attr)?,
         }
-        c.srq = verbs::create_srq_ex(c.verbs, pd, attr)?;
-        if c.pd.is_null() {
-            c.pd = pd;
-        }
+    };
+    if c.pd.is_null() {
+        c.pd = attr.pd;
     }
     Ok(())
+}
+
+/// Creates a queue of XRC.
+///
+/// # Safety
+/// As of [`create`].
+unsafe fn create_of_xrc(
+    c: &mut rdma_cm_id,
+    attr: &mut ibv_srq_init_attr_ex,
+) -> Result<*mut ibv_srq> {
+    if attr.comp_mask & verbs::SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+        attr.xrcd = device::xrcd(c.verbs)?;
+        attr.comp_mask |= verbs::SRQ_INIT_ATTR_XRCD;
+    }
+    let has_cq = attr.comp_mask & verbs::SRQ_INIT_ATTR_CQ != 0 && !attr.cq.is_null();
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        if !has_cq {
+            attr.cq = cq_for(c, attr.attr.max_wr)?;
+            attr.comp_mask |= verbs::SRQ_INIT_ATTR_CQ;
+        }
+        let made = verbs::create_srq_ex(c.verbs, attr.pd, attr);
+        if made.is_err() && !has_cq && qp::is_target(c) {
+            qp::destroy_cqs(c);
+        }
+        made
+    }
+}
+
+/// The identifier's completion queue for so many receives. That of its target, which has no completions, goes if it is
+/// smaller.
+///
+/// # Safety
+/// The identifier's objects exist.
+unsafe fn cq_for(c: &mut rdma_cm_id, size: u32) -> Result<*mut ibv_cq> {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        let holds = |cq: &ibv_cq| u32::try_from(cq.cqe).is_ok_and(|entries| entries >= size);
+        if !c.recv_cq.as_ref().is_some_and(holds) {
+            if qp::is_target(c) {
+                qp::destroy_cqs(c);
+            }
+            qp::create_cqs(c, 0, size.max(1))?;
+        }
+    }
+    Ok(c.recv_cq)
 }
 
 /// `rdma_create_srq(3)`.
@@ -71,13 +118,16 @@ pub unsafe extern "C" fn rdma_create_srq(
             let mut long = ibv_srq_init_attr_ex {
                 srq_context: attr.srq_context,
                 attr: attr.attr,
-                comp_mask: verbs::SRQ_INIT_ATTR_TYPE,
-                srq_type: verbs::SRQT_BASIC,
+                comp_mask: verbs::SRQ_INIT_ATTR_TYPE | verbs::SRQ_INIT_ATTR_PD,
+                srq_type: match c.as_ref().is_some_and(qp::is_target) {
+                    true => verbs::SRQT_XRC,
+                    false => verbs::SRQT_BASIC,
+                },
                 pd,
                 xrcd: null_mut(),
                 cq: null_mut(),
             };
-            let made = create(c, pd, &mut long);
+            let made = create(c, &mut long);
             attr.attr = long.attr;
             made
         })

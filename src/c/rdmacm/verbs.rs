@@ -11,6 +11,7 @@ use crate::c::abi::attr::{
 };
 use crate::c::abi::context::{ibv_context, verbs_context};
 use crate::c::abi::device::{ibv_device, ibv_device_attr};
+use crate::c::abi::domain::{ibv_xrcd, ibv_xrcd_init_attr};
 use crate::c::abi::ibv_pd;
 use crate::c::abi::port::ibv_gid;
 use crate::c::abi::queue::{ibv_comp_channel, ibv_cq, ibv_qp, ibv_srq};
@@ -116,11 +117,19 @@ pub(super) unsafe fn attach_mcast(qp: *mut ibv_qp, gid: &ibv_gid, lid: u16) -> R
 /// Bits of `comp_mask` of queue pairs and of shared receive queues.
 pub(super) const QP_INIT_ATTR_PD: u32 = 1 << 0;
 /// See [`QP_INIT_ATTR_PD`].
+pub(super) const QP_INIT_ATTR_XRCD: u32 = 1 << 1;
+/// See [`QP_INIT_ATTR_PD`].
 pub(super) const SRQ_INIT_ATTR_TYPE: u32 = 1 << 0;
 /// See [`QP_INIT_ATTR_PD`].
 pub(super) const SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+/// See [`QP_INIT_ATTR_PD`].
+pub(super) const SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+/// See [`QP_INIT_ATTR_PD`].
+pub(super) const SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
 /// `IBV_SRQT_BASIC`.
 pub(super) const SRQT_BASIC: u32 = 0;
+/// `IBV_SRQT_XRC`.
+pub(super) const SRQT_XRC: u32 = 1;
 
 /// A function in the table around a context, found as the header finds it: by its distance from the end of the table,
 /// if the library's table is long enough.
@@ -190,6 +199,43 @@ pub(super) unsafe fn create_srq_ex(
             }
         }
     })
+}
+
+/// `ibv_open_xrcd(3)`, which is inline in the header, of a domain that belongs to no file.
+///
+/// # Safety
+/// The context is open.
+pub(super) unsafe fn open_xrcd(context: *mut ibv_context) -> Result<*mut ibv_xrcd> {
+    type Function =
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd;
+    const FD_AND_OFLAGS: u32 = 1 << 0 | 1 << 1;
+    let mut attr = ibv_xrcd_init_attr {
+        comp_mask: FD_AND_OFLAGS,
+        fd: -1,
+        oflags: libc::O_CREAT,
+    };
+    // SAFETY: the caller vouches for the context, and the attributes are whole.
+    made(unsafe {
+        match operation::<Function>(context, offset_of!(verbs_context, open_xrcd)) {
+            Some(open) => open(context, &mut attr),
+            None => return Err(Failure::UNSUPPORTED),
+        }
+    })
+}
+
+/// `ibv_close_xrcd(3)`, which is inline in the header.
+///
+/// # Safety
+/// The domain is of [`open_xrcd`] with this context, and passed for the last time if this succeeds.
+pub(super) unsafe fn close_xrcd(context: *mut ibv_context, xrcd: *mut ibv_xrcd) -> Result<()> {
+    type Function = unsafe extern "C" fn(*mut ibv_xrcd) -> c_int;
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        match operation::<Function>(context, offset_of!(verbs_context, close_xrcd)) {
+            Some(close) => checked(close(xrcd)),
+            None => Err(Failure::UNSUPPORTED),
+        }
+    }
 }
 
 /// Destroys completion queues and channels that an identifier has created for its queue pair. A field is NULL

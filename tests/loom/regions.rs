@@ -60,7 +60,7 @@ impl Queue for SrqLedger {
     // Each request has an element of its own.
     fn post(&self, index: u32) {
         self.post(index, index.into(), index);
-        self.tell(index + 1);
+        self.posting.tell(index + 1, index + 1);
     }
 
     fn finish(&self, index: u32) {
@@ -68,6 +68,7 @@ impl Queue for SrqLedger {
     }
 
     fn progress(&self) -> Progress {
+        let _kept = self.gate.keep();
         let (posted, finished) = self.progress();
         Progress::new(posted, finished, u32::MAX)
     }

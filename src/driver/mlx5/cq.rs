@@ -10,6 +10,7 @@ use uverbs_uapi::handle::CqHandle;
 #[cfg(feature = "c-abi")]
 use uverbs_uapi::types::Wc;
 
+use super::again::{is_page_fault, post_again};
 use super::barrier;
 use super::directory::{Change, Directory, Receiver, Reporter};
 use super::entries::{Entries, View, Walk};
@@ -121,6 +122,18 @@ impl Entry {
             && cqe::is_receive(op_own)
         {
             ledger.finish(counter);
+        }
+    }
+
+    /// Posts the request again that found a page missing; false if it is not one of a shared queue, or this cannot
+    /// be done.
+    fn post_again(&self, counter: u16) -> bool {
+        let Reporter {
+            recv, shared_ring, ..
+        } = &self.reporter;
+        match recv {
+            Receiver::Shared(ledger) => post_again(shared_ring, ledger, counter),
+            Receiver::Own(_) | Receiver::None => false,
         }
     }
 
@@ -316,6 +329,9 @@ impl Cq {
             let next = index.wrapping_add(1);
             self.lap = self.view.lap(next);
             release(&self.directory, self.word, next);
+            if is_page_fault(&fields) && reporter.post_again(counter) {
+                continue;
+            }
             let known = status.and_then(|status| Some((status, reporter.any(op_own, counter)?)));
             let Some((status, (wr_id, change))) = known else {
                 let code = op_own >> 4;

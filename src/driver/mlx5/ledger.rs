@@ -14,6 +14,7 @@
 
 use std::ptr::NonNull;
 
+use super::gate::Gate;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What is noted of a send request.
@@ -201,13 +202,59 @@ impl RecvLedger {
 /// ring: elements that lie one behind the other are fetched by the device together. Pollers of several
 /// completion queues free them. The element that is posted next is always free, since the one before it says
 /// which that is.
+///
+/// A poller may have to post a request again ([`super::again`]). It then closes the gate, which the poster
+/// passes whenever it posts.
 #[derive(Debug)]
 pub(super) struct SrqLedger {
     elements: Box<[SrqElement]>,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
-    /// Requests that the device was told of, counted likewise.
+    pub(super) gate: Gate,
+    /// How far posting has come, for whoever is inside the gate or has closed it.
+    pub(super) posting: Posting,
+}
+
+/// How far posting to a shared receive queue has come. Requests are counted from the start, modulo 2^32.
+#[derive(Debug, Default)]
+pub(super) struct Posting {
+    /// The free element that is next, and the one that is next for the device.
+    head: AtomicU32,
+    told_head: AtomicU32,
+    /// Requests that the device was told of.
     told: AtomicU32,
+}
+
+// All are Relaxed: the gate orders them.
+impl Posting {
+    #[inline(always)]
+    pub(super) fn head(&self) -> u32 {
+        self.head.load(Ordering::Relaxed)
+    }
+
+    /// The element that the device takes next once it is told of one more.
+    #[inline(always)]
+    pub(super) fn told_head(&self) -> u32 {
+        self.told_head.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn told(&self) -> u32 {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// This element is next.
+    #[inline(always)]
+    pub(super) fn go_on(&self, head: u32) {
+        self.head.store(head, Ordering::Relaxed);
+    }
+
+    /// The device is told of so many requests, and this element is behind them.
+    #[inline(always)]
+    pub(super) fn tell(&self, count: u32, head: u32) {
+        self.told.store(count, Ordering::Relaxed);
+        self.told_head.store(head, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -219,13 +266,22 @@ struct SrqElement {
     posted: AtomicBool,
 }
 
+impl SrqElement {
+    #[inline(always)]
+    fn is_free(&self) -> bool {
+        // Acquire: pairs with the release in `claim`, so that the poller has read the id before it changes.
+        !self.posted.load(Ordering::Acquire)
+    }
+}
+
 impl SrqLedger {
     /// So many `elements`, at least 2 and at most 65,536, all free.
     pub(super) fn new(elements: u32) -> Self {
         Self {
             elements: (0..elements).map(|_| SrqElement::default()).collect(),
             done: AtomicU32::new(0),
-            told: AtomicU32::new(0),
+            gate: Gate::new(),
+            posting: Posting::default(),
         }
     }
 
@@ -238,13 +294,20 @@ impl SrqLedger {
     /// as `done` tells; none if no other is free.
     #[inline(always)]
     pub(super) fn behind(&self, index: u32) -> Option<u32> {
-        let at = index as usize;
+        let next = index.wrapping_add(1);
+        match self.elements.get(next as usize) {
+            Some(element) if element.is_free() => Some(next),
+            _ => self.search(index as usize),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search(&self, at: usize) -> Option<u32> {
         let (before, from) = self.elements.split_at_checked(at)?;
         let rest = from.iter().skip(1).zip(at + 1..);
         let mut others = rest.chain(before.iter().zip(0..));
-        // Acquire: pairs with the release in `finish`, so that the poller has read the id before it changes.
-        let is_free = |element: &SrqElement| !element.posted.load(Ordering::Acquire);
-        others.find_map(|(element, at)| is_free(element).then_some(at as u32))
+        others.find_map(|(element, at)| element.is_free().then_some(at as u32))
     }
 
     /// Notes that the element goes to the device with this id, behind `number` others since the start.
@@ -258,16 +321,37 @@ impl SrqLedger {
         }
     }
 
-    /// Notes that the device was told of so many requests.
-    #[inline(always)]
-    pub(super) fn tell(&self, count: u32) {
-        // Relaxed: who asks about requests is ordered behind whoever posted them.
-        self.told.store(count, Ordering::Relaxed);
+    /// The id of the request of an element, and how many had been posted before.
+    pub(super) fn of(&self, index: u32) -> (u64, u32) {
+        // Relaxed: as in `claim`.
+        let of = |element: &SrqElement| {
+            let id = element.id.load(Ordering::Relaxed);
+            (id, element.number.load(Ordering::Relaxed))
+        };
+        self.elements
+            .get(index as usize)
+            .map_or_else(Default::default, of)
     }
 
-    /// How many requests the device was told of, and how many before all those that it still has.
+    /// Notes that a request is in element `to` instead of `from`.
+    pub(super) fn move_to(&self, from: u32, to: u32) {
+        let (id, number) = self.of(from);
+        self.post(to, id, number);
+    }
+
+    /// Notes that one more request has been posted before that of this element.
+    pub(super) fn put_off(&self, index: u32) {
+        if let Some(element) = self.elements.get(index as usize) {
+            // Relaxed: the gate orders it.
+            element.number.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many requests the device was told of, and how many before all those that it still has. Nobody may
+    /// move requests meanwhile: the caller keeps the gate.
     pub(super) fn progress(&self) -> (u32, u32) {
-        let told = self.told.load(Ordering::Relaxed);
+        // Relaxed: who asks about requests is ordered behind whoever posted them.
+        let told = self.posting.told();
         // An element that is posted again meanwhile has a number that is none of those that count here.
         let age = |element: &SrqElement| {
             // Acquire: pairs with the release in `post`, and with that in `finish`.

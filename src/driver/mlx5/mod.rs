@@ -11,6 +11,7 @@
 //! and raw packet (as well, and a ring of its own for receives), compressed completions ([`entries`],
 //! [`cq`]), device memory and DEVX objects (commands in [`command`]).
 
+mod again;
 mod ah;
 mod barrier;
 mod clock;
@@ -23,6 +24,7 @@ mod directory;
 mod ece;
 mod entries;
 mod format;
+mod gate;
 mod inline;
 mod ledger;
 mod memory;

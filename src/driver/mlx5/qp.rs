@@ -5,7 +5,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::mlx5::{self as abi, QpFlags};
@@ -18,9 +18,9 @@ use super::format::{
     RECORD_RECEIVE, RemoteAddress, UNIT,
 };
 use super::inline::Landing;
-use super::ledger::{RecvLedger, SendLedger, SrqLedger};
+use super::ledger::{RecvLedger, SendLedger};
 use super::memory::{Memory, Record, Records};
-use super::recv::{RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
+use super::recv::{Drawn, RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
 use super::{Device, Limits, NewQp, Parts, answer, umr};
@@ -51,7 +51,7 @@ pub(crate) struct QpCore {
     rings: Arc<Rings>,
     registration: Registration,
     _lease: Arc<Lease>,
-    srq: Option<Arc<SrqLedger>>,
+    srq: Option<Drawn>,
     /// How the rings are cut.
     send: SendLayout,
     recv: RecvLayout,
@@ -126,7 +126,7 @@ pub(super) struct Draft {
     recv: RecvLayout,
     send_ledger: Arc<SendLedger>,
     recv_ledger: Arc<RecvLedger>,
-    srq: Option<Arc<SrqLedger>>,
+    srq: Option<Drawn>,
     registration: Registration,
     lease: Arc<Lease>,
     landing: Option<Arc<Landing>>,
@@ -157,7 +157,7 @@ impl Draft {
         let record = Record::new(records, parts.buffers)?;
         let send_ledger = Arc::new(SendLedger::new(send.blocks));
         let recv_ledger = Arc::new(RecvLedger::new(recv.count));
-        let srq = parts.srq.map(SharedRecvQueue::ledger).cloned();
+        let srq = parts.srq.map(SharedRecvQueue::drawn);
         let rings = Arc::new(Rings { memory, record });
         let landing = parts.inline_scatter.then(|| {
             let elements = parts.srq.map(SharedRecvQueue::elements).cloned();
@@ -252,18 +252,16 @@ impl Draft {
     }
 }
 
-fn reporter(
-    send: &Arc<SendLedger>,
-    recv: &Arc<RecvLedger>,
-    srq: Option<&Arc<SrqLedger>>,
-) -> Reporter {
+fn reporter(send: &Arc<SendLedger>, recv: &Arc<RecvLedger>, srq: Option<&Drawn>) -> Reporter {
+    let (recv, shared_ring) = match srq {
+        Some(Drawn { ledger, ring }) => (Receiver::Shared(Arc::clone(ledger)), ring.clone()),
+        None => (Receiver::Own(Arc::clone(recv)), Weak::new()),
+    };
     Reporter {
         send: Some(Arc::clone(send)),
-        recv: match srq {
-            Some(srq) => Receiver::Shared(Arc::clone(srq)),
-            None => Receiver::Own(Arc::clone(recv)),
-        },
+        recv,
         landing: None,
+        shared_ring,
     }
 }
 

@@ -2,11 +2,11 @@
 //! record when a message arrives.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::barrier;
-use super::format::{Be16, Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
+use super::format::{Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
 use super::ledger::{RecvLedger, SrqLedger};
 use super::qp::Rings;
 use super::send::{data, put};
@@ -100,7 +100,7 @@ unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
 
 /// Tells the device how many requests there are.
 #[inline(always)]
-fn tell(word: &AtomicU32, count: u32) {
+pub(super) fn tell(word: &AtomicU32, count: u32) {
     barrier::ring_before_record();
     // Relaxed: ordered by the barrier.
     word.store((count & 0xffff).to_be(), Ordering::Relaxed);
@@ -214,13 +214,18 @@ impl contract::RecvQueue for RecvQueue {
 #[derive(Debug)]
 pub(crate) struct SharedRecvQueue {
     ring: Arc<SrqRing>,
+    /// It knows how far posting has come, since pollers may post as well.
     ledger: Arc<SrqLedger>,
-    /// The free element that is next, and the one that is next for the device.
-    head: u32,
-    published_head: u32,
-    /// Requests written, and of those the ones that the device was told of.
-    count: u32,
-    published: u32,
+    /// Requests written that the device was not told of.
+    written: u32,
+}
+
+/// A shared receive queue, as those who report of it know it.
+#[derive(Debug)]
+pub(super) struct Drawn {
+    pub(super) ledger: Arc<SrqLedger>,
+    /// It goes with the queue, even if the poller has not looked since.
+    pub(super) ring: Weak<SrqRing>,
 }
 
 impl SharedRecvQueue {
@@ -228,15 +233,15 @@ impl SharedRecvQueue {
         Self {
             ring,
             ledger,
-            head: 0,
-            published_head: 0,
-            count: 0,
-            published: 0,
+            written: 0,
         }
     }
 
-    pub(super) fn ledger(&self) -> &Arc<SrqLedger> {
-        &self.ledger
+    pub(super) fn drawn(&self) -> Drawn {
+        Drawn {
+            ledger: Arc::clone(&self.ledger),
+            ring: Arc::downgrade(&self.ring),
+        }
     }
 
     pub(super) fn elements(&self) -> &Arc<SrqRing> {
@@ -247,42 +252,42 @@ impl SharedRecvQueue {
     /// posting to a queue pair's own queue shall not pay for this one.
     #[inline(never)]
     fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
+        let ledger = &*self.ledger;
+        let _inside = ledger.gate.pass();
+        let head = ledger.posting.head();
+        let count = ledger.posting.told().wrapping_add(self.written);
         // A count first, so that a full queue is not searched.
-        let in_flight = self.count.wrapping_sub(self.ledger.done());
-        if in_flight >= self.ledger.capacity() {
+        if count.wrapping_sub(ledger.done()) >= ledger.capacity() {
             return false;
         }
-        let Some(next) = self.ledger.behind(self.head) else {
+        let Some(next) = ledger.behind(head) else {
             return false;
-        };
-        let link = SrqNext {
-            reserved0: [0; 2],
-            next_wqe_index: Be16::new(next as u16),
-            signature: 0,
-            reserved1: [0; 11],
         };
         // SAFETY: the ledger has only such elements as are in the ring; each has room for the link and
         // `max_sge` slices.
         unsafe {
-            let slices_at = put(self.ring.element(self.head), link);
+            let slices_at = put(self.ring.element(head), SrqNext::to(next));
             put_slices(slices_at, slices, self.ring.max_sge());
         }
-        self.ledger.post(self.head, wr_id, self.count);
-        self.head = next;
-        self.count = self.count.wrapping_add(1);
+        ledger.post(head, wr_id, count);
+        ledger.posting.go_on(next);
+        self.written += 1;
         true
     }
 
     /// Frees the elements of a batch that was never rung.
     #[cold]
     fn take_back(&mut self) {
-        let mut index = self.published_head;
-        while index != self.head {
+        let SrqLedger { gate, posting, .. } = &*self.ledger;
+        let _inside = gate.pass();
+        let mut index = posting.told_head();
+        while index != posting.head() {
             let next = self.ring.link(index);
             self.ledger.unpost(index);
             index = next;
         }
-        (self.head, self.count) = (self.published_head, self.published);
+        posting.go_on(posting.told_head());
+        self.written = 0;
     }
 }
 
@@ -296,13 +301,15 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        self.published.wrapping_sub(self.ledger.done())
+        // In this order: what is finished was told before, also by a poller.
+        let done = self.ledger.done();
+        self.ledger.posting.told().wrapping_sub(done)
     }
 
     /// The batch counts in the queue itself, from which it takes elements.
     #[inline(always)]
     fn begin(&mut self) -> u64 {
-        if self.count != self.published {
+        if self.written != 0 {
             self.take_back();
         }
         0
@@ -310,7 +317,7 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn pending(&self, _: u64) -> u32 {
-        self.count.wrapping_sub(self.published)
+        self.written
     }
 
     #[inline(always)]
@@ -326,9 +333,12 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn ring(&mut self, _: u64) {
-        (self.published, self.published_head) = (self.count, self.head);
-        self.ledger.tell(self.count);
-        tell(self.ring.record().word(RECORD_RECEIVE), self.count);
+        let SrqLedger { gate, posting, .. } = &*self.ledger;
+        let _inside = gate.pass();
+        let count = posting.told().wrapping_add(self.written);
+        self.written = 0;
+        posting.tell(count, posting.head());
+        tell(self.ring.record().word(RECORD_RECEIVE), count);
     }
 }
 

@@ -70,6 +70,33 @@ impl SrqRing {
         }
     }
 
+    /// What is in an element that has been written.
+    pub(super) fn copy_of(&self, index: u32) -> Vec<u8> {
+        let stride = self.stride as usize;
+        // SAFETY: the element has so many bytes, and nobody writes them: it is not the poster's.
+        unsafe { std::slice::from_raw_parts(self.element(index).as_ptr(), stride) }.to_vec()
+    }
+
+    /// Writes a copy of an element to another one, which nobody else has.
+    pub(super) fn write(&self, index: u32, copy: &[u8]) {
+        let bytes = copy.len().min(self.stride as usize);
+        // SAFETY: the element has as many bytes, and they are not those of the copy.
+        unsafe {
+            self.element(index)
+                .copy_from_nonoverlapping(NonNull::from(copy).cast(), bytes);
+        }
+    }
+
+    /// Has an element, which nobody else has, lead to another one.
+    pub(super) fn lead_to(&self, index: u32, next: u32) {
+        // SAFETY: the element lies in the ring and has room for a link, whose alignment is that of bytes.
+        unsafe {
+            self.element(index)
+                .cast::<SrqNext>()
+                .write(SrqNext::to(next));
+        }
+    }
+
     /// The link of an element that has been written.
     pub(super) fn link(&self, index: u32) -> u32 {
         // SAFETY: the element lies in the ring and starts with a link; every bit pattern is one.
@@ -87,12 +114,14 @@ pub(crate) struct SrqCore {
 
 impl contract::SrqBacking for SrqCore {
     fn progress(&self) -> Progress {
+        let _kept = self.ledger.gate.keep();
         let (posted, finished) = self.ledger.progress();
         Progress::new(posted, finished, u32::MAX)
     }
 
     fn names(&self, _: Progress, LocalKey(key): LocalKey) -> bool {
         let SrqRing { count, stride, .. } = *self.ring;
+        let _kept = self.ledger.gate.keep();
         (0..count).any(|index| {
             // SAFETY: each element has `stride` bytes and is aligned to more than 4.
             let has =

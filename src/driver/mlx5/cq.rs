@@ -298,14 +298,16 @@ impl Cq {
             if !has_forgotten
                 && is_plain_receive(op_own)
                 && let Receiver::Shared(ledger) = &reporter.reporter.recv
-                && let Some(wr_id) = ledger.claim(counter)
             {
                 let (ledger, next) = (&**ledger, index.wrapping_add(1));
                 // SAFETY: as above.
                 let fields = unsafe { entry.read() };
                 self.lap = self.view.lap(next);
                 release(&self.directory, self.word, next);
-                ledger.count();
+                let Some(wr_id) = ledger.finish(counter) else {
+                    let code = op_own >> 4;
+                    return self.refuse(PollError::Unknown { code });
+                };
                 return Some(Completion {
                     fields,
                     wr_id,

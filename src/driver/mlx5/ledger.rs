@@ -269,7 +269,7 @@ struct SrqElement {
 impl SrqElement {
     #[inline(always)]
     fn is_free(&self) -> bool {
-        // Acquire: pairs with the release in `claim`, so that the poller has read the id before it changes.
+        // Acquire: pairs with the release in `finish`, so that the poller has read the id before it changes.
         !self.posted.load(Ordering::Acquire)
     }
 }
@@ -290,20 +290,33 @@ impl SrqLedger {
         self.elements.len() as u32 - 1
     }
 
-    /// The free element that follows the free element `index`, of a queue that has so many requests in flight
-    /// as `done` tells; none if no other is free.
+    /// The free element that follows the free element `index`; none if no other is free.
     #[inline(always)]
     pub(super) fn behind(&self, index: u32) -> Option<u32> {
         let next = index.wrapping_add(1);
-        match self.elements.get(next as usize) {
-            Some(element) if element.is_free() => Some(next),
-            _ => self.search(index as usize),
+        match self.is_free(next) {
+            true => Some(next),
+            false => self.search(index),
         }
     }
 
+    /// Whether there is such an element and it is free.
+    #[inline(always)]
+    pub(super) fn is_free(&self, index: u32) -> bool {
+        let element = self.elements.get(index as usize);
+        element.is_some_and(SrqElement::is_free)
+    }
+
+    /// As [`Self::behind`], where it is not the very next one.
     #[cold]
     #[inline(never)]
-    fn search(&self, at: usize) -> Option<u32> {
+    pub(super) fn search(&self, index: u32) -> Option<u32> {
+        let at = index as usize;
+        // A full queue is not searched.
+        let in_flight = self.posting.told().wrapping_sub(self.done());
+        if in_flight.cast_signed() >= self.capacity() as i32 {
+            return None;
+        }
         let (before, from) = self.elements.split_at_checked(at)?;
         let rest = from.iter().skip(1).zip(at + 1..);
         let mut others = rest.chain(before.iter().zip(0..));
@@ -323,7 +336,7 @@ impl SrqLedger {
 
     /// The id of the request of an element, and how many had been posted before.
     pub(super) fn of(&self, index: u32) -> (u64, u32) {
-        // Relaxed: as in `claim`.
+        // Relaxed: as in `finish`.
         let of = |element: &SrqElement| {
             let id = element.id.load(Ordering::Relaxed);
             (id, element.number.load(Ordering::Relaxed))
@@ -384,24 +397,22 @@ impl SrqLedger {
         element.is_some_and(|element| element.posted.load(Ordering::Relaxed))
     }
 
-    /// Takes a request as finished and gives its id; `None` if the device does not have this element.
-    pub(super) fn finish(&self, index: u16) -> Option<u64> {
-        let id = self.claim(index)?;
-        self.count();
-        Some(id)
-    }
-
-    /// The first half of [`Self::finish`]: frees the element and gives its id.
+    /// Takes a request as finished and gives its id; `None` if the device does not have this element. What its
+    /// completion was in has been given back: from here on there is room for one more.
     #[inline(always)]
-    pub(super) fn claim(&self, index: u16) -> Option<u64> {
+    pub(super) fn finish(&self, index: u16) -> Option<u64> {
         let element = self.elements.get(usize::from(index))?;
         let id = element.id.load(Ordering::Relaxed);
         // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release: pairs
-        // with the acquire in `behind`.
-        element.posted.swap(false, Ordering::Release).then_some(id)
+        // with the acquire in `is_free`.
+        let was_posted = element.posted.swap(false, Ordering::Release);
+        was_posted.then(|| {
+            self.count();
+            id
+        })
     }
 
-    /// The second half: only now is there room for one more request.
+    /// Notes that one more request is finished.
     #[inline(always)]
     pub(super) fn count(&self) {
         // Release: pairs with the acquire in `done`.

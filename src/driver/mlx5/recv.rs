@@ -256,12 +256,12 @@ impl SharedRecvQueue {
         let _inside = ledger.gate.pass();
         let head = ledger.posting.head();
         let count = ledger.posting.told().wrapping_add(self.written);
-        // A count first, so that a full queue is not searched.
-        if count.wrapping_sub(ledger.done()) >= ledger.capacity() {
-            return false;
-        }
-        let Some(next) = ledger.behind(head) else {
-            return false;
+        let next = match ledger.is_free(head.wrapping_add(1)) {
+            true => head.wrapping_add(1),
+            false => match ledger.search(head) {
+                Some(next) => next,
+                None => return false,
+            },
         };
         // SAFETY: the ledger has only such elements as are in the ring; each has room for the link and
         // `max_sge` slices.

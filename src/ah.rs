@@ -14,7 +14,7 @@ use crate::grh::{GRH_LENGTH, Grh};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::wc::Completion;
-use crate::work::Destination;
+use crate::work::{DatagramTo, Destination};
 
 /// A path to a peer.
 ///
@@ -270,11 +270,11 @@ pub struct UdPeer<'a> {
 impl UdPeer<'_> {
     #[inline(always)]
     pub(crate) fn destination(&self) -> Destination<'_, driver::Ah> {
-        Destination {
+        Destination::Datagram(DatagramTo {
             ah: &self.ah.vector,
             qpn: self.qpn,
             qkey: self.qkey,
             pd: self.ah.pd.tag(),
-        }
+        })
     }
 }

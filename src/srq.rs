@@ -146,9 +146,10 @@ impl<'a> SrqBuilder<'a> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
+        let ring = kind.cq().map(Cq::ring);
         let created = context
             .driver()
-            .create_srq(context.fd(), command, pd.buffers());
+            .create_srq(context.fd(), command, ring, pd.buffers());
         let (handle, queue, backing, srqn) =
             created.map_err(|error| context.with_limits(error, limits))?;
         let user = pd.user(User::Srq);

@@ -2,11 +2,39 @@
 //!
 //! A domain that belongs to a file can be opened by every process that can open the file. A peer sends to the
 //! domain's *target*, a queue pair without queues, and names with each message the shared receive queue that
-//! it is for.
+//! it is for. So a host with many processes needs one connection from each peer, not one for each process.
 //!
 //! soft-RoCE has no XRC. [`Pd::srq`](crate::Pd::srq) creates the shared receive queues
-//! ([`SrqBuilder::xrc`](crate::srq::SrqBuilder::xrc)); the sending side is a queue pair of the type
-//! [`XRC_SEND`](crate::qp::QpType::XRC_SEND).
+//! ([`SrqBuilder::xrc`](crate::srq::SrqBuilder::xrc)); the sending side, the *initiator*, is a queue pair of the
+//! type [`Xrc`](crate::transport::Xrc).
+//!
+//! ```no_run
+//! use uverbs::{Caps, Endpoint, transport::Xrc, xrcd::XrcdFile};
+//! # use std::os::fd::AsFd;
+//! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+//! # fn exchange(ours: Endpoint) -> Result<Endpoint> { unimplemented!("{ours}") }
+//! # fn told() -> u32 { 1 }
+//! fn receive(pd: &uverbs::Pd, cq: &uverbs::Cq, file: &std::fs::File) -> Result<()> {
+//!     let domain = pd.context().open_xrcd_of(file.as_fd(), XrcdFile::Create)?;
+//!     let srq = pd.srq(64).xrc(&domain, cq).create()?;
+//!     let number = srq.srqn();                                // for the peer
+//!     let mut target = domain.create_target()?;
+//!     let initiator = exchange(target.endpoint()?)?;
+//!     target.connect(&initiator)?;
+//!     // ... receives are posted to `srq`, and complete on `cq`
+//! #   drop((target, number)); Ok(())
+//! }
+//!
+//! fn send(pd: &uverbs::Pd, cq: &uverbs::Cq) -> Result<()> {
+//!     let mut qp = pd.create_qp::<Xrc>(cq, Caps::default())?;
+//!     let target = exchange(qp.endpoint()?)?;
+//!     qp.connect(&target)?;
+//!     let mut batch = qp.send();
+//!     batch.to_srq(told()).send_inline(b"hello")?.signaled(1);
+//!     batch.ring()?;
+//! #   Ok(())
+//! }
+//! ```
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -21,7 +49,8 @@ use crate::command::{CreateXrcTarget, DriverData, ModifyQp, OpenQp, OpenXrcd, Qu
 use crate::context::Context;
 use crate::error::{DestroyError, Result, Subject};
 use crate::owned::Owned;
-use crate::qp::{QpAttr, QpInfo};
+use crate::qp::connect::End;
+use crate::qp::{ConnectOptions, Endpoint, QpAttr, QpInfo};
 
 /// Whether the domain of a file must exist already, as `O_CREAT` and `O_EXCL` tell open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,6 +176,7 @@ impl Xrcd {
             qpn,
             id,
             state: QpState::RESET,
+            end: None,
             _xrcd: Arc::clone(&self.0),
         }
     }
@@ -186,10 +216,64 @@ pub struct XrcTarget {
     qpn: u32,
     id: u64,
     state: QpState,
+    /// What the peer was told.
+    end: Option<End>,
     _xrcd: Arc<XrcdShared>,
 }
 
 impl XrcTarget {
+    /// What an initiator must know to connect: as [`Qp::endpoint`](crate::Qp::endpoint).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn endpoint(&mut self) -> Result<Endpoint> {
+        self.endpoint_with(&ConnectOptions::default())
+    }
+
+    /// As [`Qp::endpoint_with`](crate::Qp::endpoint_with). The port and the GID are queried once: later calls
+    /// with the same options return the same, until the target is reset.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn endpoint_with(&mut self, options: &ConnectOptions) -> Result<Endpoint> {
+        Ok(self.end(options)?.endpoint())
+    }
+
+    fn end(&mut self, options: &ConnectOptions) -> Result<End> {
+        if let Some(end) = self.end.filter(|end| end.is_for(options)) {
+            return Ok(end);
+        }
+        let context = self.object.context();
+        let end = End::find(context, options, self.qpn, || self.subject())?;
+        self.end = Some(end);
+        Ok(end)
+    }
+
+    /// Connects to an initiator with the default options, from RESET to RTS: as
+    /// [`Qp::connect`](crate::Qp::connect).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn connect(&mut self, initiator: &Endpoint) -> Result<()> {
+        self.connect_with(initiator, &ConnectOptions::default())
+    }
+
+    /// Connects to an initiator with options of your choice; use the same with
+    /// [`XrcTarget::endpoint_with`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::connect`](crate::Qp::connect).
+    pub fn connect_with(&mut self, initiator: &Endpoint, options: &ConnectOptions) -> Result<()> {
+        let steps = self
+            .end(options)?
+            .steps(QpType::XRC_RECV, initiator, options)?;
+        steps.iter().try_for_each(|step| self.modify(step))
+    }
+
     /// The kernel's handle.
     pub fn handle(&self) -> QpHandle {
         self.object.handle()
@@ -221,6 +305,10 @@ impl XrcTarget {
         attr.check(&command.base, subject, QpType::XRC_RECV, from)?;
         self.object.context().fd().execute(&command)?;
         self.state = attr.state.unwrap_or(self.state);
+        if attr.state == Some(QpState::RESET) {
+            // The next connection starts with another PSN.
+            self.end = None;
+        }
         Ok(())
     }
 

@@ -25,6 +25,8 @@
 mod block_on;
 mod cargo;
 pub mod channel;
+#[cfg(feature = "compio")]
+pub mod compio;
 mod connection;
 mod control;
 mod cq;
@@ -41,6 +43,8 @@ mod sync;
 mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(any(feature = "compio", feature = "tokio"))]
+mod watched;
 
 pub use cargo::Payload;
 pub use channel::Channel;

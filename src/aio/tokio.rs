@@ -24,16 +24,14 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::pin::pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
 use super::cq::{Cq, Wait};
-use super::error::timed_out;
+use super::watched::{finish_before, is_readable};
 use crate::cm::{self, Failed, Pending, Space};
 use crate::error::{Error, Result};
 use crate::readable::Readable;
@@ -83,11 +81,6 @@ impl Readable for Watch {
     }
 }
 
-fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut files = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    Ok(poll(&mut files, Some(&Timespec::default()))? > 0)
-}
-
 /// Brings completions to the operations that wait for them: a future to spawn. See [`Cq::serve`].
 ///
 /// # Errors
@@ -109,26 +102,7 @@ pub async fn within<P: Pending + Unpin>(
     limit: Duration,
     pending: P,
 ) -> Result<P::Output, Failed<P::Back>> {
-    let (verb, subject) = pending.describe();
-    let mut finish = pending.finish(Watch::new());
-    let mut sleep = pin!(tokio::time::sleep(limit));
-    let ended = std::future::poll_fn(|cx| {
-        if let Poll::Ready(ended) = std::pin::Pin::new(&mut finish).poll(cx) {
-            return Poll::Ready(Some(ended));
-        }
-        sleep.as_mut().poll(cx).map(|()| None)
-    });
-    match ended.await {
-        Some(ended) => ended,
-        None => match finish.cancel() {
-            Some(back) => Err(Failed {
-                back,
-                error: timed_out(verb, subject, limit),
-            }),
-            // It has ended, which would have been told.
-            None => std::future::pending().await,
-        },
-    }
+    finish_before(limit, pending, Watch::new(), tokio::time::sleep(limit)).await
 }
 
 /// Awaits requests for connections.

@@ -21,7 +21,7 @@ use crate::driver;
 use crate::gid::Gid;
 use crate::grh::{GRH_LENGTH, Grh};
 use crate::pd::{PdUse, User};
-use crate::work::{Destination, PdTag};
+use crate::work::{DatagramTo, PdTag};
 
 /// An address handle as C programs have it.
 #[repr(C)]
@@ -42,8 +42,8 @@ unsafe impl Object for AhObject {
 impl AhObject {
     /// A queue pair behind it.
     #[inline(always)]
-    pub(super) fn to(&self, qpn: u32, qkey: u32, pd: PdTag) -> Destination<'_, driver::Ah> {
-        Destination {
+    pub(super) fn to(&self, qpn: u32, qkey: u32, pd: PdTag) -> DatagramTo<'_, driver::Ah> {
+        DatagramTo {
             ah: &self.vector,
             qpn,
             qkey,

@@ -12,7 +12,8 @@ pub unsafe extern "C" fn ibv_query_ece(c: *mut ibv_qp, ece: *mut ibv_ece) -> c_i
     // SAFETY: the caller passes a queue pair and room for options.
     status(unsafe {
         qp(c).and_then(|qp| {
-            let found = qp.backing.query_ece().ok_or(Failure::UNSUPPORTED)?;
+            let backing = qp.backing.as_ref().ok_or(Failure::UNSUPPORTED)?;
+            let found = backing.query_ece().ok_or(Failure::UNSUPPORTED)?;
             ece.write(ibv_ece {
                 vendor_id: found.vendor_id,
                 options: found.options,
@@ -29,13 +30,14 @@ pub unsafe extern "C" fn ibv_set_ece(c: *mut ibv_qp, ece: *mut ibv_ece) -> c_int
     status(unsafe {
         qp(c).and_then(|qp| {
             let ece = ece.as_ref().ok_or(Failure::INVALID)?;
-            let own = qp.backing.query_ece();
+            let backing = qp.backing.as_ref().ok_or(Failure::UNSUPPORTED)?;
+            let own = backing.query_ece();
             match own {
                 Some(own) if ece.vendor_id != 0 => {
                     if ece.comp_mask != 0 || ece.vendor_id != own.vendor_id {
                         return Err(Failure::INVALID);
                     }
-                    qp.backing.set_ece(ece.options);
+                    backing.set_ece(ece.options);
                     Ok(())
                 }
                 _ => Err(Failure::UNSUPPORTED),

@@ -40,6 +40,15 @@ impl<T> Locked<T> {
         }
     }
 
+    /// A lock that nobody takes.
+    pub(super) const fn closed(value: T) -> Self {
+        Self {
+            word: AtomicU32::new(HELD),
+            skipped: false,
+            value: UnsafeCell::new(value),
+        }
+    }
+
     /// The value, until the guard goes.
     #[inline(always)]
     pub(super) fn lock(&self) -> Guard<'_, T> {

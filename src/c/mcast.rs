@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(c: *mut ibv_qp, gid: *const ibv_gid, m
             gid,
             mlid,
         };
-        Ok(qp.pd.context().fd().execute(&command)?)
+        Ok(qp.context.fd().execute(&command)?)
     }))
 }
 
@@ -44,6 +44,6 @@ pub unsafe extern "C" fn ibv_detach_mcast(c: *mut ibv_qp, gid: *const ibv_gid, m
             gid,
             mlid,
         };
-        Ok(qp.pd.context().fd().execute(&command)?)
+        Ok(qp.context.fd().execute(&command)?)
     }))
 }

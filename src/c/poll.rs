@@ -91,7 +91,7 @@ impl OnCq for Room<'_> {
 }
 
 /// Takes completions, at most so many, and gives the lock back. Out of line for each driver, so that each keeps what
-/// it needs alone.
+/// it needs alone; and so are several completions, so that none and one keep nothing for them.
 ///
 /// # Safety
 ///
@@ -104,10 +104,39 @@ unsafe fn take<D: Listed>(cq: &CqObject, ring: &mut D::Cq, count: c_int, to: *mu
     };
     // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
     unsafe {
-        let taken = match count <= 0 || polled.has_none() {
-            true => 0,
-            false => polled.take_into(count as usize, to.cast()),
-        };
+        if count <= 0 || polled.has_none() {
+            cq.poller.release();
+            return 0;
+        }
+        if !polled.takes_one(count as usize) {
+            drop(polled);
+            return take_several::<D>(cq, ring, count, to);
+        }
+        let taken = polled.take_one_into(to.cast());
+        cq.poller.release();
+        taken as c_int
+    }
+}
+
+/// As [`take`], where there may be several.
+///
+/// # Safety
+///
+/// As of [`take`].
+#[inline(never)]
+unsafe fn take_several<D: Listed>(
+    cq: &CqObject,
+    ring: &mut D::Cq,
+    count: c_int,
+    to: *mut ibv_wc,
+) -> c_int {
+    let Some(mut polled) = ring.poll_plainly() else {
+        // SAFETY: by this function's contract.
+        return unsafe { take_otherwise::<D>(cq, ring, count, to) };
+    };
+    // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
+    unsafe {
+        let taken = polled.take_into(count as usize, to.cast());
         cq.poller.release();
         taken as c_int
     }

@@ -19,9 +19,10 @@ use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
 use crate::command::{CreateQp, DestroyCounting, DriverData};
+use crate::context::Context;
 use crate::domain::DomainState;
 use crate::driver::Refusals;
-use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue};
+use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue, SendQueue};
 use crate::pd::{PdUse, User};
 use crate::work::Operations;
 
@@ -35,12 +36,15 @@ pub(super) struct QpObject {
     pub(super) recv: Locked<Option<RecvQueue>>,
     pub(super) handle: QpHandle,
     pub(super) transport: QpType,
+    /// Its requests name where they go: datagrams, and those of XRC.
+    pub(super) names_destination: bool,
     /// It was created for the functions of `ibv_wr_*(3)`.
     has_functions: bool,
     pub(super) refusals: Refusals,
-    /// After the queues, and before what they stand on.
-    pub(super) backing: QpBacking,
-    pub(super) pd: PdUse,
+    /// After the queues, and before what they stand on. A target of XRC has neither queues nor a protection domain.
+    pub(super) backing: Option<QpBacking>,
+    pub(super) pd: Option<PdUse>,
+    pub(super) context: Context,
 }
 
 // SAFETY: the C struct is the first field, and starts with the plain one.
@@ -54,14 +58,23 @@ impl QpObject {
         self.c.get().cast()
     }
 
+    /// Whether it is a target of XRC, to whose send queue, which is not there, nobody posts.
+    #[inline(always)]
+    pub(super) fn is_target(&self) -> bool {
+        self.transport == QpType::XRC_RECV
+    }
+
     /// What its queues can hold.
     pub(super) fn caps(&self) -> ibv_qp_cap {
+        if self.is_target() {
+            return ibv_qp_cap::default();
+        }
         let sender = self.send.lock();
         let recv = self.recv.lock();
         caps(&sender, recv.as_ref())
     }
 
-    /// Its requests name where they go.
+    /// Its requests name queue pairs by address handles.
     #[inline(always)]
     pub(super) fn is_datagram(&self) -> bool {
         self.transport == QpType::UD
@@ -76,11 +89,11 @@ impl QpObject {
 fn caps(sender: &Sender, recv: Option<&RecvQueue>) -> ibv_qp_cap {
     let queue = sender.queue();
     ibv_qp_cap {
-        max_send_wr: queue.capacity(),
+        max_send_wr: queue.map_or(0, SendQueue::capacity),
         max_recv_wr: recv.map_or(0, RecvQueue::capacity),
-        max_send_sge: queue.max_sge(),
+        max_send_sge: queue.map_or(0, SendQueue::max_sge),
         max_recv_sge: recv.map_or(0, RecvQueue::max_sge),
-        max_inline_data: queue.max_inline(),
+        max_inline_data: queue.map_or(0, SendQueue::max_inline),
     }
 }
 
@@ -118,7 +131,10 @@ fn create(
         return Err(Failure::INVALID);
     }
     let operations = context.operations(transport)?;
-    if !matches!(transport, QpType::RC | QpType::UC | QpType::UD) {
+    if !matches!(
+        transport,
+        QpType::RC | QpType::UC | QpType::UD | QpType::XRC_SEND
+    ) {
         return Err(Failure::UNSUPPORTED);
     }
     if !operations.contains(parts.functions) {
@@ -132,7 +148,7 @@ fn create(
         recv_cq: parts.recv_cq.handle(),
         srq: parts.srq.map(SrqObject::handle),
         qp_type: transport,
-        cap: at_least_one(init.cap),
+        cap: at_least_one(init.cap, transport),
         sq_sig_all: init.sq_sig_all != 0,
         flags: parts.flags,
         user_handle: place.as_ptr().expose_provenance() as u64,
@@ -183,14 +199,51 @@ fn create(
         recv: Locked::new(recv, domain.is_some()),
         handle,
         transport,
-        backing,
-        pd: pd.pd().user(User::Qp),
+        names_destination: matches!(transport, QpType::UD | QpType::XRC_SEND),
+        backing: Some(backing),
+        pd: Some(pd.pd().user(User::Qp)),
+        context: context.clone(),
     };
     Ok(Box::write(place, object).give())
 }
 
+/// Where a target of XRC will be. Events name the queue pair by its address, so that is there first.
+pub(super) type TargetPlace = Box<std::mem::MaybeUninit<QpObject>>;
+
+/// A target of XRC, which has no queues.
+pub(super) fn target(
+    place: TargetPlace,
+    context: &Context,
+    plain: ibv_qp,
+    handle: QpHandle,
+) -> *mut ibv_qp {
+    let object = QpObject {
+        c: CStruct::new(super::wr::without_functions(plain)),
+        has_functions: false,
+        operations: Operations::empty(),
+        refusals: context.driver().refusals(),
+        send: Sender::closed(),
+        recv: Locked::new(None, false),
+        handle,
+        transport: QpType::XRC_RECV,
+        names_destination: false,
+        backing: None,
+        pd: None,
+        context: context.clone(),
+    };
+    Box::write(place, object).give()
+}
+
 /// What to ask for where a program wants no requests of a kind: not every driver's kernel has a queue pair without.
-fn at_least_one(cap: ibv_qp_cap) -> ibv_qp_cap {
+fn at_least_one(cap: ibv_qp_cap, transport: QpType) -> ibv_qp_cap {
+    if transport == QpType::XRC_SEND {
+        return ibv_qp_cap {
+            max_send_wr: cap.max_send_wr.max(1),
+            max_recv_wr: 0,
+            max_recv_sge: 0,
+            ..cap
+        };
+    }
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr.max(1),
         max_recv_wr: cap.max_recv_wr.max(1),
@@ -247,12 +300,17 @@ pub(super) unsafe fn create_with(
     // SAFETY: by this function's contract.
     unsafe {
         let pd = pd(c)?;
+        // An initiator of XRC receives nothing.
+        let receives = init.qp_type != QpType::XRC_SEND.0;
         let parts = Parts {
             send_cq: cq(init.send_cq)?,
-            recv_cq: cq(init.recv_cq)?,
-            srq: match init.srq.is_null() {
-                true => None,
-                false => Some(srq(init.srq)?),
+            recv_cq: match receives {
+                true => cq(init.recv_cq)?,
+                false => cq(init.send_cq)?,
+            },
+            srq: match receives && !init.srq.is_null() {
+                true => Some(srq(init.srq)?),
+                false => None,
             },
             flags,
             functions,
@@ -285,9 +343,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
     // SAFETY: the caller passes a queue pair, for the last time if this succeeds.
     unsafe {
         destroy(c, |qp: &mut QpObject| {
-            let fd = qp.pd.context().fd();
-            let counts = fd.execute(&DestroyCounting(qp.handle))?;
-            qp.backing.close();
+            let counts = qp.context.fd().execute(&DestroyCounting(qp.handle))?;
+            if let Some(backing) = &qp.backing {
+                backing.close();
+            }
             wait_until(qp.events_acknowledged(), counts.events_reported);
             Ok(())
         })

@@ -1,5 +1,6 @@
 //! Queue pairs for the functions of `ibv_wr_*(3)`, and with flags.
 
+use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::QpCreateFlags;
 
 use super::abi::attr::ibv_qp_init_attr_ex;
@@ -8,12 +9,14 @@ use super::abi::queue::ibv_qp;
 use super::context::context;
 use super::failure::{Failure, Result, pointer};
 use super::qp::create_with;
+use super::xrcd::xrcd;
 use crate::driver::Refusals;
 use crate::work::Operations;
 
 /// `enum ibv_qp_init_attr_mask`.
 mod mask {
     pub(super) const PD: u32 = 1 << 0;
+    pub(super) const XRCD: u32 = 1 << 1;
     pub(super) const CREATE_FLAGS: u32 = 1 << 2;
     pub(super) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
@@ -57,8 +60,41 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 ) -> *mut ibv_qp {
     // SAFETY: the caller passes an open context, and attributes with objects of it.
     pointer(unsafe {
-        context(c).and_then(|context| create(init, &context.context().driver().refusals()))
+        context(c).and_then(|context| {
+            let refusals = context.context().driver().refusals();
+            match init.as_ref() {
+                Some(init) if init.qp_type == QpType::XRC_RECV.0 => {
+                    create_target(c, init, &refusals)
+                }
+                _ => create(init, &refusals),
+            }
+        })
     })
+}
+
+/// Creates a target of XRC.
+///
+/// # Safety
+///
+/// The attributes have objects of this context.
+unsafe fn create_target(
+    c: *mut ibv_context,
+    init: &ibv_qp_init_attr_ex,
+    refusals: &Refusals,
+) -> Result<*mut ibv_qp> {
+    let asked = init.comp_mask;
+    if asked & !(mask::PD | mask::XRCD | mask::CREATE_FLAGS) != 0 {
+        return Err(Failure::UNSUPPORTED);
+    }
+    if asked & mask::XRCD == 0 {
+        return Err(Failure::INVALID);
+    }
+    if asked & mask::CREATE_FLAGS != 0 && init.create_flags != 0 {
+        return Err(Failure(refusals.unknown));
+    }
+    // SAFETY: by this function's contract.
+    let xrcd = unsafe { xrcd(init.xrcd)? };
+    xrcd.create_target(c, init)
 }
 
 /// # Safety
@@ -74,7 +110,8 @@ unsafe fn create(init: *mut ibv_qp_init_attr_ex, refusals: &Refusals) -> Result<
         if asked & mask::PD == 0 {
             return Err(Failure::INVALID);
         }
-        if asked & !(mask::PD | mask::CREATE_FLAGS | mask::SEND_OPS_FLAGS) != 0 {
+        let known = mask::PD | mask::XRCD | mask::CREATE_FLAGS | mask::SEND_OPS_FLAGS;
+        if asked & !known != 0 {
             return Err(Failure::UNSUPPORTED);
         }
         let flags = match asked & mask::CREATE_FLAGS {

@@ -15,6 +15,7 @@ use super::failure::{Failure, Result, status};
 use super::qp::{QpObject, qp};
 use crate::command::{DriverData, ModifyQp, QueryQp};
 use crate::driver::{QpName, ResetQp};
+use crate::pd::PdUse;
 
 /// `ibv_modify_qp(3)`.
 pub unsafe extern "C" fn ibv_modify_qp(
@@ -37,7 +38,6 @@ pub unsafe extern "C" fn ibv_modify_qp(
 }
 
 fn modify(qp: &QpObject, attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<()> {
-    let context = qp.pd.context();
     let to = mask
         .contains(QpAttrMask::STATE)
         .then_some(QpState(attr.qp_state));
@@ -46,31 +46,37 @@ fn modify(qp: &QpObject, attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<()> {
     let command = ModifyQp {
         base: command(qp.handle.0, attr, mask),
         rate_limit: paces.then_some(attr.rate_limit),
-        driver: match connects {
-            true => qp.backing.modify_data(),
-            false => DriverData::default(),
+        driver: match &qp.backing {
+            Some(backing) if connects => backing.modify_data(),
+            _ => DriverData::default(),
         },
     };
     if to == Some(QpState::RESET) {
         return reset(qp, &command);
     }
-    let reply = context.fd().execute(&command)?;
-    if connects {
-        qp.backing.modified(&reply);
+    let reply = qp.context.fd().execute(&command)?;
+    if let Some(backing) = &qp.backing
+        && connects
+    {
+        backing.modified(&reply);
     }
     Ok(())
 }
 
 /// Takes it to the state RESET, with its queues. It keeps its number, which the program knows.
 fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
-    let context = qp.pd.context();
+    let context = &qp.context;
+    let Some(backing) = &qp.backing else {
+        context.fd().execute(command)?;
+        return Ok(());
+    };
     let (mut send, mut recv) = (qp.send.lock(), qp.recv.lock());
     let reset = ResetQp {
         command,
-        backing: &qp.backing,
-        send: send.queue_mut(),
+        backing,
+        send: send.queue_mut().ok_or(Failure::INVALID)?,
         recv: recv.as_mut(),
-        buffers: qp.pd.buffers(),
+        buffers: qp.pd.as_ref().and_then(PdUse::buffers),
         in_place: true,
     };
     context.driver().reset_qp(context.fd(), reset)?;
@@ -160,10 +166,10 @@ pub unsafe extern "C" fn ibv_query_qp(
                 qp: qp.handle,
                 attr_mask: mask as u32,
             };
-            let found = qp.pd.context().fd().execute(&command)?;
-            let caps = match qp.backing.kernel_knows_caps() {
-                true => kernel_caps(&found),
-                false => qp.caps(),
+            let found = qp.context.fd().execute(&command)?;
+            let caps = match &qp.backing {
+                Some(backing) if backing.kernel_knows_caps() => kernel_caps(&found),
+                _ => qp.caps(),
             };
             let c = qp.c();
             (*c).state = found.qp_state.into();
@@ -250,7 +256,7 @@ fn is_in_order(qp: &QpObject) -> Result<bool> {
     if state != QpState::RTS.0 {
         return Ok(false);
     }
-    let context = qp.pd.context();
+    let context = &qp.context;
     let handle = qp.handle;
     Ok(context
         .driver()

@@ -11,6 +11,7 @@ use super::abi::queue::ibv_qp;
 use super::abi::work::ibv_send_wr;
 use super::ah::AhObject;
 use super::failure::{Failure, Result, status};
+use super::lock::Locked;
 use super::mw::binding;
 use super::object::object;
 use super::qp::QpObject;
@@ -25,19 +26,28 @@ use crate::work::{Destination, Operation, Payload, Pieces, Remote, RemoteKey};
 pub(super) struct Sender {
     /// Between `ibv_wr_start` and `ibv_wr_complete`. What is open borrows the queue, and goes before it.
     pub(super) session: Session,
-    queue: SendQueue,
+    /// None for a target of XRC alone.
+    queue: Option<SendQueue>,
 }
 
 impl Sender {
     pub(super) fn new(queue: SendQueue) -> Self {
         Self {
             session: Session::default(),
-            queue,
+            queue: Some(queue),
         }
     }
 
-    pub(super) fn queue(&self) -> &SendQueue {
-        &self.queue
+    /// What has no send queue: nobody ever takes its lock.
+    pub(super) fn closed() -> Locked<Self> {
+        Locked::closed(Self {
+            session: Session::default(),
+            queue: None,
+        })
+    }
+
+    pub(super) fn queue(&self) -> Option<&SendQueue> {
+        self.queue.as_ref()
     }
 
     /// Starts a batch that is rung by another call.
@@ -47,15 +57,16 @@ impl Sender {
     /// The pointer is to a sender whose lock the caller holds until the batch is gone, and nobody else uses the
     /// queue meanwhile.
     pub(super) unsafe fn open(sender: *mut Self) -> SendBatch<'static> {
-        // SAFETY: by this function's contract. The reference is to the queue alone.
+        // SAFETY: by this function's contract; where there is no queue nobody takes the lock. The reference is to the
+        // queue alone.
         unsafe {
             let queue = &mut (*sender).queue;
-            queue.batch()
+            queue.as_mut().unwrap_unchecked().batch()
         }
     }
 
-    pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
-        &mut self.queue
+    pub(super) fn queue_mut(&mut self) -> Option<&mut SendQueue> {
+        self.queue.as_mut()
     }
 }
 
@@ -85,6 +96,11 @@ pub(super) unsafe extern "C" fn post_send(
 #[cold]
 #[inline(never)]
 unsafe fn post_after(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    if qp.is_target() {
+        // SAFETY: by this function's contract.
+        unsafe { *bad = first };
+        return Failure::INVALID.tell();
+    }
     qp.send.acquire_slowly();
     // SAFETY: by this function's contract.
     unsafe { List { qp, first, bad }.post() }
@@ -104,8 +120,11 @@ impl List<'_> {
     /// The lock was taken.
     #[inline(always)]
     unsafe fn post(self) -> c_int {
-        // SAFETY: by this function's contract.
-        unsafe { (*self.qp.send.pointer()).queue.with(self) }
+        // SAFETY: by this function's contract; where there is no queue nobody takes the lock.
+        unsafe {
+            let queue = (*self.qp.send.pointer()).queue.as_mut();
+            queue.unwrap_unchecked().with(self)
+        }
     }
 }
 
@@ -140,7 +159,7 @@ unsafe fn post<D: Listed>(
         // SAFETY: the program has filled the form of the union that the operation has.
         let rdma = unsafe { request.wr.rdma };
         let remote = remote(rdma.remote_addr, rdma.rkey);
-        let is_usual = !qp.is_datagram() && request.num_sge == 1;
+        let is_usual = !qp.names_destination && request.num_sge == 1;
         // For each of the usual operations there is code that writes it and no other.
         // SAFETY: by this function's contract; there is one slice.
         let pushed = unsafe {
@@ -213,15 +232,21 @@ unsafe fn push_any<D: Listed>(
         // SAFETY: by this function's contract.
         return unsafe { push_of_key::<D>(qp, batch, request) };
     };
-    if !qp.is_datagram() {
+    if !qp.names_destination {
         // SAFETY: by this function's contract.
         return unsafe { add::<D>(qp, batch, request, operation, None) };
     }
+    if !qp.is_datagram() {
+        let to = Destination::Srq(request.remote_srqn);
+        // SAFETY: by this function's contract.
+        return unsafe { add::<D>(qp, batch, request, operation, Some(to)) };
+    }
+    let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
     // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.
     let (ud, ah) = unsafe { (request.wr.ud, object::<AhObject>(request.wr.ud.ah)) };
     let to = ah
         .ok_or(Failure::INVALID)?
-        .to(ud.remote_qpn, ud.remote_qkey, qp.pd.tag());
+        .to(ud.remote_qpn, ud.remote_qkey, pd.tag());
     // Another driver's is of another PD.
     let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
     // SAFETY: by this function's contract.

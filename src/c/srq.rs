@@ -12,10 +12,12 @@ use super::abi::attr::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use super::abi::context::ibv_context;
 use super::abi::ibv_pd;
 use super::abi::queue::ibv_srq;
+use super::cq::{CqObject, cq};
 use super::failure::{Failure, Result, pointer, status};
 use super::lock::{Locked, wait_until};
 use super::object::{CStruct, Object, destroy, object};
 use super::pd::{PdObject, pd};
+use super::xrcd::{XrcdObject, xrcd};
 use crate::command::{CreateSrq, DestroyCounting, DriverData, ModifySrq, QuerySrq, SrqKind};
 use crate::domain::DomainState;
 use crate::driver::{SharedRecvQueue, SrqBacking};
@@ -27,6 +29,8 @@ pub(super) struct SrqObject {
     c: CStruct<ibv_srq>,
     pub(super) queue: Locked<SharedRecvQueue>,
     handle: SrqHandle,
+    /// Its number on the wire, if it is one of XRC.
+    srqn: Option<u32>,
     /// After the queue, and before what it stands on.
     _backing: SrqBacking,
     pd: PdUse,
@@ -64,12 +68,19 @@ fn create(
     c: *mut ibv_pd,
     srq_context: *mut c_void,
     attr: &mut ibv_srq_attr,
+    of_xrc: Option<(&XrcdObject, &CqObject)>,
 ) -> Result<*mut ibv_srq> {
     let context = pd.pd().context();
     // Events name the queue by its address, so that is there first.
     let place: Box<std::mem::MaybeUninit<SrqObject>> = Box::new_uninit();
     let command = CreateSrq {
-        kind: SrqKind::Basic,
+        kind: match of_xrc {
+            None => SrqKind::Basic,
+            Some((xrcd, cq)) => SrqKind::Xrc {
+                xrcd: xrcd.handle(),
+                cq: cq.handle(),
+            },
+        },
         pd: pd.pd().handle(),
         max_wr: attr.max_wr,
         max_sge: attr.max_sge,
@@ -79,8 +90,12 @@ fn create(
         driver: DriverData::default(),
     };
     let driver = context.driver();
-    let (handle, queue, backing, _) =
-        driver.create_srq(context.fd(), command, pd.pd().buffers())?;
+    let created = {
+        let poller = of_xrc.map(|(_, cq)| cq.poller.lock());
+        let ring = poller.as_ref().map(|poller| poller.queue());
+        driver.create_srq(context.fd(), command, ring, pd.pd().buffers())
+    };
+    let (handle, queue, backing, srqn) = created?;
     attr.max_wr = queue.capacity();
     attr.max_sge = queue.max_sge();
     let srq = ibv_srq {
@@ -98,6 +113,7 @@ fn create(
         // One thread at a time uses what is in a thread domain.
         queue: Locked::new(queue, domain.is_some()),
         handle,
+        srqn,
         _backing: backing,
         pd: pd.pd().user(User::Srq),
     };
@@ -113,28 +129,72 @@ pub unsafe extern "C" fn ibv_create_srq(
     pointer(unsafe {
         pd(c).and_then(|pd| {
             let init = init.as_mut().ok_or(Failure::INVALID)?;
-            create(pd, c, init.srq_context, &mut init.attr)
+            create(pd, c, init.srq_context, &mut init.attr, None)
         })
     })
 }
 
-/// `ibv_create_srq_ex(3)`: the header's inline function calls it for all but basic queues, which there are not.
+/// `enum ibv_srq_init_attr_mask`.
+mod mask {
+    pub(super) const TYPE: u32 = 1 << 0;
+    pub(super) const PD: u32 = 1 << 1;
+    pub(super) const XRCD: u32 = 1 << 2;
+    pub(super) const CQ: u32 = 1 << 3;
+}
+
+/// `ibv_create_srq_ex(3)`: the header's inline function calls it for all but basic queues.
 pub(super) unsafe extern "C" fn create_srq_ex(
     _: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    /// `IBV_SRQ_INIT_ATTR_TYPE`.
-    const TYPE: u32 = 1 << 0;
-    // SAFETY: the caller passes attributes.
-    let is_unknown = unsafe {
-        init.as_ref().is_none_or(|init| {
-            init.comp_mask & TYPE != 0 && SrqType(init.srq_type).name().is_none()
+    // SAFETY: the caller passes attributes with objects of the same context.
+    pointer(unsafe { create_extended(init) })
+}
+
+/// # Safety
+///
+/// The pointer is to attributes with objects of one context, or NULL.
+unsafe fn create_extended(init: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_srq> {
+    const OF_XRC: u32 = mask::TYPE | mask::PD | mask::XRCD | mask::CQ;
+    if init.is_null() {
+        return Err(Failure::INVALID);
+    }
+    // SAFETY: by this function's contract. Only what the mask names is looked at beyond the mask.
+    unsafe {
+        let asked = (*init).comp_mask;
+        if asked & mask::TYPE == 0 {
+            return Err(Failure::UNSUPPORTED);
+        }
+        match SrqType((*init).srq_type) {
+            SrqType::XRC if asked & !OF_XRC != 0 => Err(Failure::UNSUPPORTED),
+            SrqType::XRC if asked != OF_XRC => Err(Failure::INVALID),
+            SrqType::XRC => {
+                let init = &mut *init;
+                let of_xrc = (xrcd(init.xrcd)?, cq(init.cq)?);
+                let domain = pd(init.pd)?;
+                create(
+                    domain,
+                    init.pd,
+                    init.srq_context,
+                    &mut init.attr,
+                    Some(of_xrc),
+                )
+            }
+            other if other.name().is_none() => Err(Failure::INVALID),
+            _ => Err(Failure::UNSUPPORTED),
+        }
+    }
+}
+
+/// `ibv_get_srq_num(3)`: only queues of XRC have a number that peers use.
+pub(super) unsafe extern "C" fn get_srq_num(c: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: the caller passes a shared receive queue, and room for a number.
+    status(unsafe {
+        srq(c).and_then(|srq| {
+            number.write(srq.srqn.ok_or(Failure::UNSUPPORTED)?);
+            Ok(())
         })
-    };
-    pointer(Err(match is_unknown {
-        true => Failure::INVALID,
-        false => Failure::UNSUPPORTED,
-    }))
+    })
 }
 
 /// `ibv_modify_srq(3)`.

@@ -2,13 +2,13 @@
 //! lock is held from the start to the end.
 //!
 //! A request is written into the ring at its last step. That is the payload where the queue pair is connected,
-//! and for datagrams the second of payload and address, whichever that is. An error waits until the end, and
+//! and for datagrams and XRC the second of payload and address, whichever that is. An error waits until the end, and
 //! then nothing is posted.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use uverbs_uapi::enums::FlushLevel;
+use uverbs_uapi::enums::{FlushLevel, QpType};
 use uverbs_uapi::flags::{FlushPlacement, SendFlags};
 
 use super::abi::queue::{ibv_ah, ibv_mw, ibv_qp, ibv_qp_ex};
@@ -22,7 +22,7 @@ use super::send::{FLAGS, Sender, bytes, check, remote};
 use crate::driver::contract::methods::*;
 use crate::driver::typed::{BatchOf, OnBatch};
 use crate::driver::{Listed, SendBatch};
-use crate::work::{Operation, Payload, RemoteKey};
+use crate::work::{Destination, Operation, Operations, Payload, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
 #[derive(Default)]
@@ -30,9 +30,9 @@ pub(super) struct Session {
     batch: Option<SendBatch<'static>>,
     failed: Option<Failure>,
     request: Option<Request>,
-    /// Where a datagram goes, if that came before its payload.
+    /// Where a request goes that names it, if that came before its payload.
     to: Option<Address>,
-    /// A datagram's payload, if that came before its address.
+    /// The payload of such a request, if that came before its address.
     payload: Option<Saved>,
 }
 
@@ -45,15 +45,50 @@ struct Request {
 }
 
 #[derive(Clone, Copy)]
-struct Address {
-    ah: *mut ibv_ah,
-    qpn: u32,
-    qkey: u32,
+enum Address {
+    Datagram {
+        ah: *mut ibv_ah,
+        qpn: u32,
+        qkey: u32,
+    },
+    Srq(u32),
 }
 
 enum Saved {
     Sges(Vec<ibv_sge>),
     Inline(Vec<u8>),
+}
+
+/// The extended struct of a queue pair to which nobody posts.
+pub(super) fn without_functions(qp: ibv_qp) -> ibv_qp_ex {
+    ibv_qp_ex {
+        qp,
+        comp_mask: 0,
+        wr_id: 0,
+        wr_flags: 0,
+        wr_atomic_cmp_swp: None,
+        wr_atomic_fetch_add: None,
+        wr_bind_mw: None,
+        wr_local_inv: None,
+        wr_rdma_read: None,
+        wr_rdma_write: None,
+        wr_rdma_write_imm: None,
+        wr_send: None,
+        wr_send_imm: None,
+        wr_send_inv: None,
+        wr_send_tso: None,
+        wr_set_ud_addr: None,
+        wr_set_xrc_srqn: None,
+        wr_set_inline_data: None,
+        wr_set_inline_data_list: None,
+        wr_set_sge: None,
+        wr_set_sge_list: None,
+        wr_start: None,
+        wr_complete: None,
+        wr_abort: None,
+        wr_atomic_write: None,
+        wr_flush: None,
+    }
 }
 
 /// The extended struct of a queue pair, with the functions that programs call through it.
@@ -179,7 +214,7 @@ unsafe fn begin(c: *mut ibv_qp_ex, operation: Operation) {
             wr_id: (*c).wr_id,
             flags: SendFlags::from_bits_retain((*c).wr_flags).intersection(FLAGS),
         });
-        if qp.is_datagram() {
+        if qp.names_destination {
             (session.to, session.payload) = (None, None);
         }
     }
@@ -215,35 +250,44 @@ unsafe fn begin_and_end(c: *mut ibv_qp_ex, operation: Operation, payload: impl C
 }
 
 impl Session {
-    /// Writes the request of a datagram that has been begun into the ring, once it is known where it goes.
+    /// Writes a request that has been begun into the ring, once it is known where it goes.
     #[inline(never)]
-    fn end_datagram(&mut self, qp: &QpObject, payload: Payload<'_>) {
+    fn end_addressed(&mut self, qp: &QpObject, payload: Payload<'_>) {
         if self.failed.is_none()
-            && let Err(failure) = self.push_datagram(qp, payload)
+            && let Err(failure) = self.push_addressed(qp, payload)
         {
             self.failed = Some(failure);
         }
     }
 
-    fn push_datagram(&mut self, qp: &QpObject, payload: Payload<'_>) -> Result<()> {
+    fn push_addressed(&mut self, qp: &QpObject, payload: Payload<'_>) -> Result<()> {
         let request = self.request.take().ok_or(Failure::INVALID)?;
         let batch = self.batch.as_mut().ok_or(Failure::INVALID)?;
-        let Address { ah, qpn, qkey } = self.to.take().ok_or(Failure::INVALID)?;
-        // SAFETY: the program passed an address handle, which stays until the request has completed.
-        let ah = unsafe { object::<AhObject>(ah) }.ok_or(Failure::INVALID)?;
-        let to = ah.to(qpn, qkey, qp.pd.tag());
-        let pushed = batch.push(request.operation, Some(to), payload);
+        let to = match self.to.take() {
+            None if changes_keys(request.operation) => None,
+            None => return Err(Failure::INVALID),
+            Some(Address::Srq(srqn)) => Some(Destination::Srq(srqn)),
+            Some(Address::Datagram { ah, qpn, qkey }) => {
+                // SAFETY: the program passed an address handle, which stays until the request has completed.
+                let ah = unsafe { object::<AhObject>(ah) }.ok_or(Failure::INVALID)?;
+                let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
+                Some(Destination::Datagram(ah.to(qpn, qkey, pd.tag())))
+            }
+        };
+        let pushed = batch.push(request.operation, to, payload);
         let mut slot = pushed.map_err(|error| Failure::of_function(error, &qp.refusals))?;
         slot.set_id(request.wr_id);
         slot.add_flags(request.flags);
         Ok(())
     }
 
-    /// Takes a datagram's payload: writes the request, or saves it until the address comes.
+    /// Takes the payload of a request that names where it goes: writes the request, or saves it until the address
+    /// comes. What changes keys goes nowhere.
     #[inline(never)]
-    fn carry_datagram(&mut self, qp: &QpObject, payload: Payload<'_>) {
-        if self.to.is_some() {
-            return self.end_datagram(qp, payload);
+    fn carry_addressed(&mut self, qp: &QpObject, payload: Payload<'_>) {
+        let goes_nowhere = |request: &Request| changes_keys(request.operation);
+        if self.to.is_some() || self.request.as_ref().is_some_and(goes_nowhere) {
+            return self.end_addressed(qp, payload);
         }
         self.payload = match payload {
             Payload::Sges(sges) => Some(Saved::Sges(sges.to_vec())),
@@ -251,6 +295,11 @@ impl Session {
             Payload::Gather(_) | Payload::InlineSges(_) => None,
         };
     }
+}
+
+/// Whether a request changes what a key stands for.
+fn changes_keys(operation: Operation) -> bool {
+    Operations::OF_KEYS.contains(operation.needs())
 }
 
 /// What a request carries, as the caller has it.
@@ -279,7 +328,7 @@ impl Carried for &[u8] {
     }
 }
 
-/// Takes a payload: writes the request that has been begun, or saves it until a datagram's address comes.
+/// Takes a payload: writes the request that has been begun, or saves it until its address comes.
 ///
 /// # Safety
 ///
@@ -290,8 +339,8 @@ unsafe fn carry(c: *mut ibv_qp_ex, payload: impl Carried) {
     let Some((qp, session)) = (unsafe { session(c) }) else {
         return;
     };
-    if qp.is_datagram() {
-        return session.carry_datagram(qp, payload.payload());
+    if qp.names_destination {
+        return session.carry_addressed(qp, payload.payload());
     }
     let session: *mut Session = session;
     // SAFETY: the session is the caller's. The references are to different parts of it.
@@ -402,13 +451,29 @@ fn push<D: Listed>(
 /// `ibv_wr_set_ud_addr(3)`.
 unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the caller has started.
-    if let Some((qp, session)) = unsafe { session(c) } {
-        session.to = Some(Address { ah, qpn, qkey });
-        match session.payload.take() {
-            None => {}
-            Some(Saved::Sges(sges)) => session.end_datagram(qp, Payload::Sges(&sges)),
-            Some(Saved::Inline(bytes)) => session.end_datagram(qp, Payload::Inline(&bytes)),
-        }
+    unsafe { address(c, QpType::UD, Address::Datagram { ah, qpn, qkey }) }
+}
+
+/// Takes the address of a request on a queue pair of that transport: writes the request if its payload was there
+/// before.
+///
+/// # Safety
+///
+/// As of [`session`].
+unsafe fn address(c: *mut ibv_qp_ex, transport: QpType, to: Address) {
+    // SAFETY: by this function's contract.
+    let Some((qp, session)) = (unsafe { session(c) }) else {
+        return;
+    };
+    if qp.transport != transport {
+        session.failed.get_or_insert(Failure::INVALID);
+        return;
+    }
+    session.to = Some(to);
+    match session.payload.take() {
+        None => {}
+        Some(Saved::Sges(sges)) => session.end_addressed(qp, Payload::Sges(&sges)),
+        Some(Saved::Inline(bytes)) => session.end_addressed(qp, Payload::Inline(&bytes)),
     }
 }
 
@@ -545,10 +610,10 @@ unsafe extern "C" fn wr_send_tso(c: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u
     unsafe { refuse(c, Failure::UNSUPPORTED) }
 }
 
-/// `ibv_wr_set_xrc_srqn(3)`. No queue pair is created for it.
-unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, _: u32) {
+/// `ibv_wr_set_xrc_srqn(3)`.
+unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: as in `wr_send`.
-    unsafe { refuse(c, Failure::UNSUPPORTED) }
+    unsafe { address(c, QpType::XRC_SEND, Address::Srq(srqn)) }
 }
 
 /// `ibv_wr_atomic_write(3)`: 8 bytes.

@@ -43,13 +43,21 @@ pub(crate) struct CreateQpReply {
 }
 
 impl CreateQp {
+    /// Whether it has a completion queue for receives: an initiator of XRC receives nothing.
+    fn receives(&self) -> bool {
+        self.qp_type != QpType::XRC_SEND
+    }
+
     /// The core of the extended write command.
     fn core(&self) -> abi::ExCreateQp {
         abi::ExCreateQp {
             user_handle: self.user_handle,
             pd_handle: self.pd.0,
             send_cq_handle: self.send_cq.0,
-            recv_cq_handle: self.recv_cq.0,
+            recv_cq_handle: match self.receives() {
+                true => self.recv_cq.0,
+                false => 0,
+            },
             srq_handle: self.srq.map_or(0, |srq| srq.0),
             max_send_wr: self.cap.max_send_wr,
             max_recv_wr: self.cap.max_recv_wr,
@@ -126,8 +134,10 @@ impl Command for CreateQp {
             .method(object::QP, method::qp::CREATE)
             .new_object(id::HANDLE)
             .handle(id::PD_HANDLE, self.pd.0)
-            .handle(id::SEND_CQ_HANDLE, self.send_cq.0)
-            .handle(id::RECV_CQ_HANDLE, self.recv_cq.0);
+            .handle(id::SEND_CQ_HANDLE, self.send_cq.0);
+        if self.receives() {
+            request.handle(id::RECV_CQ_HANDLE, self.recv_cq.0);
+        }
         common(request, self.user_handle, &self.cap, self.qp_type);
         if let Some(srq) = self.srq {
             request.handle(id::SRQ_HANDLE, srq.0);

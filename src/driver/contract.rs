@@ -178,11 +178,13 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateSrq, "shared receive queues"))
     }
 
-    /// Creates a shared receive queue of the type XRC or tag matching; its number on the wire comes last.
+    /// Creates a shared receive queue of the type XRC or tag matching, which reports to the completion queue; its
+    /// number on the wire comes last. None stands for a completion queue of another driver.
     fn create_xsrq(
         &self,
         _fd: &CommandFd,
         _command: CreateSrq,
+        _cq: Option<&Self::Cq>,
         _buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, Self::SharedRecvQueue, Self::SrqBacking, u32)> {
         let what = "shared receive queues for XRC or tag matching";
@@ -591,6 +593,13 @@ pub(crate) trait Polled: Debug {
         false
     }
 
+    /// Whether it is known that at most one is to be taken, of at most so many that are wanted.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn takes_one(&self, most: usize) -> bool {
+        most == 1
+    }
+
     /// Takes completions, at most so many, in the kernel's form; tells how many there were.
     ///
     /// # Safety
@@ -609,6 +618,22 @@ pub(crate) trait Polled: Debug {
             count += 1;
         }
         count
+    }
+
+    /// As [`take_into`](Self::take_into), of one.
+    ///
+    /// # Safety
+    ///
+    /// There is room for it.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn take_one_into(&mut self, to: *mut Wc) -> usize {
+        let Some(completion) = self.take() else {
+            return 0;
+        };
+        // SAFETY: by this function's contract.
+        unsafe { to.write(completion.to_wc()) };
+        1
     }
 }
 

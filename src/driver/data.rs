@@ -117,8 +117,9 @@ impl SendBatch<'_> {
         dispatch!(lent &mut self.0, D(batch) => {
             let to = match to {
                 None => None,
+                Some(Destination::Srq(srqn)) => Some(Destination::Srq(srqn)),
                 // Another driver's is of another PD, which the caller has noticed.
-                Some(to) => match D::get(to.ah) {
+                Some(Destination::Datagram(to)) => match D::get(to.ah) {
                     Some(ah) => Some(to.with(ah)),
                     None => return Err(PostError::ForeignPd),
                 },

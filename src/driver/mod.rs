@@ -432,11 +432,13 @@ impl Device {
         })
     }
 
-    /// Creates a shared receive queue of any type; its number on the wire, if it has one, comes last.
+    /// Creates a shared receive queue of any type; its number on the wire, if it has one, comes last. Other types
+    /// than the basic one report to a completion queue themselves.
     pub(crate) fn create_srq(
         &self,
         fd: &CommandFd,
         command: CreateSrq,
+        cq: Option<&Cq>,
         buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, Option<u32>)> {
         dispatch!(self, D(device) => {
@@ -446,8 +448,9 @@ impl Device {
                     (handle, queue, backing, None)
                 }
                 SrqKind::Xrc { .. } | SrqKind::TagMatching { .. } => {
+                    let cq = cq.and_then(D::get);
                     let (handle, queue, backing, number) =
-                        device.create_xsrq(fd, command, buffers)?;
+                        device.create_xsrq(fd, command, cq, buffers)?;
                     (handle, queue, backing, Some(number))
                 }
             };

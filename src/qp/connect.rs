@@ -236,6 +236,25 @@ pub(super) struct Local {
 }
 
 impl Local {
+    /// Looks for the end that the options select, with the port's LID and the GID that the peer is told.
+    fn find(context: &Context, options: &ConnectOptions) -> Result<(Self, u16, Option<Gid>)> {
+        let port = context.query_port(options.port)?;
+        let own = match options.gid_index {
+            Some(index) => {
+                let entry = context.query_gid(options.port, index.into())?;
+                Some((index, entry.gid))
+            }
+            None => context.best_gid_of(options.port, &port)?,
+        };
+        let local = Self {
+            port: options.port,
+            asked: options.gid_index,
+            gid_index: own.map(|(index, _)| index),
+            active_mtu: port.active_mtu,
+        };
+        Ok((local, port.lid, own.map(|(_, gid)| gid)))
+    }
+
     /// Whether these options select the same.
     fn is_for(&self, options: &ConnectOptions) -> bool {
         (self.port, self.asked) == (options.port, options.gid_index)
@@ -262,26 +281,13 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// As for [`Qp::endpoint`], and there is no GID at that index.
     pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint> {
-        let context = self.context();
-        let port = context.query_port(options.port)?;
-        let own = match options.gid_index {
-            Some(index) => {
-                let entry = context.query_gid(options.port, index.into())?;
-                Some((index, entry.gid))
-            }
-            None => context.best_gid_of(options.port, &port)?,
-        };
-        self.shared.remember(Local {
-            port: options.port,
-            asked: options.gid_index,
-            gid_index: own.map(|(index, _)| index),
-            active_mtu: port.active_mtu,
-        });
+        let (local, lid, gid) = Local::find(self.context(), options)?;
+        self.shared.remember(local);
         Ok(Endpoint {
-            lid: port.lid,
+            lid,
             qpn: self.qpn(),
             psn: self.psn()?,
-            gid: own.map(|(_, gid)| gid),
+            gid,
         })
     }
 
@@ -318,10 +324,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         if known != NO_PSN {
             return Ok(known);
         }
-        let mut random = [0; 4];
-        getrandom(&mut random, GetRandomFlags::empty())
-            .map_err(|errno| Error::os(Verb::ModifyQp, self.shared.subject(), errno))?;
-        let drawn = u32::from_ne_bytes(random) & 0x00ff_ffff;
+        let drawn = draw_psn(|| self.shared.subject())?;
         // Two threads may get here at once: the first number stays.
         let psn = &self.shared.psn;
         match psn.compare_exchange(NO_PSN, drawn, Ordering::Relaxed, Ordering::Relaxed) {
@@ -335,18 +338,18 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     where
         T: Connected,
     {
-        self.modify(&self.to_init(options, None))
+        self.modify(&to_init(options, None))
     }
+}
 
-    fn to_init(&self, options: &ConnectOptions, qkey: Option<u32>) -> QpAttr {
-        QpAttr {
-            state: Some(QpState::INIT),
-            port: Some(options.port),
-            pkey_index: Some(options.pkey_index),
-            access: qkey.is_none().then_some(options.access),
-            qkey,
-            ..QpAttr::default()
-        }
+fn to_init(options: &ConnectOptions, qkey: Option<u32>) -> QpAttr {
+    QpAttr {
+        state: Some(QpState::INIT),
+        port: Some(options.port),
+        pkey_index: Some(options.pkey_index),
+        access: qkey.is_none().then_some(options.access),
+        qkey,
+        ..QpAttr::default()
     }
 }
 
@@ -388,28 +391,96 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             }
         };
         let path = path_from(gid_index, peer, options)?;
-        let reliable = self.transport() == QpType::RC;
-        self.modify(&self.to_init(options, None))?;
-        self.modify(&QpAttr {
-            state: Some(QpState::RTR),
-            path: Some(path),
-            path_mtu: Some(path_mtu),
-            dest_qpn: Some(peer.qpn),
-            rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: reliable.then_some(options.max_dest_rd_atomic),
-            min_rnr_timer: reliable.then_some(options.min_rnr_timer),
-            ..QpAttr::default()
-        })?;
-        self.modify(&QpAttr {
-            state: Some(QpState::RTS),
-            sq_psn: Some(sq_psn),
-            timeout: reliable.then_some(options.timeout),
-            retry_cnt: reliable.then_some(options.retry_cnt),
-            rnr_retry: reliable.then_some(options.rnr_retry),
-            max_rd_atomic: reliable.then_some(options.max_rd_atomic),
-            ..QpAttr::default()
+        let steps = steps(self.transport(), peer, options, (path, path_mtu), sq_psn);
+        steps.iter().try_for_each(|step| self.modify(step))
+    }
+}
+
+/// The changes that take a queue pair that is connected from RESET to RTS, on a path with its MTU.
+fn steps(
+    transport: QpType,
+    peer: &Endpoint,
+    options: &ConnectOptions,
+    (path, path_mtu): (AddressVector, Mtu),
+    sq_psn: u32,
+) -> [QpAttr; 3] {
+    let asks = matches!(transport, QpType::RC | QpType::XRC_SEND);
+    let answers = matches!(transport, QpType::RC | QpType::XRC_RECV);
+    let to_receive = QpAttr {
+        state: Some(QpState::RTR),
+        path: Some(path),
+        path_mtu: Some(path_mtu),
+        dest_qpn: Some(peer.qpn),
+        rq_psn: Some(peer.psn),
+        max_dest_rd_atomic: answers.then_some(options.max_dest_rd_atomic),
+        min_rnr_timer: answers.then_some(options.min_rnr_timer),
+        ..QpAttr::default()
+    };
+    let to_send = QpAttr {
+        state: Some(QpState::RTS),
+        sq_psn: Some(sq_psn),
+        timeout: (asks || answers).then_some(options.timeout),
+        retry_cnt: asks.then_some(options.retry_cnt),
+        rnr_retry: asks.then_some(options.rnr_retry),
+        max_rd_atomic: asks.then_some(options.max_rd_atomic),
+        ..QpAttr::default()
+    };
+    [to_init(options, None), to_receive, to_send]
+}
+
+/// This side's end of a path with what else a peer must know, for what is no [`Qp`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    local: Local,
+    endpoint: Endpoint,
+}
+
+impl End {
+    /// Looks for the end of a queue pair with this number, and draws its PSN.
+    pub(crate) fn find(
+        context: &Context,
+        options: &ConnectOptions,
+        qpn: u32,
+        subject: impl FnOnce() -> Subject,
+    ) -> Result<Self> {
+        let (local, lid, gid) = Local::find(context, options)?;
+        let psn = draw_psn(subject)?;
+        Ok(Self {
+            local,
+            endpoint: Endpoint { lid, qpn, psn, gid },
         })
     }
+
+    /// Whether these options select the same.
+    pub(crate) fn is_for(&self, options: &ConnectOptions) -> bool {
+        self.local.is_for(options)
+    }
+
+    /// What the peer must know.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// The changes that connect it.
+    pub(crate) fn steps(
+        &self,
+        transport: QpType,
+        peer: &Endpoint,
+        options: &ConnectOptions,
+    ) -> Result<[QpAttr; 3]> {
+        let path = path_from(self.local.gid_index, peer, options)?;
+        let mtu = options.path_mtu.unwrap_or(self.local.active_mtu);
+        let psn = self.endpoint.psn;
+        Ok(steps(transport, peer, options, (path, mtu), psn))
+    }
+}
+
+/// A random PSN.
+fn draw_psn(subject: impl FnOnce() -> Subject) -> Result<u32> {
+    let mut random = [0; 4];
+    getrandom(&mut random, GetRandomFlags::empty())
+        .map_err(|errno| Error::os(Verb::ModifyQp, subject(), errno))?;
+    Ok(u32::from_ne_bytes(random) & 0x00ff_ffff)
 }
 
 impl Context {
@@ -466,7 +537,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             Some(mtu) => mtu,
             None => self.context().query_port(options.port)?.active_mtu,
         };
-        self.modify(&self.to_init(options, Some(qkey)))?;
+        self.modify(&to_init(options, Some(qkey)))?;
         self.modify(&QpAttr {
             state: Some(QpState::RTR),
             ..QpAttr::default()

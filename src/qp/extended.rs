@@ -27,7 +27,7 @@ impl<'q, T: RemoteInvalidate> Batch<'q, T> {
         from: impl AsRef<[LocalSlice<'q>]>,
         rkey: RemoteKey,
     ) -> Result<Posted<'_>, PostError> {
-        self.push(Operation::SendInv { rkey }, None, gather(from.as_ref())?)
+        self.push_to_peer(Operation::SendInv { rkey }, gather(from.as_ref())?)
     }
 
     /// Adds a SEND as [`Batch::send_inv`], of bytes that are copied into the request.
@@ -41,7 +41,7 @@ impl<'q, T: RemoteInvalidate> Batch<'q, T> {
         bytes: &[u8],
         rkey: RemoteKey,
     ) -> Result<Posted<'_>, PostError> {
-        self.push(Operation::SendInv { rkey }, None, Payload::Inline(bytes))
+        self.push_to_peer(Operation::SendInv { rkey }, Payload::Inline(bytes))
     }
 }
 
@@ -207,7 +207,7 @@ impl<'q, T: RdmaFlush> Batch<'q, T> {
             placement: placement.bits(),
             level,
         };
-        self.push(operation, None, Payload::Gather(&[]))
+        self.push_to_peer(operation, Payload::Gather(&[]))
     }
 }
 

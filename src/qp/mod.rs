@@ -4,7 +4,7 @@
 //! borrows a half exclusively and takes no lock. The halves can go to different threads ([`Qp::split`]).
 
 mod attr;
-mod connect;
+pub(crate) mod connect;
 mod control;
 mod ece;
 mod entropy;
@@ -37,8 +37,8 @@ pub use one::One;
 pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
-    Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Rc, RdmaFlush, RdmaRead, RdmaWrite,
-    RemoteInvalidate, StaticTransport, Transport, Uc, Ud,
+    Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, NamesSrq, Rc, RdmaFlush, RdmaRead,
+    RdmaWrite, RemoteInvalidate, StaticTransport, Transport, Uc, Ud, Xrc,
 };
 pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
@@ -122,7 +122,7 @@ pub struct QpBuilder<'a> {
 impl Pd {
     /// Creates a queue pair whose sends and receives complete on `cq`.
     ///
-    /// The transport is [`Rc`], [`Uc`] or [`Ud`].
+    /// The transport is [`Rc`], [`Uc`], [`Ud`] or [`Xrc`].
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl<'a> QpBuilder<'a> {
     /// Creates the queue pair, with a transport that is chosen at run time.
     ///
     /// The types [`RAW_PACKET`](QpType::RAW_PACKET) and [`XRC_SEND`](QpType::XRC_SEND) depend on the driver;
-    /// rxe has neither. There are no send requests for them yet: posting fails with
+    /// rxe has neither. There are no send requests for raw packets yet: posting fails with
     /// [`PostError::NotInTransport`].
     ///
     /// # Errors
@@ -288,6 +288,19 @@ impl<'a> QpBuilder<'a> {
             ("the SRQ", self.srq.map(Srq::context)),
         ];
         context.check_parts(Verb::CreateQp, subject, parts)?;
+        let receives = transport != QpType::XRC_SEND;
+        if !receives && self.srq.is_some() {
+            let why = "an initiator of XRC receives nothing, and is to have a shared receive queue";
+            return Err(Error::invalid(Verb::CreateQp, subject(), why));
+        }
+        let caps = match receives {
+            true => self.caps,
+            false => Caps {
+                max_recv_wr: 0,
+                max_recv_sge: 0,
+                ..self.caps
+            },
+        };
         let operations = context.operations(transport)?;
         let id = self.user_data.unwrap_or_else(|| context.new_id());
         let command = CreateQp {
@@ -296,7 +309,7 @@ impl<'a> QpBuilder<'a> {
             recv_cq: self.recv_cq.handle(),
             srq: self.srq.map(Srq::handle),
             qp_type: transport,
-            cap: self.caps.into(),
+            cap: caps.into(),
             sq_sig_all: self.signal_all,
             flags: self.flags.difference(QpCreateFlags::SQ_SIG_ALL),
             user_handle: id,

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use uverbs_uapi::enums::QpState;
+use uverbs_uapi::enums::{QpState, QpType};
+use uverbs_uapi::flags::SendFlags;
 
 use super::send::{Fixed, gather, length};
-use super::transport::{Connected, RdmaRead, RdmaWrite, Transport};
+use super::transport::{Connected, NamesSrq, RdmaRead, RdmaWrite, Transport};
 use super::{Of, QpShared};
 use crate::driver::SendQueue;
-use crate::work::{LocalSlice, Operation, Operations, Payload, PostError, Remote, RemoteSlice};
+use crate::work::{
+    Destination, LocalSlice, Operation, Operations, Payload, PostError, Remote, RemoteSlice,
+};
 
 /// A request that is about to be posted, alone and signaled: each method posts it and rings the doorbell.
 ///
@@ -22,7 +25,19 @@ pub struct One<'q, T: Transport> {
     pub(super) fixed: &'q Fixed,
     pub(super) shared: &'q Arc<QpShared>,
     pub(super) wr_id: u64,
+    /// As of a batch.
+    pub(super) srq: T::Srq,
     pub(super) of: Of<T>,
+}
+
+impl<T: NamesSrq> One<'_, T> {
+    /// Names the shared receive queue of the peer that the request is for: see
+    /// [`Batch::to_srq`](super::Batch::to_srq).
+    #[inline(always)]
+    pub fn to_srq(mut self, srqn: u32) -> Self {
+        self.srq = Some(srqn);
+        self
+    }
 }
 
 impl<T: Transport> One<'_, T> {
@@ -30,8 +45,9 @@ impl<T: Transport> One<'_, T> {
     #[inline(always)]
     fn push(self, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
         let fixed = self.fixed;
+        let srqn = T::named(self.srq)?;
         if T::TYPE.is_none() {
-            self.check(operation.needs())?;
+            self.check(operation.needs(), srqn)?;
         }
         if let Payload::Gather(slices) = payload
             && slices.iter().any(|slice| slice.pd != fixed.pd)
@@ -42,18 +58,35 @@ impl<T: Transport> One<'_, T> {
         if matches!(state, QpState::RESET | QpState::INIT | QpState::RTR) {
             return Err(PostError::WrongState { state });
         }
-        self.queue.post(self.wr_id, operation, payload)
+        match srqn {
+            None => self.queue.post(self.wr_id, operation, payload),
+            Some(srqn) => self.post_to(srqn, operation, payload),
+        }
+    }
+
+    /// Posts the request to a shared receive queue, by a batch: drivers have no shorter way for it.
+    fn post_to(
+        self,
+        srqn: u32,
+        operation: Operation,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        let mut batch = self.queue.batch();
+        let mut slot = batch.push(operation, Some(Destination::Srq(srqn)), payload)?;
+        slot.set_id(self.wr_id);
+        slot.add_flags(SendFlags::SIGNALED);
+        batch.ring().map(drop).map_err(PostError::Doorbell)
     }
 
     /// Refuses what the queue pair cannot do.
     #[inline(always)]
-    fn check(&self, needed: Operations) -> Result<(), PostError> {
+    fn check(&self, needed: Operations, srqn: Option<u32>) -> Result<(), PostError> {
         let Fixed {
             transport,
             operations,
             ..
         } = *self.fixed;
-        if transport == uverbs_uapi::enums::QpType::UD {
+        if transport == QpType::UD || srqn.is_some() != (transport == QpType::XRC_SEND) {
             return Err(PostError::Destination);
         }
         match operations.contains(needed) {

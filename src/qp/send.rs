@@ -9,7 +9,7 @@ use uverbs_uapi::flags::SendFlags;
 
 use super::membership::{InDomain, Membership, NoDomain};
 use super::one::One;
-use super::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
+use super::transport::{Atomic, Connected, Datagram, NamesSrq, RdmaRead, RdmaWrite, Transport};
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
 use crate::domain::{DomainKey, ThreadDomain};
@@ -100,6 +100,7 @@ impl<T: Transport> SendHalf<T> {
             raw: self.queue.batch(),
             fixed: &self.fixed,
             shared: &self.shared,
+            srq: T::NO_SRQ,
             of: PhantomData,
         }
     }
@@ -114,6 +115,7 @@ impl<T: Transport> SendHalf<T> {
             fixed: &self.fixed,
             shared: &self.shared,
             wr_id,
+            srq: T::NO_SRQ,
             of: PhantomData,
         }
     }
@@ -150,6 +152,7 @@ impl<T: Transport> SendHalf<T, InDomain> {
             raw: self.queue.batch(),
             fixed: &self.fixed,
             shared: &self.shared,
+            srq: T::NO_SRQ,
             of: PhantomData,
         })
     }
@@ -171,6 +174,7 @@ impl<T: Transport> SendHalf<T, InDomain> {
             fixed: &self.fixed,
             shared: &self.shared,
             wr_id,
+            srq: T::NO_SRQ,
             of: PhantomData,
         })
     }
@@ -203,7 +207,33 @@ pub struct Batch<'q, T: Transport> {
     // registers.
     fixed: &'q Fixed,
     shared: &'q Arc<QpShared>,
+    /// The peer's shared receive queue for the requests to come, of a transport that has such.
+    srq: T::Srq,
     of: Of<T>,
+}
+
+impl<T: NamesSrq> Batch<'_, T> {
+    /// Names the shared receive queue of the peer that the requests from here on are for, by its number
+    /// ([`Srq::srqn`](crate::Srq::srqn)): for [`Xrc`](super::Xrc). What is received completes on that queue's
+    /// completion queue. A READ, a WRITE and an atomic operation name one too: the memory has to be in its
+    /// protection domain.
+    ///
+    /// ```no_run
+    /// # use uverbs::{LocalSlice, Qp, RemoteSlice, transport::Xrc};
+    /// # fn post(qp: &mut Qp<Xrc>, slice: LocalSlice<'_>, remote: RemoteSlice, one: u32, other: u32)
+    /// #     -> Result<(), uverbs::PostError> {
+    /// let mut batch = qp.send();
+    /// batch.to_srq(one).send(slice)?;
+    /// batch.write(slice, remote)?.signaled(1);        // to the same
+    /// batch.to_srq(other).send(slice)?.signaled(2);
+    /// batch.ring()?;
+    /// # Ok(()) }
+    /// ```
+    #[inline(always)]
+    pub fn to_srq(&mut self, srqn: u32) -> &mut Self {
+        self.srq = Some(srqn);
+        self
+    }
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
@@ -251,14 +281,14 @@ impl<'q, T: Transport> Batch<'q, T> {
         let needed = operation.needs();
         // A transport that is known here has the classic ones.
         if T::TYPE.is_none() || !Operations::CLASSIC.contains(needed) {
-            self.check(needed, to.is_some())?;
+            self.check(needed, to)?;
         }
         if let Payload::Gather(slices) = payload
             && slices.iter().any(|slice| slice.pd != self.fixed.pd)
         {
             return Err(PostError::ForeignPd);
         }
-        if let Some(to) = to {
+        if let Some(Destination::Datagram(to)) = to {
             if to.pd != self.fixed.pd {
                 return Err(PostError::ForeignPd);
             }
@@ -275,19 +305,34 @@ impl<'q, T: Transport> Batch<'q, T> {
 
     /// Refuses what the queue pair cannot do.
     #[inline(always)]
-    fn check(&self, needed: Operations, has_destination: bool) -> Result<(), PostError> {
+    fn check(
+        &self,
+        needed: Operations,
+        to: Option<Destination<'_, driver::Ah>>,
+    ) -> Result<(), PostError> {
         let Fixed {
             transport,
             operations,
             ..
         } = *self.fixed;
-        if T::TYPE.is_none() && has_destination != (transport == QpType::UD) {
+        if T::TYPE.is_none() && !is_destination(to, transport, needed) {
             return Err(PostError::Destination);
         }
         match operations.contains(needed) {
             true => Ok(()),
             false => Err(operations.refusal(needed, transport)),
         }
+    }
+
+    /// As `push`, to the peer of the connection.
+    #[inline(always)]
+    pub(super) fn push_to_peer(
+        &mut self,
+        operation: Operation,
+        payload: Payload<'_>,
+    ) -> Result<Posted<'_>, PostError> {
+        let to = T::named(self.srq)?.map(Destination::Srq);
+        self.push(operation, to, payload)
     }
 
     /// As `push`, for a payload that goes to or comes from `remote`.
@@ -306,7 +351,24 @@ impl<'q, T: Transport> Batch<'q, T> {
             });
         }
         let RemoteSlice { address, rkey, .. } = remote;
-        self.push(operation(Remote { address, rkey }), None, payload)
+        self.push_to_peer(operation(Remote { address, rkey }), payload)
+    }
+}
+
+/// Whether a request that needs these operations goes there on such a queue pair.
+#[inline(always)]
+fn is_destination(
+    to: Option<Destination<'_, driver::Ah>>,
+    transport: QpType,
+    needed: Operations,
+) -> bool {
+    match (to, transport) {
+        (Some(Destination::Datagram(_)), QpType::UD) => true,
+        (Some(Destination::Srq(_)), QpType::XRC_SEND) => true,
+        (None, QpType::UD) => false,
+        (None, QpType::XRC_SEND) => Operations::OF_KEYS.contains(needed),
+        (None, _) => true,
+        (Some(_), _) => false,
     }
 }
 
@@ -352,7 +414,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.push(Operation::Send, None, gather(from.as_ref())?)
+        self.push_to_peer(Operation::Send, gather(from.as_ref())?)
     }
 
     /// Adds a SEND with immediate data: a number that the peer's completion has
@@ -370,7 +432,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.push(Operation::SendImm { imm }, None, gather(from.as_ref())?)
+        self.push_to_peer(Operation::SendImm { imm }, gather(from.as_ref())?)
     }
 
     /// Adds a SEND of bytes that are copied into the request.
@@ -383,7 +445,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.push(Operation::Send, None, Payload::Inline(bytes))
+        self.push_to_peer(Operation::Send, Payload::Inline(bytes))
     }
 
     /// Adds a SEND with immediate data of bytes that are copied into the request.
@@ -396,7 +458,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.push(Operation::SendImm { imm }, None, Payload::Inline(bytes))
+        self.push_to_peer(Operation::SendImm { imm }, Payload::Inline(bytes))
     }
 }
 

@@ -4,16 +4,46 @@ use std::fmt::Debug;
 
 use uverbs_uapi::enums::QpType;
 
-mod sealed {
-    pub trait Sealed {}
+use crate::work::PostError;
+
+pub(super) mod sealed {
+    use std::fmt::Debug;
+
+    use crate::work::PostError;
+
+    pub trait Sealed {
+        /// What a batch keeps of the peer's shared receive queue, where requests name one.
+        type Srq: Copy + Debug + Send + Sync + 'static;
+        /// No queue has been named yet.
+        const NO_SRQ: Self::Srq;
+        /// The queue that was named, if requests name one.
+        fn named(srq: Self::Srq) -> Result<Option<u32>, PostError>;
+    }
+}
+
+/// A transport whose requests name no shared receive queue.
+macro_rules! names_no_srq {
+    ($($Transport:ident)*) => {
+        $(
+            impl sealed::Sealed for $Transport {
+                type Srq = ();
+                const NO_SRQ: () = ();
+
+                #[inline(always)]
+                fn named((): ()) -> Result<Option<u32>, PostError> {
+                    Ok(None)
+                }
+            }
+        )*
+    };
 }
 
 /// A transport service.
 ///
-/// [`Rc`], [`Uc`] and [`Ud`] are transports known at compile time; [`Any`] is one chosen at run time.
+/// [`Rc`], [`Uc`], [`Ud`] and [`Xrc`] are transports known at compile time; [`Any`] is one chosen at run time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transport",
-    note = "use one of `Rc`, `Uc`, `Ud`, or `Any` for a transport that is chosen at run time"
+    note = "use one of `Rc`, `Uc`, `Ud`, `Xrc`, or `Any` for a transport that is chosen at run time"
 )]
 pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The transport, or `None` if it is known at run time only.
@@ -36,38 +66,45 @@ pub trait Connected: Transport {}
 )]
 pub trait Datagram: Transport {}
 
+/// A transport whose requests name a shared receive queue of the peer.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` queue pair names no shared receive queue of its peer",
+    label = "only XRC queue pairs do"
+)]
+pub trait NamesSrq: Transport + sealed::Sealed<Srq = Option<u32>> {}
+
 /// A transport with RDMA WRITE.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no RDMA WRITE",
-    label = "only RC and UC queue pairs have RDMA WRITE"
+    label = "only RC, UC and XRC queue pairs have RDMA WRITE"
 )]
 pub trait RdmaWrite: Connected {}
 
 /// A transport with RDMA READ.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no RDMA READ",
-    label = "only RC queue pairs have RDMA READ"
+    label = "only RC and XRC queue pairs have RDMA READ"
 )]
 pub trait RdmaRead: Connected {}
 
 /// A transport with atomic operations.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no atomic operations",
-    label = "only RC queue pairs have atomic operations"
+    label = "only RC and XRC queue pairs have atomic operations"
 )]
 pub trait Atomic: Connected {}
 
 /// A transport whose messages can invalidate a key of the peer.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no SEND with invalidation",
-    label = "only RC queue pairs can invalidate a key of the peer"
+    label = "only RC and XRC queue pairs can invalidate a key of the peer"
 )]
 pub trait RemoteInvalidate: Connected {}
 
 /// A transport on which memory windows are bound and invalidated.
 #[diagnostic::on_unimplemented(
     message = "memory windows cannot be bound on a `{Self}` queue pair",
-    label = "only RC and UC queue pairs have memory windows"
+    label = "only RC, UC and XRC queue pairs have memory windows"
 )]
 pub trait BindWindow: Connected {}
 
@@ -97,16 +134,42 @@ pub enum Uc {}
 #[derive(Clone, Copy, Debug)]
 pub enum Ud {}
 
+/// Extended reliable connection, the sending end: as [`Rc`], and each message names a shared receive queue of the
+/// peer ([`Batch::to_srq`](crate::Batch::to_srq)). See [`xrcd`](crate::xrcd).
+#[derive(Clone, Copy, Debug)]
+pub enum Xrc {}
+
 /// A transport chosen at run time. All methods are there; one that the transport lacks fails with
-/// [`PostError::NotInTransport`](crate::PostError::NotInTransport) or
-/// [`PostError::Destination`](crate::PostError::Destination).
+/// [`PostError::NotInTransport`] or
+/// [`PostError::Destination`].
 #[derive(Clone, Copy, Debug)]
 pub enum Any {}
 
-impl sealed::Sealed for Rc {}
-impl sealed::Sealed for Uc {}
-impl sealed::Sealed for Ud {}
-impl sealed::Sealed for Any {}
+names_no_srq! { Rc Uc Ud }
+
+impl sealed::Sealed for Xrc {
+    type Srq = Option<u32>;
+    const NO_SRQ: Option<u32> = None;
+
+    #[inline(always)]
+    fn named(srq: Option<u32>) -> Result<Option<u32>, PostError> {
+        match srq {
+            Some(_) => Ok(srq),
+            None => Err(PostError::Destination),
+        }
+    }
+}
+
+/// Whether one has to be named is decided at run time.
+impl sealed::Sealed for Any {
+    type Srq = Option<u32>;
+    const NO_SRQ: Option<u32> = None;
+
+    #[inline(always)]
+    fn named(srq: Option<u32>) -> Result<Option<u32>, PostError> {
+        Ok(srq)
+    }
+}
 
 impl Transport for Rc {
     const TYPE: Option<QpType> = Some(QpType::RC);
@@ -117,32 +180,44 @@ impl Transport for Uc {
 impl Transport for Ud {
     const TYPE: Option<QpType> = Some(QpType::UD);
 }
+impl Transport for Xrc {
+    const TYPE: Option<QpType> = Some(QpType::XRC_SEND);
+}
 impl Transport for Any {
     const TYPE: Option<QpType> = None;
 }
 
 impl Connected for Rc {}
 impl Connected for Uc {}
+impl Connected for Xrc {}
 impl Connected for Any {}
+
+impl NamesSrq for Xrc {}
+impl NamesSrq for Any {}
 
 impl Datagram for Ud {}
 impl Datagram for Any {}
 
 impl RdmaWrite for Rc {}
 impl RdmaWrite for Uc {}
+impl RdmaWrite for Xrc {}
 impl RdmaWrite for Any {}
 
 impl RdmaRead for Rc {}
+impl RdmaRead for Xrc {}
 impl RdmaRead for Any {}
 
 impl Atomic for Rc {}
+impl Atomic for Xrc {}
 impl Atomic for Any {}
 
 impl RemoteInvalidate for Rc {}
+impl RemoteInvalidate for Xrc {}
 impl RemoteInvalidate for Any {}
 
 impl BindWindow for Rc {}
 impl BindWindow for Uc {}
+impl BindWindow for Xrc {}
 impl BindWindow for Any {}
 
 impl RdmaFlush for Rc {}
@@ -154,7 +229,7 @@ impl AtomicWrite for Any {}
 /// A transport that is known at compile time: all but [`Any`].
 #[diagnostic::on_unimplemented(
     message = "the transport of a new queue pair must be known here, and `{Self}` does not tell it",
-    note = "name `Rc`, `Uc` or `Ud`; for one chosen at run time use `QpBuilder::create_any(transport)`"
+    note = "name `Rc`, `Uc`, `Ud` or `Xrc`; for one chosen at run time use `QpBuilder::create_any(transport)`"
 )]
 pub trait StaticTransport: Transport {
     /// The transport.
@@ -169,4 +244,7 @@ impl StaticTransport for Uc {
 }
 impl StaticTransport for Ud {
     const QP_TYPE: QpType = QpType::UD;
+}
+impl StaticTransport for Xrc {
+    const QP_TYPE: QpType = QpType::XRC_SEND;
 }

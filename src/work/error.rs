@@ -77,7 +77,8 @@ pub enum PostError {
         /// The transport.
         transport: QpType,
     },
-    /// A request on a datagram QP has no destination, or one on another QP has one.
+    /// A request on a datagram QP has no destination, or one of XRC names no shared receive queue of the peer
+    /// ([`Batch::to_srq`](crate::Batch::to_srq)), or one on another QP has either.
     Destination,
     /// The queue pair receives from a shared receive queue: post there.
     SharedReceive,
@@ -130,7 +131,8 @@ impl fmt::Display for PostError {
                 write!(f, "{transport:?} does not have this operation")
             }
             Self::Destination => f.write_str(
-                "a datagram needs a destination, and a connected QP's request must have none",
+                "a datagram needs a destination, a request of XRC a shared receive queue of the peer, \
+                 and other requests must have neither",
             ),
             Self::SharedReceive => {
                 f.write_str("the queue pair receives from a shared receive queue: post there")

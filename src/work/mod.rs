@@ -22,5 +22,5 @@ pub(crate) use progress::Progress;
 #[cfg(feature = "c-abi")]
 pub(crate) use request::Pieces;
 pub use request::Placement;
-pub(crate) use request::{Bind, Destination, Element, Operation, Payload, Remote};
+pub(crate) use request::{Bind, DatagramTo, Destination, Element, Operation, Payload, Remote};
 pub use wall_clock::WallClock;

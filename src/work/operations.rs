@@ -30,17 +30,19 @@ bitflags! {
             Self::ATOMIC_WRITE.bits() | Self::FLUSH_GLOBAL.bits() | Self::FLUSH_PERSISTENT.bits();
         /// What depends on the device: these, and whether it has atomics, which it tells apart.
         const OF_DEVICE = Self::OF_CAPABILITIES.bits() | Self::ATOMIC.bits();
+        /// What changes keys of this side, and goes nowhere.
+        const OF_KEYS = Self::LOCAL_INV.bits() | Self::BIND_MW.bits();
     }
 }
 
 impl Operations {
-    /// What the specification gives a transport. Raw packets and XRC need more in a request than there is so
-    /// far.
+    /// What the specification gives a transport. Raw packets need more in a request than there is so far.
     pub(crate) fn of(transport: QpType) -> Self {
         let unreliable =
             Self::SEND | Self::WRITE | Self::LOCAL_INV | Self::BIND_MW | Self::BIND_ZERO_BASED;
         match transport {
             QpType::RC => Self::all(),
+            QpType::XRC_SEND => Self::all().difference(Self::OF_CAPABILITIES),
             QpType::UC => unreliable,
             QpType::UD => Self::SEND,
             _ => Self::empty(),

@@ -209,9 +209,19 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Where a datagram goes. `A` is an address handle as the driver knows it.
+/// Where a request goes, beyond the peer to which its queue pair is connected. `A` is an address handle as the
+/// driver knows it.
 #[derive(Debug)]
-pub(crate) struct Destination<'a, A> {
+pub(crate) enum Destination<'a, A> {
+    /// A datagram's.
+    Datagram(DatagramTo<'a, A>),
+    /// The shared receive queue of the peer that has this number: with XRC each request names one.
+    Srq(u32),
+}
+
+/// Where a datagram goes.
+#[derive(Debug)]
+pub(crate) struct DatagramTo<'a, A> {
     pub(crate) ah: &'a A,
     pub(crate) qpn: u32,
     pub(crate) qkey: u32,
@@ -228,11 +238,20 @@ impl<A> Clone for Destination<'_, A> {
     }
 }
 
-impl<'a, A> Destination<'a, A> {
+impl<A> Copy for DatagramTo<'_, A> {}
+
+impl<A> Clone for DatagramTo<'_, A> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<'a, A> DatagramTo<'a, A> {
     /// The same destination by what is in the address handle.
     #[inline(always)]
     pub(crate) fn with<B>(self, ah: &'a B) -> Destination<'a, B> {
         let Self { qpn, qkey, pd, .. } = self;
-        Destination { ah, qpn, qkey, pd }
+        Destination::Datagram(DatagramTo { ah, qpn, qkey, pd })
     }
 }

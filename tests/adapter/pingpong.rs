@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::peers::{free_port, listens, play};
+use support::peers::{free_port, listens, play, play_of_xrc};
 use support::{Hca, Result, test_on_adapter};
 
 /// A ping-pong: the test's name, the program, and its arguments.
@@ -29,14 +29,38 @@ const GAMES: [(&str, &str, &[&str]); 13] = [
 ];
 
 pub(crate) fn tests() -> Vec<Trial> {
-    GAMES
-        .iter()
-        .map(|&(name, program, arguments)| {
-            test_on_adapter(format!("pingpong::{name}"), move |hca| {
-                exchange(hca, program, arguments)
-            })
+    let games = GAMES.iter().map(|&(name, program, arguments)| {
+        test_on_adapter(format!("pingpong::{name}"), move |hca| {
+            exchange(hca, program, arguments)
         })
-        .collect()
+    });
+    let of_xrc = [("xsrq", &[] as &[&str]), ("xsrq_events", &["-e"])];
+    let of_xrc = of_xrc.map(|(name, arguments)| {
+        test_on_adapter(format!("pingpong::{name}"), move |hca| {
+            exchange_of_xrc(hca, arguments)
+        })
+    });
+    games.chain(of_xrc).collect()
+}
+
+/// Catches what the model of XRC understands otherwise than libmlx5 does. The program has options of its own: it
+/// checks no bytes.
+fn exchange_of_xrc(hca: Hca, arguments: &[&str]) -> Result {
+    hca.needs_two()?;
+    let port = free_port()?;
+    let side = |device: &str| -> Result<Command> {
+        let mut command = Command::new("ibv_xsrq_pingpong");
+        command.args(["-d", device, "-p", &port.to_string(), "-n", "20"]);
+        if let Some(index) = hca.gid_index(device)? {
+            command.args(["-g", &index.to_string()]);
+        }
+        command.args(arguments);
+        Ok(command)
+    };
+    let (here, there) = hca.ends();
+    let (server, mut client) = (side(&here)?, side(&there)?);
+    client.arg("127.0.0.1");
+    play_of_xrc(server, client, || listens(port), &there).map(drop)
 }
 
 /// Catches data that arrive at the wrong place or not at all, completions and events that are missing, and

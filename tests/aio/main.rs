@@ -3,6 +3,7 @@
 
 mod cancel;
 mod channel;
+mod compio;
 mod connections;
 mod count;
 mod datagrams;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         ops::tests(),
         cancel::tests(),
         runtime::tests(),
+        compio::tests(),
         connections::tests(),
         channel::tests(),
         hostile::tests(),

@@ -12,7 +12,7 @@ use crate::differences;
 use crate::library::{Library, c_program, gid_index};
 
 /// The programs, with the number of their checks.
-const PROGRAMS: [(&str, usize); 8] = [
+const PROGRAMS: [(&str, usize); 9] = [
     ("posting", 23),
     ("extended", 21),
     ("attributes", 21),
@@ -21,6 +21,7 @@ const PROGRAMS: [(&str, usize); 8] = [
     ("lifetime", 7),
     ("threads", 5),
     ("windows", 4),
+    ("xrc", 4),
 ];
 
 /// What is not compared, since ours does not do it yet.

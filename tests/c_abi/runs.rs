@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::peers::{free_port, listens, play};
+use support::peers::{free_port, listens, play, play_of_xrc};
 use support::{Result, device, fail, is_full, skip, test};
 
 use crate::library::{Library, gid_index};
@@ -39,6 +39,9 @@ const fn in_full(words: &'static str) -> Run {
 enum Family {
     Perftest,
     Pingpong,
+    /// A ping-pong of XRC, which has other options, and perftest with it: on the adapter alone.
+    Xrc,
+    PerftestOfXrc,
     /// Programs of librdmacm, and of perftest that connect by it, over the distribution's librdmacm.
     Rdmacm,
     /// The same, with our librdmacm beside our libibverbs.
@@ -46,6 +49,8 @@ enum Family {
     Ucx,
     /// libfabric's ping-pong over our librdmacm: its endpoints connect by it.
     Libfabric,
+    /// qperf's measurements of RC, which connect by our librdmacm. Its others name ports by LIDs alone.
+    Qperf,
 }
 
 /// A test's name, its family and its runs.
@@ -53,7 +58,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
 /// other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 12] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -119,6 +124,25 @@ const GROUPS: [Group; 9] = [
         ],
     ),
     (
+        "pingpong::of_xrc",
+        Family::Xrc,
+        &[
+            always("ibv_xsrq_pingpong -s 4096"),
+            always("ibv_xsrq_pingpong -s 100 -e"),
+        ],
+    ),
+    (
+        "perftest::xrc",
+        Family::PerftestOfXrc,
+        &[
+            always("ib_send_bw -c XRC -s 64"),
+            always("ib_write_bw -c XRC -s 4096 -q 2"),
+            in_full("ib_send_lat -c XRC -s 64 -I 64"),
+            in_full("ib_read_bw -c XRC -s 64"),
+            in_full("ib_send_bw -c XRC -s 64 --use_old_post_send"),
+        ],
+    ),
+    (
         "rdmacm::programs",
         Family::Rdmacm,
         &[
@@ -154,6 +178,19 @@ const GROUPS: [Group; 9] = [
         ],
     ),
     (
+        "qperf::measurements",
+        Family::Qperf,
+        &[
+            always("rc_lat"),
+            always("rc_rdma_write_bw"),
+            always("rc_rdma_read_lat"),
+            in_full("rc_bw"),
+            in_full("rc_rdma_write_poll_lat"),
+            in_full("rc_fetch_add_mr"),
+            in_full("ver_rc_compare_swap"),
+        ],
+    ),
+    (
         "ucx::tests",
         Family::Ucx,
         &[
@@ -180,8 +217,11 @@ fn all(family: Family, runs: &[Run]) -> Result {
             "UCX has the adapter keep memory by a command that the model does not know, on libibverbs too",
         );
     }
+    if matches!(family, Family::Xrc | Family::PerftestOfXrc) && device().is_rxe() {
+        return skip("soft-RoCE has no XRC");
+    }
     let ours = match family {
-        Family::OwnRdmacm | Family::Libfabric => Library::ours_with_rdmacm()?,
+        Family::OwnRdmacm | Family::Libfabric | Family::Qperf => Library::ours_with_rdmacm()?,
         _ => Library::ours()?,
     };
     if let Family::OwnRdmacm = family {
@@ -232,6 +272,9 @@ fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result 
     let ends = ends();
     let server = family.side(server, &ends.0, port, words, None)?;
     let client = family.side(client, &ends.1, port, words, Some("127.0.0.1"))?;
+    if let Family::Xrc = family {
+        return play_of_xrc(server, client, || listens(port), &ends.1).map(drop);
+    }
     play(server, client, || listens(port)).map(drop)
 }
 
@@ -277,30 +320,33 @@ impl Family {
     ) -> Result<Command> {
         let port = port.to_string();
         match self {
-            Self::Perftest => {
-                Self::of_rdma_core(library, device, &port, words, ("-x", "-F"), server)
+            Self::Perftest | Self::PerftestOfXrc => {
+                Self::of_rdma_core(library, device, &port, words, ("-x", &["-F"]), server)
             }
             Self::Pingpong => {
-                Self::of_rdma_core(library, device, &port, words, ("-g", "-c"), server)
+                Self::of_rdma_core(library, device, &port, words, ("-g", &["-c"]), server)
             }
+            Self::Xrc => Self::of_rdma_core(library, device, &port, words, ("-g", &[]), server),
             Self::Ucx => ucx(library, device, &port, words, server),
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
+            Self::Qperf => Ok(qperf(library, &port, words, server.is_some())),
             Self::Rdmacm | Self::OwnRdmacm => Ok(of_librdmacm(library, words, server.is_some())),
         }
     }
 
-    /// Those of rdma-core and perftest, which differ in an option for the GID and one that all have.
+    /// Those of rdma-core and perftest, which differ in an option for the GID and those that all have.
     fn of_rdma_core(
         library: &Library,
         device: &str,
         port: &str,
         words: &str,
-        (gid, always): (&str, &str),
+        (gid, always): (&str, &[&str]),
         server: Option<&str>,
     ) -> Result<Command> {
         let mut words = words.split_whitespace();
         let mut command = library.command(words.next().unwrap_or_default());
-        command.args([always, "-d", device, "-p", port, "-n", "20"]);
+        command.args(always);
+        command.args(["-d", device, "-p", port, "-n", "20"]);
         if let Some(index) = gid_index(device)? {
             command.arg(gid).arg(index.to_string());
         }
@@ -317,6 +363,19 @@ fn libfabric(library: &Library, port: &str, words: &str, connects: bool) -> Comm
         true => command.args(["-P", port, ADDRESS]),
         false => command.args(["-B", port]),
     };
+    command
+}
+
+/// The command of a side of qperf. The client has the server end behind the measurement.
+fn qperf(library: &Library, port: &str, words: &str, connects: bool) -> Command {
+    let mut command = library.command("qperf");
+    if connects {
+        command.arg(ADDRESS);
+    }
+    command.args(["-lp", port]);
+    if connects {
+        command.args(["-t", "1", "-cm", "1", words, "quit"]);
+    }
     command
 }
 

@@ -16,6 +16,7 @@ mod registers;
 mod resets;
 mod shapes;
 mod ud;
+mod xrc;
 
 use std::process::ExitCode;
 
@@ -38,5 +39,6 @@ fn main() -> ExitCode {
         errors::tests(),
         resets::tests(),
         beside::tests(),
+        xrc::tests(),
     ])
 }

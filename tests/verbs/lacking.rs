@@ -10,11 +10,12 @@ use libtest_mimic::Trial;
 use support::{Pair, Result, device, fail, open, same, skip, test, until};
 use uverbs::uapi::write::FlowTcpUdpFilter;
 use uverbs::{
-    Access, Cause, Cq, Error, Pd, Rc, Ud, WcOpcode,
+    Access, Caps, Cause, Cq, Error, Pd, Rc, Ud, WcOpcode,
     error::Errno,
     flow::{FlowMatch, FlowRule},
     qp::{Ece, QpCreateFlags, QpType},
     query::DeviceCapFlags,
+    transport::Xrc,
     xrcd::XrcdFile,
 };
 
@@ -27,8 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("lacking::rate_limit", rate_limit),
         ("lacking::implicit_on_demand", implicit_on_demand),
     ];
-    let on_mlx5: [Named; 4] = [
-        ("lacking::xrc_on_mlx5", xrc_on_mlx5),
+    let on_mlx5: [Named; 3] = [
         ("lacking::raw_packets_on_mlx5", raw_packets_on_mlx5),
         ("lacking::work_queues_on_mlx5", work_queues_on_mlx5),
         ("lacking::tag_matching_on_mlx5", tag_matching_on_mlx5),
@@ -107,6 +107,10 @@ fn xrc() -> Result {
     not_in_driver(
         pd.qp(&cq).create_any(QpType::XRC_SEND),
         "the initiator of XRC",
+    )?;
+    not_in_driver(
+        pd.create_qp::<Xrc>(&cq, Caps::default()),
+        "the initiator of XRC by its type",
     )?;
     // Nothing is left that would keep them busy.
     cq.destroy()?;
@@ -281,33 +285,6 @@ fn not_in_driver<T>(result: uverbs::Result<T>, what: &str) -> Result {
     same(error.errno(), None, "the kernel's errno")?;
     let said = error.to_string();
     same(said.contains("this library's driver for"), true, &said)
-}
-
-/// Catches a domain that cannot be had although it has no rings, and an initiator or a receive queue without
-/// rings.
-fn xrc_on_mlx5() -> Result {
-    let context = open()?;
-    let has = context
-        .query_device()?
-        .capabilities
-        .contains(DeviceCapFlags::XRC);
-    same(has, true, "the capability")?;
-    let pd = context.alloc_pd()?;
-    let cq = context.create_cq(8)?;
-    not_in_driver(
-        pd.qp(&cq).create_any(QpType::XRC_SEND),
-        "the initiator of XRC",
-    )?;
-    let domain = context.open_xrcd()?;
-    not_in_driver(
-        pd.srq(16).xrc(&domain, &cq).create(),
-        "queues of the domain",
-    )?;
-    let error = missing(domain.create_target(), "a target of the domain")?;
-    same(error.errno(), None, "the kernel's errno")?;
-    domain.close()?;
-    cq.destroy()?;
-    Ok(pd.dealloc()?)
 }
 
 /// Fails unless it is refused like that on a PD and a CQ, which are free afterwards.

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 
 pub use uverbs_uapi::types::QpCap as ibv_qp_cap;
 
+use super::domain::ibv_xrcd;
 use super::ibv_pd;
 use super::port::ibv_gid;
 use super::queue::{ibv_comp_channel, ibv_cq, ibv_srq};
@@ -59,7 +60,7 @@ pub struct ibv_qp_init_attr_ex {
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
     pub rwq_ind_tbl: *mut c_void,
@@ -133,11 +134,31 @@ pub struct ibv_srq_init_attr_ex {
     pub attr: ibv_srq_attr,
     pub comp_mask: u32,
     pub srq_type: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut ibv_xrcd,
+    pub cq: *mut ibv_cq,
 }
 
 const _: () = {
     assert!(offset_of!(ibv_srq_init_attr_ex, comp_mask) == 20);
     assert!(offset_of!(ibv_srq_init_attr_ex, srq_type) == 24);
+    assert!(offset_of!(ibv_srq_init_attr_ex, pd) == 32);
+    assert!(offset_of!(ibv_srq_init_attr_ex, cq) == 48);
+};
+
+/// A queue pair of an XRC domain that somebody else has created.
+#[repr(C)]
+pub struct ibv_qp_open_attr {
+    pub comp_mask: u32,
+    pub qp_num: u32,
+    pub xrcd: *mut ibv_xrcd,
+    pub qp_context: *mut c_void,
+    pub qp_type: u32,
+}
+
+const _: () = {
+    assert!(size_of::<ibv_qp_open_attr>() == 32);
+    assert!(offset_of!(ibv_qp_open_attr, qp_type) == 24);
 };
 
 #[repr(C)]

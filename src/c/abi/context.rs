@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
 use super::attr::{
-    ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr_ex,
+    ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    ibv_srq_init_attr_ex,
 };
 use super::device::{
     ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input, ibv_values_ex,
@@ -129,10 +130,11 @@ pub struct verbs_context {
     pub abi_placeholder_2: Lacking,
     pub create_flow: Lacking,
     pub abi_placeholder_1: Lacking,
-    pub open_qp: Lacking,
+    pub open_qp:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
     pub create_qp_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub get_srq_num: Lacking,
+    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
     pub create_srq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
     pub open_xrcd:

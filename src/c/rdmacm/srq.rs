@@ -15,7 +15,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     c: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    // SAFETY: the caller passes an identifier and attributes, whose domain lies behind the type.
+    // SAFETY: the caller passes an identifier and attributes.
     minus_one(unsafe {
         id(c).and_then(|_| {
             let attr = attr.as_mut().ok_or(Failure::INVALID)?;
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
             }
             let pd = match attr.comp_mask & verbs::SRQ_INIT_ATTR_PD {
                 0 => null_mut(),
-                _ => *(&raw mut *attr).add(1).cast::<*mut ibv_pd>(),
+                _ => attr.pd,
             };
             create(c, pd, attr)
         })
@@ -73,6 +73,9 @@ pub unsafe extern "C" fn rdma_create_srq(
                 attr: attr.attr,
                 comp_mask: verbs::SRQ_INIT_ATTR_TYPE,
                 srq_type: verbs::SRQT_BASIC,
+                pd,
+                xrcd: null_mut(),
+                cq: null_mut(),
             };
             let made = create(c, pd, &mut long);
             attr.attr = long.attr;

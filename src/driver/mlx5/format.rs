@@ -66,6 +66,14 @@ pub(super) struct RemoteAddress {
     pub(super) rkey_reserved: u64,
 }
 
+/// The peer's shared receive queue (`struct mlx5_wqe_xrc_seg`).
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct XrcQueue {
+    pub(super) srqn: Be32,
+    pub(super) reserved: [u8; 12],
+}
+
 /// The operands of an atomic operation (`struct mlx5_wqe_atomic_seg`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -286,6 +294,7 @@ mod tests {
         assert_eq!(size_of::<Control>(), UNIT);
         assert_eq!(offset_of!(Control, fm_ce_se_imm) + 3, FM_CE_SE);
         assert_eq!(size_of::<RemoteAddress>(), UNIT);
+        assert_eq!(size_of::<XrcQueue>(), UNIT);
         assert_eq!(size_of::<AtomicOperands>(), UNIT);
         assert_eq!(size_of::<Data>(), UNIT);
         assert_eq!(size_of::<Datagram>(), 48);

@@ -7,9 +7,9 @@
 //! arming are stores to mapped registers ([`uar`]), in an order that matters ([`barrier`]). Source:
 //! `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
 //!
-//! Not there yet, each with its place: queue pairs of type XRC (a layout in [`qp`], a segment in [`send`])
-//! and raw packet (as well, and a ring of its own for receives), compressed completions ([`entries`],
-//! [`cq`]), device memory and DEVX objects (commands in [`command`]).
+//! Not there yet, each with its place: queue pairs of type raw packet (a layout in [`qp`], a segment in
+//! [`send`], and a ring of its own for receives), compressed completions ([`entries`], [`cq`]), device memory
+//! and DEVX objects (commands in [`command`]).
 
 mod again;
 mod ah;
@@ -44,7 +44,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 
 use uverbs_uapi::enums::{self, QpType};
-use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, SrqHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::mlx5::{
     self as abi, AllocUcontextResp, AllocUcontextRespMask, AllocUctxFlags, CreateCqFlags, LibCaps,
     UarAllocType,
@@ -58,17 +58,17 @@ use self::device_command::Ways;
 use self::entries::Entries;
 use self::format::BLOCK;
 use self::memory::{Memory, Record, Records};
-use self::qp::{QpCore, create_qp};
+use self::qp::{QpCore, create_qp, create_xrc_target};
 use self::recv::{RecvQueue, SharedRecvQueue};
 use self::send::SendQueue;
-use self::srq::{SrqCore, create_srq};
+use self::srq::{SrqCore, create_srq, create_xsrq};
 use self::uar::{Lease, Registers, UarPage};
 use super::answer;
 use super::contract::{self, QpName, QpParts, Replacement, ResetQp};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateQp, CreateSrq,
-    DriverData, GetContext, GetContextReply, QueryContext, QueryDevice, ResizeCq,
+    CreateXrcTarget, DriverData, GetContext, GetContextReply, QueryContext, QueryDevice, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -238,6 +238,24 @@ impl contract::Driver for Device {
         buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqCore)> {
         create_srq(self, fd, command, buffers)
+    }
+
+    fn create_xsrq(
+        &self,
+        fd: &CommandFd,
+        command: CreateSrq,
+        cq: Option<&Cq>,
+        buffers: Option<&Buffers>,
+    ) -> Result<(SrqHandle, SharedRecvQueue, SrqCore, u32)> {
+        create_xsrq(self, fd, command, cq.map(Cq::core), buffers)
+    }
+
+    fn create_xrc_target(
+        &self,
+        fd: &CommandFd,
+        command: &CreateXrcTarget,
+    ) -> Result<(QpHandle, u32)> {
+        create_xrc_target(fd, command)
     }
 
     fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(Option<AhHandle>, Ah)> {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::mlx5::{self as abi, QpFlags};
 use uverbs_uapi::types::QpCap;
 
@@ -15,7 +16,7 @@ use super::directory::{Receiver, Registration, Reporter};
 use super::ece::{self, Ece};
 use super::format::{
     AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, MOST_UNITS, NUMBER,
-    RECORD_RECEIVE, RemoteAddress, UNIT,
+    RECORD_RECEIVE, RemoteAddress, UNIT, XrcQueue,
 };
 use super::inline::Landing;
 use super::ledger::{RecvLedger, SendLedger};
@@ -25,7 +26,9 @@ use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
 use super::{Device, Limits, NewQp, Parts, answer, umr};
 use crate::alloc::ResourceType;
-use crate::command::{Command, CommandFd, CreateQp, CreateQpReply, DriverData, DriverReply};
+use crate::command::{
+    Command, CommandFd, CreateQp, CreateQpReply, CreateXrcTarget, DriverData, DriverReply,
+};
 use crate::driver::contract::{self, Driver as _};
 use crate::error::{Errno, Error, Result, Verb};
 use crate::memory::has_word;
@@ -70,12 +73,16 @@ pub(crate) fn create_qp(
     mut command: CreateQp,
     parts: &Parts<'_>,
 ) -> Result<NewQp> {
-    if !matches!(command.qp_type, QpType::RC | QpType::UC | QpType::UD) {
-        let what = "rings of queue pairs for raw packets or XRC";
+    let transport = command.qp_type;
+    if !matches!(
+        transport,
+        QpType::RC | QpType::UC | QpType::UD | QpType::XRC_SEND
+    ) {
+        let what = "rings of queue pairs for raw packets";
         return Err(Device::lacks(Verb::CreateQp, what));
     }
-    if parts.inline_scatter && command.qp_type == QpType::UD {
-        let missing = "inline scatter for datagrams (`create_user_qp` of mlx5_ib)";
+    if parts.inline_scatter && !matches!(transport, QpType::RC | QpType::UC) {
+        let missing = "inline scatter for datagrams and XRC (`create_user_qp` of mlx5_ib)";
         return Err(Error::unsupported(
             Verb::CreateQp,
             command.subject(),
@@ -107,6 +114,25 @@ pub(crate) fn create_qp(
         recv,
         backing: core,
     })
+}
+
+/// Creates a queue pair without rings, to which the initiators of XRC connect.
+pub(crate) fn create_xrc_target(
+    fd: &CommandFd,
+    command: &CreateXrcTarget,
+) -> Result<(QpHandle, u32)> {
+    let command = CreateXrcTarget {
+        // Its completions have the numbers of shared receive queues.
+        driver: DriverData::exchange::<_, abi::CreateQpResp>(&abi::CreateQp::default()),
+        ..command.clone()
+    };
+    let (handle, qpn) = fd.execute(&command)?;
+    if qpn > NUMBER {
+        fd.abandon(handle);
+        let what = format!("a queue pair's number of {qpn:#x}");
+        return Err(Error::malformed(Verb::CreateQp, command.subject(), what));
+    }
+    Ok((handle, qpn))
 }
 
 /// The driver's part of the answer, if all of it makes sense.
@@ -404,7 +430,11 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     let (before, other) = match qp_type {
         QpType::UD => (size_of::<Control>() + size_of::<Datagram>(), 0),
         _ => {
-            let head = size_of::<Control>() + size_of::<RemoteAddress>();
+            let queue = match qp_type {
+                QpType::XRC_SEND => size_of::<XrcQueue>(),
+                _ => 0,
+            };
+            let head = size_of::<Control>() + queue + size_of::<RemoteAddress>();
             let atomic = head + size_of::<AtomicOperands>() + size_of::<Data>();
             (head, atomic.max(size_of::<Control>() + umr::MOST_BYTES))
         }

@@ -22,7 +22,7 @@ use super::barrier;
 use super::cq::{BIND, INVALIDATE};
 use super::format::{
     AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, FM_CE_SE, INLINE, INLINE_HEAD,
-    LONGEST_SLICE, RECORD_SEND, RemoteAddress, UNIT, control, opcode,
+    LONGEST_SLICE, RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
 };
 use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
@@ -30,7 +30,7 @@ use super::uar::{Lease, Register};
 use super::umr;
 use crate::driver::contract;
 use crate::error::Errno;
-use crate::work::{Destination, Element, Operation, Payload, PostError, Remote};
+use crate::work::{DatagramTo, Destination, Element, Operation, Payload, PostError, Remote};
 
 /// The layout of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -706,11 +706,24 @@ unsafe fn write_request(
     unsafe {
         let mut at = request.add(size_of::<Control>());
         let mut imm = Be32::ZERO;
-        if let Some(Destination { ah, qpn, qkey, .. }) = to {
-            let mut datagram = ah.datagram();
-            datagram.qkey = Be32::new(qkey);
-            datagram.dqp_dct = Be32::new(qpn | EXTENDED);
-            at = put(at, datagram);
+        match to {
+            None => {}
+            Some(Destination::Datagram(DatagramTo { ah, qpn, qkey, .. })) => {
+                let mut datagram = ah.datagram();
+                datagram.qkey = Be32::new(qkey);
+                datagram.dqp_dct = Be32::new(qpn | EXTENDED);
+                at = put(at, datagram);
+            }
+            Some(Destination::Srq(srqn)) => {
+                let srqn = Be32::new(srqn);
+                at = put(
+                    at,
+                    XrcQueue {
+                        srqn,
+                        ..XrcQueue::default()
+                    },
+                );
+            }
         }
         let opcode = match operation {
             Operation::Send => opcode::SEND,

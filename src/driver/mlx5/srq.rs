@@ -9,14 +9,16 @@ use std::sync::Arc;
 use uverbs_uapi::handle::SrqHandle;
 use uverbs_uapi::mlx5 as abi;
 
-use super::format::{Be16, Data, SrqNext};
+use super::cq::CqCore;
+use super::directory::{Directory, Receiver, Registration, Reporter};
+use super::format::{Be16, Data, NUMBER, SrqNext};
 use super::ledger::SrqLedger;
 use super::memory::{Memory, Record};
 use super::recv::SharedRecvQueue;
 use super::{Device, Limits};
 use crate::alloc::{Buffers, ResourceType};
-use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData};
-use crate::driver::contract;
+use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData, SrqKind};
+use crate::driver::contract::{self, Driver as _};
 use crate::error::{Errno, Error, Result, Verb};
 use crate::memory::has_word;
 use crate::work::{LocalKey, Progress};
@@ -110,6 +112,8 @@ impl SrqRing {
 pub(crate) struct SrqCore {
     ring: Arc<SrqRing>,
     ledger: Arc<SrqLedger>,
+    /// Of a queue of XRC, which reports to a completion queue itself.
+    _registration: Option<Arc<Registration>>,
 }
 
 impl contract::SrqBacking for SrqCore {
@@ -131,13 +135,52 @@ impl contract::SrqBacking for SrqCore {
     }
 }
 
-/// Creates a shared receive queue.
+/// Creates a shared receive queue, whose messages the queue pairs report.
 pub(crate) fn create_srq(
     device: &Device,
     fd: &CommandFd,
-    mut command: CreateSrq,
+    command: CreateSrq,
     buffers: Option<&Buffers>,
 ) -> Result<(SrqHandle, SharedRecvQueue, SrqCore)> {
+    let (reply, queue, core) = create(device, fd, command, None, buffers)?;
+    Ok((reply.handle, queue, core))
+}
+
+/// Creates a shared receive queue of an XRC domain, which reports its messages itself.
+pub(crate) fn create_xsrq(
+    device: &Device,
+    fd: &CommandFd,
+    command: CreateSrq,
+    cq: Option<&Arc<CqCore>>,
+    buffers: Option<&Buffers>,
+) -> Result<(SrqHandle, SharedRecvQueue, SrqCore, u32)> {
+    if !matches!(command.kind, SrqKind::Xrc { .. }) {
+        let what = "shared receive queues that match tags";
+        return Err(Device::lacks(Verb::CreateSrq, what));
+    }
+    let subject = command.subject();
+    let Some(cq) = cq else {
+        let why = "its completion queue belongs to a device of another driver";
+        return Err(Error::invalid(Verb::CreateSrq, subject, why));
+    };
+    let (reply, queue, core) = create(device, fd, command, Some(&cq.directory), buffers)?;
+    let CreateSrqReply { handle, srqn, .. } = reply;
+    if srqn > NUMBER {
+        fd.abandon(handle);
+        let what = format!("a shared receive queue's number of {srqn:#x}");
+        return Err(Error::malformed(Verb::CreateSrq, subject, what));
+    }
+    Ok((handle, queue, core, srqn))
+}
+
+/// Creates a shared receive queue that reports to this completion queue, or to none.
+fn create(
+    device: &Device,
+    fd: &CommandFd,
+    mut command: CreateSrq,
+    reports_to: Option<&Arc<Directory>>,
+    buffers: Option<&Buffers>,
+) -> Result<(CreateSrqReply, SharedRecvQueue, SrqCore)> {
     let refuse = || Error::os(Verb::CreateSrq, command.subject(), Errno::INVAL);
     let (asked, slices) = (command.max_wr, command.max_sge);
     let (count, stride) = layout(asked, slices, &device.limits).ok_or_else(refuse)?;
@@ -145,18 +188,43 @@ pub(crate) fn create_srq(
     let page = rustix::param::page_size();
     let memory = Memory::new(bytes, page, ResourceType::MLX5_SRQ, buffers)?;
     let record = Record::new(&device.records, buffers)?;
+    let ledger = Arc::new(SrqLedger::new(count));
+    let registration = match reports_to {
+        Some(directory) => Some(register(directory, &ledger, &command)?),
+        None => None,
+    };
     let driver = abi::CreateSrq {
         buf_addr: memory.address(),
         db_addr: record.address(),
+        uidx: registration.as_ref().map_or(0, Registration::number),
         ..Default::default()
     };
     command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver);
-    let CreateSrqReply { handle, .. } = fd.execute(&command)?;
+    let reply = fd.execute(&command)?;
     let ring = Arc::new(SrqRing::new(memory, record, count, stride));
-    let ledger = Arc::new(SrqLedger::new(count));
     let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
-    let core = SrqCore { ring, ledger };
-    Ok((handle, queue, core))
+    let core = SrqCore {
+        ring,
+        ledger,
+        _registration: registration.map(Arc::new),
+    };
+    Ok((reply, queue, core))
+}
+
+/// Finds a number by which completions name the queue.
+fn register(
+    directory: &Arc<Directory>,
+    ledger: &Arc<SrqLedger>,
+    command: &CreateSrq,
+) -> Result<Registration> {
+    let reporter = Reporter {
+        recv: Receiver::Shared(Arc::clone(ledger)),
+        ..Reporter::default()
+    };
+    Registration::new(directory, directory, reporter).ok_or_else(|| {
+        let missing = "another of the 16,777,216 numbers that a CQ has for its queues";
+        Error::unsupported(Verb::CreateSrq, command.subject(), missing)
+    })
 }
 
 /// Elements and bytes of each, or `None` if the device has no such queue. A link to an element has 16 bits.

@@ -158,21 +158,60 @@ impl contract::Polled for Polled<'_> {
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
+    fn takes_one(&self, most: usize) -> bool {
+        most == 1 || self.0.count() == 1
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
     unsafe fn take_into(&mut self, most: usize, to: *mut Wc) -> usize {
-        // SAFETY: by this function's contract, and as in `take`.
+        let mut seen = 0;
+        // SAFETY: by this function's contract, and as in `take`. The copies are what was just written.
         unsafe {
-            self.0.take_into(most, to, |wc: *mut Wc| {
-                // The flag is moved where there is one, which takes less than to look.
-                let invalidated = (*wc).wc_flags & WITH_INVALIDATE;
-                (*wc).wc_flags += invalidated;
-            })
+            let look = |wc: *mut Wc| seen |= (*wc).wc_flags;
+            let count = self.0.take_into(most, to, look);
+            if seen & WITH_INVALIDATE != 0 {
+                mend(to, count);
+            }
+            count
+        }
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn take_one_into(&mut self, to: *mut Wc) -> usize {
+        // SAFETY: as in `take`, and by this function's contract.
+        unsafe {
+            if !self.0.take_to(to) {
+                return 0;
+            }
+            if (*to).wc_flags & WITH_INVALIDATE != 0 {
+                mend(to, 1);
+            }
+            1
         }
     }
 }
 
-// So that adding it once moves the flag, which the kernel never sets beside the other.
+/// Moves the flag of the kernel's where user space has it, in so many completions.
+///
+/// # Safety
+///
+/// They are there, and the caller's.
 #[cfg(feature = "c-abi")]
-const _: () = assert!(WITH_INVALIDATE * 2 == WcFlags::WITH_INV.bits());
+#[cold]
+#[inline(never)]
+unsafe fn mend(first: *mut Wc, count: usize) {
+    for at in 0..count {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let flags = &raw mut (*first.add(at)).wc_flags;
+            if *flags & WITH_INVALIDATE != 0 {
+                *flags = *flags & !WITH_INVALIDATE | WcFlags::WITH_INV.bits();
+            }
+        }
+    }
+}
 
 /// A completion: a copy of what the kernel wrote, of which the compiler makes as much as is looked at.
 #[derive(Clone, Copy, Debug)]

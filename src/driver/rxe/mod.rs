@@ -97,7 +97,10 @@ impl contract::Driver for Rxe {
     fn operations(&self, transport: QpType) -> Operations {
         let mut lacking = Operations::BIND_ZERO_BASED;
         lacking.set(Operations::LOCAL_INV, transport != QpType::RC);
-        Operations::of(transport).difference(lacking)
+        match transport {
+            QpType::XRC_SEND => Operations::empty(),
+            _ => Operations::of(transport).difference(lacking),
+        }
     }
 
     fn is_behind(clue: &DriverClue) -> bool {

@@ -582,8 +582,31 @@ impl<'r> Waiting<'r> {
         Some(element)
     }
 
-    /// Takes elements, at most so many, which are copied to where there is room for them, and has each copy mended;
-    /// tells how many there were.
+    /// Takes the next element, which is copied to where there is room for it, and no further; false if there is none.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take`], and there is room for it.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) unsafe fn take_to<T>(&mut self, to: *mut T) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        // SAFETY: as in `take`. By this function's contract there is room.
+        unsafe {
+            let slot = self.slots.add((self.next << self.log2_slot) as usize);
+            slot.cast::<T>().as_ptr().copy_to_nonoverlapping(to, 1);
+        }
+        self.next = (self.next + 1) & self.index_mask;
+        // Release: as in `take`.
+        self.consumer_index
+            .store(self.next as u32, Ordering::Release);
+        true
+    }
+
+    /// Takes elements, at most so many, which are copied to where there is room for them, and shows each copy; tells
+    /// how many there were.
     ///
     /// # Safety
     ///
@@ -594,7 +617,7 @@ impl<'r> Waiting<'r> {
         &mut self,
         most: usize,
         mut to: *mut T,
-        mut mend: impl FnMut(*mut T),
+        mut show: impl FnMut(*mut T),
     ) -> usize {
         let waiting = self.filled.wrapping_sub(self.next) & self.index_mask;
         let count = waiting.min(most as u64);
@@ -610,7 +633,7 @@ impl<'r> Waiting<'r> {
                     .cast::<T>()
                     .as_ptr()
                     .copy_to_nonoverlapping(to, 1);
-                mend(to);
+                show(to);
                 to = to.add(1);
             }
             at += step;

@@ -15,7 +15,7 @@ use super::ring::Producer;
 use crate::command::Doorbell;
 use crate::driver::contract::{self, SendSlot as _};
 use crate::error::Errno;
-use crate::work::{Bind, Destination, Element, Operation, Payload, PostError, Remote};
+use crate::work::{Bind, DatagramTo, Destination, Element, Operation, Payload, PostError, Remote};
 
 /// Byte offsets in a slot: where the union of the request starts, and where the payload does.
 const UNION: usize = abi::SEND_WR_OFFSET;
@@ -350,7 +350,7 @@ unsafe fn write_request(
             }
         };
         (&raw mut (*wqe).iova).write(iova);
-        if let Some(Destination { ah, qpn, qkey, .. }) = to {
+        if let Some(Destination::Datagram(DatagramTo { ah, qpn, qkey, .. })) = to {
             let ud = union.cast::<WrUd>();
             (&raw mut (*ud).remote_qpn).write(qpn);
             (&raw mut (*ud).remote_qkey).write(qkey);

@@ -97,7 +97,7 @@ fn what_it_leaves_out_is_refused_by_name() {
         driver: driver(),
     };
     refused(
-        device.create_srq(&fd, srq(SrqKind::Basic), None),
+        device.create_srq(&fd, srq(SrqKind::Basic), None, None),
         Verb::CreateSrq,
         "shared receive queues",
     );
@@ -106,7 +106,7 @@ fn what_it_leaves_out_is_refused_by_name() {
         max_num_tags: 1,
     };
     refused(
-        device.create_srq(&fd, srq(matching), None),
+        device.create_srq(&fd, srq(matching), None, None),
         Verb::CreateSrq,
         "XRC or tag matching",
     );

@@ -102,6 +102,7 @@ pub(crate) fn request(decoded: &Result<Request, Malformed>) -> (&'static str, Va
                 "opcode": format!("{:?}", request.opcode),
                 "control": control(&request.control),
                 "vector": request.vector.as_ref().map(vector),
+                "shared_queue": request.shared_queue,
                 "remote": request.remote.map(|(address, key)| json!({"address": address, "key": key})),
                 "operands": request.operands.map(|(first, second)| json!([first, second])),
                 "segments": segments,

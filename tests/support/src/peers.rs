@@ -4,6 +4,11 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+use uverbs::qp::{QpState, QpType};
+
+use crate::control::Control;
+use crate::wait::until_so;
 use crate::{Result, fail};
 
 /// How long the two may take. Under emulation everything is slow; only a hang takes this long.
@@ -70,6 +75,48 @@ pub fn play(
         how(statuses.1),
         said.client.trim()
     ))
+}
+
+/// As [`play`], for rdma-core's ping-pong of XRC on the adapter. Its server sends without waiting until the client is
+/// connected, and does not look whether that failed. So the server's function, which is the first, is stalled until the
+/// client's queue pairs on the device `there` are ready.
+///
+/// # Errors
+/// As for `play`.
+pub fn play_of_xrc(
+    server: Command,
+    client: Command,
+    ready: impl Fn() -> Result<bool>,
+    there: &str,
+) -> Result<Said> {
+    let stall = |on: bool| -> Result {
+        let fields = json!({"function": 0, "on": on});
+        Control::open()?.ask("stall", fields).map(drop)
+    };
+    stall(true)?;
+    std::thread::scope(|scope| {
+        let connected = scope.spawn(|| {
+            let connected = until_so(STARTS, "the client to be connected", || sends(there));
+            stall(false).and(connected)
+        });
+        let played = play(server, client, ready);
+        let connected = connected.join();
+        let connected = connected.unwrap_or_else(|_| fail("the thread that waits has panicked"));
+        let said = played?;
+        connected.map(|()| said)
+    })
+}
+
+/// How long programs may take to be connected.
+const STARTS: Duration = Duration::from_secs(60);
+
+/// Whether a device has an initiator of XRC that is ready to send: of this side's queue pairs it is made ready last.
+fn sends(device: &str) -> Result<bool> {
+    let queue_pairs = uverbs::device::find(device)?.resources()?.qps()?;
+    let mut of_xrc = queue_pairs
+        .iter()
+        .filter(|qp| qp.transport == QpType::XRC_SEND);
+    Ok(of_xrc.any(|qp| qp.state == QpState::RTS))
 }
 
 /// A child that does not outlive its test, with a thread that reads what it says.

@@ -11,7 +11,8 @@ use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
 use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
 use crate::work::{
-    Bind, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
+    Bind, Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote,
+    RemoteKey,
 };
 
 const REMOTE: Remote = Remote {
@@ -221,6 +222,36 @@ fn key_changes_say_what_changes() {
     };
     let refused = pair.post(Operation::BindMw(long), Payload::Gather(&[]), |_| {});
     assert!(matches!(refused, Err(PostError::Window(_))));
+}
+
+/// Would catch a number behind the peer's address, or rests of the request before behind it.
+#[test]
+fn requests_of_xrc_name_a_shared_queue_first() {
+    let (cq, _) = cq(63, 64);
+    let mut pair = Pair::new(QpType::XRC_SEND, cap(8, 2, 64), &cq, &cq);
+    let mut batch = pair.send.batch();
+    let slices = [slice(0xa000, 100)];
+    let to = Some(Destination::Srq(0x0003_0201));
+    let write = Operation::Write { remote: REMOTE };
+    batch.push(write, to, Payload::Gather(&slices)).unwrap();
+    batch
+        .push(Operation::Send, to, Payload::Inline(b"now"))
+        .unwrap();
+    batch.ring().unwrap();
+    let mut named = vec![0, 3, 2, 1];
+    named.resize(16, 0);
+    let bytes = [
+        control(0, 8, 4, 0, 0),
+        named.clone(),
+        remote(),
+        data(0xa000, 100),
+    ]
+    .concat();
+    assert_eq!(*pair.sent(0, 64), bytes[..]);
+    let mut inline = vec![0x80, 0, 0, 3, b'n', b'o', b'w'];
+    inline.resize(16, 0);
+    let bytes = [control(1, 10, 3, 0, 0), named, inline].concat();
+    assert_eq!(pair.sent(1, 48)[..39], bytes[..39]);
 }
 
 /// Would catch a doorbell that goes to the wrong half, or a copy of a request that does not fit into one.

@@ -27,7 +27,8 @@ use crate::driver::rxe::qp::{asked_slices, granted_send};
 use crate::driver::rxe::send::{SLOT, SendQueue};
 use crate::error::Errno;
 use crate::work::{
-    Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
+    DatagramTo, Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote,
+    RemoteKey,
 };
 
 /// Slots of 512 bytes: room for 19 slices or 304 inline bytes.
@@ -61,12 +62,12 @@ const REMOTE: Remote = Remote {
 };
 
 fn to() -> Destination<'static, u32> {
-    Destination {
+    Destination::Datagram(DatagramTo {
         ah: &5,
         qpn: 0x0012_3456,
         qkey: 0x1111_1111,
         pd: PdTag::new(3, 1),
-    }
+    })
 }
 
 /// A request's form in the union, in a union of zeros.

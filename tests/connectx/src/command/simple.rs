@@ -3,6 +3,8 @@
 use super::Status;
 use crate::function::Function;
 use crate::layout::cmd;
+use crate::object::qp::QueuePair;
+use crate::object::srq::SharedReceiveQueue;
 use crate::table::Table;
 
 fn alloc(table: &mut Table<()>, output: &mut [u8]) -> Result<(), Status> {
@@ -81,13 +83,19 @@ pub(super) fn alloc_xrcd(
 /// Executes DEALLOC_XRCD.
 ///
 /// # Errors
-/// If there is no such domain.
+/// If there is no such domain, or queues are in it.
 pub(super) fn dealloc_xrcd(
     function: &mut Function,
     input: &[u8],
     _: &mut [u8],
 ) -> Result<(), Status> {
-    dealloc(&mut function.objects.xrcds, input)
+    let (domain, objects) = (cmd::OBJECT.get32(input), &mut function.objects);
+    let mut of_srqs = objects.srqs.values().filter_map(SharedReceiveQueue::xrc);
+    let mut of_qps = objects.qps.values().filter_map(QueuePair::domain);
+    if of_srqs.any(|srq| srq.domain == domain) || of_qps.any(|of| of == domain) {
+        return Err(Status::ResourceBusy);
+    }
+    dealloc(&mut objects.xrcds, input)
 }
 
 /// Executes ALLOC_TRANSPORT_DOMAIN.

@@ -209,6 +209,7 @@ fn administrate(functions: &mut [Function], from: usize, message: &Message) {
             tail: Tail::Plain,
         },
         solicited: false,
+        shared_queue: None,
         source: Source {
             qpn: GENERAL_SERVICES,
             lid: MANAGER_LID,
@@ -243,7 +244,7 @@ fn addressed(function: &Function, qpn: u32) -> Option<u32> {
 /// Whether a queue pair is connected to that one.
 fn is_peer(function: &Function, qpn: u32, source: Address, peer: u32) -> bool {
     function.objects.qps.get(qpn).is_ok_and(|queue_pair| {
-        matches!(queue_pair.transport(), Transport::Rc | Transport::Uc)
+        (queue_pair.transport().is_reliable() || queue_pair.transport() == Transport::Uc)
             && queue_pair.field32(qpc::REMOTE_QPN) == peer
             && Address::of_peer(&function.port, queue_pair) == source
     })

@@ -57,6 +57,8 @@ pub(crate) enum Tail {
 pub(crate) struct Message {
     pub(crate) operation: Operation,
     pub(crate) solicited: bool,
+    /// The peer's shared receive queue, for XRC.
+    pub(crate) shared_queue: Option<u32>,
     /// Where it comes from.
     pub(crate) source: Source,
     /// The network layer's header, for datagrams.

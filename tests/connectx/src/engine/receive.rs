@@ -35,10 +35,13 @@ pub(super) fn deliver(function: &mut Function, qpn: u32, message: &Message) -> A
     if !ready {
         return Answer::Silence;
     }
-    let context = Context {
-        qpn,
-        pd: queue_pair.pd(),
-        transport: queue_pair.transport(),
+    let context = Context::of(queue_pair, qpn);
+    let context = match context.transport {
+        Transport::Xrc => match named(function, context, message) {
+            Some(context) => context,
+            None => return refuse(function, context, Syndrome::RemoteInvalidRequest),
+        },
+        _ => context,
     };
     if function.faults.not_ready && message.operation.takes_receive() {
         return Answer::NotReady;
@@ -92,15 +95,53 @@ struct Context {
     qpn: u32,
     pd: u32,
     transport: Transport,
+    /// The shared receive queue that it receives from, if it does.
+    shared: Option<u32>,
 }
 
 impl Context {
+    fn of(queue_pair: &QueuePair, qpn: u32) -> Self {
+        Self {
+            qpn,
+            pd: queue_pair.pd(),
+            transport: queue_pair.transport(),
+            shared: queue_pair.shared_queue(),
+        }
+    }
+
     fn user(self) -> User {
         User {
             qpn: self.qpn,
             pd: self.pd,
         }
     }
+}
+
+/// The queue pair with the shared receive queue that a message of XRC names, in whose protection domain the
+/// message is. None if that is not in the queue pair's domain.
+fn named(function: &Function, context: Context, message: &Message) -> Option<Context> {
+    let srqn = message.shared_queue?;
+    let srq = function.objects.srqs.get(srqn).ok()?;
+    let domain = function.objects.qps.get(context.qpn).ok()?.domain();
+    (srq.xrc().map(|xrc| xrc.domain) == domain).then(|| Context {
+        pd: srq.pd(),
+        shared: Some(srqn),
+        ..context
+    })
+}
+
+/// The completion queue of receives, and the number by which the provider finds who has received: with XRC, the
+/// shared receive queue.
+fn reports(function: &Function, context: Context) -> Option<(u32, u32)> {
+    if context.transport == Transport::Xrc {
+        let xrc = function.objects.srqs.get(context.shared?).ok()?.xrc()?;
+        return Some((xrc.cqn, xrc.user_index));
+    }
+    let queue_pair = function.objects.qps.get(context.qpn).ok()?;
+    Some((
+        queue_pair.receive_cqn(),
+        queue_pair.field32(qpc::USER_INDEX),
+    ))
 }
 
 fn send(
@@ -110,13 +151,13 @@ fn send(
     data: &[u8],
     tail: Tail,
 ) -> Answer {
-    let taken = match take(function, context.qpn) {
+    let taken = match take(function, context) {
         Ok(Some(taken)) => taken,
         Ok(None) => return Answer::NotReady,
         Err(answer) => return answer,
     };
     if finds_page_missing(function, context) {
-        post_error(function, context.qpn, taken.index, Syndrome::PageFault);
+        post_error(function, context, taken.index, Syndrome::PageFault);
         return Answer::NotReady;
     }
     let mut whole = Vec::new();
@@ -147,7 +188,7 @@ fn send(
     }
     complete(
         function,
-        context.qpn,
+        context,
         message,
         Done {
             kind,
@@ -201,7 +242,7 @@ fn write(
 ) -> Answer {
     // A receive request must be there before anything is written, or the write would happen twice.
     let ready = match immediate {
-        Some(_) => has_receive(function, context.qpn),
+        Some(_) => has_receive(function, context),
         None => true,
     };
     if !ready {
@@ -217,7 +258,7 @@ fn write(
         return refuse(function, context, Syndrome::RemoteAccess);
     }
     if let Some(immediate) = immediate {
-        let taken = match take(function, context.qpn) {
+        let taken = match take(function, context) {
             Ok(Some(taken)) => taken,
             Ok(None) => return Answer::NotReady,
             Err(answer) => return answer,
@@ -229,7 +270,7 @@ fn write(
             immediate,
             inline: None,
         };
-        complete(function, context.qpn, message, done);
+        complete(function, context, message, done);
     }
     Answer::Done(Vec::new())
 }
@@ -306,12 +347,12 @@ fn fail_receive(
     taken: &Taken,
     syndrome: Syndrome,
 ) -> Answer {
-    post_error(function, context.qpn, taken.index, syndrome);
+    post_error(function, context, taken.index, syndrome);
     set_error(function, context.qpn);
-    match (context.transport, syndrome) {
-        (Transport::Rc, Syndrome::LocalLength) => Answer::Refused(Syndrome::RemoteInvalidRequest),
-        (Transport::Rc, _) => Answer::Refused(Syndrome::RemoteOperation),
-        _ => Answer::Silence,
+    match syndrome {
+        _ if !context.transport.is_reliable() => Answer::Silence,
+        Syndrome::LocalLength => Answer::Refused(Syndrome::RemoteInvalidRequest),
+        _ => Answer::Refused(Syndrome::RemoteOperation),
     }
 }
 
@@ -334,11 +375,11 @@ pub(super) fn leave_shared(function: &mut Function, qpn: u32) {
 }
 
 /// Whether a receive request waits.
-fn has_receive(function: &Function, qpn: u32) -> bool {
-    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+fn has_receive(function: &Function, context: Context) -> bool {
+    let Ok(queue_pair) = function.objects.qps.get(context.qpn) else {
         return false;
     };
-    match queue_pair.shared_queue() {
+    match context.shared {
         Some(srqn) => {
             let srq = function.objects.srqs.get(srqn);
             srq.is_ok_and(|srq| srq.left(&function.memory).unwrap_or(0) != 0)
@@ -357,13 +398,10 @@ fn own_receives(function: &Function, queue_pair: &QueuePair) -> u16 {
 }
 
 /// Takes the next receive request.
-pub(super) fn take(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> {
-    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
-        return Err(Answer::Silence);
-    };
-    match queue_pair.shared_queue() {
+fn take(function: &mut Function, context: Context) -> Result<Option<Taken>, Answer> {
+    match context.shared {
         Some(srqn) => take_shared(function, srqn),
-        None => take_own(function, qpn),
+        None => take_own(function, context.qpn),
     }
 }
 
@@ -523,14 +561,15 @@ struct Done<'d> {
     inline: Option<(&'d [u8], Room)>,
 }
 
-fn complete(function: &mut Function, qpn: u32, message: &Message, done: Done<'_>) {
-    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+fn complete(function: &mut Function, context: Context, message: &Message, done: Done<'_>) {
+    let Some((cqn, user_index)) = reports(function, context) else {
         return;
     };
+    let qpn = context.qpn;
     let completion = Completion {
         kind: done.kind,
         qpn,
-        user_index: queue_pair.field32(qpc::USER_INDEX),
+        user_index,
         counter: done.index,
         opcode: 0,
         length: u32::try_from(done.length).unwrap_or(u32::MAX),
@@ -539,7 +578,6 @@ fn complete(function: &mut Function, qpn: u32, message: &Message, done: Done<'_>
         syndrome: None,
         timestamp: function.clock(),
     };
-    let cqn = queue_pair.receive_cqn();
     let entry = Entry::new(completion.encode(), done.inline);
     if !cq::complete(function, cqn, entry, message.solicited) {
         set_error(function, qpn);
@@ -547,14 +585,14 @@ fn complete(function: &mut Function, qpn: u32, message: &Message, done: Done<'_>
 }
 
 /// Completes a receive request with an error.
-fn post_error(function: &mut Function, qpn: u32, index: u16, syndrome: Syndrome) {
-    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+fn post_error(function: &mut Function, context: Context, index: u16, syndrome: Syndrome) {
+    let Some((cqn, user_index)) = reports(function, context) else {
         return;
     };
     let completion = Completion {
         kind: Kind::ResponderError,
-        qpn,
-        user_index: queue_pair.field32(qpc::USER_INDEX),
+        qpn: context.qpn,
+        user_index,
         counter: index,
         opcode: 0,
         length: 0,
@@ -563,22 +601,20 @@ fn post_error(function: &mut Function, qpn: u32, index: u16, syndrome: Syndrome)
         syndrome: Some(syndrome),
         timestamp: 0,
     };
-    let cqn = queue_pair.receive_cqn();
     cq::complete(function, cqn, completion.encode(), true);
 }
 
 /// Completes all requests of the own receive queue as flushed. A shared queue keeps its requests.
 pub(super) fn flush(function: &mut Function, qpn: u32) {
-    let shared = function
-        .objects
-        .qps
-        .get(qpn)
-        .is_ok_and(|queue_pair| queue_pair.shared_queue().is_some());
-    if shared {
+    let queue_pair = function.objects.qps.get(qpn);
+    let Ok(context) = queue_pair.map(|queue_pair| Context::of(queue_pair, qpn)) else {
+        return;
+    };
+    if context.shared.is_some() {
         return;
     }
     while let Ok(Some(taken)) = take_own(function, qpn) {
-        post_error(function, qpn, taken.index, Syndrome::Flushed);
+        post_error(function, context, taken.index, Syndrome::Flushed);
     }
 }
 

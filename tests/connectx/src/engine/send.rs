@@ -333,7 +333,7 @@ fn execute(functions: &mut [Function], index: usize, qpn: u32, request: &Request
     let patience = Patience::of(queue_pair);
     let target = fabric::target(function, queue_pair, request);
     let answer = fabric::carry(functions, index, qpn, target, &message);
-    if transport != Transport::Rc {
+    if !transport.is_reliable() {
         // Nobody answers, and what is lost is lost.
         return Outcome::Done(length);
     }
@@ -448,6 +448,7 @@ fn message(
     Ok(Message {
         operation,
         solicited: request.control.is_solicited(),
+        shared_queue: request.shared_queue,
         source: Source {
             qpn: fabric::visible_qpn(queue_pair, qpn),
             lid: function.port.lid,
@@ -549,7 +550,7 @@ fn finish_with(
     let failed = result.is_err_and(|syndrome| syndrome != Syndrome::Flushed);
     if failed {
         let after = match queue_pair.transport() {
-            Transport::Rc | Transport::RegUmr => State::Error,
+            Transport::Rc | Transport::Xrc | Transport::RegUmr => State::Error,
             _ => State::SendQueueError,
         };
         queue_pair.set_state(after);

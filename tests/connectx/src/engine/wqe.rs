@@ -72,7 +72,7 @@ impl Opcode {
     /// Whether queue pairs of that kind have it.
     fn is_of(self, transport: Transport) -> bool {
         match transport {
-            Transport::Rc => true,
+            Transport::Rc | Transport::Xrc => true,
             Transport::Uc => matches!(
                 self,
                 Self::Nop
@@ -250,6 +250,8 @@ pub(crate) struct Request {
     pub(crate) control: Control,
     pub(crate) opcode: Opcode,
     pub(crate) vector: Option<AddressVector>,
+    /// The peer's shared receive queue, which each request of XRC names.
+    pub(crate) shared_queue: Option<u32>,
     /// The peer's address and key.
     pub(crate) remote: Option<(u64, u32)>,
     /// The operands of an atomic: what is swapped in or added, and what is compared with.
@@ -380,6 +382,7 @@ pub(crate) fn decode(bytes: &[u8], expected: Expected) -> Result<Request, Malfor
         control,
         opcode,
         vector: None,
+        shared_queue: None,
         remote: None,
         operands: None,
         segments: Vec::new(),
@@ -394,6 +397,9 @@ pub(crate) fn decode(bytes: &[u8], expected: Expected) -> Result<Request, Malfor
     }
     if expected.transport.is_datagram() {
         request.vector = Some(address_vector(rest.take()?)?);
+    }
+    if expected.transport == Transport::Xrc {
+        request.shared_queue = Some(shared_queue(rest.take()?)?);
     }
     if opcode.is_remote() {
         request.remote = Some(remote(rest.take()?)?);
@@ -486,6 +492,17 @@ fn memory_segment(bytes: &[u8]) -> Result<Segment, Malformed> {
         key: be64(bytes, 0) as u32,
         address: be64(bytes, 8),
     })
+}
+
+/// The segment of XRC (`struct mlx5_wqe_xrc_seg`).
+fn shared_queue(bytes: [u8; UNIT]) -> Result<u32, Malformed> {
+    if bytes[0] != 0 || bytes[4..] != [0; 12] {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            "a reserved byte around the number of the shared receive queue is not zero",
+        );
+    }
+    Ok((be64(&bytes, 0) >> 32) as u32)
 }
 
 fn remote(bytes: [u8; UNIT]) -> Result<(u64, u32), Malformed> {

@@ -35,6 +35,7 @@ pub(crate) const RAE: Field = Field::new(0x492, 1);
 pub(crate) const PAGE_OFFSET: Field = Field::new(0x494, 6);
 pub(crate) const MIN_RNR_NAK: Field = Field::new(0x4a3, 5);
 pub(crate) const NEXT_RCV_PSN: Field = Field::new(0x4a8, 24);
+pub(crate) const XRCD: Field = Field::new(0x4c8, 24);
 pub(crate) const CQN_RCV: Field = Field::new(0x4e8, 24);
 pub(crate) const DBR_ADDR: Field = Field::new(0x500, 64);
 pub(crate) const Q_KEY: Field = Field::new(0x540, 32);

@@ -26,8 +26,11 @@ pub(crate) mod xrc {
 
     pub(crate) const LOG_XRC_SRQ_SIZE: Field = Field::new(0x4, 4);
     pub(crate) const LOG_RQ_STRIDE: Field = Field::new(0x25, 3);
+    pub(crate) const XRCD: Field = Field::new(0x28, 24);
     pub(crate) const PAGE_OFFSET: Field = Field::new(0x40, 6);
+    pub(crate) const CQN: Field = Field::new(0x48, 24);
     pub(crate) const LOG_PAGE_SIZE: Field = Field::new(0x82, 6);
+    pub(crate) const USER_INDEX: Field = Field::new(0x88, 24);
     pub(crate) const PD: Field = Field::new(0xc8, 24);
     pub(crate) const LWM: Field = Field::new(0xe0, 16);
     pub(crate) const DB_RECORD_ADDR_H: Field = Field::new(0x140, 32);

@@ -6,6 +6,7 @@ use crate::function::Function;
 use crate::layout::{cmd, cqc};
 use crate::memory::{GuestMemory, Unmapped};
 use crate::object::eq::{self, Event};
+use crate::object::srq::SharedReceiveQueue;
 use crate::pages::Pages;
 
 /// Bytes of the context.
@@ -187,10 +188,15 @@ pub(crate) fn create(
 /// Executes DESTROY_CQ.
 ///
 /// # Errors
-/// If there is no such queue, or queue pairs complete on it.
+/// If there is no such queue, or queue pairs or shared receive queues complete on it.
 pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let cqn = cmd::OBJECT.get32(input);
-    if function.objects.qps.values().any(|qp| qp.completes_on(cqn)) {
+    let objects = &function.objects;
+    let of_srqs = || {
+        let mut of_xrc = objects.srqs.values().filter_map(SharedReceiveQueue::xrc);
+        of_xrc.any(|srq| srq.cqn == cqn)
+    };
+    if objects.qps.values().any(|qp| qp.completes_on(cqn)) || of_srqs() {
         return Err(Status::ResourceBusy);
     }
     function.objects.cqs.remove(cqn).map(drop)

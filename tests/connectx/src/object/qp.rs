@@ -24,6 +24,8 @@ pub(crate) enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// One end of an extended reliable connection, whose messages name the peer's shared receive queues.
+    Xrc,
     /// Datagrams of the subnet manager's interface, QP 0.
     Smi,
     /// Datagrams of the general services interface, QP 1.
@@ -38,11 +40,17 @@ impl Transport {
             0x0 => Ok(Self::Rc),
             0x1 => Ok(Self::Uc),
             0x2 => Ok(Self::Ud),
+            0x3 => Ok(Self::Xrc),
             0x7 => Ok(Self::Smi),
             0x8 => Ok(Self::Gsi),
             0xc => Ok(Self::RegUmr),
             _ => Err(Status::BadParameter),
         }
+    }
+
+    /// Whether messages are acknowledged.
+    pub(crate) const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
     }
 
     /// Whether each request carries its own address.
@@ -200,6 +208,17 @@ impl QueuePair {
         self.send_cqn() == cqn || self.receive_cqn() == cqn
     }
 
+    /// The domain of XRC, if it is for that.
+    pub(crate) fn domain(&self) -> Option<u32> {
+        (self.transport == Transport::Xrc).then(|| self.field32(qpc::XRCD))
+    }
+
+    /// Puts it into another domain of XRC.
+    #[cfg(test)]
+    pub(crate) fn move_to_domain(&mut self, domain: u32) {
+        qpc::XRCD.set(&mut self.context, domain.into());
+    }
+
     /// The shared receive queue, if it has one.
     pub(crate) fn shared_queue(&self) -> Option<u32> {
         match self.receive {
@@ -333,8 +352,12 @@ pub(crate) fn create(
         function.check_pd(queue_pair.pd())?;
     }
     let objects = &mut function.objects;
-    objects.uars.get(queue_pair.uar())?;
+    if let Some(domain) = queue_pair.domain() {
+        objects.xrcds.get(domain)?;
+    }
+    // The driver names no UAR for a target of XRC, which has no rings.
     if queue_pair.send_blocks() != 0 {
+        objects.uars.get(queue_pair.uar())?;
         objects.cqs.get(queue_pair.send_cqn())?;
     }
     if queue_pair.receive != ReceiveSource::None {

@@ -22,12 +22,25 @@ pub(crate) struct SharedReceiveQueue {
     log_stride: u32,
     doorbell_record: u64,
     pd: u32,
+    /// What only those of XRC have.
+    xrc: Option<Xrc>,
     /// An event is due when fewer entries than this are left; 0 for none.
     limit: u16,
     /// How many entries were taken.
     taken: u16,
     /// The next entry to be taken.
     head: u16,
+}
+
+/// What a queue of XRC has besides: its queue pairs have neither.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Xrc {
+    /// The domain, whose targets receive from it.
+    pub(crate) domain: u32,
+    /// The completion queue of what is received.
+    pub(crate) cqn: u32,
+    /// The number that the provider gave the queue, by which it finds it.
+    pub(crate) user_index: u32,
 }
 
 /// An entry that was taken.
@@ -45,6 +58,11 @@ impl SharedReceiveQueue {
     /// The protection domain.
     pub(crate) fn pd(&self) -> u32 {
         self.pd
+    }
+
+    /// What it has as a queue of XRC, if it is one.
+    pub(crate) fn xrc(&self) -> Option<Xrc> {
+        self.xrc
     }
 
     /// Takes the next entry; none if there is none.
@@ -123,6 +141,7 @@ pub(crate) fn create_rmp(
         log_stride: rmp::LOG_WQ_STRIDE.get32(context),
         doorbell_record: rmp::DBR_ADDR.get(context),
         pd: rmp::PD.get32(context),
+        xrc: None,
         limit: rmp::LWM.get(context) as u16,
         taken: 0,
         head: 0,
@@ -136,7 +155,7 @@ pub(crate) fn create_rmp(
 /// Executes CREATE_XRC_SRQ.
 ///
 /// # Errors
-/// If the context is one that the model cannot serve.
+/// If the context is one that the model cannot serve, or names objects that are not there.
 pub(crate) fn create_xrc(
     function: &mut Function,
     input: &[u8],
@@ -144,6 +163,13 @@ pub(crate) fn create_xrc(
 ) -> Result<(), Status> {
     let context = input.get(cmd::CONTEXT..).ok_or(Status::BadInputLength)?;
     let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
+    let xrc = Xrc {
+        domain: xrc::XRCD.get32(context),
+        cqn: xrc::CQN.get32(context),
+        user_index: xrc::USER_INDEX.get32(context),
+    };
+    function.objects.xrcds.get(xrc.domain)?;
+    function.objects.cqs.get(xrc.cqn)?;
     let srq = SharedReceiveQueue {
         pages: Pages::from_command(
             list,
@@ -155,6 +181,7 @@ pub(crate) fn create_xrc(
         doorbell_record: xrc::DB_RECORD_ADDR_H.get(context) << 32
             | xrc::DB_RECORD_ADDR_L.get(context) << 2,
         pd: xrc::PD.get32(context),
+        xrc: Some(xrc),
         limit: xrc::LWM.get(context) as u16,
         taken: 0,
         head: 0,

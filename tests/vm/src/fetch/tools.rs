@@ -18,7 +18,7 @@ use crate::arch::Arch;
 use crate::store::Store;
 
 /// The packages, without those that they depend on.
-const PACKAGES: [&str; 18] = [
+const PACKAGES: [&str; 19] = [
     "busybox-static",
     "ibverbs-providers",
     "ibverbs-utils",
@@ -32,6 +32,7 @@ const PACKAGES: [&str; 18] = [
     "perftest",
     "procps",
     "python3-pyverbs",
+    "qperf",
     "rdmacm-utils",
     "strace",
     "ucx-utils",

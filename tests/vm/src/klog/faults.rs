@@ -13,9 +13,10 @@ pub(crate) struct Fault {
     pub(crate) name: &'static str,
     /// The kernels that have it, by series: `6.1` is all of 6.1.y.
     series: &'static [&'static str],
-    /// How it shows. The first report tells the fault; those after it follow from it, and are known only
-    /// after it.
-    reports: &'static [Report],
+    /// How it shows first: each of these tells the fault.
+    first: &'static [Report],
+    /// What follows from it. These are known only after a first one.
+    then: &'static [Report],
     /// What the kernel does wrong, and where this can be read.
     pub(crate) why: &'static str,
 }
@@ -29,23 +30,49 @@ struct Report {
     functions: &'static [&'static str],
 }
 
+/// What the kernel says of a count that is let go more often than it was taken.
+const UNDERFLOW: &str = "refcount_t: underflow; use-after-free.";
+
+/// What it says of such a count when it is taken again.
+const SATURATED: &str = "refcount_t: saturated; leaking memory.";
+
 /// All that are known.
 pub(crate) const FAULTS: [Fault; 1] = [Fault {
     name: "soft-RoCE lets go twice of a packet that arrives during a reset",
     series: &["6.1"],
-    reports: &[
+    first: &[
         Report {
-            text: "refcount_t: underflow; use-after-free.",
+            text: UNDERFLOW,
             functions: &["refcount_warn_saturate", "__rxe_cleanup", "rxe_destroy_qp"],
         },
         Report {
-            text: "refcount_t: saturated; leaking memory.",
+            text: UNDERFLOW,
+            functions: &[
+                "refcount_warn_saturate",
+                "__rxe_put",
+                "rxe_responder",
+                "rxe_do_task",
+            ],
+        },
+    ],
+    then: &[
+        Report {
+            text: SATURATED,
             functions: &[
                 "refcount_warn_saturate",
                 "__rxe_get",
                 "rxe_requester",
                 "__rxe_do_task",
                 "rxe_qp_do_cleanup",
+            ],
+        },
+        Report {
+            text: SATURATED,
+            functions: &[
+                "refcount_warn_saturate",
+                "__rxe_get",
+                "rxe_responder",
+                "rxe_do_task",
             ],
         },
         Report {
@@ -61,9 +88,9 @@ pub(crate) const FAULTS: [Fault; 1] = [Fault {
               lock. A packet that arrives then runs the same responder or completer in the receiving context all the same: \
               rxe_resp_queue_pkt and rxe_comp_queue_pkt call rxe_run_task, which does not ask whether the tasklet is \
               disabled. Both let go of one packet, and with it of one reference to the queue pair and one to the device \
-              too many. The queue pair's count underflows when it is destroyed, and then stays saturated; the device's is \
-              wrong when the device is removed. Linux 6.4 mended it (960ebe97e523, \"RDMA/rxe: Remove __rxe_do_task()\", and \
-              d94671632572, \"RDMA/rxe: Rewrite rxe_task.c\"); 6.1.y has neither.",
+              too many. The queue pair's count underflows when it is destroyed, or in the second of the two at once, and \
+              then stays saturated; the device's is wrong when the device is removed. Linux 6.4 mended it (960ebe97e523, \
+              \"RDMA/rxe: Remove __rxe_do_task()\", and d94671632572, \"RDMA/rxe: Rewrite rxe_task.c\"); 6.1.y has neither.",
 }];
 
 /// Says which known fault a report tells, if any. `earlier` are the faults told before in the same log.
@@ -74,12 +101,10 @@ pub(crate) fn known(
 ) -> Option<&'static Fault> {
     let stack = stack(lines);
     FAULTS.iter().find(|fault| {
-        let after = match earlier.contains(fault) {
-            true => fault.reports,
-            false => &fault.reports[..1],
-        };
+        let then = earlier.contains(fault).then_some(fault.then);
+        let mut reports = fault.first.iter().chain(then.into_iter().flatten());
         fault.series.iter().any(|series| is_of(release, series))
-            && after.iter().any(|report| report.fits(lines, &stack))
+            && reports.any(|report| report.fits(lines, &stack))
     })
 }
 
@@ -118,7 +143,8 @@ mod tests {
         for fault in &FAULTS {
             assert!(!fault.series.is_empty(), "{}", fault.name);
             assert!(fault.why.len() > 100, "{}", fault.name);
-            for report in fault.reports {
+            assert!(!fault.first.is_empty(), "{}", fault.name);
+            for report in fault.first.iter().chain(fault.then) {
                 assert!(!report.text.is_empty(), "{}", fault.name);
                 assert!(!report.functions.is_empty(), "{}", fault.name);
             }

@@ -269,6 +269,18 @@ mod tests {
         assert_eq!(told, [expected]);
     }
 
+    /// The same fault in another run: the second of the two responders sees the count underflow.
+    const IN_THE_RESPONDER: &str = include_str!("recorded/6.1-packet-dropped-twice-responder.log");
+
+    #[test]
+    fn a_known_fault_may_show_first_in_another_function() {
+        let findings = scan(IN_THE_RESPONDER.lines());
+        assert_eq!(findings.len(), 4);
+        assert_eq!(complaints(&findings), "");
+        let log = IN_THE_RESPONDER.replace("rxe_responder", "rxe_other");
+        assert_eq!(faults_in(&log), [None; 4]);
+    }
+
     #[test]
     fn on_another_kernel_it_is_not_known() {
         for other in ["6.12.95", "7.2.12+deb13-amd64", "6.10.1"] {

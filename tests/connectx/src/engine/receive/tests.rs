@@ -4,8 +4,9 @@ use super::*;
 use crate::command::Status;
 use crate::engine::cqe::{NetworkHeader, Source};
 use crate::fixture::{self, create};
+use crate::layout::srqc::xrc;
 use crate::layout::{Field, cmd, cqc, eqc, mkc};
-use crate::object::{eq, mkey, qp};
+use crate::object::{eq, mkey, qp, srq};
 
 /// Where things lie in the memory.
 const EVENTS: u64 = 0x1000;
@@ -121,9 +122,15 @@ impl World {
     }
 
     fn deliver(&mut self, operation: Operation) -> Answer {
+        self.deliver_to(None, operation)
+    }
+
+    /// As [`Self::deliver`], to a shared receive queue by its number.
+    fn deliver_to(&mut self, shared_queue: Option<u32>, operation: Operation) -> Answer {
         let message = Message {
             operation,
             solicited: false,
+            shared_queue,
             source: Source {
                 qpn: 1,
                 lid: 1,
@@ -197,6 +204,120 @@ fn data_go_to_the_slices_in_turn_and_round_the_ring() -> Result<(), Status> {
     }
     assert!(matches!(world.deliver(send(b"")), Answer::NotReady));
     assert!(world.function.report.take().is_empty());
+    Ok(())
+}
+
+/// Where the ring of the shared queue lies, and its record.
+const SHARED_RING: u64 = 0x6000;
+const SHARED_RECORD: u64 = 0x5080;
+/// The number by which the provider finds the shared queue.
+const SHARED_INDEX: u32 = 0x77;
+
+/// As [`world`], with a target of XRC instead, and a shared receive queue of its domain. Gives the queue's number.
+fn world_of_xrc() -> Result<(World, u32), Status> {
+    let mut world = world()?;
+    let pd = world.function.objects.qps.get(world.qpn)?.pd();
+    let cqn = world.function.objects.qps.get(world.qpn)?.receive_cqn();
+    let domain = world.function.objects.xrcds.insert(())?;
+    let fields = [
+        (xrc::XRCD, domain.into()),
+        (xrc::CQN, cqn.into()),
+        (xrc::USER_INDEX, SHARED_INDEX.into()),
+        (xrc::PD, pd.into()),
+        (xrc::LOG_XRC_SRQ_SIZE, 1),
+        // 32 bytes.
+        (xrc::LOG_RQ_STRIDE, 1),
+        (xrc::DB_RECORD_ADDR_L, SHARED_RECORD >> 2),
+    ];
+    let output = create(
+        &mut world.function,
+        srq::create_xrc,
+        cmd::CONTEXT,
+        &fields,
+        &[SHARED_RING],
+    )?;
+    let srqn = cmd::OBJECT.get32(&output);
+    let others = world.function.objects.pds.insert(())?;
+    let fields = [
+        (qpc::ST, 3),
+        (qpc::PD, others.into()),
+        (qpc::NO_SQ, 1),
+        (qpc::RQ_TYPE, 1),
+        (qpc::SRQN_RMPN_XRQN, srqn.into()),
+        (qpc::XRCD, domain.into()),
+        (qpc::CQN_RCV, cqn.into()),
+        (qpc::RWE, 1),
+    ];
+    let output = create(
+        &mut world.function,
+        qp::create,
+        cmd::QP_CONTEXT,
+        &fields,
+        &[],
+    )?;
+    world.qpn = cmd::OBJECT.get32(&output);
+    let queue_pair = world.function.objects.qps.get_mut(world.qpn)?;
+    queue_pair.set_state(State::ReadyToReceive);
+    Ok((world, srqn))
+}
+
+#[test]
+fn a_message_of_xrc_is_received_by_the_queue_that_it_names() -> Result<(), Status> {
+    let (mut world, srqn) = world_of_xrc()?;
+    assert!(matches!(
+        world.deliver_to(Some(srqn), send(b"")),
+        Answer::NotReady
+    ));
+    let slice = world.slice(0, 8);
+    let memory = &world.function.memory;
+    let written = [
+        memory.write(SHARED_RING, &[0, 0, 0, 1]),
+        memory.write(SHARED_RING + 16, &slice),
+        memory.write(SHARED_RECORD, &1_u32.to_be_bytes()),
+    ];
+    assert_eq!(written, [Ok(()); 3]);
+    let answer = world.deliver_to(Some(srqn), send(b"abc"));
+    assert!(matches!(answer, Answer::Done(_)));
+    assert_eq!(world.data(0, 3), b"abc");
+    assert_eq!(world.completion(0), (Kind::Send as u8, 0, 0));
+    let mut named = [0; 4];
+    let read = world.function.memory.read(COMPLETIONS + 32, &mut named);
+    assert_eq!((read, named), (Ok(()), SHARED_INDEX.to_be_bytes()));
+    // Memory counts as the queue's, not as the queue pair's.
+    let write = Operation::Write {
+        address: START,
+        key: world.key,
+        data: b"written".to_vec(),
+        immediate: None,
+    };
+    assert!(matches!(
+        world.deliver_to(Some(srqn), write),
+        Answer::Done(_)
+    ));
+    assert_eq!(world.data(0, 7), b"written");
+    Ok(())
+}
+
+#[test]
+fn a_queue_of_another_domain_is_refused() -> Result<(), Status> {
+    for named in [None, Some(0xff_ffff)] {
+        let (mut world, _) = world_of_xrc()?;
+        let answer = world.deliver_to(named, send(b"abc"));
+        assert!(matches!(
+            answer,
+            Answer::Refused(Syndrome::RemoteInvalidRequest)
+        ));
+        assert_eq!(world.state()?, State::Error);
+    }
+    let (mut world, srqn) = world_of_xrc()?;
+    let other = world.function.objects.xrcds.insert(())?;
+    let queue_pair = world.function.objects.qps.get_mut(world.qpn)?;
+    queue_pair.move_to_domain(other);
+    let answer = world.deliver_to(Some(srqn), send(b"abc"));
+    assert!(matches!(
+        answer,
+        Answer::Refused(Syndrome::RemoteInvalidRequest)
+    ));
     Ok(())
 }
 

@@ -72,6 +72,27 @@ fn inline_data_and_operands_are_decoded() {
     assert_eq!(atomic.operands, Some((1, 2)));
 }
 
+/// The peer's shared receive queue.
+const SHARED: [u8; 16] = [0, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn a_request_of_xrc_names_a_shared_queue() {
+    let bytes = request(Opcode::Write, &[&SHARED, &REMOTE, &DATA]);
+    let write = decode(&bytes, expected(Transport::Xrc)).expect("well formed");
+    assert_eq!(write.shared_queue, Some(0x0003_0201));
+    assert_eq!(write.remote, Some((0x2000, 0x708)));
+    assert_eq!(write.segments.len(), 1);
+    for at in [0, 4, 15] {
+        let mut shared = SHARED;
+        shared[at] = 1;
+        let bytes = request(Opcode::Send, &[&shared, &DATA]);
+        let refused = decode(&bytes, expected(Transport::Xrc)).map(|_| ());
+        let syndrome = refused.map_err(|malformed| malformed.syndrome);
+        assert_eq!(syndrome, Err(Syndrome::LocalQpOperation), "byte {at}");
+    }
+    assert!(decode(&request(Opcode::Send, &[]), expected(Transport::Xrc)).is_err());
+}
+
 #[test]
 fn a_bind_is_decoded() {
     let mut head = [0; 48];

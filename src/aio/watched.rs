@@ -1,0 +1,50 @@
+//! What the runtimes that this module knows have in common.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::error::timed_out;
+use crate::cm::{Failed, Pending};
+use crate::readable::Readable;
+
+/// Whether a file is readable now.
+pub(super) fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut files = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    Ok(poll(&mut files, Some(&Timespec::default()))? > 0)
+}
+
+/// Waits for something of the connection manager until `sleep` ends, which it does after so long, and cancels it
+/// then.
+pub(super) async fn finish_before<P: Pending + Unpin>(
+    limit: Duration,
+    pending: P,
+    by: impl Readable + Unpin,
+    sleep: impl Future<Output = ()>,
+) -> Result<P::Output, Failed<P::Back>> {
+    let (verb, subject) = pending.describe();
+    let mut finish = pending.finish(by);
+    let mut sleep = pin!(sleep);
+    let ended = poll_fn(|cx| {
+        if let Poll::Ready(ended) = Pin::new(&mut finish).poll(cx) {
+            return Poll::Ready(Some(ended));
+        }
+        sleep.as_mut().poll(cx).map(|()| None)
+    });
+    match ended.await {
+        Some(ended) => ended,
+        None => match finish.cancel() {
+            Some(back) => Err(Failed {
+                back,
+                error: timed_out(verb, subject, limit),
+            }),
+            // It has ended, which would have been told.
+            None => std::future::pending().await,
+        },
+    }
+}

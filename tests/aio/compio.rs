@@ -1,0 +1,148 @@
+//! Operations and connections on compio, by io_uring and by epoll.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use compio_driver::{DriverType, ProactorBuilder};
+use compio_runtime::{Runtime, RuntimeBuilder, spawn, time};
+use libtest_mimic::Trial;
+use support::{LIMIT, Result, fail, same, test_without_leaks};
+use uverbs::aio::{self, Post, Wait};
+use uverbs::cm::{self, Params};
+use uverbs::qp::QpState;
+use uverbs::{Cause, Rc};
+
+use crate::ground::{Side, Two};
+
+/// A test with its name.
+type Named = (&'static str, fn() -> Result);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let tests: [Named; 4] = [
+        ("compio::a_task_pumps", a_task_pumps),
+        ("compio::by_address", by_address),
+        ("compio::a_deadline", a_deadline),
+        ("compio::without_one", without_one),
+    ];
+    tests
+        .map(|(name, run)| test_without_leaks(name, run))
+        .into()
+}
+
+/// A runtime on each of the drivers that Linux has.
+fn runtimes() -> Result<[Runtime; 2]> {
+    let runtime = |driver| -> Result<Runtime> {
+        let mut proactor = ProactorBuilder::new();
+        proactor.driver_type(driver);
+        let runtime = RuntimeBuilder::new().with_proactor(proactor).build()?;
+        same(runtime.driver_type(), driver, "the driver")?;
+        Ok(runtime)
+    };
+    Ok([runtime(DriverType::IoUring)?, runtime(DriverType::Poll)?])
+}
+
+/// Catches a wake-up that is lost between arming and waiting, and readiness that is told of too early: the pump
+/// parks for each message.
+fn a_task_pumps() -> Result {
+    let mut two = Two::new()?;
+    for runtime in runtimes()? {
+        for wait in [Wait::Park, Wait::default()] {
+            let cq = two.cq.clone();
+            runtime.block_on(async {
+                let serving = spawn(aio::compio::serve(cq, wait));
+                for round in 0..50u32 {
+                    let received = two.b.recv(two.pool.try_get(256)?);
+                    let sent = two.a.send(two.buf(&round.to_le_bytes())?);
+                    let both = async { (sent.await.0, received.await) };
+                    let (sent, (received, buf)) = time::timeout(LIMIT, both).await?;
+                    sent?;
+                    received?;
+                    same(&*buf, &round.to_le_bytes()[..], "the message")?;
+                }
+                same(serving.is_finished(), false, "the pump goes on")?;
+                drop(serving);
+                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+            })?;
+        }
+    }
+    two.nothing_is_missing()
+}
+
+/// An address of the device under test, with a port that the kernel chooses.
+fn own_address() -> SocketAddr {
+    SocketAddr::from(([10, 9, 0, 1], 0))
+}
+
+/// Catches a step of the connection manager that is not awaited right, both sides on one thread.
+fn by_address() -> Result {
+    for runtime in runtimes()? {
+        let listener = cm::listen::<Rc>(own_address())?.start()?;
+        let address = listener.local_addr();
+        let (here, there) = (Side::new()?, Side::new()?);
+        runtime.block_on(async {
+            let pumps = [(&here, Wait::default()), (&there, Wait::Park)];
+            let _pumps = pumps.map(|(side, wait)| spawn(aio::compio::serve(side.cq.clone(), wait)));
+            let server = spawn(async move {
+                let mut listener = aio::compio::Listener::new(listener);
+                let request = listener.accept().await?;
+                let mut qp = there.qp()?;
+                qp.init_for_request(&request)?;
+                let received = qp.recv(there.pool.get(256).await?);
+                let accepting = qp.accept(request, &Params::default(), b"")?;
+                let mut connection = aio::compio::within(LIMIT, accepting).await?;
+                let (result, buf) = received.await;
+                result?;
+                connection.qp().send(buf).await.0?;
+                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+            });
+            let way = cm::resolve::<Rc>(address)?.start()?;
+            let way = aio::compio::within(LIMIT, way).await?;
+            let connecting = here.qp()?.connect_to(way, &Params::default(), b"")?;
+            let mut connection = aio::compio::within(LIMIT, connecting).await?;
+            let answer = connection.qp().recv(here.pool.get(256).await?);
+            let mut buf = here.pool.get(8).await?;
+            buf.extend_from_slice(b"question")?;
+            connection.qp().send(buf).await.0?;
+            let (result, answer) = time::timeout(LIMIT, answer).await?;
+            result?;
+            same(&*answer, &b"question"[..], "the answer")?;
+            match time::timeout(LIMIT, server).await? {
+                Ok(served) => served,
+                Err(_) => fail("the server panicked, or was cancelled"),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Catches a deadline that does not hold, and a queue pair that does not come back.
+fn a_deadline() -> Result {
+    for runtime in runtimes()? {
+        let listener = cm::listen::<Rc>(own_address())?.start()?;
+        let side = Side::new()?;
+        runtime.block_on(async {
+            let way = cm::resolve::<Rc>(listener.local_addr())?.start()?;
+            let way = aio::compio::within(LIMIT, way).await?;
+            // Nobody answers.
+            let connecting = side.qp()?.connect_to(way, &Params::default(), b"")?;
+            let (start, limit) = (Instant::now(), Duration::from_millis(20));
+            let Err(failed) = aio::compio::within(limit, connecting).await else {
+                return fail("nobody accepted");
+            };
+            same(start.elapsed() >= limit, true, "as long as it was to be")?;
+            match failed.error.cause() {
+                Cause::TimedOut(_) => {}
+                other => return fail(format!("{other:?}")),
+            }
+            same(failed.back.state(), QpState::INIT, "the queue pair")
+        })?;
+    }
+    Ok(())
+}
+
+/// Catches a panic where there is no runtime.
+fn without_one() -> Result {
+    let two = Two::new()?;
+    let failed = two.run(aio::compio::serve(two.cq.clone(), Wait::Park))?;
+    support::says(&failed, &["completion channel"])
+}

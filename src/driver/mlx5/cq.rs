@@ -264,10 +264,34 @@ impl Cq {
         }
     }
 
-    /// [`Self::take_any`], whose callers expect it not to be called, while it does not expect that itself.
+    /// The next completion before `until`, of an entry that has been seen to be this side's. Its callers expect it
+    /// not to be called; most often it is a plain receive of a shared queue.
     #[cold]
     #[inline(never)]
     fn take_slowly(&mut self, until: u32) -> Option<Completion> {
+        let index = self.next();
+        // SAFETY: the device has written the entry and does not write it again before it is given back,
+        // which is below; every bit pattern is a `Cqe`.
+        let fields = unsafe { self.view.entry(index).read() };
+        let number = fields.srqn_uidx.get() & NUMBER;
+        if self.directory.version() == self.simple_at
+            && is_plain_receive(fields.op_own)
+            && let Some(Entry { reporter, .. }) = self.reporters.get(number as usize)
+            && let Receiver::Shared(ledger) = &reporter.recv
+        {
+            let (ledger, next) = (&**ledger, index.wrapping_add(1));
+            self.lap = self.view.lap(next);
+            release(&self.directory, self.word, next);
+            let Some(wr_id) = ledger.finish(fields.wqe_counter.get()) else {
+                return self.refuse_code(fields.op_own);
+            };
+            return Some(Completion {
+                fields,
+                wr_id,
+                status: WcStatus::SUCCESS,
+                change: 0,
+            });
+        }
         self.take_any(until)
     }
 
@@ -294,28 +318,7 @@ impl Cq {
                 self.release(index.wrapping_add(1));
                 return self.refuse(PollError::Stray { number });
             };
-            let has_forgotten = reporter.has_forgotten(index);
-            if !has_forgotten
-                && is_plain_receive(op_own)
-                && let Receiver::Shared(ledger) = &reporter.reporter.recv
-            {
-                let (ledger, next) = (&**ledger, index.wrapping_add(1));
-                // SAFETY: as above.
-                let fields = unsafe { entry.read() };
-                self.lap = self.view.lap(next);
-                release(&self.directory, self.word, next);
-                let Some(wr_id) = ledger.finish(counter) else {
-                    let code = op_own >> 4;
-                    return self.refuse(PollError::Unknown { code });
-                };
-                return Some(Completion {
-                    fields,
-                    wr_id,
-                    status: WcStatus::SUCCESS,
-                    change: 0,
-                });
-            }
-            if has_forgotten {
+            if reporter.has_forgotten(index) {
                 // Its request is forgotten too, but for an element of a shared queue, which is free again.
                 let next = index.wrapping_add(1);
                 self.lap = self.view.lap(next);
@@ -336,12 +339,10 @@ impl Cq {
             }
             let known = status.and_then(|status| Some((status, reporter.any(op_own, counter)?)));
             let Some((status, (wr_id, change))) = known else {
-                let code = op_own >> 4;
-                let error = match reporter.is_known() {
-                    true => PollError::Unknown { code },
-                    false => PollError::Stray { number },
+                return match reporter.is_known() {
+                    true => self.refuse_code(op_own),
+                    false => self.refuse(PollError::Stray { number }),
                 };
-                return self.refuse(error);
             };
             return Some(Completion {
                 fields,
@@ -357,6 +358,13 @@ impl Cq {
         self.wrong = Some(error);
         self.wait(true);
         None
+    }
+
+    /// As [`Self::refuse`], of what the device says that the entry is of.
+    #[cold]
+    fn refuse_code(&mut self, op_own: u8) -> Option<Completion> {
+        let code = op_own >> 4;
+        self.refuse(PollError::Unknown { code })
     }
 
     /// Asks for an event for the next completion.

@@ -39,7 +39,8 @@ pub(super) fn post_again(ring: &Weak<SrqRing>, ledger: &SrqLedger, index: u16) -
     if !is_posted || told.wrapping_sub(number).cast_signed() <= 0 {
         return false;
     }
-    // If all others are posted, that very one: it is written again only when one of them is free.
+    // If all others are posted, that very one. It is written at once where a batch has to make room; should the kernel
+    // read it only then, it fetches pages of that request, and the message comes again.
     let spare = ledger.behind(head).unwrap_or(index);
     let request = ring.copy_of(index);
     ledger.unpost(index);

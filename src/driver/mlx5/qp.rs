@@ -481,7 +481,8 @@ pub(super) fn recv_layout(cap: &QpCap, limits: &Limits) -> Option<RecvLayout> {
     }
     let ring = u64::from(cap.max_recv_wr).next_power_of_two() * stride;
     let count = ring.max(BLOCK as u64) / stride;
-    if count > limits.max_recv_wr.into() {
+    // The record counts modulo 2^16: a full ring has to look different from an empty one.
+    if count > limits.max_recv_wr.min(1 << 15).into() {
         return None;
     }
     Some(RecvLayout {

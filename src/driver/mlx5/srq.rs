@@ -14,7 +14,7 @@ use super::directory::{Directory, Receiver, Registration, Reporter};
 use super::format::{Be16, Data, NUMBER, SrqNext};
 use super::ledger::SrqLedger;
 use super::memory::{Memory, Record};
-use super::recv::SharedRecvQueue;
+use super::recv::{Drawn, SharedRecvQueue};
 use super::{Device, Limits};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData, SrqKind};
@@ -188,21 +188,22 @@ fn create(
     let page = rustix::param::page_size();
     let memory = Memory::new(bytes, page, ResourceType::MLX5_SRQ, buffers)?;
     let record = Record::new(&device.records, buffers)?;
+    let (buf_addr, db_addr) = (memory.address(), record.address());
+    let ring = Arc::new(SrqRing::new(memory, record, count, stride));
     let ledger = Arc::new(SrqLedger::new(count));
+    let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
     let registration = match reports_to {
-        Some(directory) => Some(register(directory, &ledger, &command)?),
+        Some(directory) => Some(register(directory, queue.drawn(), &command)?),
         None => None,
     };
     let driver = abi::CreateSrq {
-        buf_addr: memory.address(),
-        db_addr: record.address(),
+        buf_addr,
+        db_addr,
         uidx: registration.as_ref().map_or(0, Registration::number),
         ..Default::default()
     };
     command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver);
     let reply = fd.execute(&command)?;
-    let ring = Arc::new(SrqRing::new(memory, record, count, stride));
-    let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
     let core = SrqCore {
         ring,
         ledger,
@@ -212,13 +213,10 @@ fn create(
 }
 
 /// Finds a number by which completions name the queue.
-fn register(
-    directory: &Arc<Directory>,
-    ledger: &Arc<SrqLedger>,
-    command: &CreateSrq,
-) -> Result<Registration> {
+fn register(directory: &Arc<Directory>, drawn: Drawn, command: &CreateSrq) -> Result<Registration> {
     let reporter = Reporter {
-        recv: Receiver::Shared(Arc::clone(ledger)),
+        recv: Receiver::Shared(drawn.ledger),
+        shared_ring: drawn.ring,
         ..Reporter::default()
     };
     Registration::new(directory, directory, reporter).ok_or_else(|| {

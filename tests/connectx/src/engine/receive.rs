@@ -204,9 +204,8 @@ fn send(
 /// Whether a test has asked for a page that is missing when the next message comes to a shared receive queue.
 /// The kernel has nothing to fetch here, so it is not told; the driver is.
 fn finds_page_missing(function: &mut Function, context: Context) -> bool {
-    let queue_pair = function.objects.qps.get(context.qpn);
-    let is_shared = queue_pair.is_ok_and(|queue_pair| queue_pair.shared_queue().is_some());
-    let missing = is_shared && context.transport == Transport::Rc && function.faults.pages > 0;
+    let repeats = matches!(context.transport, Transport::Rc | Transport::Xrc);
+    let missing = context.shared.is_some() && repeats && function.faults.pages > 0;
     function.faults.pages -= u32::from(missing);
     missing
 }

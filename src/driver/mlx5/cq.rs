@@ -105,6 +105,7 @@ impl Entry {
         let send = || Some(self.reporter.send.as_ref()?.finish(counter));
         let recv = || match &self.reporter.recv {
             Receiver::Own(ledger) => Some(ledger.finish()),
+            Receiver::Loose(ledger) => ledger.finish(counter),
             Receiver::Shared(ledger) => ledger.finish(counter),
             Receiver::None => None,
         };
@@ -133,7 +134,7 @@ impl Entry {
         } = &self.reporter;
         match recv {
             Receiver::Shared(ledger) => post_again(shared_ring, ledger, counter),
-            Receiver::Own(_) | Receiver::None => false,
+            Receiver::Own(_) | Receiver::Loose(_) | Receiver::None => false,
         }
     }
 

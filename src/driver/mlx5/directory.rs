@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use super::entries::Entries;
 use super::inline::Landing;
-use super::ledger::{RecvLedger, SendLedger, SrqLedger};
+use super::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
 use super::srq::SrqRing;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
@@ -38,8 +38,21 @@ pub(super) enum Receiver {
     None,
     /// Its own queue.
     Own(Arc<RecvLedger>),
+    /// Its own queue, whose requests finish in any order.
+    Loose(Arc<LooseLedger>),
     /// A shared one.
     Shared(Arc<SrqLedger>),
+}
+
+impl Receiver {
+    /// What the poster of its own queue knows.
+    pub(super) fn notes(&self) -> Option<&Arc<RecvLedger>> {
+        match self {
+            Self::Own(ledger) => Some(ledger),
+            Self::Loose(ledger) => Some(ledger.notes()),
+            Self::Shared(_) | Self::None => None,
+        }
+    }
 }
 
 /// A change for the poller. `until` is an index of the ring: entries before it precede the change.

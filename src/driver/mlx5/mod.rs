@@ -186,6 +186,7 @@ impl contract::Driver for Device {
             buffers: parts.buffers,
             thread_domain: thread_domain.as_ref(),
             inline_scatter: parts.inline_scatter,
+            out_of_order: parts.out_of_order,
             counts_unread: parts.counts_unread,
         };
         create_qp(self, fd, command, &parts)

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::barrier;
+use super::directory::Receiver;
 use super::format::{Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
-use super::ledger::{RecvLedger, SrqLedger};
+use super::ledger::{LooseLedger, RecvLedger, SrqLedger};
 use super::qp::Rings;
 use super::send::{data, put};
 use super::srq::SrqRing;
@@ -19,12 +20,22 @@ use crate::work::{Element, PostError};
 pub(super) struct RecvLayout {
     /// Elements, a power of two or 0.
     pub(super) count: u32,
+    /// Requests that may be posted at a time.
+    pub(super) capacity: u32,
     /// Bytes of an element, a power of two.
     pub(super) stride: u32,
     pub(super) max_sge: u32,
 }
 
 impl RecvLayout {
+    /// What its completions finish, from the start on.
+    pub(super) fn receiver(&self) -> Receiver {
+        match self.capacity == self.count {
+            true => Receiver::Own(Arc::new(RecvLedger::new(self.count))),
+            false => Receiver::Loose(Arc::new(LooseLedger::new(self.count))),
+        }
+    }
+
     /// Bytes of the ring.
     pub(super) fn bytes(&self) -> usize {
         self.count as usize * self.stride as usize
@@ -122,7 +133,7 @@ impl RecvQueue {
             stride: layout.stride as usize,
             max_sge: layout.max_sge,
             published: 0,
-            room_until: layout.count,
+            room_until: layout.capacity,
             layout,
             ledger,
             _rings: rings,
@@ -131,13 +142,9 @@ impl RecvQueue {
 
     /// Starts again, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
-        (self.published, self.room_until) = (0, self.layout.count);
+        (self.published, self.room_until) = (0, self.layout.capacity);
         self.ids = ledger.first();
         self.ledger = ledger;
-    }
-
-    pub(super) fn layout(&self) -> RecvLayout {
-        self.layout
     }
 
     /// Looks how far the device has come when so many requests have been written; true if there is room. In
@@ -146,7 +153,7 @@ impl RecvQueue {
     #[inline(always)]
     fn look(&mut self, count: u32) -> bool {
         let in_flight = count.wrapping_sub(self.ledger.done());
-        let free = self.layout.count.saturating_sub(in_flight);
+        let free = self.layout.capacity.saturating_sub(in_flight);
         self.room_until = count.wrapping_add(free);
         free > 0
     }
@@ -154,7 +161,7 @@ impl RecvQueue {
 
 impl contract::RecvQueue for RecvQueue {
     fn capacity(&self) -> u32 {
-        self.layout.count
+        self.layout.capacity
     }
 
     fn max_sge(&self) -> u32 {
@@ -185,7 +192,7 @@ impl contract::RecvQueue for RecvQueue {
         let count = *at as u32;
         if count == self.room_until && !self.look(count) {
             return Err(PostError::QueueFull {
-                capacity: self.layout.count,
+                capacity: self.layout.capacity,
             });
         }
         check(slices, self.max_sge)?;

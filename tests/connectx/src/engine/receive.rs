@@ -449,7 +449,7 @@ fn take_own(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> 
         function.report.violation(text);
         return Err(Answer::Silence);
     }
-    let index = queue_pair.receive_consumer;
+    let (index, left_out) = next_own(queue_pair, waiting);
     let slot = u64::from(index) & ((1 << log_size) - 1);
     let mut segments = vec![0; 1 << log_stride];
     let read = queue_pair
@@ -461,11 +461,24 @@ fn take_own(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> 
         return Err(Answer::Silence);
     }
     if let Ok(queue_pair) = function.objects.qps.get_mut(qpn) {
-        queue_pair.receive_consumer = index.wrapping_add(1);
+        queue_pair.receive_consumer = queue_pair.receive_consumer.wrapping_add(1);
+        queue_pair.left_out = left_out;
     }
     let taken = Taken { index, segments };
     tapped(function, "receive", qpn, &[], &taken);
     Ok(Some(taken))
+}
+
+/// Which request of the own receive queue is taken next, of so many that wait, and which is left out then. As if the
+/// network changed the order of the messages by twos, a queue pair that takes them as they come uses every other
+/// request before the one that was posted earlier.
+fn next_own(queue_pair: &QueuePair, waiting: u16) -> (u16, Option<u16>) {
+    let next = queue_pair.receive_consumer;
+    match queue_pair.left_out {
+        Some(left_out) => (left_out, None),
+        None if queue_pair.is_loose() && waiting > 1 => (next.wrapping_add(1), Some(next)),
+        None => (next, None),
+    }
 }
 
 /// Tells the tap of a request that was taken, from the queue of that number, with what chains it to the next.

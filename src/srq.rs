@@ -20,6 +20,7 @@ use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 use crate::query::DeviceAttr;
+use crate::work::PdTag;
 use crate::xrcd::{Xrcd, XrcdShared};
 
 /// The description of a shared receive queue to create.
@@ -167,6 +168,7 @@ impl<'a> SrqBuilder<'a> {
         // Some drivers ignore the limit on creation.
         let srq = Srq {
             queue,
+            pd: shared.pd.tag(),
             shared: Arc::new(shared),
         };
         if limit > 0 {
@@ -239,6 +241,8 @@ pub struct SrqInfo {
 pub struct Srq {
     // Before `shared`: the ring is unmapped while the kernel object still is.
     queue: SharedRecvQueue,
+    /// That of `shared`, for posting.
+    pd: PdTag,
     shared: Arc<SrqShared>,
 }
 
@@ -298,7 +302,7 @@ impl Srq {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn recv(&mut self) -> RecvBatch<'_> {
-        RecvBatch::new(Some(self.queue.batch()), self.shared.pd.tag(), None)
+        RecvBatch::new(Some(self.queue.batch()), self.pd, None)
     }
 
     /// Asks for an event

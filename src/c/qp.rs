@@ -266,6 +266,7 @@ fn with_rings<T>(parts: &Parts<'_>, then: impl FnOnce(QpParts<'_>) -> T) -> T {
             buffers: None,
             thread_domain: None,
             inline_scatter: false,
+            out_of_order: false,
             // Programs post on where libibverbs lets them, completions taken or not: `ib_send_lat -e` goes on
             // after an event whose completion it took before.
             counts_unread: false,

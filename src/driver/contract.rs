@@ -311,6 +311,8 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) thread_domain: Option<&'a T>,
     /// Small payloads may arrive in completions.
     pub(crate) inline_scatter: bool,
+    /// Messages may be placed, and receives finish, out of order.
+    pub(crate) out_of_order: bool,
     /// A request keeps its slot until its completion has been taken, so that completion queues never overrun.
     /// Without, it is as libibverbs has it for the device, which may free slots earlier.
     pub(crate) counts_unread: bool,

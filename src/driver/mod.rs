@@ -517,6 +517,7 @@ fn own_parts<'a, D: Listed>(
         buffers: parts.buffers,
         thread_domain,
         inline_scatter: parts.inline_scatter,
+        out_of_order: parts.out_of_order,
         counts_unread: parts.counts_unread,
     })
 }

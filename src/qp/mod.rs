@@ -117,6 +117,7 @@ pub struct QpBuilder<'a> {
     user_data: Option<u64>,
     flags: QpCreateFlags,
     inline_scatter: bool,
+    out_of_order: bool,
 }
 
 impl Pd {
@@ -144,6 +145,7 @@ impl Pd {
             user_data: None,
             flags: QpCreateFlags::empty(),
             inline_scatter: false,
+            out_of_order: false,
         }
     }
 }
@@ -220,6 +222,21 @@ impl<'a> QpBuilder<'a> {
     /// it.
     pub unsafe fn inline_scatter(mut self) -> Self {
         self.inline_scatter = true;
+        self
+    }
+
+    /// Lets the device take packets as they come, in whatever order the network has them: data of SENDs and WRITEs may
+    /// be placed before those of messages that were posted earlier, and receive requests are used in another order
+    /// than they were posted. So the id of a completion is not always that of the oldest request. Completions still
+    /// come in the order of the messages, and READs and atomic operations are carried out in order. Both ends of a
+    /// connection must be like that.
+    ///
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver, the device or the kernel
+    /// lacks it: mlx5 has it since Linux 6.13, with newer firmware, and not with inline scatter or XRC. Manual page:
+    /// `mlx5dv_create_qp(3)`, with `MLX5DV_QP_CREATE_OOO_DP`.
+    #[doc(alias = "MLX5DV_QP_CREATE_OOO_DP")]
+    pub fn out_of_order(mut self) -> Self {
+        self.out_of_order = true;
         self
     }
 
@@ -324,6 +341,7 @@ impl<'a> QpBuilder<'a> {
             // SAFETY: the type of the queue pair has the domain checked with each post.
             thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             inline_scatter: self.inline_scatter,
+            out_of_order: self.out_of_order,
             counts_unread: true,
         };
         let created = context.driver().create_qp(context.fd(), command, &parts);

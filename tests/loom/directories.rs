@@ -1,6 +1,6 @@
 //! Completion queues: one thread creates, resets and destroys queue pairs, another polls.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use libtest_mimic::Trial;
 use loom::thread;
@@ -123,6 +123,7 @@ fn reporter(id: u64) -> Reporter {
     let ledger = SendLedger::new(1);
     ledger.note(0).write(id, 1);
     Reporter {
+        shared_ring: Weak::new(),
         send: Some(Arc::new(ledger)),
         recv: Receiver::None,
         landing: None,

@@ -30,6 +30,9 @@ mod directories;
 )]
 mod directory;
 mod entries;
+#[path = "../../src/driver/mlx5/gate.rs"]
+mod gate;
+mod gates;
 mod inline;
 #[path = "../../src/driver/mlx5/ledger.rs"]
 #[allow(
@@ -56,6 +59,7 @@ mod regions;
 )]
 mod slot;
 mod slots;
+mod srq;
 mod sync;
 #[path = "../../src/driver/mlx5/turn.rs"]
 mod turn;
@@ -67,6 +71,7 @@ fn main() {
     let mut tests = ledgers::tests();
     tests.extend(directories::tests());
     tests.extend(regions::tests());
+    tests.extend(gates::tests());
     tests.extend(turns::tests());
     tests.extend(slots::tests());
     libtest_mimic::run(&Arguments::from_args(), tests).exit();

@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::counts::Counts;
 use crate::device::{Device, Places};
-use crate::ledger::{SendLedger, SrqLedger};
+use crate::ledger::{LooseLedger, SendLedger, SrqLedger};
 use crate::progress::Progress;
 use crate::test;
 
@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("regions::stay_until_their_send_is_finished", sends),
         test("regions::stay_until_their_element_is_finished", elements),
+        test("regions::stay_while_others_overtake_their_receive", loose),
         test("regions::stay_until_a_taken_element_is_received", taken),
         test("regions::stay_when_nobody_receives_any_more", abandoned),
     ]
@@ -29,6 +30,12 @@ trait Queue: Send + Sync + 'static {
     /// Takes request `index` as finished.
     fn finish(&self, index: u32);
     fn progress(&self) -> Progress;
+    /// Whether one of the requests in flight is the first.
+    fn names_first(&self) -> bool {
+        true
+    }
+    /// In which order the device finishes the requests.
+    const ORDER: [u32; REQUESTS as usize] = [0, 1];
 }
 
 impl Queue for SendLedger {
@@ -60,7 +67,7 @@ impl Queue for SrqLedger {
     // Each request has an element of its own.
     fn post(&self, index: u32) {
         self.post(index, index.into(), index);
-        self.tell(index + 1);
+        self.posting.tell(index + 1, index + 1);
     }
 
     fn finish(&self, index: u32) {
@@ -68,8 +75,37 @@ impl Queue for SrqLedger {
     }
 
     fn progress(&self) -> Progress {
+        let _kept = self.gate.keep();
         let (posted, finished) = self.progress();
         Progress::new(posted, finished, u32::MAX)
+    }
+}
+
+/// A receive queue whose requests finish in any order, and its doorbell record.
+struct Loose(LooseLedger, AtomicU32);
+
+impl Queue for Loose {
+    const ORDER: [u32; 2] = [1, 0];
+
+    fn new() -> Self {
+        Self(LooseLedger::new(RING), AtomicU32::new(0))
+    }
+
+    fn post(&self, index: u32) {
+        self.1.store(index + 1, Ordering::Relaxed);
+    }
+
+    fn finish(&self, index: u32) {
+        self.0.finish(index as u16);
+    }
+
+    fn progress(&self) -> Progress {
+        let finished = self.0.before();
+        Progress::new(self.1.load(Ordering::Relaxed), finished, u16::MAX.into())
+    }
+
+    fn names_first(&self) -> bool {
+        !self.0.is_finished(0)
     }
 }
 
@@ -85,7 +121,7 @@ fn run<Q: Queue>(before: u32) {
         let shared = Arc::clone(&shared);
         thread::spawn(move || {
             let (queue, device, memory) = &*shared;
-            for index in 0..REQUESTS {
+            for index in Q::ORDER {
                 device.wait(index);
                 if index == 0 {
                     // The device reaches the memory before it writes the completion.
@@ -107,8 +143,9 @@ fn run<Q: Queue>(before: u32) {
         thread::spawn(move || {
             let (queue, _, memory) = &*shared;
             let then = queue.progress();
+            let waits = then.in_flight() > 0 && queue.names_first();
             // It does not wait: in one of the orders the request is finished by now.
-            if queue.progress().has_passed(then) {
+            if !waits || queue.progress().has_passed(then) {
                 // Somebody else's now.
                 memory.write(0, 1);
             }
@@ -129,6 +166,12 @@ fn sends() {
 /// beside it there are more orders than can be tried in a minute.
 fn elements() {
     run::<SrqLedger>(2);
+}
+
+/// Would catch the same of receives that finish in any order: the second does first, and the first counts as finished
+/// with it, or is seen to be before what the device did for it.
+fn loose() {
+    run::<Loose>(2);
 }
 
 /// A shared receive queue of rxe: a ring out of which the kernel takes an element before it receives into it.

@@ -4,6 +4,16 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
 
+/// What the driver leaves to the compiler and to membarrier(2) is a fence on both sides here.
+pub(crate) fn order_here() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+pub(crate) fn order_everywhere() -> bool {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+    true
+}
+
 /// Has another thread go on.
 pub(crate) fn wait_a_little(_: u32) {
     loom::thread::yield_now();

@@ -8,6 +8,7 @@ mod errors;
 mod full;
 mod inline_scatter;
 mod load;
+mod loose;
 mod many;
 mod null_mr;
 mod opcodes;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         inline_scatter::tests(),
         load::tests(),
         full::tests(),
+        loose::tests(),
         many::tests(),
         null_mr::tests(),
         registers::tests(),

@@ -4,8 +4,10 @@
 use std::os::fd::AsFd;
 
 use libtest_mimic::Trial;
+use serde_json::json;
 use support::{
-    ALL, Hca, Result, Wc, completion, completions, fail, nothing, open, same, test_on_adapter,
+    ALL, Control, Hca, Result, Wc, completion, completions, fail, nothing, open, same,
+    test_on_adapter,
 };
 use uverbs::{
     Access, Batch, Caps, Cause, Context, Cq, Mr, Pd, PostError, Qp, QpState, Rc, Srq, WcOpcode,
@@ -19,7 +21,7 @@ use uverbs::{
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 9] = [
+    let tests: [Named; 10] = [
         (
             "xrc::messages_go_to_the_queue_they_name",
             messages_go_to_the_queue_they_name,
@@ -34,6 +36,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         ("xrc::a_queue_that_is_not_there", a_queue_that_is_not_there),
         ("xrc::unread_receives", unread_receives),
+        (
+            "xrc::missing_pages_are_not_told",
+            missing_pages_are_not_told,
+        ),
         ("xrc::what_is_refused", what_is_refused),
     ];
     tests
@@ -189,6 +195,22 @@ fn messages_go_to_the_queue_they_name() -> Result {
     nothing(&mut other.cq)?;
     same(one.srq.in_flight(), 6, "what waits in one")?;
     same(other.srq.in_flight(), 5, "what waits in the other")
+}
+
+/// Catches a missing page of on-demand memory that is told as a failure, and a request that is not posted again: without
+/// it there is none for the message.
+fn missing_pages_are_not_told() -> Result {
+    let mut world = world()?;
+    let mut inbox = world.inbox()?;
+    let (to, at) = (inbox.number()?, world.target.qpn());
+    inbox.stock(0..2)?;
+    Control::open()?.ask("page_faults", json!({"function": 0, "count": 2}))?;
+    let mut batch = world.qp.send();
+    batch.to_srq(to).send_inline(b"late")?.signaled(1);
+    batch.ring()?;
+    inbox.received(0, at, b"late")?;
+    completion(&mut world.cq)?.is(WcOpcode::SEND)?;
+    same(inbox.srq.in_flight(), 1, "what waits")
 }
 
 /// Catches a segment in the wrong place, an operation without the queue's number, and results elsewhere.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use support::{LIMIT, QUIET, Result, Wc, completion, device, fail, open, same, skip, test};
+use serde_json::json;
+use support::{
+    Control, Hca, LIMIT, QUIET, Result, Wc, completion, device, fail, open, same, skip, test,
+};
 use uverbs::{
     Access, Caps, Cause, Cq, Mr, Pd, PostError, Qp, Rc, Srq, WcOpcode,
     alloc::{Counting, GuardPages},
@@ -24,6 +27,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("srq::resize_under_traffic", resize_under_traffic),
         test("srq::query_tells_what_is_set", query_tells_what_is_set),
         test("srq::in_use_it_stays", in_use_it_stays),
+        test(
+            "srq::missing_pages_are_not_told",
+            missing_pages_are_not_told,
+        ),
         test("srq::on_a_domain", on_a_domain),
         test(
             "srq::its_queue_pairs_take_no_receives",
@@ -34,6 +41,49 @@ pub(crate) fn tests() -> Vec<Trial> {
             too_large_names_the_limits,
         ),
     ]
+}
+
+/// Catches a missing page of on-demand memory that is told as a failure, and a request that is not posted again
+/// before the user posts.
+fn missing_pages_are_not_told() -> Result {
+    if Hca::of_guest().is_none() {
+        return skip("soft-RoCE fetches pages before it takes a request");
+    }
+    let pd = open()?.alloc_pd()?;
+    let mut several = Several::new(&pd, pd.srq(3).create()?, 2)?;
+    let mut control = Control::open()?;
+    let mut miss = |count: u32| {
+        let fields = json!({"function": 0, "count": count});
+        control.ask("page_faults", fields)
+    };
+    several.stock(0..2)?;
+    for (missing, ids) in [(1, [1, 0]), (3, [1, 0]), (4, [0, 1])] {
+        miss(missing)?;
+        for (from, id) in ids.into_iter().enumerate() {
+            several.post(from, id)?;
+            several.received(id, id, from)?;
+            completion(&mut several.send_cq)?.is(WcOpcode::SEND)?;
+        }
+        same(several.srq.in_flight(), 0, "requests in flight")?;
+        several.stock(0..2)?;
+    }
+    // While a batch is being written.
+    miss(2)?;
+    let inbox = several.inbox.slice(2 * SLOT..3 * SLOT)?;
+    let mut batch = several.srq.recv();
+    batch.post(2, inbox)?;
+    let mut sends = several.senders[0].send();
+    sends.send_inline(&message(0))?.signaled(0);
+    sends.ring()?;
+    let wc = completion(&mut several.recv_cq)?;
+    filled(&several.inbox, wc, 0, 0)?;
+    batch.ring()?;
+    completion(&mut several.send_cq)?.is(WcOpcode::SEND)?;
+    for id in [1, 2] {
+        several.send(0, id)?;
+        several.received(id, id, 0)?;
+    }
+    Ok(())
 }
 
 /// Bytes of a message, and messages that fit into the inbox.
@@ -80,11 +130,17 @@ impl Several {
         stock(&mut self.srq, &self.inbox, ids)
     }
 
-    /// Sends a message that says which it is, and waits until it has been received.
-    fn send(&mut self, from: usize, number: u64) -> Result {
+    /// Sends a message that says which it is.
+    fn post(&mut self, from: usize, number: u64) -> Result {
         let mut batch = self.senders[from].send();
         batch.send_inline(&message(number))?.signaled(number);
         batch.ring()?;
+        Ok(())
+    }
+
+    /// As [`Self::post`], and waits until it has been received.
+    fn send(&mut self, from: usize, number: u64) -> Result {
+        self.post(from, number)?;
         completion(&mut self.send_cq)?.is(WcOpcode::SEND)
     }
 

@@ -10,6 +10,7 @@ use uverbs_uapi::handle::CqHandle;
 #[cfg(feature = "c-abi")]
 use uverbs_uapi::types::Wc;
 
+use super::again::{is_page_fault, post_again};
 use super::barrier;
 use super::directory::{Change, Directory, Receiver, Reporter};
 use super::entries::{Entries, View, Walk};
@@ -104,6 +105,7 @@ impl Entry {
         let send = || Some(self.reporter.send.as_ref()?.finish(counter));
         let recv = || match &self.reporter.recv {
             Receiver::Own(ledger) => Some(ledger.finish()),
+            Receiver::Loose(ledger) => ledger.finish(counter),
             Receiver::Shared(ledger) => ledger.finish(counter),
             Receiver::None => None,
         };
@@ -121,6 +123,18 @@ impl Entry {
             && cqe::is_receive(op_own)
         {
             ledger.finish(counter);
+        }
+    }
+
+    /// Posts the request again that found a page missing; false if it is not one of a shared queue, or this cannot
+    /// be done.
+    fn post_again(&self, counter: u16) -> bool {
+        let Reporter {
+            recv, shared_ring, ..
+        } = &self.reporter;
+        match recv {
+            Receiver::Shared(ledger) => post_again(shared_ring, ledger, counter),
+            Receiver::Own(_) | Receiver::Loose(_) | Receiver::None => false,
         }
     }
 
@@ -251,10 +265,34 @@ impl Cq {
         }
     }
 
-    /// [`Self::take_any`], whose callers expect it not to be called, while it does not expect that itself.
+    /// The next completion before `until`, of an entry that has been seen to be this side's. Its callers expect it
+    /// not to be called; most often it is a plain receive of a shared queue.
     #[cold]
     #[inline(never)]
     fn take_slowly(&mut self, until: u32) -> Option<Completion> {
+        let index = self.next();
+        // SAFETY: the device has written the entry and does not write it again before it is given back,
+        // which is below; every bit pattern is a `Cqe`.
+        let fields = unsafe { self.view.entry(index).read() };
+        let number = fields.srqn_uidx.get() & NUMBER;
+        if self.directory.version() == self.simple_at
+            && is_plain_receive(fields.op_own)
+            && let Some(Entry { reporter, .. }) = self.reporters.get(number as usize)
+            && let Receiver::Shared(ledger) = &reporter.recv
+        {
+            let (ledger, next) = (&**ledger, index.wrapping_add(1));
+            self.lap = self.view.lap(next);
+            release(&self.directory, self.word, next);
+            let Some(wr_id) = ledger.finish(fields.wqe_counter.get()) else {
+                return self.refuse_code(fields.op_own);
+            };
+            return Some(Completion {
+                fields,
+                wr_id,
+                status: WcStatus::SUCCESS,
+                change: 0,
+            });
+        }
         self.take_any(until)
     }
 
@@ -281,26 +319,7 @@ impl Cq {
                 self.release(index.wrapping_add(1));
                 return self.refuse(PollError::Stray { number });
             };
-            let has_forgotten = reporter.has_forgotten(index);
-            if !has_forgotten
-                && is_plain_receive(op_own)
-                && let Receiver::Shared(ledger) = &reporter.reporter.recv
-                && let Some(wr_id) = ledger.claim(counter)
-            {
-                let (ledger, next) = (&**ledger, index.wrapping_add(1));
-                // SAFETY: as above.
-                let fields = unsafe { entry.read() };
-                self.lap = self.view.lap(next);
-                release(&self.directory, self.word, next);
-                ledger.count();
-                return Some(Completion {
-                    fields,
-                    wr_id,
-                    status: WcStatus::SUCCESS,
-                    change: 0,
-                });
-            }
-            if has_forgotten {
+            if reporter.has_forgotten(index) {
                 // Its request is forgotten too, but for an element of a shared queue, which is free again.
                 let next = index.wrapping_add(1);
                 self.lap = self.view.lap(next);
@@ -316,14 +335,15 @@ impl Cq {
             let next = index.wrapping_add(1);
             self.lap = self.view.lap(next);
             release(&self.directory, self.word, next);
+            if is_page_fault(&fields) && reporter.post_again(counter) {
+                continue;
+            }
             let known = status.and_then(|status| Some((status, reporter.any(op_own, counter)?)));
             let Some((status, (wr_id, change))) = known else {
-                let code = op_own >> 4;
-                let error = match reporter.is_known() {
-                    true => PollError::Unknown { code },
-                    false => PollError::Stray { number },
+                return match reporter.is_known() {
+                    true => self.refuse_code(op_own),
+                    false => self.refuse(PollError::Stray { number }),
                 };
-                return self.refuse(error);
             };
             return Some(Completion {
                 fields,
@@ -339,6 +359,13 @@ impl Cq {
         self.wrong = Some(error);
         self.wait(true);
         None
+    }
+
+    /// As [`Self::refuse`], of what the device says that the entry is of.
+    #[cold]
+    fn refuse_code(&mut self, op_own: u8) -> Option<Completion> {
+        let code = op_own >> 4;
+        self.refuse(PollError::Unknown { code })
     }
 
     /// Asks for an event for the next completion.

@@ -72,6 +72,8 @@ pub(super) struct QueryCapabilities;
 pub(super) struct Ways {
     /// Queue pairs tell whether data are written in order.
     pub(super) data_in_order: bool,
+    /// Queue pairs for datagrams, UC ones and RC ones may receive out of order.
+    pub(super) out_of_order: [bool; 3],
     /// The UDP source port can change in the state RTS.
     pub(super) udp_source_port: bool,
     /// The ports that may be bonded.
@@ -87,6 +89,7 @@ impl Ways {
     fn read(capabilities: &[u8]) -> Self {
         Self {
             data_in_order: bit(capabilities, 0x62),
+            out_of_order: [0x330, 0x331, 0x334].map(|number| bit(capabilities, number)),
             udp_source_port: bit(capabilities, 0x151),
             lag_changes: bit(capabilities, 0x152),
             lag_affinity: bit(capabilities, 0x278),
@@ -328,6 +331,7 @@ mod tests {
         assert_eq!(ways(&[]), Ways::default());
         assert_eq!(Ways::read(&[]), Ways::default(), "a short answer");
         assert!(ways(&[(0xc, 0x20)]).data_in_order);
+        assert_eq!(ways(&[(0x66, 0x88)]).out_of_order, [true, false, true]);
         assert!(ways(&[(0x2a, 0x40)]).udp_source_port);
         assert!(ways(&[(0x2a, 0x20)]).lag_changes);
         assert!(ways(&[(0x4f, 0x80)]).lag_affinity);

@@ -11,11 +11,12 @@
 //! its last queue pair reported. What a queue pair reported before a reset is skipped.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use super::entries::Entries;
 use super::inline::Landing;
-use super::ledger::{RecvLedger, SendLedger, SrqLedger};
+use super::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
+use super::srq::SrqRing;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// What a queue pair reports to a completion queue.
@@ -25,6 +26,8 @@ pub(super) struct Reporter {
     pub(super) recv: Receiver,
     /// Where data in completions go; `None` unless it has asked for them.
     pub(super) landing: Option<Arc<Landing>>,
+    /// The ring of the shared queue that it receives from, as long as there is one.
+    pub(super) shared_ring: Weak<SrqRing>,
 }
 
 /// What it receives from.
@@ -35,8 +38,21 @@ pub(super) enum Receiver {
     None,
     /// Its own queue.
     Own(Arc<RecvLedger>),
+    /// Its own queue, whose requests finish in any order.
+    Loose(Arc<LooseLedger>),
     /// A shared one.
     Shared(Arc<SrqLedger>),
+}
+
+impl Receiver {
+    /// What the poster of its own queue knows.
+    pub(super) fn notes(&self) -> Option<&Arc<RecvLedger>> {
+        match self {
+            Self::Own(ledger) => Some(ledger),
+            Self::Loose(ledger) => Some(ledger.notes()),
+            Self::Shared(_) | Self::None => None,
+        }
+    }
 }
 
 /// A change for the poller. `until` is an index of the ring: entries before it precede the change.
@@ -385,16 +401,19 @@ fn halves(reporter: Reporter) -> (Reporter, Reporter) {
         send,
         recv,
         landing,
+        shared_ring,
     } = reporter;
     let of_send = Reporter {
         send,
         recv: Receiver::None,
         landing: landing.clone(),
+        shared_ring: Weak::new(),
     };
     let of_recv = Reporter {
         send: None,
         recv,
         landing,
+        shared_ring,
     };
     (of_send, of_recv)
 }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use uverbs_uapi::mlx5::{ModifyQp, ModifyQpResp};
+use uverbs_uapi::mlx5::{ModifyQp, ModifyQpMask, ModifyQpResp};
 
 use crate::command::{DriverData, DriverReply, driver_reply};
 
@@ -54,18 +54,12 @@ impl Ece {
         self.granted.store(self.offered, Ordering::Relaxed);
     }
 
-    /// The data for a change of the state.
-    pub(super) fn request(&self) -> DriverData {
-        match self.asked.load(Ordering::Relaxed) {
-            0 => DriverData::default(),
-            ece_options => DriverData::exchange::<_, ModifyQpResp>(&ModifyQp {
-                ece_options,
-                ..ModifyQp::default()
-            }),
-        }
+    /// The options to send with the next change of the state; 0 for none.
+    pub(super) fn asked(&self) -> u32 {
+        self.asked.load(Ordering::Relaxed)
     }
 
-    /// Takes the answer to [`Self::request`] over.
+    /// Takes the answer to [`request`] over.
     pub(super) fn answered(&self, reply: &DriverReply) {
         if self.asked.swap(0, Ordering::Relaxed) != 0 {
             // The state has changed, whatever the kernel answers about the options: without an answer there
@@ -75,6 +69,18 @@ impl Ece {
             self.granted.store(granted, Ordering::Relaxed);
         }
     }
+}
+
+/// The data for a change of a queue pair's state that asks for options, and for what else a bit says.
+pub(super) fn request(ece_options: u32, asks: ModifyQpMask) -> DriverData {
+    if ece_options == 0 && asks.is_empty() {
+        return DriverData::default();
+    }
+    DriverData::exchange::<_, ModifyQpResp>(&ModifyQp {
+        comp_mask: asks.bits(),
+        ece_options,
+        ..ModifyQp::default()
+    })
 }
 
 #[cfg(test)]
@@ -87,13 +93,13 @@ mod tests {
     fn options_are_offered_asked_for_and_granted() {
         let ece = Ece::new(0x1000_0003);
         assert_eq!(ece.query(), 0x1000_0003);
-        assert_eq!(ece.request(), DriverData::default(), "nothing was asked");
+        assert_eq!(ece.asked(), 0, "nothing was asked");
         ece.answered(&DriverReply::new());
         assert_eq!(ece.query(), 0x1000_0003);
 
         ece.set(0x1000_0002);
         assert_eq!(ece.query(), 0, "not agreed on yet");
-        assert_ne!(ece.request(), DriverData::default());
+        assert_eq!(ece.asked(), 0x1000_0002);
         let answer = ModifyQpResp {
             response_length: 16,
             ece_options: 0x1000_0002,
@@ -101,9 +107,14 @@ mod tests {
         };
         ece.answered(&DriverReply::from_slice(answer.as_bytes()));
         assert_eq!(ece.query(), 0x1000_0002);
-        assert_eq!(ece.request(), DriverData::default(), "told once");
+        assert_eq!(ece.asked(), 0, "told once");
 
         ece.reset();
         assert_eq!(ece.query(), 0x1000_0003);
+
+        let none = ModifyQpMask::empty();
+        assert_eq!(request(0, none), DriverData::default());
+        assert_ne!(request(1, none), DriverData::default());
+        assert_ne!(request(0, ModifyQpMask::OOO_DP), DriverData::default());
     }
 }

@@ -139,6 +139,19 @@ pub(super) struct SrqNext {
     pub(super) reserved1: [u8; 11],
 }
 
+impl SrqNext {
+    /// A link to this element.
+    #[inline(always)]
+    pub(super) fn to(index: u32) -> Self {
+        Self {
+            reserved0: [0; 2],
+            next_wqe_index: Be16::new(index as u16),
+            signature: 0,
+            reserved1: [0; 11],
+        }
+    }
+}
+
 /// The changes to a memory key (`struct mlx5_wqe_umr_ctrl_seg`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]

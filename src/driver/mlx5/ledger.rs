@@ -13,7 +13,9 @@
 //! Everything is an atomic, so that a device that reports nonsense spoils ids and not memory.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
+use super::gate::Gate;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What is noted of a send request.
@@ -176,6 +178,13 @@ impl RecvLedger {
         self.done.load(Ordering::Acquire)
     }
 
+    /// Notes how many requests are finished.
+    #[inline(always)]
+    fn finished(&self, count: u32) {
+        // Release: as for sends.
+        self.done.store(count, Ordering::Release);
+    }
+
     /// The index of the request that finishes next, for the poller.
     #[inline(always)]
     pub(super) fn next(&self) -> u32 {
@@ -189,9 +198,83 @@ impl RecvLedger {
     pub(super) fn finish(&self) -> u64 {
         let index = self.next();
         let id = self.id(index).load(Ordering::Relaxed);
-        // Release: as for sends.
-        self.done.store(index.wrapping_add(1), Ordering::Release);
+        self.finished(index.wrapping_add(1));
         id
+    }
+}
+
+/// The notes of a receive queue whose requests finish out of the order in which they were posted.
+///
+/// It has twice as many elements as requests may be posted at a time. One that is left behind does not stop the
+/// others then, until they have gone once round.
+#[derive(Debug)]
+pub(super) struct LooseLedger {
+    /// What the poster knows. Its count is what it may rely on: of so many requests the places are free.
+    notes: Arc<RecvLedger>,
+    /// The elements whose requests are finished, behind the first that is not.
+    finished: Box<[AtomicBool]>,
+    /// Requests that are finished, and those before the first that is not, counted from the start.
+    count: AtomicU32,
+    before: AtomicU32,
+}
+
+// Only the poller writes; who asks about requests reads `before` and `finished`.
+impl LooseLedger {
+    /// A ledger for a ring of `elements`, a power of two above 1.
+    pub(super) fn new(elements: u32) -> Self {
+        Self {
+            notes: Arc::new(RecvLedger::new(elements)),
+            finished: (0..elements).map(|_| AtomicBool::new(false)).collect(),
+            count: AtomicU32::new(0),
+            before: AtomicU32::new(0),
+        }
+    }
+
+    /// The notes, for the poster.
+    pub(super) fn notes(&self) -> &Arc<RecvLedger> {
+        &self.notes
+    }
+
+    /// Requests before the first that is not finished.
+    pub(super) fn before(&self) -> u32 {
+        // Acquire: pairs with the release in `finish`.
+        self.before.load(Ordering::Acquire)
+    }
+
+    /// Whether the request at this index is finished, one behind the first that is not. While it is seen to be, its
+    /// place is not given out: that comes behind the store that takes the note back.
+    pub(super) fn is_finished(&self, index: u32) -> bool {
+        // Acquire: pairs with the release in `finish`.
+        self.element(index).load(Ordering::Acquire)
+    }
+
+    fn element(&self, index: u32) -> &AtomicBool {
+        &self.finished[index as usize & (self.finished.len() - 1)]
+    }
+
+    /// Takes the request of an element as finished and gives its id; `None` if it is finished.
+    pub(super) fn finish(&self, counter: u16) -> Option<u64> {
+        // Release: pairs with the acquire in `is_finished`.
+        if self.element(counter.into()).swap(true, Ordering::Release) {
+            return None;
+        }
+        let id = self.notes.id(counter.into()).load(Ordering::Relaxed);
+        let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
+        let mut before = self.before.load(Ordering::Relaxed);
+        while self.element(before).load(Ordering::Relaxed) {
+            // Relaxed: the place is given out behind the release below.
+            self.element(before).store(false, Ordering::Relaxed);
+            before = before.wrapping_add(1);
+        }
+        self.count.store(count, Ordering::Relaxed);
+        // Release: pairs with the acquire in `before`.
+        self.before.store(before, Ordering::Release);
+        // So many may be posted, beyond what the poster is told, that the first keeps its place.
+        let ahead = count
+            .wrapping_sub(before)
+            .min(self.finished.len() as u32 / 2);
+        self.notes.finished(before.wrapping_add(ahead));
+        Some(id)
     }
 }
 
@@ -201,13 +284,59 @@ impl RecvLedger {
 /// ring: elements that lie one behind the other are fetched by the device together. Pollers of several
 /// completion queues free them. The element that is posted next is always free, since the one before it says
 /// which that is.
+///
+/// A poller may have to post a request again ([`super::again`]). It then closes the gate, which the poster
+/// passes whenever it posts.
 #[derive(Debug)]
 pub(super) struct SrqLedger {
     elements: Box<[SrqElement]>,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
-    /// Requests that the device was told of, counted likewise.
+    pub(super) gate: Gate,
+    /// How far posting has come, for whoever is inside the gate or has closed it.
+    pub(super) posting: Posting,
+}
+
+/// How far posting to a shared receive queue has come. Requests are counted from the start, modulo 2^32.
+#[derive(Debug, Default)]
+pub(super) struct Posting {
+    /// The free element that is next, and the one that is next for the device.
+    head: AtomicU32,
+    told_head: AtomicU32,
+    /// Requests that the device was told of.
     told: AtomicU32,
+}
+
+// All are Relaxed: the gate orders them.
+impl Posting {
+    #[inline(always)]
+    pub(super) fn head(&self) -> u32 {
+        self.head.load(Ordering::Relaxed)
+    }
+
+    /// The element that the device takes next once it is told of one more.
+    #[inline(always)]
+    pub(super) fn told_head(&self) -> u32 {
+        self.told_head.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn told(&self) -> u32 {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// This element is next.
+    #[inline(always)]
+    pub(super) fn go_on(&self, head: u32) {
+        self.head.store(head, Ordering::Relaxed);
+    }
+
+    /// The device is told of so many requests, and this element is behind them.
+    #[inline(always)]
+    pub(super) fn tell(&self, count: u32, head: u32) {
+        self.told.store(count, Ordering::Relaxed);
+        self.told_head.store(head, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -219,13 +348,22 @@ struct SrqElement {
     posted: AtomicBool,
 }
 
+impl SrqElement {
+    #[inline(always)]
+    fn is_free(&self) -> bool {
+        // Acquire: pairs with the release in `finish`, so that the poller has read the id before it changes.
+        !self.posted.load(Ordering::Acquire)
+    }
+}
+
 impl SrqLedger {
     /// So many `elements`, at least 2 and at most 65,536, all free.
     pub(super) fn new(elements: u32) -> Self {
         Self {
             elements: (0..elements).map(|_| SrqElement::default()).collect(),
             done: AtomicU32::new(0),
-            told: AtomicU32::new(0),
+            gate: Gate::new(),
+            posting: Posting::default(),
         }
     }
 
@@ -234,17 +372,37 @@ impl SrqLedger {
         self.elements.len() as u32 - 1
     }
 
-    /// The free element that follows the free element `index`, of a queue that has so many requests in flight
-    /// as `done` tells; none if no other is free.
+    /// The free element that follows the free element `index`; none if no other is free.
     #[inline(always)]
     pub(super) fn behind(&self, index: u32) -> Option<u32> {
+        let next = index.wrapping_add(1);
+        match self.is_free(next) {
+            true => Some(next),
+            false => self.search(index),
+        }
+    }
+
+    /// Whether there is such an element and it is free.
+    #[inline(always)]
+    pub(super) fn is_free(&self, index: u32) -> bool {
+        let element = self.elements.get(index as usize);
+        element.is_some_and(SrqElement::is_free)
+    }
+
+    /// As [`Self::behind`], where it is not the very next one.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn search(&self, index: u32) -> Option<u32> {
         let at = index as usize;
+        // A full queue is not searched.
+        let in_flight = self.posting.told().wrapping_sub(self.done());
+        if in_flight.cast_signed() >= self.capacity() as i32 {
+            return None;
+        }
         let (before, from) = self.elements.split_at_checked(at)?;
         let rest = from.iter().skip(1).zip(at + 1..);
         let mut others = rest.chain(before.iter().zip(0..));
-        // Acquire: pairs with the release in `finish`, so that the poller has read the id before it changes.
-        let is_free = |element: &SrqElement| !element.posted.load(Ordering::Acquire);
-        others.find_map(|(element, at)| is_free(element).then_some(at as u32))
+        others.find_map(|(element, at)| element.is_free().then_some(at as u32))
     }
 
     /// Notes that the element goes to the device with this id, behind `number` others since the start.
@@ -258,16 +416,37 @@ impl SrqLedger {
         }
     }
 
-    /// Notes that the device was told of so many requests.
-    #[inline(always)]
-    pub(super) fn tell(&self, count: u32) {
-        // Relaxed: who asks about requests is ordered behind whoever posted them.
-        self.told.store(count, Ordering::Relaxed);
+    /// The id of the request of an element, and how many had been posted before.
+    pub(super) fn of(&self, index: u32) -> (u64, u32) {
+        // Relaxed: as in `finish`.
+        let of = |element: &SrqElement| {
+            let id = element.id.load(Ordering::Relaxed);
+            (id, element.number.load(Ordering::Relaxed))
+        };
+        self.elements
+            .get(index as usize)
+            .map_or_else(Default::default, of)
     }
 
-    /// How many requests the device was told of, and how many before all those that it still has.
+    /// Notes that a request is in element `to` instead of `from`.
+    pub(super) fn move_to(&self, from: u32, to: u32) {
+        let (id, number) = self.of(from);
+        self.post(to, id, number);
+    }
+
+    /// Notes that one more request has been posted before that of this element.
+    pub(super) fn put_off(&self, index: u32) {
+        if let Some(element) = self.elements.get(index as usize) {
+            // Relaxed: the gate orders it.
+            element.number.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many requests the device was told of, and how many before all those that it still has. Nobody may
+    /// move requests meanwhile: the caller keeps the gate.
     pub(super) fn progress(&self) -> (u32, u32) {
-        let told = self.told.load(Ordering::Relaxed);
+        // Relaxed: who asks about requests is ordered behind whoever posted them.
+        let told = self.posting.told();
         // An element that is posted again meanwhile has a number that is none of those that count here.
         let age = |element: &SrqElement| {
             // Acquire: pairs with the release in `post`, and with that in `finish`.
@@ -300,24 +479,22 @@ impl SrqLedger {
         element.is_some_and(|element| element.posted.load(Ordering::Relaxed))
     }
 
-    /// Takes a request as finished and gives its id; `None` if the device does not have this element.
-    pub(super) fn finish(&self, index: u16) -> Option<u64> {
-        let id = self.claim(index)?;
-        self.count();
-        Some(id)
-    }
-
-    /// The first half of [`Self::finish`]: frees the element and gives its id.
+    /// Takes a request as finished and gives its id; `None` if the device does not have this element. What its
+    /// completion was in has been given back: from here on there is room for one more.
     #[inline(always)]
-    pub(super) fn claim(&self, index: u16) -> Option<u64> {
+    pub(super) fn finish(&self, index: u16) -> Option<u64> {
         let element = self.elements.get(usize::from(index))?;
         let id = element.id.load(Ordering::Relaxed);
         // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release: pairs
-        // with the acquire in `behind`.
-        element.posted.swap(false, Ordering::Release).then_some(id)
+        // with the acquire in `is_free`.
+        let was_posted = element.posted.swap(false, Ordering::Release);
+        was_posted.then(|| {
+            self.count();
+            id
+        })
     }
 
-    /// The second half: only now is there room for one more request.
+    /// Notes that one more request is finished.
     #[inline(always)]
     pub(super) fn count(&self) {
         // Release: pairs with the acquire in `done`.
@@ -353,6 +530,32 @@ mod tests {
         assert_eq!([ledger.finish(), ledger.finish()], [100, 101]);
         assert_eq!(ledger.done(), 2);
         assert_eq!(RecvLedger::new(0).finish(), 0);
+    }
+
+    #[test]
+    fn loose_receives_finish_in_any_order() {
+        let ledger = LooseLedger::new(8);
+        for index in 0..8 {
+            let id = ledger.notes.id(index);
+            id.store(100 + u64::from(index), Ordering::Relaxed);
+        }
+        assert_eq!(ledger.finish(2), Some(102));
+        assert_eq!(ledger.finish(2), None, "once");
+        assert_eq!(
+            [0, 1, 2, 3].map(|index| ledger.is_finished(index)),
+            [false, false, true, false]
+        );
+        assert_eq!((ledger.before(), ledger.notes.done()), (0, 1));
+        assert_eq!(ledger.finish(0), Some(100));
+        assert_eq!((ledger.before(), ledger.notes.done()), (1, 2));
+        // All but one that is left behind: no place is given out that it may have.
+        for index in 3..8 {
+            assert_eq!(ledger.finish(index), Some(100 + u64::from(index)));
+        }
+        assert_eq!((ledger.before(), ledger.notes.done()), (1, 5));
+        assert_eq!(ledger.finish(8), Some(100), "round the ring");
+        assert_eq!(ledger.finish(1), Some(101));
+        assert_eq!((ledger.before(), ledger.notes.done()), (9, 9));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! [`send`], and a ring of its own for receives), compressed completions ([`entries`], [`cq`]), device memory
 //! and DEVX objects (commands in [`command`]).
 
+mod again;
 mod ah;
 mod barrier;
 mod clock;
@@ -23,6 +24,7 @@ mod directory;
 mod ece;
 mod entries;
 mod format;
+mod gate;
 mod inline;
 mod ledger;
 mod memory;
@@ -184,6 +186,7 @@ impl contract::Driver for Device {
             buffers: parts.buffers,
             thread_domain: thread_domain.as_ref(),
             inline_scatter: parts.inline_scatter,
+            out_of_order: parts.out_of_order,
             counts_unread: parts.counts_unread,
         };
         create_qp(self, fd, command, &parts)

@@ -5,11 +5,11 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::QpHandle;
-use uverbs_uapi::mlx5::{self as abi, QpFlags};
+use uverbs_uapi::mlx5::{self as abi, ModifyQpMask, QpFlags};
 use uverbs_uapi::types::QpCap;
 
 use super::directory::{Receiver, Registration, Reporter};
@@ -19,9 +19,9 @@ use super::format::{
     RECORD_RECEIVE, RemoteAddress, UNIT, XrcQueue,
 };
 use super::inline::Landing;
-use super::ledger::{RecvLedger, SendLedger, SrqLedger};
+use super::ledger::SendLedger;
 use super::memory::{Memory, Record, Records};
-use super::recv::{RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
+use super::recv::{Drawn, RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
 use super::{Device, Limits, NewQp, Parts, answer, umr};
@@ -54,16 +54,18 @@ pub(crate) struct QpCore {
     rings: Arc<Rings>,
     registration: Registration,
     _lease: Arc<Lease>,
-    srq: Option<Arc<SrqLedger>>,
+    srq: Option<Drawn>,
     /// How the rings are cut.
     send: SendLayout,
     recv: RecvLayout,
     /// Those of the queues since the last reset.
-    ledgers: Mutex<(Arc<SendLedger>, Arc<RecvLedger>)>,
+    ledgers: Mutex<(Arc<SendLedger>, Receiver)>,
     /// Where data go that come in completions, if it has asked for them.
     landing: Option<Mutex<Arc<Landing>>>,
     /// The options for its connection, if the device has such.
     ece: Option<Ece>,
+    /// What changes of its state ask for each time.
+    asks: ModifyQpMask,
 }
 
 /// Creates a queue pair.
@@ -80,6 +82,9 @@ pub(crate) fn create_qp(
     ) {
         let what = "rings of queue pairs for raw packets";
         return Err(Device::lacks(Verb::CreateQp, what));
+    }
+    if parts.out_of_order {
+        device.needs_out_of_order(fd, &command, parts.inline_scatter)?;
     }
     if parts.inline_scatter && !matches!(transport, QpType::RC | QpType::UC) {
         let missing = "inline scatter for datagrams and XRC (`create_user_qp` of mlx5_ib)";
@@ -151,11 +156,12 @@ pub(super) struct Draft {
     send: SendLayout,
     recv: RecvLayout,
     send_ledger: Arc<SendLedger>,
-    recv_ledger: Arc<RecvLedger>,
-    srq: Option<Arc<SrqLedger>>,
+    receiver: Receiver,
+    srq: Option<Drawn>,
     registration: Registration,
     lease: Arc<Lease>,
     landing: Option<Arc<Landing>>,
+    asks: ModifyQpMask,
 }
 
 impl Draft {
@@ -171,7 +177,7 @@ impl Draft {
         let send = send_layout(command.qp_type, &command.cap, limits).ok_or_else(refuse)?;
         let recv = match parts.srq {
             Some(_) => NO_RECEIVES,
-            None => recv_layout(&command.cap, limits).ok_or_else(refuse)?,
+            None => recv_layout(&command.cap, parts.out_of_order, limits).ok_or_else(refuse)?,
         };
         let bytes = recv.bytes() + send.blocks as usize * BLOCK;
         let memory = Memory::new(
@@ -182,8 +188,7 @@ impl Draft {
         )?;
         let record = Record::new(records, parts.buffers)?;
         let send_ledger = Arc::new(SendLedger::new(send.blocks));
-        let recv_ledger = Arc::new(RecvLedger::new(recv.count));
-        let srq = parts.srq.map(SharedRecvQueue::ledger).cloned();
+        let srq = parts.srq.map(SharedRecvQueue::drawn);
         let rings = Arc::new(Rings { memory, record });
         let landing = parts.inline_scatter.then(|| {
             let elements = parts.srq.map(SharedRecvQueue::elements).cloned();
@@ -192,8 +197,9 @@ impl Draft {
         });
         let reporter = Reporter {
             landing: landing.clone(),
-            ..reporter(&send_ledger, &recv_ledger, srq.as_ref())
+            ..reporter(&send_ledger, &recv, srq.as_ref())
         };
+        let receiver = reporter.recv.clone();
         let (send_cq, recv_cq) = (&parts.send_cq.directory, &parts.recv_cq.directory);
         let registration = Registration::new(send_cq, recv_cq, reporter).ok_or_else(|| {
             let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
@@ -204,11 +210,15 @@ impl Draft {
             send,
             recv,
             send_ledger,
-            recv_ledger,
+            receiver,
             srq,
             registration,
             lease,
             landing,
+            asks: match parts.out_of_order {
+                true => ModifyQpMask::OOO_DP,
+                false => ModifyQpMask::empty(),
+            },
         })
     }
 
@@ -245,7 +255,7 @@ impl Draft {
         let base = rings.base();
         // SAFETY: the send ring begins behind the receive ring, in the same memory.
         let send_ring = unsafe { base.add(self.recv.bytes()) };
-        let ledgers = (Arc::clone(&self.send_ledger), Arc::clone(&self.recv_ledger));
+        let ledgers = (Arc::clone(&self.send_ledger), self.receiver.clone());
         let send = SendQueue::new(
             Arc::clone(&rings),
             send_ring,
@@ -254,15 +264,8 @@ impl Draft {
             Arc::clone(&self.lease),
             (qpn, signal_all),
         );
-        let recv = match self.srq {
-            Some(_) => None,
-            None => Some(RecvQueue::new(
-                Arc::clone(&rings),
-                base,
-                self.recv,
-                self.recv_ledger,
-            )),
-        };
+        let notes = self.receiver.notes().cloned();
+        let recv = notes.map(|notes| RecvQueue::new(Arc::clone(&rings), base, self.recv, notes));
         let core = Arc::new(QpCore {
             rings,
             registration: self.registration,
@@ -273,23 +276,22 @@ impl Draft {
             ledgers: Mutex::new(ledgers),
             landing: self.landing.map(Mutex::new),
             ece: offered.map(Ece::new),
+            asks: self.asks,
         });
         (send, recv, core)
     }
 }
 
-fn reporter(
-    send: &Arc<SendLedger>,
-    recv: &Arc<RecvLedger>,
-    srq: Option<&Arc<SrqLedger>>,
-) -> Reporter {
+fn reporter(send: &Arc<SendLedger>, recv: &RecvLayout, srq: Option<&Drawn>) -> Reporter {
+    let (recv, shared_ring) = match srq {
+        Some(Drawn { ledger, ring }) => (Receiver::Shared(Arc::clone(ledger)), ring.clone()),
+        None => (recv.receiver(), Weak::new()),
+    };
     Reporter {
         send: Some(Arc::clone(send)),
-        recv: match srq {
-            Some(srq) => Receiver::Shared(Arc::clone(srq)),
-            None => Receiver::Own(Arc::clone(recv)),
-        },
+        recv,
         landing: None,
+        shared_ring,
     }
 }
 
@@ -298,25 +300,24 @@ impl QpCore {
     /// anew, and what was reported before is passed over.
     pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
         let send_ledger = Arc::new(SendLedger::new(send.layout().blocks));
-        let count = recv.as_ref().map_or(0, |recv| recv.layout().count);
-        let recv_ledger = Arc::new(RecvLedger::new(count));
         let reporter = Reporter {
             landing: self.land_anew(),
-            ..reporter(&send_ledger, &recv_ledger, self.srq.as_ref())
+            ..reporter(&send_ledger, &self.recv, self.srq.as_ref())
         };
+        let receiver = reporter.recv.clone();
         self.registration.replace(reporter);
-        *self.ledgers() = (Arc::clone(&send_ledger), Arc::clone(&recv_ledger));
+        *self.ledgers() = (Arc::clone(&send_ledger), receiver.clone());
         self.rings.record.clear();
         if let Some(ece) = &self.ece {
             ece.reset();
         }
         send.reset(send_ledger);
-        if let Some(recv) = recv {
-            recv.reset(recv_ledger);
+        if let (Some(recv), Some(notes)) = (recv, receiver.notes()) {
+            recv.reset(Arc::clone(notes));
         }
     }
 
-    fn ledgers(&self) -> MutexGuard<'_, (Arc<SendLedger>, Arc<RecvLedger>)> {
+    fn ledgers(&self) -> MutexGuard<'_, (Arc<SendLedger>, Receiver)> {
         self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -349,7 +350,8 @@ impl contract::QpBacking for Arc<QpCore> {
     }
 
     fn modify_data(&self) -> DriverData {
-        self.ece.as_ref().map(Ece::request).unwrap_or_default()
+        let options = self.ece.as_ref().map_or(0, Ece::asked);
+        ece::request(options, self.asks)
     }
 
     fn modified(&self, reply: &DriverReply) {
@@ -364,11 +366,12 @@ impl contract::QpBacking for Arc<QpCore> {
     }
 
     fn receives(&self) -> Option<Progress> {
-        if self.srq.is_some() {
-            return None;
-        }
         // In this order: what is finished was posted before. The record has the low half of the count.
-        let finished = self.ledgers().1.done();
+        let finished = match &self.ledgers().1 {
+            Receiver::Own(ledger) => ledger.done(),
+            Receiver::Loose(ledger) => ledger.before(),
+            Receiver::Shared(_) | Receiver::None => return None,
+        };
         let word = self.rings.record.word(RECORD_RECEIVE);
         // Relaxed: who asks about requests is ordered behind whoever posted them.
         let posted = u32::from_be(word.load(Ordering::Relaxed));
@@ -385,13 +388,17 @@ impl contract::QpBacking for Arc<QpCore> {
 
     fn receives_name(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {
         let RecvLayout { count, stride, .. } = self.recv;
+        let receiver = self.ledgers().1.clone();
+        let is_finished =
+            |at: u32| matches!(&receiver, Receiver::Loose(ledger) if ledger.is_finished(at));
         in_flight.places().any(|at| {
             let index = (at & count.wrapping_sub(1)) as usize;
             // SAFETY: if there are requests there are elements, a power of two of them, so the masked index is
             // below their count; each has `stride` bytes and is aligned to more than 4.
             let element = unsafe { self.rings.base().add(index * stride as usize) };
             // SAFETY: as above.
-            count > 0 && unsafe { has_word(element, stride as usize, key.to_be()) }
+            let has = || unsafe { has_word(element, stride as usize, key.to_be()) };
+            count > 0 && !is_finished(at) && has()
         })
     }
 
@@ -414,6 +421,7 @@ fn alignment(bytes: usize, stride: u32) -> usize {
 /// A queue pair without a receive queue of its own.
 const NO_RECEIVES: RecvLayout = RecvLayout {
     count: 0,
+    capacity: 0,
     stride: UNIT as u32,
     max_sge: 0,
 };
@@ -472,8 +480,8 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     })
 }
 
-/// Cuts a receive queue, or `None` if the device has none like that.
-pub(super) fn recv_layout(cap: &QpCap, limits: &Limits) -> Option<RecvLayout> {
+/// Cuts a receive queue, or `None` if the device has none like that. One that is loose has twice the elements.
+pub(super) fn recv_layout(cap: &QpCap, loose: bool, limits: &Limits) -> Option<RecvLayout> {
     if cap.max_recv_wr == 0 {
         return Some(NO_RECEIVES);
     }
@@ -481,13 +489,16 @@ pub(super) fn recv_layout(cap: &QpCap, limits: &Limits) -> Option<RecvLayout> {
     if stride > limits.max_rq_desc_sz.into() {
         return None;
     }
-    let ring = u64::from(cap.max_recv_wr).next_power_of_two() * stride;
-    let count = ring.max(BLOCK as u64) / stride;
-    if count > limits.max_recv_wr.into() {
+    let capacity = u64::from(cap.max_recv_wr).next_power_of_two();
+    let capacity = (capacity * stride).max(BLOCK as u64) / stride;
+    let count = capacity << u32::from(loose);
+    // The record counts modulo 2^16: a full ring has to look different from an empty one.
+    if count > limits.max_recv_wr.min(1 << 15).into() {
         return None;
     }
     Some(RecvLayout {
         count: count as u32,
+        capacity: capacity as u32,
         stride: stride as u32,
         max_sge: (stride / size_of::<Data>() as u64) as u32,
     })

@@ -2,12 +2,13 @@
 //! record when a message arrives.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::barrier;
-use super::format::{Be16, Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
-use super::ledger::{RecvLedger, SrqLedger};
+use super::directory::Receiver;
+use super::format::{Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
+use super::ledger::{LooseLedger, RecvLedger, SrqLedger};
 use super::qp::Rings;
 use super::send::{data, put};
 use super::srq::SrqRing;
@@ -19,12 +20,22 @@ use crate::work::{Element, PostError};
 pub(super) struct RecvLayout {
     /// Elements, a power of two or 0.
     pub(super) count: u32,
+    /// Requests that may be posted at a time.
+    pub(super) capacity: u32,
     /// Bytes of an element, a power of two.
     pub(super) stride: u32,
     pub(super) max_sge: u32,
 }
 
 impl RecvLayout {
+    /// What its completions finish, from the start on.
+    pub(super) fn receiver(&self) -> Receiver {
+        match self.capacity == self.count {
+            true => Receiver::Own(Arc::new(RecvLedger::new(self.count))),
+            false => Receiver::Loose(Arc::new(LooseLedger::new(self.count))),
+        }
+    }
+
     /// Bytes of the ring.
     pub(super) fn bytes(&self) -> usize {
         self.count as usize * self.stride as usize
@@ -100,7 +111,7 @@ unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
 
 /// Tells the device how many requests there are.
 #[inline(always)]
-fn tell(word: &AtomicU32, count: u32) {
+pub(super) fn tell(word: &AtomicU32, count: u32) {
     barrier::ring_before_record();
     // Relaxed: ordered by the barrier.
     word.store((count & 0xffff).to_be(), Ordering::Relaxed);
@@ -122,7 +133,7 @@ impl RecvQueue {
             stride: layout.stride as usize,
             max_sge: layout.max_sge,
             published: 0,
-            room_until: layout.count,
+            room_until: layout.capacity,
             layout,
             ledger,
             _rings: rings,
@@ -131,13 +142,9 @@ impl RecvQueue {
 
     /// Starts again, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
-        (self.published, self.room_until) = (0, self.layout.count);
+        (self.published, self.room_until) = (0, self.layout.capacity);
         self.ids = ledger.first();
         self.ledger = ledger;
-    }
-
-    pub(super) fn layout(&self) -> RecvLayout {
-        self.layout
     }
 
     /// Looks how far the device has come when so many requests have been written; true if there is room. In
@@ -146,7 +153,7 @@ impl RecvQueue {
     #[inline(always)]
     fn look(&mut self, count: u32) -> bool {
         let in_flight = count.wrapping_sub(self.ledger.done());
-        let free = self.layout.count.saturating_sub(in_flight);
+        let free = self.layout.capacity.saturating_sub(in_flight);
         self.room_until = count.wrapping_add(free);
         free > 0
     }
@@ -154,7 +161,7 @@ impl RecvQueue {
 
 impl contract::RecvQueue for RecvQueue {
     fn capacity(&self) -> u32 {
-        self.layout.count
+        self.layout.capacity
     }
 
     fn max_sge(&self) -> u32 {
@@ -185,7 +192,7 @@ impl contract::RecvQueue for RecvQueue {
         let count = *at as u32;
         if count == self.room_until && !self.look(count) {
             return Err(PostError::QueueFull {
-                capacity: self.layout.count,
+                capacity: self.layout.capacity,
             });
         }
         check(slices, self.max_sge)?;
@@ -214,13 +221,18 @@ impl contract::RecvQueue for RecvQueue {
 #[derive(Debug)]
 pub(crate) struct SharedRecvQueue {
     ring: Arc<SrqRing>,
+    /// It knows how far posting has come, since pollers may post as well.
     ledger: Arc<SrqLedger>,
-    /// The free element that is next, and the one that is next for the device.
-    head: u32,
-    published_head: u32,
-    /// Requests written, and of those the ones that the device was told of.
-    count: u32,
-    published: u32,
+    /// Requests written that the device was not told of.
+    written: u32,
+}
+
+/// A shared receive queue, as those who report of it know it.
+#[derive(Debug)]
+pub(super) struct Drawn {
+    pub(super) ledger: Arc<SrqLedger>,
+    /// It goes with the queue, even if the poller has not looked since.
+    pub(super) ring: Weak<SrqRing>,
 }
 
 impl SharedRecvQueue {
@@ -228,15 +240,15 @@ impl SharedRecvQueue {
         Self {
             ring,
             ledger,
-            head: 0,
-            published_head: 0,
-            count: 0,
-            published: 0,
+            written: 0,
         }
     }
 
-    pub(super) fn ledger(&self) -> &Arc<SrqLedger> {
-        &self.ledger
+    pub(super) fn drawn(&self) -> Drawn {
+        Drawn {
+            ledger: Arc::clone(&self.ledger),
+            ring: Arc::downgrade(&self.ring),
+        }
     }
 
     pub(super) fn elements(&self) -> &Arc<SrqRing> {
@@ -247,42 +259,42 @@ impl SharedRecvQueue {
     /// posting to a queue pair's own queue shall not pay for this one.
     #[inline(never)]
     fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
-        // A count first, so that a full queue is not searched.
-        let in_flight = self.count.wrapping_sub(self.ledger.done());
-        if in_flight >= self.ledger.capacity() {
-            return false;
-        }
-        let Some(next) = self.ledger.behind(self.head) else {
-            return false;
-        };
-        let link = SrqNext {
-            reserved0: [0; 2],
-            next_wqe_index: Be16::new(next as u16),
-            signature: 0,
-            reserved1: [0; 11],
+        let ledger = &*self.ledger;
+        let _inside = ledger.gate.pass();
+        let head = ledger.posting.head();
+        let count = ledger.posting.told().wrapping_add(self.written);
+        let next = match ledger.is_free(head.wrapping_add(1)) {
+            true => head.wrapping_add(1),
+            false => match ledger.search(head) {
+                Some(next) => next,
+                None => return false,
+            },
         };
         // SAFETY: the ledger has only such elements as are in the ring; each has room for the link and
         // `max_sge` slices.
         unsafe {
-            let slices_at = put(self.ring.element(self.head), link);
+            let slices_at = put(self.ring.element(head), SrqNext::to(next));
             put_slices(slices_at, slices, self.ring.max_sge());
         }
-        self.ledger.post(self.head, wr_id, self.count);
-        self.head = next;
-        self.count = self.count.wrapping_add(1);
+        ledger.post(head, wr_id, count);
+        ledger.posting.go_on(next);
+        self.written += 1;
         true
     }
 
     /// Frees the elements of a batch that was never rung.
     #[cold]
     fn take_back(&mut self) {
-        let mut index = self.published_head;
-        while index != self.head {
+        let SrqLedger { gate, posting, .. } = &*self.ledger;
+        let _inside = gate.pass();
+        let mut index = posting.told_head();
+        while index != posting.head() {
             let next = self.ring.link(index);
             self.ledger.unpost(index);
             index = next;
         }
-        (self.head, self.count) = (self.published_head, self.published);
+        posting.go_on(posting.told_head());
+        self.written = 0;
     }
 }
 
@@ -296,13 +308,15 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        self.published.wrapping_sub(self.ledger.done())
+        // In this order: what is finished was told before, also by a poller.
+        let done = self.ledger.done();
+        self.ledger.posting.told().wrapping_sub(done)
     }
 
     /// The batch counts in the queue itself, from which it takes elements.
     #[inline(always)]
     fn begin(&mut self) -> u64 {
-        if self.count != self.published {
+        if self.written != 0 {
             self.take_back();
         }
         0
@@ -310,7 +324,7 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn pending(&self, _: u64) -> u32 {
-        self.count.wrapping_sub(self.published)
+        self.written
     }
 
     #[inline(always)]
@@ -326,9 +340,12 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn ring(&mut self, _: u64) {
-        (self.published, self.published_head) = (self.count, self.head);
-        self.ledger.tell(self.count);
-        tell(self.ring.record().word(RECORD_RECEIVE), self.count);
+        let SrqLedger { gate, posting, .. } = &*self.ledger;
+        let _inside = gate.pass();
+        let count = posting.told().wrapping_add(self.written);
+        self.written = 0;
+        posting.tell(count, posting.head());
+        tell(self.ring.record().word(RECORD_RECEIVE), count);
     }
 }
 

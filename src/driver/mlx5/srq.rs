@@ -14,7 +14,7 @@ use super::directory::{Directory, Receiver, Registration, Reporter};
 use super::format::{Be16, Data, NUMBER, SrqNext};
 use super::ledger::SrqLedger;
 use super::memory::{Memory, Record};
-use super::recv::SharedRecvQueue;
+use super::recv::{Drawn, SharedRecvQueue};
 use super::{Device, Limits};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData, SrqKind};
@@ -72,6 +72,33 @@ impl SrqRing {
         }
     }
 
+    /// What is in an element that has been written.
+    pub(super) fn copy_of(&self, index: u32) -> Vec<u8> {
+        let stride = self.stride as usize;
+        // SAFETY: the element has so many bytes, and nobody writes them: it is not the poster's.
+        unsafe { std::slice::from_raw_parts(self.element(index).as_ptr(), stride) }.to_vec()
+    }
+
+    /// Writes a copy of an element to another one, which nobody else has.
+    pub(super) fn write(&self, index: u32, copy: &[u8]) {
+        let bytes = copy.len().min(self.stride as usize);
+        // SAFETY: the element has as many bytes, and they are not those of the copy.
+        unsafe {
+            self.element(index)
+                .copy_from_nonoverlapping(NonNull::from(copy).cast(), bytes);
+        }
+    }
+
+    /// Has an element, which nobody else has, lead to another one.
+    pub(super) fn lead_to(&self, index: u32, next: u32) {
+        // SAFETY: the element lies in the ring and has room for a link, whose alignment is that of bytes.
+        unsafe {
+            self.element(index)
+                .cast::<SrqNext>()
+                .write(SrqNext::to(next));
+        }
+    }
+
     /// The link of an element that has been written.
     pub(super) fn link(&self, index: u32) -> u32 {
         // SAFETY: the element lies in the ring and starts with a link; every bit pattern is one.
@@ -91,12 +118,14 @@ pub(crate) struct SrqCore {
 
 impl contract::SrqBacking for SrqCore {
     fn progress(&self) -> Progress {
+        let _kept = self.ledger.gate.keep();
         let (posted, finished) = self.ledger.progress();
         Progress::new(posted, finished, u32::MAX)
     }
 
     fn names(&self, _: Progress, LocalKey(key): LocalKey) -> bool {
         let SrqRing { count, stride, .. } = *self.ring;
+        let _kept = self.ledger.gate.keep();
         (0..count).any(|index| {
             // SAFETY: each element has `stride` bytes and is aligned to more than 4.
             let has =
@@ -159,21 +188,22 @@ fn create(
     let page = rustix::param::page_size();
     let memory = Memory::new(bytes, page, ResourceType::MLX5_SRQ, buffers)?;
     let record = Record::new(&device.records, buffers)?;
+    let (buf_addr, db_addr) = (memory.address(), record.address());
+    let ring = Arc::new(SrqRing::new(memory, record, count, stride));
     let ledger = Arc::new(SrqLedger::new(count));
+    let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
     let registration = match reports_to {
-        Some(directory) => Some(register(directory, &ledger, &command)?),
+        Some(directory) => Some(register(directory, queue.drawn(), &command)?),
         None => None,
     };
     let driver = abi::CreateSrq {
-        buf_addr: memory.address(),
-        db_addr: record.address(),
+        buf_addr,
+        db_addr,
         uidx: registration.as_ref().map_or(0, Registration::number),
         ..Default::default()
     };
     command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver);
     let reply = fd.execute(&command)?;
-    let ring = Arc::new(SrqRing::new(memory, record, count, stride));
-    let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
     let core = SrqCore {
         ring,
         ledger,
@@ -183,13 +213,10 @@ fn create(
 }
 
 /// Finds a number by which completions name the queue.
-fn register(
-    directory: &Arc<Directory>,
-    ledger: &Arc<SrqLedger>,
-    command: &CreateSrq,
-) -> Result<Registration> {
+fn register(directory: &Arc<Directory>, drawn: Drawn, command: &CreateSrq) -> Result<Registration> {
     let reporter = Reporter {
-        recv: Receiver::Shared(Arc::clone(ledger)),
+        recv: Receiver::Shared(drawn.ledger),
+        shared_ring: drawn.ring,
         ..Reporter::default()
     };
     Registration::new(directory, directory, reporter).ok_or_else(|| {

@@ -4,6 +4,25 @@
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(super) use std::sync::{Mutex, MutexGuard};
 
+use std::sync::atomic::compiler_fence;
+
+use rustix::thread::{MembarrierCommand, membarrier};
+
+/// Has a store come before a load behind it, as whoever calls [`order_everywhere`] in between sees them.
+#[inline(always)]
+pub(super) fn order_here() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Orders the stores and loads of each thread of this process, and of this one, as if each made a barrier now.
+/// False if the kernel does not.
+pub(super) fn order_everywhere() -> bool {
+    let order = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+    let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+    // A process says once that it wants this; it costs the kernel milliseconds, so it is left until needed.
+    order() || register() && order()
+}
+
 /// Yields to a thread that is expected to need only a few instructions: first to the other thread of the
 /// core, then to any thread, since the awaited one may have been interrupted.
 pub(super) fn wait_a_little(round: u32) {

@@ -1,9 +1,12 @@
 //! The way of a queue pair's packets: its UDP source port, its physical port, and whether data are written in
 //! order.
 
+use uverbs_uapi::enums::QpType;
+
 use super::Device;
+use super::command::QueryOutOfOrder;
 use super::device_command::{Change, ChangeQp, QueryCapabilities, QueryLag, QueryQp, Ways};
-use crate::command::CommandFd;
+use crate::command::{Command, CommandFd, CreateQp};
 use crate::driver::contract::QpName;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::LagPort;
@@ -40,6 +43,41 @@ impl Device {
             Some(ways) if ways.data_in_order => Ok(fd.execute(&QueryQp(qp))?.data_in_order),
             _ => Ok(false),
         }
+    }
+
+    /// Fails if queue pairs like that cannot receive out of order. The kernel must know how to ask for it.
+    pub(super) fn needs_out_of_order(
+        &self,
+        fd: &CommandFd,
+        command: &CreateQp,
+        inline_scatter: bool,
+    ) -> Result<()> {
+        let lacks = |what: &str| {
+            let what = format!("receiving out of order{what}");
+            Err(Error::unsupported(Verb::CreateQp, command.subject(), what))
+        };
+        if inline_scatter {
+            return lacks(" with inline scatter");
+        }
+        if command.qp_type == QpType::XRC_SEND {
+            return lacks(" with XRC");
+        }
+        if !fd.execute(&QueryOutOfOrder)? {
+            return lacks(", which Linux 6.13 and newer firmware brought");
+        }
+        let [datagrams, unreliable, reliable] = self
+            .ways(fd)
+            .map(|ways| ways.out_of_order)
+            .unwrap_or_default();
+        let has = match command.qp_type {
+            QpType::UD => datagrams,
+            QpType::UC => unreliable,
+            _ => reliable,
+        };
+        if !has {
+            return lacks(": the device has it for other transports, or takes no commands (DEVX)");
+        }
+        Ok(())
     }
 
     pub(super) fn change_udp_source_port(

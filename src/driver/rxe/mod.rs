@@ -168,6 +168,10 @@ impl contract::Driver for Rxe {
             let what = "inline scatter: payloads that come in completions";
             return Err(Self::lacks(Verb::CreateQp, what));
         }
+        if parts.out_of_order {
+            let what = "receiving out of order: no device of this driver does";
+            return Err(Self::lacks(Verb::CreateQp, what));
+        }
         if !matches!(command.qp_type, QpType::RC | QpType::UC | QpType::UD) {
             let what = "queue pairs for raw packets or XRC";
             return Err(Self::lacks(Verb::CreateQp, what));

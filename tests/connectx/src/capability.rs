@@ -15,6 +15,7 @@ const ON_DEMAND: u64 = 2;
 const ATOMIC: u64 = 3;
 const ROCE: u64 = 4;
 const FLOW_TABLE: u64 = 7;
+const GENERAL_2: u64 = 0x20;
 
 /// Where the capabilities begin in the commands.
 const IN_COMMAND: usize = 0x10;
@@ -73,6 +74,7 @@ pub(crate) fn query(
     let bytes = match op_mod >> 1 {
         GENERAL => &capabilities.general,
         ATOMIC => &capabilities.atomic,
+        GENERAL_2 => &structure(&[(hca_cap::DP_ORDERING_FORCE, 1)]),
         // Pages may be missing, but no request waits for one that is.
         ON_DEMAND if function.port.loads_pages => &vec![0; hca_cap::SIZE],
         OFFLOADS if is_roce => &structure(&OF_OFFLOADS),
@@ -188,7 +190,12 @@ const LIMITS: [(Field, u64); 37] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 21] = [
+const FEATURES: [Field; 25] = [
+    // Queue pairs may take packets in any order.
+    hca_cap::HCA_CAP_2,
+    hca_cap::DP_ORDERING_OOO_ALL_UD,
+    hca_cap::DP_ORDERING_OOO_ALL_UC,
+    hca_cap::DP_ORDERING_OOO_ALL_RC,
     hca_cap::QP_DATA_IN_ORDER,
     hca_cap::IB_VIRT,
     hca_cap::COMPACT_ADDRESS_VECTOR,

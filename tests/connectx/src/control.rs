@@ -38,6 +38,8 @@ enum Request {
     Lose { function: usize, on: bool },
     /// Have no receive requests for messages, or have them again.
     NotReady { function: usize, on: bool },
+    /// Let so many messages find a page missing, of the memory of a shared receive queue's request.
+    PageFaults { function: usize, count: u32 },
     /// Let the completion queue for the sends of a queue pair overflow.
     Overflow { function: usize, qpn: u32 },
     /// Let a command fail so many times, for want of resources.
@@ -116,6 +118,10 @@ fn execute(request: Request, device: &Weak<Device>, tap: &Tap) -> Result<Value, 
         })?,
         Request::NotReady { function, on } => change(function, &|function| {
             function.faults.not_ready = on;
+            Ok(())
+        })?,
+        Request::PageFaults { function, count } => change(function, &|function| {
+            function.faults.pages = count;
             Ok(())
         })?,
         Request::Overflow { function, qpn } => {

@@ -16,6 +16,8 @@ pub(crate) struct Faults {
     pub(crate) lossy: bool,
     /// Messages that need a receive request find none.
     pub(crate) not_ready: bool,
+    /// So many messages to RC and XRC queue pairs with a shared receive queue find a page of its memory missing.
+    pub(crate) pages: u32,
     /// The function has failed, and says so in its registers until the driver brings it up anew.
     pub(crate) internal_error: bool,
     /// Commands that fail: which, and how many times more.

@@ -8,7 +8,7 @@ use super::super::format::{Be32, Cqe, cqe};
 use super::device::{Pair, cap, completion, cq, take};
 use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
-use crate::work::PollError;
+use crate::work::{LocalKey, LocalSlice, PdTag, PollError, PostError};
 
 fn send(pair: &mut Pair, id: u64) {
     pair.send_nothing(id).unwrap();
@@ -89,6 +89,61 @@ fn one_queue_serves_many_queue_pairs() {
         assert_eq!(take(&mut cq).unwrap().wr_id(), index);
     }
     assert!(take(&mut cq).is_none());
+}
+
+/// Would catch receives of a queue pair that takes packets in any order whose ids are those of others, a place that is
+/// given out while the device has it, and a count that says of a request that it is finished.
+#[test]
+fn loose_receives_finish_where_the_device_says() {
+    let (mut cq, mut producer) = cq(63, 64);
+    let mut pair = Pair::loose(QpType::RC, cap(4, 1, 0), &cq);
+    let post = |pair: &mut Pair, id: u64| -> Result<(), PostError> {
+        let mut recv = Posting::new(pair.recv.as_mut().unwrap());
+        let key = LocalKey(id as u32);
+        recv.push(id, &[LocalSlice::new(0x1000, 8, key, PdTag::new(3, 1))])?;
+        recv.ring();
+        Ok(())
+    };
+    let mut receive = |pair: &Pair, request: u64| {
+        producer.write(completion(cqe::RESP_SEND, pair.number, request as u16));
+        assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(request));
+    };
+    let receives = |pair: &Pair| pair.core.receives().unwrap().in_flight();
+    for id in 0..4 {
+        post(&mut pair, id).unwrap();
+    }
+    let full = Err(PostError::QueueFull { capacity: 4 });
+    assert_eq!(post(&mut pair, 4), full);
+    // By twos, round the ring.
+    for id in (0..40).step_by(2) {
+        receive(&pair, id + 1);
+        assert_eq!(receives(&pair), 4, "the first is not finished");
+        receive(&pair, id);
+        assert_eq!(receives(&pair), 2);
+        for next in [id + 4, id + 5] {
+            post(&mut pair, next).unwrap();
+        }
+    }
+    // One is left behind until its place is needed.
+    for id in 41..45 {
+        receive(&pair, id);
+        if id < 44 {
+            post(&mut pair, id + 3).unwrap();
+        }
+    }
+    post(&mut pair, 47).unwrap();
+    assert_eq!(receives(&pair), 8);
+    let named = |key: u32| {
+        let in_flight = pair.core.receives().unwrap();
+        pair.core.receives_name(in_flight, LocalKey(key))
+    };
+    assert_eq!(
+        [40, 42, 44, 45, 47].map(named),
+        [true, false, false, true, true]
+    );
+    assert_eq!(post(&mut pair, 48), full);
+    receive(&pair, 40);
+    assert_eq!(receives(&pair), 3);
 }
 
 /// Would catch a field that is read from a wrong place.

@@ -161,17 +161,22 @@ impl Pair {
         recv: &Cq,
         srq: Option<&SharedRecvQueue>,
     ) -> Self {
-        Self::made(qp_type, cap, send, recv, (srq, None), false)
+        Self::made(qp_type, cap, send, recv, (srq, None), (false, false))
+    }
+
+    /// One that reports to this, whose receives finish in any order.
+    pub(super) fn loose(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
+        Self::made(qp_type, cap, cq, cq, (None, None), (false, true))
     }
 
     /// One that reports to this, whose payloads may come in completions.
     pub(super) fn inline(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
-        Self::made(qp_type, cap, cq, cq, (None, None), true)
+        Self::made(qp_type, cap, cq, cq, (None, None), (true, false))
     }
 
     /// As [`Self::inline`], with its rings where an allocator says.
     pub(super) fn inline_in(qp_type: QpType, cap: QpCap, cq: &Cq, buffers: &Buffers) -> Self {
-        Self::made(qp_type, cap, cq, cq, (None, Some(buffers)), true)
+        Self::made(qp_type, cap, cq, cq, (None, Some(buffers)), (true, false))
     }
 
     fn made(
@@ -180,7 +185,7 @@ impl Pair {
         send: &Cq,
         recv: &Cq,
         (srq, buffers): (Option<&SharedRecvQueue>, Option<&Buffers>),
-        inline_scatter: bool,
+        (inline_scatter, out_of_order): (bool, bool),
     ) -> Self {
         let command = CreateQp {
             pd: PdHandle(1),
@@ -202,6 +207,7 @@ impl Pair {
             buffers,
             thread_domain: None,
             inline_scatter,
+            out_of_order,
             counts_unread: true,
         };
         let page = Arc::new(UarPage::of_memory());

@@ -456,10 +456,14 @@ proptest! {
                 prop_assert!(layout.blocks <= limits.max_send_wqebb);
             }
         }
-        if let Some(layout) = recv_layout(&cap, &limits) {
-            prop_assert!(layout.count >= wr && (wr == 0 || layout.max_sge >= sge));
-            prop_assert!(u64::from(layout.max_sge) * 16 <= layout.stride.into());
-            prop_assert_eq!(layout.bytes() % 64, 0);
+        for loose in [false, true] {
+            if let Some(layout) = recv_layout(&cap, loose, &limits) {
+                prop_assert!(layout.capacity >= wr && (wr == 0 || layout.max_sge >= sge));
+                prop_assert_eq!(layout.count, layout.capacity << u32::from(loose));
+                prop_assert!(layout.count <= limits.max_recv_wr || wr == 0);
+                prop_assert!(u64::from(layout.max_sge) * 16 <= layout.stride.into());
+                prop_assert_eq!(layout.bytes() % 64, 0);
+            }
         }
         if let Some((count, stride)) = srq::layout(wr, sge, &limits) {
             prop_assert!(count > wr && count.is_power_of_two() && count <= 1 << 16);

@@ -87,7 +87,7 @@ impl Completion {
         entry[60..62].copy_from_slice(&self.counter.to_be_bytes());
         entry[63] = (self.kind as u8) << 4;
         match self.syndrome {
-            Some(syndrome) => entry[55] = syndrome as u8,
+            Some(syndrome) => entry[54..56].copy_from_slice(&[syndrome.vendor(), syndrome as u8]),
             None => {
                 entry[36..40].copy_from_slice(&self.immediate);
                 entry[44..48].copy_from_slice(&self.length.to_be_bytes());

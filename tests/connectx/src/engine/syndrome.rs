@@ -25,6 +25,18 @@ pub(crate) enum Syndrome {
     RetryExceeded = 0x15,
     /// The peer had no receive request.
     RnrRetryExceeded = 0x16,
+    /// A page was missing of the memory of a shared receive queue's request; the peer tries again.
+    PageFault = 0x22,
+}
+
+impl Syndrome {
+    /// The device's own code for it.
+    pub(crate) fn vendor(self) -> u8 {
+        match self {
+            Self::PageFault => 0x93,
+            _ => 0,
+        }
+    }
 }
 
 impl From<KeyError> for Syndrome {

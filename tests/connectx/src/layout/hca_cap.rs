@@ -2,6 +2,7 @@
 
 use super::Field;
 
+pub(crate) const HCA_CAP_2: Field = Field::new(0x20, 1);
 pub(crate) const QP_DATA_IN_ORDER: Field = Field::new(0x62, 1);
 pub(crate) const LOG_MAX_SRQ_SZ: Field = Field::new(0x80, 8);
 pub(crate) const LOG_MAX_QP_SZ: Field = Field::new(0x88, 8);
@@ -60,6 +61,9 @@ pub(crate) const MAX_QP_MCG: Field = Field::new(0x2e7, 25);
 pub(crate) const LOG_MAX_MCG: Field = Field::new(0x318, 8);
 pub(crate) const LOG_MAX_TRANSPORT_DOMAIN: Field = Field::new(0x323, 5);
 pub(crate) const LOG_MAX_PD: Field = Field::new(0x32b, 5);
+pub(crate) const DP_ORDERING_OOO_ALL_UD: Field = Field::new(0x330, 1);
+pub(crate) const DP_ORDERING_OOO_ALL_UC: Field = Field::new(0x331, 1);
+pub(crate) const DP_ORDERING_OOO_ALL_RC: Field = Field::new(0x334, 1);
 pub(crate) const LOG_MAX_XRCD: Field = Field::new(0x33b, 5);
 pub(crate) const LOG_MAX_RMP: Field = Field::new(0x383, 5);
 pub(crate) const LOG_MAX_WQ_SZ: Field = Field::new(0x3db, 5);
@@ -82,6 +86,9 @@ pub(crate) const LOG_MAX_VLAN_LIST: Field = Field::new(0x3eb, 5);
 pub(crate) const LOG_MAX_CURRENT_MC_LIST: Field = Field::new(0x3f3, 5);
 pub(crate) const LOG_MAX_CURRENT_UC_LIST: Field = Field::new(0x3fb, 5);
 pub(crate) const BASIC_CYCLIC_RCV_WQE: Field = Field::new(0x380, 1);
+
+/// Of the second set (`cmd_hca_cap_2`).
+pub(crate) const DP_ORDERING_FORCE: Field = Field::new(0x88, 1);
 
 /// Bytes of the structure.
 pub(crate) const SIZE: usize = 0x1000;

@@ -108,6 +108,8 @@ pub(crate) struct QueuePair {
     pub(crate) send_consumer: u16,
     /// The next entry of the own receive queue that the device takes.
     pub(crate) receive_consumer: u16,
+    /// One before it that was left out, by a queue pair that takes packets in any order.
+    pub(crate) left_out: Option<u16>,
     /// Set while the request at `send_consumer` waits for its peer.
     pub(crate) waiting: Option<Waiting>,
     /// Whether it was told that no more is taken from the shared receive queue.
@@ -150,6 +152,7 @@ impl QueuePair {
             ece: 0,
             send_consumer: 0,
             receive_consumer: 0,
+            left_out: None,
             waiting: None,
             left_shared: false,
             rung: None,
@@ -161,6 +164,13 @@ impl QueuePair {
         } else {
             Err(Status::BadParameter)
         }
+    }
+
+    /// Whether it takes packets in any order.
+    pub(crate) fn is_loose(&self) -> bool {
+        [qpc::DP_ORDERING_1, qpc::DP_ORDERING_FORCE]
+            .iter()
+            .all(|field| field.is_set(&self.context))
     }
 
     /// The protection domain.
@@ -275,6 +285,7 @@ impl QueuePair {
         if state == State::Reset {
             self.send_consumer = 0;
             self.receive_consumer = 0;
+            self.left_out = None;
             self.left_shared = false;
             self.rung = None;
             self.ece = 0;
@@ -415,7 +426,9 @@ pub(crate) fn query(
         *to = *from;
     }
     // What it writes to memory is there in order; datagrams make no promise.
-    let in_order = queue_pair.state == State::ReadyToSend && !queue_pair.transport.is_datagram();
+    let in_order = queue_pair.state == State::ReadyToSend
+        && !queue_pair.transport.is_datagram()
+        && !queue_pair.is_loose();
     if let Some(context) = output.get_mut(cmd::QP_CONTEXT..) {
         qpc::DATA_IN_ORDER.set(context, in_order.into());
     }
@@ -520,6 +533,8 @@ fn take_parameters(queue_pair: &mut QueuePair, to: State, context: &[u8], mask: 
                     qpc::NEXT_RCV_PSN,
                     qpc::LOG_RRA_MAX,
                     qpc::MIN_RNR_NAK,
+                    qpc::DP_ORDERING_1,
+                    qpc::DP_ORDERING_FORCE,
                 ],
             );
         }

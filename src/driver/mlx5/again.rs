@@ -1,0 +1,75 @@
+//! Requests of shared receive queues that are posted again by the poller.
+//!
+//! A message for on-demand memory may find a page missing. The kernel fetches the page and the sender repeats
+//! the message, but the element that it found is taken. A completion tells of it, which is none of the user's:
+//! the poller posts the request again, to another element, since the kernel may still read the first one. It
+//! does not leave that to the next who posts: the user may wait for this message before it does.
+
+use std::sync::Weak;
+
+use super::format::{Cqe, RECORD_RECEIVE, cqe, syndrome};
+use super::ledger::SrqLedger;
+use super::recv::tell;
+use super::srq::SrqRing;
+
+/// Whether an error is a missing page that the kernel fetches.
+pub(super) fn is_page_fault(fields: &Cqe) -> bool {
+    /// The device's own code for it (`MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT`).
+    const PAGE_FAULT: u8 = 0x93;
+    fields.op_own >> 4 == cqe::RESP_ERR
+        && fields.syndrome == syndrome::REMOTE_ABORTED
+        && fields.vendor_err_synd == PAGE_FAULT
+}
+
+/// Posts the request of an element again. False if the device does not have it, if there is no ring any more, or
+/// if the kernel has no barrier for all threads.
+pub(super) fn post_again(ring: &Weak<SrqRing>, ledger: &SrqLedger, index: u16) -> bool {
+    let Some(ring) = ring.upgrade() else {
+        return false;
+    };
+    let Some(_closed) = ledger.gate.close() else {
+        return false;
+    };
+    let is_posted = ledger.is_posted(index);
+    let index = u32::from(index);
+    let posting = &ledger.posting;
+    let (first, head) = (posting.told_head(), posting.head());
+    let told = posting.told();
+    let (id, number) = ledger.of(index);
+    if !is_posted || told.wrapping_sub(number).cast_signed() <= 0 {
+        return false;
+    }
+    // If all others are posted, that very one. It is written at once where a batch has to make room; should the kernel
+    // read it only then, it fetches pages of that request, and the message comes again.
+    let spare = ledger.behind(head).unwrap_or(index);
+    let request = ring.copy_of(index);
+    ledger.unpost(index);
+    let head = match first == head {
+        true => spare,
+        false => {
+            // The device's next element is that of a batch that is being written: its request makes room.
+            ring.write(spare, &ring.copy_of(first));
+            ledger.move_to(first, spare);
+            put_off(&ring, ledger, spare, head);
+            head
+        }
+    };
+    ring.write(first, &request);
+    ring.lead_to(first, spare);
+    // With its number, by which a region that it names goes on waiting.
+    ledger.post(first, id, number);
+    posting.go_on(head);
+    let told = told.wrapping_add(1);
+    posting.tell(told, spare);
+    tell(ring.record().word(RECORD_RECEIVE), told);
+    ledger.count();
+    true
+}
+
+/// One more request comes before those from `index` up to `head`.
+fn put_off(ring: &SrqRing, ledger: &SrqLedger, mut index: u32, head: u32) {
+    while index != head {
+        ledger.put_off(index);
+        index = ring.link(index);
+    }
+}

@@ -233,8 +233,6 @@ impl<'a> QpBuilder<'a> {
     ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver, the device or the kernel
     /// lacks it: mlx5 has it since Linux 6.13, with newer firmware, and not with inline scatter or XRC. Manual page:
-    /// `mlx5dv_create_qp(3)`, with `MLX5DV_QP_CREATE_OOO_DP`.
-    #[doc(alias = "MLX5DV_QP_CREATE_OOO_DP")]
     pub fn out_of_order(mut self) -> Self {
         self.out_of_order = true;
         self

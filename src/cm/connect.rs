@@ -23,7 +23,9 @@ use crate::qp::transport::Connected;
 impl<T: Initiates + Connected> Resolved<T> {
     /// Asks the peer for a connection with this queue pair, which is in RESET or INIT.
     ///
-    /// `data` travel with the request: at most 56 bytes. The peer gets them filled up with zeros.
+    /// `data` travel with the request: at most 56 bytes, or 92 by addresses of InfiniBand. The peer gets them filled up
+    /// with zeros. By addresses of InfiniBand the kernel has the first byte, which is to be 0, and the second must not
+    /// look like the start of IP addresses: its upper four bits are neither 4 nor 6.
     ///
     /// # Errors
     ///
@@ -53,7 +55,8 @@ impl<T: Initiates + Connected> Resolved<T> {
     }
 
     fn ask(&self, qp: &mut Qp<T>, params: &Params, data: &[u8]) -> Result<Depths> {
-        let data = Message::REQUEST.fill(self.id.subject(), data)?;
+        let message = Message::REQUEST.by(&self.route);
+        let data = message.fill(self.id.subject(), data)?;
         self.init(qp)?;
         let depths = params.depths(qp.context())?;
         self.id.execute(&Connect {

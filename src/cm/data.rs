@@ -5,6 +5,7 @@
 
 use uverbs_uapi::rdma_cm::PrivateData;
 
+use super::route::Route;
 use crate::error::{Error, Result, Subject, Verb};
 
 /// A message with data of the user.
@@ -13,6 +14,7 @@ pub(super) struct Message {
     verb: Verb,
     name: &'static str,
     room: usize,
+    by_infiniband: bool,
 }
 
 impl Message {
@@ -30,7 +32,25 @@ impl Message {
     pub(super) const REFUSE: Self = Self::new(Verb::Reject, "a refusal of a look-up", 136);
 
     const fn new(verb: Verb, name: &'static str, room: usize) -> Self {
-        Self { verb, name, room }
+        Self {
+            verb,
+            name,
+            room,
+            by_infiniband: false,
+        }
+    }
+
+    /// The message on a way. Addresses of InfiniBand are elsewhere in it, and leave the room that IP addresses take
+    /// (`struct cma_hdr` in `drivers/infiniband/core/cma.c`).
+    pub(super) fn by(self, route: &Route) -> Self {
+        match route.local_ib() {
+            Some(_) => Self {
+                room: self.room + 36,
+                by_infiniband: true,
+                ..self
+            },
+            None => self,
+        }
     }
 
     /// The data as they are sent, with their length.
@@ -39,9 +59,19 @@ impl Message {
     /// accepted.
     pub(super) fn fill(self, subject: &Subject, data: &[u8]) -> Result<(PrivateData, u8)> {
         if data.len() > self.room {
-            let Self { verb, name, room } = self;
+            let Self {
+                verb, name, room, ..
+            } = self;
             let why = format!("{} bytes of private data, {name} takes {room}", data.len());
             return Err(Error::invalid(verb, subject.clone(), why));
+        }
+        // The kernel writes its version into the first byte even where it puts no addresses behind, and the peer's takes
+        // what follows for addresses if it looks so (`cma_format_hdr`, `cma_save_ip_info`).
+        let is_taken = matches!(data, [1..=u8::MAX, ..] | [_, 0x40..=0x4f | 0x60..=0x6f, ..]);
+        if self.by_infiniband && is_taken {
+            let why = "private data by an address of InfiniBand: the kernel has the first byte, which is to be 0, and takes a \
+                       second one of 0x40 to 0x4f or 0x60 to 0x6f for the start of IP addresses";
+            return Err(Error::invalid(self.verb, subject.clone(), why));
         }
         let mut field = PrivateData::default();
         field.0[..data.len()].copy_from_slice(data);

@@ -1,6 +1,6 @@
 //! Events and answers of a kernel that says anything.
 
-use uverbs_uapi::rdma_cm::{EventResp, QueryAddrResp};
+use uverbs_uapi::rdma_cm::{EventResp, PortSpace, QueryAddrResp};
 use uverbs_uapi::types::QpAttr;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -20,7 +20,7 @@ pub(crate) fn read(bytes: &[u8]) {
     let place: QueryAddrResp = first(bytes);
     if let Some(address) = address::read(&place.src_addr) {
         // What is read is written as it was, as far as it belongs to the address.
-        let wire = address::Wire::from(address);
+        let wire = address.wire(PortSpace::TCP);
         assert_eq!(address::read(&wire.bytes), Some(address));
     }
     let proposed: QpAttr = first(bytes);

@@ -1,13 +1,12 @@
 //! An identifier of the connection manager, alone on its file: closing the file destroys it.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::rdma_cm::{EventResp, PortSpace};
 
-use super::address::{self, Wire};
+use super::address::{self, Address, Wire};
 use super::attributes;
 use super::command::{
     Bind, Command, CreateId, DestroyId, InitQpAttr, MigrateId, QueryAddr, SetOption,
@@ -34,9 +33,9 @@ pub(super) struct Id {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The own address.
-    pub(super) local: Option<SocketAddr>,
+    pub(super) local: Option<Address>,
     /// The peer's address.
-    pub(super) peer: Option<SocketAddr>,
+    pub(super) peer: Option<Address>,
     /// The device's index and the port, if it is bound to a device.
     pub(super) device: Option<(u32, u8)>,
 }
@@ -111,10 +110,10 @@ impl Id {
     }
 
     /// Binds it to an own address.
-    pub(super) fn bind(&self, own: SocketAddr) -> Result<()> {
+    pub(super) fn bind(&self, own: Wire) -> Result<()> {
         self.execute(&Bind {
             id: self.number,
-            address: Wire::from(own),
+            address: own,
         })
     }
 

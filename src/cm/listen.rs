@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uverbs_uapi::rdma_cm::{Event, IdOption};
 
-use super::address;
+use super::address::{self, Address, IbAddr};
 use super::command::{self, SetOption};
 use super::id::Id;
 use super::pending::poll_until;
@@ -42,19 +42,19 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 ///
 /// The name has no address.
 pub fn listen<T: Listens>(own: impl ToSocketAddrs) -> Result<Listen<T>> {
-    Ok(Listen {
-        own: addresses(Verb::Listen, own)?,
-        backlog: 0,
-        v6only: None,
-        reuse_address: false,
-        of: PhantomData,
-    })
+    addresses(Verb::Listen, own).map(Listen::new)
+}
+
+/// Starts the description of a listener on an address of InfiniBand; with port 0 the kernel chooses the port. A GID of
+/// zeros is every InfiniBand port of every device.
+pub fn listen_ib<T: Listens>(own: IbAddr) -> Listen<T> {
+    Listen::new(vec![Address::Ib(own)])
 }
 
 /// A listener to be.
 #[derive(Clone, Debug)]
 pub struct Listen<T> {
-    own: Vec<SocketAddr>,
+    own: Vec<Address>,
     backlog: u32,
     v6only: Option<bool>,
     reuse_address: bool,
@@ -62,6 +62,16 @@ pub struct Listen<T> {
 }
 
 impl<T: Listens> Listen<T> {
+    fn new(own: Vec<Address>) -> Self {
+        Self {
+            own,
+            backlog: 0,
+            v6only: None,
+            reuse_address: false,
+            of: PhantomData,
+        }
+    }
+
     /// How many requests may wait to be read; 0, if nothing is said, for as many as the system allows
     /// (sysctl `net.rdma_ucm.max_backlog`, usually 1024). Requests beyond vanish; their senders try again
     /// after some seconds.
@@ -111,9 +121,8 @@ impl<T: Listens> Listen<T> {
         Err(refused.unwrap_or_else(none))
     }
 
-    fn on(&self, own: SocketAddr) -> Result<Listener<T>> {
-        let subject =
-            |address: SocketAddr| Subject::named("listener", format_args!("on {address}"));
+    fn on(&self, own: Address) -> Result<Listener<T>> {
+        let subject = |address: Address| Subject::named("listener", format_args!("on {address}"));
         address::check_own(Verb::BindAddr, &subject(own), own)?;
         let mut id = Id::create(T::PORT_SPACE, T::KIND, subject(own))?;
         if self.reuse_address {
@@ -122,7 +131,7 @@ impl<T: Listens> Listen<T> {
         if let Some(only) = self.v6only {
             id.set(|id| SetOption::switch(id, IdOption::AFONLY, only))?;
         }
-        id.bind(own)?;
+        id.bind(own.wire(T::PORT_SPACE))?;
         id.execute(&command::Listen {
             id: id.number(),
             backlog: self.backlog,
@@ -143,14 +152,19 @@ impl<T: Listens> Listen<T> {
 #[derive(Debug)]
 pub struct Listener<T> {
     id: Id,
-    local: SocketAddr,
+    local: Address,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T: Listens> Listener<T> {
-    /// The address that it listens on, with the port.
+    /// The address that it listens on, with the port. Of InfiniBand it is the GID, which has the form of an IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.local.socket()
+    }
+
+    /// The address of InfiniBand that it listens on, if it is one.
+    pub fn local_ib(&self) -> Option<IbAddr> {
+        self.local.ib()
     }
 
     pub(super) fn subject(&self) -> Subject {

@@ -31,14 +31,15 @@ impl Resolved<Ud> {
         queue_pair::activate(&self.id, Verb::Connect, qp, device)
     }
 
-    /// Asks the peer for its queue pair. `data` travel with the question: at most 180 bytes. The peer gets
-    /// them filled up with zeros.
+    /// Asks the peer for its queue pair. `data` travel with the question: at most 180 bytes, or 216 by addresses of
+    /// InfiniBand, whose first two bytes are as for [`connect`](Self::connect). The peer gets them filled up with zeros.
     ///
     /// # Errors
     ///
     /// The data are too long, the device has been removed. Manual page: `rdma_connect(3)`.
     pub fn look_up(self, data: &[u8]) -> Result<LookingUp> {
-        let (private_data, private_data_len) = Message::LOOK_UP.fill(self.id.subject(), data)?;
+        let message = Message::LOOK_UP.by(&self.route);
+        let (private_data, private_data_len) = message.fill(self.id.subject(), data)?;
         self.id.execute(&Connect {
             id: self.id.number(),
             param: abi::ConnParam {

@@ -22,6 +22,9 @@
 //! Datagrams: a listener answers a look-up with a queue pair ([`Request::answer_with`]), and who asked gets
 //! the path to it ([`Resolved::look_up`]). Groups are joined by their addresses ([`join`]).
 //!
+//! On InfiniBand a port can be named by its own address instead of an IP address ([`IbAddr`], [`resolve_ib`],
+//! [`listen_ib`]).
+//!
 //! XRC: an initiator is connected as a queue pair of the transport [`Xrc`](crate::transport::Xrc), and who has an
 //! [`XrcTarget`](crate::xrcd::XrcTarget) listens for it. The number of the shared receive queue goes with the data
 //! of the acceptance.
@@ -81,17 +84,18 @@ mod resolve;
 mod route;
 mod space;
 
+pub use address::IbAddr;
 pub use connect::Connecting;
 pub use connection::{Connection, Disconnecting, Link};
 pub use event::Event;
-pub use listen::{Listen, Listener, listen};
+pub use listen::{Listen, Listener, listen, listen_ib};
 pub use look_up::{Found, LookingUp};
 pub use multicast::{Group, Join, Joining, Membership, join};
 pub use params::Params;
 pub use pending::{Failed, Pending, Step};
 pub use readable::Finish;
 pub use request::{Accepting, Request};
-pub use resolve::{Resolve, Resolved, Resolving, resolve};
+pub use resolve::{Resolve, Resolved, Resolving, resolve, resolve_ib};
 pub use route::Route;
 pub use space::{End, Initiates, Kind, Listens, Space};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::{Event, EventResp, JoinFlags, PortSpace};
 
-use super::address::{self, Wire};
+use super::address::{self, Address, Wire};
 use super::attributes;
 use super::command::{JoinMcast, ResolveAddr};
 use super::event;
@@ -89,7 +89,7 @@ impl Join {
         }
         let source = self.source.map(|own| SocketAddr::new(own, 0));
         if let Some(own) = source {
-            address::check_own(Verb::ResolveAddr, &subject, own)?;
+            address::check_own(Verb::ResolveAddr, &subject, Address::Ip(own))?;
         }
         let id = Id::create(PortSpace::UDP, QpType::UD, subject)?;
         id.execute(&ResolveAddr {

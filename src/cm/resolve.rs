@@ -9,7 +9,7 @@ use std::vec;
 
 use uverbs_uapi::rdma_cm::{Event, EventResp, IdOption};
 
-use super::address::{self, Wire};
+use super::address::{self, Address, IbAddr};
 use super::command::{ResolveAddr, ResolveRoute, SetOption};
 use super::event;
 use super::id::Id;
@@ -42,24 +42,33 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// The name has no address.
 pub fn resolve<T: Initiates>(peer: impl ToSocketAddrs) -> Result<Resolve<T>> {
-    Ok(Resolve {
-        peers: addresses(Verb::ResolveAddr, peer)?,
-        source: None,
-        type_of_service: None,
-        ack_timeout: None,
-        patience: PATIENCE,
-        of: PhantomData,
-    })
+    addresses(Verb::ResolveAddr, peer).map(Resolve::new)
+}
+
+/// Starts to look for the way to a peer by an address of InfiniBand. The device is one with a port of the peer's subnet
+/// and partition.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use uverbs::{Rc, cm::{self, IbAddr, Pending}};
+///
+/// let peer = IbAddr::new("fe80::2:c903:0:1491".parse()?, 4420);
+/// let resolved = cm::resolve_ib::<Rc>(peer).start()?.within(Duration::from_secs(2))?;
+/// println!("over {}", resolved.device()?.name());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn resolve_ib<T: Initiates>(peer: IbAddr) -> Resolve<T> {
+    Resolve::new(vec![Address::Ib(peer)])
 }
 
 /// The addresses of a name.
-pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs) -> Result<Vec<SocketAddr>> {
+pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs) -> Result<Vec<Address>> {
     let failed = |why: String| {
         let cause = Cause::NotFound(why.into());
         Err(Error::new(verb, Subject::the("address"), cause))
     };
     match name.to_socket_addrs() {
-        Ok(found) => match found.collect::<Vec<_>>() {
+        Ok(found) => match found.map(Address::Ip).collect::<Vec<_>>() {
             none if none.is_empty() => failed("the name has no address".into()),
             found => Ok(found),
         },
@@ -70,8 +79,8 @@ pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs) -> Result<Vec<Sock
 /// The way to a peer to be: how it is looked for.
 #[derive(Clone, Debug)]
 pub struct Resolve<T> {
-    peers: Vec<SocketAddr>,
-    source: Option<SocketAddr>,
+    peers: Vec<Address>,
+    source: Option<Address>,
     type_of_service: Option<u8>,
     ack_timeout: Option<u8>,
     patience: Duration,
@@ -79,10 +88,27 @@ pub struct Resolve<T> {
 }
 
 impl<T: Initiates> Resolve<T> {
+    fn new(peers: Vec<Address>) -> Self {
+        Self {
+            peers,
+            source: None,
+            type_of_service: None,
+            ack_timeout: None,
+            patience: PATIENCE,
+            of: PhantomData,
+        }
+    }
+
     /// From which own address; with port 0 the kernel chooses the port. The address decides which device is
     /// used, where several lead to the peer.
     pub fn source(mut self, own: SocketAddr) -> Self {
-        self.source = Some(own);
+        self.source = Some(Address::Ip(own));
+        self
+    }
+
+    /// From which own address of InfiniBand, to a peer that is named by one; otherwise as [`source`](Self::source).
+    pub fn source_ib(mut self, own: IbAddr) -> Self {
+        self.source = Some(Address::Ib(own));
         self
     }
 
@@ -125,7 +151,7 @@ impl<T: Initiates> Resolve<T> {
     }
 
     /// Starts with the first address that can be tried at all.
-    fn first(&self, peers: &mut vec::IntoIter<SocketAddr>) -> Result<Id> {
+    fn first(&self, peers: &mut vec::IntoIter<Address>) -> Result<Id> {
         let mut refused = None;
         for peer in peers {
             match self.look(peer) {
@@ -140,11 +166,16 @@ impl<T: Initiates> Resolve<T> {
         Err(refused.unwrap_or_else(none))
     }
 
-    fn look(&self, peer: SocketAddr) -> Result<Id> {
+    fn look(&self, peer: Address) -> Result<Id> {
         let subject = subject_of("to", peer);
         address::check_peer(&subject, peer)?;
         if let Some(own) = self.source {
             address::check_own(Verb::ResolveAddr, &subject, own)?;
+            if own.ib().is_some() != peer.ib().is_some() {
+                let why =
+                    "of the own address and the peer's, one is of IP and the other of InfiniBand";
+                return Err(Error::invalid(Verb::ResolveAddr, subject, why));
+            }
         }
         let id = Id::create(T::PORT_SPACE, T::KIND, subject)?;
         if let Some(tos) = self.type_of_service {
@@ -156,8 +187,8 @@ impl<T: Initiates> Resolve<T> {
         id.execute(&ResolveAddr {
             id: id.number(),
             timeout_ms: self.milliseconds(),
-            source: self.source.map(Wire::from),
-            peer: Wire::from(peer),
+            source: self.source.map(|own| own.wire(T::PORT_SPACE)),
+            peer: peer.wire(T::PORT_SPACE),
         })?;
         Ok(id)
     }
@@ -174,7 +205,7 @@ impl<T: Initiates> Resolve<T> {
 pub struct Resolving<T> {
     id: Id,
     /// The addresses that have not been tried.
-    peers: vec::IntoIter<SocketAddr>,
+    peers: vec::IntoIter<Address>,
     how: Resolve<T>,
 }
 

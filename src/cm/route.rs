@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::address::{Address, IbAddr};
 use super::id::{self, Id, Place};
 use crate::device::Device;
 use crate::error::{Result, Subject};
@@ -12,8 +13,8 @@ use crate::error::{Result, Subject};
 /// they have.
 #[derive(Clone, Debug)]
 pub struct Route {
-    local: SocketAddr,
-    peer: SocketAddr,
+    local: Address,
+    peer: Address,
     device: u32,
     port: u8,
     /// How errors name the connection.
@@ -22,7 +23,7 @@ pub struct Route {
 
 impl Route {
     /// The route of an identifier that has one. `name` is how errors name a connection with this peer.
-    pub(super) fn of(id: &Id, name: impl FnOnce(SocketAddr) -> Subject) -> Result<Option<Self>> {
+    pub(super) fn of(id: &Id, name: impl FnOnce(Address) -> Subject) -> Result<Option<Self>> {
         let Place {
             local: Some(local),
             peer: Some(peer),
@@ -59,14 +60,26 @@ impl Route {
         self.port
     }
 
-    /// The own address; of a request, the one that the peer asked at.
+    /// The own address; of a request, the one that the peer asked at. Where the way is by addresses of InfiniBand, it is
+    /// the GID, which has the form of an IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.local.socket()
     }
 
-    /// The peer's address. The link-local one of a request has no scope.
+    /// The peer's address. The link-local one of a request has no scope. Of InfiniBand, as for
+    /// [`local_addr`](Self::local_addr).
     pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
+        self.peer.socket()
+    }
+
+    /// The own address of InfiniBand, if the way is by such addresses.
+    pub fn local_ib(&self) -> Option<IbAddr> {
+        self.local.ib()
+    }
+
+    /// The peer's address of InfiniBand, if the way is by such addresses. That of a request has no port.
+    pub fn peer_ib(&self) -> Option<IbAddr> {
+        self.peer.ib()
     }
 
     pub(super) fn subject(&self) -> &Subject {

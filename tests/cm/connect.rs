@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 use support::{LIMIT, QUIET, Result, device, fail, same, test_without_leaks};
-use uverbs::cm::{self, Event, Params, Pending, RejectReason, Step};
+use uverbs::cm::{self, Event, Listener, Params, Pending, RejectReason, Resolved, Step};
 use uverbs::qp::QpState;
-use uverbs::{Access, Cause, Rc, Uc};
+use uverbs::{Access, Rc, Uc};
 
 use crate::ground::{Side, Two, listener, own_address, request, way_to};
+use crate::listen::reason_of;
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
@@ -58,12 +59,29 @@ fn unreliably() -> Result {
     let listener = cm::listen::<Uc>(own_address())?.start()?;
     let way = cm::resolve::<Uc>(listener.local_addr())?;
     let way = way.start()?.within(LIMIT)?;
+    write_and_send(way, &listener, b"request")?;
+    // The same port of reliable connections has no listener.
+    let side = Side::new()?;
+    let way = way_to(listener.local_addr())?;
+    let connecting = way.connect(side.qp()?, &Params::default(), b"")?;
+    let Err(failed) = connecting.within(LIMIT) else {
+        return fail("a listener for unreliable connections took a reliable one");
+    };
+    same(
+        reason_of(&failed.error)?,
+        RejectReason::NoListener,
+        "the reason",
+    )
+}
+
+/// Makes an unreliable connection, writes and sends over it, and ends it.
+pub(crate) fn write_and_send(way: Resolved<Uc>, listener: &Listener<Uc>, data: &[u8]) -> Result {
     let (here, mut there) = (Side::new()?, Side::new()?);
-    let connecting = way.connect(here.qp()?, &Params::default(), b"request")?;
+    let connecting = way.connect(here.qp()?, &Params::default(), data)?;
     let request = listener.next_within(LIMIT)?.ok_or("no request came")?;
     same(
-        &request.private_data()[..7],
-        b"request",
+        &request.private_data()[..data.len()],
+        data,
         "the request's data",
     )?;
     let mut qp = there.qp::<Uc>()?;
@@ -87,16 +105,7 @@ fn unreliably() -> Result {
     there.mr.read_at(64, &mut bytes)?;
     same(&bytes, b"written", "what was written before")?;
     passive.disconnect()?;
-    // The same port of reliable connections has no listener.
-    let way = way_to(listener.local_addr())?;
-    let connecting = way.connect(here.qp()?, &Params::default(), b"")?;
-    let Err(failed) = connecting.within(LIMIT) else {
-        return fail("a listener for unreliable connections took a reliable one");
-    };
-    let Cause::Refused(refusal) = failed.error.cause() else {
-        return fail(format!("another error: {}", failed.error));
-    };
-    same(refusal.reason, RejectReason::NoListener, "the reason")
+    Ok(())
 }
 
 /// Catches data that are cut off or not told in full: the field comes whole, with zeros behind the data.

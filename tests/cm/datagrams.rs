@@ -73,22 +73,28 @@ fn received(side: &mut Side) -> Result<Vec<u8>> {
 /// Catches a path to somebody else, a wrong key, and data that do not come whole.
 fn look_up_and_send() -> Result {
     let listener = listener()?;
+    ask_and_send(way_to(&listener)?, &listener, (b"who is there?", 180))
+}
+
+/// Asks a listener for its queue pair with this question, whose field has so many bytes, and sends a datagram there.
+pub(crate) fn ask_and_send(
+    way: Resolved<Ud>,
+    listener: &Listener<Ud>,
+    (question, field): (&[u8], usize),
+) -> Result {
     let (mut here, mut there) = (Side::new()?, Side::new()?);
-    let way = way_to(&listener)?;
     let mut own = queue_pair(&here)?;
     way.activate(&mut own)?;
-    let looking = way.look_up(b"who is there?")?;
-    let request = request(&listener)?;
+    let looking = way.look_up(question)?;
+    let request = request(listener)?;
     same(
         request.private_data().len(),
-        180,
+        field,
         "the field of the question",
     )?;
-    same(
-        &request.private_data()[..14],
-        b"who is there?\0",
-        "the question",
-    )?;
+    let (asked, rest) = request.private_data().split_at(question.len());
+    same(asked, question, "the question")?;
+    same(rest[0], 0, "behind the question")?;
     let mut qp = queue_pair(&there)?;
     request.activate(&mut qp)?;
     receive(&there, &mut qp)?;

@@ -114,12 +114,28 @@ impl Two {
         active: &Params,
         passive: &Params,
     ) -> Result<Self> {
-        let (here, there) = (Side::on(context)?, Side::on(context)?);
         let way = way_to(listener.local_addr())?;
+        Self::by(way, listener, context, active, passive)
+    }
+
+    /// On the device of a listener, by a way to it.
+    pub(crate) fn by(
+        way: Resolved<Rc>,
+        listener: Listener<Rc>,
+        context: &Context,
+        active: &Params,
+        passive: &Params,
+    ) -> Result<Self> {
+        let (here, there) = (Side::on(context)?, Side::on(context)?);
         let mut qp = here.qp()?;
         way.init(&mut qp)?;
         here.receive(&mut qp)?;
-        let connecting = way.connect(qp, active, b"request")?;
+        let data: &[u8] = match way.local_ib() {
+            // The kernel has the first byte, and the second must not look like the start of IP addresses.
+            Some(_) => b"\0 request",
+            None => b"request",
+        };
+        let connecting = way.connect(qp, active, data)?;
         let request = request(&listener)?;
         let mut qp = there.qp()?;
         request.init(&mut qp)?;

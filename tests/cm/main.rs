@@ -8,6 +8,7 @@ mod down;
 mod faults;
 mod ground;
 mod hostile;
+mod infiniband;
 mod killed;
 mod listen;
 mod load;
@@ -36,5 +37,6 @@ fn main() -> ExitCode {
         load::tests(),
         programs::tests(),
         xrc::tests(),
+        infiniband::tests(),
     ])
 }

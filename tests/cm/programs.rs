@@ -10,7 +10,7 @@ use support::program::uverbs;
 use support::role::{await_end, finish as finish_of};
 use support::wait::until_so;
 use support::{LIMIT, Result, completion, fail, only_on_rxe, same, test_without_leaks};
-use uverbs::cm::{self, Connection, Event, Params, Pending, RejectReason};
+use uverbs::cm::{self, Connection, Event, Listener, Params, Pending, RejectReason, Resolved};
 use uverbs::{Caps, Cause, Cq, Rc, WcOpcode};
 use uverbs_uapi::rdma_cm::cmd;
 
@@ -18,7 +18,7 @@ use crate::ground::{Side, own_address, request, way_to};
 
 /// A conversation: who begins, how many messages each sends, and of how many bytes.
 #[derive(Clone, Copy)]
-struct Talk {
+pub(crate) struct Talk {
     server_first: bool,
     count: usize,
     size: usize,
@@ -32,7 +32,7 @@ const RDMA_CLIENT: Talk = Talk {
 };
 
 /// `ucmatose`: the server sends all of its messages, the client then all of its own.
-const UCMATOSE: Talk = Talk {
+pub(crate) const UCMATOSE: Talk = Talk {
     server_first: true,
     count: 4,
     size: 100,
@@ -207,7 +207,7 @@ fn pingpong() -> Result {
 }
 
 /// The port of both programs.
-const PORT: u16 = 7471;
+pub(crate) const PORT: u16 = 7471;
 
 pub(crate) fn address() -> SocketAddr {
     let mut address = own_address();
@@ -272,11 +272,19 @@ impl Drop for Program {
 
 /// Connects to a program as soon as it listens.
 fn be_the_client(command: &str, talk: Talk) -> Result {
-    let program = Program::start(command)?;
+    connect_to(Program::start(command)?, || way_to(address()), talk)
+}
+
+/// Connects to a program by this way as soon as it listens.
+pub(crate) fn connect_to(
+    program: Program,
+    way: impl Fn() -> Result<Resolved<Rc>>,
+    talk: Talk,
+) -> Result {
     let mut side = Side::new()?;
     let mut connection = None;
     until_so(LIMIT, "the program listens", || {
-        let way = way_to(address())?;
+        let way = way()?;
         let mut qp = side.pd.create_qp(&side.cq, Caps::default())?;
         way.init(&mut qp)?;
         post_receives(&side, &mut qp, talk)?;
@@ -297,10 +305,14 @@ fn be_the_client(command: &str, talk: Talk) -> Result {
 
 /// Waits for a program to connect.
 fn be_the_server(command: &str, talk: Talk) -> Result {
-    let mut side = Side::new()?;
     let listener = cm::listen::<Rc>(address())?.start()?;
-    let program = Program::start(command)?;
-    let request = request(&listener)?;
+    await_client(Program::start(command)?, &listener, talk)
+}
+
+/// Waits for a program to connect to a listener.
+pub(crate) fn await_client(program: Program, listener: &Listener<Rc>, talk: Talk) -> Result {
+    let mut side = Side::new()?;
+    let request = request(listener)?;
     let mut qp = side.pd.create_qp(&side.cq, Caps::default())?;
     request.init(&mut qp)?;
     post_receives(&side, &mut qp, talk)?;

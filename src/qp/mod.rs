@@ -45,7 +45,7 @@ pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
 use self::connect::Local;
 use self::kernel::KernelQp;
-use crate::command::{CreateQp, DriverData, QueryQp};
+use crate::command::{DriverData, QpSpec, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::domain::{DomainRef, DomainState, ThreadDomain};
@@ -320,7 +320,7 @@ impl<'a> QpBuilder<'a> {
         };
         let operations = context.operations(transport)?;
         let id = self.user_data.unwrap_or_else(|| context.new_id());
-        let command = CreateQp {
+        let spec = QpSpec {
             pd: self.pd.handle(),
             send_cq: self.send_cq.handle(),
             recv_cq: self.recv_cq.handle(),
@@ -331,7 +331,6 @@ impl<'a> QpBuilder<'a> {
             flags: self.flags.difference(QpCreateFlags::SQ_SIG_ALL),
             user_handle: id,
             event_fd: context.event_fd()?,
-            driver: DriverData::default(),
         };
         let parts = QpParts {
             send_cq: self.send_cq.ring(),
@@ -351,7 +350,7 @@ impl<'a> QpBuilder<'a> {
             send,
             recv,
             backing,
-        } = match context.driver().create_qp(context.fd(), command, &parts) {
+        } = match context.driver().create_qp(context.fd(), &spec, &parts) {
             Ok(created) => created,
             Err(error) => return Err(not_created(context, transport, error)),
         };

@@ -4,6 +4,7 @@
 //! `drivers/infiniband/sw/rxe/rxe_mmap.c`); a second attempt is EINVAL. The mapping is shared, so a fork
 //! leaves parent and child with the same pages rather than with copies.
 
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -140,6 +141,14 @@ impl RingMap {
 
 /// The maps of an object's rings, the send ring's first, which go together.
 pub(super) type RingMaps = Arc<ArrayVec<RingMap, 2>>;
+
+/// What keeps a ring mapped.
+pub(super) type Keep = Arc<dyn Maps>;
+
+/// The maps of rings, or what has them.
+pub(super) trait Maps: fmt::Debug + Send + Sync {}
+
+impl Maps for ArrayVec<RingMap, 2> {}
 
 /// A look at how far a work queue's ring is, which keeps the ring mapped.
 #[derive(Debug)]

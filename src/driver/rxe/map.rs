@@ -54,6 +54,7 @@ const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl RingMap {
     /// Maps the ring that `info` describes, at the place that `buffers` provides, if there are any.
+    #[inline]
     pub(super) fn new(
         fd: BorrowedFd<'_>,
         info: Mminfo,

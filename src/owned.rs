@@ -74,11 +74,13 @@ impl<H: Object, B> Owned<H, B> {
 
     /// Executes a command on it.
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
-        let result = self.context.fd().execute(command);
-        match self.number {
-            None => result,
-            Some(_) => result.map_err(|error| error.about(self.subject())),
-        }
+        self.context.fd().execute(command).map_err(|error| {
+            // Of others the command names the handle.
+            match self.number {
+                None => error,
+                Some(_) => error.about(self.subject()),
+            }
+        })
     }
 
     /// Destroys it, if that has not been done yet.

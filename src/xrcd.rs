@@ -47,7 +47,7 @@ use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::{QpHandle, XrcdHandle};
 
-use crate::command::{CreateXrcTarget, DriverData, ModifyQp, OpenQp, OpenXrcd, QueryQp};
+use crate::command::{CreateXrcTarget, DriverData, OpenQp, OpenXrcd, QueryQp};
 use crate::context::Context;
 use crate::error::{DestroyError, Result, Subject};
 use crate::owned::Owned;
@@ -308,11 +308,7 @@ impl XrcTarget {
     /// As for [`Qp::modify`](crate::Qp::modify).
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         let from = attr.cur_state.unwrap_or(self.state);
-        let command = ModifyQp {
-            base: attr.to_abi(self.handle().0),
-            rate_limit: attr.rate_limit,
-            driver: DriverData::default(),
-        };
+        let command = attr.command(self.handle(), DriverData::default());
         let subject = || self.subject();
         attr.check(&command.base, subject, QpType::XRC_RECV, from)?;
         self.object.context().fd().execute(&command)?;

@@ -18,7 +18,7 @@ use super::object::{CStruct, Object, destroy, object};
 use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
-use crate::command::{CreateQp, DestroyCounting, DriverData};
+use crate::command::{DestroyCounting, QpSpec};
 use crate::context::Context;
 use crate::domain::DomainState;
 use crate::driver::Refusals;
@@ -142,7 +142,7 @@ fn create(
     }
     // Events name the queue pair by its address, so that is there first.
     let place: Box<std::mem::MaybeUninit<QpObject>> = Box::new_uninit();
-    let command = CreateQp {
+    let spec = QpSpec {
         pd: pd.pd().handle(),
         send_cq: parts.send_cq.handle(),
         recv_cq: parts.recv_cq.handle(),
@@ -153,7 +153,6 @@ fn create(
         flags: parts.flags,
         user_handle: place.as_ptr().expose_provenance() as u64,
         event_fd: context.event_fd()?,
-        driver: DriverData::default(),
     };
     let domain = pd.pd().domain().and_then(DomainState::thread_domain);
     let created = with_rings(parts, |parts| {
@@ -163,7 +162,7 @@ fn create(
             thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             ..parts
         };
-        context.driver().create_qp(context.fd(), command, &parts)
+        context.driver().create_qp(context.fd(), &spec, &parts)
     });
     let NewQp {
         handle,

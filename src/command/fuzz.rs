@@ -65,7 +65,7 @@ pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
     abuse(&Destroy(cq), source, drop);
     let mut create = create_qp();
     abuse(&create, source, drop);
-    create.flags = QpCreateFlags::SCATTER_FCS;
+    create.spec.flags = QpCreateFlags::SCATTER_FCS;
     abuse(&create, source, drop);
     let mut modify = modify_qp();
     abuse(&modify, source, drop);

@@ -61,7 +61,7 @@ pub(crate) use mr::RegMrReply;
 pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
 pub(crate) use mw::AllocMw;
 pub(crate) use pd::AllocPd;
-pub(crate) use qp::{CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QueryQp};
+pub(crate) use qp::{CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QpSpec, QueryQp};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
 pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq, SrqKind};

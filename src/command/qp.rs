@@ -14,9 +14,9 @@ use super::request::DriverReply;
 use super::{Command, Decode, DriverData, Malformed, Request, Undo, response, undo};
 use crate::error::{Subject, Verb};
 
-/// Creates a queue pair.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CreateQp {
+/// What a queue pair is to be, but for the driver's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpSpec {
     pub(crate) pd: PdHandle,
     pub(crate) send_cq: CqHandle,
     pub(crate) recv_cq: CqHandle,
@@ -30,6 +30,12 @@ pub(crate) struct CreateQp {
     pub(crate) user_handle: u64,
     /// Where asynchronous events go, if not to the context's first such file.
     pub(crate) event_fd: Option<RawFd>,
+}
+
+/// Creates a queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CreateQp {
+    pub(crate) spec: QpSpec,
     pub(crate) driver: DriverData,
 }
 
@@ -42,7 +48,12 @@ pub(crate) struct CreateQpReply {
     pub(crate) driver: DriverReply,
 }
 
-impl CreateQp {
+impl QpSpec {
+    /// How errors name it before it has a number.
+    pub(crate) fn subject(&self) -> Subject {
+        Subject::named("QP", format_args!("in PD {}", self.pd.0))
+    }
+
     /// Whether it has a completion queue for receives: an initiator of XRC receives nothing.
     fn receives(&self) -> bool {
         self.qp_type != QpType::XRC_SEND
@@ -124,31 +135,32 @@ impl Command for CreateQp {
     const UNDO: Option<Undo> = Some(undo::<QpHandle>);
 
     fn subject(&self) -> Subject {
-        Subject::named("QP", format_args!("in PD {}", self.pd.0))
+        self.spec.subject()
     }
 
     #[inline]
     fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::create_qp as id;
+        let spec = &self.spec;
         request
             .method(object::QP, method::qp::CREATE)
             .new_object(id::HANDLE)
-            .handle(id::PD_HANDLE, self.pd.0)
-            .handle(id::SEND_CQ_HANDLE, self.send_cq.0);
-        if self.receives() {
-            request.handle(id::RECV_CQ_HANDLE, self.recv_cq.0);
+            .handle(id::PD_HANDLE, spec.pd.0)
+            .handle(id::SEND_CQ_HANDLE, spec.send_cq.0);
+        if spec.receives() {
+            request.handle(id::RECV_CQ_HANDLE, spec.recv_cq.0);
         }
-        common(request, self.user_handle, &self.cap, self.qp_type);
-        if let Some(srq) = self.srq {
+        common(request, spec.user_handle, &spec.cap, spec.qp_type);
+        if let Some(srq) = spec.srq {
             request.handle(id::SRQ_HANDLE, srq.0);
         }
-        let mut flags = self.flags;
-        flags.set(QpCreateFlags::SQ_SIG_ALL, self.sq_sig_all);
+        let mut flags = spec.flags;
+        flags.set(QpCreateFlags::SQ_SIG_ALL, spec.sq_sig_all);
         if !flags.is_empty() {
             request.u32(id::FLAGS, flags.bits());
         }
         request
-            .fd_if_any(id::EVENT_FD, self.event_fd)
+            .fd_if_any(id::EVENT_FD, spec.event_fd)
             .driver(&self.driver);
         Some(|command, answer| {
             let (handle, qpn) = by_method(answer)?;
@@ -163,8 +175,8 @@ impl Command for CreateQp {
 
     #[inline]
     fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
-        let core = self.core();
-        match self.flags.is_empty() {
+        let core = self.spec.core();
+        match self.spec.flags.is_empty() {
             true => {
                 let core = ordinary(&core);
                 request.write_command::<_, abi::CreateQpResp>(cmd::CREATE_QP, &core)

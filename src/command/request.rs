@@ -29,6 +29,15 @@ const INLINE: usize = 8;
 /// Room for attributes: no method has more.
 const ATTRIBUTES: usize = 24;
 
+/// Places by which attributes are found.
+const PLACES: usize = 32;
+
+/// Where an attribute is looked for, by its id: those of a method and those of its driver begin at two numbers.
+#[inline]
+fn place(id: u16) -> usize {
+    usize::from(id ^ (id >> 8)) % PLACES
+}
+
 /// What is wrong with a kernel's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
@@ -157,6 +166,8 @@ pub(crate) struct Request {
     frame: ArrayVec<IoctlAttr, { HEAD + ATTRIBUTES }>,
     /// What each attribute holds.
     kinds: ArrayVec<Kind, ATTRIBUTES>,
+    /// The number of each attribute, or of another with the same [`place`].
+    places: [u8; PLACES],
     /// Those of them that hold addresses: a bit by their number.
     addresses: u32,
     /// Attributes of the driver's own are among them.
@@ -172,6 +183,7 @@ impl Request {
         Self {
             frame: ArrayVec::new_const(),
             kinds: ArrayVec::new_const(),
+            places: [0; PLACES],
             addresses: 0,
             has_driver_attributes: false,
             bytes: Bytes::new(),
@@ -331,7 +343,8 @@ impl Request {
         self.output(id, len)
     }
 
-    #[inline]
+    // The compiler then knows how many there are.
+    #[inline(always)]
     fn bytes(&mut self, id: u16, bytes: &[u8]) -> &mut Self {
         let len = bytes.len() as u16;
         debug_assert_eq!(
@@ -355,6 +368,7 @@ impl Request {
         if matches!(kind, Kind::Input { .. } | Kind::Output { .. }) {
             self.addresses |= 1 << self.kinds.len();
         }
+        self.places[place(id)] = self.kinds.len() as u8;
         self.kinds.push(kind);
         self.frame.push(IoctlAttr {
             attr_id: id,
@@ -385,6 +399,16 @@ impl Request {
 
     #[inline]
     fn find(&self, id: u16) -> Option<(&IoctlAttr, Kind)> {
+        let number = usize::from(self.places[place(id)]);
+        match (self.frame.get(HEAD + number), self.kinds.get(number)) {
+            (Some(attribute), Some(kind)) if attribute.attr_id == id => Some((attribute, *kind)),
+            _ => self.search(id),
+        }
+    }
+
+    /// An attribute whose place another has.
+    #[cold]
+    fn search(&self, id: u16) -> Option<(&IoctlAttr, Kind)> {
         self.attributes()
             .find(|(attribute, _)| attribute.attr_id == id)
     }
@@ -394,15 +418,6 @@ impl Request {
     fn bytes_at(&self, at: u32, attribute: &IoctlAttr) -> &[u8] {
         let bytes = self.bytes.get(at as usize, attribute.len.into());
         bytes.unwrap_or_default()
-    }
-
-    /// The attributes that hold addresses, with what they hold.
-    #[inline]
-    fn addresses(&self) -> impl Iterator<Item = (&IoctlAttr, Kind)> {
-        bits(self.addresses).filter_map(|number| {
-            let attribute = self.frame.get(HEAD + number)?;
-            Some((attribute, *self.kinds.get(number)?))
-        })
     }
 }
 
@@ -458,8 +473,7 @@ impl Request {
     /// What the kernel wrote into an output; zeros where it wrote less than there was room for.
     #[inline]
     pub(crate) fn answer_bytes(&self, id: u16) -> Result<&[u8], Malformed> {
-        let mut addresses = self.addresses();
-        match addresses.find(|(attribute, _)| attribute.attr_id == id) {
+        match self.find(id) {
             Some((attribute, Kind::Output { at })) if is_written(attribute) => {
                 Ok(self.bytes_at(at, attribute))
             }

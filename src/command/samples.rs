@@ -11,7 +11,7 @@ use uverbs_uapi::write as abi;
 
 use crate::command::{
     Command, CreateCq, CreateFlow, CreateQp, CreateRssQp, CreateRwqIndTable, CreateSrq, CreateWq,
-    CreateXrcTarget, Decode, DriverData, ModifyQp, RegMr, Request, SrqKind,
+    CreateXrcTarget, Decode, DriverData, ModifyQp, QpSpec, RegMr, Request, SrqKind,
 };
 
 pub(in crate::command) fn create_cq() -> CreateCq {
@@ -35,7 +35,7 @@ pub(in crate::command) const CAP: QpCap = QpCap {
 };
 
 pub(in crate::command) fn create_qp() -> CreateQp {
-    CreateQp {
+    let spec = QpSpec {
         pd: PdHandle(0xd0),
         send_cq: CqHandle(0xc1),
         recv_cq: CqHandle(0xc2),
@@ -46,6 +46,9 @@ pub(in crate::command) fn create_qp() -> CreateQp {
         flags: QpCreateFlags::empty(),
         user_handle: 0x2_0000_0006,
         event_fd: Some(8),
+    };
+    CreateQp {
+        spec,
         driver: DriverData::output::<rxe::CreateQpResp>(),
     }
 }

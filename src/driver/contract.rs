@@ -18,9 +18,8 @@ use uverbs_uapi::types::Wc;
 
 use crate::alloc::Buffers;
 use crate::command::{
-    AllocPd, CommandFd, CreateAh, CreateCq, CreateQp, CreateRssQp, CreateSrq, CreateWq,
-    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, ReqNotifyCq,
-    ResizeCq,
+    AllocPd, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
+    DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec, ReqNotifyCq, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -119,7 +118,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     fn create_qp(
         &self,
         _fd: &Arc<CommandFd>,
-        _command: CreateQp,
+        _spec: &QpSpec,
         _parts: &QpParts<'_, Self::Cq, Self::SharedRecvQueue, Self::ThreadDomain>,
     ) -> Result<NewQp<Self::SendQueue, Self::RecvQueue, Self::QpBacking>> {
         Err(Self::lacks(Verb::CreateQp, "queue pairs"))

@@ -116,8 +116,8 @@ use self::contract::methods::*;
 pub(crate) use self::data::{Completion, Completions, Each, RecvBatch, SendBatch, SendSlot};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    CommandFd, CreateAh, CreateCq, CreateQp, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
-    DriverReply, GetContextReply, ModifySrq, ResizeCq, SrqKind, driver_reply,
+    CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, DriverReply,
+    GetContextReply, ModifySrq, QpSpec, ResizeCq, SrqKind, driver_reply,
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
@@ -399,12 +399,12 @@ impl Device {
     pub(crate) fn create_qp(
         &self,
         fd: &Arc<CommandFd>,
-        command: CreateQp,
+        spec: &QpSpec,
         parts: &QpParts<'_>,
     ) -> Result<NewQp> {
         dispatch!(self, D(device) => {
             let parts = own_parts::<D>(parts).ok_or_else(|| foreign(Verb::CreateQp))?;
-            let qp = device.create_qp(fd, command, &parts)?;
+            let qp = device.create_qp(fd, spec, &parts)?;
             Ok(NewQp {
                 handle: qp.handle,
                 qpn: qp.qpn,

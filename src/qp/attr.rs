@@ -2,12 +2,14 @@
 
 use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 use uverbs_uapi::flags::{AccessFlags, QpAttrMask};
+use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpDest;
 use uverbs_uapi::write as abi;
 
 use super::Caps;
 use super::transition::{self, Refused};
 use crate::ah::AddressVector;
+use crate::command::{DriverData, ModifyQp};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::gid::Gid;
 
@@ -154,15 +156,25 @@ impl QpAttr {
         numbers.iter().find_map(long).unwrap_or_default()
     }
 
-    /// The attributes as the kernel takes them. The pace is no part of them, but counts among those that are set.
+    /// The command that sets them. The pace counts among those that are set.
     #[inline]
-    pub(crate) fn to_abi(&self, qp_handle: u32) -> abi::ModifyQp {
-        let mut raw = abi::ModifyQp {
-            qp_handle,
-            ..Default::default()
+    pub(crate) fn command(&self, qp: QpHandle, driver: DriverData) -> ModifyQp {
+        let mut command = ModifyQp {
+            base: abi::ModifyQp {
+                qp_handle: qp.0,
+                ..Default::default()
+            },
+            rate_limit: self.rate_limit,
+            driver,
         };
-        self.put_into(&mut raw);
-        raw
+        self.put_into(&mut command.base);
+        command
+    }
+
+    /// The attributes as the kernel takes them, for this queue pair.
+    fn to_abi(&self, qp_handle: u32) -> abi::ModifyQp {
+        self.command(QpHandle(qp_handle), DriverData::default())
+            .base
     }
 
     /// Puts those that are set into a command that is otherwise empty.

@@ -4,7 +4,7 @@ use std::mem;
 
 use uverbs_uapi::handle::QpHandle;
 
-use crate::command::{Command, DriverData, ModifyQp};
+use crate::command::{Command, DriverData};
 use crate::context::Context;
 use crate::driver::{QpBacking, QpName, Replacement};
 use crate::error::{Result, Subject};
@@ -100,12 +100,7 @@ fn reset_kept(object: &Object) -> bool {
         state: Some(QpState::RESET),
         ..QpAttr::default()
     };
-    let command = ModifyQp {
-        base: reset.to_abi(object.handle().0),
-        rate_limit: None,
-        driver: DriverData::default(),
-    };
-    let reset = object.execute(&command);
+    let reset = object.execute(&reset.command(object.handle(), DriverData::default()));
     if let Err(error) = &reset {
         tracing::warn!(target: "uverbs", %error, "a QP that the kernel keeps could not be reset");
     }

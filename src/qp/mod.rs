@@ -45,7 +45,7 @@ pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
 use self::connect::Local;
 use self::kernel::KernelQp;
-use crate::command::{CreateQp, DriverData, ModifyQp, QueryQp};
+use crate::command::{DriverData, QpSpec, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::domain::{DomainRef, DomainState, ThreadDomain};
@@ -318,7 +318,7 @@ impl<'a> QpBuilder<'a> {
         };
         let operations = context.operations(transport)?;
         let id = self.user_data.unwrap_or_else(|| context.new_id());
-        let command = CreateQp {
+        let spec = QpSpec {
             pd: self.pd.handle(),
             send_cq: self.send_cq.handle(),
             recv_cq: self.recv_cq.handle(),
@@ -329,7 +329,6 @@ impl<'a> QpBuilder<'a> {
             flags: self.flags.difference(QpCreateFlags::SQ_SIG_ALL),
             user_handle: id,
             event_fd: context.event_fd()?,
-            driver: DriverData::default(),
         };
         let parts = QpParts {
             send_cq: self.send_cq.ring(),
@@ -342,25 +341,17 @@ impl<'a> QpBuilder<'a> {
             out_of_order: self.out_of_order,
             counts_unread: true,
         };
-        let created = context.driver().create_qp(context.fd(), command, &parts);
+        // No `map_err`: it would move what has been created.
         let NewQp {
             handle,
             qpn,
             send,
             recv,
             backing,
-        } = created.map_err(|error| {
-            let error = match error.is_unsupported() {
-                true => error.with_detail(format!("a QP of type {transport:?}")),
-                false => error,
-            };
-            context.with_limits(error, |device| {
-                format!(
-                    "the device's limits: max_qp_wr {}, max_sge {}",
-                    device.max_qp_wr, device.max_sge
-                )
-            })
-        })?;
+        } = match context.driver().create_qp(context.fd(), &spec, &parts) {
+            Ok(created) => created,
+            Err(error) => return Err(not_created(context, transport, error)),
+        };
         let pd = self.pd.user(User::Qp);
         let subject = Subject::on_the_wire("QP", qpn);
         let flight = pd.flights().begin(subject, Queues::Qp(backing.clone()));
@@ -388,6 +379,21 @@ impl<'a> QpBuilder<'a> {
             shared,
         })
     }
+}
+
+/// Says which type of queue pair there is not, or which limits may have been exceeded.
+#[cold]
+fn not_created(context: &Context, transport: QpType, error: Error) -> Error {
+    let error = match error.is_unsupported() {
+        true => error.with_detail(format!("a QP of type {transport:?}")),
+        false => error,
+    };
+    context.with_limits(error, |device| {
+        format!(
+            "the device's limits: max_qp_wr {}, max_sge {}",
+            device.max_qp_wr, device.max_sge
+        )
+    })
 }
 
 /// No packet sequence number has been drawn yet. A real one has 24 bits.
@@ -505,14 +511,11 @@ impl QpShared {
             attr.state,
             None | Some(QpState::INIT | QpState::RTR | QpState::RTS)
         );
-        let command = ModifyQp {
-            base: attr.to_abi(kernel.handle().0),
-            rate_limit: attr.rate_limit,
-            driver: match connects {
-                true => kernel.backing().modify_data(),
-                false => DriverData::default(),
-            },
+        let driver = match connects {
+            true => kernel.backing().modify_data(),
+            false => DriverData::default(),
         };
+        let command = attr.command(kernel.handle(), driver);
         let from = self.check(&kernel, attr, &command.base)?;
         if attr.rate_limit.is_some() {
             self.context().driver().paces()?;
@@ -541,11 +544,7 @@ impl QpShared {
     ) -> Result<()> {
         let replacement = {
             let kernel = self.kernel();
-            let command = ModifyQp {
-                base: attr.to_abi(kernel.handle().0),
-                rate_limit: None,
-                driver: DriverData::default(),
-            };
+            let command = attr.command(kernel.handle(), DriverData::default());
             let from = self.check(&kernel, attr, &command.base)?;
             let reset = ResetQp {
                 command: &command,

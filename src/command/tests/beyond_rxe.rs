@@ -128,7 +128,7 @@ fn shared_receive_queues_of_each_type() {
 #[test]
 fn create_qp_with_flags_by_both_spellings() {
     let mut command = create_qp();
-    command.flags = QpCreateFlags::SCATTER_FCS;
+    command.spec.flags = QpCreateFlags::SCATTER_FCS;
     let (_, attributes) = frame(&command, Spelling::Native);
     // Beside SQ_SIG_ALL.
     assert!(attributes.contains(&(10, 4, MANDATORY, 1 << 8 | 1 << 12)));

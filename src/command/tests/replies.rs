@@ -242,3 +242,17 @@ fn the_handle_of_what_was_created_is_found() {
     let answer = write_answer(&AllocPd::default(), core.as_bytes(), &[]);
     assert_eq!(answer.created(), Some(3));
 }
+
+/// Would catch an attribute that is taken for another, or not found, since both are looked for in one place.
+#[test]
+fn attributes_with_one_place_are_told_apart() {
+    let mut request = Request::new();
+    request.method(1, 2).new_object(3).output(3 + 32, 4);
+    request.attribute(3).unwrap().data = 7;
+    request.attribute(3 + 32).unwrap().flags |= AttrFlags::VALID_OUTPUT.bits();
+    assert_eq!(request.new_handle(3), Ok(7));
+    assert_eq!(request.answer_bytes(3 + 32), Ok(&[0; 4][..]));
+    for id in [3 + 64, 4] {
+        assert_eq!(request.new_handle(id), Err(Malformed::Missing(id)));
+    }
+}

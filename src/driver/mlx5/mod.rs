@@ -67,8 +67,8 @@ use super::answer;
 use super::contract::{self, QpName, QpParts, Replacement, ResetQp};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateQp, CreateSrq,
-    CreateXrcTarget, DriverData, GetContext, GetContextReply, QueryContext, QueryDevice, ResizeCq,
+    AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateSrq, CreateXrcTarget,
+    DriverData, GetContext, GetContextReply, QpSpec, QueryContext, QueryDevice, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -172,7 +172,7 @@ impl contract::Driver for Device {
     fn create_qp(
         &self,
         fd: &Arc<CommandFd>,
-        command: CreateQp,
+        spec: &QpSpec,
         parts: &QpParts<'_, Cq, SharedRecvQueue, ThreadDomain>,
     ) -> Result<NewQp> {
         let thread_domain = match parts.thread_domain {
@@ -189,7 +189,7 @@ impl contract::Driver for Device {
             out_of_order: parts.out_of_order,
             counts_unread: parts.counts_unread,
         };
-        create_qp(self, fd, command, &parts)
+        create_qp(self, fd, spec, &parts)
     }
 
     fn reset_qp(

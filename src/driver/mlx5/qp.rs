@@ -27,7 +27,7 @@ use super::uar::Lease;
 use super::{Device, Limits, NewQp, Parts, answer, umr};
 use crate::alloc::ResourceType;
 use crate::command::{
-    Command, CommandFd, CreateQp, CreateQpReply, CreateXrcTarget, DriverData, DriverReply,
+    Command, CommandFd, CreateQp, CreateQpReply, CreateXrcTarget, DriverData, DriverReply, QpSpec,
 };
 use crate::driver::contract::{self, Driver as _};
 use crate::error::{Errno, Error, Result, Verb};
@@ -72,10 +72,10 @@ pub(crate) struct QpCore {
 pub(crate) fn create_qp(
     device: &Device,
     fd: &CommandFd,
-    mut command: CreateQp,
+    spec: &QpSpec,
     parts: &Parts<'_>,
 ) -> Result<NewQp> {
-    let transport = command.qp_type;
+    let transport = spec.qp_type;
     if !matches!(
         transport,
         QpType::RC | QpType::UC | QpType::UD | QpType::XRC_SEND
@@ -84,26 +84,25 @@ pub(crate) fn create_qp(
         return Err(Device::lacks(Verb::CreateQp, what));
     }
     if parts.out_of_order {
-        device.needs_out_of_order(fd, &command, parts.inline_scatter)?;
+        device.needs_out_of_order(fd, spec, parts.inline_scatter)?;
     }
     if parts.inline_scatter && !matches!(transport, QpType::RC | QpType::UC) {
         let missing = "inline scatter for datagrams and XRC (`create_user_qp` of mlx5_ib)";
-        return Err(Error::unsupported(
-            Verb::CreateQp,
-            command.subject(),
-            missing,
-        ));
+        return Err(Error::unsupported(Verb::CreateQp, spec.subject(), missing));
     }
     let register = device.lease(fd, parts.thread_domain)?;
-    let draft = Draft::new(&command, &device.limits, &device.records, register, parts)?;
+    let draft = Draft::new(spec, &device.limits, &device.records, register, parts)?;
     let driver = abi::CreateQp {
         ece_options: if device.ece { ece::VERSION } else { 0 },
         ..draft.driver_data()
     };
-    command.driver = DriverData::exchange::<_, abi::CreateQpResp>(&driver);
+    let command = CreateQp {
+        spec: *spec,
+        driver: DriverData::exchange::<_, abi::CreateQpResp>(&driver),
+    };
     // Whatever fails from here on gives everything back in the order of its making, backwards.
     let reply = fd.execute(&command)?;
-    let offered = match checked(&command, &reply) {
+    let offered = match checked(spec, &reply) {
         Ok(answer) => device.ece.then_some(answer.ece_options),
         Err(error) => {
             fd.abandon(reply.handle);
@@ -111,7 +110,7 @@ pub(crate) fn create_qp(
         }
     };
     let CreateQpReply { handle, qpn, .. } = reply;
-    let (send, recv, core) = draft.finish(qpn, command.sq_sig_all, offered);
+    let (send, recv, core) = draft.finish(qpn, spec.sq_sig_all, offered);
     Ok(NewQp {
         handle,
         qpn,
@@ -141,13 +140,13 @@ pub(crate) fn create_xrc_target(
 }
 
 /// The driver's part of the answer, if all of it makes sense.
-fn checked(command: &CreateQp, reply: &CreateQpReply) -> Result<abi::CreateQpResp> {
+fn checked(spec: &QpSpec, reply: &CreateQpReply) -> Result<abi::CreateQpResp> {
     let qpn = reply.qpn;
     if qpn > NUMBER {
         let what = format!("a queue pair's number of {qpn:#x}");
-        return Err(Error::malformed(Verb::CreateQp, command.subject(), what));
+        return Err(Error::malformed(Verb::CreateQp, spec.subject(), what));
     }
-    answer(Verb::CreateQp, || command.subject(), &reply.driver)
+    answer(Verb::CreateQp, || spec.subject(), &reply.driver)
 }
 
 /// A queue pair that the kernel does not know yet.
@@ -167,17 +166,17 @@ pub(super) struct Draft {
 impl Draft {
     /// Cuts the rings, and finds memory and a number.
     pub(super) fn new(
-        command: &CreateQp,
+        spec: &QpSpec,
         limits: &Limits,
         records: &Records,
         lease: Arc<Lease>,
         parts: &Parts<'_>,
     ) -> Result<Self> {
-        let refuse = || Error::os(Verb::CreateQp, command.subject(), Errno::INVAL);
-        let send = send_layout(command.qp_type, &command.cap, limits).ok_or_else(refuse)?;
+        let refuse = || Error::os(Verb::CreateQp, spec.subject(), Errno::INVAL);
+        let send = send_layout(spec.qp_type, &spec.cap, limits).ok_or_else(refuse)?;
         let recv = match parts.srq {
             Some(_) => NO_RECEIVES,
-            None => recv_layout(&command.cap, parts.out_of_order, limits).ok_or_else(refuse)?,
+            None => recv_layout(&spec.cap, parts.out_of_order, limits).ok_or_else(refuse)?,
         };
         let bytes = recv.bytes() + send.blocks as usize * BLOCK;
         let memory = Memory::new(
@@ -203,7 +202,7 @@ impl Draft {
         let (send_cq, recv_cq) = (&parts.send_cq.directory, &parts.recv_cq.directory);
         let registration = Registration::new(send_cq, recv_cq, reporter).ok_or_else(|| {
             let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
-            Error::unsupported(Verb::CreateQp, command.subject(), missing)
+            Error::unsupported(Verb::CreateQp, spec.subject(), missing)
         })?;
         Ok(Self {
             rings,

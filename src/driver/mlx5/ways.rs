@@ -6,7 +6,7 @@ use uverbs_uapi::enums::QpType;
 use super::Device;
 use super::command::QueryOutOfOrder;
 use super::device_command::{Change, ChangeQp, QueryCapabilities, QueryLag, QueryQp, Ways};
-use crate::command::{Command, CommandFd, CreateQp};
+use crate::command::{CommandFd, QpSpec};
 use crate::driver::contract::QpName;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::LagPort;
@@ -49,17 +49,17 @@ impl Device {
     pub(super) fn needs_out_of_order(
         &self,
         fd: &CommandFd,
-        command: &CreateQp,
+        spec: &QpSpec,
         inline_scatter: bool,
     ) -> Result<()> {
         let lacks = |what: &str| {
             let what = format!("receiving out of order{what}");
-            Err(Error::unsupported(Verb::CreateQp, command.subject(), what))
+            Err(Error::unsupported(Verb::CreateQp, spec.subject(), what))
         };
         if inline_scatter {
             return lacks(" with inline scatter");
         }
-        if command.qp_type == QpType::XRC_SEND {
+        if spec.qp_type == QpType::XRC_SEND {
             return lacks(" with XRC");
         }
         if !fd.execute(&QueryOutOfOrder)? {
@@ -69,7 +69,7 @@ impl Device {
             .ways(fd)
             .map(|ways| ways.out_of_order)
             .unwrap_or_default();
-        let has = match command.qp_type {
+        let has = match spec.qp_type {
             QpType::UD => datagrams,
             QpType::UC => unreliable,
             _ => reliable,

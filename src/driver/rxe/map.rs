@@ -4,6 +4,7 @@
 //! `drivers/infiniband/sw/rxe/rxe_mmap.c`); a second attempt is EINVAL. The mapping is shared, so a fork
 //! leaves parent and child with the same pages rather than with copies.
 
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -40,8 +41,8 @@ pub(super) struct RingMap {
     /// The ring's own, which need not be whole pages; the kernel rounds it up wherever it is told it, but for mmap,
     /// where it compares.
     length: usize,
-    /// The user's addresses under it, if any.
-    place: Option<Grant>,
+    /// The user's addresses under it, if any. Few have them, so that the others are small to hand on.
+    place: Option<Box<Grant>>,
 }
 
 // SAFETY: the mapping is owned, and it is as good in one thread as in another.
@@ -53,6 +54,7 @@ const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl RingMap {
     /// Maps the ring that `info` describes, at the place that `buffers` provides, if there are any.
+    #[inline]
     pub(super) fn new(
         fd: BorrowedFd<'_>,
         info: Mminfo,
@@ -97,7 +99,7 @@ impl RingMap {
     ///
     /// Not mapped there at once: where that fails the kernel may have removed what was there before it asked
     /// the driver.
-    fn move_to(mut self, place: Grant) -> std::result::Result<Self, Errno> {
+    fn move_to(mut self, place: Box<Grant>) -> std::result::Result<Self, Errno> {
         let to = place.address();
         // SAFETY: the ring's mapping is ours and nobody points into it yet. The allocator promised these
         // whole pages to this ring alone, and that nobody relies on what is there.
@@ -141,6 +143,14 @@ impl RingMap {
 /// The maps of an object's rings, the send ring's first, which go together.
 pub(super) type RingMaps = Arc<ArrayVec<RingMap, 2>>;
 
+/// What keeps a ring mapped.
+pub(super) type Keep = Arc<dyn Maps>;
+
+/// The maps of rings, or what has them.
+pub(super) trait Maps: fmt::Debug + Send + Sync {}
+
+impl Maps for ArrayVec<RingMap, 2> {}
+
 /// A look at how far a work queue's ring is, which keeps the ring mapped.
 #[derive(Debug)]
 pub(super) struct RingView {
@@ -169,14 +179,15 @@ impl RingView {
 }
 
 /// Whole pages of the user's for a ring of this length, if there are any.
-fn place(buffers: &Buffers, length: usize, kind: Kind) -> Result<Option<Grant>> {
+fn place(buffers: &Buffers, length: usize, kind: Kind) -> Result<Option<Box<Grant>>> {
     let page = page_size();
-    buffers.allocate(
+    let granted = buffers.allocate(
         length.next_multiple_of(page),
         page,
         kind.resource,
         Purpose::Place,
-    )
+    )?;
+    Ok(granted.map(Box::new))
 }
 
 /// The error of a ring that could not be moved over a place.
@@ -253,7 +264,7 @@ mod tests {
         NonNull::new(base.unwrap().cast()).unwrap()
     }
 
-    fn place(allocator: &Arc<OnePage>) -> Grant {
+    fn place(allocator: &Arc<OnePage>) -> Box<Grant> {
         let buffers = Buffers {
             allocator: Arc::clone(allocator) as Arc<dyn Allocator>,
             live: Arc::default(),
@@ -262,7 +273,7 @@ mod tests {
         };
         let page = page_size();
         let granted = buffers.allocate(page, page, ResourceType::RXE_CQ, Purpose::Place);
-        granted.unwrap().unwrap()
+        Box::new(granted.unwrap().unwrap())
     }
 
     fn ring() -> RingMap {

@@ -41,9 +41,9 @@ use super::contract::{Nothing, QpParts, RecvQueue as _, Replacement, ResetQp};
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    Command, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateQp, CreateSrq,
-    CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq, QueryContext,
-    ResizeCq,
+    Command, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateSrq,
+    CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq, QpSpec,
+    QueryContext, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -158,12 +158,7 @@ impl contract::Driver for Rxe {
         resize_cq(fd, command, cq, buffers)
     }
 
-    fn create_qp(
-        &self,
-        fd: &Arc<CommandFd>,
-        command: CreateQp,
-        parts: &Parts<'_>,
-    ) -> Result<NewQp> {
+    fn create_qp(&self, fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
         if parts.inline_scatter {
             let what = "inline scatter: payloads that come in completions";
             return Err(Self::lacks(Verb::CreateQp, what));
@@ -172,11 +167,11 @@ impl contract::Driver for Rxe {
             let what = "receiving out of order: no device of this driver does";
             return Err(Self::lacks(Verb::CreateQp, what));
         }
-        if !matches!(command.qp_type, QpType::RC | QpType::UC | QpType::UD) {
+        if !matches!(spec.qp_type, QpType::RC | QpType::UC | QpType::UD) {
             let what = "queue pairs for raw packets or XRC";
             return Err(Self::lacks(Verb::CreateQp, what));
         }
-        qp::create(fd, command, parts)
+        qp::create(fd, spec, parts)
     }
 
     fn reset_qp(

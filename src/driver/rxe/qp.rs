@@ -8,14 +8,16 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rxe as abi;
 use uverbs_uapi::types::QpCap;
 
-use super::map::RingView;
+use super::map::{Keep, Maps, RingMap, RingView};
 use super::recv::RecvQueue;
 use super::send::{SLOT, SendQueue};
 use super::srq::Attached;
 use super::watch::{Shared, Watch};
 use super::{Parts, RECV, SEND, producer};
 use crate::alloc::Buffers;
-use crate::command::{CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, DriverReply};
+use crate::command::{
+    CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, DriverReply, QpSpec,
+};
 use crate::driver::answer;
 use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _};
 use crate::error::{Result, Subject, Verb};
@@ -29,13 +31,13 @@ pub(crate) struct QpCore(Arc<Core>);
 
 #[derive(Debug)]
 struct Core {
-    command: CreateQp,
+    spec: QpSpec,
     /// It has left the state RESET.
     ///
     /// Relaxed throughout: whoever resets the queue pair has it to itself, so its changes of state are over.
     begun: AtomicBool,
-    /// Its rings, as far as others than poster and kernel ask about them. The kernel keeps its own hold on
-    /// their pages.
+    /// Its rings, as far as others than poster and kernel ask about them: in `maps`, so before them. The kernel keeps
+    /// its own hold on their pages.
     send: RingView,
     recv: Option<RingView>,
     /// Its share in a shared receive queue, instead of the receive ring.
@@ -44,7 +46,10 @@ struct Core {
     /// count.
     watched: Option<[Arc<Shared>; 2]>,
     qpn: u32,
+    _maps: ArrayVec<RingMap, 2>,
 }
+
+impl Maps for Core {}
 
 impl contract::QpBacking for QpCore {
     fn sends(&self) -> Progress {
@@ -70,31 +75,30 @@ impl contract::QpBacking for QpCore {
 }
 
 /// Creates a queue pair and maps its rings.
-pub(super) fn create(
-    fd: &Arc<CommandFd>,
-    mut command: CreateQp,
-    parts: &Parts<'_>,
-) -> Result<NewQp> {
-    command.driver = DriverData::output::<abi::CreateQpResp>();
-    command.cap.max_send_sge = asked_slices(&command.cap);
+pub(super) fn create(fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
     let recv_cq = parts.recv_cq.shared();
     let attach = |qpn| parts.srq.map(|srq| Attached::new(qpn, srq, recv_cq));
     let cqs = || [parts.send_cq, parts.recv_cq].map(|cq| Arc::clone(cq.shared()));
     let watched = parts.counts_unread.then(cqs);
-    create_as(fd, command, parts.buffers, watched, attach)
+    create_as(fd, spec, parts.buffers, watched, attach)
 }
 
 /// Creates a queue pair that is described, with its share in a shared receive queue once its number is known.
 fn create_as(
     fd: &Arc<CommandFd>,
-    command: CreateQp,
+    spec: &QpSpec,
     buffers: Option<&Buffers>,
     watched: Option<[Arc<Shared>; 2]>,
     attach: impl FnOnce(u32) -> Option<Attached>,
 ) -> Result<NewQp> {
+    let mut command = CreateQp {
+        spec: *spec,
+        driver: DriverData::output::<abi::CreateQpResp>(),
+    };
+    command.spec.cap.max_send_sge = asked_slices(&spec.cap);
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
-    let mapped = map(fd, command, reply, buffers, watched, attach);
+    let mapped = map(fd, spec, &reply, buffers, watched, attach);
     if mapped.is_err() {
         fd.abandon(handle);
     }
@@ -103,8 +107,8 @@ fn create_as(
 
 fn map(
     fd: &Arc<CommandFd>,
-    command: CreateQp,
-    reply: CreateQpReply,
+    spec: &QpSpec,
+    reply: &CreateQpReply,
     buffers: Option<&Buffers>,
     watched: Option<[Arc<Shared>; 2]>,
     attach: impl FnOnce(u32) -> Option<Attached>,
@@ -115,14 +119,15 @@ fn map(
         cap,
         driver,
     } = reply;
+    let (handle, qpn) = (*handle, *qpn);
     let abi::CreateQpResp { rq_mi, sq_mi } =
-        answer(Verb::CreateQp, || Subject::the(SEND.name), &driver)?;
-    let (max_sge, max_inline) = granted_send(&cap);
+        answer(Verb::CreateQp, || Subject::the(SEND.name), driver)?;
+    let (max_sge, max_inline) = granted_send(cap);
     let (mut send, map) = producer(fd, sq_mi, SLOT, SEND, buffers)?;
     let mut maps = ArrayVec::<_, 2>::new();
     maps.push(map);
     let mut recv = None;
-    if command.srq.is_none() {
+    if spec.srq.is_none() {
         let (ring, map) = producer(fd, rq_mi, size_of::<abi::RecvWqe>(), RECV, buffers)?;
         maps.push(map);
         recv = Some(ring);
@@ -133,28 +138,26 @@ fn map(
             recv.heed(Watch::new(receives, qpn, true));
         }
     }
-    let maps = Arc::new(maps);
-    let send_view = RingView::new(&send, Some(&maps));
-    let recv_view = recv.as_ref().map(|recv| RingView::new(recv, Some(&maps)));
-    let doorbell = Doorbell::new(Arc::clone(fd), handle);
-    let keep = || Some(Arc::clone(&maps));
-    let recv = recv.map(|ring| RecvQueue::new(ring, cap.max_recv_sge, keep()));
-    let send = SendQueue::new(send, doorbell, max_sge, max_inline, Some(maps));
-    let core = Core {
-        command,
+    let core = Arc::new(Core {
+        spec: *spec,
         begun: AtomicBool::new(false),
-        send: send_view,
-        recv: recv_view,
+        send: RingView::new(&send, None),
+        recv: recv.as_ref().map(|recv| RingView::new(recv, None)),
         srq: attach(qpn),
         watched,
         qpn,
-    };
+        _maps: maps,
+    });
+    let doorbell = Doorbell::new(Arc::clone(fd), handle);
+    let keep = || Some(Arc::clone(&core) as Keep);
+    let recv = recv.map(|ring| RecvQueue::new(ring, cap.max_recv_sge, keep()));
+    let send = SendQueue::new(send, doorbell, max_sge, max_inline, keep());
     Ok(NewQp {
         handle,
         qpn,
         send,
         recv,
-        backing: QpCore(Arc::new(core)),
+        backing: QpCore(core),
     })
 }
 
@@ -170,7 +173,7 @@ pub(super) fn reset(
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
 ) -> Result<Option<Replacement<QpCore>>> {
     let core = &reset.backing.0;
-    let keeps_something = core.command.qp_type == QpType::RC && core.begun.load(Ordering::Relaxed);
+    let keeps_something = core.spec.qp_type == QpType::RC && core.begun.load(Ordering::Relaxed);
     match keeps_something && !reset.in_place {
         true => replace(fd, reset).map(Some),
         false => empty(fd, reset).map(|()| None),
@@ -206,12 +209,8 @@ fn replace(
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
 ) -> Result<Replacement<QpCore>> {
     let Core {
-        command,
-        srq,
-        watched,
-        ..
+        spec, srq, watched, ..
     } = &*reset.backing.0;
-    let command = command.clone();
     let attach = |qpn| srq.as_ref().map(|srq| srq.renew(qpn));
     let NewQp {
         handle,
@@ -219,7 +218,7 @@ fn replace(
         send,
         recv,
         backing,
-    } = create_as(fd, command, reset.buffers, watched.clone(), attach)
+    } = create_as(fd, spec, reset.buffers, watched.clone(), attach)
         .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
     fd.execute(reset.command)
         .inspect_err(|_| fd.abandon(handle))?;

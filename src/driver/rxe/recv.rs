@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 
-use super::map::RingMaps;
+use super::map::Keep;
 use super::ring::Producer;
 use super::send::{full, too_many, write_sges};
 use crate::driver::contract;
@@ -18,12 +18,12 @@ pub(crate) struct RecvQueue {
     // Before the maps, because it points into one.
     ring: Producer,
     max_sge: u32,
-    _maps: Option<RingMaps>,
+    _maps: Option<Keep>,
 }
 
 impl RecvQueue {
     /// A receive queue over a ring; `maps` keep the ring's memory mapped.
-    pub(super) fn new(ring: Producer, max_sge: u32, maps: Option<RingMaps>) -> Self {
+    pub(super) fn new(ring: Producer, max_sge: u32, maps: Option<Keep>) -> Self {
         let room = ring.slot_size() - size_of::<RecvWqe>();
         Self {
             max_sge: max_sge.min((room / size_of::<Sge>()) as u32),

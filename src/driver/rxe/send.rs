@@ -10,7 +10,7 @@ use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrUd};
 
-use super::map::RingMaps;
+use super::map::Keep;
 use super::ring::Producer;
 use crate::command::Doorbell;
 use crate::driver::contract::{self, SendSlot as _};
@@ -34,7 +34,7 @@ pub(crate) struct SendQueue {
     max_inline: u32,
     /// A request had a memory window of type 2 bound, which may be so still.
     bound_windows: bool,
-    _maps: Option<RingMaps>,
+    _maps: Option<Keep>,
 }
 
 /// A slot that has been filled: its id and flags may still change until the doorbell.
@@ -51,7 +51,7 @@ impl SendQueue {
         doorbell: Doorbell,
         max_sge: u32,
         max_inline: u32,
-        maps: Option<RingMaps>,
+        maps: Option<Keep>,
     ) -> Self {
         // The kernel's limits must fit into the slots that it made. If they do not, the slots decide.
         assert!(ring.slot_size() >= SLOT, "`create` makes sure of it");

@@ -21,7 +21,7 @@ use super::super::srq::SrqRing;
 use super::super::uar::{Lease, UarPage};
 use super::super::{Limits, Parts, entries};
 use crate::alloc::{Buffers, ResourceType};
-use crate::command::{CreateQp, DriverData};
+use crate::command::QpSpec;
 use crate::driver::contract::methods::*;
 use crate::work::{Operation, Payload, PostError};
 
@@ -187,7 +187,7 @@ impl Pair {
         (srq, buffers): (Option<&SharedRecvQueue>, Option<&Buffers>),
         (inline_scatter, out_of_order): (bool, bool),
     ) -> Self {
-        let command = CreateQp {
+        let spec = QpSpec {
             pd: PdHandle(1),
             send_cq: CqHandle(2),
             recv_cq: CqHandle(3),
@@ -198,7 +198,6 @@ impl Pair {
             flags: uverbs_uapi::flags::QpCreateFlags::empty(),
             user_handle: 0,
             event_fd: None,
-            driver: DriverData::default(),
         };
         let parts = Parts {
             send_cq: send.core(),
@@ -212,7 +211,7 @@ impl Pair {
         };
         let page = Arc::new(UarPage::of_memory());
         let lease = Arc::new(Lease::alone(&page, REGISTER));
-        let draft = Draft::new(&command, &LIMITS, &Records::default(), lease, &parts);
+        let draft = Draft::new(&spec, &LIMITS, &Records::default(), lease, &parts);
         let draft = draft.unwrap();
         let told = draft.driver_data();
         let (send, recv, core) = draft.finish(QPN, false, None);

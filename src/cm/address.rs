@@ -59,7 +59,7 @@ pub(crate) enum Address {
 
 impl Address {
     /// As the kernel takes it, for an identifier in this space of ports.
-    pub(super) fn wire(self, space: PortSpace) -> Wire {
+    pub(crate) fn wire(self, space: PortSpace) -> Wire {
         match self {
             Self::Ip(address) => Wire::from(address),
             Self::Ib(address) => Wire::of(address, space),

@@ -9,7 +9,8 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use support::peers::{free_port, listens, listens_by_address, play, play_of_xrc};
-use support::{Result, device, fail, is_full, skip, test};
+use support::{Result, device, fail, is_full, open, skip, test};
+use uverbs::query::LinkLayer;
 
 use crate::library::{Library, gid_index};
 
@@ -48,6 +49,8 @@ enum Family {
     OwnRdmacm,
     /// The same with XRC: on the adapter alone.
     OwnRdmacmOfXrc,
+    /// The same by addresses of InfiniBand: on its ports alone.
+    OwnRdmacmByGid,
     Ucx,
     /// libfabric's ping-pong over our librdmacm: its endpoints connect by it.
     Libfabric,
@@ -60,7 +63,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
 /// other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 13] = [
+const GROUPS: [Group; 14] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -178,6 +181,15 @@ const GROUPS: [Group; 13] = [
         ],
     ),
     (
+        "rdmacm::by_gids",
+        Family::OwnRdmacmByGid,
+        &[
+            always("ucmatose -f gid -C 2 -S 100"),
+            always("udaddy -f gid -C 5"),
+            in_full("ucmatose -f gid -P ib -C 2 -S 100"),
+        ],
+    ),
+    (
         "libfabric::pingpong",
         Family::Libfabric,
         &[
@@ -220,6 +232,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         .into()
 }
 
+fn is_infiniband() -> Result<bool> {
+    Ok(open()?.query_port(1)?.link_layer == LinkLayer::INFINIBAND)
+}
+
 /// Runs a group. In the small set the two libraries change sides from run to run.
 fn all(family: Family, runs: &[Run]) -> Result {
     if matches!(family, Family::Ucx) && !device().is_rxe() {
@@ -234,13 +250,15 @@ fn all(family: Family, runs: &[Run]) -> Result {
     if of_xrc && device().is_rxe() {
         return skip("soft-RoCE has no XRC");
     }
+    if matches!(family, Family::OwnRdmacmByGid) && !is_infiniband()? {
+        return skip("the device's port is none of InfiniBand");
+    }
     let ours = match family {
-        Family::OwnRdmacm | Family::OwnRdmacmOfXrc | Family::Libfabric | Family::Qperf => {
-            Library::ours_with_rdmacm()?
-        }
+        Family::Libfabric | Family::Qperf => Library::ours_with_rdmacm()?,
+        _ if family.is_of_own_rdmacm() => Library::ours_with_rdmacm()?,
         _ => Library::ours()?,
     };
-    if let Family::OwnRdmacm | Family::OwnRdmacmOfXrc = family {
+    if family.is_of_own_rdmacm() {
         ours.is_used_by(Path::new("rping"))?;
     }
     let chosen = runs.iter().filter(|run| run.always || is_full());
@@ -278,9 +296,10 @@ fn as_theirs_alone(family: Family, words: &str, sides: [&Library; 2]) -> Result 
 }
 
 fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result {
-    if let Family::Rdmacm | Family::OwnRdmacm | Family::OwnRdmacmOfXrc = family {
-        let server = of_librdmacm(server, words, false);
-        let client = of_librdmacm(client, words, true);
+    if matches!(family, Family::Rdmacm) || family.is_of_own_rdmacm() {
+        let address = family.address()?;
+        let server = of_librdmacm(server, words, &address, false);
+        let client = of_librdmacm(client, words, &address, true);
         return play(server, client, listens_by_address).map(drop);
     }
     let port = free_port()?;
@@ -293,11 +312,11 @@ fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result 
     play(server, client, || listens(port)).map(drop)
 }
 
-/// The address of the soft-RoCE device.
+/// The IP address of the device.
 const ADDRESS: &str = "10.9.0.1";
 
-/// The command of a side that is named by an IP address.
-fn of_librdmacm(library: &Library, words: &str, connects: bool) -> Command {
+/// The command of a side that is named by an address.
+fn of_librdmacm(library: &Library, words: &str, address: &str, connects: bool) -> Command {
     let (program, words) = words.split_once(' ').unwrap_or((words, ""));
     let mut command = match (program, connects) {
         ("rdma_client", false) => library.command("rdma_server"),
@@ -306,14 +325,14 @@ fn of_librdmacm(library: &Library, words: &str, connects: bool) -> Command {
     };
     let words = words.split_whitespace();
     match (program, connects) {
-        ("rping", true) => command.args(["-c", "-a", ADDRESS]).args(words),
-        ("rping", false) => command.args(["-s", "-a", ADDRESS]).args(words),
-        ("ucmatose" | "udaddy", true) => command.args(words).args(["-s", ADDRESS]),
-        ("ucmatose" | "udaddy", false) => command.args(words).args(["-b", ADDRESS]),
+        ("rping", true) => command.args(["-c", "-a", address]).args(words),
+        ("rping", false) => command.args(["-s", "-a", address]).args(words),
+        ("ucmatose" | "udaddy", true) => command.args(words).args(["-s", address]),
+        ("ucmatose" | "udaddy", false) => command.args(words).args(["-b", address]),
         // This server has no option for its address, and takes every one.
         ("rdma_xclient", false) => command.args(words),
-        ("rdma_client" | "rdma_xclient", _) => command.args(words).args(["-s", ADDRESS]),
-        (_, true) => command.args(words).arg(ADDRESS),
+        ("rdma_client" | "rdma_xclient", _) => command.args(words).args(["-s", address]),
+        (_, true) => command.args(words).arg(address),
         (_, false) => command.args(words),
     };
     command
@@ -327,6 +346,22 @@ fn ends() -> (String, String) {
 }
 
 impl Family {
+    /// Whether its programs connect by our librdmacm, and are named by addresses.
+    fn is_of_own_rdmacm(self) -> bool {
+        matches!(
+            self,
+            Self::OwnRdmacm | Self::OwnRdmacmOfXrc | Self::OwnRdmacmByGid
+        )
+    }
+
+    /// The address of the device.
+    fn address(self) -> Result<String> {
+        match self {
+            Self::OwnRdmacmByGid => Ok(open()?.query_gid(1, 0)?.gid.to_string()),
+            _ => Ok(ADDRESS.into()),
+        }
+    }
+
     /// The command of one side; the client is told where the server is.
     fn side(
         self,
@@ -348,8 +383,9 @@ impl Family {
             Self::Ucx => ucx(library, device, &port, words, server),
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
             Self::Qperf => Ok(qperf(library, &port, words, server.is_some())),
-            Self::Rdmacm | Self::OwnRdmacm | Self::OwnRdmacmOfXrc => {
-                Ok(of_librdmacm(library, words, server.is_some()))
+            Self::Rdmacm | Self::OwnRdmacm | Self::OwnRdmacmOfXrc | Self::OwnRdmacmByGid => {
+                let address = self.address()?;
+                Ok(of_librdmacm(library, words, &address, server.is_some()))
             }
         }
     }

@@ -9,11 +9,16 @@ use uverbs_uapi::rdma_cm::PortSpace;
 use super::abi::rdma_addrinfo;
 use super::command::AF_IB;
 use crate::c::failure::Failure;
+use crate::cm::IbAddr;
+use crate::cm::address::{Address, Wire};
+use crate::gid::Gid;
 
 /// `RAI_PASSIVE`: an address to listen on.
 pub(super) const PASSIVE: c_int = 0x1;
 /// `RAI_NUMERICHOST`.
 const NUMERIC_HOST: c_int = 0x2;
+/// `RAI_FAMILY`: the family of the hints is asked for.
+const FAMILY: c_int = 0x8;
 /// `RAI_SA`: a service that the subnet administrator knows.
 const SA: c_int = 0x10;
 
@@ -32,8 +37,6 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         let failure = match hints {
             None if !named => Some(Failure::INVALID),
             Some(hints) if hints.ai_flags & SA != 0 => Some(Failure::UNSUPPORTED),
-            // No resolver has any.
-            Some(hints) if named && hints.ai_family == AF_IB => Some(Failure::UNSUPPORTED),
             _ => None,
         };
         if let Some(failure) = failure {
@@ -111,6 +114,12 @@ unsafe fn duplicate(
     Ok(())
 }
 
+/// Whether a name is a GID as text, which the resolver reads as an IPv6 address.
+fn names_gid(hints: &rdma_addrinfo) -> bool {
+    let flags = NUMERIC_HOST | FAMILY;
+    hints.ai_family == AF_IB && hints.ai_flags & flags == flags
+}
+
 /// What the resolver is asked for.
 fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     let socket = match QpType(hints.ai_qp_type as u32) {
@@ -131,7 +140,10 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     };
     libc::addrinfo {
         ai_flags: flag(PASSIVE, libc::AI_PASSIVE) | flag(NUMERIC_HOST, libc::AI_NUMERICHOST),
-        ai_family: hints.ai_family,
+        ai_family: match hints.ai_family {
+            AF_IB => libc::AF_UNSPEC,
+            family => family,
+        },
         ai_socktype: socket,
         ai_protocol: protocol,
         ai_addrlen: 0,
@@ -190,10 +202,33 @@ unsafe fn take(
             (&mut info.ai_src_addr, &mut info.ai_src_len)
         }
     };
+    if hints.is_some_and(names_gid) {
+        info.ai_family = AF_IB;
+        // SAFETY: it is the resolver's answer.
+        let wire = unsafe { of_gid(found, PortSpace(info.ai_port_space as u32)) }?;
+        *length = u32::from(wire.length);
+        // SAFETY: it is an address of that length.
+        return unsafe { duplicate(to, wire.bytes.0.as_ptr().cast(), *length) };
+    }
     // SAFETY: the address is as long as the answer says.
     unsafe { duplicate(to, found.ai_addr, found.ai_addrlen) }?;
     *length = found.ai_addrlen;
     Ok(())
+}
+
+/// The address of InfiniBand for a GID that the resolver has read as an IPv6 address, in the default partition.
+///
+/// # Safety
+/// It is an answer of the resolver.
+unsafe fn of_gid(found: &libc::addrinfo, space: PortSpace) -> std::result::Result<Wire, c_int> {
+    if found.ai_family != libc::AF_INET6 {
+        return Err(libc::EAI_FAMILY);
+    }
+    // SAFETY: an answer of the family has such an address.
+    let found = unsafe { found.ai_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+    let port = u16::from_be(found.sin6_port);
+    let address = IbAddr::new(Gid::new(found.sin6_addr.s6_addr), port);
+    Ok(Address::Ib(address).wire(space))
 }
 
 /// `rdma_freeaddrinfo(3)`.

@@ -4,11 +4,10 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use uverbs::qp::{QpState, QpType};
 
 use crate::control::Control;
-use crate::program::run;
 use crate::wait::until_so;
 use crate::{Result, fail};
 
@@ -189,19 +188,27 @@ pub fn free_port() -> Result<u16> {
 /// one by one for each device. So the program must have come back from asking for it.
 ///
 /// # Errors
-/// If `rdma` cannot be run, or says what is not understood.
+/// If the kernel does not list identifiers.
 pub fn listens_by_address() -> Result<bool> {
-    let shown: Vec<Value> = serde_json::from_str(&run("rdma -j resource show cm_id")?)?;
-    let mut of_listeners = shown
-        .iter()
-        .filter(|shown| shown["state"] == "LISTEN")
-        .filter_map(|shown| shown["pid"].as_u64());
-    Ok(of_listeners.any(has_asked))
+    for device in uverbs::devices()? {
+        let shown = device.resources()?.cm_ids()?;
+        let mut of_listeners = shown
+            .iter()
+            .filter(|shown| shown.state == LISTEN)
+            .filter_map(|shown| shown.owner.pid());
+        if of_listeners.any(has_asked) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
+
+/// The number of an identifier's state `RDMA_CM_LISTEN`.
+const LISTEN: u8 = 8;
 
 /// Whether no thread of a process is about to listen. On one processor, which does something else at the moment, the
 /// threads' stacks are as they are shown.
-fn has_asked(process: u64) -> bool {
+fn has_asked(process: u32) -> bool {
     // A process that is gone has asked for nothing.
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));
     let mut threads = threads.into_iter().flatten().flatten().peekable();

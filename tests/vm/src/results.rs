@@ -3,11 +3,13 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// How many of the slowest tests the report names.
 const SLOWEST: usize = 15;
 
 /// How one test went.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum Verdict {
     /// It passed.
     Passed,
@@ -18,7 +20,7 @@ pub(crate) enum Verdict {
 }
 
 /// One test.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Case {
     /// Its name, with the program it is in.
     pub(crate) name: String,
@@ -29,7 +31,7 @@ pub(crate) struct Case {
 }
 
 /// The results of one place: the host, or a kernel.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Group {
     /// What the place is called.
     pub(crate) name: String,
@@ -74,6 +76,11 @@ impl Group {
             verdict,
             took: Some(took),
         });
+    }
+
+    /// Whether nothing failed in it.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.totals().clean()
     }
 
     fn totals(&self) -> Totals {

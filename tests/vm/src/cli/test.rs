@@ -22,7 +22,8 @@ use crate::hca::{self, Hca};
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
 use crate::suite::{
-    self, Built, Cell, Device, Ground, Job, Limits, Place, Record, Round, Sanitizer, Suite, Target,
+    self, Built, Cell, Device, Ground, Job, Kept, Limits, Place, Record, Round, Sanitizer, Suite,
+    Target,
 };
 use crate::support::{self, Column};
 
@@ -57,6 +58,10 @@ pub(crate) struct Test {
     /// Every test of the guest on every kernel and every device
     #[arg(long)]
     full: bool,
+    /// Go on with a run in full that was cut off or had failures: guests in which all tests have run and none
+    /// has failed are not booted again
+    #[arg(long, requires = "full", conflicts_with_all = ["names", "list", "sanitizer"])]
+    resume: bool,
     /// Show which test of the guest runs where, and run none
     #[arg(long, conflicts_with = "support")]
     list: bool,
@@ -303,6 +308,11 @@ impl Test {
         asks || self.sanitizer.is_some() || self.kernel != "all" || self.arch() != Arch::X86_64
     }
 
+    /// Whether the results of each guest are kept for a run that goes on with this one.
+    fn keeps(&self) -> bool {
+        self.full && self.names.is_empty() && self.sanitizer.is_none()
+    }
+
     /// Whether tests are dealt to kernels and devices: who asks for less than all has a question about that.
     fn deals(&self) -> bool {
         !self.full && !self.selects()
@@ -435,12 +445,40 @@ impl Test {
         for index in order {
             let round = &rounds[index];
             let kernel = &kernels[round.kernel];
+            match self.kept(store, round, kernel) {
+                Ok(None) => {}
+                Ok(kept) => {
+                    groups[index] = kept;
+                    continue;
+                }
+                Err(error) => {
+                    groups[index] = Some(failed(round, kernel, &error));
+                    continue;
+                }
+            }
             match self.prepare(store, suites, round, kernel) {
                 Ok(prepared) => work.push(Work::Guest(index, Box::new(prepared))),
                 Err(error) => groups[index] = Some(failed(round, kernel, &error)),
             }
         }
         (work, groups)
+    }
+
+    /// What a run in full that was cut off has of a round, if this one goes on with it.
+    fn kept(&self, store: &Store, round: &Round, kernel: &Kernel) -> Result<Option<Group>> {
+        let name = suite::name_of_guest(&kernel.series, &round.place);
+        let kept = Kept(store);
+        if self.resume {
+            let group = kept.of(&name, round);
+            if group.is_some() {
+                println!("{name} has run");
+            }
+            return Ok(group);
+        }
+        if self.keeps() {
+            kept.forget(&name)?;
+        }
+        Ok(None)
     }
 
     fn prepare(
@@ -479,8 +517,14 @@ impl Test {
             beside_others,
             sanitizer: self.sanitizer,
         };
-        suite::run_in_guest(store, parts, options, round, limits)
-            .unwrap_or_else(|error| failed(round, kernel, &error))
+        let ran = suite::run_in_guest(store, parts, options, round, limits);
+        let group = ran.unwrap_or_else(|error| failed(round, kernel, &error));
+        if self.keeps()
+            && let Err(error) = Kept(store).keep(&group)
+        {
+            eprintln!("vm: {} would run again: {error:#}", group.name);
+        }
+        group
     }
 }
 

@@ -155,7 +155,7 @@ impl Xrcd {
     ///
     /// # Errors
     ///
-    /// The domain has no such target (`EINVAL`). Manual page: `ibv_open_qp(3)`.
+    /// The domain has no such target (`EINVAL`), or its state cannot be queried. Manual page: `ibv_open_qp(3)`.
     #[doc(alias = "ibv_open_qp")]
     pub fn open_target(&self, qpn: u32) -> Result<XrcTarget> {
         let context = self.context();
@@ -169,7 +169,10 @@ impl Xrcd {
             user_handle: id,
         };
         let handle = context.fd().execute(&command)?;
-        Ok(self.target(handle, qpn, id))
+        let mut target = self.target(handle, qpn, id);
+        // Others may have taken it to any state.
+        target.query()?;
+        Ok(target)
     }
 
     fn target(&self, handle: QpHandle, qpn: u32, id: u64) -> XrcTarget {
@@ -296,7 +299,8 @@ impl XrcTarget {
         self.id
     }
 
-    /// The state that was last set or queried through this handle; RESET after [`Xrcd::open_target`].
+    /// The state that was last set or queried through this handle; that of the moment after
+    /// [`Xrcd::open_target`].
     pub fn state(&self) -> QpState {
         self.state
     }

@@ -131,94 +131,54 @@ impl<T: Connected + Initiates + Listens> Qp<T> {
     }
 }
 
-/// The peer has been asked for a connection: see [`cm::Connecting`].
+/// A step of [`cm`](crate::cm) towards a connection, with a queue pair of this module.
 #[derive(Debug)]
-pub struct Connecting<T: Connected> {
+pub struct Establishing<P> {
     // Before the anchor, which looks what became of the queue pair.
-    pending: cm::Connecting<T>,
+    pending: P,
     anchor: Arc<Anchor>,
 }
+
+/// The peer has been asked for a connection: see [`cm::Connecting`].
+pub type Connecting<T> = Establishing<cm::Connecting<T>>;
 
 /// The peer's request has been accepted: see [`cm::Accepting`].
-#[derive(Debug)]
-pub struct Accepting<T: Connected> {
-    // Before the anchor, which looks what became of the queue pair.
-    pending: cm::Accepting<T>,
-    anchor: Arc<Anchor>,
+pub type Accepting<T> = Establishing<cm::Accepting<T>>;
+
+impl<P: AsFd> AsFd for Establishing<P> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pending.as_fd()
+    }
 }
 
-/// The connection, or the step as it was, with what its queue pair belongs to.
-type Advanced<T, P> = Result<Connection<T>, (P, Arc<Anchor>)>;
+impl<P: Describe> Describe for Establishing<P> {
+    fn describe(&self) -> (Verb, Subject) {
+        self.pending.describe()
+    }
+}
 
-/// Looks at a step of `cm`, and puts the queue pair together again that comes out of it.
-fn advance<T, P>(pending: P, anchor: Arc<Anchor>) -> Result<Advanced<T, P>, Failed<Qp<T>>>
+impl<T, P> Pending for Establishing<P>
 where
     T: Connected,
     P: Pending<Output = cm::Connection<T>, Back = crate::qp::Qp<T>>,
 {
-    match pending.try_finish() {
-        Ok(Step::Done(connection)) => {
-            let (raw, link) = connection.into_parts();
-            let qp = Qp::from_parts(raw, anchor);
-            Ok(Ok(Connection { link, qp }))
+    type Output = Connection<T>;
+    type Back = Qp<T>;
+
+    fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
+        let anchor = self.anchor;
+        match self.pending.try_finish() {
+            Ok(Step::Done(connection)) => {
+                let (raw, link) = connection.into_parts();
+                let qp = Qp::from_parts(raw, anchor);
+                Ok(Step::Done(Connection { link, qp }))
+            }
+            Ok(Step::Pending(pending)) => Ok(Step::Pending(Self { pending, anchor })),
+            Err(Failed { back, error }) => Err(Failed {
+                back: Qp::from_parts(back, anchor),
+                error,
+            }),
         }
-        Ok(Step::Pending(pending)) => Ok(Err((pending, anchor))),
-        Err(Failed { back, error }) => Err(Failed {
-            back: Qp::from_parts(back, anchor),
-            error,
-        }),
-    }
-}
-
-impl<T: Connected> AsFd for Connecting<T> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pending.as_fd()
-    }
-}
-
-impl<T: Connected> Describe for Connecting<T> {
-    fn describe(&self) -> (Verb, Subject) {
-        self.pending.describe()
-    }
-}
-
-impl<T: Initiates + Connected> Pending for Connecting<T> {
-    type Output = Connection<T>;
-    type Back = Qp<T>;
-
-    fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
-        Ok(match advance(self.pending, self.anchor)? {
-            Ok(connection) => Step::Done(connection),
-            Err((pending, anchor)) => Step::Pending(Self { pending, anchor }),
-        })
-    }
-
-    fn cancel(self) -> Qp<T> {
-        Qp::from_parts(self.pending.cancel(), self.anchor)
-    }
-}
-
-impl<T: Connected> AsFd for Accepting<T> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pending.as_fd()
-    }
-}
-
-impl<T: Connected> Describe for Accepting<T> {
-    fn describe(&self) -> (Verb, Subject) {
-        self.pending.describe()
-    }
-}
-
-impl<T: Initiates + Listens + Connected> Pending for Accepting<T> {
-    type Output = Connection<T>;
-    type Back = Qp<T>;
-
-    fn try_finish(self) -> Result<Step<Self>, Failed<Qp<T>>> {
-        Ok(match advance(self.pending, self.anchor)? {
-            Ok(connection) => Step::Done(connection),
-            Err((pending, anchor)) => Step::Pending(Self { pending, anchor }),
-        })
     }
 
     fn cancel(self) -> Qp<T> {

@@ -32,8 +32,8 @@ use tokio::runtime::Handle;
 
 use super::cq::{Cq, Wait};
 use super::watched::{finish_before, is_readable};
-use crate::cm::{self, Failed, Listens, Pending};
-use crate::error::{Error, Result};
+use crate::cm::{Failed, Pending};
+use crate::error::Error;
 use crate::readable::Readable;
 
 /// Tells by tokio's reactor when a file is readable. Each watches one file, by a duplicate of its descriptor.
@@ -106,33 +106,4 @@ pub async fn within<P: Pending + Unpin>(
 }
 
 /// Awaits requests for connections.
-#[derive(Debug)]
-pub struct Listener<T> {
-    // Before what it watches.
-    watch: Watch,
-    inner: cm::Listener<T>,
-}
-
-impl<T: Listens> Listener<T> {
-    /// Awaits the requests of a listener.
-    pub fn new(inner: cm::Listener<T>) -> Self {
-        Self {
-            watch: Watch::new(),
-            inner,
-        }
-    }
-
-    /// The address that it listens on, with the port.
-    pub fn local_addr(&self) -> std::net::SocketAddr {
-        self.inner.local_addr()
-    }
-
-    /// The next request. Dropping the future loses none.
-    ///
-    /// # Errors
-    ///
-    /// As for [`cm::Listener::try_next`]; besides, the runtime cannot watch the file.
-    pub async fn accept(&mut self) -> Result<cm::Request<T>> {
-        self.inner.next_by(&mut self.watch).await
-    }
-}
+pub type Listener<T> = super::Listener<T, Watch>;

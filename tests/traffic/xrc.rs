@@ -401,12 +401,8 @@ fn others_receive() -> Result {
     let stranger = theirs.open_target(at ^ 0x80_0000);
     let said = stranger.err().and_then(|error| error.errno());
     same(said, Some(Errno::INVAL), "a target that is not there")?;
-    let mut opened = theirs.open_target(at)?;
-    same(
-        opened.query()?.state,
-        QpState::RTS,
-        "the state of what was opened",
-    )?;
+    let opened = theirs.open_target(at)?;
+    same(opened.state(), QpState::RTS, "the state of what was opened")?;
     let World {
         target,
         mut qp,

@@ -1,0 +1,39 @@
+//! Requests for connections, awaited.
+
+use crate::cm::{self, Listens};
+use crate::error::Result;
+use crate::readable::Readable;
+
+/// Awaits requests for connections, by what tells `R` that the listener's file is readable.
+#[derive(Debug)]
+pub struct Listener<T, R> {
+    // Before what it watches.
+    readable: R,
+    inner: cm::Listener<T>,
+}
+
+impl<T: Listens, R: Readable + Default> Listener<T, R> {
+    /// Awaits the requests of a listener.
+    pub fn new(inner: cm::Listener<T>) -> Self {
+        Self {
+            readable: R::default(),
+            inner,
+        }
+    }
+}
+
+impl<T: Listens, R: Readable> Listener<T, R> {
+    /// The address that it listens on, with the port.
+    pub fn local_addr(&self) -> std::net::SocketAddr {
+        self.inner.local_addr()
+    }
+
+    /// The next request. Dropping the future loses none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`cm::Listener::try_next`]; besides, the runtime cannot watch the file.
+    pub async fn accept(&mut self) -> Result<cm::Request<T>> {
+        self.inner.next_by(&mut self.readable).await
+    }
+}

@@ -115,18 +115,18 @@ impl Two {
         passive: &Params,
     ) -> Result<Self> {
         let way = way_to(listener.local_addr())?;
-        Self::by(way, listener, context, active, passive)
+        Self::by(way, listener, [context; 2], active, passive)
     }
 
-    /// On the device of a listener, by a way to it.
+    /// By a way to a listener, on the devices of both.
     pub(crate) fn by(
         way: Resolved<Rc>,
         listener: Listener<Rc>,
-        context: &Context,
+        [here, there]: [&Context; 2],
         active: &Params,
         passive: &Params,
     ) -> Result<Self> {
-        let (here, there) = (Side::on(context)?, Side::on(context)?);
+        let (here, there) = (Side::on(here)?, Side::on(there)?);
         let mut qp = here.qp()?;
         way.init(&mut qp)?;
         here.receive(&mut qp)?;

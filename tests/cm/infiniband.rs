@@ -17,12 +17,13 @@ use crate::programs::{PORT, Program, UCMATOSE, await_client, connect_to};
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 9] = [
+    let tests: [Named; 10] = [
         ("infiniband::and_talk", and_talk),
         ("infiniband::unreliably", unreliably),
         ("infiniband::datagrams", datagrams),
         ("infiniband::initiators_of_xrc", initiators_of_xrc),
         ("infiniband::from_a_source", from_a_source),
+        ("infiniband::to_another_port", to_another_port),
         ("infiniband::on_every_port", on_every_port),
         ("infiniband::private_data", private_data),
         ("infiniband::ucmatose_server", ucmatose_server),
@@ -72,7 +73,7 @@ fn and_talk() -> Result {
     same(at.gid, own()?.gid, "the listener's GID")?;
     same(at.port == 0, false, "a port of 0")?;
     let none = Params::default();
-    let mut two = Two::by(way_to(at)?, listener, &open()?, &none, &none)?;
+    let mut two = Two::by(way_to(at)?, listener, [&open()?; 2], &none, &none)?;
     same(
         two.active.link().peer_ib(),
         Some(at),
@@ -92,6 +93,26 @@ fn and_talk() -> Result {
         .ok_or("no address of InfiniBand")?;
     let found = IbAddr { port: 0, ..from };
     same(asked, found, "the passive side's peer")?;
+    two.talk()
+}
+
+/// Catches paths that the subnet's administrator is asked for in vain, and messages to the wrong port: the peer is another port
+/// of the fabric.
+fn to_another_port() -> Result {
+    let (here, devices) = (open()?, uverbs::devices()?);
+    let other = devices
+        .iter()
+        .find(|device| device.name() != here.device().name());
+    let Some(other) = other else {
+        return skip("needs two functions");
+    };
+    let there = other.open()?;
+    let at = IbAddr::new(there.query_gid(1, 0)?.gid, 0);
+    let listener = cm::listen_ib::<Rc>(at).start()?;
+    let way = way_to(of(&listener)?)?;
+    same(way.device()?.name(), here.device().name(), "the own device")?;
+    let none = Params::default();
+    let mut two = Two::by(way, listener, [&here, &there], &none, &none)?;
     two.talk()
 }
 
@@ -146,7 +167,7 @@ fn on_every_port() -> Result {
     let port = of(&listener)?.port;
     let at = IbAddr { port, ..own()? };
     let none = Params::default();
-    let mut two = Two::by(way_to(at)?, listener, &open()?, &none, &none)?;
+    let mut two = Two::by(way_to(at)?, listener, [&open()?; 2], &none, &none)?;
     let asked = two
         .passive
         .link()

@@ -6,7 +6,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::device::settle;
 use crate::outcome::Skip;
-use crate::{Hca, Objects, Result, device};
+use crate::{Hca, Objects, Result};
 
 /// A test with its name. Outside the guest it is ignored: only there may a test make and break devices.
 pub fn test(name: impl Into<String>, run: impl FnOnce() -> Result + Send + 'static) -> Trial {
@@ -24,7 +24,9 @@ pub fn test_without_leaks(
     run: impl FnOnce() -> Result + Send + 'static,
 ) -> Trial {
     test(name, move || {
-        settle(device().name())?;
+        for device in uverbs::devices()? {
+            settle(device.name())?;
+        }
         let before = Objects::of_all_devices()?;
         run()?;
         before.await_back()

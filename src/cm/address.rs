@@ -58,6 +58,11 @@ pub(crate) enum Address {
 }
 
 impl Address {
+    /// Whether it is the wildcard of InfiniBand.
+    pub(super) fn is_every_infiniband_port(self) -> bool {
+        matches!(self, Self::Ib(own) if own.gid == Gid::default())
+    }
+
     /// As the kernel takes it, for an identifier in this space of ports.
     pub(crate) fn wire(self, space: PortSpace) -> Wire {
         match self {

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::{Event, IdOption};
 
 use super::address::{self, Address, IbAddr};
@@ -46,7 +47,7 @@ pub fn listen<T: Listens>(own: impl ToSocketAddrs) -> Result<Listen<T>> {
 }
 
 /// Starts the description of a listener on an address of InfiniBand; with port 0 the kernel chooses the port. A GID of
-/// zeros is every InfiniBand port of every device.
+/// zeros is every InfiniBand port of every device, though not for [`Ud`](crate::Ud): there the kernel would refuse all who ask.
 pub fn listen_ib<T: Listens>(own: IbAddr) -> Listen<T> {
     Listen::new(vec![Address::Ib(own)])
 }
@@ -124,6 +125,11 @@ impl<T: Listens> Listen<T> {
     fn on(&self, own: Address) -> Result<Listener<T>> {
         let subject = |address: Address| Subject::named("listener", format_args!("on {address}"));
         address::check_own(Verb::BindAddr, &subject(own), own)?;
+        if T::KIND == QpType::UD && own.is_every_infiniband_port() {
+            let why = "the kernel refuses every look-up of datagrams at a listener on all InfiniBand ports: it seeks \
+                       the GID of zeros on the port that was asked (cma_ib_acquire_dev); listen on a port's GID";
+            return Err(Error::unsupported(Verb::Listen, subject(own), why));
+        }
         let mut id = Id::create(T::PORT_SPACE, T::KIND, subject(own))?;
         if self.reuse_address {
             id.set(|id| SetOption::switch(id, IdOption::REUSEADDR, true))?;

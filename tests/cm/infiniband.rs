@@ -12,12 +12,12 @@ use crate::connect::write_and_send;
 use crate::datagrams::ask_and_send;
 use crate::ground::{Side, Two, own_address, request};
 use crate::listen::reason_of;
-use crate::programs::{PORT, Program, UCMATOSE, await_client, connect_to};
+use crate::programs::{PORT, Program, UCMATOSE, await_client, connect_to, pingpong_by};
 
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 10] = [
+    let tests: [Named; 11] = [
         ("infiniband::and_talk", and_talk),
         ("infiniband::unreliably", unreliably),
         ("infiniband::datagrams", datagrams),
@@ -26,6 +26,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("infiniband::to_another_port", to_another_port),
         ("infiniband::on_every_port", on_every_port),
         ("infiniband::private_data", private_data),
+        ("infiniband::pingpong", pingpong),
         ("infiniband::ucmatose_server", ucmatose_server),
         ("infiniband::ucmatose_client", ucmatose_client),
     ];
@@ -214,6 +215,11 @@ fn private_data() -> Result {
     )
 }
 
+/// Catches a command line that takes GIDs for IPv6 addresses, and questions about queue pairs for datagrams that the kernel drops.
+fn pingpong() -> Result {
+    pingpong_by("--cm=gid", &own()?.gid.to_string())
+}
+
 /// Catches another wire than librdmacm's: its client finds ours by the GID.
 fn ucmatose_client() -> Result {
     let at = IbAddr {
@@ -257,6 +263,11 @@ fn what_is_refused() -> Result {
         cm::resolve_ib(IbAddr::new("::1".parse()?, 7)),
         &["loopback"],
     )?;
+    let everywhere = cm::listen_ib::<Ud>(IbAddr::new("::".parse()?, 0)).start();
+    let Err(error) = everywhere else {
+        return fail("a listener for datagrams on all ports, which the kernel lets nobody reach");
+    };
+    says(&error, &["datagrams", "listen on a port's GID"])?;
     let of_ip = cm::resolve_ib(nobody).source(own_address());
     refused(of_ip, &["one is of IP and the other of InfiniBand"])?;
     let Err(error) = cm::listen_ib::<Rc>(nobody).start() else {

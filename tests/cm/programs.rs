@@ -174,20 +174,7 @@ fn commands_as_librdmacm() -> Result {
 /// Catches a ping-pong by address that is over another connection than it says, and identifiers that `uverbs
 /// cm` does not show.
 fn pingpong() -> Result {
-    only_on_rxe("the adapter's address is not known here")?;
-    let command = |words: &[&str]| -> Result<Command> {
-        let mut command = Command::new(uverbs()?);
-        command.args(["pingpong", "rc", "--cm", "-n", "20", "-c"]);
-        command.args(words);
-        Ok(command)
-    };
-    // The client tries again while the server does not listen yet.
-    let client = ["10.9.0.1", "--connect-timeout", "20"];
-    let said = play(command(&[])?, command(&client)?, || Ok(true))?;
-    for said in [&said.client, &said.server] {
-        let checked = "20 messages received and checked";
-        same(said.contains(checked), true, said)?;
-    }
+    pingpong_by("--cm", &own_address().ip().to_string())?;
     let mut cm = Command::new(uverbs()?);
     let listener = cm::listen::<Rc>(own_address())?.start()?;
     let listed = finish_of(cm.arg("cm"))?;
@@ -204,6 +191,26 @@ fn pingpong() -> Result {
         true,
         &watched,
     )
+}
+
+/// Our ping-pong with itself over each transport, by addresses of one kind.
+pub(crate) fn pingpong_by(cm: &str, server: &str) -> Result {
+    for transport in ["rc", "uc", "ud"] {
+        let command = |words: &[&str]| -> Result<Command> {
+            let mut command = Command::new(uverbs()?);
+            command.args(["pingpong", transport, cm, "-n", "20", "-c"]);
+            command.args(words);
+            Ok(command)
+        };
+        // The client tries again while the server does not listen yet.
+        let client = [server, "--connect-timeout", "20"];
+        let said = play(command(&[])?, command(&client)?, || Ok(true))?;
+        for said in [&said.client, &said.server] {
+            let checked = "20 messages received and checked";
+            same(said.contains(checked), true, said)?;
+        }
+    }
+    Ok(())
 }
 
 /// The port of both programs.

@@ -2,28 +2,44 @@
 
 use std::time::{Duration, Instant};
 
-use uverbs::cm::{self, Connection, Link as Manager, Params, Pending, RejectReason, Resolved};
-use uverbs::{Access, Cause, Endpoint, Qp, Rc, transport::Any};
+use uverbs::cm::{
+    self, Connection, Failed, IbAddr, Initiates, Link as Manager, Listens, Params, Pending,
+    RejectReason, Request, Resolved,
+};
+use uverbs::transport::{Any, Connected};
+use uverbs::{Access, Cause, Endpoint, Gid, Qp, Rc, Uc, Ud};
 
-use super::link::Link;
-use super::options::{Options, Transport};
+use super::exchange;
+use super::link::{Link, Parts, Peer};
+use super::options::{By, Options, Transport};
 use crate::failure::{Failure, Kind, Result};
+use crate::select;
 
 /// How long to wait before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// What comes before the client's endpoint in its question: by addresses of InfiniBand the kernel has the first byte,
+/// and the second must not look like the start of IP addresses.
+const BEFORE: [u8; 2] = [0; 2];
+
 /// A link with its peer; receives are posted.
-pub(super) fn meet(options: &Options) -> Result<(Link, Endpoint)> {
-    if options.transport != Transport::Rc {
-        let text = "--cm is for rc: rdma_cm has no connections of other kinds by IP address";
-        return Err(Failure::new(Kind::Usage, text));
+pub(super) fn meet(options: &Options, by: By) -> Result<(Link, Endpoint)> {
+    match options.transport {
+        Transport::Rc => connected::<Rc>(options, by),
+        Transport::Uc => connected::<Uc>(options, by),
+        Transport::Ud => datagrams(options, by),
     }
+}
+
+fn connected<T>(options: &Options, by: By) -> Result<(Link, Endpoint)>
+where
+    T: Initiates + Listens + Connected,
+{
     let (mut link, manager) = match &options.server {
-        Some(server) => as_client(server, options)?,
-        None => as_server(options)?,
+        Some(server) => as_client::<T>(server, options, by)?,
+        None => as_server::<T>(options, by)?,
     };
     link.manager = Some(manager);
-    link.end.post_receives(options.rx_depth)?;
     let remote = link.remote()?;
     Ok((link, remote))
 }
@@ -36,29 +52,43 @@ fn params() -> Params {
     }
 }
 
-fn peer<B>(failed: cm::Failed<B>) -> Failure {
+fn peer<B>(failed: Failed<B>) -> Failure {
     Failure::new(Kind::Peer, failed.error)
 }
 
-fn parts(connection: cm::Connection<Rc>) -> (Qp<Any>, Manager) {
+fn parts<T: Connected>(connection: Connection<T>) -> (Qp<Any>, Manager) {
     let (qp, manager) = connection.into_parts();
     (qp.into_any(), manager)
 }
 
-fn as_client(server: &str, options: &Options) -> Result<(Link, Manager)> {
+fn as_client<T>(server: &str, options: &Options, by: By) -> Result<(Link, Manager)>
+where
+    T: Initiates + Connected,
+{
     let deadline = Instant::now() + options.connect_timeout;
-    let way = way_to(server, options.port, deadline)?;
+    let look = || way_to::<T>(server, options.port, by, deadline);
+    let way = look()?;
     let options = &options.over_port(way.port());
-    Link::with(&way.device()?, options, |pd, cq, caps| {
-        let qp = pd.qp(cq).caps(caps).create::<Rc>()?;
-        let look = || way_to(server, options.port, deadline);
+    Link::with(&way.device()?, options, |made: &Parts<'_>| {
+        let mut qp = made.qp::<T>()?;
+        way.init(&mut qp)?;
+        made.post_receives(&mut qp)?;
         Ok(parts(connect(way, qp, deadline, look)?))
     })
 }
 
-fn way_to(server: &str, port: u16, deadline: Instant) -> Result<Resolved<Rc>> {
-    let resolving = cm::resolve::<Rc>((server, port))?.start()?;
+fn way_to<T: Initiates>(server: &str, port: u16, by: By, deadline: Instant) -> Result<Resolved<T>> {
+    let resolve = match by {
+        By::Ip => cm::resolve::<T>((server, port))?,
+        By::Gid => cm::resolve_ib::<T>(IbAddr::new(gid(server)?, port)),
+    };
+    let resolving = resolve.start()?;
     resolving.within(until(deadline)).map_err(peer)
+}
+
+fn gid(text: &str) -> Result<Gid> {
+    let gid = text.parse();
+    gid.map_err(|_| Failure::new(Kind::Usage, format_args!("{text} is no GID")))
 }
 
 fn until(deadline: Instant) -> Duration {
@@ -66,39 +96,126 @@ fn until(deadline: Instant) -> Duration {
 }
 
 /// Connects to the server, and tries again for some time while it does not listen yet.
-fn connect(
-    mut way: Resolved<Rc>,
-    mut qp: Qp<Rc>,
+fn connect<T: Initiates + Connected>(
+    mut way: Resolved<T>,
+    mut qp: Qp<T>,
     deadline: Instant,
-    look: impl Fn() -> Result<Resolved<Rc>>,
-) -> Result<Connection<Rc>> {
+    look: impl Fn() -> Result<Resolved<T>>,
+) -> Result<Connection<T>> {
     loop {
         let connecting = way.connect(qp, &params(), b"").map_err(peer)?;
         let failed = match connecting.within(until(deadline)) {
             Ok(connection) => return Ok(connection),
             Err(failed) => failed,
         };
-        let left = until(deadline);
-        if left.is_zero() || !nobody_listens(&failed.error) {
-            return Err(peer(failed));
-        }
-        std::thread::sleep(PAUSE.min(left));
+        let failed = wait_for_a_listener(failed, deadline)?;
         (way, qp) = (look()?, failed.back);
     }
 }
 
-fn nobody_listens(error: &uverbs::Error) -> bool {
-    matches!(error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener)
+/// Waits a little if nobody listened and there is time left; fails as the attempt did otherwise.
+fn wait_for_a_listener<B>(failed: Failed<B>, deadline: Instant) -> Result<Failed<B>> {
+    let nobody = matches!(failed.error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener);
+    let left = until(deadline);
+    if left.is_zero() || !nobody {
+        return Err(peer(failed));
+    }
+    std::thread::sleep(PAUSE.min(left));
+    Ok(failed)
 }
 
-fn as_server(options: &Options) -> Result<(Link, Manager)> {
-    let listener = cm::listen::<Rc>(("::", options.port))?;
-    let request = listener.v6only(false).start()?.next()?;
+/// The first request that comes.
+fn first_request<T: Listens>(port: u16, by: By, gid: Gid) -> Result<Request<T>> {
+    let listener = match by {
+        By::Ip => cm::listen::<T>(("::", port))?.v6only(false),
+        By::Gid => cm::listen_ib::<T>(IbAddr::new(gid, port)),
+    };
+    Ok(listener.start()?.next()?)
+}
+
+/// The GID of the first device's first port: datagrams cannot be listened for on all InfiniBand ports.
+fn first_gid() -> Result<Gid> {
+    let context = select::one(None)?.open()?;
+    Ok(context.query_gid(1, 0)?.gid)
+}
+
+fn as_server<T>(options: &Options, by: By) -> Result<(Link, Manager)>
+where
+    T: Initiates + Listens + Connected,
+{
+    let request = first_request::<T>(options.port, by, Gid::default())?;
     let options = &options.over_port(request.port());
-    Link::with(&request.device()?, options, |pd, cq, caps| {
-        let qp = pd.qp(cq).caps(caps).create::<Rc>()?;
+    Link::with(&request.device()?, options, |made: &Parts<'_>| {
+        let mut qp = made.qp::<T>()?;
+        request.init(&mut qp)?;
+        made.post_receives(&mut qp)?;
         let accepting = request.accept(qp, &params(), b"").map_err(peer)?;
         let patience = options.patience().unwrap_or(Duration::MAX);
         Ok(parts(accepting.within(patience).map_err(peer)?))
+    })
+}
+
+/// Each side tells the other its endpoint, in the question and in the answer: who is asked knows nothing else of who
+/// asks.
+fn datagrams(options: &Options, by: By) -> Result<(Link, Endpoint)> {
+    let (mut link, (peer, remote)) = match &options.server {
+        Some(server) => asking(server, options, by)?,
+        None => answering(options, by)?,
+    };
+    link.speak_to(peer);
+    Ok((link, remote))
+}
+
+fn asking(server: &str, options: &Options, by: By) -> Result<(Link, (Peer, Endpoint))> {
+    let deadline = Instant::now() + options.connect_timeout;
+    let look = || way_to::<Ud>(server, options.port, by, deadline);
+    let mut way = look()?;
+    let options = &options.over_port(way.port());
+    Link::with(&way.device()?, options, |made: &Parts<'_>| {
+        let mut qp = made.qp::<Ud>()?;
+        way.activate(&mut qp)?;
+        made.post_receives(&mut qp)?;
+        let mut question = BEFORE.to_vec();
+        exchange::send_endpoint(&mut question, &made.endpoint_of(&qp)?)?;
+        let found = loop {
+            match way.look_up(&question)?.within(until(deadline)) {
+                Ok(found) => break found,
+                Err(failed) => drop(wait_for_a_listener(failed, deadline)?),
+            }
+            way = look()?;
+        };
+        let remote = exchange::receive_endpoint(&mut found.private_data())?;
+        let peer = Peer {
+            path: made.pd.create_ah(found.path())?,
+            qpn: found.qpn(),
+            qkey: found.qkey(),
+        };
+        Ok((qp.into_any(), (peer, remote)))
+    })
+}
+
+fn answering(options: &Options, by: By) -> Result<(Link, (Peer, Endpoint))> {
+    let gid = match by {
+        By::Ip => Gid::default(),
+        By::Gid => first_gid()?,
+    };
+    let request = first_request::<Ud>(options.port, by, gid)?;
+    let options = &options.over_port(request.port());
+    Link::with(&request.device()?, options, |made: &Parts<'_>| {
+        let mut qp = made.qp::<Ud>()?;
+        request.activate(&mut qp)?;
+        made.post_receives(&mut qp)?;
+        let question = request.private_data().get(BEFORE.len()..);
+        let remote = exchange::receive_endpoint(&mut question.unwrap_or_default())?;
+        let peer = Peer {
+            path: made.path_to(&remote)?,
+            qpn: remote.qpn,
+            // The client's is that of all datagrams of the connection manager, like the own.
+            qkey: qp.query()?.qkey,
+        };
+        let mut answer = Vec::new();
+        exchange::send_endpoint(&mut answer, &made.endpoint_of(&qp)?)?;
+        request.answer_with(&qp, &answer).map_err(self::peer)?;
+        Ok((qp.into_any(), (peer, remote)))
     })
 }

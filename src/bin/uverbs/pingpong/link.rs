@@ -10,10 +10,10 @@ use uverbs::{
     device::PortState,
     qp::{Mtu, QpType},
     query::{LinkLayer, PortAttr},
-    transport::Any,
+    transport::{Any, StaticTransport, Transport},
 };
 
-use super::options::{Options, Transport};
+use super::options::{self, Options};
 use super::payload;
 use crate::failure::{Failure, Kind, Result};
 
@@ -44,8 +44,8 @@ pub(super) struct Link {
 /// This side's end without the completion queue, which is polled while this is posted to.
 pub(super) struct End {
     qp: Qp<Any>,
-    /// The path to the peer's QP, for datagrams.
-    peer: Option<(Ah, u32)>,
+    /// The peer's QP, for datagrams.
+    peer: Option<Peer>,
     memory: Memory,
     /// The bytes of a message that is copied into its request, if they fit.
     inline: bool,
@@ -53,6 +53,45 @@ pub(super) struct End {
     /// Receives posted so far.
     posted: u64,
     rx_depth: u32,
+}
+
+/// A queue pair that takes datagrams.
+pub(super) struct Peer {
+    pub(super) path: Ah,
+    pub(super) qpn: u32,
+    pub(super) qkey: u32,
+}
+
+/// What a queue pair is made of that a peer is found for first.
+pub(super) struct Parts<'a> {
+    pub(super) pd: &'a Pd,
+    cq: &'a Cq,
+    caps: Caps,
+    memory: &'a Memory,
+    connect: &'a ConnectOptions,
+}
+
+impl Parts<'_> {
+    /// A queue pair.
+    pub(super) fn qp<T: StaticTransport>(&self) -> Result<Qp<T>> {
+        Ok(self.pd.qp(self.cq).caps(self.caps).create()?)
+    }
+
+    /// Posts all receives.
+    pub(super) fn post_receives<T: Transport>(&self, qp: &mut Qp<T>) -> Result<()> {
+        self.memory.post_receives(qp, 0, self.caps.max_recv_wr)
+    }
+
+    /// What the peer is told of a queue pair.
+    pub(super) fn endpoint_of<T: Transport>(&self, qp: &Qp<T>) -> Result<Endpoint> {
+        Ok(qp.endpoint_with(self.connect)?)
+    }
+
+    /// The path to a peer.
+    pub(super) fn path_to(&self, remote: &Endpoint) -> Result<Ah> {
+        let path = self.pd.context().path_to(remote, self.connect)?;
+        Ok(self.pd.create_ah(&path)?)
+    }
 }
 
 /// The registered memory: what this side sends, and two places to receive into in turn, so that a message can
@@ -108,15 +147,20 @@ impl Link {
     /// Opens the device and creates everything that needs no peer.
     pub(super) fn open(device: &Device, options: &Options) -> Result<Self> {
         let transport = options.transport.qp_type();
-        let create = |pd: &Pd, cq: &Cq, caps| Ok((pd.qp(cq).caps(caps).create_any(transport)?, ()));
-        Ok(Self::with(device, options, create)?.0)
+        let create = |made: &Parts<'_>| {
+            let qp = made.pd.qp(made.cq).caps(made.caps);
+            Ok((qp.create_any(transport)?, ()))
+        };
+        let (mut link, ()) = Self::with(device, options, create)?;
+        link.end.posted = 0;
+        Ok(link)
     }
 
-    /// Opens the device and makes all that is needed, with a queue pair that `create` makes.
+    /// Opens the device and makes all that is needed, with a queue pair that `create` makes, with all receives posted.
     pub(super) fn with<C>(
         device: &Device,
         options: &Options,
-        create: impl FnOnce(&Pd, &Cq, Caps) -> Result<(Qp<Any>, C)>,
+        create: impl FnOnce(&Parts<'_>) -> Result<(Qp<Any>, C)>,
     ) -> Result<(Self, C)> {
         let context = OpenOptions::new().open(device)?;
         let port = context.query_port(options.ib_port)?;
@@ -145,7 +189,14 @@ impl Link {
             // What the device has without asking for it.
             max_inline_data: 0,
         };
-        let (qp, created) = create(&pd, &cq, caps)?;
+        let parts = Parts {
+            pd: &pd,
+            cq: &cq,
+            caps,
+            memory: &memory,
+            connect: &connect,
+        };
+        let (qp, created) = create(&parts)?;
         let local = qp.endpoint_with(&connect)?;
         let inline = qp.caps().max_inline_data >= options.size();
         let link = Self {
@@ -158,7 +209,7 @@ impl Link {
                 scratch: vec![0; memory.size],
                 memory,
                 inline,
-                posted: 0,
+                posted: options.rx_depth.into(),
                 rx_depth: options.rx_depth,
             },
             local,
@@ -185,6 +236,11 @@ impl Link {
         })
     }
 
+    /// Has datagrams go to this peer.
+    pub(super) fn speak_to(&mut self, peer: Peer) {
+        self.end.peer = Some(peer);
+    }
+
     /// What the peer needs to connect.
     pub(super) fn local(&self) -> Endpoint {
         self.local
@@ -200,7 +256,11 @@ impl Link {
         if qp.transport() == QpType::UD {
             qp.activate(QKEY, &self.connect)?;
             let path = self.context.path_to(remote, &self.connect)?;
-            self.end.peer = Some((self.pd.create_ah(&path)?, remote.qpn));
+            self.end.peer = Some(Peer {
+                path: self.pd.create_ah(&path)?,
+                qpn: remote.qpn,
+                qkey: QKEY,
+            });
         } else {
             qp.connect_with(remote, &self.connect)?;
         }
@@ -211,12 +271,8 @@ impl Link {
 impl End {
     /// Posts so many receives.
     pub(super) fn post_receives(&mut self, count: u32) -> Result<()> {
-        let mut batch = self.qp.recv();
-        for number in (self.posted..).take(count as usize) {
-            let into = self.memory.slice(self.memory.place(number))?;
-            batch.post(RECV, into).map_err(uverbs::Error::from)?;
-        }
-        batch.ring().map_err(uverbs::Error::from)?;
+        self.memory
+            .post_receives(&mut self.qp, self.posted, count)?;
         self.posted += u64::from(count);
         Ok(())
     }
@@ -240,7 +296,8 @@ impl End {
         if self.inline {
             self.memory.copy_out(range, &mut self.scratch)?;
         }
-        let to = self.peer.as_ref().map(|(ah, qpn)| ah.to(*qpn, QKEY));
+        let to = self.peer.as_ref();
+        let to = to.map(|peer| peer.path.to(peer.qpn, peer.qkey));
         let mut batch = self.qp.send();
         let posted = match (to, self.inline) {
             (None, true) => batch.send_inline(&self.scratch),
@@ -277,6 +334,17 @@ impl End {
 }
 
 impl Memory {
+    /// Posts so many receives from that number on.
+    fn post_receives<T: Transport>(&self, qp: &mut Qp<T>, first: u64, count: u32) -> Result<()> {
+        let mut batch = qp.recv();
+        for number in (first..).take(count as usize) {
+            let into = self.slice(self.place(number))?;
+            batch.post(RECV, into).map_err(uverbs::Error::from)?;
+        }
+        batch.ring().map_err(uverbs::Error::from)?;
+        Ok(())
+    }
+
     fn copy_out(&self, range: Range<usize>, into: &mut [u8]) -> Result<()> {
         self.mr
             .read_at(range.start, into)
@@ -302,7 +370,7 @@ fn check_port(device: &str, port: &PortAttr, options: &Options) -> Result<()> {
     }
     let (size, mtu) = (options.size(), port.active_mtu.bytes());
     match options.transport {
-        Transport::Ud if mtu.is_some_and(|mtu| size > mtu) => usage(format!(
+        options::Transport::Ud if mtu.is_some_and(|mtu| size > mtu) => usage(format!(
             "a datagram fits into a packet, and {size} bytes are more than the {} that port \
              {number} of {device} takes",
             mtu.unwrap_or_default()
@@ -318,7 +386,7 @@ fn check_port(device: &str, port: &PortAttr, options: &Options) -> Result<()> {
 fn connect_options(device: &str, port: &PortAttr, options: &Options) -> Result<ConnectOptions> {
     // The default of the C programs.
     let path_mtu = options.mtu.unwrap_or(Mtu::MTU_1024);
-    if options.transport != Transport::Ud && path_mtu.0 > port.active_mtu.0 {
+    if options.transport != options::Transport::Ud && path_mtu.0 > port.active_mtu.0 {
         return Err(Failure::new(
             Kind::Usage,
             format_args!(

@@ -41,13 +41,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return Err(Failure::new(Kind::Usage, text));
     }
     let (mut link, remote) = match options.cm {
-        true => {
-            let (link, remote) = by_address::meet(options)?;
+        Some(by) => {
+            let (link, remote) = by_address::meet(options, by)?;
             tell(options, "local address:  ", &link.local())?;
             tell(options, "remote address: ", &remote)?;
             (link, remote)
         }
-        false => over_tcp(options)?,
+        None => over_tcp(options)?,
     };
     let rules = Rules {
         client: options.server.is_some(),

@@ -20,6 +20,7 @@ Examples:
   uverbs pingpong rc 10.9.0.1               client: 1000 messages of 4096 bytes
   uverbs pingpong rc 10.9.0.1 -s 64K -c     larger ones, each checked
   uverbs pingpong rc 10.9.0.1 --cm          both with --cm: connected by address, without TCP
+  uverbs pingpong rc fe80::1:2:3:4 --cm=gid both with --cm=gid: by addresses of InfiniBand
   uverbs pingpong ud 10.9.0.1 -e            datagrams, sleeping until one has come
   ibv_uc_pingpong -g 1                      server of rdma-core, for
   uverbs pingpong uc 10.9.0.1 --json        a client with results for a program
@@ -82,10 +83,11 @@ pub(crate) struct Options {
     #[arg(short = 'c', long = "chk")]
     pub(super) check: bool,
 
-    /// Connect by rdma_cm, for rc: SERVER is the address of a device's network interface, and the port is
-    /// rdma_cm's
-    #[arg(long, conflicts_with_all = ["device", "ib_port", "gid_index", "mtu", "sl"])]
-    pub(super) cm: bool,
+    /// Connect by rdma_cm: SERVER is the address of a device's network interface, or with gid the GID of an
+    /// InfiniBand port, and the port is rdma_cm's
+    #[arg(long, value_name = "BY", num_args = 0..=1, require_equals = true, default_missing_value = "ip",
+          conflicts_with_all = ["device", "ib_port", "gid_index", "mtu", "sl"])]
+    pub(super) cm: Option<By>,
 
     /// TCP port by which the two sides find each other
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
@@ -125,6 +127,15 @@ impl Options {
     pub(super) fn patience(&self) -> Option<Duration> {
         Some(self.timeout).filter(|timeout| !timeout.is_zero())
     }
+}
+
+/// What addresses of rdma_cm are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum By {
+    /// IP addresses
+    Ip,
+    /// GIDs of InfiniBand ports
+    Gid,
 }
 
 /// The transports of the ping-pong.

@@ -140,7 +140,7 @@ fn raw_packets() -> Result {
 fn device_memory() -> Result {
     let context = open()?;
     same(context.query_device()?.max_dm_size, 0, "max_dm_size")?;
-    refused(context.alloc_dm(4096, 3), "device memory")
+    not_in_driver(context.alloc_dm(4096, 3), "device memory")
 }
 
 /// Catches a work queue that leaves a count on its PD or CQ.

@@ -1,7 +1,20 @@
 //! Device memory: memory inside the device, for data that peers read and write often.
 //!
-//! A piece of it is registered in parts by [`Pd::register_dm`](crate::Pd::register_dm). The processor can
-//! copy to and from it through a mapping that the driver provides; no driver of this library does yet.
+//! A piece of it is registered in parts by [`Pd::register_dm`](crate::Pd::register_dm), and the processor
+//! copies to and from it. It is on the device's side of the bus: peers reach it sooner than host memory, the
+//! processor later.
+//!
+//! ```no_run
+//! use uverbs::Access;
+//! # fn counter(context: &uverbs::Context, pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+//! let dm = context.alloc_dm(64, 6)?;
+//! dm.write_at(0, &[0; 64])?;
+//! let mr = pd.register_dm(&dm, 0..8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?;
+//! println!("{}", mr.remote());            // a counter for peers, in the device
+//! let mut count = [0; 8];
+//! dm.read_at(0, &mut count)?;
+//! # Ok(()) }
+//! ```
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,29 +25,33 @@ use uverbs_uapi::object;
 
 use crate::command::{AllocDm, Destroy};
 use crate::context::Context;
+use crate::driver::DeviceMemory;
 use crate::error::{DestroyError, Result, Verb};
 use crate::import;
 use crate::owned::Owned;
+pub use crate::work::CopyError;
 
 impl Context {
-    /// Allocates `length` bytes of the device's own memory, aligned to 2 to the power `log_align` bytes.
+    /// Allocates `length` bytes of the device's own memory, aligned to 2 to the power `log_align` bytes, and
+    /// maps them. What is in them is not told.
     ///
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe; `ENOMEM` if less is
-    /// left ([`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size)). Manual page:
-    /// `ibv_alloc_dm(3)`.
+    /// left; `EINVAL` if it is nothing, or the device has no such alignment, or less in one piece
+    /// ([`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size)). Manual page: `ibv_alloc_dm(3)`.
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<Dm> {
         let command = AllocDm { length, log_align };
-        let handle = self.fd().execute(&command)?;
+        let (handle, memory) = self.driver().alloc_dm(self.fd(), &command)?;
         Ok(Dm(Arc::new(DmShared {
             object: Owned::new(self, handle),
+            memory,
             length,
         })))
     }
 
-    /// Imports a piece of device memory of this context by its handle. The driver reports its length.
+    /// Imports a piece of device memory of this context by its handle, and maps it.
     ///
     /// # Errors
     ///
@@ -44,10 +61,14 @@ impl Context {
     #[doc(alias = "ibv_import_dm")]
     pub fn import_dm(&self, handle: DmHandle) -> Result<ImportedDm> {
         import::check(self, object::DM, handle.0, Verb::ImportDm)?;
-        let length = self.driver().import_dm(self.fd(), handle)?;
+        let (length, memory) = self.driver().import_dm(self.fd(), handle)?;
         let mut object = Owned::new(self, handle);
         object.leave();
-        Ok(ImportedDm(Dm(Arc::new(DmShared { object, length }))))
+        Ok(ImportedDm(Dm(Arc::new(DmShared {
+            object,
+            memory,
+            length,
+        }))))
     }
 
     /// The handles of all device memory of the context, whoever allocated it.
@@ -65,6 +86,8 @@ impl Context {
 /// What device memory shares with the regions in it.
 pub(crate) struct DmShared {
     object: Owned<DmHandle>,
+    /// The mapping. Either may go before the other: the kernel frees the memory when both are gone.
+    memory: DeviceMemory,
     /// Bytes.
     length: u64,
 }
@@ -86,6 +109,28 @@ impl Dm {
     /// Bytes.
     pub fn length(&self) -> u64 {
         self.0.length
+    }
+
+    /// Copies bytes from it, from `offset` on, as they are behind what has completed before. Words that a peer
+    /// or another thread writes meanwhile come out old or new.
+    ///
+    /// # Errors
+    ///
+    /// The bytes do not lie within the memory; the device takes whole words only, on mlx5 of 4 bytes, and they
+    /// are none. Manual page: `ibv_memcpy_from_dm(3)`.
+    #[doc(alias = "ibv_memcpy_from_dm")]
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        self.0.memory.read(offset, into)
+    }
+
+    /// Copies bytes to it, from `offset` on. Requests that are posted afterwards find them there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Dm::read_at`]. Manual page: `ibv_memcpy_to_dm(3)`.
+    #[doc(alias = "ibv_memcpy_to_dm")]
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), CopyError> {
+        self.0.memory.write(offset, bytes)
     }
 
     pub(crate) fn shared(&self) -> &Arc<DmShared> {

@@ -18,14 +18,15 @@ use uverbs_uapi::types::Wc;
 
 use crate::alloc::Buffers;
 use crate::command::{
-    AllocPd, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
-    DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec, ReqNotifyCq, ResizeCq,
+    AllocDm, AllocPd, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq,
+    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec,
+    ReqNotifyCq, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    Destination, Ece, Element, LagPort, LocalKey, Operation, Operations, Payload, PollError,
-    PostError, Progress, WallClock,
+    CopyError, Destination, Ece, Element, LagPort, LocalKey, Operation, Operations, Payload,
+    PollError, PostError, Progress, WallClock,
 };
 
 /// A driver: its part of a context.
@@ -46,6 +47,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     type SharedRecvQueue: RecvQueue + 'static;
     /// An address handle, in the form that requests use.
     type Ah: Debug;
+    /// Device memory, as the processor reaches it; without any, [`NoDeviceMemory`].
+    type DeviceMemory: DeviceMemory + 'static;
     /// What must stay until the kernel has released a queue pair. A forgotten clone keeps it forever.
     type QpBacking: QpBacking;
     /// As `QpBacking`, of a shared receive queue.
@@ -241,8 +244,17 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateQp, "targets of XRC domains"))
     }
 
-    /// Checks that a handle names device memory, and returns its length in bytes.
-    fn import_dm(&self, _fd: &CommandFd, _handle: DmHandle) -> Result<u64> {
+    /// Allocates device memory.
+    fn alloc_dm(
+        &self,
+        _fd: &CommandFd,
+        _command: &AllocDm,
+    ) -> Result<(DmHandle, Self::DeviceMemory)> {
+        Err(Self::lacks(Verb::AllocDm, "device memory"))
+    }
+
+    /// Checks that a handle names device memory; its length in bytes comes first.
+    fn import_dm(&self, _fd: &CommandFd, _handle: DmHandle) -> Result<(u64, Self::DeviceMemory)> {
         Err(Self::lacks(Verb::ImportDm, "import of device memory"))
     }
 
@@ -277,6 +289,30 @@ pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
 pub(crate) const LAG: &str = "physical ports of queue pairs (LAG)";
 pub(crate) const NO_WALL_CLOCK: &str = "a clock whose time of day the kernel tells";
 pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
+
+/// Device memory, as the processor reaches it. It may be dropped before the kernel's object is destroyed, or
+/// after.
+pub(crate) trait DeviceMemory: Debug + Send + Sync {
+    /// Copies bytes from it, behind all that came before.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError>;
+
+    /// Copies bytes to it, before all requests that are posted afterwards.
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), CopyError>;
+}
+
+/// Device memory of a driver that has none.
+#[derive(Debug)]
+pub(crate) enum NoDeviceMemory {}
+
+impl DeviceMemory for NoDeviceMemory {
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), CopyError> {
+        match *self {}
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), CopyError> {
+        match *self {}
+    }
+}
 
 /// A queue pair as the kernel and the device name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -683,8 +719,8 @@ pub(crate) trait Completion: Debug + Copy {
 /// All of it, for whoever calls the methods.
 pub(crate) mod methods {
     pub(crate) use super::{
-        Completion as _, Cq as _, Driver as _, Polled as _, QpBacking as _, RecvQueue as _,
-        SendBatch as _, SendQueue as _, SendSlot as _, SrqBacking as _,
+        Completion as _, Cq as _, DeviceMemory as _, Driver as _, Polled as _, QpBacking as _,
+        RecvQueue as _, SendBatch as _, SendQueue as _, SendSlot as _, SrqBacking as _,
     };
 }
 

@@ -116,12 +116,12 @@ use self::contract::methods::*;
 pub(crate) use self::data::{Completion, Completions, Each, RecvBatch, SendBatch, SendSlot};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, DriverReply,
-    GetContextReply, ModifySrq, QpSpec, ResizeCq, SrqKind, driver_reply,
+    AllocDm, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
+    DriverReply, GetContextReply, ModifySrq, QpSpec, ResizeCq, SrqKind, driver_reply,
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::{LagPort, Operations, WallClock};
+use crate::work::{CopyError, LagPort, Operations, WallClock};
 
 macro_rules! one_of {
     ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {
@@ -240,6 +240,8 @@ kinds! {
     SharedRecvQueue SharedRecvQueues = D::SharedRecvQueue;
     /// An address handle, as work requests name it.
     Ah Ahs = D::Ah;
+    /// Device memory, as the processor reaches it.
+    DeviceMemory DeviceMemories = D::DeviceMemory;
     /// What of a queue pair must stay until the kernel has let go of it.
     QpBacking QpBackings = D::QpBacking;
     /// As [`QpBacking`], of a shared receive queue.
@@ -364,7 +366,6 @@ impl Device {
         modify_srq(fd: &CommandFd, command: ModifySrq) -> Result<()>;
         create_rss_qp(fd: &CommandFd, command: &CreateRssQp) -> Result<(QpHandle, u32)>;
         create_xrc_target(fd: &CommandFd, command: &CreateXrcTarget) -> Result<(QpHandle, u32)>;
-        import_dm(fd: &CommandFd, handle: DmHandle) -> Result<u64>;
         null_lkey() -> Result<u32>;
         raw_clock(fd: &CommandFd) -> Result<u64>;
         wall_clock(fd: &CommandFd) -> Result<WallClock>;
@@ -480,6 +481,22 @@ impl Device {
         dispatch!(self, D(device) => device.create_ah(fd, command).map(|(handle, ah)| (handle, D::wrap(ah))))
     }
 
+    pub(crate) fn alloc_dm(
+        &self,
+        fd: &CommandFd,
+        command: &AllocDm,
+    ) -> Result<(DmHandle, DeviceMemory)> {
+        dispatch!(self, D(device) => device.alloc_dm(fd, command).map(|(handle, dm)| (handle, D::wrap(dm))))
+    }
+
+    pub(crate) fn import_dm(
+        &self,
+        fd: &CommandFd,
+        handle: DmHandle,
+    ) -> Result<(u64, DeviceMemory)> {
+        dispatch!(self, D(device) => device.import_dm(fd, handle).map(|(length, dm)| (length, D::wrap(dm))))
+    }
+
     pub(crate) fn create_wq(
         &self,
         fd: &CommandFd,
@@ -495,6 +512,14 @@ impl Device {
     /// A thread domain, which has picked no hardware yet.
     pub(crate) fn thread_domain(&self) -> ThreadDomain {
         dispatch!(self, D(_) => D::wrap(Default::default()))
+    }
+}
+
+/// What [`contract::DeviceMemory`] says, whichever driver it is.
+impl DeviceMemory {
+    forward! {
+        read(offset: u64, into: &mut [u8]) -> Result<(), CopyError>;
+        write(offset: u64, bytes: &[u8]) -> Result<(), CopyError>;
     }
 }
 

@@ -151,6 +151,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::CreateFlow, Errno::INVAL) => {
             "flow rules lead to QPs for raw packets or datagrams only, or a part of the rule is wrong"
         }
+        (Verb::AllocDm, Errno::INVAL) => {
+            "it is nothing, more than the device allocates in one piece, or aligned too coarsely"
+        }
         (Verb::AllocDm, Errno::NOMEM) => "the device has not so much memory left",
         (Verb::FreeDm, Errno::BUSY) => "MRs are still registered in the DM",
         (Verb::RegDmMr, Errno::INVAL) => {

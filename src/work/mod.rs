@@ -3,6 +3,7 @@
 //!
 //! Drivers and objects both speak in these, so they stand below both and know neither.
 
+mod copy_error;
 mod ece;
 mod error;
 mod key;
@@ -12,6 +13,7 @@ mod progress;
 mod request;
 mod wall_clock;
 
+pub use copy_error::CopyError;
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
 pub use key::{LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice};

@@ -6,6 +6,7 @@
 mod beyond;
 mod cq;
 mod devinfo;
+mod dm;
 mod dmabuf;
 mod ece;
 mod events;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         beyond::tests(),
         cq::tests(),
         devinfo::tests(),
+        dm::tests(),
         dmabuf::tests(),
         ece::tests(),
         events::tests(),

@@ -40,6 +40,14 @@ pub(super) fn flush_write_combining() {
     compiler_fence(Ordering::SeqCst);
 }
 
+/// Orders all that came before, such as looking at a completion, before loads from device memory: the CPU may
+/// make those early, since the mapping combines writes.
+#[inline(always)]
+pub(super) fn memory_before_device_loads() {
+    device_load();
+    compiler_fence(Ordering::SeqCst);
+}
+
 #[cfg(target_arch = "x86_64")]
 mod arch {
     #[inline(always)]
@@ -59,6 +67,12 @@ mod arch {
     pub(super) fn flush() {
         // SAFETY: as above.
         unsafe { core::arch::x86_64::_mm_sfence() };
+    }
+
+    #[inline(always)]
+    pub(super) fn device_load() {
+        // SAFETY: as above.
+        unsafe { core::arch::x86_64::_mm_mfence() };
     }
 }
 
@@ -89,6 +103,12 @@ mod arch {
         // SAFETY: as above. Only a `dsb` makes the CPU give up its merge buffer.
         unsafe { asm!("dsb st", options(nostack, preserves_flags)) };
     }
+
+    #[inline(always)]
+    pub(super) fn device_load() {
+        // SAFETY: as above.
+        unsafe { asm!("dmb osh", options(nostack, preserves_flags)) };
+    }
 }
 
 #[cfg(target_arch = "riscv64")]
@@ -117,6 +137,12 @@ mod arch {
     pub(super) fn flush() {
         // SAFETY: as above.
         unsafe { asm!("fence ow, ow", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub(super) fn device_load() {
+        // SAFETY: as above. Device memory is input.
+        unsafe { asm!("fence iorw, ir", options(nostack, preserves_flags)) };
     }
 }
 
@@ -149,6 +175,11 @@ mod arch {
     pub(super) fn flush() {
         fence(Ordering::SeqCst);
     }
+
+    #[inline(always)]
+    pub(super) fn device_load() {
+        fence(Ordering::SeqCst);
+    }
 }
 
-use arch::{flush, load_load, store_register, store_store};
+use arch::{device_load, flush, load_load, store_register, store_store};

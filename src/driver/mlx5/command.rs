@@ -3,11 +3,11 @@
 use uverbs_uapi::cmd;
 use uverbs_uapi::handle::{DmHandle, PdHandle};
 use uverbs_uapi::mlx5::{QueryDevRespFlags, QueryDeviceResp, UarAllocType, attr, method, object};
-use uverbs_uapi::object as core_object;
 use uverbs_uapi::types::ExQueryDeviceResp;
 use uverbs_uapi::write::ExQueryDevice;
+use uverbs_uapi::{attr as core_attr, object as core_object};
 
-use crate::command::{Command, Decode, DriverData, Request, driver_reply};
+use crate::command::{AllocDm, Command, Decode, DriverData, Request, Undo, driver_reply};
 use crate::error::{Subject, Verb};
 
 /// Allocates a UAR: a page of the device's registers for this context.
@@ -101,14 +101,54 @@ impl Command for QueryOutOfOrder {
     }
 }
 
-/// Queries the length of a piece of device memory. The kernel also reports its location, which only a mapping
-/// needs.
+/// Where device memory is to be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Where the memory begins in its first page, in bytes.
+    pub(super) offset: u64,
+    /// The index of its pages in the command file.
+    pub(super) page: u16,
+}
+
+/// Allocates device memory for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AllocMemic(pub(super) AllocDm);
+
+impl Command for AllocMemic {
+    type Reply = (DmHandle, Place);
+    const VERB: Verb = AllocDm::VERB;
+    const UNDO: Option<Undo> = AllocDm::UNDO;
+
+    fn subject(&self) -> Subject {
+        self.0.subject()
+    }
+
+    /// The kind of memory is left to the kernel, whose choice without one is memory for data.
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        use attr::alloc_dm as id;
+        self.0.native(request)?;
+        request
+            .output(id::RESP_START_OFFSET, size_of::<u64>())
+            .output(id::RESP_PAGE_INDEX, size_of::<u16>());
+        Some(|_, answer| {
+            let handle = answer.new_handle(core_attr::alloc_dm::HANDLE)?;
+            let place = Place {
+                offset: answer.answer(id::RESP_START_OFFSET)?,
+                page: answer.answer(id::RESP_PAGE_INDEX)?,
+            };
+            Ok((DmHandle(handle), place))
+        })
+    }
+}
+
+/// Queries where a piece of device memory is, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryDm(pub(super) DmHandle);
 
 impl Command for QueryDm {
-    /// Bytes.
-    type Reply = u64;
+    /// The place, and the length in bytes.
+    type Reply = (Place, u64);
     const VERB: Verb = Verb::ImportDm;
 
     fn subject(&self) -> Subject {
@@ -124,6 +164,12 @@ impl Command for QueryDm {
             .output(id::RESP_START_OFFSET, size_of::<u64>())
             .output(id::RESP_PAGE_INDEX, size_of::<u16>())
             .output(id::RESP_LENGTH, size_of::<u64>());
-        Some(|_, answer| answer.answer(attr::query_dm::RESP_LENGTH))
+        Some(|_, answer| {
+            let place = Place {
+                offset: answer.answer(id::RESP_START_OFFSET)?,
+                page: answer.answer(id::RESP_PAGE_INDEX)?,
+            };
+            Ok((place, answer.answer(id::RESP_LENGTH)?))
+        })
     }
 }

@@ -8,8 +8,8 @@
 //! `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
 //!
 //! Not there yet, each with its place: queue pairs of type raw packet (a layout in [`qp`], a segment in
-//! [`send`], and a ring of its own for receives), compressed completions ([`entries`], [`cq`]), device memory
-//! and DEVX objects (commands in [`command`]).
+//! [`send`], and a ring of its own for receives), compressed completions ([`entries`], [`cq`]), DEVX objects
+//! (commands in [`command`]).
 
 mod again;
 mod ah;
@@ -21,6 +21,7 @@ mod copy;
 mod cq;
 mod device_command;
 mod directory;
+mod dm;
 mod ece;
 mod entries;
 mod format;
@@ -55,6 +56,7 @@ use self::clock::Clock;
 use self::clock_info::ClockInfo;
 use self::cq::{Cq, CqCore};
 use self::device_command::Ways;
+use self::dm::Dm;
 use self::entries::Entries;
 use self::format::BLOCK;
 use self::memory::{Memory, Record, Records};
@@ -67,8 +69,9 @@ use super::answer;
 use super::contract::{self, QpName, QpParts, Replacement, ResetQp};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateSrq, CreateXrcTarget,
-    DriverData, GetContext, GetContextReply, QpSpec, QueryContext, QueryDevice, ResizeCq,
+    AllocDm, AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateSrq,
+    CreateXrcTarget, DriverData, GetContext, GetContextReply, QpSpec, QueryContext, QueryDevice,
+    ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -108,6 +111,7 @@ impl contract::Driver for Device {
     type RecvQueue = RecvQueue;
     type SharedRecvQueue = SharedRecvQueue;
     type Ah = Ah;
+    type DeviceMemory = Dm;
     type QpBacking = Arc<QpCore>;
     type SrqBacking = SrqCore;
     type ThreadDomain = ThreadDomain;
@@ -263,8 +267,12 @@ impl contract::Driver for Device {
         create_ah(&self.ports, fd, command)
     }
 
-    fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<u64> {
-        fd.execute(&command::QueryDm(handle))
+    fn alloc_dm(&self, fd: &CommandFd, command: &AllocDm) -> Result<(DmHandle, Dm)> {
+        dm::alloc(fd, command)
+    }
+
+    fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<(u64, Dm)> {
+        dm::import(fd, handle)
     }
 
     /// Linux asks the device for it and tells it with the context.

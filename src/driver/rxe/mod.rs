@@ -37,7 +37,7 @@ use self::recv::RecvQueue;
 use self::ring::{Consumer, Producer};
 use self::send::SendQueue;
 use self::srq::{SharedRecvQueue, SrqRing};
-use super::contract::{Nothing, QpParts, RecvQueue as _, Replacement, ResetQp};
+use super::contract::{NoDeviceMemory, Nothing, QpParts, RecvQueue as _, Replacement, ResetQp};
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
@@ -88,6 +88,7 @@ impl contract::Driver for Rxe {
     type SharedRecvQueue = SharedRecvQueue;
     /// Its number.
     type Ah = u32;
+    type DeviceMemory = NoDeviceMemory;
     type QpBacking = QpCore;
     type SrqBacking = Arc<SrqRing>;
     type ThreadDomain = Nothing;

@@ -11,7 +11,7 @@ mod tests;
 use std::ops::RangeInclusive;
 
 use super::absent::{NoCq, NoRecvQueue, NoSendQueue};
-use super::contract::{self, Nothing};
+use super::contract::{self, NoDeviceMemory, Nothing};
 use crate::command::{CommandFd, GetContext, GetContextReply};
 use crate::device::{DriverClue, DriverId};
 use crate::error::Result;
@@ -36,6 +36,7 @@ impl contract::Driver for Sample {
     type RecvQueue = NoRecvQueue;
     type SharedRecvQueue = NoRecvQueue;
     type Ah = ();
+    type DeviceMemory = NoDeviceMemory;
     type QpBacking = Nothing;
     type SrqBacking = Nothing;
     type ThreadDomain = Nothing;

@@ -8,8 +8,8 @@ use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
 use super::Sample;
 use crate::alloc::ResourceType;
 use crate::command::{
-    CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget, DriverData,
-    Route, SrqKind,
+    AllocDm, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
+    DriverData, Route, SrqKind,
 };
 use crate::device::DriverId;
 use crate::driver::contract::Driver as _;
@@ -154,6 +154,11 @@ fn what_it_leaves_out_is_refused_by_name() {
         Verb::CreateQp,
         "targets of XRC domains",
     );
+    let dm = AllocDm {
+        length: 64,
+        log_align: 0,
+    };
+    refused(device.alloc_dm(&fd, &dm), Verb::AllocDm, "device memory");
     refused(
         device.import_dm(&fd, DmHandle(1)),
         Verb::ImportDm,

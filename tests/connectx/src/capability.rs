@@ -4,8 +4,9 @@ use crate::command::Status;
 use crate::function::Function;
 use crate::layout::ethernet::{flow_table, offload, roce};
 use crate::layout::{Field, atomic, cmd, hca_cap};
+use crate::object::memic;
 use crate::pages::ADAPTER_PAGE_SHIFT;
-use crate::pci::BAR0_SIZE;
+use crate::pci::UARS_SIZE;
 use crate::port::{Port, PortKind};
 
 /// Kinds of capabilities, as in `op_mod` above its lowest bit.
@@ -15,6 +16,7 @@ const ON_DEMAND: u64 = 2;
 const ATOMIC: u64 = 3;
 const ROCE: u64 = 4;
 const FLOW_TABLE: u64 = 7;
+const DEVICE_MEMORY: u64 = 0xf;
 const GENERAL_2: u64 = 0x20;
 
 /// Where the capabilities begin in the commands.
@@ -75,6 +77,7 @@ pub(crate) fn query(
         GENERAL => &capabilities.general,
         ATOMIC => &capabilities.atomic,
         GENERAL_2 => &structure(&[(hca_cap::DP_ORDERING_FORCE, 1)]),
+        DEVICE_MEMORY => &structure(&memic::CAPABILITIES),
         // Pages may be missing, but no request waits for one that is.
         ON_DEMAND if function.port.loads_pages => &vec![0; hca_cap::SIZE],
         OFFLOADS if is_roce => &structure(&OF_OFFLOADS),
@@ -101,7 +104,7 @@ pub(crate) fn set(function: &mut Function, input: &[u8], _output: &mut [u8]) -> 
                 *to = *from;
             }
             // No more than lie in the registers, one on each page of the driver's.
-            let uars = BAR0_SIZE >> capabilities.log_uar_distance();
+            let uars = UARS_SIZE >> capabilities.log_uar_distance();
             function.objects.uars.end_at(uars as u32);
         }
         ATOMIC => {
@@ -167,7 +170,7 @@ const LIMITS: [(Field, u64); 37] = [
     (hca_cap::LOG_MAX_MSG, 30),
     (hca_cap::CQE_VERSION, 1),
     (hca_cap::CMDIF_CHECKSUM, 1),
-    // BAR 0 in MiB.
+    // The part of BAR 0 with the UARs, in MiB.
     (hca_cap::UAR_SZ, 4),
     (hca_cap::LOG_PG_SZ, 12),
     (hca_cap::LOG_BF_REG_SIZE, 9),
@@ -190,7 +193,7 @@ const LIMITS: [(Field, u64); 37] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 25] = [
+const FEATURES: [Field; 26] = [
     // Queue pairs may take packets in any order.
     hca_cap::HCA_CAP_2,
     hca_cap::DP_ORDERING_OOO_ALL_UD,
@@ -202,6 +205,7 @@ const FEATURES: [Field; 25] = [
     hca_cap::UMR_INDIRECT_MKEY_DISABLED,
     // A key that stands for no memory.
     hca_cap::DUMP_FILL_MKEY,
+    hca_cap::DEVICE_MEMORY,
     hca_cap::ATOMIC,
     hca_cap::CQ_OI,
     hca_cap::CQ_RESIZE,

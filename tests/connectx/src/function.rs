@@ -10,6 +10,7 @@ use crate::interrupt::Vectors;
 use crate::memory::GuestMemory;
 use crate::object::cq::CompletionQueue;
 use crate::object::eq::EventQueue;
+use crate::object::memic::DeviceMemory;
 use crate::object::mkey::MemoryKey;
 use crate::object::page::FirmwarePages;
 use crate::object::qp::QueuePair;
@@ -25,8 +26,8 @@ use crate::tap::Tap;
 
 /// The first UAR that is given out; the initialization segment lies on those before.
 pub(crate) const FIRST_UAR: u32 = 16;
-/// One UAR for each 4 KiB of BAR 0, or fewer if the driver's pages are larger.
-const UARS: u32 = (crate::pci::BAR0_SIZE >> ADAPTER_PAGE_SHIFT) as u32;
+/// One UAR for each 4 KiB of the registers, or fewer if the driver's pages are larger.
+const UARS: u32 = (crate::pci::UARS_SIZE >> ADAPTER_PAGE_SHIFT) as u32;
 
 /// A function and its objects.
 #[derive(Debug)]
@@ -62,6 +63,7 @@ pub(crate) struct Objects {
     pub(crate) uars: Table<()>,
     pub(crate) eqs: Table<EventQueue>,
     pub(crate) cqs: Table<CompletionQueue>,
+    pub(crate) memic: DeviceMemory,
     pub(crate) mkeys: Table<MemoryKey>,
     /// The key that stands for no memory.
     pub(crate) nothing: MemoryKey,
@@ -93,6 +95,7 @@ impl Objects {
             uars: Table::new(FIRST_UAR, UARS),
             eqs: Table::new(1, 64),
             cqs: Table::new(0x40, 1 << 16),
+            memic: DeviceMemory::new(),
             mkeys: Table::new(0x10, 1 << 18),
             nothing: MemoryKey::nothing(),
             pds: Table::new(1, 1 << 15),

@@ -126,8 +126,10 @@ impl GuestMemory {
         found.ok_or(Unmapped { address, length })
     }
 
-    /// Memory that is not a guest's, for tests.
-    #[cfg(test)]
+    /// Memory that is not a guest's.
+    ///
+    /// # Panics
+    /// If there is none left.
     pub(crate) fn anonymous(address: u64, size: usize) -> Self {
         let map = memmap2::MmapMut::map_anon(size).expect("anonymous memory");
         let map = MmapRaw::from(map);

@@ -8,8 +8,10 @@ use crate::interrupt::VECTORS;
 
 /// Bytes of the configuration space.
 pub(crate) const CONFIG_SIZE: usize = 0x1000;
-/// Bytes of BAR 0: the initialization segment and the UARs.
-pub(crate) const BAR0_SIZE: u64 = 16 << 20;
+/// Bytes of BAR 0: the registers, and behind them the memory of the device.
+pub(crate) const BAR0_SIZE: u64 = 32 << 20;
+/// Bytes of its first part: the initialization segment and the UARs.
+pub(crate) const UARS_SIZE: u64 = 16 << 20;
 /// Bytes of BAR 2: the MSI-X table and its pending bits.
 pub(crate) const BAR2_SIZE: u64 = 8 << 10;
 
@@ -81,7 +83,8 @@ impl Config {
                 0x05 => 0x05,
                 0x0c | 0x3c => 0xff,
                 // The low bits of a BAR say how large it is: what cannot be set is zero.
-                0x13..=0x17 | 0x1a..=0x1f => 0xff,
+                0x14..=0x17 | 0x1a..=0x1f => 0xff,
+                0x13 => 0xfe,
                 0x19 => 0xe0,
                 _ if at == PCIE + 8 || at == PCIE + 9 => 0x7f,
                 _ if at == MSIX + 3 => 0xc0,

@@ -1,5 +1,5 @@
-//! BAR 0 as the driver sees it: the initialization segment, and behind it one UAR for each of the driver's
-//! pages, in its first 4 KiB.
+//! BAR 0 as the driver sees it: the initialization segment, behind it one UAR for each of the driver's
+//! pages, in its first 4 KiB, and behind them the memory of the device.
 //!
 //! Here accesses are told apart; what they set going is an [`Action`] for the device.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::command::queue::{LOG_ENTRIES, LOG_STRIDE};
 use crate::function::{FIRST_UAR, Function};
-use crate::object::{cq, eq};
+use crate::object::{cq, eq, memic};
 
 /// Offsets within the initialization segment (`struct mlx5_init_seg`).
 mod segment {
@@ -101,6 +101,9 @@ pub(crate) struct Registers {
 impl Registers {
     /// Reads 4 or 8 bytes; what is no register reads as zero.
     pub(crate) fn read(&self, function: &Function, offset: u64, data: &mut [u8]) {
+        if offset >= memic::START {
+            return memic::read(function, offset, data);
+        }
         for (index, word) in data.chunks_mut(4).enumerate() {
             let value = self
                 .register(function, offset + 4 * index as u64)
@@ -138,6 +141,10 @@ impl Registers {
         let shift = function.objects.capabilities.log_uar_distance();
         if offset < u64::from(FIRST_UAR) << shift {
             return self.write_segment(function, offset, data);
+        }
+        if offset >= memic::START {
+            memic::write(function, offset, data);
+            return Action::None;
         }
         let page = (offset >> shift) as u32;
         if !function.objects.uars.contains(page) {
@@ -327,6 +334,6 @@ mod tests {
         choose_pages(&mut function, 2);
         let uars = &mut function.objects.uars;
         let last = std::iter::from_fn(|| uars.insert(()).ok()).max();
-        assert_eq!(last, Some((crate::pci::BAR0_SIZE >> 14) as u32 - 1));
+        assert_eq!(last, Some((crate::pci::UARS_SIZE >> 14) as u32 - 1));
     }
 }

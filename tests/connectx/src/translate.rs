@@ -1,6 +1,7 @@
 //! Memory through keys: is the access allowed, and which bytes are meant.
 
 use crate::function::Function;
+use crate::memory::GuestMemory;
 use crate::object::mkey::{Access, MemoryKey, NOTHING, Translation, entry};
 
 /// Why an access through a key is refused.
@@ -77,13 +78,13 @@ pub(crate) fn check(
     Ok(key)
 }
 
-/// Visits the runs of bus addresses that a place consists of. What is done there has these bits of an entry.
+/// Visits the runs of addresses that a place consists of, each with the memory that it is in. What is done there has these bits of an entry.
 fn each_run(
     function: &Function,
     key: &MemoryKey,
     place: Place,
     needed: u64,
-    visit: &mut dyn FnMut(u64, usize) -> Result<(), KeyError>,
+    visit: &mut dyn FnMut(&GuestMemory, u64, usize) -> Result<(), KeyError>,
 ) -> Result<(), KeyError> {
     match key.translation() {
         Translation::Window {
@@ -105,7 +106,11 @@ fn each_run(
             }
             each_run(function, below, place, needed, visit)
         }
-        Translation::Physical => visit(place.address, place.length as usize),
+        Translation::Physical => visit(&function.memory, place.address, place.length as usize),
+        Translation::DeviceMemory(start) => {
+            let memory = function.objects.memic.bytes();
+            visit(memory, start + place.address, place.length as usize)
+        }
         Translation::Nothing | Translation::Unbound => Err(KeyError::Free),
         Translation::Pages(pages) => {
             let shift = key.page_shift();
@@ -121,7 +126,8 @@ fn each_run(
                     .ok_or(KeyError::Unmapped)?;
                 let within = at & (size - 1);
                 let run = left.min(size - within);
-                visit((page & !entry::BITS) + within, run as usize)?;
+                let address = (page & !entry::BITS) + within;
+                visit(&function.memory, address, run as usize)?;
                 at += run;
                 left -= run;
             }
@@ -146,14 +152,19 @@ pub(crate) fn read(
         into.resize(into.len() + place.length as usize, 0);
         return Ok(());
     }
-    each_run(function, key, place, entry::READ, &mut |address, length| {
-        let start = into.len();
-        into.resize(start + length, 0);
-        function
-            .memory
-            .read(address, &mut into[start..])
-            .map_err(|_| KeyError::Unmapped)
-    })
+    each_run(
+        function,
+        key,
+        place,
+        entry::READ,
+        &mut |memory, address, length| {
+            let start = into.len();
+            into.resize(start + length, 0);
+            memory
+                .read(address, &mut into[start..])
+                .map_err(|_| KeyError::Unmapped)
+        },
+    )
 }
 
 /// Writes to a place, after a check. The bytes are as many as the place is long.
@@ -177,13 +188,10 @@ pub(crate) fn write(
         key,
         place,
         entry::WRITE,
-        &mut |address, length| {
+        &mut |memory, address, length| {
             let (now, later) = rest.split_at_checked(length).ok_or(KeyError::Range)?;
             rest = later;
-            function
-                .memory
-                .write(address, now)
-                .map_err(|_| KeyError::Unmapped)
+            memory.write(address, now).map_err(|_| KeyError::Unmapped)
         },
     )
 }
@@ -201,9 +209,8 @@ pub(crate) fn update(
     let key = check(function, by, place, Access::Atomic)?;
     let mut old = 0;
     let needed = entry::READ | entry::WRITE;
-    each_run(function, key, place, needed, &mut |address, _| {
-        old = function
-            .memory
+    each_run(function, key, place, needed, &mut |memory, address, _| {
+        old = memory
             .update(address, &new)
             .map_err(|_| KeyError::Unmapped)?;
         Ok(())

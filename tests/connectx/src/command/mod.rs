@@ -15,7 +15,7 @@ pub(crate) use self::status::Status;
 use crate::capability;
 use crate::function::Function;
 use crate::layout::cmd;
-use crate::object::{cq, eq, mkey, multicast, page, qp, rq, sq, srq};
+use crate::object::{cq, eq, memic, mkey, multicast, page, qp, rq, sq, srq};
 
 /// What executes a command: input in, output out; the output is zero before.
 pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
@@ -24,7 +24,7 @@ pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Stat
 pub(crate) const CREATE_EQ: u16 = 0x301;
 
 /// All commands, by their numbers and names in the driver's header.
-const COMMANDS: [(u16, &str, Handler); 95] = [
+const COMMANDS: [(u16, &str, Handler); 97] = [
     (0x100, "QUERY_HCA_CAP", capability::query),
     (0x101, "QUERY_ADAPTER", initialize::query_adapter),
     (0x102, "INIT_HCA", initialize::succeed),
@@ -41,6 +41,8 @@ const COMMANDS: [(u16, &str, Handler); 95] = [
     (0x201, "QUERY_MKEY", mkey::query),
     (0x202, "DESTROY_MKEY", mkey::destroy),
     (0x203, "QUERY_SPECIAL_CONTEXTS", mkey::query_special),
+    (0x205, "ALLOC_MEMIC", memic::alloc),
+    (0x206, "DEALLOC_MEMIC", memic::dealloc),
     (CREATE_EQ, "CREATE_EQ", eq::create),
     (0x302, "DESTROY_EQ", eq::destroy),
     (0x303, "QUERY_EQ", eq::query),

@@ -74,6 +74,7 @@ pub(crate) const LOG_MAX_UCTX: Field = Field::new(0x463, 5);
 pub(crate) const ETH_NET_OFFLOADS: Field = Field::new(0x21c, 1);
 pub(crate) const ROCE: Field = Field::new(0x21d, 1);
 pub(crate) const NIC_FLOW_TABLE: Field = Field::new(0x1a6, 1);
+pub(crate) const DEVICE_MEMORY: Field = Field::new(0x1a8, 1);
 pub(crate) const LOG_MAX_RQ: Field = Field::new(0x363, 5);
 pub(crate) const LOG_MAX_SQ: Field = Field::new(0x36b, 5);
 pub(crate) const LOG_MAX_TIR: Field = Field::new(0x373, 5);

@@ -11,6 +11,7 @@ pub(crate) mod eqc;
 pub(crate) mod ethernet;
 pub(crate) mod hca_cap;
 pub(crate) mod mad;
+pub(crate) mod memic;
 pub(crate) mod mkc;
 pub(crate) mod port;
 pub(crate) mod qpc;

@@ -35,6 +35,8 @@ pub(crate) enum Translation {
     Nothing,
     /// Nothing yet: a memory window that is not bound.
     Unbound,
+    /// Memory of the device, from that offset in BAR 0 on. The key's addresses count from 0.
+    DeviceMemory(u64),
 }
 
 /// Bits of a page's entry (`MLX5_IB_MTT_READ` and `MLX5_IB_MTT_WRITE` in the driver).
@@ -98,6 +100,7 @@ impl MemoryKey {
             1 if mkc::FREE.is_set(context) => Translation::Pages(Vec::new()),
             1 => Translation::Pages(addresses(list).iter().map(|page| page | may).collect()),
             2 | 3 => Translation::Unbound,
+            5 => Translation::DeviceMemory(mkc::START_ADDR.get(context)),
             _ => return Err(Status::BadParameter),
         };
         Ok(Self {
@@ -128,7 +131,10 @@ impl MemoryKey {
 
     /// The first address that it covers.
     pub(crate) fn start(&self) -> u64 {
-        mkc::START_ADDR.get(&self.context)
+        match self.translation {
+            Translation::DeviceMemory(_) => 0,
+            _ => mkc::START_ADDR.get(&self.context),
+        }
     }
 
     /// Whether the addresses lie in its range.
@@ -214,7 +220,8 @@ impl MemoryKey {
 /// Executes CREATE_MKEY.
 ///
 /// # Errors
-/// If the context is one that the model cannot serve, the domain is not there, or the list is short.
+/// If the context is one that the model cannot serve, the domain is not there, the list is short, or device
+/// memory is not allocated.
 pub(crate) fn create(
     function: &mut Function,
     input: &[u8],
@@ -236,6 +243,12 @@ pub(crate) fn create(
         let needed = (within + mkc::LEN.get(context)).div_ceil(1 << shift);
         if (pages.len() as u64) < needed {
             return Err(Status::BadInputLength);
+        }
+    }
+    if let Translation::DeviceMemory(start) = key.translation {
+        let end = start.saturating_add(mkc::LEN.get(context));
+        if mkc::LENGTH64.is_set(context) || !function.objects.memic.has(&(start..end)) {
+            return Err(Status::BadParameter);
         }
     }
     cmd::OBJECT.set(output, function.objects.mkeys.insert(key)?.into());

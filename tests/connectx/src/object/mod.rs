@@ -3,6 +3,7 @@
 pub(crate) mod cq;
 pub(crate) mod ece;
 pub(crate) mod eq;
+pub(crate) mod memic;
 pub(crate) mod mkey;
 pub(crate) mod multicast;
 pub(crate) mod page;

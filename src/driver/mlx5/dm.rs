@@ -1,0 +1,284 @@
+//! Device memory (MEMIC): memory in the device that the kernel allocates, and that this process maps.
+//!
+//! The processor reaches it by loads and stores of 4 bytes: the device takes no others. The mapping combines
+//! writes, so stores are flushed, or else a request could overtake them.
+
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use uverbs_uapi::handle::DmHandle;
+use uverbs_uapi::mlx5::MmapCmd;
+
+use super::command::{AllocMemic, Place, QueryDm};
+use super::{barrier, contract};
+use crate::command::{AllocDm, Command, CommandFd};
+use crate::error::{Error, Result, Subject, Verb};
+use crate::work::{CopyError, OutOfBounds};
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u32>();
+/// The kernel makes pieces of whole units of so many bytes.
+const UNIT: u64 = 64;
+/// Bits of the low part of an index in a file offset that is counted in pages; behind it comes what is
+/// indexed, in as many bits, and then the rest of the index.
+const INDEX_BITS: u32 = 8;
+
+/// Allocates device memory and maps it.
+pub(super) fn alloc(fd: &CommandFd, command: &AllocDm) -> Result<(DmHandle, Dm)> {
+    // Linux counts pages in 32 bits, and would allocate less than it says.
+    if u32::try_from(command.length).is_err() {
+        let why = "no device has 4 GiB or more";
+        return Err(Error::invalid(Verb::AllocDm, command.subject(), why));
+    }
+    let (handle, place) = fd.execute(&AllocMemic(*command))?;
+    let subject = || Subject::numbered("DM", handle.0.into());
+    match Dm::map(fd, Verb::AllocDm, subject, place, command.length) {
+        Ok(memory) => Ok((handle, memory)),
+        Err(error) => {
+            fd.abandon(handle);
+            Err(error)
+        }
+    }
+}
+
+/// Maps device memory that somebody has allocated in the context.
+pub(super) fn import(fd: &CommandFd, handle: DmHandle) -> Result<(u64, Dm)> {
+    let (place, length) = fd.execute(&QueryDm(handle))?;
+    let subject = || Subject::numbered("DM", handle.0.into());
+    let memory = Dm::map(fd, Verb::ImportDm, subject, place, length)?;
+    Ok((length, memory))
+}
+
+/// A piece of device memory, mapped.
+#[derive(Debug)]
+pub(crate) struct Dm {
+    base: NonNull<u8>,
+    mapped: usize,
+    /// Where it begins in the mapping, at a multiple of a word.
+    start: usize,
+    /// Bytes, not more than the mapping has from there on.
+    length: usize,
+}
+
+// SAFETY: the mapping is owned, and each load and store is a single one of a word.
+unsafe impl Send for Dm {}
+// SAFETY: as above. Words that others store meanwhile come out old or new, as from any device.
+unsafe impl Sync for Dm {}
+
+impl Dm {
+    fn map(
+        fd: &CommandFd,
+        verb: Verb,
+        subject: impl Fn() -> Subject,
+        place: Place,
+        length: u64,
+    ) -> Result<Self> {
+        let page = rustix::param::page_size();
+        let malformed = |what| Error::malformed(verb, subject(), what);
+        let shape = Shape::new(place, length, page)
+            .ok_or_else(|| malformed(format!("{length} bytes of device memory at {place:?}")))?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                shape.mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd.as_fd(),
+                file_offset(place.page) * page as u64,
+            )
+        };
+        let base = base.map_err(|errno| {
+            Error::os(verb, subject(), errno).with_detail("it could not be mapped")
+        })?;
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| malformed("mapped at address 0".to_owned()))?;
+        Ok(shape.at(base))
+    }
+
+    /// The first of the words that so many bytes are, from the offset on.
+    fn words(&self, offset: u64, length: usize) -> Result<NonNull<u32>, CopyError> {
+        let end = offset.saturating_add(length as u64);
+        if end > self.length as u64 {
+            return Err(CopyError::OutOfBounds(OutOfBounds {
+                start: offset,
+                end,
+                length: self.length as u64,
+            }));
+        }
+        // It is not more than the length, so it fits.
+        let at = offset as usize;
+        if !at.is_multiple_of(WORD) || !length.is_multiple_of(WORD) {
+            return Err(CopyError::Unaligned {
+                offset,
+                length,
+                word: WORD,
+            });
+        }
+        // SAFETY: the bytes lie in the mapping, as was just checked.
+        Ok(unsafe { self.base.add(self.start + at) }.cast())
+    }
+}
+
+impl contract::DeviceMemory for Dm {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        let from = self.words(offset, into.len())?;
+        barrier::memory_before_device_loads();
+        let (words, _) = into.as_chunks_mut::<WORD>();
+        for (index, word) in words.iter_mut().enumerate() {
+            // SAFETY: `words` has checked that they lie in the mapping, aligned.
+            *word = unsafe { from.add(index).read_volatile() }.to_ne_bytes();
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), CopyError> {
+        let to = self.words(offset, bytes.len())?;
+        let (words, _) = bytes.as_chunks::<WORD>();
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: as in `read`.
+            unsafe { to.add(index).write_volatile(u32::from_ne_bytes(*word)) };
+        }
+        barrier::flush_write_combining();
+        Ok(())
+    }
+}
+
+impl Drop for Dm {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned. An error would mean that it was not mapped; there is nobody to tell.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+/// The place in the file of the pages with that index, in pages (`MLX5_IB_MMAP_CMD_SHIFT` in the kernel).
+fn file_offset(index: u16) -> u64 {
+    let (index, command) = (u64::from(index), u64::from(MmapCmd::DEVICE_MEM.0));
+    let low = index & ((1 << INDEX_BITS) - 1);
+    (index >> INDEX_BITS) << (2 * INDEX_BITS) | command << INDEX_BITS | low
+}
+
+/// How a piece lies in its mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    mapped: usize,
+    start: usize,
+    length: usize,
+}
+
+impl Shape {
+    /// The mapping has to be as long as the kernel has it. `None` if the piece does not lie in it.
+    fn new(place: Place, length: u64, page: usize) -> Option<Self> {
+        let units = length.checked_next_multiple_of(UNIT)?;
+        let mapped = usize::try_from(units)
+            .ok()?
+            .checked_next_multiple_of(page)?;
+        let start = usize::try_from(place.offset).ok()?;
+        let length = usize::try_from(length).ok()?;
+        let fits = start.checked_add(length)? <= mapped && start.is_multiple_of(WORD);
+        fits.then_some(Self {
+            mapped,
+            start,
+            length,
+        })
+    }
+
+    fn at(self, base: NonNull<u8>) -> Dm {
+        let Self {
+            mapped,
+            start,
+            length,
+        } = self;
+        Dm {
+            base,
+            mapped,
+            start,
+            length,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Dm {
+    /// A piece of memory that plays the device's.
+    fn of_memory(start: usize, length: usize) -> Self {
+        let mapped = rustix::param::page_size();
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, flags, MapFlags::PRIVATE)
+        };
+        let shape = Shape {
+            mapped,
+            start,
+            length,
+        };
+        shape.at(NonNull::new(base.unwrap().cast()).unwrap())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::contract::DeviceMemory;
+    use super::*;
+
+    /// Would catch a mapping that the kernel refuses for its length, and a piece that reaches beyond it.
+    #[test]
+    fn a_mapping_has_the_kernels_length() {
+        let shape = |offset, length| Shape::new(Place { offset, page: 0 }, length, 4096);
+        let found = |mapped, start, length| {
+            Some(Shape {
+                mapped,
+                start,
+                length,
+            })
+        };
+        assert_eq!(shape(0, 1), found(4096, 0, 1));
+        assert_eq!(shape(4032, 64), found(4096, 4032, 64));
+        assert_eq!(shape(0, 4096), found(4096, 0, 4096));
+        assert_eq!(shape(0, 4097), found(8192, 0, 4097));
+        assert_eq!(shape(4096, 1), None);
+        assert_eq!(shape(64, 4096), None);
+        assert_eq!(shape(2, 64), None);
+        assert_eq!(shape(u64::MAX, 64), None);
+        assert_eq!(shape(0, u64::MAX), None);
+    }
+
+    /// Would catch an index whose high part is lost, or taken for another kind of page.
+    #[test]
+    fn the_index_goes_around_the_kind() {
+        assert_eq!(file_offset(0), 0x800);
+        assert_eq!(file_offset(0xff), 0x8ff);
+        assert_eq!(file_offset(0x1234), 0x12_0834);
+    }
+
+    /// Would catch a copy beside the piece, and one of bytes beyond it.
+    #[test]
+    fn copies_stay_within_the_piece() {
+        let memory = Dm::of_memory(64, 70);
+        let bytes: Vec<u8> = (1..=68).collect();
+        memory.write(0, &bytes).unwrap();
+        let mut found = [0; 8];
+        memory.read(60, &mut found).unwrap();
+        assert_eq!(found, [61, 62, 63, 64, 65, 66, 67, 68]);
+        // SAFETY: the mapping is a page.
+        let beside = |at| unsafe { memory.base.add(at).read_volatile() };
+        assert_eq!((beside(63), beside(64), beside(64 + 68)), (0, 1, 0));
+        for (offset, length) in [(68, 4), (72, 0), (0, 72), (u64::MAX, 4), (u64::MAX - 3, 8)] {
+            let refused = memory.write(offset, &vec![0; length]);
+            assert!(
+                matches!(refused, Err(CopyError::OutOfBounds(_))),
+                "{offset}: {refused:?}"
+            );
+        }
+        for (offset, length) in [(2, 4), (0, 3), (67, 1)] {
+            let refused = memory.read(offset, &mut vec![0; length]);
+            assert!(
+                matches!(refused, Err(CopyError::Unaligned { word: 4, .. })),
+                "{offset}: {refused:?}"
+            );
+        }
+        assert_eq!(memory.read(68, &mut []), Ok(()));
+    }
+}

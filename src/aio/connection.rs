@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use super::qp::{Anchor, Qp};
 use crate::cm::pending::describe::Describe;
-use crate::cm::{self, Failed, Initiates, Link, Listens, Params, Pending, Request, Resolved, Step};
+use crate::cm::{
+    self, End, Failed, Initiates, Link, Listens, Params, Pending, Request, Resolved, Step,
+};
 use crate::error::{Result, Subject, Verb};
 use crate::qp::transport::Connected;
 
@@ -63,7 +65,7 @@ impl<T: Connected> Connection<T> {
     }
 }
 
-impl<T: Connected + Initiates + Listens> Qp<T> {
+impl<T: Connected + Initiates + Listens + End> Qp<T> {
     /// Takes it from RESET to INIT for the way to a peer, so that receives can be posted before it is asked.
     ///
     /// # Errors
@@ -140,10 +142,10 @@ pub struct Establishing<P> {
 }
 
 /// The peer has been asked for a connection: see [`cm::Connecting`].
-pub type Connecting<T> = Establishing<cm::Connecting<T>>;
+pub type Connecting<T> = Establishing<cm::Connecting<crate::qp::Qp<T>>>;
 
 /// The peer's request has been accepted: see [`cm::Accepting`].
-pub type Accepting<T> = Establishing<cm::Accepting<T>>;
+pub type Accepting<T> = Establishing<cm::Accepting<crate::qp::Qp<T>>>;
 
 impl<P: AsFd> AsFd for Establishing<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -159,8 +161,8 @@ impl<P: Describe> Describe for Establishing<P> {
 
 impl<T, P> Pending for Establishing<P>
 where
-    T: Connected,
-    P: Pending<Output = cm::Connection<T>, Back = crate::qp::Qp<T>>,
+    T: Connected + End,
+    P: Pending<Output = cm::Connection<crate::qp::Qp<T>>, Back = crate::qp::Qp<T>>,
 {
     type Output = Connection<T>;
     type Back = Qp<T>;

@@ -12,15 +12,13 @@ use super::id::{Id, OWN};
 use super::params::{Depths, Params};
 use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step};
-use super::queue_pair;
+use super::queue_pair::{self, QueuePair};
 use super::resolve::Resolved;
 use super::route::Route;
-use super::space::Initiates;
+use super::space::{End, Initiates};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::qp::Qp;
-use crate::qp::transport::Connected;
 
-impl<T: Initiates + Connected> Resolved<T> {
+impl<T: Initiates + End> Resolved<T> {
     /// Asks the peer for a connection with this queue pair, which is in RESET or INIT.
     ///
     /// `data` travel with the request: at most 56 bytes, or 92 by addresses of InfiniBand. The peer gets them filled up
@@ -32,12 +30,12 @@ impl<T: Initiates + Connected> Resolved<T> {
     /// The queue pair is of another device or in another state, the data are too long, the device has been
     /// removed. The error gives the queue pair back, and the way to the peer. Manual page: `rdma_connect(3)`.
     #[doc(alias = "rdma_connect")]
-    pub fn connect(
+    pub fn connect<Q: QueuePair<Kind = T>>(
         self,
-        mut qp: Qp<T>,
+        mut qp: Q,
         params: &Params,
         data: &[u8],
-    ) -> Result<Connecting<T>, Failed<(Self, Qp<T>)>> {
+    ) -> Result<Connecting<Q>, Failed<(Self, Q)>> {
         match self.ask(&mut qp, params, data) {
             Ok(depths) => Ok(Connecting {
                 id: self.id,
@@ -54,7 +52,12 @@ impl<T: Initiates + Connected> Resolved<T> {
         }
     }
 
-    fn ask(&self, qp: &mut Qp<T>, params: &Params, data: &[u8]) -> Result<Depths> {
+    fn ask<Q: QueuePair<Kind = T>>(
+        &self,
+        qp: &mut Q,
+        params: &Params,
+        data: &[u8],
+    ) -> Result<Depths> {
         let message = Message::REQUEST.by(&self.route);
         let data = message.fill(self.id.subject(), data)?;
         self.init(qp)?;
@@ -76,7 +79,7 @@ impl<T: Initiates + Connected> Resolved<T> {
 /// A queue pair that comes back is in the state INIT, with the receives that were posted, and can be used for
 /// another attempt; or in ERR, if the peer accepted and the connection then failed here.
 #[derive(Debug)]
-pub struct Connecting<T: Connected> {
+pub struct Connecting<Q: QueuePair> {
     // Before the queue pair: the peer is told first.
     id: Id,
     route: Route,
@@ -84,10 +87,10 @@ pub struct Connecting<T: Connected> {
     depths: Depths,
     /// What the peer sent with its acceptance.
     data: Option<Received>,
-    qp: Qp<T>,
+    qp: Q,
 }
 
-impl<T: Initiates + Connected> Connecting<T> {
+impl<Q: QueuePair> Connecting<Q> {
     /// Takes the events that are there; true if the connection stands.
     fn advance(&mut self) -> Result<bool> {
         while let Some(raw) = self.id.try_event()? {
@@ -131,7 +134,7 @@ impl<T: Initiates + Connected> Connecting<T> {
         confirmed
     }
 
-    fn fail(self, error: Error) -> Failed<Qp<T>> {
+    fn fail(self, error: Error) -> Failed<Q> {
         Failed {
             back: self.qp,
             error,
@@ -139,23 +142,23 @@ impl<T: Initiates + Connected> Connecting<T> {
     }
 }
 
-impl<T: Connected> AsFd for Connecting<T> {
+impl<Q: QueuePair> AsFd for Connecting<Q> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.as_fd()
     }
 }
 
-impl<T: Connected> Describe for Connecting<T> {
+impl<Q: QueuePair> Describe for Connecting<Q> {
     fn describe(&self) -> (Verb, Subject) {
         (Verb::Connect, self.id.subject().clone())
     }
 }
 
-impl<T: Initiates + Connected> Pending for Connecting<T> {
-    type Output = Connection<T>;
-    type Back = Qp<T>;
+impl<Q: QueuePair> Pending for Connecting<Q> {
+    type Output = Connection<Q>;
+    type Back = Q;
 
-    fn try_finish(mut self) -> Result<Step<Self>, Failed<Qp<T>>> {
+    fn try_finish(mut self) -> Result<Step<Self>, Failed<Q>> {
         match self.advance() {
             Ok(true) => {
                 let link = Link::new(self.id, self.route, self.data);
@@ -166,7 +169,7 @@ impl<T: Initiates + Connected> Pending for Connecting<T> {
         }
     }
 
-    fn cancel(self) -> Qp<T> {
+    fn cancel(self) -> Q {
         self.qp
     }
 }

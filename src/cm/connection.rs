@@ -14,20 +14,19 @@ use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, poll_until};
 use super::queue_pair::QueuePair;
 use super::route::Route;
-use super::space::End;
 use crate::error::{Errno, Result, Subject, Verb};
 
 /// A connection: a queue pair in the state RTS, or a target of XRC, and its [`Link`].
 ///
 /// It is used as the queue pair. Dropping it tells the peer and waits for nobody.
 #[derive(Debug)]
-pub struct Connection<T: End> {
+pub struct Connection<Q: QueuePair> {
     link: Link,
-    qp: T::QueuePair,
+    qp: Q,
 }
 
-impl<T: End> Connection<T> {
-    pub(super) fn new(qp: T::QueuePair, link: Link) -> Self {
+impl<Q: QueuePair> Connection<Q> {
+    pub(super) fn new(qp: Q, link: Link) -> Self {
         Self { link, qp }
     }
 
@@ -38,16 +37,12 @@ impl<T: End> Connection<T> {
 
     /// The queue pair and the link, each to go its way: halves of the queue pair to two threads, the link to
     /// who waits for events.
-    pub fn into_parts(self) -> (T::QueuePair, Link) {
+    pub fn into_parts(self) -> (Q, Link) {
         (self.qp, self.link)
     }
 
     /// Puts a queue pair and its link together.
-    pub fn from_parts<Q>(qp: Q, link: Link) -> Self
-    where
-        Q: QueuePair<Kind = T>,
-        T: End<QueuePair = Q>,
-    {
+    pub fn from_parts(qp: Q, link: Link) -> Self {
         Self { link, qp }
     }
 
@@ -72,7 +67,7 @@ impl<T: End> Connection<T> {
     ///
     /// The device has been removed. The error gives the connection back.
     #[doc(alias = "rdma_disconnect")]
-    pub fn disconnect(mut self) -> Result<Disconnecting<T>, Failed<Self>> {
+    pub fn disconnect(mut self) -> Result<Disconnecting<Q>, Failed<Self>> {
         let ended = self.qp.fail().and_then(|()| self.link.disconnect());
         match ended {
             Ok(()) => Ok(Disconnecting {
@@ -84,21 +79,21 @@ impl<T: End> Connection<T> {
     }
 }
 
-impl<T: End> Deref for Connection<T> {
-    type Target = T::QueuePair;
+impl<Q: QueuePair> Deref for Connection<Q> {
+    type Target = Q;
 
-    fn deref(&self) -> &T::QueuePair {
+    fn deref(&self) -> &Q {
         &self.qp
     }
 }
 
-impl<T: End> DerefMut for Connection<T> {
-    fn deref_mut(&mut self) -> &mut T::QueuePair {
+impl<Q: QueuePair> DerefMut for Connection<Q> {
+    fn deref_mut(&mut self) -> &mut Q {
         &mut self.qp
     }
 }
 
-impl<T: End> AsFd for Connection<T> {
+impl<Q: QueuePair> AsFd for Connection<Q> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
@@ -210,35 +205,35 @@ impl AsFd for Link {
 /// The kernel gives up on a silent peer after some minutes. What comes of it is the queue pair, in the state
 /// ERR.
 #[derive(Debug)]
-pub struct Disconnecting<T: End> {
+pub struct Disconnecting<Q: QueuePair> {
     link: Link,
-    qp: T::QueuePair,
+    qp: Q,
 }
 
-impl<T: End> Disconnecting<T> {
+impl<Q: QueuePair> Disconnecting<Q> {
     /// The queue pair, to take the flushed completions of.
-    pub fn qp_mut(&mut self) -> &mut T::QueuePair {
+    pub fn qp_mut(&mut self) -> &mut Q {
         &mut self.qp
     }
 }
 
-impl<T: End> AsFd for Disconnecting<T> {
+impl<Q: QueuePair> AsFd for Disconnecting<Q> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
 }
 
-impl<T: End> Describe for Disconnecting<T> {
+impl<Q: QueuePair> Describe for Disconnecting<Q> {
     fn describe(&self) -> (Verb, Subject) {
         (Verb::Disconnect, self.link.id.subject().clone())
     }
 }
 
-impl<T: End> Pending for Disconnecting<T> {
-    type Output = T::QueuePair;
-    type Back = T::QueuePair;
+impl<Q: QueuePair> Pending for Disconnecting<Q> {
+    type Output = Q;
+    type Back = Q;
 
-    fn try_finish(self) -> Result<Step<Self>, Failed<T::QueuePair>> {
+    fn try_finish(self) -> Result<Step<Self>, Failed<Q>> {
         loop {
             if self.link.over.load(Ordering::Relaxed) {
                 return Ok(Step::Done(self.qp));
@@ -256,7 +251,7 @@ impl<T: End> Pending for Disconnecting<T> {
         }
     }
 
-    fn cancel(self) -> T::QueuePair {
+    fn cancel(self) -> Q {
         self.qp
     }
 }

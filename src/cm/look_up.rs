@@ -16,8 +16,8 @@ use super::queue_pair;
 use super::resolve::Resolved;
 use crate::ah::AddressVector;
 use crate::error::{Result, Subject, Verb};
-use crate::qp::Qp;
 use crate::qp::transport::Ud;
+use crate::qp::{Membership, Qp};
 
 impl Resolved<Ud> {
     /// Takes a queue pair from RESET or INIT to RTS, with the key that all datagrams of the connection
@@ -26,7 +26,7 @@ impl Resolved<Ud> {
     /// # Errors
     ///
     /// It is of another device, or in another state.
-    pub fn activate(&self, qp: &mut Qp<Ud>) -> Result<()> {
+    pub fn activate(&self, qp: &mut Qp<Ud, impl Membership>) -> Result<()> {
         let device = (self.device_index(), self.port());
         queue_pair::activate(&self.id, Verb::Connect, qp, device)
     }

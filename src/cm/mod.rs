@@ -93,11 +93,12 @@ pub use look_up::{Found, LookingUp};
 pub use multicast::{Group, Join, Joining, Membership, join};
 pub use params::Params;
 pub use pending::{Failed, Pending, Step};
+pub use queue_pair::QueuePair;
 pub use readable::Finish;
 pub use request::{Accepting, Request};
 pub use resolve::{Resolve, Resolved, Resolving, resolve, resolve_ib};
 pub use route::Route;
-pub use space::{End, Initiates, Kind, Listens, Space};
+pub use space::{End, Initiates, Listens, Space};
 
 pub use crate::error::{Refusal, RejectReason};
 pub use crate::readable::Readable;

@@ -21,9 +21,9 @@ use crate::command::{AttachMcast, DetachMcast};
 use crate::device::Device;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::gid::Gid;
-use crate::qp::Qp;
 use crate::qp::QpShared;
 use crate::qp::transport::Ud;
+use crate::qp::{self, Qp};
 
 /// What the events of a membership carry.
 const MEMBERSHIP: u64 = OWN + 1;
@@ -244,7 +244,7 @@ impl Group {
     /// # Errors
     ///
     /// It is of another device, or in another state.
-    pub fn activate(&self, qp: &mut Qp<Ud>) -> Result<()> {
+    pub fn activate(&self, qp: &mut Qp<Ud, impl qp::Membership>) -> Result<()> {
         queue_pair::activate(&self.id, Verb::JoinMulticast, qp, self.device)
     }
 
@@ -255,7 +255,7 @@ impl Group {
     ///
     /// The queue pair is of another device, or the device's limit of groups is reached. The error gives the
     /// group back. Manual page: `ibv_attach_mcast(3)`.
-    pub fn attach(self, qp: &Qp<Ud>) -> Result<Membership, Failed<Self>> {
+    pub fn attach(self, qp: &Qp<Ud, impl qp::Membership>) -> Result<Membership, Failed<Self>> {
         let attached = match self.send_only {
             true => Ok(None),
             false => self.attached(qp).map(Some),
@@ -269,7 +269,7 @@ impl Group {
         }
     }
 
-    fn attached(&self, qp: &Qp<Ud>) -> Result<Attached> {
+    fn attached(&self, qp: &Qp<Ud, impl qp::Membership>) -> Result<Attached> {
         let verb = Verb::AttachMcast;
         id::check_device(verb, self.id.subject(), qp.context(), self.device.0)?;
         let attached = Attached {

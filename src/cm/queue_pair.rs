@@ -7,18 +7,25 @@ use uverbs_uapi::rdma_cm as abi;
 
 use super::id::{self, Id};
 use super::params::{Depths, Params};
-use super::space::Kind;
+use super::space::Space;
 use crate::context::Context;
 use crate::error::{Error, Result, Verb};
 use crate::qp::transport::{Transport, Ud};
-use crate::qp::{Qp, QpAttr};
+use crate::qp::{Membership, Qp, QpAttr};
 use crate::work::Ece;
 use crate::xrcd::XrcTarget;
 
-/// What can be connected: what a step needs of it.
-pub trait QueuePair: Debug + Send + Sync + Unpin + 'static {
-    /// What it is of.
-    type Kind: Kind<QueuePair = Self>;
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<T: Transport, M: Membership> sealed::Sealed for Qp<T, M> {}
+impl sealed::Sealed for XrcTarget {}
+
+/// What can be connected, and what a step needs of it: a [`Qp`], in a thread domain or in none, or a target of XRC.
+pub trait QueuePair: sealed::Sealed + Debug + Send + Sync + Unpin + 'static {
+    /// The transport, or the target itself.
+    type Kind: Space;
 
     #[doc(hidden)]
     fn context(&self) -> &Context;
@@ -38,7 +45,7 @@ pub trait QueuePair: Debug + Send + Sync + Unpin + 'static {
     fn use_ece(&mut self, ece: Ece) -> Result<()>;
 }
 
-impl<T: Transport> QueuePair for Qp<T> {
+impl<T: Transport + Space, M: Membership> QueuePair for Qp<T, M> {
     type Kind = T;
 
     fn context(&self) -> &Context {
@@ -120,7 +127,7 @@ pub(super) fn init(id: &Id, verb: Verb, qp: &mut impl QueuePair, device: u32) ->
 pub(super) fn activate(
     id: &Id,
     verb: Verb,
-    qp: &mut Qp<Ud>,
+    qp: &mut Qp<Ud, impl Membership>,
     (device, port): (u32, u8),
 ) -> Result<()> {
     init(id, verb, qp, device)?;

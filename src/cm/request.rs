@@ -19,8 +19,8 @@ use super::queue_pair::{self, QueuePair};
 use super::route::Route;
 use super::space::{End, Listens};
 use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::qp::Qp;
 use crate::qp::transport::Ud;
+use crate::qp::{Membership, Qp};
 
 /// A peer asks for a connection: accepted with a queue pair, or with a target if an initiator of XRC asks. Dropping the request refuses it.
 ///
@@ -79,7 +79,7 @@ impl<T: Listens> Request<T> {
     /// # Errors
     ///
     /// It is of another device, or in another state.
-    pub fn init(&self, qp: &mut T::QueuePair) -> Result<()> {
+    pub fn init(&self, qp: &mut impl QueuePair<Kind = T>) -> Result<()> {
         if qp.state() == QpState::RESET {
             queue_pair::use_ece(qp, self.raw.ece)?;
         }
@@ -122,12 +122,12 @@ impl<T: Listens + End> Request<T> {
     /// meanwhile (`EINVAL`). The error gives the request and the queue pair back. Manual page:
     /// `rdma_accept(3)`.
     #[doc(alias = "rdma_accept")]
-    pub fn accept(
+    pub fn accept<Q: QueuePair<Kind = T>>(
         self,
-        mut qp: T::QueuePair,
+        mut qp: Q,
         params: &Params,
         data: &[u8],
-    ) -> Result<Accepting<T>, Failed<(Self, T::QueuePair)>> {
+    ) -> Result<Accepting<Q>, Failed<(Self, Q)>> {
         match self.answer(&mut qp, params, data) {
             Ok(()) => Ok(Accepting {
                 id: self.id,
@@ -142,7 +142,12 @@ impl<T: Listens + End> Request<T> {
         }
     }
 
-    fn answer(&self, qp: &mut T::QueuePair, params: &Params, data: &[u8]) -> Result<()> {
+    fn answer(
+        &self,
+        qp: &mut impl QueuePair<Kind = T>,
+        params: &Params,
+        data: &[u8],
+    ) -> Result<()> {
         let data = Message::ACCEPT.fill(self.id.subject(), data)?;
         self.init(qp)?;
         // The kernel tells the request from this side's view.
@@ -176,12 +181,16 @@ impl Request<Ud> {
     ///
     /// The queue pair is of another device, the data are too long, the peer has given up meanwhile
     /// (`EINVAL`). The error gives the request back. Manual page: `rdma_accept(3)`.
-    pub fn answer_with(self, qp: &Qp<Ud>, data: &[u8]) -> Result<(), Failed<Self>> {
+    pub fn answer_with(
+        self,
+        qp: &Qp<Ud, impl Membership>,
+        data: &[u8],
+    ) -> Result<(), Failed<Self>> {
         let answered = self.tell(qp, data);
         answered.map_err(|error| Failed { back: self, error })
     }
 
-    fn tell(&self, qp: &Qp<Ud>, data: &[u8]) -> Result<()> {
+    fn tell(&self, qp: &Qp<Ud, impl Membership>, data: &[u8]) -> Result<()> {
         let (verb, subject) = (Verb::Accept, self.id.subject());
         id::check_device(verb, subject, qp.context(), self.device_index())?;
         let (private_data, private_data_len) = Message::ANSWER.fill(subject, data)?;
@@ -205,7 +214,7 @@ impl Request<Ud> {
     /// # Errors
     ///
     /// It is of another device, or in another state.
-    pub fn activate(&self, qp: &mut Qp<Ud>) -> Result<()> {
+    pub fn activate(&self, qp: &mut Qp<Ud, impl Membership>) -> Result<()> {
         let device = (self.device_index(), self.port());
         queue_pair::activate(&self.id, Verb::Accept, qp, device)
     }
@@ -229,15 +238,15 @@ impl<T> AsFd for Request<T> {
 ///
 /// The queue pair is ready: a message of the peer may be there before its confirmation.
 #[derive(Debug)]
-pub struct Accepting<T: End> {
+pub struct Accepting<Q: QueuePair> {
     // Before the queue pair: the peer is told first.
     id: Id,
     route: Route,
     data: Received,
-    qp: T::QueuePair,
+    qp: Q,
 }
 
-impl<T: End> Accepting<T> {
+impl<Q: QueuePair> Accepting<Q> {
     /// Tells the kernel that a message of the peer has come, which confirms the connection as well: for
     /// [`COMM_EST`](AsyncEventType::COMM_EST) among the device's events. Soft-RoCE never raises it.
     ///
@@ -268,7 +277,7 @@ impl<T: End> Accepting<T> {
         Ok(false)
     }
 
-    fn fail(mut self, error: Error) -> Failed<T::QueuePair> {
+    fn fail(mut self, error: Error) -> Failed<Q> {
         // It is connected to a peer that is not.
         let _ = self.qp.fail();
         Failed {
@@ -278,23 +287,23 @@ impl<T: End> Accepting<T> {
     }
 }
 
-impl<T: End> AsFd for Accepting<T> {
+impl<Q: QueuePair> AsFd for Accepting<Q> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.as_fd()
     }
 }
 
-impl<T: End> Describe for Accepting<T> {
+impl<Q: QueuePair> Describe for Accepting<Q> {
     fn describe(&self) -> (Verb, Subject) {
         (Verb::Accept, self.id.subject().clone())
     }
 }
 
-impl<T: End> Pending for Accepting<T> {
-    type Output = Connection<T>;
-    type Back = T::QueuePair;
+impl<Q: QueuePair> Pending for Accepting<Q> {
+    type Output = Connection<Q>;
+    type Back = Q;
 
-    fn try_finish(self) -> Result<Step<Self>, Failed<T::QueuePair>> {
+    fn try_finish(self) -> Result<Step<Self>, Failed<Q>> {
         match self.advance() {
             Ok(true) => {
                 let link = Link::new(self.id, self.route, Some(self.data));
@@ -305,7 +314,7 @@ impl<T: End> Pending for Accepting<T> {
         }
     }
 
-    fn cancel(mut self) -> T::QueuePair {
+    fn cancel(mut self) -> Q {
         let _ = self.qp.fail();
         self.qp
     }

@@ -15,11 +15,10 @@ use super::event;
 use super::id::Id;
 use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, step, subject_of};
-use super::queue_pair;
+use super::queue_pair::{self, QueuePair};
 use super::route::Route;
 use super::space::Initiates;
 use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
-use crate::qp::Qp;
 
 /// How long the kernel may look for the neighbour, and then for the path, if nothing is said.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -291,7 +290,7 @@ impl<T: Initiates> Resolved<T> {
     /// # Errors
     ///
     /// It is of another device, or in another state.
-    pub fn init(&self, qp: &mut Qp<T>) -> Result<()> {
+    pub fn init(&self, qp: &mut impl QueuePair<Kind = T>) -> Result<()> {
         queue_pair::init(&self.id, Verb::Connect, qp, self.device_index())
     }
 }

@@ -5,35 +5,19 @@ use std::fmt::Debug;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::PortSpace;
 
-use super::queue_pair::QueuePair;
-use crate::qp::Qp;
-use crate::qp::transport::{Connected, Rc, StaticTransport, Transport, Uc, Ud, Xrc};
+use crate::qp::transport::{Rc, StaticTransport, Uc, Ud, Xrc};
 use crate::xrcd::XrcTarget;
-
-/// What a connection by address takes in and gives back: for a transport the [`Qp`] of it, for a target of
-/// XRC the target itself.
-pub trait Kind: Debug + Sized + 'static {
-    /// The type of the queue pair.
-    type QueuePair: QueuePair<Kind = Self>;
-}
-
-impl<T: Transport> Kind for T {
-    type QueuePair = Qp<T>;
-}
-
-impl Kind for XrcTarget {
-    type QueuePair = Self;
-}
 
 /// An end of a connection: a connected transport, or a target of XRC.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no end of a connection",
     note = "the ends are connected transports, such as `Rc`, and `XrcTarget`"
 )]
-pub trait End: Kind {}
+pub trait End: Space {}
 
-impl<T: Connected> End for T {}
-
+impl End for Rc {}
+impl End for Uc {}
+impl End for Xrc {}
 impl End for XrcTarget {}
 
 /// What has a space of ports, in which its peers are found by IP address and port.
@@ -43,7 +27,7 @@ impl End for XrcTarget {}
     message = "`{Self}` queue pairs are not connected by IP address and port",
     note = "the connection manager has spaces of ports for `Rc`, `Uc`, `Ud`, and for `Xrc` and `XrcTarget`"
 )]
-pub trait Space: Kind {
+pub trait Space: Debug + Sized + 'static {
     /// The space of ports.
     const PORT_SPACE: PortSpace;
     /// The type of queue pair as the kernel is told it.
@@ -84,7 +68,7 @@ impl Space for XrcTarget {
     message = "`{Self}` looks for no peer by address",
     note = "`Rc`, `Uc` and `Ud` do, and `Xrc`, the end that a target of XRC listens for"
 )]
-pub trait Initiates: Space + StaticTransport + Kind<QueuePair = Qp<Self>> {}
+pub trait Initiates: Space + StaticTransport {}
 
 impl Initiates for Rc {}
 impl Initiates for Uc {}

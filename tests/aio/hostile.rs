@@ -15,7 +15,7 @@ use uverbs::aio::channel::{Channel, ChannelCause, ChannelError, Settings};
 use uverbs::aio::{self, Cq, Wait};
 use uverbs::buf::Pool;
 use uverbs::cm::{self, Connection, Listener, Params, Pending, Resolved};
-use uverbs::{Access, Caps, Mr, Pd, Rc};
+use uverbs::{Access, Caps, Mr, Pd, Qp, Rc};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -117,12 +117,12 @@ impl Peer {
         Ok(qp)
     }
 
-    fn connect(&self, way: Resolved<Rc>, data: &[u8]) -> Result<cm::Connecting<Rc>> {
+    fn connect(&self, way: Resolved<Rc>, data: &[u8]) -> Result<cm::Connecting<Qp<Rc>>> {
         let qp = self.qp(|qp| way.init(qp))?;
         Ok(way.connect(qp, &Params::default(), data)?)
     }
 
-    fn send(&mut self, connection: &mut Connection<Rc>, message: &[u8]) -> Result {
+    fn send(&mut self, connection: &mut Connection<Qp<Rc>>, message: &[u8]) -> Result {
         self.mr.write_at(0, message)?;
         let slice = self.mr.slice(..message.len())?;
         connection.post(|batch| {
@@ -180,7 +180,7 @@ impl Ground {
 
     /// Makes a channel of the peer's request, which has these data, and gives the peer's end of it and the
     /// address that it has.
-    fn accept(&self, peer: &Peer, data: &[u8]) -> Result<(Making, Connection<Rc>, SocketAddr)> {
+    fn accept(&self, peer: &Peer, data: &[u8]) -> Result<(Making, Connection<Qp<Rc>>, SocketAddr)> {
         let way = self.way()?;
         let address = way.local_addr();
         let connecting = peer.connect(way, data)?;
@@ -195,7 +195,11 @@ impl Ground {
     }
 
     /// Makes a channel to the peer, whose acceptance has these data.
-    fn connect(&self, peer: &Peer, data: &[u8]) -> Result<(Making, Connection<Rc>, SocketAddr)> {
+    fn connect(
+        &self,
+        peer: &Peer,
+        data: &[u8],
+    ) -> Result<(Making, Connection<Qp<Rc>>, SocketAddr)> {
         let way = self.way()?;
         let prepared = Channel::prepare(&self.cq, &self.pd, &self.pool, &SETTINGS)?;
         let making = async move {

@@ -18,6 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("down::under_a_connection", under_a_connection),
         test("down::while_connecting", while_connecting),
+        test("down::the_neighbour_changes", the_neighbour_changes),
     ]
 }
 
@@ -62,7 +63,7 @@ impl Two {
         &mut self,
         wire: &Wire,
         [here, mut there]: [Qp<Rc>; 2],
-    ) -> Result<[Connection<Rc>; 2]> {
+    ) -> Result<[Connection<Qp<Rc>>; 2]> {
         let params = Params::default();
         let way = wire.way(self.listener.local_addr())?;
         let connecting = way.connect(here, &params, b"").map_err(error)?;
@@ -125,6 +126,26 @@ fn under_a_connection() -> Result {
     pair[1].reset()?;
     let connections = two.connect(&wire, pair)?;
     drop((connections, two));
+    before.await_back()
+}
+
+/// Catches a living connection that is told as ended because the peer's address on the link was another for a while.
+fn the_neighbour_changes() -> Result {
+    only_on_rxe("the adapter's wire is no network interface")?;
+    let wire = Wire::new()?;
+    let before = Objects::of_all_devices()?;
+    let mut two = Two::on(&wire)?;
+    let pair = [two.here.qp()?, two.there.qp()?];
+    let [mut active, mut passive] = two.connect(&wire, pair)?;
+    wire.here
+        .has_for_neighbour(&wire.there, "02:00:00:ff:ff:ff")?;
+    let told = active.link().event_within(LIMIT)?;
+    same(told, Some(Event::NeighbourChanged), "what is told")?;
+    wire.here.knows(&wire.there)?;
+    two.there.receive(&mut passive)?;
+    two.talk(&mut active)?;
+    same(active.link().event_within(QUIET)?, None, "what is told")?;
+    drop((active, passive, two));
     before.await_back()
 }
 
@@ -201,7 +222,7 @@ fn came_back<V>(ended: Ended<V>, number: u32) -> Result<Qp<Rc>> {
 type Ended<V> = std::result::Result<V, Failed<Qp<Rc>>>;
 
 /// Ends a connection whose peer may not hear of it, and gives the queue pair, for another one.
-fn end(connection: Connection<Rc>) -> Result<Qp<Rc>> {
+fn end(connection: Connection<Qp<Rc>>) -> Result<Qp<Rc>> {
     let number = connection.qpn();
     let mut qp = match connection.disconnect().map_err(error)?.within(QUIET) {
         Ok(qp) => qp,

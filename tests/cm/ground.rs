@@ -91,8 +91,8 @@ pub(crate) fn failed_well(failed: &Failed<Qp<Rc>>, number: u32) -> Result {
 
 /// Two connected sides; each has a receive posted.
 pub(crate) struct Two {
-    pub(crate) active: Connection<Rc>,
-    pub(crate) passive: Connection<Rc>,
+    pub(crate) active: Connection<Qp<Rc>>,
+    pub(crate) passive: Connection<Qp<Rc>>,
     pub(crate) here: Side,
     pub(crate) there: Side,
     pub(crate) listener: Listener<Rc>,

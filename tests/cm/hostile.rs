@@ -16,7 +16,7 @@ use support::{
     until,
 };
 use uverbs::cm::{Connection, Listener, Params, Pending, RejectReason};
-use uverbs::{Cause, Rc, WcOpcode};
+use uverbs::{Cause, Qp, Rc, WcOpcode};
 
 use crate::ground::{Side, listener, own_address, request, way_to};
 use crate::listen::reason_of;
@@ -72,7 +72,7 @@ fn connect(
     side: &Side,
     asked: &[u8],
     answered: &[u8],
-) -> Result<[Connection<Rc>; 2]> {
+) -> Result<[Connection<Qp<Rc>>; 2]> {
     let params = Params::default();
     let connecting = way_to(listener.local_addr())?.connect(side.qp()?, &params, asked)?;
     let accepting = request(listener)?.accept(side.qp()?, &params, answered)?;
@@ -169,7 +169,7 @@ impl Drop for Complainer {
 }
 
 /// Sends a message of any length from the side's memory.
-fn send(side: &mut Side, connection: &mut Connection<Rc>, message: &[u8]) -> Result {
+fn send(side: &mut Side, connection: &mut Connection<Qp<Rc>>, message: &[u8]) -> Result {
     side.mr.write_at(1024, message)?;
     let slice = side.mr.slice(1024..1024 + message.len())?;
     connection.post(|batch| {
@@ -180,7 +180,7 @@ fn send(side: &mut Side, connection: &mut Connection<Rc>, message: &[u8]) -> Res
 }
 
 /// Ends a connection that the peer may have ended.
-fn end(connection: Connection<Rc>) -> Result {
+fn end(connection: Connection<Qp<Rc>>) -> Result {
     connection.disconnect()?.within(LIMIT)?;
     Ok(())
 }
@@ -369,7 +369,11 @@ fn clients_of_pingpong() -> Result {
 }
 
 /// Connects to a program as soon as it listens.
-fn as_soon_as_it_listens(address: SocketAddr, side: &Side, data: &[u8]) -> Result<Connection<Rc>> {
+fn as_soon_as_it_listens(
+    address: SocketAddr,
+    side: &Side,
+    data: &[u8],
+) -> Result<Connection<Qp<Rc>>> {
     until("the program listens", || {
         let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), data)?;
         match connecting.within(LIMIT) {

@@ -5,7 +5,7 @@ use support::role::{self, Peer, Role};
 use support::{LIMIT, Result, fail, same, says, test_without_leaks};
 use uverbs::cm::{Connecting, Event, Params, Pending, RejectReason};
 use uverbs::qp::QpState;
-use uverbs::{Cause, Rc};
+use uverbs::{Cause, Qp, Rc};
 
 use crate::ground::{Side, listener, own_address, request, way_to};
 use crate::listen::reason_of;
@@ -65,7 +65,7 @@ fn answers() -> Result {
 }
 
 /// A peer that answers until this step, and the connection to it under way.
-fn ask(side: &Side, until: &str) -> Result<(Peer, Connecting<Rc>)> {
+fn ask(side: &Side, until: &str) -> Result<(Peer, Connecting<Qp<Rc>>)> {
     let mut peer = Peer::start("answers", &[until])?;
     let mut address = own_address();
     address.set_port(peer.hear()?.parse()?);

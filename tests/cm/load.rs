@@ -91,7 +91,7 @@ fn a_thousand() -> Result {
 }
 
 /// Both sides of a connection, the active one first.
-type Both = (Connection<Rc>, Connection<Rc>);
+type Both = (Connection<Qp<Rc>>, Connection<Qp<Rc>>);
 
 /// As many connections as there may be at a time. All requests are under way before the first is accepted.
 fn connect(listener: &Listener<Rc>, here: &Side, there: &Side) -> Result<Vec<Both>> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use support::{LIMIT, Objects, QUIET, Result, Wire, completions, only_on_rxe, same, test};
 use uverbs::cm::{Accepting, Connection, Listener, Params, Pending};
-use uverbs::{Rc, WcOpcode};
+use uverbs::{Qp, Rc, WcOpcode};
 
 use crate::ground::{Side, error, failed_well};
 
@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 16;
 const SHORT: Duration = Duration::from_secs(3);
 
 /// Asks for all connections at once, and gives those that stand by their deadlines; each has sent a message.
-fn ask(wire: &Wire, side: &mut Side, listener: &Listener<Rc>) -> Result<Vec<Connection<Rc>>> {
+fn ask(wire: &Wire, side: &mut Side, listener: &Listener<Rc>) -> Result<Vec<Connection<Qp<Rc>>>> {
     let ways = (0..2 * ATTEMPTS).map(|_| wire.way(listener.local_addr()));
     let ways = ways.collect::<Result<Vec<_>>>()?;
     wire.lose(10)?;
@@ -64,7 +64,7 @@ fn accept(
     listener: &Listener<Rc>,
     side: &Side,
     over: &AtomicBool,
-) -> Result<Vec<(u32, Accepting<Rc>)>> {
+) -> Result<Vec<(u32, Accepting<Qp<Rc>>)>> {
     let mut accepting = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let Some(request) = listener.next_within(QUIET)? else {

@@ -4,6 +4,7 @@
 mod breakage;
 mod connect;
 mod datagrams;
+mod domains;
 mod down;
 mod faults;
 mod ground;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         hostile::tests(),
         loss::tests(),
         down::tests(),
+        domains::tests(),
         model::tests(),
         datagrams::tests(),
         load::tests(),

@@ -103,8 +103,8 @@ fn states() -> Result {
 /// What the asking side has.
 enum Has {
     Nothing,
-    Connecting(Connecting<Rc>),
-    Connected(Connection<Rc>),
+    Connecting(Connecting<Qp<Rc>>),
+    Connected(Connection<Qp<Rc>>),
 }
 
 /// The asking side, which tells the other one what to do.
@@ -235,14 +235,14 @@ impl Active {
         Ok(())
     }
 
-    fn connecting(&mut self) -> Result<Connecting<Rc>> {
+    fn connecting(&mut self) -> Result<Connecting<Qp<Rc>>> {
         match std::mem::replace(&mut self.has, Has::Nothing) {
             Has::Connecting(connecting) => Ok(connecting),
             _ => fail("nothing is asked"),
         }
     }
 
-    fn connection(&mut self) -> Result<Connection<Rc>> {
+    fn connection(&mut self) -> Result<Connection<Qp<Rc>>> {
         match std::mem::replace(&mut self.has, Has::Nothing) {
             Has::Connected(connection) => Ok(connection),
             _ => fail("nothing is connected"),
@@ -340,7 +340,7 @@ impl Active {
 }
 
 /// Waits until a connection is told of its end.
-fn ended(connection: &Connection<Rc>) -> Result {
+fn ended(connection: &Connection<Qp<Rc>>) -> Result {
     let event = connection.link().event_within(LIMIT)?;
     end(&event.ok_or("nothing was told")?)
 }
@@ -396,9 +396,9 @@ impl Drop for Peer {
 enum Stage {
     Nothing,
     Taken(Request<Rc>),
-    Accepting(Accepting<Rc>),
-    Connected(Connection<Rc>),
-    Ending(Disconnecting<Rc>),
+    Accepting(Accepting<Qp<Rc>>),
+    Connected(Connection<Qp<Rc>>),
+    Ending(Disconnecting<Qp<Rc>>),
 }
 
 /// Does what standard input says, a line each, and says what came of it.
@@ -502,7 +502,7 @@ fn in_vain(request: Request<Rc>, side: &Side) -> Result<String> {
 }
 
 /// Takes a message and sends one.
-fn answer(side: &mut Side, connection: &mut Connection<Rc>) -> Result {
+fn answer(side: &mut Side, connection: &mut Connection<Qp<Rc>>) -> Result {
     same(side.received()?, b"and back".to_vec(), "the message")?;
     side.receive(connection)?;
     connection.post(|batch| {

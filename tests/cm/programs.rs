@@ -11,7 +11,7 @@ use support::role::{await_end, finish as finish_of};
 use support::wait::until_so;
 use support::{LIMIT, Result, completion, fail, only_on_rxe, same, test_without_leaks};
 use uverbs::cm::{self, Connection, Event, Listener, Params, Pending, RejectReason, Resolved};
-use uverbs::{Caps, Cause, Cq, Rc, WcOpcode};
+use uverbs::{Caps, Cause, Cq, Qp, Rc, WcOpcode};
 use uverbs_uapi::rdma_cm::cmd;
 
 use crate::ground::{Side, own_address, request, way_to};
@@ -343,7 +343,12 @@ fn post_receives(side: &Side, qp: &mut uverbs::Qp<Rc>, talk: Talk) -> Result {
     Ok(())
 }
 
-fn converse(side: &mut Side, connection: &mut Connection<Rc>, talk: Talk, first: bool) -> Result {
+fn converse(
+    side: &mut Side,
+    connection: &mut Connection<Qp<Rc>>,
+    talk: Talk,
+    first: bool,
+) -> Result {
     let mut came = Came::default();
     for sending in [first, !first] {
         if sending {
@@ -392,7 +397,7 @@ impl Came {
 ///
 /// Soft-RoCE tells of a message before it acknowledges it, and a queue pair that is ended in between never does. The
 /// program would then send it again for ever: soft-RoCE takes 7 attempts, the default of librdmacm, for no limit.
-fn program_ends(connection: &Connection<Rc>) -> Result {
+fn program_ends(connection: &Connection<Qp<Rc>>) -> Result {
     match connection.link().event_within(LIMIT)? {
         Some(Event::Disconnected { .. }) => Ok(()),
         other => fail(format!("{other:?} and not the end")),
@@ -400,7 +405,7 @@ fn program_ends(connection: &Connection<Rc>) -> Result {
 }
 
 /// Ends both.
-fn finish(connection: Connection<Rc>, program: Program) -> Result {
+fn finish(connection: Connection<Qp<Rc>>, program: Program) -> Result {
     connection.disconnect()?.within(LIMIT)?;
     program.end()
 }

@@ -130,7 +130,7 @@ fn request(listener: &Listener<XrcTarget>) -> Result<Request<XrcTarget>> {
 
 /// An initiator and a target that are connected.
 struct Two {
-    active: Connection<Xrc>,
+    active: Connection<Qp<Xrc>>,
     passive: Connection<XrcTarget>,
     here: Side,
     there: There,

@@ -13,7 +13,7 @@ fn post_while_connecting(way: Resolved<Rc>, mut qp: Qp<Rc>) {
     qp.send();
 }
 
-fn post_to_what_is_under_way(connecting: &mut Connecting<Rc>) {
+fn post_to_what_is_under_way(connecting: &mut Connecting<Qp<Rc>>) {
     connecting.send();
 }
 
@@ -22,12 +22,12 @@ fn accept_and_reject(request: Request<Rc>, qp: Qp<Rc>) {
     let _ = request.reject(b"");
 }
 
-fn post_after_the_end(mut connection: Connection<Rc>) {
+fn post_after_the_end(mut connection: Connection<Qp<Rc>>) {
     let _ = connection.disconnect();
     connection.send();
 }
 
-fn disconnect_while_posting(mut connection: Connection<Rc>) {
+fn disconnect_while_posting(mut connection: Connection<Qp<Rc>>) {
     let batch = connection.send();
     let _ = connection.disconnect();
     drop(batch);

@@ -39,9 +39,18 @@ impl End {
             "ip route replace {} dev {netdev} src {address}",
             other.address
         ))?;
+        self.has_for_neighbour(other, &other.link)
+    }
+
+    /// Tells the kernel that the other end has this address on the link.
+    ///
+    /// # Errors
+    /// If a program fails.
+    pub fn has_for_neighbour(&self, other: &Self, link: &str) -> Result {
+        let netdev = &self.netdev;
         run(&format!(
-            "ip neigh replace {} lladdr {} dev {netdev} nud permanent",
-            other.address, other.link
+            "ip neigh replace {} lladdr {link} dev {netdev} nud permanent",
+            other.address
         ))?;
         Ok(())
     }

@@ -95,7 +95,7 @@ fn peer<B>(step: Failed<B>) -> Failure {
 /// A side with its peer.
 pub(super) struct End {
     // Before the memory that its requests name.
-    connection: Connection<Rc>,
+    connection: Connection<Qp<Rc>>,
     ground: Ground,
     patience: Duration,
     /// Messages that have come and have not been looked at.
@@ -138,7 +138,7 @@ impl End {
         Ok(Self::new(connection, ground, setup))
     }
 
-    fn new(connection: Connection<Rc>, ground: Ground, setup: &Setup) -> Self {
+    fn new(connection: Connection<Qp<Rc>>, ground: Ground, setup: &Setup) -> Self {
         Self {
             connection,
             ground,

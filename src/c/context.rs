@@ -11,7 +11,7 @@ use super::abi::device::ibv_device;
 use super::device::DeviceObject;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
-use super::{cq, domain, mr, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
+use super::{cq, dm, domain, mr, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
 use crate::context::{Context, OpenOptions};
 
 /// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
@@ -107,9 +107,9 @@ fn extended(context: ibv_context) -> verbs_context {
         attach_counters_point_flow: None,
         create_counters: None,
         destroy_counters: None,
-        reg_dm_mr: None,
-        alloc_dm: None,
-        free_dm: None,
+        reg_dm_mr: Some(dm::reg_dm_mr),
+        alloc_dm: Some(dm::alloc_dm),
+        free_dm: Some(dm::free_dm),
         modify_flow_action_esp: None,
         destroy_flow_action: None,
         create_flow_action_esp: None,

@@ -20,6 +20,7 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+mod dm;
 mod domain;
 mod ece;
 mod event;
@@ -59,6 +60,7 @@ pub use device::{
     ibv_free_device_list, ibv_get_device_guid, ibv_get_device_index, ibv_get_device_list,
     ibv_get_device_name,
 };
+pub use dm::{ibv_import_dm, ibv_unimport_dm};
 pub use ece::{ibv_query_ece, ibv_set_ece};
 pub use event::{ibv_ack_async_event, ibv_ack_cq_events, ibv_get_async_event, ibv_get_cq_event};
 pub use files::{ibv_get_sysfs_path, ibv_read_sysfs_file};

@@ -67,7 +67,7 @@ fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr
 
 impl MrObject {
     /// Gives a program the region that the kernel has, of so many bytes at an address.
-    fn give_new(
+    pub(super) fn give_new(
         pd: &PdObject,
         c: *mut ibv_pd,
         (addr, length): (*mut c_void, usize),

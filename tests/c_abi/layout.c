@@ -111,6 +111,11 @@ static void regions(void)
 	SIZE(ibv_td_init_attr);
 	SIZE(ibv_xrcd);
 	SIZE(ibv_dm);
+	FIELD(ibv_dm, context);
+	FIELD(ibv_dm, memcpy_to_dm);
+	FIELD(ibv_dm, memcpy_from_dm);
+	FIELD(ibv_dm, comp_mask);
+	FIELD(ibv_dm, handle);
 	SIZE(ibv_parent_domain_init_attr);
 	FIELD(ibv_parent_domain_init_attr, pd);
 	FIELD(ibv_parent_domain_init_attr, td);
@@ -335,6 +340,9 @@ static void attributes(void)
 	SIZE(ibv_ece);
 	SIZE(ibv_values_ex);
 	SIZE(ibv_alloc_dm_attr);
+	FIELD(ibv_alloc_dm_attr, length);
+	FIELD(ibv_alloc_dm_attr, log_align_req);
+	FIELD(ibv_alloc_dm_attr, comp_mask);
 	SIZE(ibv_flow_attr);
 }
 

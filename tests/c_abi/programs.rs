@@ -12,10 +12,11 @@ use crate::differences;
 use crate::library::{Library, c_program, gid_index};
 
 /// The programs, with the number of their checks.
-const PROGRAMS: [(&str, usize); 9] = [
+const PROGRAMS: [(&str, usize); 10] = [
     ("posting", 23),
     ("extended", 21),
     ("attributes", 21),
+    ("dm", 4),
     ("domains", 6),
     ("events", 9),
     ("lifetime", 7),

@@ -2,7 +2,7 @@
 
     TEST<tab>passed|skipped|failed|died<tab>why
 
-    run_pyverbs.py DEVICE GID_INDEX MODULE...
+    run_pyverbs.py DEVICE GID_INDEX MODULE[.CLASS]...
 
 GID_INDEX is -1 where peers are named by LIDs. The tests are those that the distribution ships with pyverbs.
 """
@@ -38,8 +38,13 @@ def load(directory, modules):
     package.__path__ = [directory]
     sys.modules['tests'] = package
     loader = unittest.TestLoader()
-    for module in modules:
-        yield from flat(loader.loadTestsFromModule(importlib.import_module('tests.' + module)))
+    for name in modules:
+        name, _, of_class = name.partition('.')
+        module = importlib.import_module('tests.' + name)
+        if of_class:
+            yield from flat(loader.loadTestsFromTestCase(getattr(module, of_class)))
+        else:
+            yield from flat(loader.loadTestsFromModule(module))
 
 
 def flat(suite):

@@ -1,6 +1,6 @@
 //! Open devices: the tables of functions through which the header's inline functions call.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
 
 use super::attr::{
@@ -10,6 +10,7 @@ use super::attr::{
 use super::device::{
     ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input, ibv_values_ex,
 };
+use super::dm::{ibv_alloc_dm_attr, ibv_dm};
 use super::domain::{
     ibv_parent_domain_init_attr, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
 };
@@ -92,9 +93,11 @@ pub struct verbs_context {
     pub attach_counters_point_flow: Lacking,
     pub create_counters: Lacking,
     pub destroy_counters: Lacking,
-    pub reg_dm_mr: Lacking,
-    pub alloc_dm: Lacking,
-    pub free_dm: Lacking,
+    pub reg_dm_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
+    pub alloc_dm:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
     pub modify_flow_action_esp: Lacking,
     pub destroy_flow_action: Lacking,
     pub create_flow_action_esp: Lacking,

@@ -10,6 +10,7 @@
 pub mod attr;
 pub mod context;
 pub mod device;
+pub mod dm;
 pub mod domain;
 pub mod port;
 pub mod queue;

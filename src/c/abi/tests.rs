@@ -8,6 +8,7 @@ use super::attr::{
 };
 use super::context::{ibv_context, ibv_context_ops, verbs_context};
 use super::device::{ibv_device, ibv_device_attr, ibv_device_attr_ex};
+use super::dm::{ibv_alloc_dm_attr, ibv_dm};
 use super::ibv_pd;
 use super::port::{ibv_gid_entry, ibv_port_attr};
 use super::queue::{
@@ -50,6 +51,8 @@ fn facts() -> Facts {
         ibv_mr { context, pd, addr, length, handle, lkey, rkey }
         ibv_mw { context, pd, rkey, handle }
         ibv_ah { context, pd, handle }
+        ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask, handle }
+        ibv_alloc_dm_attr { length, log_align_req, comp_mask }
         ibv_mw_bind { bind_info }
         ibv_mw_bind_info { mw_access_flags }
         ibv_comp_channel { fd, refcnt }

@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("again::no_request_is_lost_beside_the_poster", beside_poster),
         test("again::a_batch_makes_room", beside_batch),
+        test("again::the_device_finds_it_whole", beside_device),
         test("again::a_region_goes_on_waiting", beside_region),
     ]
 }
@@ -147,6 +148,22 @@ fn beside_poster() {
     srq.post(NO_KEY);
     poller.join().unwrap();
     assert_eq!(srq.ledger.progress(), (3, 3));
+    assert_eq!(srq.ledger.done(), 3);
+}
+
+/// Would catch a device that is told of the request before it lies in its element.
+fn beside_device() {
+    let srq = Srq::new();
+    srq.post(KEY);
+    let mut walk = Walk::new(&srq);
+    let missed = walk.take();
+    let device = thread::spawn(move || {
+        let index = walk.take();
+        assert_eq!(walk.srq.ring.key(index), KEY);
+    });
+    let ring = Arc::downgrade(&srq.ring);
+    assert!(post_again(&ring, &srq.ledger, missed as u16));
+    device.join().unwrap();
 }
 
 /// Would catch the same where the poster is writing a batch: its first request makes room for the other.

@@ -11,13 +11,13 @@
 
 use std::fmt::{self, Write};
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use slab::Slab;
 
 use crate::driver::{QpBacking, SrqBacking};
 use crate::error::Subject;
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, fence};
 use crate::work::{LocalKey, Progress};
 
 /// The queues of a protection domain, and the regions that wait for them.
@@ -137,6 +137,9 @@ impl Flight {
             let named = |stand: &Progress| stand.in_flight() > 0 && queues.name(at, *stand, key);
             *stand = stand.filter(named);
         }
+        // Acquire: a request that is not found has been seen to be finished, or another was written to its place, which
+        // comes behind its end. Pairs with the poller's release of either.
+        fence(Ordering::Acquire);
         stands.iter().any(Option::is_some).then(|| Stand {
             flight: Arc::clone(self),
             resets: *resets,
@@ -244,6 +247,10 @@ impl Flights {
         let mut waiting = lock(&self.waiting);
         waiting.push(Waiting { stands, region });
         self.count.store(waiting.len(), Ordering::Relaxed);
+        drop(waiting);
+        // A queue that was reset or has ended since it was asked has found nothing to drop. One that does later finds
+        // the region: the look at it, under its lock, is behind the count.
+        self.reap();
     }
 
     /// Drops the regions that wait no longer, and tells how many still do.

@@ -74,6 +74,7 @@ mod readable;
 mod serial;
 pub mod share;
 pub mod srq;
+mod sync;
 pub mod wc;
 mod work;
 pub mod wq;

@@ -13,7 +13,10 @@ use support::sources::files;
 
 /// The rooms from the ground up, each with the modules at the crate's root that are in it.
 const ROOMS: [(&str, &[&str]); 12] = [
-    ("words", &["error", "memory", "work", "gid", "guid", "grh"]),
+    (
+        "words",
+        &["error", "memory", "work", "gid", "guid", "grh", "sync"],
+    ),
     ("device", &["device"]),
     ("command", &["command"]),
     ("buffers", &["alloc"]),

@@ -12,6 +12,7 @@ use crate::test;
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("gate::nobody_inside_while_it_is_closed", nobody_inside),
+        test("gate::who_has_waited_is_seen", closed_again),
         test("gate::one_closes_it_at_a_time", one_closes),
     ]
 }
@@ -36,6 +37,25 @@ fn nobody_inside() {
         let _inside = shared.0.pass();
         add(&shared.1);
     }
+    closer.join().unwrap();
+    assert_eq!(shared.1.read(0), 3);
+}
+
+/// Catches a thread that has waited at the gate and goes inside while it is closed a second time.
+fn closed_again() {
+    let shared = Arc::new((Gate::new(), Places::<1>::new()));
+    let closer = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            for _ in 0..2 {
+                let _closed = shared.0.close();
+                add(&shared.1);
+            }
+        })
+    };
+    let inside = shared.0.pass();
+    add(&shared.1);
+    drop(inside);
     closer.join().unwrap();
     assert_eq!(shared.1.read(0), 3);
 }

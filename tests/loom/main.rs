@@ -1,18 +1,23 @@
 //! Posters against pollers, in every order in which threads can see each other's stores.
 //!
-//! What the two share is in two files of the mlx5 driver: the ledgers of the queues, and the directory of a
-//! completion queue. What posters share among them is in a third, the turn at a register. A region that goes
-//! asks the ledgers how far its requests have come (`src/work/progress.rs`), and so it asks the counts of rxe's shared
-//! receive queues (`src/driver/rxe/counts.rs`). What awaits an operation meets
-//! what completes it in a slot (`src/aio/slot.rs`). They are compiled
-//! here once more, with loom's types where the driver has those of the standard library. loom runs each model
-//! again and again until it has seen all orders, and fails where one of them breaks an assertion or lets two
+//! What the two share is in files of the mlx5 driver: the ledgers of the queues, the directory of a completion
+//! queue, and the gate that pollers close who post again. What posters share among them is the turn at a
+//! register. A region that goes meets queues that start, are reset or end (`src/flight.rs`). It asks the ledgers how
+//! far its requests have come (`src/work/progress.rs`), and so it asks the counts of rxe's shared receive queues
+//! (`src/driver/rxe/counts.rs`). What awaits an operation meets what completes it in a slot (`src/aio/slot.rs`). They
+//! are compiled here once more, with loom's types where the library has those of the standard one. loom runs each
+//! model again and again until it has seen all orders, and fails where one of them breaks an assertion or lets two
 //! threads at a place at once that one of them writes.
 //!
 //! A device is played by an atomic: what the poster stores with release at its doorbell, the poller loads
 //! with acquire from the completion. That is what the barriers of the driver make of a real one
 //! (`src/driver/mlx5/barrier.rs`).
 
+#[path = "../../src/driver/mlx5/again.rs"]
+#[allow(dead_code, reason = "no completion of the models has fields")]
+mod again;
+mod agains;
+mod backings;
 #[path = "../../src/driver/rxe/counts.rs"]
 #[allow(
     dead_code,
@@ -29,7 +34,24 @@ mod directories;
     reason = "the models do not need all of it, nor its unit tests"
 )]
 mod directory;
+mod driver;
 mod entries;
+mod error;
+#[path = "../../src/flight.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod flight;
+mod flights;
+#[path = "../../src/driver/mlx5/format.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod format;
 #[path = "../../src/driver/mlx5/gate.rs"]
 mod gate;
 mod gates;
@@ -49,6 +71,7 @@ mod ledgers;
     reason = "the models do not need all of it, nor its unit tests"
 )]
 mod progress;
+mod recv;
 mod regions;
 #[path = "../../src/aio/slot.rs"]
 #[allow(
@@ -64,6 +87,7 @@ mod sync;
 #[path = "../../src/driver/mlx5/turn.rs"]
 mod turn;
 mod turns;
+mod work;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -71,6 +95,8 @@ fn main() {
     let mut tests = ledgers::tests();
     tests.extend(directories::tests());
     tests.extend(regions::tests());
+    tests.extend(flights::tests());
+    tests.extend(agains::tests());
     tests.extend(gates::tests());
     tests.extend(turns::tests());
     tests.extend(slots::tests());

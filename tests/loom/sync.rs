@@ -1,6 +1,8 @@
-//! What `src/driver/mlx5/sync.rs` is in the driver.
+//! What `src/sync.rs` is in the library, and `src/driver/mlx5/sync.rs` in the driver.
 
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
 

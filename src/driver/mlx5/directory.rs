@@ -53,6 +53,17 @@ impl Receiver {
             Self::Shared(_) | Self::None => None,
         }
     }
+
+    /// Of its own queue, how many requests the device was told of, which `told` looks up, and how many are finished.
+    pub(super) fn progress(&self, told: impl FnOnce() -> u32) -> Option<(u32, u32)> {
+        // In this order: what is finished was posted before.
+        let finished = match self {
+            Self::Own(ledger) => ledger.done(),
+            Self::Loose(ledger) => ledger.before(),
+            Self::Shared(_) | Self::None => return None,
+        };
+        Some((told(), finished))
+    }
 }
 
 /// A change for the poller. `until` is an index of the ring: entries before it precede the change.

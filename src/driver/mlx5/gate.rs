@@ -58,8 +58,9 @@ impl Gate {
     fn wait(&self) {
         let mut round = 0_u32;
         loop {
-            // Relaxed: nothing was done inside.
-            self.inside.store(false, Ordering::Relaxed);
+            // Release: nothing was done inside this time, but who has closed the gate may miss the release of the time
+            // before.
+            self.inside.store(false, Ordering::Release);
             while self.closed.load(Ordering::Relaxed) {
                 wait_a_little(round);
                 round = round.saturating_add(1);

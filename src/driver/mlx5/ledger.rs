@@ -244,8 +244,8 @@ impl LooseLedger {
     /// Whether the request at this index is finished, one behind the first that is not. While it is seen to be, its
     /// place is not given out: that comes behind the store that takes the note back.
     pub(super) fn is_finished(&self, index: u32) -> bool {
-        // Acquire: pairs with the release in `finish`.
-        self.element(index).load(Ordering::Acquire)
+        // Relaxed: who looks for a region's key has a fence behind it (`flight.rs`), for the release in `finish`.
+        self.element(index).load(Ordering::Relaxed)
     }
 
     fn element(&self, index: u32) -> &AtomicBool {
@@ -254,7 +254,7 @@ impl LooseLedger {
 
     /// Takes the request of an element as finished and gives its id; `None` if it is finished.
     pub(super) fn finish(&self, counter: u16) -> Option<u64> {
-        // Release: pairs with the acquire in `is_finished`.
+        // Release: for who finds it in `is_finished`.
         if self.element(counter.into()).swap(true, Ordering::Release) {
             return None;
         }
@@ -475,7 +475,8 @@ impl SrqLedger {
     /// Whether the device has this element.
     pub(super) fn is_posted(&self, index: u16) -> bool {
         let element = self.elements.get(usize::from(index));
-        // Relaxed: the barriers around doorbell and completion order it, as the ids.
+        // Relaxed: the barriers around doorbell and completion order it, as the ids. Who looks for a region's key has a
+        // fence behind it (`flight.rs`).
         element.is_some_and(|element| element.posted.load(Ordering::Relaxed))
     }
 

@@ -365,15 +365,11 @@ impl contract::QpBacking for Arc<QpCore> {
     }
 
     fn receives(&self) -> Option<Progress> {
-        // In this order: what is finished was posted before. The record has the low half of the count.
-        let finished = match &self.ledgers().1 {
-            Receiver::Own(ledger) => ledger.done(),
-            Receiver::Loose(ledger) => ledger.before(),
-            Receiver::Shared(_) | Receiver::None => return None,
-        };
         let word = self.rings.record.word(RECORD_RECEIVE);
-        // Relaxed: who asks about requests is ordered behind whoever posted them.
-        let posted = u32::from_be(word.load(Ordering::Relaxed));
+        // Relaxed: who asks about requests is ordered behind whoever posted them. The record has the low half of the
+        // count.
+        let told = || u32::from_be(word.load(Ordering::Relaxed));
+        let (posted, finished) = self.ledgers().1.progress(told)?;
         Some(Progress::new(posted, finished, u16::MAX.into()))
     }
 

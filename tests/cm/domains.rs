@@ -49,12 +49,15 @@ impl Side {
     }
 }
 
+/// Two that are connected.
+type Two<M, N> = (Connection<Qp<Rc, M>>, Connection<Qp<Rc, N>>);
+
 /// Connects two queue pairs. The active one has a receive posted, and the passive one too if it has receives of its own.
 fn connect<M: Membership, N: Membership>(
     (here, mut active): (&Side, Qp<Rc, M>),
     (there, mut passive): (&Side, Qp<Rc, N>),
     has_receives: bool,
-) -> Result<(Connection<Qp<Rc, M>>, Connection<Qp<Rc, N>>)> {
+) -> Result<Two<M, N>> {
     let listener = listener()?;
     let way = way_to(listener.local_addr())?;
     way.init(&mut active)?;

@@ -301,6 +301,7 @@ pub(crate) trait DeviceMemory: Debug + Send + Sync {
 }
 
 /// Device memory of a driver that has none.
+#[allow(dead_code, reason = "not every driver has none")]
 #[derive(Debug)]
 pub(crate) enum NoDeviceMemory {}
 

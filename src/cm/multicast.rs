@@ -78,8 +78,8 @@ impl Join {
     ///
     /// # Errors
     ///
-    /// There is no connection manager ([`Cause::Unsupported`](crate::Cause::Unsupported)); the address is
-    /// none of a group; no device has a route to it. Manual page: `rdma_join_multicast(3)`.
+    /// There is no connection manager ([`Cause::Unsupported`](crate::Cause::Unsupported)), and so the end of
+    /// joining for a group of IPv6 on RoCE v2; the address is none of a group; no device has a route to it. Manual page: `rdma_join_multicast(3)`.
     #[doc(alias = "rdma_join_multicast")]
     pub fn start(self) -> Result<Joining> {
         let subject = Subject::named("multicast group", self.group);
@@ -105,6 +105,9 @@ impl Join {
         Wire::from(SocketAddr::new(self.group, 0))
     }
 }
+
+/// `ENOTSUPP`, which the kernel keeps to itself elsewhere: `cma_iboe_join_multicast` knows IGMP alone.
+const NOT_SUPPORTED: Errno = Errno::from_raw_os_error(524);
 
 /// A group is being joined.
 #[derive(Debug)]
@@ -141,7 +144,18 @@ impl Joining {
             flags,
             group: self.how.wire(),
         };
-        self.id.execute(&command).map(drop)
+        let Err(error) = self.id.execute(&command) else {
+            return Ok(());
+        };
+        Err(match error.errno() {
+            Some(errno @ NOT_SUPPORTED) => Error::unsupported_by_kernel(
+                Verb::JoinMulticast,
+                self.id.subject().clone(),
+                errno,
+                "groups with IPv6 addresses on ports of RoCE v2",
+            ),
+            _ => error,
+        })
     }
 
     fn joined(self, raw: &EventResp) -> Result<Group> {

@@ -8,10 +8,6 @@ use super::{Errno, Verb};
 
 /// What `errno` means when `verb` fails with it, as one clause.
 pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
-    // ENOTSUPP, which the kernel keeps to itself elsewhere and libc has no name for.
-    if verb == Verb::JoinMulticast && errno.raw_os_error() == 524 {
-        return Some("groups with IPv6 addresses cannot be joined on RoCE v2");
-    }
     by_verb(verb, errno).or_else(|| in_general(errno))
 }
 

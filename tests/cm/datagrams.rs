@@ -1,9 +1,12 @@
 //! Datagrams: peers that are looked up by address, and multicast groups.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use libtest_mimic::Trial;
 use support::wait::until_so;
 use support::{
-    LIMIT, QUIET, Result, completion, device, fail, nothing, same, says, test_without_leaks,
+    LIMIT, QUIET, Result, completion, device, fail, nothing, open, run, same, says,
+    test_without_leaks,
 };
 use uverbs::cm::{self, Group, Listener, Membership, Pending, RejectReason, Request, Resolved};
 use uverbs::{Qp, Ud, WcOpcode};
@@ -16,12 +19,13 @@ use crate::programs::Program;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 7] = [
+    let tests: [Named; 8] = [
         ("datagrams::look_up_and_send", look_up_and_send),
         ("datagrams::nobody_there", nobody_there),
         ("datagrams::refused", refused),
         ("datagrams::too_much_private_data", too_much_private_data),
         ("multicast::all_receive", all_receive),
+        ("multicast::all_receive_by_ipv6", all_receive_by_ipv6),
         ("multicast::send_only", send_only),
         ("multicast::mckey_receives", mckey_receives),
     ];
@@ -182,14 +186,21 @@ fn too_much_private_data() -> Result {
     )
 }
 
-fn group(send_only: bool) -> Result<Group> {
-    let join = cm::join(GROUP.parse()?).source(own_address().ip());
+/// A group, and the own address from which it is joined.
+type Addresses = (IpAddr, IpAddr);
+
+fn by_ipv4() -> Result<Addresses> {
+    Ok((GROUP.parse()?, own_address().ip()))
+}
+
+fn group((group, own): Addresses, send_only: bool) -> Result<Group> {
+    let join = cm::join(group).source(own);
     Ok(join.send_only(send_only).start()?.within(LIMIT)?)
 }
 
 /// A queue pair in the group, with a receive posted.
-fn member(side: &Side) -> Result<(Qp<Ud>, Membership)> {
-    let group = group(false)?;
+fn member(side: &Side, addresses: Addresses) -> Result<(Qp<Ud>, Membership)> {
+    let group = group(addresses, false)?;
     let mut qp = queue_pair(side)?;
     group.activate(&mut qp)?;
     receive(side, &mut qp)?;
@@ -210,10 +221,68 @@ fn send(side: &mut Side, qp: &mut Qp<Ud>, group: &Group, bytes: &[u8]) -> Result
 
 /// Catches members that receive nothing, and former members that still do.
 fn all_receive() -> Result {
+    of_group(by_ipv4()?)
+}
+
+/// Catches groups of IPv6 that are joined as others, or whose datagrams go elsewhere.
+fn all_receive_by_ipv6() -> Result {
+    let interface = Ipv6::new()?;
+    let addresses = ("ff15::9:8:7".parse()?, interface.address.into());
+    if !device().has_gids() {
+        return of_group(addresses);
+    }
+    let joining = cm::join(addresses.0).source(addresses.1).start()?;
+    let Err(error) = joining.within(LIMIT) else {
+        return fail("the kernel of RoCE v2 has learnt of groups of IPv6");
+    };
+    same(error.error.is_unsupported(), true, "that it is told so")?;
+    says(&error, &["groups with IPv6 addresses"])
+}
+
+/// An IPv6 address of the device's network interface.
+struct Ipv6 {
+    netdev: String,
+    address: Ipv6Addr,
+}
+
+impl Ipv6 {
+    /// Adds it, and waits until the device has it among its GIDs, where these are addresses.
+    fn new() -> Result<Self> {
+        let context = open()?;
+        let shown = run(&format!("ip -o addr show to {}", own_address().ip()))?;
+        let netdev = shown.split_whitespace().nth(1);
+        let added = Self {
+            netdev: netdev.ok_or("no interface has the address")?.to_owned(),
+            address: "fd00:9::1".parse()?,
+        };
+        added.change("add")?;
+        if device().has_gids() {
+            until_so(LIMIT, "the address is a GID", || {
+                let gids = context.gid_table()?;
+                Ok(gids.iter().any(|entry| entry.gid == added.address.into()))
+            })?;
+        }
+        Ok(added)
+    }
+
+    fn change(&self, how: &str) -> Result {
+        let Self { netdev, address } = self;
+        run(&format!("ip addr {how} {address}/64 dev {netdev} nodad")).map(drop)
+    }
+}
+
+impl Drop for Ipv6 {
+    fn drop(&mut self) {
+        // The test's own result is the one to tell.
+        let _ = self.change("del");
+    }
+}
+
+fn of_group(addresses: Addresses) -> Result {
     let (mut a, mut b, mut c) = (Side::new()?, Side::new()?, Side::new()?);
-    let (_qp, first) = member(&a)?;
-    let (mut other, second) = member(&b)?;
-    let group = group(true)?;
+    let (_qp, first) = member(&a, addresses)?;
+    let (mut other, second) = member(&b, addresses)?;
+    let group = group(addresses, true)?;
     let mut qp = queue_pair(&c)?;
     group.activate(&mut qp)?;
     send(&mut c, &mut qp, &group, b"to all")?;
@@ -232,7 +301,7 @@ fn all_receive() -> Result {
 /// Catches a membership to send only that is attached, and an address that is none of a group.
 fn send_only() -> Result {
     let side = Side::new()?;
-    let group = group(true)?;
+    let group = group(by_ipv4()?, true)?;
     let qp = queue_pair(&side)?;
     let gid = group.gid();
     match device().has_gids() {
@@ -257,7 +326,7 @@ fn send_only() -> Result {
 fn mckey_receives() -> Result {
     let mut program = Program::start("mckey -m 239.9.8.7 -b 10.9.0.1 -C 4 -S 32")?;
     let mut side = Side::new()?;
-    let group = group(true)?;
+    let group = group(by_ipv4()?, true)?;
     let mut qp = queue_pair(&side)?;
     group.activate(&mut qp)?;
     until_so(LIMIT, "the program has four datagrams", || {

@@ -27,6 +27,8 @@ pub(super) struct DmObject {
     c: CStruct<ibv_dm>,
     handle: DmHandle,
     memory: DeviceMemory,
+    /// Bytes.
+    length: u64,
     context: Context,
 }
 
@@ -42,7 +44,7 @@ impl DmObject {
     fn give_new(
         c: *mut ibv_context,
         context: &Context,
-        (handle, memory): (DmHandle, DeviceMemory),
+        (handle, memory, length): (DmHandle, DeviceMemory, u64),
         comp_mask: u32,
     ) -> *mut ibv_dm {
         let dm = ibv_dm {
@@ -56,9 +58,18 @@ impl DmObject {
             c: CStruct::new(dm),
             handle,
             memory,
+            length,
             context: context.clone(),
         };
         Box::new(object).give()
+    }
+
+    /// Fails for more bytes than there are, of which no slice may be made.
+    fn has(&self, length: usize) -> Result<()> {
+        match length as u64 <= self.length {
+            true => Ok(()),
+            false => Err(Failure(Errno::FAULT)),
+        }
     }
 }
 
@@ -91,7 +102,8 @@ pub(super) unsafe extern "C" fn alloc_dm(
                 log_align: attr.log_align_req,
             };
             let context = object.context();
-            let allocated = context.driver().alloc_dm(context.fd(), &command)?;
+            let (handle, memory) = context.driver().alloc_dm(context.fd(), &command)?;
+            let allocated = (handle, memory, command.length);
             Ok(DmObject::give_new(c, context, allocated, HAS_HANDLE))
         })
     })
@@ -112,8 +124,8 @@ pub unsafe extern "C" fn ibv_import_dm(c: *mut ibv_context, handle: u32) -> *mut
     // SAFETY: the caller passes an open context.
     pointer(unsafe { context(c) }.and_then(|object| {
         let (context, handle) = (object.context(), DmHandle(handle));
-        let (_, memory) = context.driver().import_dm(context.fd(), handle)?;
-        Ok(DmObject::give_new(c, context, (handle, memory), 0))
+        let (length, memory) = context.driver().import_dm(context.fd(), handle)?;
+        Ok(DmObject::give_new(c, context, (handle, memory, length), 0))
     }))
 }
 
@@ -133,6 +145,7 @@ unsafe extern "C" fn memcpy_to_dm(
     // SAFETY: the caller passes device memory, and so many bytes to copy.
     status(unsafe {
         dm(c).and_then(|dm| {
+            dm.has(length)?;
             let bytes = match length {
                 0 => &[],
                 _ => slice::from_raw_parts(host.cast(), length),
@@ -152,6 +165,7 @@ unsafe extern "C" fn memcpy_from_dm(
     // SAFETY: the caller passes device memory, and room for so many bytes.
     status(unsafe {
         dm(c).and_then(|dm| {
+            dm.has(length)?;
             let into = match length {
                 0 => &mut [],
                 _ => slice::from_raw_parts_mut(host.cast(), length),

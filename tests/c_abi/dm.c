@@ -52,6 +52,7 @@ static void copies(void)
 	say_status("from within words", ibv_memcpy_from_dm(found, dm, 6, 8));
 	say_status("beyond", ibv_memcpy_to_dm(dm, LENGTH - 4, found, 8));
 	say_status("from beyond", ibv_memcpy_from_dm(found, dm, LENGTH, 4));
+	say_status("more than there can be", ibv_memcpy_to_dm(dm, 0, found, (size_t)-4));
 	say_status("far beyond", ibv_memcpy_from_dm(found, dm, 1ULL << 40, 4));
 	say_same("as before", dm);
 	NEED(!ibv_memcpy_from_dm(found, other, 0, 64));

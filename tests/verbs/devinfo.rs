@@ -283,6 +283,10 @@ fn limits(ours: &mut BTreeMap<String, String>, attr: &DeviceAttr) {
     let texts = numbers.map(|(key, number)| (key.to_owned(), number.to_string()));
     ours.extend(texts);
     ours.insert("max_mr_size".into(), hex(attr.max_mr_size));
+    if attr.max_dm_size > 0 {
+        let said = format!("{}Bytes", attr.max_dm_size);
+        ours.insert("maximum available device memory".into(), said);
+    }
 }
 
 fn of_port(ours: &mut BTreeMap<String, String>, attr: &PortAttr) {

@@ -25,6 +25,17 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// Whether messages that arrive are lost. A function that has failed takes none: its driver gives its queues up
+    /// without a word to it.
+    pub(crate) fn loses_messages(&self) -> bool {
+        self.lossy || self.internal_error
+    }
+
+    /// Whether send queues are not looked at.
+    pub(crate) fn stalls(&self) -> bool {
+        self.stalled || self.internal_error
+    }
+
     /// Lets a command fail so many times.
     ///
     /// # Errors

@@ -141,7 +141,7 @@ pub(super) fn carry(
             let Some(qpn) = addressed(function, qpn) else {
                 return Answer::Silence;
             };
-            if !has_link || !function.port.is_up || function.faults.lossy {
+            if !has_link || !function.port.is_up || function.faults.loses_messages() {
                 return Answer::Silence;
             }
             let accepted = if connected {
@@ -161,7 +161,7 @@ pub(super) fn carry(
                     Address::Lid(lid) => function.subnet.reaches(lid, gid, &function.port),
                     Address::Mac(_) => true,
                 };
-                has_link && is_routed && function.port.is_up && !function.faults.lossy
+                has_link && is_routed && function.port.is_up && !function.faults.loses_messages()
             };
             for function in functions.iter_mut().filter(reached) {
                 let members: Vec<u32> = function
@@ -200,7 +200,7 @@ fn administrate(functions: &mut [Function], from: usize, message: &Message) {
         return;
     };
     let answer = function.subnet.answer(&hosts, message.source.lid, data);
-    let (Some(answer), false) = (answer, function.faults.lossy) else {
+    let (Some(answer), false) = (answer, function.faults.loses_messages()) else {
         return;
     };
     let answer = Message {

@@ -53,7 +53,7 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
     let state = queue_pair.state();
     let flushing = matches!(state, State::Error | State::SendQueueError);
     // The driver's own queue goes on, or it could not even register memory.
-    let stalled = function.faults.stalled && queue_pair.transport() != Transport::RegUmr;
+    let stalled = function.faults.stalls() && queue_pair.transport() != Transport::RegUmr;
     if stalled || !flushing && state != State::ReadyToSend {
         return false;
     }

@@ -47,7 +47,6 @@ impl Context {
         Ok(Dm(Arc::new(DmShared {
             object: Owned::new(self, handle),
             memory,
-            length,
         })))
     }
 
@@ -61,14 +60,10 @@ impl Context {
     #[doc(alias = "ibv_import_dm")]
     pub fn import_dm(&self, handle: DmHandle) -> Result<ImportedDm> {
         import::check(self, object::DM, handle.0, Verb::ImportDm)?;
-        let (length, memory) = self.driver().import_dm(self.fd(), handle)?;
+        let memory = self.driver().import_dm(self.fd(), handle)?;
         let mut object = Owned::new(self, handle);
         object.leave();
-        Ok(ImportedDm(Dm(Arc::new(DmShared {
-            object,
-            memory,
-            length,
-        }))))
+        Ok(ImportedDm(Dm(Arc::new(DmShared { object, memory }))))
     }
 
     /// The handles of all device memory of the context, whoever allocated it.
@@ -88,8 +83,6 @@ pub(crate) struct DmShared {
     object: Owned<DmHandle>,
     /// The mapping. Either may go before the other: the kernel frees the memory when both are gone.
     memory: DeviceMemory,
-    /// Bytes.
-    length: u64,
 }
 
 /// A piece of device memory. Regions in it keep it allocated.
@@ -108,7 +101,7 @@ impl Dm {
 
     /// Bytes.
     pub fn length(&self) -> u64 {
-        self.0.length
+        self.0.memory.length()
     }
 
     /// Copies bytes from it, from `offset` on, as they are behind what has completed before. Words that a peer

@@ -27,8 +27,6 @@ pub(super) struct DmObject {
     c: CStruct<ibv_dm>,
     handle: DmHandle,
     memory: DeviceMemory,
-    /// Bytes.
-    length: u64,
     context: Context,
 }
 
@@ -44,7 +42,7 @@ impl DmObject {
     fn give_new(
         c: *mut ibv_context,
         context: &Context,
-        (handle, memory, length): (DmHandle, DeviceMemory, u64),
+        (handle, memory): (DmHandle, DeviceMemory),
         comp_mask: u32,
     ) -> *mut ibv_dm {
         let dm = ibv_dm {
@@ -58,7 +56,6 @@ impl DmObject {
             c: CStruct::new(dm),
             handle,
             memory,
-            length,
             context: context.clone(),
         };
         Box::new(object).give()
@@ -66,7 +63,7 @@ impl DmObject {
 
     /// Fails for more bytes than there are, of which no slice may be made.
     fn has(&self, length: usize) -> Result<()> {
-        match length as u64 <= self.length {
+        match length as u64 <= self.memory.length() {
             true => Ok(()),
             false => Err(Failure(Errno::FAULT)),
         }
@@ -102,8 +99,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
                 log_align: attr.log_align_req,
             };
             let context = object.context();
-            let (handle, memory) = context.driver().alloc_dm(context.fd(), &command)?;
-            let allocated = (handle, memory, command.length);
+            let allocated = context.driver().alloc_dm(context.fd(), &command)?;
             Ok(DmObject::give_new(c, context, allocated, HAS_HANDLE))
         })
     })
@@ -124,8 +120,8 @@ pub unsafe extern "C" fn ibv_import_dm(c: *mut ibv_context, handle: u32) -> *mut
     // SAFETY: the caller passes an open context.
     pointer(unsafe { context(c) }.and_then(|object| {
         let (context, handle) = (object.context(), DmHandle(handle));
-        let (length, memory) = context.driver().import_dm(context.fd(), handle)?;
-        Ok(DmObject::give_new(c, context, (handle, memory, length), 0))
+        let memory = context.driver().import_dm(context.fd(), handle)?;
+        Ok(DmObject::give_new(c, context, (handle, memory), 0))
     }))
 }
 

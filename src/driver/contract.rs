@@ -253,8 +253,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::AllocDm, "device memory"))
     }
 
-    /// Checks that a handle names device memory; its length in bytes comes first.
-    fn import_dm(&self, _fd: &CommandFd, _handle: DmHandle) -> Result<(u64, Self::DeviceMemory)> {
+    /// Maps device memory that a handle names.
+    fn import_dm(&self, _fd: &CommandFd, _handle: DmHandle) -> Result<Self::DeviceMemory> {
         Err(Self::lacks(Verb::ImportDm, "import of device memory"))
     }
 
@@ -293,6 +293,9 @@ pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
 /// Device memory, as the processor reaches it. It may be dropped before the kernel's object is destroyed, or
 /// after.
 pub(crate) trait DeviceMemory: Debug + Send + Sync {
+    /// Bytes.
+    fn length(&self) -> u64;
+
     /// Copies bytes from it, behind all that came before.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError>;
 
@@ -306,6 +309,10 @@ pub(crate) trait DeviceMemory: Debug + Send + Sync {
 pub(crate) enum NoDeviceMemory {}
 
 impl DeviceMemory for NoDeviceMemory {
+    fn length(&self) -> u64 {
+        match *self {}
+    }
+
     fn read(&self, _: u64, _: &mut [u8]) -> Result<(), CopyError> {
         match *self {}
     }

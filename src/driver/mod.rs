@@ -489,12 +489,8 @@ impl Device {
         dispatch!(self, D(device) => device.alloc_dm(fd, command).map(|(handle, dm)| (handle, D::wrap(dm))))
     }
 
-    pub(crate) fn import_dm(
-        &self,
-        fd: &CommandFd,
-        handle: DmHandle,
-    ) -> Result<(u64, DeviceMemory)> {
-        dispatch!(self, D(device) => device.import_dm(fd, handle).map(|(length, dm)| (length, D::wrap(dm))))
+    pub(crate) fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<DeviceMemory> {
+        dispatch!(self, D(device) => device.import_dm(fd, handle).map(D::wrap))
     }
 
     pub(crate) fn create_wq(
@@ -518,6 +514,7 @@ impl Device {
 /// What [`contract::DeviceMemory`] says, whichever driver it is.
 impl DeviceMemory {
     forward! {
+        length() -> u64;
         read(offset: u64, into: &mut [u8]) -> Result<(), CopyError>;
         write(offset: u64, bytes: &[u8]) -> Result<(), CopyError>;
     }

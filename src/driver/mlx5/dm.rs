@@ -43,11 +43,10 @@ pub(super) fn alloc(fd: &CommandFd, command: &AllocDm) -> Result<(DmHandle, Dm)>
 }
 
 /// Maps device memory that somebody has allocated in the context.
-pub(super) fn import(fd: &CommandFd, handle: DmHandle) -> Result<(u64, Dm)> {
+pub(super) fn import(fd: &CommandFd, handle: DmHandle) -> Result<Dm> {
     let (place, length) = fd.execute(&QueryDm(handle))?;
     let subject = || Subject::numbered("DM", handle.0.into());
-    let memory = Dm::map(fd, Verb::ImportDm, subject, place, length)?;
-    Ok((length, memory))
+    Dm::map(fd, Verb::ImportDm, subject, place, length)
 }
 
 /// A piece of device memory, mapped.
@@ -122,6 +121,10 @@ impl Dm {
 }
 
 impl contract::DeviceMemory for Dm {
+    fn length(&self) -> u64 {
+        self.length as u64
+    }
+
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
         let from = self.words(offset, into.len())?;
         barrier::memory_before_device_loads();

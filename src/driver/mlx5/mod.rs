@@ -271,7 +271,7 @@ impl contract::Driver for Device {
         dm::alloc(fd, command)
     }
 
-    fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<(u64, Dm)> {
+    fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<Dm> {
         dm::import(fd, handle)
     }
 

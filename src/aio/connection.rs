@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use super::qp::{Anchor, Qp};
 use crate::cm::pending::describe::Describe;
-use crate::cm::{
-    self, End, Failed, Initiates, Link, Listens, Params, Pending, Request, Resolved, Step,
-};
+use crate::cm::{self, Failed, Initiates, Link, Listens, Params, Pending, Request, Resolved, Step};
 use crate::error::{Result, Subject, Verb};
 use crate::qp::transport::Connected;
 
@@ -65,7 +63,7 @@ impl<T: Connected> Connection<T> {
     }
 }
 
-impl<T: Connected + Initiates + Listens + End> Qp<T> {
+impl<T: Connected + Initiates + Listens> Qp<T> {
     /// Takes it from RESET to INIT for the way to a peer, so that receives can be posted before it is asked.
     ///
     /// # Errors
@@ -161,7 +159,7 @@ impl<P: Describe> Describe for Establishing<P> {
 
 impl<T, P> Pending for Establishing<P>
 where
-    T: Connected + End,
+    T: Connected + cm::Space,
     P: Pending<Output = cm::Connection<crate::qp::Qp<T>>, Back = crate::qp::Qp<T>>,
 {
     type Output = Connection<T>;

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::PortSpace;
 
-use crate::qp::transport::{Rc, StaticTransport, Uc, Ud, Xrc};
+use crate::qp::transport::{Connected, Rc, StaticTransport, Uc, Ud, Xrc};
 use crate::xrcd::XrcTarget;
 
 /// An end of a connection: a connected transport, or a target of XRC.
@@ -15,9 +15,7 @@ use crate::xrcd::XrcTarget;
 )]
 pub trait End: Space {}
 
-impl End for Rc {}
-impl End for Uc {}
-impl End for Xrc {}
+impl<T: Connected + Space> End for T {}
 impl End for XrcTarget {}
 
 /// What has a space of ports, in which its peers are found by IP address and port.

@@ -33,7 +33,7 @@ pub(super) fn meet(options: &Options, by: By) -> Result<(Link, Endpoint)> {
 
 fn connected<T>(options: &Options, by: By) -> Result<(Link, Endpoint)>
 where
-    T: Initiates + Listens + Connected + cm::End,
+    T: Initiates + Listens + Connected,
 {
     let (mut link, manager) = match &options.server {
         Some(server) => as_client::<T>(server, options, by)?,
@@ -56,14 +56,14 @@ fn peer<B>(failed: Failed<B>) -> Failure {
     Failure::new(Kind::Peer, failed.error)
 }
 
-fn parts<T: Connected + cm::End>(connection: Connection<Qp<T>>) -> (Qp<Any>, Manager) {
+fn parts<T: Connected + cm::Space>(connection: Connection<Qp<T>>) -> (Qp<Any>, Manager) {
     let (qp, manager) = connection.into_parts();
     (qp.into_any(), manager)
 }
 
 fn as_client<T>(server: &str, options: &Options, by: By) -> Result<(Link, Manager)>
 where
-    T: Initiates + Connected + cm::End,
+    T: Initiates + Connected,
 {
     let deadline = Instant::now() + options.connect_timeout;
     let look = || way_to::<T>(server, options.port, by, deadline);
@@ -96,7 +96,7 @@ fn until(deadline: Instant) -> Duration {
 }
 
 /// Connects to the server, and tries again for some time while it does not listen yet.
-fn connect<T: Initiates + Connected + cm::End>(
+fn connect<T: Initiates + Connected>(
     mut way: Resolved<T>,
     mut qp: Qp<T>,
     deadline: Instant,
@@ -141,7 +141,7 @@ fn first_gid() -> Result<Gid> {
 
 fn as_server<T>(options: &Options, by: By) -> Result<(Link, Manager)>
 where
-    T: Initiates + Listens + Connected + cm::End,
+    T: Initiates + Listens + Connected,
 {
     let request = first_request::<T>(options.port, by, Gid::default())?;
     let options = &options.over_port(request.port());

@@ -2,6 +2,7 @@
 //!
 //! Nothing here counts messages or reads completions; [`super::game`] does.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use uverbs::{
@@ -69,6 +70,8 @@ pub(super) struct Parts<'a> {
     caps: Caps,
     memory: &'a Memory,
     connect: &'a ConnectOptions,
+    /// Receives posted so far.
+    posted: Cell<u32>,
 }
 
 impl Parts<'_> {
@@ -79,7 +82,10 @@ impl Parts<'_> {
 
     /// Posts all receives.
     pub(super) fn post_receives<T: Transport>(&self, qp: &mut Qp<T>) -> Result<()> {
-        self.memory.post_receives(qp, 0, self.caps.max_recv_wr)
+        let all = self.caps.max_recv_wr;
+        self.memory.post_receives(qp, 0, all)?;
+        self.posted.set(all);
+        Ok(())
     }
 
     /// What the peer is told of a queue pair.
@@ -151,12 +157,11 @@ impl Link {
             let qp = made.pd.qp(made.cq).caps(made.caps);
             Ok((qp.create_any(transport)?, ()))
         };
-        let (mut link, ()) = Self::with(device, options, create)?;
-        link.end.posted = 0;
+        let (link, ()) = Self::with(device, options, create)?;
         Ok(link)
     }
 
-    /// Opens the device and makes all that is needed, with a queue pair that `create` makes, with all receives posted.
+    /// Opens the device and makes all that is needed, with a queue pair that `create` makes.
     pub(super) fn with<C>(
         device: &Device,
         options: &Options,
@@ -195,9 +200,11 @@ impl Link {
             caps,
             memory: &memory,
             connect: &connect,
+            posted: Cell::new(0),
         };
         let (qp, created) = create(&parts)?;
         let local = qp.endpoint_with(&connect)?;
+        let posted = parts.posted.get().into();
         let inline = qp.caps().max_inline_data >= options.size();
         let link = Self {
             cq,
@@ -209,7 +216,7 @@ impl Link {
                 scratch: vec![0; memory.size],
                 memory,
                 inline,
-                posted: options.rx_depth.into(),
+                posted,
                 rx_depth: options.rx_depth,
             },
             local,

@@ -10,7 +10,6 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use support::peers::{free_port, listens, listens_by_address, play, play_of_xrc};
 use support::{Result, device, fail, is_full, open, skip, test};
-use uverbs::query::LinkLayer;
 
 use crate::library::{Library, gid_index};
 
@@ -232,10 +231,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         .into()
 }
 
-fn is_infiniband() -> Result<bool> {
-    Ok(open()?.query_port(1)?.link_layer == LinkLayer::INFINIBAND)
-}
-
 /// Runs a group. In the small set the two libraries change sides from run to run.
 fn all(family: Family, runs: &[Run]) -> Result {
     if matches!(family, Family::Ucx) && !device().is_rxe() {
@@ -250,7 +245,7 @@ fn all(family: Family, runs: &[Run]) -> Result {
     if of_xrc && device().is_rxe() {
         return skip("soft-RoCE has no XRC");
     }
-    if matches!(family, Family::OwnRdmacmByGid) && !is_infiniband()? {
+    if matches!(family, Family::OwnRdmacmByGid) && device().has_gids() {
         return skip("the device's port is none of InfiniBand");
     }
     let ours = match family {

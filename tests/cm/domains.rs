@@ -87,6 +87,12 @@ fn send(connection: &mut Connection<Qp<Rc>>, message: &[u8]) -> Result {
     Ok(())
 }
 
+/// Waits until what one side has sent is received by the other.
+fn arrives(message: &[u8], from: &mut Side, to: &mut Side) -> Result {
+    from.has_sent()?;
+    to.receives(message)
+}
+
 /// A message each way between queue pairs in these protection domains.
 fn over(here: &Pd, there: &Pd) -> Result {
     let (mut one, mut other) = (Side::on(here)?, Side::on(there)?);
@@ -94,11 +100,9 @@ fn over(here: &Pd, there: &Pd) -> Result {
     let passive = there.qp(&other.cq).create()?;
     let (mut active, mut passive) = connect((&one, active), (&other, passive), true)?;
     send(&mut active, b"there")?;
-    one.has_sent()?;
-    other.receives(b"there")?;
+    arrives(b"there", &mut one, &mut other)?;
     send(&mut passive, b"and back")?;
-    other.has_sent()?;
-    one.receives(b"and back")
+    arrives(b"and back", &mut other, &mut one)
 }
 
 /// Catches queue pairs whose rings lie in a user's memory and that are made anew, or not found, on their way to a
@@ -125,11 +129,9 @@ fn of_threads() -> Result {
     let passive = pd.qp(&other.cq).create()?;
     let (mut active, mut passive) = connect((&one, active), (&other, passive), true)?;
     active.one(&mut td, 2)?.send_inline(b"there")?;
-    one.has_sent()?;
-    other.receives(b"there")?;
+    arrives(b"there", &mut one, &mut other)?;
     send(&mut passive, b"and back")?;
-    other.has_sent()?;
-    one.receives(b"and back")?;
+    arrives(b"and back", &mut other, &mut one)?;
     // The other way round, by the queue pairs that the connection gives back.
     let ending = active.disconnect()?;
     let mut passive = passive.disconnect()?.within(LIMIT)?;
@@ -138,11 +140,9 @@ fn of_threads() -> Result {
     passive.reset()?;
     let (mut passive, mut active) = connect((&other, passive), (&one, active), true)?;
     active.one(&mut td, 2)?.send_inline(b"again")?;
-    one.has_sent()?;
-    other.receives(b"again")?;
+    arrives(b"again", &mut one, &mut other)?;
     send(&mut passive, b"as well")?;
-    other.has_sent()?;
-    one.receives(b"as well")
+    arrives(b"as well", &mut other, &mut one)
 }
 
 /// Catches a protection domain that another process could have made, and that a connection does not take.
@@ -168,9 +168,7 @@ fn shared_receives() -> Result {
     let passive = pd.qp(&other.cq).srq(&srq).create::<Rc>()?;
     let (mut active, mut passive) = connect((&one, active), (&other, passive), false)?;
     send(&mut active, b"there")?;
-    one.has_sent()?;
-    other.receives(b"there")?;
+    arrives(b"there", &mut one, &mut other)?;
     send(&mut passive, b"and back")?;
-    other.has_sent()?;
-    one.receives(b"and back")
+    arrives(b"and back", &mut other, &mut one)
 }

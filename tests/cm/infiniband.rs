@@ -1,9 +1,8 @@
 //! Addresses of InfiniBand itself: connections that take no IP address.
 
 use libtest_mimic::Trial;
-use support::{LIMIT, Result, fail, open, same, says, skip, test_without_leaks};
+use support::{LIMIT, Result, device, fail, open, same, says, skip, test_without_leaks};
 use uverbs::cm::{self, IbAddr, Listener, Params, Pending, RejectReason, Resolve, Resolved};
-use uverbs::query::LinkLayer;
 use uverbs::transport::Xrc;
 use uverbs::xrcd::XrcTarget;
 use uverbs::{Rc, Uc, Ud};
@@ -32,9 +31,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     ];
     let mut trials: Vec<_> = tests
         .map(|(name, run)| {
-            test_without_leaks(name, move || match is_infiniband()? {
-                true => run(),
-                false => skip("the device's port is none of InfiniBand"),
+            test_without_leaks(name, move || match device().has_gids() {
+                false => run(),
+                true => skip("the device's port is none of InfiniBand"),
             })
         })
         .into();
@@ -43,10 +42,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         what_is_refused,
     ));
     trials
-}
-
-fn is_infiniband() -> Result<bool> {
-    Ok(open()?.query_port(1)?.link_layer == LinkLayer::INFINIBAND)
 }
 
 /// The device's own address, with a port that the kernel chooses.
@@ -274,7 +269,7 @@ fn what_is_refused() -> Result {
         return fail("a listener on a GID that nobody has");
     };
     says(&error, &["[fec0::1:2:3:4]:7"])?;
-    if is_infiniband()? {
+    if !device().has_gids() {
         let elsewhere = own()?.in_partition(0x8123);
         refused(cm::resolve_ib(elsewhere), &["in partition 0x8123"])?;
         let (gone, side) = (of(&listener()?)?, Side::new()?);

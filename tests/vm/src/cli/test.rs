@@ -445,20 +445,14 @@ impl Test {
         for index in order {
             let round = &rounds[index];
             let kernel = &kernels[round.kernel];
-            match self.kept(store, round, kernel) {
-                Ok(None) => {}
-                Ok(kept) => {
-                    groups[index] = kept;
-                    continue;
-                }
-                Err(error) => {
-                    groups[index] = Some(failed(round, kernel, &error));
-                    continue;
-                }
-            }
-            match self.prepare(store, suites, round, kernel) {
-                Ok(prepared) => work.push(Work::Guest(index, Box::new(prepared))),
-                Err(error) => groups[index] = Some(failed(round, kernel, &error)),
+            let ready = match self.kept(store, round, kernel).transpose() {
+                Some(kept) => kept.map(|group| groups[index] = Some(group)),
+                None => self
+                    .prepare(store, suites, round, kernel)
+                    .map(|prepared| work.push(Work::Guest(index, Box::new(prepared)))),
+            };
+            if let Err(error) = ready {
+                groups[index] = Some(failed(round, kernel, &error));
             }
         }
         (work, groups)

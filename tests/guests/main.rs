@@ -1,6 +1,7 @@
 //! Two guests on one fabric: each test runs in both at a time, as the server in the first and as the client
 //! in the second.
 
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use support::peers::{listens, listens_by_address};
 use support::pingpong::Pingpong;
 use support::wait::until_so;
-use support::{Result, fail, run_all, test_on_adapter};
+use support::{Result, device, fail, program, run_all, skip, test_on_adapter};
 
 /// The device of each guest.
 const DEVICE: &str = "mlx5_0";
@@ -16,9 +17,9 @@ const DEVICE: &str = "mlx5_0";
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The TCP port of the programs, and the one on which the first guest says that its program listens.
+/// The TCP port of the programs, and the one on which the guests meet.
 const PORT: u16 = 18515;
-const READY: u16 = 18600;
+const MEETING: u16 = 18600;
 
 fn main() -> ExitCode {
     let games = [
@@ -33,6 +34,14 @@ fn main() -> ExitCode {
             })
         })
     });
+    let by_address = ["ip", "gid"].into_iter().flat_map(|by| {
+        ["rc", "uc", "ud"].map(|transport| {
+            test_on_adapter(format!("by_{by}::{transport}"), move |_| {
+                by_address(transport, by)
+            })
+        })
+    });
+    let tests = tests.chain(by_address);
     let tests = tests.chain([test_on_adapter("rping", |_| rping())]);
     run_all([tests.collect()])
 }
@@ -96,6 +105,23 @@ fn rping() -> Result {
     play(command, listens_by_address)
 }
 
+/// Catches requests to the connection manager of another guest that it does not get, or that lead to another
+/// queue pair: by the IP address of the first guest, and by the GID of its port, which takes no IP.
+fn by_address(transport: &str, by: &str) -> Result {
+    if by == "gid" && device().has_gids() {
+        return skip("the device's port is none of InfiniBand");
+    }
+    let own = uverbs::open(DEVICE)?.query_gid(1, 0)?.gid;
+    let gid = meet(&own.to_string())?;
+    let mut command = Command::new(program::uverbs()?);
+    command.args(["pingpong", transport, "-c", "-n", "50"]);
+    command.arg(format!("--cm={by}"));
+    if !serves()? {
+        command.arg(if by == "gid" { &gid } else { FIRST });
+    }
+    play(command, listens_by_address)
+}
+
 /// Whether this is the first guest.
 fn serves() -> Result<bool> {
     Ok(std::env::var("VM_GUEST")? == "1")
@@ -107,15 +133,30 @@ fn play(mut command: Command, is_ready: impl FnMut() -> Result<bool>) -> Result 
     if serves()? {
         let mut server = command.spawn()?;
         until_so(LIMIT, "the first guest's program", is_ready)?;
-        // Closed when the second guest has seen it.
-        TcpListener::bind((FIRST, READY))?.accept()?;
+        meet("ready")?;
         finish(&mut server)
     } else {
-        until_so(LIMIT, "the first guest", || {
-            Ok(TcpStream::connect((FIRST, READY)).is_ok())
-        })?;
+        meet("")?;
         finish(&mut command.spawn()?)
     }
+}
+
+/// Waits for the other guest, and gives what the first one says.
+fn meet(says: &str) -> Result<String> {
+    if serves()? {
+        // Nobody listens any more when the second guest has read it: the next meeting is another.
+        let (mut second, _) = TcpListener::bind((FIRST, MEETING))?.accept()?;
+        second.write_all(says.as_bytes())?;
+        return Ok(says.to_owned());
+    }
+    let mut first = None;
+    until_so(LIMIT, "the first guest", || {
+        first = TcpStream::connect((FIRST, MEETING)).ok();
+        Ok(first.is_some())
+    })?;
+    let mut said = String::new();
+    first.ok_or("no first guest")?.read_to_string(&mut said)?;
+    Ok(said)
 }
 
 fn finish(child: &mut Child) -> Result {

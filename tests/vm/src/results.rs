@@ -78,6 +78,14 @@ impl Group {
         });
     }
 
+    /// What ran in the same place, and then more.
+    pub(crate) fn and(mut self, more: Self) -> Self {
+        self.cases.extend(more.cases);
+        self.known_faults.extend(more.known_faults);
+        self.took = self.took.into_iter().chain(more.took).reduce(|a, b| a + b);
+        self
+    }
+
     /// Whether nothing failed in it.
     pub(crate) fn is_clean(&self) -> bool {
         self.totals().clean()

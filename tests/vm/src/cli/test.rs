@@ -58,8 +58,8 @@ pub(crate) struct Test {
     /// Every test of the guest on every kernel and every device
     #[arg(long)]
     full: bool,
-    /// Go on with a run in full that was cut off or had failures: guests in which all tests have run and none
-    /// has failed are not booted again
+    /// Go on with a run in full that was cut off or had failures: in guests where none has failed, tests that
+    /// have run are not run again
     #[arg(long, requires = "full", conflicts_with_all = ["names", "list", "sanitizer"])]
     resume: bool,
     /// Show which test of the guest runs where, and run none
@@ -102,11 +102,20 @@ struct Kernel {
 /// What a guest is made of.
 type Prepared = (Parts, guest::Options);
 
+/// A guest that can be booted.
+struct Boot {
+    prepared: Prepared,
+    /// What is to be run.
+    round: Round,
+    /// What an earlier run has of the guest.
+    before: Group,
+}
+
 /// What a thread takes next.
 enum Work {
     Host,
-    /// The round of that number.
-    Guest(usize, Box<Prepared>),
+    /// The results are those of the round of that number.
+    Guest(usize, Box<Boot>),
 }
 
 impl Test {
@@ -128,6 +137,12 @@ impl Test {
         if self.list {
             print!("{}", listed(&kernels, &rounds));
             return Ok(ExitCode::SUCCESS);
+        }
+        if self.keeps() && !self.resume {
+            let names = rounds
+                .iter()
+                .map(|round| suite::name_of_guest(&kernels[round.kernel].series, &round.place));
+            Kept(&store).forget(names)?;
         }
         let (host, of_guests) = self.run_all(&store, &suites, &kernels, &rounds)?;
         let columns = columns(&kernels, &rounds, &of_guests);
@@ -403,11 +418,9 @@ impl Test {
                                 );
                                 locked(&host, |host| *host = Some(group));
                             }
-                            Work::Guest(index, prepared) => {
-                                let round = &rounds[index];
-                                let kernel = &kernels[round.kernel];
-                                let group =
-                                    self.run_round(store, round, kernel, &prepared, beside_others);
+                            Work::Guest(index, boot) => {
+                                let kernel = &kernels[boot.round.kernel];
+                                let group = self.run_round(store, *boot, kernel, beside_others);
                                 locked(&groups, |groups| groups[index] = Some(group));
                             }
                         }
@@ -445,34 +458,37 @@ impl Test {
         for index in order {
             let round = &rounds[index];
             let kernel = &kernels[round.kernel];
-            let ready = match self.kept(store, round, kernel).transpose() {
-                Some(kept) => kept.map(|group| groups[index] = Some(group)),
-                None => self
-                    .prepare(store, suites, round, kernel)
-                    .map(|prepared| work.push(Work::Guest(index, Box::new(prepared)))),
-            };
-            if let Err(error) = ready {
-                groups[index] = Some(failed(round, kernel, &error));
+            let (round, before) = self.left(store, round, kernel);
+            if round.jobs.is_empty() {
+                groups[index] = Some(before);
+                continue;
+            }
+            match self.prepare(store, suites, &round, kernel) {
+                Ok(prepared) => {
+                    let boot = Boot {
+                        prepared,
+                        round,
+                        before,
+                    };
+                    work.push(Work::Guest(index, Box::new(boot)));
+                }
+                Err(error) => groups[index] = Some(failed(&round, kernel, &error)),
             }
         }
         (work, groups)
     }
 
-    /// What a run in full that was cut off has of a round, if this one goes on with it.
-    fn kept(&self, store: &Store, round: &Round, kernel: &Kernel) -> Result<Option<Group>> {
+    /// What is to be run of a round: all, or what is left if this run goes on with one that was cut off, whose
+    /// results come with it.
+    fn left(&self, store: &Store, round: &Round, kernel: &Kernel) -> (Round, Group) {
         let name = suite::name_of_guest(&kernel.series, &round.place);
-        let kept = Kept(store);
+        let (mut round, mut before) = (round.clone(), Group::new(&*name));
         if self.resume {
-            let group = kept.of(&name, round);
-            if group.is_some() {
-                println!("{name} has run");
-            }
-            return Ok(group);
+            before = Kept(store).take_from(&mut round, &name).unwrap_or(before);
+            let (ran, left) = (before.cases.len(), round.jobs.len());
+            println!("{name}: {ran} tests have run, {left} are left");
         }
-        if self.keeps() {
-            kept.forget(&name)?;
-        }
-        Ok(None)
+        (round, before)
     }
 
     fn prepare(
@@ -500,9 +516,12 @@ impl Test {
     fn run_round(
         &self,
         store: &Store,
-        round: &Round,
+        Boot {
+            prepared: (parts, options),
+            round,
+            before,
+        }: Boot,
         kernel: &Kernel,
-        (parts, options): &Prepared,
         beside_others: bool,
     ) -> Group {
         let limits = Limits {
@@ -511,8 +530,9 @@ impl Test {
             beside_others,
             sanitizer: self.sanitizer,
         };
-        let ran = suite::run_in_guest(store, parts, options, round, limits);
-        let group = ran.unwrap_or_else(|error| failed(round, kernel, &error));
+        let ran = suite::run_in_guest(store, &parts, &options, &round, limits);
+        let ran = ran.unwrap_or_else(|error| failed(&round, kernel, &error));
+        let group = before.and(ran);
         if self.keeps()
             && let Err(error) = Kept(store).keep(&group)
         {

@@ -1,5 +1,6 @@
 //! The results of guests that a run in full has finished, kept so that a run that was cut off can go on.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
@@ -15,18 +16,21 @@ use crate::store::Store;
 pub(crate) struct Kept<'a>(pub(crate) &'a Store);
 
 impl Kept<'_> {
-    /// Forgets a guest.
+    /// Forgets guests.
     ///
     /// # Errors
-    /// If the file stays.
-    pub(crate) fn forget(self, guest: &str) -> Result<()> {
-        let path = self.0.path(format!("{}.json", stamp(guest)));
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("removing {}", path.display()))
+    /// If a file stays.
+    pub(crate) fn forget(self, guests: impl IntoIterator<Item = String>) -> Result<()> {
+        for guest in guests {
+            let path = self.0.path(format!("{}.json", stamp(&guest)));
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("removing {}", path.display()));
+                }
+                _ => {}
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Keeps the results of a guest.
@@ -38,16 +42,25 @@ impl Kept<'_> {
         self.0.write_stamp(&stamp(&group.name), group)
     }
 
-    /// The results of a guest that ran all tests of the round, if nothing failed there.
-    pub(crate) fn of(self, guest: &str, round: &Round) -> Option<Group> {
-        let group: Group = self.0.stamp(&stamp(guest))?;
-        is_whole(&group, round.jobs.iter().map(Job::name)).then_some(group)
+    /// Takes the tests from a round that have run in its guest, if nothing failed there, and gives their results.
+    pub(crate) fn take_from(self, round: &mut Round, guest: &str) -> Option<Group> {
+        let mut group: Group = self.0.stamp(&stamp(guest))?;
+        take_out(&mut group, &mut round.jobs, Job::name)?;
+        Some(group)
     }
 }
 
-fn is_whole(group: &Group, mut tests: impl Iterator<Item = String>) -> bool {
-    let has = |test: String| group.cases.iter().any(|case| case.name == test);
-    group.is_clean() && tests.all(has)
+/// Takes the tests out that are in the group, and from the group what is no test any more. `None` if a test
+/// failed, or whatever else the group has.
+fn take_out<T>(group: &mut Group, tests: &mut Vec<T>, name: impl Fn(&T) -> String) -> Option<()> {
+    let wanted: BTreeSet<String> = tests.iter().map(&name).collect();
+    if !group.is_clean() {
+        return None;
+    }
+    group.cases.retain(|case| wanted.contains(&case.name));
+    let ran: BTreeSet<&String> = group.cases.iter().map(|case| &case.name).collect();
+    tests.retain(|test| !ran.contains(&name(test)));
+    Some(())
 }
 
 const DIRECTORY: &str = "full";
@@ -63,17 +76,20 @@ mod tests {
 
     #[test]
     fn what_failed_or_is_missing_runs_again() {
-        let tests = || {
-            ["verbs mr::a", "verbs mr::b"]
-                .map(str::to_owned)
-                .into_iter()
+        let left = |group: &Group| {
+            let mut group = group.clone();
+            let mut tests = vec!["verbs mr::a", "verbs mr::b"];
+            let ran = take_out(&mut group, &mut tests, |test| (*test).to_owned());
+            (tests, ran.map(|()| group.cases.len()))
         };
         let mut group = Group::new("Linux 6.1");
         group.add("verbs mr::a", Verdict::Passed);
-        assert!(!is_whole(&group, tests()));
+        assert_eq!(left(&group), (vec!["verbs mr::b"], Some(1)));
         group.add("verbs mr::b", Verdict::Skipped("too old".to_owned()));
-        assert!(is_whole(&group, tests()));
+        assert_eq!(left(&group), (vec![], Some(2)));
+        group.add("verbs mr::gone", Verdict::Passed);
+        assert_eq!(left(&group), (vec![], Some(2)));
         group.add("the kernel's log", Verdict::Failed("a fault".to_owned()));
-        assert!(!is_whole(&group, tests()));
+        assert_eq!(left(&group), (vec!["verbs mr::a", "verbs mr::b"], None));
     }
 }

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use loom::thread;
 
 use crate::device::{Device, Places};
-use crate::ledger::{RecvLedger, SendLedger, SrqLedger};
+use crate::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
 use crate::sync::{AtomicU32, Ordering};
 use crate::test;
 
@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("sends::each_completion_has_its_own_id", sends),
         test("sends::unsignaled_requests_are_finished_too", unsignaled),
         test("receives::each_completion_has_its_own_id", receives),
+        test("receives::out_of_order", out_of_order),
         test("shared_receives::no_element_is_lost_or_doubled", shared),
         test("room::comes_behind_the_index_that_makes_it", room),
     ]
@@ -114,6 +115,45 @@ fn receives() {
         signaled: 1,
     };
     queue.run();
+}
+
+/// Would catch a place of the ring that is used again while the request in it has been left behind by later ones,
+/// or while the poller still reads its note.
+fn out_of_order() {
+    // Half as many requests are promised as there are elements.
+    const ELEMENTS: u32 = 4;
+    const PROMISED: u32 = 2;
+    /// The first is left behind until the others have gone as far as they may. The last has its place.
+    const ORDER: [u32; 5] = [1, 2, 3, 0, 4];
+    let ledger = LooseLedger::new(ELEMENTS);
+    let shared = Arc::new((ledger, Device::default(), Places::<4>::new()));
+    let post = |index: u32| {
+        let (ledger, device, places) = &*shared;
+        while index.wrapping_sub(ledger.notes().done()) == PROMISED {
+            thread::yield_now();
+        }
+        places.write(index, id(index));
+        // SAFETY: the ledger has `ELEMENTS` places for ids.
+        let place = unsafe { ledger.notes().first().add((index % ELEMENTS) as usize) };
+        // SAFETY: as before.
+        unsafe { place.as_ref() }.store(id(index), Ordering::Relaxed);
+        device.ring(index + 1);
+    };
+    (0..PROMISED).for_each(post);
+    let poller = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            let (ledger, device, places) = &*shared;
+            for index in ORDER {
+                device.wait(index);
+                assert_eq!(places.read(index), id(index));
+                assert_eq!(ledger.finish(index as u16), Some(id(index)));
+            }
+        })
+    };
+    (PROMISED..ORDER.len() as u32).for_each(post);
+    poller.join().unwrap();
+    assert_eq!(shared.0.before(), ORDER.len() as u32);
 }
 
 /// Would catch a place for a request that the poster sees before the completion queue's index that makes room

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
+use rustix::param::page_size;
 use support::exchange::CAPS;
 use support::{Exchange, Objects, Result, device, open, own_path, test_without_leaks};
 use uverbs::{
@@ -143,7 +144,7 @@ fn all_verbs(pd: &Pd) -> Result {
     let cq = context.create_cq(8)?;
     let mr = pd.register(vec![0u8; 64], Access::empty())?;
     let memory = vec![0u8; 64];
-    let offset = memory.as_ptr().addr() as u64 % 4096;
+    let offset = memory.as_ptr().addr() as u64 % page_size() as u64;
     let at = pd.register_at(memory, (7 << 20) + offset, Access::LOCAL_WRITE)?;
     assert_eq!(at.iova(), (7 << 20) + offset);
     let ah = pd.create_ah(&own_path(context)?)?;

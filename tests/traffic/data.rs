@@ -1,6 +1,7 @@
 //! The data path: every operation of every transport, and the shapes that messages and their memory can have.
 
 use libtest_mimic::Trial;
+use rustix::param::page_size;
 use support::talk::sent;
 use support::{
     ALL, Pair, QKEY, Result, Setup, completion, completions, nothing, open, pattern, same, talk,
@@ -323,7 +324,7 @@ fn only_signaled_requests_complete() -> Result {
 fn memory_under_another_address() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let memory = vec![0_u8; 20_000];
-    let iova = 0x10_0000 + memory.as_ptr() as u64 % 4096;
+    let iova = 0x10_0000 + memory.as_ptr() as u64 % page_size() as u64;
     let mr = pair.pd.register_at(memory, iova, ALL)?;
     same(mr.remote().address, iova, "the first byte's address")?;
     let bytes = pattern(9, 9000);

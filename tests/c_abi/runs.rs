@@ -1,5 +1,5 @@
 //! Programs of the distribution that talk to each other, one on each library: perftest, ping-pongs,
-//! UCX, and those that connect by librdmacm, the distribution's or ours.
+//! UCX, fio, and those that connect by librdmacm, the distribution's or ours.
 //!
 //! By default each run has our library on one side; with `--full` there are more runs, each with ours as the
 //! server and as the client.
@@ -55,6 +55,9 @@ enum Family {
     Libfabric,
     /// qperf's measurements of RC, which connect by our librdmacm. Its others name ports by LIDs alone.
     Qperf,
+    /// fio's engine for RDMA over the distribution's librdmacm, and over ours.
+    Fio,
+    FioOfOwnRdmacm,
 }
 
 /// A test's name, its family and its runs.
@@ -62,7 +65,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
 /// other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 14] = [
+const GROUPS: [Group; 16] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -212,6 +215,27 @@ const GROUPS: [Group; 14] = [
         ],
     ),
     (
+        "fio::engine",
+        Family::Fio,
+        &[
+            always("write --size=256k"),
+            always("read --size=256k"),
+            always("send --size=64k"),
+            in_full("write --size=4m --bs=64k"),
+            in_full("read --size=1m --bs=1000"),
+            in_full("send --size=1m --bs=64k"),
+        ],
+    ),
+    (
+        "fio::own_rdmacm",
+        Family::FioOfOwnRdmacm,
+        &[
+            always("write --size=256k"),
+            always("read --size=256k"),
+            always("send --size=64k"),
+        ],
+    ),
+    (
         "ucx::tests",
         Family::Ucx,
         &[
@@ -248,13 +272,19 @@ fn all(family: Family, runs: &[Run]) -> Result {
     if matches!(family, Family::OwnRdmacmByGid) && device().has_gids() {
         return skip("the device's port is none of InfiniBand");
     }
+    if family.is_of_fio() && !Path::new(FIO).is_file() {
+        return skip("fio is not there: `cargo vm fetch --full` fetches it");
+    }
     let ours = match family {
-        Family::Libfabric | Family::Qperf => Library::ours_with_rdmacm()?,
+        Family::Libfabric | Family::Qperf | Family::FioOfOwnRdmacm => Library::ours_with_rdmacm()?,
         _ if family.is_of_own_rdmacm() => Library::ours_with_rdmacm()?,
         _ => Library::ours()?,
     };
     if family.is_of_own_rdmacm() {
         ours.is_used_by(Path::new("rping"))?;
+    }
+    if family.is_of_fio() {
+        ours.is_used_by(Path::new(FIO))?;
     }
     let chosen = runs.iter().filter(|run| run.always || is_full());
     for (number, run) in chosen.enumerate() {
@@ -304,7 +334,11 @@ fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result 
     if let Family::Xrc = family {
         return play_of_xrc(server, client, || listens(port), &ends.1).map(drop);
     }
-    play(server, client, || listens(port)).map(drop)
+    let ready = || match family.is_of_fio() {
+        true => listens_by_address(),
+        false => listens(port),
+    };
+    play(server, client, ready).map(drop)
 }
 
 /// The IP address of the device.
@@ -349,6 +383,10 @@ impl Family {
         )
     }
 
+    fn is_of_fio(self) -> bool {
+        matches!(self, Self::Fio | Self::FioOfOwnRdmacm)
+    }
+
     /// The address of the device.
     fn address(self) -> Result<String> {
         match self {
@@ -378,6 +416,7 @@ impl Family {
             Self::Ucx => ucx(library, device, &port, words, server),
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
             Self::Qperf => Ok(qperf(library, &port, words, server.is_some())),
+            Self::Fio | Self::FioOfOwnRdmacm => Ok(fio(library, &port, words, server.is_some())),
             Self::Rdmacm | Self::OwnRdmacm | Self::OwnRdmacmOfXrc | Self::OwnRdmacmByGid => {
                 let address = self.address()?;
                 Ok(of_librdmacm(library, words, &address, server.is_some()))
@@ -427,6 +466,30 @@ fn qperf(library: &Library, port: &str, words: &str, connects: bool) -> Command 
     if connects {
         command.args(["-t", "1", "-cm", "1", words, "quit"]);
     }
+    command
+}
+
+/// fio's engine for RDMA.
+const FIO: &str = "/usr/bin/fio";
+
+/// The command of a side of fio. Its server posts one receive for each message before the first comes, since the
+/// client's connection does not wait for receives; and it looks at what it has received, which it does not see of
+/// other transfers.
+fn fio(library: &Library, port: &str, words: &str, connects: bool) -> Command {
+    let (verb, sizes) = words.split_once(' ').unwrap_or((words, ""));
+    let mut command = library.command(FIO);
+    command.args(["--ioengine=rdma", "--thread", "--bs=4k"]);
+    command.args([&format!("--port={port}"), "--verify_state_save=0"]);
+    match connects {
+        true => command
+            .args(["--name=client", "--rw=write", "--iodepth=4"])
+            .args([&format!("--hostname={ADDRESS}"), &format!("--verb={verb}")]),
+        false => command.args(["--name=server", "--rw=read", "--iodepth=16"]),
+    };
+    if verb == "send" {
+        command.args(["--verify=crc32c", "--do_verify=0", "--verify_fatal=1"]);
+    }
+    command.args(sizes.split_whitespace());
     command
 }
 

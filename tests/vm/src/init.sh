@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first program of the guest: loads modules, puts the root file system together, and hands over to the agent.
-# The variables AGENT, KEEP and WITHOUT come from /config. Errors go to the serial console and end the guest.
+# The variables AGENT, KEEP, FULL and WITHOUT come from /config. Errors go to the serial console and end the guest.
 bb=/bin/busybox
 fail() { echo "vm-init: $*"; $bb poweroff -f; }
 must() { "$@" || fail "failed: $*"; }
@@ -18,6 +18,10 @@ ninep=trans=virtio,version=9p2000.L,ro,msize=512000,cache=loose
 must $bb mount -t 9p -o $ninep host /layers/host
 must $bb mount -t 9p -o $ninep tools /layers/tools
 layers=/layers/tools:/layers/host
+if [ -n "$FULL" ]; then
+    must $bb mount -t 9p -o $ninep full /layers/full
+    layers=/layers/tools:/layers/full:/layers/host
+fi
 # Libraries that the guest is to be without: a layer above the others has a whiteout for each of their files.
 if [ -n "$WITHOUT" ]; then
     must $bb mount -t tmpfs hidden /layers/hidden

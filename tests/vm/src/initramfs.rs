@@ -17,7 +17,7 @@ use crate::modules::{Module, Modules, WANTED, Wanted};
 use crate::store::Store;
 
 /// Changed when the layout of the archive of modules changes, so that kept ones are made anew.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 
 const INIT: &str = include_str!("init.sh");
 
@@ -28,6 +28,8 @@ pub(crate) struct Boot {
     pub(crate) agent: Option<PathBuf>,
     /// Directories of the host that must be seen although they lie below /tmp, /run or /dev/shm.
     pub(crate) keep: Vec<PathBuf>,
+    /// Whether it has the programs of a run of everything.
+    pub(crate) full_tools: bool,
     /// How the names of libraries begin that the guest must not have.
     pub(crate) without: Option<String>,
 }
@@ -111,9 +113,10 @@ fn configuration(boot: &Boot) -> String {
         .map(|path| path.display().to_string())
         .collect();
     format!(
-        "AGENT={}\nKEEP={}\nWITHOUT={}\n",
+        "AGENT={}\nKEEP={}\nFULL={}\nWITHOUT={}\n",
         quoted(&agent),
         quoted(&keep.join("\n")),
+        if boot.full_tools { "1" } else { "" },
         quoted(boot.without.as_deref().unwrap_or_default())
     )
 }
@@ -155,6 +158,7 @@ fn entries(modules: Vec<Module>, busybox: Vec<u8>) -> Vec<Entry> {
         "sys",
         "modules",
         "layers",
+        "layers/full",
         "layers/hidden",
         "layers/host",
         "layers/tools",
@@ -235,11 +239,12 @@ mod tests {
         let boot = Boot {
             agent: Some("/a b/it's".into()),
             keep: vec!["/tmp/x".into(), "/tmp/y".into()],
+            full_tools: true,
             without: Some("libz.so".to_owned()),
         };
         assert_eq!(
             configuration(&boot),
-            "AGENT='/a b/it'\\''s'\nKEEP='/tmp/x\n/tmp/y'\nWITHOUT='libz.so'\n"
+            "AGENT='/a b/it'\\''s'\nKEEP='/tmp/x\n/tmp/y'\nFULL=1\nWITHOUT='libz.so'\n"
         );
     }
 

@@ -16,12 +16,17 @@ use crate::store::Store;
 /// They come as packages from the mirror that this machine's apt sources name, verified by apt, without root
 /// and without a change to the system. The other subcommands fetch what they need by themselves.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  cargo vm fetch\n  cargo vm fetch --kernel 6.12")]
+#[command(
+    after_help = "Examples:\n  cargo vm fetch\n  cargo vm fetch --kernel 6.12\n  cargo vm fetch --full"
+)]
 pub(crate) struct Fetch {
     /// A kernel series (6.1, 6.12, latest for the newest that backports has, or another that Debian has), or
     /// all of the three
     #[arg(long, value_name = "K", default_value = "all")]
     kernel: String,
+    /// Also what only a run of everything (`cargo vm test --full`) fetches by itself: fio
+    #[arg(long)]
+    full: bool,
     #[command(flatten)]
     architecture: Architecture,
     /// A QEMU of the system (7.2 or newer), instead of the fetched one
@@ -40,6 +45,9 @@ impl Fetch {
         for name in fetch::kernel::asked_for(arch, &self.kernel) {
             let parts = fetch::parts(&store, arch, name, self.qemu.as_deref())?;
             println!("Linux {:<5} {}", parts.kernel.name, parts.kernel.release);
+        }
+        if self.full {
+            fetch::full_tools(&store)?;
         }
         if arch == Arch::Arm64 {
             fetch::cross(&store)?;

@@ -133,6 +133,9 @@ impl Test {
         let store = Store::open()?;
         let suites = suite::read(store.workspace())?;
         let record = Record::read(&store.workspace().join(RECORD))?;
+        if self.full && self.arch() == Arch::X86_64 {
+            fetch::full_tools(&store)?;
+        }
         let (kernels, rounds, absent) = self.plan(&store, &suites, &record)?;
         if self.list {
             print!("{}", listed(&kernels, &rounds));

@@ -13,7 +13,7 @@ mod sources;
 mod tools;
 mod unpack;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
@@ -37,6 +37,8 @@ pub(crate) struct Parts {
     pub(crate) kernel: Kernel,
     /// Programs for inside the guest.
     pub(crate) tools: Tools,
+    /// The root of further programs, which only a run of everything fetches; none if they are not there.
+    pub(crate) full_tools: Option<PathBuf>,
 }
 
 /// Gets everything for a guest of this architecture with this kernel: a series, `latest`, or the path of a system kernel's image.
@@ -63,7 +65,17 @@ pub(crate) fn parts(store: &Store, arch: Arch, kernel: &str, qemu: Option<&Path>
         qemu,
         kernel,
         tools,
+        full_tools: tools::of_full_run(store, arch),
     })
+}
+
+/// Gets the programs that only a run of everything has; all guests have them from then on.
+///
+/// # Errors
+/// If they are neither there nor can be fetched.
+pub(crate) fn full_tools(store: &Store) -> Result<()> {
+    let _lock = store.lock()?;
+    tools::ensure_full(store, &Progress::new())
 }
 
 /// Gets what builds programs for arm64 on this machine.

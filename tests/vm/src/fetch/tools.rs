@@ -40,6 +40,9 @@ const PACKAGES: [&str; 19] = [
     "valgrind",
 ];
 
+/// Those that only a run of everything has: they bring much with them.
+const FULL_PACKAGES: [&str; 1] = ["fio"];
+
 /// What those depend on to be installed, which a guest has no use for: daemons and udev's rules.
 const SURROUNDINGS: [&str; 1] = ["rdma-core"];
 
@@ -73,12 +76,13 @@ const SURROUNDINGS_ARM64: [&str; 9] = [
     "usrmerge",
 ];
 
-/// The tree of tools.
+/// A tree of tools.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Tools {
     /// The root of the unpacked packages; laid over the host's root in the guest.
     pub(crate) root: PathBuf,
-    /// A static busybox.
+    /// A static busybox. The tree of a run of everything has none.
+    #[serde(default)]
     pub(crate) busybox: PathBuf,
     /// The packages' file names, for the curious.
     packages: Vec<String>,
@@ -100,13 +104,8 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
     {
         return Ok(tools);
     }
-    let downloads = store.path(format!("{name}-packages"));
-    let codename = apt::codename()?;
-    let apt = Apt::open(store, arch, &[&codename], progress)?;
-    let files = apt.download(&wanted, &downloads, progress)?;
-    let root = store.path(&name);
-    unpack::all(&files, &root, progress)?;
-    link_psm(&root)?;
+    let mut tools = unpacked(store, arch, &name, wanted, progress)?;
+    let root = &tools.root;
     let busybox = [
         root.join("usr/bin/busybox"),
         PathBuf::from("/usr/bin/busybox"),
@@ -114,25 +113,66 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
     ];
     // This machine's own is no good on another architecture.
     let places = if arch == Arch::X86_64 { 3 } else { 1 };
-    let busybox = busybox
+    tools.busybox = busybox
         .into_iter()
         .take(places)
         .find(|path| path.is_file())
         .context("the packages held no busybox")?;
+    store.write_stamp(&name, &tools)?;
+    progress.note("rdma-core's programs are there");
+    Ok(tools)
+}
+
+/// The name of the tree of a run of everything.
+const FULL: &str = "tools-full";
+
+/// Fetches what only a run of everything has; returns at once if it is there.
+///
+/// # Errors
+/// If it cannot be fetched.
+pub(crate) fn ensure_full(store: &Store, progress: &Progress) -> Result<()> {
+    if of_full_run(store, Arch::X86_64).is_some() {
+        return Ok(());
+    }
+    let tools = unpacked(store, Arch::X86_64, FULL, wanted_in_full(), progress)?;
+    store.write_stamp(FULL, &tools)?;
+    progress.note("the programs of a run of everything are there");
+    Ok(())
+}
+
+/// The root of what only a run of everything has, if it has been fetched.
+pub(crate) fn of_full_run(store: &Store, arch: Arch) -> Option<PathBuf> {
+    let tools = store.stamp::<Tools>(FULL)?;
+    let fits = arch == Arch::X86_64 && tools.root.is_dir();
+    (fits && tools.wanted == wanted_in_full().packages).then_some(tools.root)
+}
+
+/// Makes a tree of packages, without a stamp.
+fn unpacked(
+    store: &Store,
+    arch: Arch,
+    name: &str,
+    wanted: Wanted,
+    progress: &Progress,
+) -> Result<Tools> {
+    let downloads = store.path(format!("{name}-packages"));
+    let codename = apt::codename()?;
+    let apt = Apt::open(store, arch, &[&codename], progress)?;
+    let files = apt.download(&wanted, &downloads, progress)?;
+    let root = store.path(name);
+    unpack::all(&files, &root, progress)?;
+    link_psm(&root)?;
+    fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))?;
     let packages = files
         .iter()
         .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
         .collect();
-    let tools = Tools {
+    Ok(Tools {
         root,
-        busybox,
+        busybox: PathBuf::new(),
         packages,
         wanted: wanted.packages,
-    };
-    store.write_stamp(&name, &tools)?;
-    fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))?;
-    progress.note("rdma-core's programs are there");
-    Ok(tools)
+    })
 }
 
 /// Makes a link that a package's own script makes when it is installed: libfabric needs that library.
@@ -144,6 +184,14 @@ fn link_psm(root: &Path) -> Result<()> {
             .with_context(|| format!("making {}", link.display()))?;
     }
     Ok(())
+}
+
+fn wanted_in_full() -> Wanted {
+    Wanted {
+        packages: FULL_PACKAGES.map(str::to_owned).to_vec(),
+        installed: Installed::ThisMachine,
+        prefer: None,
+    }
 }
 
 fn wanted(arch: Arch) -> Wanted {

@@ -132,6 +132,7 @@ impl Emulator {
         let boot = Boot {
             agent: Some(agent),
             keep,
+            full_tools: parts.full_tools.is_some(),
             without: options.without.clone(),
         };
         let shared = other.and_then(|other| other.adapter.clone());
@@ -289,6 +290,11 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         Arch::X86_64 => X86_64,
         Arch::Arm64 => ARM64,
     };
+    let mut shares = vec![
+        share("host", Path::new("/")),
+        share("tools", &parts.tools.root),
+    ];
+    shares.extend(parts.full_tools.iter().map(|root| share("full", root)));
     Machine {
         arch: parts.arch,
         accelerator: options.accelerator,
@@ -300,10 +306,7 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         initramfs: files.initramfs(),
         append: format!("{KERNEL_COMMAND_LINE} {further}"),
         console: files.console(),
-        shares: vec![
-            share("host", Path::new("/")),
-            share("tools", &parts.tools.root),
-        ],
+        shares,
         agent,
         hca_control: None,
         devices: Vec::new(),

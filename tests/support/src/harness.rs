@@ -60,6 +60,12 @@ pub fn is_full() -> bool {
     std::env::var_os("VM_FULL").is_some()
 }
 
+/// Whether the program was built with a sanitizer (`cargo vm test --sanitizer`), which maps memory on its own
+/// account.
+pub fn is_sanitized() -> bool {
+    std::env::var_os("ASAN_OPTIONS").is_some()
+}
+
 /// Whether this is a guest of `cargo vm`.
 fn in_guest() -> bool {
     std::env::var_os("VM_GUEST").is_some()

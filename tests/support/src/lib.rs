@@ -41,7 +41,7 @@ pub use completion::{Wc, completion, completions, nothing};
 pub use control::Control;
 pub use device::{Device, device, has, kernel, open, own_path};
 pub use exchange::Exchange;
-pub use harness::{is_full, run_all, test, test_on_adapter, test_without_leaks};
+pub use harness::{is_full, is_sanitized, run_all, test, test_on_adapter, test_without_leaks};
 pub use hca::Hca;
 pub use objects::Objects;
 pub use outcome::{Result, fail, only_on_rxe, skip};

@@ -69,8 +69,8 @@ pub(crate) struct Test {
     /// 4
     #[arg(long, value_name = "N")]
     guests_at_a_time: Option<NonZeroUsize>,
-    /// Build with this sanitizer, and run the library's unit tests and the guest's tests so; those that count
-    /// system calls or memory fail then
+    /// Build with this sanitizer, and run the library's unit tests and the guest's tests so; system calls and
+    /// memory of the process are not counted then
     #[arg(long, value_name = "WHICH", conflicts_with_all = ["arch", "support"])]
     sanitizer: Option<Sanitizer>,
     /// Leave out the host's part

@@ -256,7 +256,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         .into()
 }
 
-fn is_infiniband() -> Result<bool> {
+pub(crate) fn is_infiniband() -> Result<bool> {
     Ok(open()?.query_port(1)?.link_layer == LinkLayer::INFINIBAND)
 }
 

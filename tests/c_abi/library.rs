@@ -56,15 +56,21 @@ impl Library {
     /// A command that runs on this library.
     pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
-        match self {
-            Self::Theirs => {}
-            Self::Ours(directory) => _ = command.env("LD_LIBRARY_PATH", directory),
-            Self::OursWithRdmacm(verbs, rdmacm) => {
-                let path = format!("{}:{}", rdmacm.display(), verbs.display());
-                command.env("LD_LIBRARY_PATH", path);
-            }
+        if let Some(path) = self.path() {
+            command.env("LD_LIBRARY_PATH", path);
         }
         command
+    }
+
+    /// Where programs on this library look for libraries first; none for that of the distribution.
+    pub(crate) fn path(&self) -> Option<String> {
+        match self {
+            Self::Theirs => None,
+            Self::Ours(directory) => Some(directory.display().to_string()),
+            Self::OursWithRdmacm(verbs, rdmacm) => {
+                Some(format!("{}:{}", rdmacm.display(), verbs.display()))
+            }
+        }
     }
 
     /// Asks the loader whether the program gets this library: else the test would compare one with itself.

@@ -8,6 +8,7 @@ mod alike;
 mod differences;
 mod exec;
 mod library;
+mod mpi;
 mod programs;
 mod pyverbs;
 mod runs;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         alike::tests(),
         exec::tests(),
         runs::tests(),
+        mpi::tests(),
         pyverbs::tests(),
         start_up::tests(),
     ])

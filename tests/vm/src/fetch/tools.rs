@@ -18,7 +18,7 @@ use crate::arch::Arch;
 use crate::store::Store;
 
 /// The packages, without those that they depend on.
-const PACKAGES: [&str; 19] = [
+const PACKAGES: [&str; 20] = [
     "busybox-static",
     "ibverbs-providers",
     "ibverbs-utils",
@@ -29,6 +29,7 @@ const PACKAGES: [&str; 19] = [
     "libibverbs-dev",
     "librdmacm-dev",
     "kmod",
+    "netpipe-openmpi",
     "perftest",
     "procps",
     "python3-pyverbs",

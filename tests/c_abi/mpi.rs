@@ -1,0 +1,151 @@
+//! Open MPI: two processes, one on each library or both on ours, that exchange messages of many sizes and look whether what came is what
+//! was sent. It has several ways to verbs; each has its test.
+
+use std::path::Path;
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use support::{Result, device, fail, is_full, skip, test};
+
+use crate::library::{Library, gid_index};
+
+/// libfabric over verbs, with its reliable datagrams over queue pairs of UD.
+const LIBFABRIC: [&str; 9] = [
+    "--mca",
+    "pml",
+    "cm",
+    "--mca",
+    "mtl",
+    "ofi",
+    "--mca",
+    "mtl_ofi_provider_include",
+    "verbs;ofi_rxd",
+];
+
+/// Open MPI's own module for verbs, whose processes find each other by datagrams and then use RC.
+const OPENIB: [&str; 15] = [
+    "--mca",
+    "pml",
+    "ob1",
+    "--mca",
+    "btl",
+    "openib,self",
+    "--mca",
+    "btl_openib_allow_ib",
+    "1",
+    "--mca",
+    "btl_openib_warn_no_device_params_found",
+    "0",
+    "--mca",
+    "btl_openib_warn_default_gid_prefix",
+    "0",
+];
+
+/// UCX, without its way through memory that processes share.
+const UCX: [&str; 9] = [
+    "--mca", "pml", "ucx", "--mca", "btl", "self", "--mca", "osc", "ucx",
+];
+
+/// NetPIPE: the largest message, and how often each size is sent.
+const NETPIPE: [&str; 10] = [
+    "NPopenmpi",
+    "-i",
+    "-l",
+    "1",
+    "-u",
+    "65536",
+    "-n",
+    "3",
+    "-o",
+    "/dev/null",
+];
+
+/// What limits its time: it does not end by itself if one of its processes waits.
+const LIMIT: [&str; 4] = ["timeout", "-k", "5", "120"];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("mpi::over_ucx", over_ucx),
+        test("mpi::over_libfabric", || both_ways(&LIBFABRIC)),
+        test("mpi::by_openib", || match device().has_gids() {
+            false => both_ways(&OPENIB),
+            true => skip(
+                "Open MPI's openib connects by the subnet's addresses, which only InfiniBand has",
+            ),
+        }),
+    ]
+}
+
+/// Catches a library over which UCX does not connect, by datagrams, or exchange messages, by RC and by datagrams.
+///
+/// Both processes are on ours. On libmlx5 UCX has the adapter keep memory by a command that the model does not know; so
+/// that it comes to its end shows whose library it is on.
+fn over_ucx() -> Result {
+    if device().is_rxe() {
+        return skip("UCX connects by its UD, which times out on soft-RoCE, on libibverbs too");
+    }
+    let ours = Library::ours()?;
+    let name = device().name();
+    let port = format!("UCX_NET_DEVICES={name}:1");
+    let index = gid_index(name)?.map(|index| format!("UCX_IB_GID_INDEX={index}"));
+    let chosen = if is_full() { 2 } else { 1 };
+    for transports in &["UCX_TLS=rc_v,ud_v,self", "UCX_TLS=ud_v,self"][..chosen] {
+        let mut way = UCX.to_vec();
+        way.extend(["-x", transports, "-x", &port]);
+        way.extend(index.iter().flat_map(|index| ["-x", index]));
+        exchange(&way, [&ours; 2])?;
+    }
+    Ok(())
+}
+
+/// Catches an exchange that goes well between two processes on libibverbs, and not with ours in one of them. By default
+/// ours is the first, which begins.
+fn both_ways(way: &[&str]) -> Result {
+    let ours = Library::ours_with_rdmacm()?;
+    ours.is_used_by(Path::new("fi_pingpong"))?;
+    let sides = [[&ours, &Library::Theirs], [&Library::Theirs, &ours]];
+    let chosen = if is_full() { 2 } else { 1 };
+    for sides in &sides[..chosen] {
+        let Err(error) = exchange(way, *sides) else {
+            continue;
+        };
+        return match exchange(way, [&Library::Theirs; 2]) {
+            Ok(()) => fail(format!("{sides:?}: {error}")),
+            Err(theirs) => skip(format!("it does not work on libibverbs either: {theirs}")),
+        };
+    }
+    Ok(())
+}
+
+/// Runs NetPIPE, which must have looked at messages of all sizes.
+fn exchange(way: &[&str], sides: [&Library; 2]) -> Result {
+    let mut command = Command::new(LIMIT[0]);
+    command
+        .args(&LIMIT[1..])
+        .args(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"])
+        .args(["--bind-to", "none"])
+        .args(way);
+    for (number, library) in sides.into_iter().enumerate() {
+        if number > 0 {
+            command.arg(":");
+        }
+        let path = library.path().unwrap_or_default();
+        command
+            .args(["-np", "1", "-x", &format!("LD_LIBRARY_PATH={path}")])
+            .args(NETPIPE);
+    }
+    let output = command.output()?;
+    // mpirun passes on what they say on both streams.
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let sizes = said.lines().filter(|line| line.contains("-->"));
+    let (passed, others): (Vec<&str>, Vec<&str>) =
+        sizes.partition(|size| size.contains("Integrity check passed"));
+    match output.status.success() && others.is_empty() && passed.len() == SIZES {
+        true => Ok(()),
+        false => fail(format!("{}: {said}", output.status)),
+    }
+}
+
+/// How many sizes there are: the powers of two, and between two of them the one in the middle.
+const SIZES: usize = 32;

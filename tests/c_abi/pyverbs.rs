@@ -38,6 +38,14 @@ const DEVICE_MEMORY: [&str; 4] = [
     "mr.DeviceMemoryTest",
 ];
 
+/// Modules and classes that have tests of XRC, beside others.
+const OF_XRC: [&str; 4] = [
+    "atomic",
+    "cqex.CqExTestCase",
+    "qpex.QpExTestCase",
+    "relaxed_ordering",
+];
+
 /// The system's own, for which the distribution builds pyverbs.
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -51,9 +59,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     let groups = GROUPS.map(|(name, always, in_full)| {
         test(name, move || {
             only_on_rxe("what is known to fail is known of soft-RoCE alone")?;
+            let ours = Library::ours()?;
             match is_full() {
-                true => compare(&[always, in_full].concat()),
-                false => compare(always),
+                true => compare(&ours, &[always, in_full].concat()),
+                false => compare(&ours, always),
             }
         })
     });
@@ -64,7 +73,27 @@ pub(crate) fn tests() -> Vec<Trial> {
         }
         // Each word that the processor stores there leaves the guest.
         match is_full() {
-            true => compare(&DEVICE_MEMORY),
+            true => compare(&Library::ours()?, &DEVICE_MEMORY),
+            false => skip("it takes a minute, and runs with everything"),
+        }
+    }));
+    tests.push(test("pyverbs::own_rdmacm", || {
+        if device().is_rxe() {
+            return skip(
+                "pyverbs asks sysfs for the device's netdev, which soft-RoCE does not show there",
+            );
+        }
+        match is_full() {
+            true => compare(&Library::ours_with_rdmacm()?, &["rdmacm"]),
+            false => skip("it takes a minute, and runs with everything"),
+        }
+    }));
+    tests.push(test("pyverbs::of_xrc", || {
+        if device().is_rxe() {
+            return skip("soft-RoCE has no XRC");
+        }
+        match is_full() {
+            true => compare(&Library::ours()?, &OF_XRC),
             false => skip("it takes a minute, and runs with everything"),
         }
     }));
@@ -75,11 +104,11 @@ pub(crate) fn tests() -> Vec<Trial> {
 type Outcomes = BTreeMap<String, (String, String)>;
 
 /// Catches a test that ends well on libibverbs and otherwise on ours.
-fn compare(modules: &[&str]) -> Result {
+fn compare(ours: &Library, modules: &[&str]) -> Result {
     if !Path::new(PYVERBS).is_file() || !Path::new(PYTHON).is_file() {
         return skip("there is no pyverbs here");
     }
-    let ours = outcomes(&Library::ours()?, modules)?;
+    let ours = outcomes(ours, modules)?;
     let theirs = outcomes(&Library::Theirs, modules)?;
     let nothing = (String::new(), "did not run".to_owned());
     let mut worse = Vec::new();
@@ -110,7 +139,13 @@ fn is_worse(ours: &str, theirs: &str) -> bool {
 /// Whether the list of lacks has the test.
 fn is_known(name: &str) -> bool {
     let lines = LACKS.lines().filter(|line| !line.starts_with('#'));
-    let names = lines.filter_map(|line| line.split_whitespace().next());
+    let names = lines.filter_map(|line| {
+        let name = line.split_whitespace().next()?;
+        match name.strip_prefix("mlx5:") {
+            Some(name) => device().is_mlx5().then_some(name),
+            None => Some(name),
+        }
+    });
     names.into_iter().any(|begin| name.starts_with(begin))
 }
 

@@ -26,6 +26,7 @@ mod results;
 mod store;
 mod suite;
 mod support;
+mod tsc;
 
 use std::process::ExitCode;
 

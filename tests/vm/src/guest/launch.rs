@@ -18,8 +18,9 @@ use crate::fetch::Parts;
 use crate::hca::{self, Hca};
 use crate::initramfs::{self, Boot};
 use crate::process;
-use crate::qemu::{Machine, Share};
+use crate::qemu::{Accelerator, Machine, Share};
 use crate::store::Store;
+use crate::tsc;
 
 /// The guest kernel's command line. Level 5 puts warnings and worse on the console, so that a guest that dies
 /// has said why. A panic ends QEMU at once. The watchdog is patient because an emulated processor may be
@@ -33,6 +34,14 @@ const X86_64: &str =
 
 /// What is different on arm64.
 const ARM64: &str = "console=ttyAMA0";
+
+/// The rest of it for an emulated x86-64, whose time stamp counter is this machine's.
+fn rate_of_counter(options: &Options) -> String {
+    match tsc::khz() {
+        Some(khz) if options.accelerator == Accelerator::Tcg => format!(" tsc_early_khz={khz}"),
+        _ => String::new(),
+    }
+}
 
 /// The number of this process's next run. None is used twice: the adapter of a run that has ended removes its
 /// sockets by name when it notices, which may be after the next run has made its own.
@@ -287,8 +296,8 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         path: path.to_path_buf(),
     };
     let further = match parts.arch {
-        Arch::X86_64 => X86_64,
-        Arch::Arm64 => ARM64,
+        Arch::X86_64 => format!("{X86_64}{}", rate_of_counter(options)),
+        Arch::Arm64 => ARM64.to_owned(),
     };
     let mut shares = vec![
         share("host", Path::new("/")),

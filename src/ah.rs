@@ -163,8 +163,8 @@ impl AddressVector {
 impl Pd {
     /// Creates an address handle: a path that datagrams can be sent along.
     ///
-    /// The kernel resolves the link-layer address here, so this may take as long as a neighbour lookup. On mlx5 a
-    /// path within an InfiniBand subnet, which has no such address, is made without the kernel.
+    /// The kernel resolves the link-layer address here, so this may take as long as a neighbour lookup. On
+    /// mlx5 a path within an InfiniBand subnet, which has no such address, is made without the kernel.
     ///
     /// # Errors
     ///
@@ -220,8 +220,8 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// The kernel's handle; `None` if it has none: mlx5 tells the kernel nothing of paths within an InfiniBand
-    /// subnet.
+    /// The kernel's handle; `None` if it has none: mlx5 tells the kernel nothing of paths within an
+    /// InfiniBand subnet.
     pub fn handle(&self) -> Option<AhHandle> {
         self.object.as_ref().map(Owned::handle)
     }

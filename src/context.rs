@@ -52,10 +52,10 @@ impl OpenOptions {
     /// Whether small requests may be copied to the device's registers, which mlx5 calls BlueFlame. By default
     /// they are, as far as the device has such registers and the kernel has found that they work.
     ///
-    /// Without it the device is only told that there are requests, and fetches all of them: they arrive later.
-    /// Some machines combine the stores of such copies badly, so that they cost more than they gain. The
-    /// environment variable `MLX5_SHUT_UP_BF`, set to anything but `0` when the device is opened or imported,
-    /// has the same effect, as with libmlx5. Drivers that copy nothing ignore both.
+    /// Without it the device is only told that there are requests, and fetches all of them: they arrive
+    /// later. Some machines combine the stores of such copies badly, so that they cost more than they gain.
+    /// The environment variable `MLX5_SHUT_UP_BF`, set to anything but `0` when the device is opened or
+    /// imported, has the same effect, as with libmlx5. Drivers that copy nothing ignore both.
     #[doc(alias = "SHUT_UP_BF")]
     pub fn blue_flame(mut self, on: bool) -> Self {
         self.without_blue_flame = !on;

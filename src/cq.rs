@@ -81,9 +81,9 @@ impl<'a> CqBuilder<'a> {
     ///
     /// # Safety
     ///
-    /// If `ignore` is true: at no time do more completions wait than the queue's [capacity](Cq::capacity). A request that may have a
-    /// completion, also one that is unsignaled and fails, and one that is flushed, counts from when it is
-    /// posted. Without it the device writes to entries that are being read.
+    /// If `ignore` is true: at no time do more completions wait than the queue's [capacity](Cq::capacity). A
+    /// request that may have a completion, also one that is unsignaled and fails, and one that is flushed,
+    /// counts from when it is posted. Without it the device writes to entries that are being read.
     pub unsafe fn ignore_overrun(mut self, ignore: bool) -> Self {
         self.flags.set(CqCreateFlags::IGNORE_OVERRUN, ignore);
         self
@@ -282,9 +282,9 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The queue has overrun ([`PollError::Overrun`]). Or the ring's contents make no sense: the memory that is
-    /// shared with the kernel or device has been overwritten, or the device errs. Completions behind the one that is told of here can be taken by the
-    /// next call. Manual page: `ibv_poll_cq(3)`.
+    /// The queue has overrun ([`PollError::Overrun`]). Or the ring's contents make no sense: the memory that
+    /// is shared with the kernel or device has been overwritten, or the device errs. Completions behind the
+    /// one that is told of here can be taken by the next call. Manual page: `ibv_poll_cq(3)`.
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_>, PollError> {
@@ -325,8 +325,8 @@ impl Cq {
         Ok(unsafe { std::slice::from_raw_parts_mut(into.as_mut_ptr().cast(), count) })
     }
 
-    /// As [`poll`](Self::poll), for each completion until one is the last that is wanted. What is done with one is
-    /// compiled for each driver by itself: so it is copied no further than it is looked at.
+    /// As [`poll`](Self::poll), for each completion until one is the last that is wanted. What is done with
+    /// one is compiled for each driver by itself: so it is copied no further than it is looked at.
     #[inline(always)]
     pub(crate) fn take_each(&mut self, each: &mut impl Each) -> Result<(), PollError> {
         self.ring.take_each(&mut Outlines(each))

@@ -104,13 +104,13 @@ impl Dm {
         self.0.memory.length()
     }
 
-    /// Copies bytes from it, from `offset` on, as they are behind what has completed before. Words that a peer
-    /// or another thread writes meanwhile come out old or new.
+    /// Copies bytes from it, from `offset` on, as they are behind what has completed before. Words that a
+    /// peer or another thread writes meanwhile come out old or new.
     ///
     /// # Errors
     ///
-    /// The bytes do not lie within the memory; the device takes whole words only, on mlx5 of 4 bytes, and they
-    /// are none. Manual page: `ibv_memcpy_from_dm(3)`.
+    /// The bytes do not lie within the memory; the device takes whole words only, on mlx5 of 4 bytes, and
+    /// they are none. Manual page: `ibv_memcpy_from_dm(3)`.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
         self.0.memory.read(offset, into)

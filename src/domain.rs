@@ -42,10 +42,10 @@ impl Context {
 /// A thread domain: whoever has it may post to its queue pairs, which share a doorbell register on mlx5.
 ///
 /// A queue pair belongs to it if it is created by
-/// [`create_in_domain`](crate::qp::QpBuilder::create_in_domain) on a parent domain that has the thread domain.
-/// Posting then borrows the thread domain exclusively, so that nothing is locked: the compiler keeps the
-/// promise that `ibv_alloc_td(3)` asks for. To post from another thread, move the domain there. Once it is
-/// gone nobody posts to its queue pairs any more; receiving, polling and everything else goes on.
+/// [`create_in_domain`](crate::qp::QpBuilder::create_in_domain) on a parent domain that has the thread
+/// domain. Posting then borrows the thread domain exclusively, so that nothing is locked: the compiler keeps
+/// the promise that `ibv_alloc_td(3)` asks for. To post from another thread, move the domain there. Once it
+/// is gone nobody posts to its queue pairs any more; receiving, polling and everything else goes on.
 ///
 /// ```no_run
 /// # use uverbs::{Caps, Cq, InDomain, Qp, Rc};

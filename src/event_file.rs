@@ -12,15 +12,15 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 
 /// A file that the kernel writes records of one kind to.
 ///
-/// It blocks for as long as callers only wait for records without a limit: then a wait is one read(2). The first
-/// caller that looks without waiting, waits with a limit or asks for the descriptor makes it non-blocking, for
-/// good. A look by poll(2) and a read that blocks would not do: another reader may take the event between the
-/// two. Nor would preadv2(2) with `RWF_NOWAIT`: the kernel refuses it for files without a `read_iter`, as these
-/// are.
+/// It blocks for as long as callers only wait for records without a limit: then a wait is one read(2). The
+/// first caller that looks without waiting, waits with a limit or asks for the descriptor makes it
+/// non-blocking, for good. A look by poll(2) and a read that blocks would not do: another reader may take the
+/// event between the two. Nor would preadv2(2) with `RWF_NOWAIT`: the kernel refuses it for files without a
+/// `read_iter`, as these are.
 ///
 /// Threads and processes that share the open file may do so at any time. A reader that sleeps in read(2) goes
-/// on: the kernel (`ib_uverbs_event_read` in `drivers/infiniband/core/uverbs_main.c`) looks at the flag before
-/// it sleeps and when it wakes up to no event. If the flag is set then, the reader waits with poll(2).
+/// on: the kernel (`ib_uverbs_event_read` in `drivers/infiniband/core/uverbs_main.c`) looks at the flag
+/// before it sleeps and when it wakes up to no event. If the flag is set then, the reader waits with poll(2).
 #[derive(Debug)]
 pub(crate) struct EventFile {
     fd: OwnedFd,

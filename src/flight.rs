@@ -137,8 +137,8 @@ impl Flight {
             let named = |stand: &Progress| stand.in_flight() > 0 && queues.name(at, *stand, key);
             *stand = stand.filter(named);
         }
-        // Acquire: a request that is not found has been seen to be finished, or another was written to its place, which
-        // comes behind its end. Pairs with the poller's release of either.
+        // Acquire: a request that is not found has been seen to be finished, or another was written to its
+        // place, which comes behind its end. Pairs with the poller's release of either.
         fence(Ordering::Acquire);
         stands.iter().any(Option::is_some).then(|| Stand {
             flight: Arc::clone(self),
@@ -248,8 +248,8 @@ impl Flights {
         waiting.push(Waiting { stands, region });
         self.count.store(waiting.len(), Ordering::Relaxed);
         drop(waiting);
-        // A queue that was reset or has ended since it was asked has found nothing to drop. One that does later finds
-        // the region: the look at it, under its lock, is behind the count.
+        // A queue that was reset or has ended since it was asked has found nothing to drop. One that does
+        // later finds the region: the look at it, under its lock, is behind the count.
         self.reap();
     }
 
@@ -355,8 +355,8 @@ mod tests {
         (flights, flight, end)
     }
 
-    /// Would catch a region that is deregistered, or whose memory is freed, under an object that the kernel has neither
-    /// destroyed nor reset.
+    /// Would catch a region that is deregistered, or whose memory is freed, under an object that the kernel
+    /// has neither destroyed nor reset.
     #[test]
     fn an_object_that_stays_keeps_its_regions() {
         let (flights, flight, end) = waiting();

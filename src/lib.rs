@@ -16,9 +16,9 @@
 //!   threads ([`Qp::split`]); who needs more sharing wraps it in a lock of their choice.
 //! * Work requests are written straight into the ring, a batch of them is handed over by one doorbell
 //!   ([`Batch::ring`]), completions are read where they lie ([`Cq::poll`]).
-//! * Posting is safe. A slice borrows its region ([`LocalSlice`]), and a region that is dropped while requests
-//!   are in flight stays registered until they have completed ([`Mr`]). `unsafe` is for memory of which the
-//!   library does not know whose it is.
+//! * Posting is safe. A slice borrows its region ([`LocalSlice`]), and a region that is dropped while
+//!   requests are in flight stays registered until they have completed ([`Mr`]). `unsafe` is for memory of
+//!   which the library does not know whose it is.
 //! * Every error says which verb failed on which object and what that means ([`Error`]). What a kernel or
 //!   device lacks is [`Cause::Unsupported`].
 //!
@@ -29,8 +29,8 @@
 //! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
 //! | `mlx5` | NVIDIA ConnectX from Connect-IB on, and BlueField, with InfiniBand and Ethernet ports |
 //!
-//! What a driver does not have is refused by name, as [`Cause::Unsupported`]. Other devices are found and listed;
-//! opening one says that it has no driver here.
+//! What a driver does not have is refused by name, as [`Cause::Unsupported`]. Other devices are found and
+//! listed; opening one says that it has no driver here.
 
 pub mod ah;
 pub mod aio;

@@ -162,8 +162,9 @@ impl<K: MwKind> fmt::Debug for Mw<K> {
 /// (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window grants its
 /// access to the whole region.
 ///
-/// It borrows its region, as a [`LocalSlice`](crate::LocalSlice) does. While a window is bound to it the kernel
-/// does not let the region go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region back.
+/// It borrows its region, as a [`LocalSlice`](crate::LocalSlice) does. While a window is bound to it the
+/// kernel does not let the region go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window<'r> {
     pub(crate) address: u64,

@@ -93,8 +93,8 @@ impl<H: Object, B> Owned<H, B> {
     }
 
     /// Destroys it where no error can be returned. If the kernel refuses, the object lives until the context
-    /// is closed, and the backing stays; `instead` does what can still be done. Tells whether the kernel keeps
-    /// nothing that is this process's.
+    /// is closed, and the backing stays; `instead` does what can still be done. Tells whether the kernel
+    /// keeps nothing that is this process's.
     pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) -> bool {
         let Err(error) = self.destroy() else {
             return true;

@@ -230,8 +230,8 @@ impl Pd {
         self.0.buffers()
     }
 
-    /// Deregisters regions that were dropped while requests were in flight, as far as those have completed, and
-    /// tells how many still wait.
+    /// Deregisters regions that were dropped while requests were in flight, as far as those have completed,
+    /// and tells how many still wait.
     ///
     /// There is no need to call it: it is done whenever a region is registered or let go, and when a queue
     /// pair is reset or goes. It is for programs that let large regions go and do none of this for a while.
@@ -270,7 +270,8 @@ impl Pd {
         DestroyError::of(self, result)
     }
 
-    /// As [`Pd::dealloc`], of a PD that stays where it is. C programs free an imported one for everyone by it.
+    /// As [`Pd::dealloc`], of a PD that stays where it is. C programs free an imported one for everyone by
+    /// it.
     #[cfg(feature = "c-abi")]
     pub(crate) fn dealloc_in_place(&mut self) -> Result<()> {
         self.end_in_place(|inner| match inner.stand {

@@ -299,8 +299,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has no such clock, as rxe. Manual page:
-    /// `mlx5dv_get_clock_info(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has no such clock, as rxe. Manual
+    /// page: `mlx5dv_get_clock_info(3)`.
     pub fn wall_clock(&self) -> Result<WallClock> {
         self.driver().wall_clock(self.fd())
     }

@@ -1,7 +1,7 @@
 //! Work completions.
 //!
-//! A [`Completion`] is a copy of what the device wrote, which is interpreted only where it is asked. Its place
-//! in the completion queue is the device's again as soon as it has been taken.
+//! A [`Completion`] is a copy of what the device wrote, which is interpreted only where it is asked. Its
+//! place in the completion queue is the device's again as soon as it has been taken.
 
 use std::fmt;
 

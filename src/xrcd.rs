@@ -5,8 +5,8 @@
 //! it is for. So a host with many processes needs one connection from each peer, not one for each process.
 //!
 //! soft-RoCE has no XRC. [`Pd::srq`](crate::Pd::srq) creates the shared receive queues
-//! ([`SrqBuilder::xrc`](crate::srq::SrqBuilder::xrc)); the sending side, the *initiator*, is a queue pair of the
-//! type [`Xrc`](crate::transport::Xrc).
+//! ([`SrqBuilder::xrc`](crate::srq::SrqBuilder::xrc)); the sending side, the *initiator*, is a queue pair of
+//! the type [`Xrc`](crate::transport::Xrc).
 //!
 //! ```no_run
 //! use uverbs::{Caps, Endpoint, transport::Xrc, xrcd::XrcdFile};
@@ -155,7 +155,8 @@ impl Xrcd {
     ///
     /// # Errors
     ///
-    /// The domain has no such target (`EINVAL`), or its state cannot be queried. Manual page: `ibv_open_qp(3)`.
+    /// The domain has no such target (`EINVAL`), or its state cannot be queried. Manual page:
+    /// `ibv_open_qp(3)`.
     #[doc(alias = "ibv_open_qp")]
     pub fn open_target(&self, qpn: u32) -> Result<XrcTarget> {
         let context = self.context();

@@ -1,4 +1,5 @@
-//! What awaiting adds: a WRITE and its completion by `aio`, for callgrind, beside the same over the bare data path.
+//! What awaiting adds: a WRITE and its completion by `aio`, for callgrind, beside the same over the bare data
+//! path.
 //!
 //! As in [`instructions`](crate::instructions), only what is inside the functions `op_*` is counted.
 

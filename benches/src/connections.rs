@@ -59,7 +59,8 @@ pub fn accept(device: &str, address: SocketAddr, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Makes so many connections to an address, and ends them; prints the microseconds that each phase takes for one.
+/// Makes so many connections to an address, and ends them; prints the microseconds that each phase takes for
+/// one.
 ///
 /// # Errors
 /// If one cannot be made.

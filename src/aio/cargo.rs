@@ -20,7 +20,8 @@ pub(super) mod sealed {
     /// The PD, for a signature that nobody outside can write.
     pub struct PdTagOf(pub(in crate::aio) PdTag);
 
-    /// What a slot keeps while the device may have it, for the same. Of constant bytes it is told that they are.
+    /// What a slot keeps while the device may have it, for the same. Of constant bytes it is told that they
+    /// are.
     pub struct Load(pub(in crate::aio) Buf);
 }
 

@@ -71,8 +71,8 @@ impl Readable for Watch {
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let file = self.registered(fd)?;
         loop {
-            // It was asked at the latest when the last one waited here, and what it tells of may have been read
-            // since.
+            // It was asked at the latest when the last one waited here, and what it tells of may have been
+            // read since.
             ready!(file.poll_read_ready(cx))?;
             if is_readable(fd)? {
                 return Poll::Ready(Ok(()));

@@ -73,7 +73,8 @@ impl<T: Connected + Initiates + Listens> Qp<T> {
         way.init(self.raw_mut())
     }
 
-    /// Takes it from RESET to INIT for a peer's request, so that receives can be posted before it is answered.
+    /// Takes it from RESET to INIT for a peer's request, so that receives can be posted before it is
+    /// answered.
     ///
     /// # Errors
     ///

@@ -46,8 +46,8 @@ impl Control {
     }
 
     /// Takes the queue pair to the state ERR, and waits until the device has done with all operations: each
-    /// ends as flushed, if it has not succeeded before, and gives its buffer back; buffers of futures that were
-    /// dropped are in their pools. The connection is over then.
+    /// ends as flushed, if it has not succeeded before, and gives its buffer back; buffers of futures that
+    /// were dropped are in their pools. The connection is over then.
     ///
     /// It pumps by itself. Dropping it leaves the queue pair in the state ERR.
     ///

@@ -38,15 +38,15 @@ impl Default for Wait {
 /// A completion queue on which operations wait. Clones are the same queue; the queue pairs that report to it
 /// keep it.
 ///
-/// Completions are brought to operations by whoever *pumps*: a task that runs [`serve`](Self::serve), a thread
-/// in [`block_on`](Self::block_on), or anybody who calls [`pump`](Self::pump) now and then. One does it at a
-/// time; without any of them operations end and nobody learns of it.
+/// Completions are brought to operations by whoever *pumps*: a task that runs [`serve`](Self::serve), a
+/// thread in [`block_on`](Self::block_on), or anybody who calls [`pump`](Self::pump) now and then. One does
+/// it at a time; without any of them operations end and nobody learns of it.
 #[derive(Clone)]
 pub struct Cq(Arc<Inner>);
 
 struct Inner {
-    /// Held by who takes completions, and while queue pairs come and go; never while tasks are woken or buffers
-    /// go back.
+    /// Held by who takes completions, and while queue pairs come and go; never while tasks are woken or
+    /// buffers go back.
     pump: Mutex<Pump>,
     channel: CompletionChannel,
     context: Context,
@@ -56,8 +56,8 @@ struct Inner {
 impl Cq {
     /// Creates a completion queue for at least `entries` operations, with a channel of its own.
     ///
-    /// It holds the completions of all queue pairs that report to it, so it never overruns: as many entries as
-    /// their requests, and creating one more is refused.
+    /// It holds the completions of all queue pairs that report to it, so it never overruns: as many entries
+    /// as their requests, and creating one more is refused.
     ///
     /// # Errors
     ///
@@ -107,8 +107,8 @@ impl Cq {
         Ok(any)
     }
 
-    /// Goes on where more completions may wait: for as many rounds as empty a full queue. What comes meanwhile is
-    /// left to the next call.
+    /// Goes on where more completions may wait: for as many rounds as empty a full queue. What comes
+    /// meanwhile is left to the next call.
     #[cold]
     #[inline(never)]
     fn pump_on(&self, steps: &mut Steps) -> Result<()> {
@@ -155,8 +155,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// That is how it ends: the device has been removed, the completion queue has failed, or the runtime cannot
-    /// watch its file. Operations under way then end with [`OpError::Broken`](super::OpError::Broken).
+    /// That is how it ends: the device has been removed, the completion queue has failed, or the runtime
+    /// cannot watch its file. Operations under way then end with [`OpError::Broken`](super::OpError::Broken).
     pub async fn serve(&self, by: impl Readable, wait: Wait) -> Error {
         match self.serve_until_failure(by, wait).await {
             Err(error) => {
@@ -273,7 +273,8 @@ impl Cq {
         steps.into_iter().for_each(Step::follow);
     }
 
-    /// Ends the operations of queue pairs that went without the device letting go of them, and that have since.
+    /// Ends the operations of queue pairs that went without the device letting go of them, and that have
+    /// since.
     pub(super) fn reap(&self) {
         let steps = self.lock().reap();
         steps.into_iter().for_each(Step::follow);

@@ -14,15 +14,15 @@ pub enum OpError {
     /// It was not posted. [`PostError::QueueFull`] means that as many operations are under way as the queue
     /// pair was made for: an operation counts until its result has been taken.
     Post(PostError),
-    /// It was posted, and the device reports a failure, or that it was flushed because the queue pair is in the
-    /// state ERR.
+    /// It was posted, and the device reports a failure, or that it was flushed because the queue pair is in
+    /// the state ERR.
     Completion(CompletionError),
     /// Its batch was dropped before it was rung. Nothing was posted.
     NotRung,
     /// The queue pair was dropped while the operation was under way.
     Gone,
-    /// The device has been removed, or its completion queue has failed. The buffer comes back to its pool when
-    /// the queue pair is dropped.
+    /// The device has been removed, or its completion queue has failed. The buffer comes back to its pool
+    /// when the queue pair is dropped.
     Broken,
     /// Its result was reclaimed ([`Control::reclaim`](super::Control::reclaim)).
     Reclaimed,

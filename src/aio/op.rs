@@ -20,8 +20,8 @@ use crate::grh::GRH_LENGTH;
 mod kind {
     use super::{Buf, Ending};
 
-    /// How an operation ended, if more is told than that it succeeded, for a signature that nobody outside can
-    /// write.
+    /// How an operation ended, if more is told than that it succeeded, for a signature that nobody outside
+    /// can write.
     pub struct Ended<'e>(pub(super) Option<&'e Ending>, pub(super) Buf);
 }
 
@@ -185,13 +185,13 @@ impl Kind for Receive {
 
 /// An operation under way, and its result when it is awaited.
 ///
-/// It was posted when it was made, so several may be under way from one task, and it need not be polled to go on.
-/// It borrows nothing.
+/// It was posted when it was made, so several may be under way from one task, and it need not be polled to go
+/// on. It borrows nothing.
 ///
-/// Dropping it cancels nothing: what it was given stays with its queue pair until the device has done with it,
-/// and then goes back to its pool. To get everything back soon there is [`Control::abort`](super::Control::abort).
-/// A future that is forgotten ([`std::mem::forget`]) forgets its buffer too, once the operation has ended;
-/// [`Control::reclaim`](super::Control::reclaim) finds such.
+/// Dropping it cancels nothing: what it was given stays with its queue pair until the device has done with
+/// it, and then goes back to its pool. To get everything back soon there is
+/// [`Control::abort`](super::Control::abort). A future that is forgotten ([`std::mem::forget`]) forgets its
+/// buffer too, once the operation has ended; [`Control::reclaim`](super::Control::reclaim) finds such.
 #[must_use = "without a look at the result a failure goes unnoticed"]
 pub struct Op<K: Kind> {
     at: At,

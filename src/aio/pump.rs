@@ -15,8 +15,8 @@ pub(super) struct Pump {
     tables: Vec<Option<Arc<Table>>>,
     /// Places in the completion queue that queue pairs have.
     admitted: u32,
-    /// Of queue pairs that are gone, and of which the device may not have let go: the kernel refused to destroy
-    /// them, or another thread is about to.
+    /// Of queue pairs that are gone, and of which the device may not have let go: the kernel refused to
+    /// destroy them, or another thread is about to.
     orphans: Vec<(Arc<Table>, Arc<Flight>)>,
     /// The device is gone, or the queue has failed.
     broken: bool,
@@ -65,7 +65,8 @@ impl Pump {
         self.admitted += table.len();
     }
 
-    /// Takes completions until none is left or no more can be followed up at once, and tells how many there were.
+    /// Takes completions until none is left or no more can be followed up at once, and tells how many there
+    /// were.
     #[inline(always)]
     pub(super) fn take(&mut self, steps: &mut Steps) -> Result<usize> {
         let Self { cq, tables, .. } = self;
@@ -113,8 +114,8 @@ impl Pump {
         steps
     }
 
-    /// Takes what is in the completion queue now: no completion of a queue pair that is gone stays behind, which
-    /// could be taken for one of the next with its numbers.
+    /// Takes what is in the completion queue now: no completion of a queue pair that is gone stays behind,
+    /// which could be taken for one of the next with its numbers.
     fn drain(&mut self, steps: &mut Vec<Step>) {
         let mut left = self.cq.capacity() as usize + 1;
         while left > 0 {

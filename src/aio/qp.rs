@@ -42,8 +42,8 @@ impl Drop for Anchor {
 /// A queue pair whose operations are awaited. See [`Post`] for what it sends.
 ///
 /// Posting borrows it exclusively, and gives a future that borrows nothing: many operations can be under way.
-/// Tasks that share it wrap it in a lock of their choice, and await outside of the lock; or the halves go to two
-/// tasks ([`split`](Self::split)).
+/// Tasks that share it wrap it in a lock of their choice, and await outside of the lock; or the halves go to
+/// two tasks ([`split`](Self::split)).
 ///
 /// Dropping it destroys the queue pair. Operations under way then end with
 /// [`OpError::Gone`](super::OpError::Gone), and their buffers come back.
@@ -80,8 +80,8 @@ pub struct Qp<T: Transport> {
 }
 
 impl Cq {
-    /// Creates a queue pair whose operations end here. As many can be under way as the capacities say, whatever
-    /// the device rounds them up to; requests have one slice.
+    /// Creates a queue pair whose operations end here. As many can be under way as the capacities say,
+    /// whatever the device rounds them up to; requests have one slice.
     ///
     /// # Errors
     ///

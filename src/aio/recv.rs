@@ -33,15 +33,15 @@ impl<T: Transport> Receiver<T> {
         (self.half, self.anchor)
     }
 
-    /// Receives the next message that no receive before this one takes, into all of a buffer; what it is filled
-    /// with then is the message.
+    /// Receives the next message that no receive before this one takes, into all of a buffer; what it is
+    /// filled with then is the message.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
         post(self.half.batch(), &self.anchor.table, buf)
     }
 
-    /// Receives messages one after the other into buffers of a pool, `ahead` of which are posted at a time, as
-    /// far as the pool has them. None is posted before [`Incoming::refill`] or [`Incoming::next`].
+    /// Receives messages one after the other into buffers of a pool, `ahead` of which are posted at a time,
+    /// as far as the pool has them. None is posted before [`Incoming::refill`] or [`Incoming::next`].
     pub fn incoming(self, pool: &Pool, size: usize, ahead: usize) -> Incoming<T> {
         Incoming {
             posted: VecDeque::with_capacity(ahead),

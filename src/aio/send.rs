@@ -56,8 +56,8 @@ impl<T: Transport> fmt::Debug for Sender<T> {
 
 /// What posts operations: a queue pair, or its send half.
 ///
-/// Each method posts at once, with a doorbell of its own; [`batch`](Self::batch) is for several with one. What
-/// cannot be posted is told by the future, which then has its result at once.
+/// Each method posts at once, with a doorbell of its own; [`batch`](Self::batch) is for several with one.
+/// What cannot be posted is told by the future, which then has its result at once.
 pub trait Post<T: Transport> {
     #[doc(hidden)]
     fn start(&mut self) -> Start<'_, T>;
@@ -152,8 +152,8 @@ pub trait Post<T: Transport> {
             .alone_filling(into, from.length, |one, slices| one.read(slices, from))
     }
 
-    /// Adds a number to 8 bytes of the peer's memory, in this host's byte order, and gives what they were. The
-    /// buffer holds at least 8 bytes.
+    /// Adds a number to 8 bytes of the peer's memory, in this host's byte order, and gives what they were.
+    /// The buffer holds at least 8 bytes.
     #[inline]
     fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
     where
@@ -180,8 +180,8 @@ const WORD: u64 = 8;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// Operations that are handed to the device with one doorbell, by [`ring`](Self::ring). If it is dropped before,
-/// nothing is posted, and they end with [`OpError::NotRung`].
+/// Operations that are handed to the device with one doorbell, by [`ring`](Self::ring). If it is dropped
+/// before, nothing is posted, and they end with [`OpError::NotRung`].
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
     /// `None` once it is rung.
@@ -385,8 +385,8 @@ impl<'q, T: Transport> Batch<'q, T> {
     ///
     /// # Errors
     ///
-    /// As for [`uverbs::Batch::ring`](qp::Batch::ring). If nothing was posted, the operations end with the same
-    /// error.
+    /// As for [`uverbs::Batch::ring`](qp::Batch::ring). If nothing was posted, the operations end with the
+    /// same error.
     #[inline]
     pub fn ring(mut self) -> Result<usize, PostError> {
         self.ring_here()

@@ -47,8 +47,8 @@ const NEXT: u64 = 1 << 40;
 #[repr(align(64))]
 pub(super) struct Slot<B, E: Copy> {
     state: AtomicU64,
-    /// There from when it is filled until it is unloaded. Of whoever changed the state to free, from cancelled
-    /// by completion or from done by taking.
+    /// There from when it is filled until it is unloaded. Of whoever changed the state to free, from
+    /// cancelled by completion or from done by taking.
     cargo: Place<B>,
     /// There in the phase waiting.
     waker: Place<Waker>,
@@ -141,7 +141,8 @@ impl<B, E: Copy> Slot<B, E> {
         self.state.load(Ordering::Acquire) ^ key
     }
 
-    /// Notes that the operation has ended, and how if that is to be told: the device has done with the buffer.
+    /// Notes that the operation has ended, and how if that is to be told: the device has done with the
+    /// buffer.
     ///
     /// # Safety
     ///
@@ -216,8 +217,8 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Leaves a waker; false if it completes meanwhile, and who does that saw no waker. The phase was submitted,
-    /// and the future is the caller's.
+    /// Leaves a waker; false if it completes meanwhile, and who does that saw no waker. The phase was
+    /// submitted, and the future is the caller's.
     #[inline(always)]
     fn wait(&self, key: u64, waker: Waker) -> bool {
         // SAFETY: the waker's place is the future's, of which there is one, and is empty.
@@ -292,8 +293,8 @@ impl<B, E: Copy> Slot<B, E> {
         Some(cargo)
     }
 
-    /// The future goes. If the device has done with the buffer the slot is free then, as by [`poll`](Self::poll);
-    /// else the buffer stays until the completion.
+    /// The future goes. If the device has done with the buffer the slot is free then, as by
+    /// [`poll`](Self::poll); else the buffer stays until the completion.
     pub(super) fn cancel(&self, key: u64) -> Look {
         loop {
             match self.phase(key) {

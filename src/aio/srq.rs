@@ -16,14 +16,14 @@ use crate::srq;
 
 /// A shared receive queue whose receives are awaited: one stock of buffers for many queue pairs.
 ///
-/// A receive gives the next message of any of them, and tells by [`Received::qpn`](super::Received::qpn) which.
-/// Messages of one queue pair take receives in their order; between queue pairs there is none, so await receives
-/// each by a task of its own, or all at once, and not one after the other.
+/// A receive gives the next message of any of them, and tells by [`Received::qpn`](super::Received::qpn)
+/// which. Messages of one queue pair take receives in their order; between queue pairs there is none, so
+/// await receives each by a task of its own, or all at once, and not one after the other.
 ///
 /// Dropping it ends what is awaited with [`OpError::Gone`](super::OpError::Gone), or with
-/// [`OpError::Broken`](super::OpError::Broken) while queue pairs still receive from it: their buffers come back with
-/// the last of these. A receive that a queue pair has begun to fill when it fails may never end; its buffer comes back with the
-/// queue.
+/// [`OpError::Broken`](super::OpError::Broken) while queue pairs still receive from it: their buffers come
+/// back with the last of these. A receive that a queue pair has begun to fill when it fails may never end;
+/// its buffer comes back with the queue.
 ///
 /// ```no_run
 /// use uverbs::aio::{Cq, Qp};
@@ -53,8 +53,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// As for [`SrqBuilder::create`](crate::srq::SrqBuilder::create); besides, this completion queue has no room
-    /// for so many receives.
+    /// As for [`SrqBuilder::create`](crate::srq::SrqBuilder::create); besides, this completion queue has no
+    /// room for so many receives.
     pub fn create_srq(&self, pd: &Pd, receives: u32) -> Result<Srq> {
         self.reap();
         if receives > MOST_SLOTS {
@@ -78,8 +78,8 @@ impl Cq {
 }
 
 impl Srq {
-    /// Creates a queue pair that receives from it. It has no receive queue of its own: `max_recv_wr` counts for
-    /// nothing, and its `recv` is refused.
+    /// Creates a queue pair that receives from it. It has no receive queue of its own: `max_recv_wr` counts
+    /// for nothing, and its `recv` is refused.
     ///
     /// # Errors
     ///

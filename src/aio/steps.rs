@@ -19,7 +19,8 @@ pub(super) enum Step {
     Release(Release),
 }
 
-/// The buffer of an operation that nobody waits for, in a slot that is free: both go back when this is dropped.
+/// The buffer of an operation that nobody waits for, in a slot that is free: both go back when this is
+/// dropped.
 pub(super) struct Release {
     table: Arc<Table>,
     index: u32,
@@ -77,8 +78,8 @@ impl Steps {
         }
     }
 
-    /// Whether they are so many that they are to be followed first. A completion adds at most one waker, and at
-    /// most two others.
+    /// Whether they are so many that they are to be followed first. A completion adds at most one waker, and
+    /// at most two others.
     #[inline(always)]
     pub(super) fn are_many(&self) -> bool {
         self.wakers.len() >= self.most
@@ -111,7 +112,8 @@ impl Steps {
     /// Does all, and forgets it.
     #[inline(always)]
     pub(super) fn follow(&mut self) {
-        // One after the other, from behind: to move them all, or to set up for many, is longer than to wake one.
+        // One after the other, from behind: to move them all, or to set up for many, is longer than to wake
+        // one.
         if self.wakers.len() > 1 {
             self.wakers.reverse();
         }

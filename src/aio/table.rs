@@ -23,8 +23,8 @@ impl Link for Slot {
     }
 }
 
-// A request's id has the index of its slot, the number of its table, and how often the slot was used before. The
-// last two are the slot's key.
+// A request's id has the index of its slot, the number of its table, and how often the slot was used before.
+// The last two are the slot's key.
 
 /// Bits of a slot's index in a request's id.
 const INDEX_BITS: u32 = PHASE_BITS;
@@ -82,8 +82,8 @@ pub(super) struct Table {
     control: Option<Control>,
     /// The queue pair is in the state ERR, or about to be.
     ///
-    /// Sequentially consistent throughout, with the fence in [`has_failed_since`](Self::has_failed_since): who
-    /// posts a receive and then does not see it has posted before the kernel is told.
+    /// Sequentially consistent throughout, with the fence in [`has_failed_since`](Self::has_failed_since):
+    /// who posts a receive and then does not see it has posted before the kernel is told.
     failed: AtomicBool,
 }
 

@@ -54,8 +54,8 @@ impl Watch {
             Handle::try_current().map_err(io::Error::other)?;
             let interest = tokio::io::Interest::READABLE;
             let own = fd.try_clone_to_owned()?;
-            // SAFETY: the descriptor is its own, so it stays open, and that of the same file, until it is dropped
-            // with the registration; nobody else has it.
+            // SAFETY: the descriptor is its own, so it stays open, and that of the same file, until it is
+            // dropped with the registration; nobody else has it.
             let file = unsafe { AsyncFd::register_with_interest(own, interest)? };
             self.0 = Some((number, file));
         }
@@ -96,8 +96,8 @@ pub async fn serve(cq: Cq, wait: Wait) -> Error {
 ///
 /// # Errors
 ///
-/// It failed, or was not done in time ([`Cause::TimedOut`](crate::Cause::TimedOut)); the error gives back what
-/// was put into it.
+/// It failed, or was not done in time ([`Cause::TimedOut`](crate::Cause::TimedOut)); the error gives back
+/// what was put into it.
 pub async fn within<P: Pending + Unpin>(
     limit: Duration,
     pending: P,

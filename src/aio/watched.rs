@@ -19,8 +19,8 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(poll(&mut files, Some(&Timespec::default()))? > 0)
 }
 
-/// Waits for something of the connection manager until `sleep` ends, which it does after so long, and cancels it
-/// then.
+/// Waits for something of the connection manager until `sleep` ends, which it does after so long, and cancels
+/// it then.
 pub(super) async fn finish_before<P: Pending + Unpin>(
     limit: Duration,
     pending: P,

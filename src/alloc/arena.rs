@@ -88,8 +88,8 @@ impl<M: WritableMemory> Arena<M> {
     ///
     /// # Errors
     ///
-    /// There is no whole page in it, or the kernel does not accept `MADV_DONTFORK` for it. The error gives the
-    /// memory back.
+    /// There is no whole page in it, or the kernel does not accept `MADV_DONTFORK` for it. The error gives
+    /// the memory back.
     pub fn new(memory: M) -> Result<Self, ArenaError<M>> {
         // Moving a box or a slice would invalidate a pointer that was made before.
         let (memory, (address, length)) = Resting::new(memory);

@@ -1,5 +1,5 @@
-//! A chunk of a pool's memory: allocated at once, registered on each of the pool's protection domains, and cut
-//! into blocks of one size.
+//! A chunk of a pool's memory: allocated at once, registered on each of the pool's protection domains, and
+//! cut into blocks of one size.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

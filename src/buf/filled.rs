@@ -51,8 +51,8 @@ impl Buf {
         self.capacity
     }
 
-    /// Changes how many of its bytes count as filled. What is there is what was there: bytes of whoever had the
-    /// buffer before, if nobody has written since.
+    /// Changes how many of its bytes count as filled. What is there is what was there: bytes of whoever had
+    /// the buffer before, if nobody has written since.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl Buf {
         unsafe { self.bytes_mut(capacity) }
     }
 
-    /// Parts it in two: this buffer keeps the bytes before `at`, and the other one has those from there on, up
-    /// to the capacity. Both go to different requests, and the block goes back to the pool with the last.
+    /// Parts it in two: this buffer keeps the bytes before `at`, and the other one has those from there on,
+    /// up to the capacity. Both go to different requests, and the block goes back to the pool with the last.
     ///
     /// # Panics
     ///
@@ -127,8 +127,8 @@ impl Buf {
     /// pool lets no peer at its memory ([`PoolBuilder::remote_read`](super::PoolBuilder::remote_read)), or is
     /// not on that domain.
     ///
-    /// A peer that reads while the holder writes sees bytes old or new, in any mixture. The key is that of the
-    /// whole chunk that the buffer is cut from: a peer that has it can read the other buffers in it too.
+    /// A peer that reads while the holder writes sees bytes old or new, in any mixture. The key is that of
+    /// the whole chunk that the buffer is cut from: a peer that has it can read the other buffers in it too.
     pub fn remote(&self, pd: &Pd) -> Option<RemoteSlice> {
         self.remote_on(pd.tag())
     }

@@ -31,7 +31,8 @@ impl Link for AtomicU32 {
 ///
 /// A stack of Treiber's: `head` is the number on top, and each number leads to the next. The count of changes
 /// in `head` keeps a thread that was interrupted in [`take`](Self::take) from putting a `next` in place that
-/// is no longer true. It has 31 bits: the thread would have to be away for exactly a multiple of 2^31 changes.
+/// is no longer true. It has 31 bits: the thread would have to be away for exactly a multiple of 2^31
+/// changes.
 #[derive(Debug)]
 pub(crate) struct Stack {
     head: AtomicU64,

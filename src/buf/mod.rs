@@ -1,9 +1,9 @@
 //! Buffers that travel: registered memory that is exclusively its holder's.
 //!
-//! A [`Pool`] registers memory in chunks and cuts it into blocks of a few sizes. A [`Buf`] is a block, or part
-//! of one, and whoever has it reads and writes it as bytes, without copying. It goes by value into a request
-//! of [`aio`](crate::aio) and comes back with its completion: there is no moment at which a program and a
-//! device both have it.
+//! A [`Pool`] registers memory in chunks and cuts it into blocks of a few sizes. A [`Buf`] is a block, or
+//! part of one, and whoever has it reads and writes it as bytes, without copying. It goes by value into a
+//! request of [`aio`](crate::aio) and comes back with its completion: there is no moment at which a program
+//! and a device both have it.
 //!
 //! ```no_run
 //! use uverbs::buf::Pool;
@@ -20,7 +20,8 @@
 //! ```
 //!
 //! Taking a buffer and giving it back takes no lock and allocates nothing: what is free of a size is a stack
-//! of numbers, changed by one compare-and-swap. Only a pool that grows, or on which somebody waits, does more.
+//! of numbers, changed by one compare-and-swap. Only a pool that grows, or on which somebody waits, does
+//! more.
 //!
 //! Peers cannot reach the memory unless that was asked for ([`PoolBuilder::remote_read`]). For memory that
 //! peers write to there are regions ([`Mr`](crate::Mr)), which lend out no references.

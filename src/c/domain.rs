@@ -1,8 +1,8 @@
 //! Thread domains, and parent domains with a C program's allocator.
 //!
-//! Queues in a thread domain have no lock: one thread at a time uses them, as `ibv_alloc_td(3)` asks. On a device
-//! with doorbell registers they share one, without a lock too: a queue pair uses it while it rings, and not from
-//! `ibv_wr_start` on.
+//! Queues in a thread domain have no lock: one thread at a time uses them, as `ibv_alloc_td(3)` asks. On a
+//! device with doorbell registers they share one, without a lock too: a queue pair uses it while it rings,
+//! and not from `ibv_wr_start` on.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, without_provenance_mut};
@@ -104,8 +104,8 @@ unsafe fn build(c: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Resu
     Ok(PdObject::give_at(place, c, domain.into()))
 }
 
-/// The allocator of a program's. On soft-RoCE the kernel's pages take the place of what it returns, so it is asked
-/// for whole pages there, and has private pages of zeros there when it gets them back.
+/// The allocator of a program's. On soft-RoCE the kernel's pages take the place of what it returns, so it is
+/// asked for whole pages there, and has private pages of zeros there when it gets them back.
 struct Callbacks {
     domain: *mut ibv_pd,
     context: *mut c_void,
@@ -121,8 +121,8 @@ unsafe impl Sync for Callbacks {}
 /// What `alloc` returns to have the driver's own memory (`IBV_ALLOCATOR_USE_DEFAULT`).
 const USE_DEFAULT: *mut c_void = without_provenance_mut(usize::MAX);
 
-// SAFETY: `ibv_alloc_parent_domain(3)` asks the same of the program's functions: zeroed memory that is not copied
-// on write, until it is given back.
+// SAFETY: `ibv_alloc_parent_domain(3)` asks the same of the program's functions: zeroed memory that is not
+// copied on write, until it is given back.
 unsafe impl Allocator for Callbacks {
     fn allocate(&self, request: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
         let (size, alignment) = request.span();

@@ -1,5 +1,5 @@
-//! Events: reading them, and acknowledging them. An event is a pointer to its object, so the object's end waits
-//! until the program has acknowledged all that it has read.
+//! Events: reading them, and acknowledging them. An event is a pointer to its object, so the object's end
+//! waits until the program has acknowledged all that it has read.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;

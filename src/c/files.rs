@@ -34,8 +34,8 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     sysfs().as_ptr()
 }
 
-/// `ibv_read_sysfs_file`, which no manual page describes: the text of a file, without the end of its line, and
-/// how long it is.
+/// `ibv_read_sysfs_file`, which no manual page describes: the text of a file, without the end of its line,
+/// and how long it is.
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,
     file: *const c_char,

@@ -1,5 +1,5 @@
-//! Forking while memory is registered. Since Linux 5.12 a fork copies pages that a device uses, so that they stay
-//! the parent's, and there is nothing to do. On older kernels these functions have nothing to offer yet.
+//! Forking while memory is registered. Since Linux 5.12 a fork copies pages that a device uses, so that they
+//! stay the parent's, and there is nothing to do. On older kernels these functions have nothing to offer yet.
 
 use std::ffi::{c_int, c_void};
 

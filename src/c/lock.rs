@@ -1,8 +1,8 @@
 //! The locks of queues: C programs may post and poll from any thread.
 //!
 //! A lock is one word, on which a thread spins for a while and then sleeps. Some calls return with it held
-//! (`ibv_wr_start`, `ibv_start_poll`), so there are acquiring and releasing besides the guard. Where the rules
-//! of libibverbs have one thread for a queue, in a thread domain for one, the lock does nothing.
+//! (`ibv_wr_start`, `ibv_start_poll`), so there are acquiring and releasing besides the guard. Where the
+//! rules of libibverbs have one thread for a queue, in a thread domain for one, the lock does nothing.
 
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
@@ -64,8 +64,8 @@ impl<T> Locked<T> {
         }
     }
 
-    /// Takes the lock if it is free. Where it is not, a function that has much to keep goes on in another, which
-    /// calls [`Self::acquire_slowly`]: so the usual way keeps nothing for the sake of that call.
+    /// Takes the lock if it is free. Where it is not, a function that has much to keep goes on in another,
+    /// which calls [`Self::acquire_slowly`]: so the usual way keeps nothing for the sake of that call.
     #[inline(always)]
     pub(super) fn try_acquire(&self) -> bool {
         if self.skipped {

@@ -69,14 +69,15 @@ pub(super) unsafe extern "C" fn dealloc_mw(c: *mut ibv_mw) -> c_int {
     }
 }
 
-/// `ibv_bind_mw(3)`: for windows of type 1, as the header's inline function has checked. The window has its next
-/// key from then on.
+/// `ibv_bind_mw(3)`: for windows of type 1, as the header's inline function has checked. The window has its
+/// next key from then on.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair, a window and what to bind it to. All fields of a request may be zero.
+    // SAFETY: the caller passes a queue pair, a window and what to bind it to. All fields of a request may be
+    // zero.
     unsafe {
         let (Some(mw), Some(bind)) = (mw.as_mut(), bind.as_ref()) else {
             return Failure::INVALID.tell();

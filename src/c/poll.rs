@@ -72,8 +72,8 @@ const _: () = {
     assert!(offset_of!(ibv_wc, dlid_path_bits) == offset_of!(Wc, dlid_path_bits));
 };
 
-/// Room for completions, and the queue, which is unlocked once they have been taken. There is room for so many at
-/// the pointer.
+/// Room for completions, and the queue, which is unlocked once they have been taken. There is room for so
+/// many at the pointer.
 struct Room<'a> {
     cq: &'a CqObject,
     count: c_int,
@@ -90,8 +90,8 @@ impl OnCq for Room<'_> {
     }
 }
 
-/// Takes completions, at most so many, and gives the lock back. Out of line for each driver, so that each keeps what
-/// it needs alone; and so are several completions, so that none and one keep nothing for them.
+/// Takes completions, at most so many, and gives the lock back. Out of line for each driver, so that each
+/// keeps what it needs alone; and so are several completions, so that none and one keep nothing for them.
 ///
 /// # Safety
 ///

@@ -170,15 +170,16 @@ impl OnCq for Start<'_> {
     }
 }
 
-/// Starts with the first completion, or gives the lock back if there is none. Out of line for each driver, so that
-/// each keeps what it needs alone.
+/// Starts with the first completion, or gives the lock back if there is none. Out of line for each driver, so
+/// that each keeps what it needs alone.
 ///
 /// # Safety
 ///
 /// The ring is that of the queue, whose lock was taken.
 #[inline(never)]
 unsafe fn start<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex, ring: *mut D::Cq) -> c_int {
-    // SAFETY: by this function's contract. What is open borrows the ring alone, which is not touched beside it.
+    // SAFETY: by this function's contract. What is open borrows the ring alone, which is not touched beside
+    // it.
     unsafe {
         let Some(mut polled) = (*ring).poll_plainly() else {
             return start_otherwise::<D>(cq, c, ring);
@@ -223,8 +224,8 @@ unsafe fn start_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex, ring: *mu
     }
 }
 
-/// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case: `errno`
-/// stays.
+/// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case:
+/// `errno` stays.
 unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the caller passes a completion queue and attributes.
     unsafe {

@@ -1,5 +1,5 @@
-//! Queue pairs: creation and destruction. [`super::qp_state`] changes them, [`super::send`] and [`super::recv`]
-//! post to them.
+//! Queue pairs: creation and destruction. [`super::qp_state`] changes them, [`super::send`] and
+//! [`super::recv`] post to them.
 
 use std::ffi::c_int;
 use std::sync::atomic::AtomicU32;
@@ -41,7 +41,8 @@ pub(super) struct QpObject {
     /// It was created for the functions of `ibv_wr_*(3)`.
     has_functions: bool,
     pub(super) refusals: Refusals,
-    /// After the queues, and before what they stand on. A target of XRC has neither queues nor a protection domain.
+    /// After the queues, and before what they stand on. A target of XRC has neither queues nor a protection
+    /// domain.
     pub(super) backing: Option<QpBacking>,
     pub(super) pd: Option<PdUse>,
     pub(super) context: Context,
@@ -233,7 +234,8 @@ pub(super) fn target(
     Box::write(place, object).give()
 }
 
-/// What to ask for where a program wants no requests of a kind: not every driver's kernel has a queue pair without.
+/// What to ask for where a program wants no requests of a kind: not every driver's kernel has a queue pair
+/// without.
 fn at_least_one(cap: ibv_qp_cap, transport: QpType) -> ibv_qp_cap {
     if transport == QpType::XRC_SEND {
         return ibv_qp_cap {

@@ -23,8 +23,8 @@ mod mask {
     pub(super) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
 
-/// By the number of its bit in `enum ibv_qp_create_send_ops_flags`, what a queue pair has to be able to do. TSO
-/// is of none.
+/// By the number of its bit in `enum ibv_qp_create_send_ops_flags`, what a queue pair has to be able to do.
+/// TSO is of none.
 const OPERATIONS: [Option<Operations>; 13] = [
     Some(Operations::WRITE),
     Some(Operations::WRITE),

@@ -236,7 +236,8 @@ const DEVICE_ONLY: u32 = 1 << 1;
 /// `IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG`, and with it `IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES`.
 const ALL_PROMISES: c_int = 0b11;
 
-/// `ibv_query_qp_data_in_order(3)`. The promise is the same for all operations. Who cannot be asked promises nothing.
+/// `ibv_query_qp_data_in_order(3)`. The promise is the same for all operations. Who cannot be asked promises
+/// nothing.
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(c: *mut ibv_qp, _: c_int, flags: u32) -> c_int {
     let is_known = flags & !(RETURN_CAPS | DEVICE_ONLY) == 0;
     // What CPUs other than x86 make of the order in which a device writes is not known.

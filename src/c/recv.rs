@@ -19,7 +19,8 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `List` gives the lock back.
+    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `List` gives the
+    // lock back.
     unsafe {
         let Some(qp) = object::<QpObject>(c) else {
             return Failure::INVALID.tell();
@@ -86,8 +87,8 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a shared receive queue, a list of requests, and room for a pointer. `List` gives the
-    // lock back.
+    // SAFETY: the caller passes a shared receive queue, a list of requests, and room for a pointer. `List`
+    // gives the lock back.
     unsafe {
         let Some(srq) = object::<SrqObject>(c) else {
             return Failure::INVALID.tell();
@@ -132,8 +133,8 @@ unsafe fn post_shared(
     unsafe { (*lock.pointer()).with(List { lock, first, bad }) }
 }
 
-/// The requests of a list, which are posted up to the first that fails, and the lock of the queue, which is given
-/// back then. The pointers are to the list and to room for a pointer.
+/// The requests of a list, which are posted up to the first that fails, and the lock of the queue, which is
+/// given back then. The pointers are to the list and to room for a pointer.
 struct List<'a, L> {
     lock: &'a Locked<L>,
     first: *mut ibv_recv_wr,
@@ -150,13 +151,13 @@ impl<L> OnReceives for List<'_, L> {
     }
 }
 
-/// Posts the requests of a list up to the first that fails, and gives the lock back. Out of line for each driver,
-/// so that each keeps what it needs alone.
+/// Posts the requests of a list up to the first that fails, and gives the lock back. Out of line for each
+/// driver, so that each keeps what it needs alone.
 ///
 /// # Safety
 ///
-/// The queue is what the lock is of, which was taken. The pointers are to a list of requests and to room for a
-/// pointer.
+/// The queue is what the lock is of, which was taken. The pointers are to a list of requests and to room for
+/// a pointer.
 #[inline(never)]
 unsafe fn post<L, Q: contract::RecvQueue>(
     lock: &Locked<L>,

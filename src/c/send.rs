@@ -54,11 +54,11 @@ impl Sender {
     ///
     /// # Safety
     ///
-    /// The pointer is to a sender whose lock the caller holds until the batch is gone, and nobody else uses the
-    /// queue meanwhile.
+    /// The pointer is to a sender whose lock the caller holds until the batch is gone, and nobody else uses
+    /// the queue meanwhile.
     pub(super) unsafe fn open(sender: *mut Self) -> SendBatch<'static> {
-        // SAFETY: by this function's contract; where there is no queue nobody takes the lock. The reference is to the
-        // queue alone.
+        // SAFETY: by this function's contract; where there is no queue nobody takes the lock. The reference
+        // is to the queue alone.
         unsafe {
             let queue = &mut (*sender).queue;
             queue.as_mut().unwrap_unchecked().batch()
@@ -76,7 +76,8 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `List` gives the lock back.
+    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `List` gives the
+    // lock back.
     unsafe {
         let Some(qp) = object::<QpObject>(c) else {
             return Failure::INVALID.tell();
@@ -138,13 +139,13 @@ impl OnSends for List<'_> {
     }
 }
 
-/// Posts the requests of a list up to the first that fails, and gives the lock back. Out of line for each driver,
-/// so that each keeps what it needs alone.
+/// Posts the requests of a list up to the first that fails, and gives the lock back. Out of line for each
+/// driver, so that each keeps what it needs alone.
 ///
 /// # Safety
 ///
-/// The queue is that of the queue pair, whose lock was taken. The pointers are to a list of requests and to room
-/// for a pointer.
+/// The queue is that of the queue pair, whose lock was taken. The pointers are to a list of requests and to
+/// room for a pointer.
 #[inline(never)]
 unsafe fn post<D: Listed>(
     qp: &QpObject,
@@ -199,8 +200,8 @@ pub(super) const FLAGS: SendFlags = SendFlags::FENCE
     .union(SendFlags::SIGNALED)
     .union(SendFlags::SOLICITED);
 
-/// Adds a request to a batch, which comes back: what is lent for a call that is seldom made would lie in memory
-/// throughout.
+/// Adds a request to a batch, which comes back: what is lent for a call that is seldom made would lie in
+/// memory throughout.
 ///
 /// # Safety
 ///
@@ -394,8 +395,8 @@ unsafe fn operation(request: &ibv_send_wr) -> Option<Operation> {
     // In network byte order in the request.
     let imm = u32::from_be(request.ex);
     let rkey = RemoteKey(request.ex);
-    // SAFETY: all forms of the union are integers and pointers, of which those are looked at that the operation
-    // has; the program has filled these.
+    // SAFETY: all forms of the union are integers and pointers, of which those are looked at that the
+    // operation has; the program has filled these.
     let (rdma, atomic) = unsafe { (request.wr.rdma, request.wr.atomic) };
     let target = remote(atomic.remote_addr, atomic.rkey);
     let remote = remote(rdma.remote_addr, rdma.rkey);

@@ -1,5 +1,5 @@
-//! Posting by a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send queue's
-//! lock is held from the start to the end.
+//! Posting by a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send
+//! queue's lock is held from the start to the end.
 //!
 //! A request is written into the ring at its last step. That is the payload where the queue pair is connected,
 //! and for datagrams and XRC the second of payload and address, whichever that is. An error waits until the end, and
@@ -281,8 +281,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the payload of a request that names where it goes: writes the request, or saves it until the address
-    /// comes. What changes keys goes nowhere.
+    /// Takes the payload of a request that names where it goes: writes the request, or saves it until the
+    /// address comes. What changes keys goes nowhere.
     #[inline(never)]
     fn carry_addressed(&mut self, qp: &QpObject, payload: Payload<'_>) {
         let goes_nowhere = |request: &Request| changes_keys(request.operation);
@@ -356,8 +356,8 @@ unsafe fn carry(c: *mut ibv_qp_ex, payload: impl Carried) {
     }
 }
 
-/// The request of a session that goes into the ring with this payload, to where its queue pair is connected. The
-/// pointer is to the session of the batch, which has nobody else.
+/// The request of a session that goes into the ring with this payload, to where its queue pair is connected.
+/// The pointer is to the session of the batch, which has nobody else.
 struct Put<'a, P> {
     qp: &'a QpObject,
     session: *mut Session,
@@ -374,8 +374,8 @@ impl<P: Carried> OnBatch for Put<'_, P> {
     }
 }
 
-/// Writes the request of a session into the ring. Out of line for each driver, so that each keeps what it needs
-/// alone.
+/// Writes the request of a session into the ring. Out of line for each driver, so that each keeps what it
+/// needs alone.
 ///
 /// # Safety
 ///
@@ -454,8 +454,8 @@ unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32
     unsafe { address(c, QpType::UD, Address::Datagram { ah, qpn, qkey }) }
 }
 
-/// Takes the address of a request on a queue pair of that transport: writes the request if its payload was there
-/// before.
+/// Takes the address of a request on a queue pair of that transport: writes the request if its payload was
+/// there before.
 ///
 /// # Safety
 ///

@@ -15,8 +15,8 @@ const INFINIBAND: u16 = 27;
 
 /// An address of InfiniBand itself: a port of an adapter by its GID, in a partition, and a port number there.
 ///
-/// It takes no IP address, and so no IP over InfiniBand. The port number is one of the transport's space of ports, the
-/// same as with IP addresses.
+/// It takes no IP address, and so no IP over InfiniBand. The port number is one of the transport's space of
+/// ports, the same as with IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IbAddr {
     /// The GID of the adapter's port.

@@ -21,9 +21,9 @@ use crate::error::{Error, Result, Subject, Verb};
 impl<T: Initiates + End> Resolved<T> {
     /// Asks the peer for a connection with this queue pair, which is in RESET or INIT.
     ///
-    /// `data` travel with the request: at most 56 bytes, or 92 by addresses of InfiniBand. The peer gets them filled up
-    /// with zeros. By addresses of InfiniBand the kernel has the first byte, which is to be 0, and the second must not
-    /// look like the start of IP addresses: its upper four bits are neither 4 nor 6.
+    /// `data` travel with the request: at most 56 bytes, or 92 by addresses of InfiniBand. The peer gets them
+    /// filled up with zeros. By addresses of InfiniBand the kernel has the first byte, which is to be 0, and
+    /// the second must not look like the start of IP addresses: its upper four bits are neither 4 nor 6.
     ///
     /// # Errors
     ///

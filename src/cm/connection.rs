@@ -102,8 +102,8 @@ impl<Q: QueuePair> AsFd for Connection<Q> {
 /// What the connection manager has of a connection: it tells of its end. The file becomes readable with an
 /// event.
 ///
-/// It is used as the [`Route`] that it has. Dropping it ends the connection for the peer; the queue pair is not
-/// touched.
+/// It is used as the [`Route`] that it has. Dropping it ends the connection for the peer; the queue pair is
+/// not touched.
 #[derive(Debug)]
 pub struct Link {
     id: Id,
@@ -162,7 +162,8 @@ impl Link {
     }
 
     /// Tells the peer that the connection ends, or confirms that it has ended. The queue pair is not touched:
-    /// it should be in the state ERR before ([`Qp::fail`](crate::Qp::fail)), as [`Connection::disconnect`] has it.
+    /// it should be in the state ERR before ([`Qp::fail`](crate::Qp::fail)), as [`Connection::disconnect`]
+    /// has it.
     ///
     /// The peer's confirmation is an event, [`Event::Disconnected`]; there is none if the peer ended the
     /// connection.

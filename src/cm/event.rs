@@ -21,8 +21,8 @@ pub enum Event {
     NeighbourChanged,
     /// The network interface's address is another now. The connection goes on with the old one.
     AddressChanged,
-    /// The device is being removed. [`Disconnected`](Self::Disconnected) may come before it: the kernel ends the
-    /// connections of a device one after another, and a peer on the same device hears of it.
+    /// The device is being removed. [`Disconnected`](Self::Disconnected) may come before it: the kernel ends
+    /// the connections of a device one after another, and a peer on the same device hears of it.
     DeviceRemoved,
     /// The peer quit while the connection was made.
     Refused(Refusal),

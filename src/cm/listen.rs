@@ -36,8 +36,9 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 /// # Ok::<(), uverbs::Error>(())
 /// ```
 ///
-/// An [`XrcTarget`](crate::xrcd::XrcTarget) listens for initiators of XRC. A peer that asks for another kind than a
-/// listener's is refused by the kernel, as by a program ([`RejectReason::Consumer`](super::RejectReason)).
+/// An [`XrcTarget`](crate::xrcd::XrcTarget) listens for initiators of XRC. A peer that asks for another kind
+/// than a listener's is refused by the kernel, as by a program
+/// ([`RejectReason::Consumer`](super::RejectReason)).
 ///
 /// # Errors
 ///
@@ -46,8 +47,9 @@ pub fn listen<T: Listens>(own: impl ToSocketAddrs) -> Result<Listen<T>> {
     addresses(Verb::Listen, own).map(Listen::new)
 }
 
-/// Starts the description of a listener on an address of InfiniBand; with port 0 the kernel chooses the port. A GID of
-/// zeros is every InfiniBand port of every device, though not for [`Ud`](crate::Ud): there the kernel would refuse all who ask.
+/// Starts the description of a listener on an address of InfiniBand; with port 0 the kernel chooses the port.
+/// A GID of zeros is every InfiniBand port of every device, though not for [`Ud`](crate::Ud): there the
+/// kernel would refuse all who ask.
 pub fn listen_ib<T: Listens>(own: IbAddr) -> Listen<T> {
     Listen::new(vec![Address::Ib(own)])
 }
@@ -163,7 +165,8 @@ pub struct Listener<T> {
 }
 
 impl<T: Listens> Listener<T> {
-    /// The address that it listens on, with the port. Of InfiniBand it is the GID, which has the form of an IPv6 address.
+    /// The address that it listens on, with the port. Of InfiniBand it is the GID, which has the form of an
+    /// IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local.socket()
     }

@@ -31,8 +31,9 @@ impl Resolved<Ud> {
         queue_pair::activate(&self.id, Verb::Connect, qp, device)
     }
 
-    /// Asks the peer for its queue pair. `data` travel with the question: at most 180 bytes, or 216 by addresses of
-    /// InfiniBand, whose first two bytes are as for [`connect`](Self::connect). The peer gets them filled up with zeros.
+    /// Asks the peer for its queue pair. `data` travel with the question: at most 180 bytes, or 216 by
+    /// addresses of InfiniBand, whose first two bytes are as for [`connect`](Self::connect). The peer gets
+    /// them filled up with zeros.
     ///
     /// # Errors
     ///

@@ -25,9 +25,9 @@
 //! On InfiniBand a port can be named by its own address instead of an IP address ([`IbAddr`], [`resolve_ib`],
 //! [`listen_ib`]).
 //!
-//! XRC: an initiator is connected as a queue pair of the transport [`Xrc`](crate::transport::Xrc), and who has an
-//! [`XrcTarget`](crate::xrcd::XrcTarget) listens for it. The number of the shared receive queue goes with the data
-//! of the acceptance.
+//! XRC: an initiator is connected as a queue pair of the transport [`Xrc`](crate::transport::Xrc), and who
+//! has an [`XrcTarget`](crate::xrcd::XrcTarget) listens for it. The number of the shared receive queue goes
+//! with the data of the acceptance.
 //!
 //! ```no_run
 //! use uverbs::{Caps, cm::{self, Params, Pending}, transport::Xrc, xrcd::XrcTarget};

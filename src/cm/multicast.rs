@@ -79,7 +79,8 @@ impl Join {
     /// # Errors
     ///
     /// There is no connection manager ([`Cause::Unsupported`](crate::Cause::Unsupported)), and so the end of
-    /// joining for a group of IPv6 on RoCE v2; the address is none of a group; no device has a route to it. Manual page: `rdma_join_multicast(3)`.
+    /// joining for a group of IPv6 on RoCE v2; the address is none of a group; no device has a route to it.
+    /// Manual page: `rdma_join_multicast(3)`.
     #[doc(alias = "rdma_join_multicast")]
     pub fn start(self) -> Result<Joining> {
         let subject = Subject::named("multicast group", self.group);

@@ -22,7 +22,8 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::qp::transport::Ud;
 use crate::qp::{Membership, Qp};
 
-/// A peer asks for a connection: accepted with a queue pair, or with a target if an initiator of XRC asks. Dropping the request refuses it.
+/// A peer asks for a connection: accepted with a queue pair, or with a target if an initiator of XRC asks.
+/// Dropping the request refuses it.
 ///
 /// It is used as the [`Route`] that it came by.
 #[derive(Debug)]
@@ -113,8 +114,8 @@ impl<T: Listens + End> Request<T> {
     ///
     /// `data` travel with the acceptance: at most 196 bytes. The peer gets them filled up with zeros. The
     /// peer may send as soon as it has the acceptance, so receives should be posted before
-    /// ([`init`](Self::init)). A target of XRC has none; the number of a shared receive queue is in the data, if
-    /// the peer does not know it.
+    /// ([`init`](Self::init)). A target of XRC has none; the number of a shared receive queue is in the data,
+    /// if the peer does not know it.
     ///
     /// # Errors
     ///

@@ -44,8 +44,8 @@ pub fn resolve<T: Initiates>(peer: impl ToSocketAddrs) -> Result<Resolve<T>> {
     addresses(Verb::ResolveAddr, peer).map(Resolve::new)
 }
 
-/// Starts to look for the way to a peer by an address of InfiniBand. The device is one with a port of the peer's subnet
-/// and partition.
+/// Starts to look for the way to a peer by an address of InfiniBand. The device is one with a port of the
+/// peer's subnet and partition.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -105,7 +105,8 @@ impl<T: Initiates> Resolve<T> {
         self
     }
 
-    /// From which own address of InfiniBand, to a peer that is named by one; otherwise as [`source`](Self::source).
+    /// From which own address of InfiniBand, to a peer that is named by one; otherwise as
+    /// [`source`](Self::source).
     pub fn source_ib(mut self, own: IbAddr) -> Self {
         self.source = Some(Address::Ib(own));
         self

@@ -9,8 +9,8 @@ use crate::error::{Result, Subject};
 
 /// The way between this host and a peer: both addresses, and the device and the port that lead there.
 ///
-/// [`Resolved`](super::Resolved), [`Request`](super::Request) and [`Link`](super::Link) are used as the route that
-/// they have.
+/// [`Resolved`](super::Resolved), [`Request`](super::Request) and [`Link`](super::Link) are used as the route
+/// that they have.
 #[derive(Clone, Debug)]
 pub struct Route {
     local: Address,
@@ -60,8 +60,8 @@ impl Route {
         self.port
     }
 
-    /// The own address; of a request, the one that the peer asked at. Where the way is by addresses of InfiniBand, it is
-    /// the GID, which has the form of an IPv6 address.
+    /// The own address; of a request, the one that the peer asked at. Where the way is by addresses of
+    /// InfiniBand, it is the GID, which has the form of an IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local.socket()
     }

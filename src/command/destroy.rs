@@ -65,8 +65,8 @@ impl<H: Object> Command for Destroy<H> {
     }
 }
 
-/// As [`Destroy`], of an object that has events. The answer has how many of them were delivered: whoever holds
-/// an object by its address waits until all have been acknowledged.
+/// As [`Destroy`], of an object that has events. The answer has how many of them were delivered: whoever
+/// holds an object by its address waits until all have been acknowledged.
 #[cfg(feature = "c-abi")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DestroyCounting<H>(pub(crate) H);

@@ -32,7 +32,8 @@ const ATTRIBUTES: usize = 24;
 /// Places by which attributes are found.
 const PLACES: usize = 32;
 
-/// Where an attribute is looked for, by its id: those of a method and those of its driver begin at two numbers.
+/// Where an attribute is looked for, by its id: those of a method and those of its driver begin at two
+/// numbers.
 #[inline]
 fn place(id: u16) -> usize {
     usize::from(id ^ (id >> 8)) % PLACES

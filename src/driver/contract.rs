@@ -148,8 +148,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Self::lacks(verb, ECE)
     }
 
-    /// Whether the device writes the bytes of a message in their order to memory, of a queue pair in the state
-    /// RTS. False if nobody promises it.
+    /// Whether the device writes the bytes of a message in their order to memory, of a queue pair in the
+    /// state RTS. False if nobody promises it.
     fn data_in_order(&self, _fd: &CommandFd, _qp: QpName) -> Result<bool> {
         Ok(false)
     }
@@ -180,8 +180,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateSrq, "shared receive queues"))
     }
 
-    /// Creates a shared receive queue of the type XRC or tag matching, which reports to the completion queue; its
-    /// number on the wire comes last. None stands for a completion queue of another driver.
+    /// Creates a shared receive queue of the type XRC or tag matching, which reports to the completion queue;
+    /// its number on the wire comes last. None stands for a completion queue of another driver.
     fn create_xsrq(
         &self,
         _fd: &CommandFd,
@@ -329,8 +329,8 @@ pub(crate) struct QpName {
     pub(crate) qpn: u32,
 }
 
-/// The errnos by which libibverbs' provider for the device refuses, where providers differ. C programs that look
-/// at errno know these.
+/// The errnos by which libibverbs' provider for the device refuses, where providers differ. C programs that
+/// look at errno know these.
 #[cfg(feature = "c-abi")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusals {
@@ -615,7 +615,8 @@ pub(crate) trait Cq: Debug {
     /// The completions that have arrived.
     fn poll(&mut self) -> Result<Self::Polled<'_>, PollError>;
 
-    /// As [`Self::poll`] if there is nothing to do besides. None if there is, or may be, and then nothing is done.
+    /// As [`Self::poll`] if there is nothing to do besides. None if there is, or may be, and then nothing is
+    /// done.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn poll_plainly(&mut self) -> Option<Self::Polled<'_>> {

@@ -291,8 +291,8 @@ impl Cq {
 
 /// What is done with each completion, whichever driver's it is.
 pub(crate) trait Each {
-    /// Does it; false if this is the last that is wanted. There are the request's id, the number of the queue pair
-    /// and the status; `whole` gives all.
+    /// Does it; false if this is the last that is wanted. There are the request's id, the number of the queue
+    /// pair and the status; `whole` gives all.
     fn each(&mut self, outline: (u64, u32, WcStatus), whole: impl FnOnce() -> Completion) -> bool;
 }
 

@@ -433,8 +433,8 @@ impl Device {
         })
     }
 
-    /// Creates a shared receive queue of any type; its number on the wire, if it has one, comes last. Other types
-    /// than the basic one report to a completion queue themselves.
+    /// Creates a shared receive queue of any type; its number on the wire, if it has one, comes last. Other
+    /// types than the basic one report to a completion queue themselves.
     pub(crate) fn create_srq(
         &self,
         fd: &CommandFd,

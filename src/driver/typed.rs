@@ -1,8 +1,8 @@
 //! Work on a driver's own types: what is dispatched once has nothing to dispatch within.
 //!
-//! The rest of the crate has a batch or a poll in its hands for a while, and the compiler knows its variant there.
-//! A function for C programs has it for one call, or finds it in memory where an earlier call left it. Such a
-//! function gives what it does as a value of one of these traits.
+//! The rest of the crate has a batch or a poll in its hands for a while, and the compiler knows its variant
+//! there. A function for C programs has it for one call, or finds it in memory where an earlier call left it.
+//! Such a function gives what it does as a value of one of these traits.
 
 use super::contract;
 use super::data::{Completions, SendBatch};

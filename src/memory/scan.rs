@@ -2,16 +2,16 @@
 
 use std::ptr::NonNull;
 
-/// Whether one of the words in `bytes` bytes from `start` on is `word`. What others write meanwhile is seen, or
-/// what was there before.
+/// Whether one of the words in `bytes` bytes from `start` on is `word`. What others write meanwhile is seen,
+/// or what was there before.
 ///
 /// # Safety
 ///
 /// The bytes are readable, and `start` is aligned to 4.
 pub(crate) unsafe fn has_word(start: NonNull<u8>, bytes: usize, word: u32) -> bool {
     let words = start.cast::<u32>();
-    // SAFETY: by this function's contract. Volatile: the memory is a device's, the kernel's or another thread's
-    // to write, and each word is read once.
+    // SAFETY: by this function's contract. Volatile: the memory is a device's, the kernel's or another
+    // thread's to write, and each word is read once.
     (0..bytes / size_of::<u32>()).any(|at| unsafe { words.add(at).read_volatile() } == word)
 }
 

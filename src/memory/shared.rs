@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::{Memory, Resting};
 
-/// Memory to be registered several times: on each adapter of a host, so that all of them reach the same bytes.
+/// Memory to be registered several times: on each adapter of a host, so that all of them reach the same
+/// bytes.
 ///
-/// Every clone is the same memory, and each region takes one. The memory is freed with the last of them, so it
-/// stays as long as any device may reach it.
+/// Every clone is the same memory, and each region takes one. The memory is freed with the last of them, so
+/// it stays as long as any device may reach it.
 ///
 /// Regions of it are read by copies, like all others. Nothing here writes to it: regions exclude each other's
 /// writers by an exclusive borrow, and here there are several. What this side has to fill it fills before it
@@ -76,9 +77,9 @@ impl<M: Memory> fmt::Debug for SharedMemory<M> {
     }
 }
 
-// SAFETY: the memory is at rest until the last clone is gone, so the pointer stays as good as it was. No clone
-// gives a reference to it, so nobody's aliasing rules are broken. Who has several regions of it reads by
-// copies and, as it is not `WritableMemory`, writes nothing by them.
+// SAFETY: the memory is at rest until the last clone is gone, so the pointer stays as good as it was. No
+// clone gives a reference to it, so nobody's aliasing rules are broken. Who has several regions of it reads
+// by copies and, as it is not `WritableMemory`, writes nothing by them.
 unsafe impl<M: Memory> Memory for SharedMemory<M> {
     const WRITABLE: bool = M::WRITABLE;
 

@@ -2,10 +2,10 @@
 //!
 //! They are no threads of this program, but the compiler does not know of them either: it may keep what a
 //! plain copy has read and never look again. So each copy here is made each time, by machine code that the
-//! compiler does not see into, as fast as a plain copy: a few vector registers for what fits into them, or else
-//! the C library's memcpy(3), called from assembly. What it does to the region's memory is what relaxed atomic
-//! loads or stores of each byte would do, in any order and some of them twice. Bytes that change meanwhile come
-//! out old or new.
+//! compiler does not see into, as fast as a plain copy: a few vector registers for what fits into them, or
+//! else the C library's memcpy(3), called from assembly. What it does to the region's memory is what relaxed
+//! atomic loads or stores of each byte would do, in any order and some of them twice. Bytes that change
+//! meanwhile come out old or new.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

@@ -21,17 +21,17 @@ impl Pd {
     /// Registers the bytes `range` of a dma-buf. Work requests and peers name the first one by `iova`, which
     /// has the same offset in its page as the range.
     ///
-    /// The memory stays the exporter's. If it moves its pages, the kernel's driver takes them from the device,
-    /// and gives it the new ones when it asks for them. If the exporter takes its memory back for good,
-    /// requests fail with [`LOC_PROT_ERR`](crate::WcStatus::LOC_PROT_ERR) or
+    /// The memory stays the exporter's. If it moves its pages, the kernel's driver takes them from the
+    /// device, and gives it the new ones when it asks for them. If the exporter takes its memory back for
+    /// good, requests fail with [`LOC_PROT_ERR`](crate::WcStatus::LOC_PROT_ERR) or
     /// [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
     ///
     /// # Errors
     ///
     /// The driver has no such regions: soft-RoCE has none, nor has mlx5 with firmware that pages nothing on
-    /// demand, on newer kernels (seen with Linux 7.3). The range is empty or not within the dma-buf; `iova` has
-    /// another offset in its page; the access flags contradict each other. The error gives the dma-buf back.
-    /// Manual page: `ibv_reg_dmabuf_mr(3)`.
+    /// demand, on newer kernels (seen with Linux 7.3). The range is empty or not within the dma-buf; `iova`
+    /// has another offset in its page; the access flags contradict each other. The error gives the dma-buf
+    /// back. Manual page: `ibv_reg_dmabuf_mr(3)`.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn register_dmabuf(
         &self,

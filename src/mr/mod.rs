@@ -336,10 +336,11 @@ fn with_memlock(error: Error) -> Error {
 
 /// A memory region, and the memory in it.
 ///
-/// Requests name parts of it by [`slice`](Mr::slice), which borrows it until the request is posted. From then on
-/// the region may be dropped at any time: if requests in flight name it, it stays registered, and its memory
-/// where it is, until their queues have passed the point at which they stood. [`Mr::deregister`] says so instead of waiting, [`Mr::deregister_by`] waits. A region of
-/// which no slice was taken goes at once, and so does what peers may do to it by its remote key.
+/// Requests name parts of it by [`slice`](Mr::slice), which borrows it until the request is posted. From then
+/// on the region may be dropped at any time: if requests in flight name it, it stays registered, and its
+/// memory where it is, until their queues have passed the point at which they stood. [`Mr::deregister`] says
+/// so instead of waiting, [`Mr::deregister_by`] waits. A region of which no slice was taken goes at once, and
+/// so does what peers may do to it by its remote key.
 ///
 /// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the
 /// device.
@@ -579,11 +580,11 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) if requests that may name the region have not completed yet, with the
-    /// queues that have them. On hardware a request completes when its completion, or that of a later one of
-    /// the same queue, is taken from the completion queue. The kernel refuses, such as while memory windows
-    /// are bound to it. The error gives the region back. A device that has been removed is no error: the
-    /// kernel has let go of the memory by then. Manual page: `ibv_dereg_mr(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) if requests that may name the region have not completed yet, with
+    /// the queues that have them. On hardware a request completes when its completion, or that of a later one
+    /// of the same queue, is taken from the completion queue. The kernel refuses, such as while memory
+    /// windows are bound to it. The error gives the region back. A device that has been removed is no error:
+    /// the kernel has let go of the memory by then. Manual page: `ibv_dereg_mr(3)`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DestroyError<Mr<M>>> {
         self.held.release().map_err(|(held, error)| DestroyError {

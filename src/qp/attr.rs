@@ -96,8 +96,8 @@ impl QpAttr {
         QpAttrMask::from_bits_retain(self.to_abi(0).attr_mask)
     }
 
-    /// Checks the attributes, of which `raw` is what the kernel takes, for a QP of this transport that is in the
-    /// state `from`.
+    /// Checks the attributes, of which `raw` is what the kernel takes, for a QP of this transport that is in
+    /// the state `from`.
     pub(crate) fn check(
         &self,
         raw: &abi::ModifyQp,

@@ -41,8 +41,8 @@ pub struct Endpoint {
     pub gid: Option<Gid>,
 }
 
-/// The form in bytes, for peers: LID (2), number (4), PSN (4) and GID (16, zeros for none), in network byte order.
-/// It stays.
+/// The form in bytes, for peers: LID (2), number (4), PSN (4) and GID (16, zeros for none), in network byte
+/// order. It stays.
 impl Endpoint {
     /// Its bytes.
     pub fn to_bytes(self) -> [u8; 26] {

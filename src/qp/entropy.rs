@@ -64,9 +64,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 }
 
 impl<T: Connected, M: Membership> Qp<T, M> {
-    /// Sets the UDP source port of the queue pair's packets on RoCE 2, by which routers and bonds choose among
-    /// ways of the same length. The queue pair must be in the state RTS; before, the port follows from the flow
-    /// label of its path, or from its number and its peer's.
+    /// Sets the UDP source port of the queue pair's packets on RoCE 2, by which routers and bonds choose
+    /// among ways of the same length. The queue pair must be in the state RTS; before, the port follows from
+    /// the flow label of its path, or from its number and its peer's.
     ///
     /// # Errors
     ///

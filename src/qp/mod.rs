@@ -225,14 +225,15 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
-    /// Lets the device take packets as they come, in whatever order the network has them: data of SENDs and WRITEs may
-    /// be placed before those of messages that were posted earlier, and receive requests are used in another order
-    /// than they were posted. So the id of a completion is not always that of the oldest request. Completions still
-    /// come in the order of the messages, and READs and atomic operations are carried out in order. Both ends of a
-    /// connection must be like that.
+    /// Lets the device take packets as they come, in whatever order the network has them: data of SENDs and
+    /// WRITEs may be placed before those of messages that were posted earlier, and receive requests are used
+    /// in another order than they were posted. So the id of a completion is not always that of the oldest
+    /// request. Completions still come in the order of the messages, and READs and atomic operations are
+    /// carried out in order. Both ends of a connection must be like that.
     ///
-    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver, the device or the kernel
-    /// lacks it: mlx5 has it since Linux 6.13, with newer firmware, and not with inline scatter or XRC. Manual page:
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver, the device or the
+    /// kernel lacks it: mlx5 has it since Linux 6.13, with newer firmware, and not with inline scatter or
+    /// XRC. Manual page:
     pub fn out_of_order(mut self) -> Self {
         self.out_of_order = true;
         self
@@ -570,8 +571,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// Refuses a change that there is not, of which `raw` is what the kernel takes, and tells from which state it
-    /// is.
+    /// Refuses a change that there is not, of which `raw` is what the kernel takes, and tells from which
+    /// state it is.
     fn check(&self, kernel: &KernelQp, attr: &QpAttr, raw: &abi::ModifyQp) -> Result<QpState> {
         let from = attr.cur_state.unwrap_or_else(|| self.state());
         attr.check(raw, || kernel.subject(), self.transport, from)?;
@@ -644,8 +645,8 @@ impl Drop for QpShared {
 /// # Ok(()) }
 /// ```
 ///
-/// A queue pair of a thread domain has another type, `Qp<T, InDomain>`, and takes the domain with each post: see
-/// [`ThreadDomain`].
+/// A queue pair of a thread domain has another type, `Qp<T, InDomain>`, and takes the domain with each post:
+/// see [`ThreadDomain`].
 pub struct Qp<T: Transport, M: Membership = NoDomain> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
     send: SendHalf<T, M>,
@@ -659,8 +660,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         self.shared.handle()
     }
 
-    /// The queue pair's number on the wire; 24 bits. Completions and errors name the queue pair by it. A reset
-    /// may change it, see [`Qp::reset`].
+    /// The queue pair's number on the wire; 24 bits. Completions and errors name the queue pair by it. A
+    /// reset may change it, see [`Qp::reset`].
     pub fn qpn(&self) -> u32 {
         self.shared.qpn()
     }
@@ -724,10 +725,10 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// [`Qp::handle`] as well: the kernel's reset keeps what a READ that was cut off has left, and the next
     /// READ or atomic then completes without data. So this library puts a new queue pair in the place of the
     /// old one, of the same capacities, with the same [`Qp::id`], queues and domain. Its allocator, if there
-    /// is one, is asked for new rings before it gets the old ones back. Completions from before the reset that
-    /// still lie in the completion queue carry the old number; on mlx5 they are passed over. Memory windows
-    /// of type 2 that are bound on it open nothing any more until they have been invalidated and bound again;
-    /// if there were any, the old queue pair stays in the kernel until this one is destroyed.
+    /// is one, is asked for new rings before it gets the old ones back. Completions from before the reset
+    /// that still lie in the completion queue carry the old number; on mlx5 they are passed over. Memory
+    /// windows of type 2 that are bound on it open nothing any more until they have been invalidated and
+    /// bound again; if there were any, the old queue pair stays in the kernel until this one is destroyed.
     ///
     /// # Errors
     ///

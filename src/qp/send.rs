@@ -85,8 +85,8 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
     /// Soft-RoCE shows how far it has come. Hardware tells with completions alone: the number falls when a
     /// completion is taken from the completion queue, by that request and all before it. Whoever waits for
     /// the number to fall has to poll meanwhile, and has to ask for a completion now and then: requests
-    /// behind the last signaled one stay in flight, and keep their places in the ring. With soft-RoCE a request
-    /// that is no longer in flight keeps its place as long as its completion waits to be taken.
+    /// behind the last signaled one stay in flight, and keep their places in the ring. With soft-RoCE a
+    /// request that is no longer in flight keeps its place as long as its completion waits to be taken.
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }

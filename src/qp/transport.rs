@@ -40,7 +40,8 @@ macro_rules! names_no_srq {
 
 /// A transport service.
 ///
-/// [`Rc`], [`Uc`], [`Ud`] and [`Xrc`] are transports known at compile time; [`Any`] is one chosen at run time.
+/// [`Rc`], [`Uc`], [`Ud`] and [`Xrc`] are transports known at compile time; [`Any`] is one chosen at run
+/// time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transport",
     note = "use one of `Rc`, `Uc`, `Ud`, `Xrc`, or `Any` for a transport that is chosen at run time"
@@ -134,8 +135,8 @@ pub enum Uc {}
 #[derive(Clone, Copy, Debug)]
 pub enum Ud {}
 
-/// Extended reliable connection, the sending end: as [`Rc`], and each message names a shared receive queue of the
-/// peer ([`Batch::to_srq`](crate::Batch::to_srq)). See [`xrcd`](crate::xrcd).
+/// Extended reliable connection, the sending end: as [`Rc`], and each message names a shared receive queue of
+/// the peer ([`Batch::to_srq`](crate::Batch::to_srq)). See [`xrcd`](crate::xrcd).
 #[derive(Clone, Copy, Debug)]
 pub enum Xrc {}
 

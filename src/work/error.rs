@@ -194,17 +194,17 @@ pub enum PollError {
         /// The number that it names, as this side gives them out.
         number: u32,
     },
-    /// A completion has a kind that this library does not know or has not asked for, or reports a request that
-    /// was not posted.
+    /// A completion has a kind that this library does not know or has not asked for, or reports a request
+    /// that was not posted.
     Unknown {
         /// The device's code of the kind.
         code: u8,
     },
-    /// The queue had no room for a completion, which is lost: more requests could complete than it holds. It is
-    /// told once, when its event
-    /// ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has been read from
-    /// [`Context::async_events`](crate::Context::async_events). soft-RoCE goes on with the next completion; a
-    /// ConnectX writes none any more, and the queue and those that report to it can only be destroyed.
+    /// The queue had no room for a completion, which is lost: more requests could complete than it holds. It
+    /// is told once, when its event ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has
+    /// been read from [`Context::async_events`](crate::Context::async_events). soft-RoCE goes on with the
+    /// next completion; a ConnectX writes none any more, and the queue and those that report to it can only
+    /// be destroyed.
     Overrun,
 }
 

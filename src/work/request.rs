@@ -209,8 +209,8 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Where a request goes, beyond the peer to which its queue pair is connected. `A` is an address handle as the
-/// driver knows it.
+/// Where a request goes, beyond the peer to which its queue pair is connected. `A` is an address handle as
+/// the driver knows it.
 #[derive(Debug)]
 pub(crate) enum Destination<'a, A> {
     /// A datagram's.

@@ -1,8 +1,8 @@
 //! What a device's clock means in time of day.
 
-/// The relation of a device's clock to the system's, as it was at one moment: it turns the device's time stamps
-/// into time of day. It is good for stamps of a while before and after; take a new one every second or so.
-/// Manual page: `mlx5dv_get_clock_info(3)`.
+/// The relation of a device's clock to the system's, as it was at one moment: it turns the device's time
+/// stamps into time of day. It is good for stamps of a while before and after; take a new one every second or
+/// so. Manual page: `mlx5dv_get_clock_info(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallClock {
     /// Time of day in nanoseconds since 1970, when the device's clock was at `cycles`.
@@ -21,8 +21,8 @@ pub struct WallClock {
 
 impl WallClock {
     /// The time of day of a device's time stamp ([`Completion::timestamp`](crate::Completion::timestamp),
-    /// [`Context::raw_clock`](crate::Context::raw_clock)), in nanoseconds since 1970. A stamp is taken for one
-    /// of the past if it is further ahead of this than half of what the device can count.
+    /// [`Context::raw_clock`](crate::Context::raw_clock)), in nanoseconds since 1970. A stamp is taken for
+    /// one of the past if it is further ahead of this than half of what the device can count.
     pub fn nanoseconds(&self, timestamp: u64) -> u64 {
         let ahead = timestamp.wrapping_sub(self.cycles) & self.mask;
         let behind = self.cycles.wrapping_sub(timestamp) & self.mask;

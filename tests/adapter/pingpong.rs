@@ -43,8 +43,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     games.chain(of_xrc).collect()
 }
 
-/// Catches what the model of XRC understands otherwise than libmlx5 does. The program has options of its own: it
-/// checks no bytes.
+/// Catches what the model of XRC understands otherwise than libmlx5 does. The program has options of its own:
+/// it checks no bytes.
 fn exchange_of_xrc(hca: Hca, arguments: &[&str]) -> Result {
     hca.needs_two()?;
     let port = free_port()?;

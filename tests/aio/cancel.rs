@@ -1,4 +1,5 @@
-//! What becomes of operations whose futures are dropped, forgotten or panic, and of those whose queue pair goes.
+//! What becomes of operations whose futures are dropped, forgotten or panic, and of those whose queue pair
+//! goes.
 
 use std::future::Future;
 use std::mem;

@@ -144,8 +144,8 @@ fn messages_of_any_length() -> Result {
     ends.close()
 }
 
-/// Catches a sender that sends without credits: the peer does not receive for a while, and a message that finds
-/// no receive would break the connection.
+/// Catches a sender that sends without credits: the peer does not receive for a while, and a message that
+/// finds no receive would break the connection.
 fn a_slow_receiver_is_not_overrun() -> Result {
     let mut ends = Ends::new([small(8), small(8)])?;
     const MESSAGES: u32 = 200;

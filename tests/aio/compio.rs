@@ -41,8 +41,8 @@ fn runtimes() -> Result<[Runtime; 2]> {
     Ok([runtime(DriverType::IoUring)?, runtime(DriverType::Poll)?])
 }
 
-/// Catches a wake-up that is lost between arming and waiting, and readiness that is told of too early: the pump
-/// parks for each message.
+/// Catches a wake-up that is lost between arming and waiting, and readiness that is told of too early: the
+/// pump parks for each message.
 fn a_task_pumps() -> Result {
     let mut two = Two::new()?;
     for runtime in runtimes()? {

@@ -31,8 +31,8 @@ fn active(mut qp: Qp<Ud>) -> Result<Qp<Ud>> {
     Ok(qp)
 }
 
-/// Catches an answer that does not find the sender, a header that is taken for the message, and immediate data that
-/// are lost.
+/// Catches an answer that does not find the sender, a header that is taken for the message, and immediate
+/// data that are lost.
 fn there_and_back() -> Result {
     let ground = Side::new()?;
     let (cq, pool) = (&ground.cq, &ground.pool);

@@ -1,5 +1,5 @@
-//! Peers that mean harm: private data of every length beside a channel's connection, and messages that are none
-//! of a channel's.
+//! Peers that mean harm: private data of every length beside a channel's connection, and messages that are
+//! none of a channel's.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -420,8 +420,8 @@ impl Wake for Woken {
     }
 }
 
-/// Catches a channel that takes without end what a peer sends, and keeps its thread from every other task: it has a
-/// turn of 32 messages, and wakes its task for the next.
+/// Catches a channel that takes without end what a peer sends, and keeps its thread from every other task: it
+/// has a turn of 32 messages, and wakes its task for the next.
 fn many_of_nothing() -> Result {
     let ground = Ground::new()?;
     const MESSAGES: u64 = 150;

@@ -1,5 +1,5 @@
-//! Channels whose peer is killed, or whose device goes: nobody waits for ever, errors name the peer, and every buffer
-//! comes back.
+//! Channels whose peer is killed, or whose device goes: nobody waits for ever, errors name the peer, and
+//! every buffer comes back.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -203,8 +203,8 @@ fn tells_of<V>(ended: std::result::Result<V, ChannelError>, name: &str) -> Resul
     same(&error.to_string(), &words, "the error")
 }
 
-/// The first error of a channel whose peer has gone. What was under way may have found the peer's memory or its queue
-/// pair gone before the end of the connection was told.
+/// The first error of a channel whose peer has gone. What was under way may have found the peer's memory or
+/// its queue pair gone before the end of the connection was told.
 fn first<V>(ended: std::result::Result<V, ChannelError>, name: &str) -> Result {
     let known = [
         WcStatus::RETRY_EXC_ERR,

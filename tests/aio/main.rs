@@ -1,5 +1,6 @@
 //! Buffers that travel and operations that are awaited, on the device under test: what they give, and what
-//! becomes of them when tasks are cancelled, panic, or leak, when peers are killed, and when nothing gets through.
+//! becomes of them when tasks are cancelled, panic, or leak, when peers are killed, and when nothing gets
+//! through.
 
 mod cancel;
 mod channel;

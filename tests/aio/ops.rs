@@ -245,7 +245,8 @@ fn failures_give_back() -> Result {
     two.nothing_is_missing()
 }
 
-/// Catches a table that is too small or too large for its queue, and results that come to the wrong operation.
+/// Catches a table that is too small or too large for its queue, and results that come to the wrong
+/// operation.
 fn many_at_a_time() -> Result {
     let caps = Caps {
         max_send_wr: 100,

@@ -100,8 +100,8 @@ impl Worker {
     }
 }
 
-/// Catches messages that are told to be of another queue pair, that are lost or that come twice, with tasks that all
-/// receive for all queue pairs.
+/// Catches messages that are told to be of another queue pair, that are lost or that come twice, with tasks
+/// that all receive for all queue pairs.
 fn many_queue_pairs() -> Result {
     let Ground {
         here,
@@ -217,7 +217,8 @@ fn limits() -> Result {
     same(ground.pool.stats().in_use(), 0, "buffers in use")
 }
 
-/// Catches a receive whose future is gone and that gives its buffer back before a message has been put into it.
+/// Catches a receive whose future is gone and that gives its buffer back before a message has been put into
+/// it.
 fn dropped_receives() -> Result {
     let mut ground = Ground::new(2, 8)?;
     for _ in 0..3 {

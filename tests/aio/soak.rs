@@ -1,7 +1,8 @@
-//! Tasks that are cancelled at random, for as long as one wants: every buffer is accounted for, and none is given back
-//! while the device has it.
+//! Tasks that are cancelled at random, for as long as one wants: every buffer is accounted for, and none is
+//! given back while the device has it.
 //!
-//! It takes some seconds in the usual run; `UVERBS_SOAK_SECONDS` says how long, `UVERBS_SOAK_SEED` what is done.
+//! It takes some seconds in the usual run; `UVERBS_SOAK_SECONDS` says how long, `UVERBS_SOAK_SEED` what is
+//! done.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

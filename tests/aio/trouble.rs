@@ -1,6 +1,6 @@
-//! Operations that are given up, or whose queue pair ends, while nothing gets through: on a wire that loses every
-//! packet, or with an adapter that does not look at its send queues. Each buffer is accounted for, and none is given
-//! back while the device has it.
+//! Operations that are given up, or whose queue pair ends, while nothing gets through: on a wire that loses
+//! every packet, or with an adapter that does not look at its send queues. Each buffer is accounted for, and
+//! none is given back while the device has it.
 
 use std::future::Future;
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -87,8 +87,8 @@ impl Trouble {
         }
     }
 
-    /// Whether a queue pair that fails is flushed meanwhile: the kernel does it on soft-RoCE, the device itself
-    /// on the adapter.
+    /// Whether a queue pair that fails is flushed meanwhile: the kernel does it on soft-RoCE, the device
+    /// itself on the adapter.
     fn is_flushed_meanwhile(&self) -> bool {
         matches!(self, Self::Wire(_))
     }
@@ -245,8 +245,8 @@ fn connect(a: Qp<Rc>, b: Qp<Rc>, trouble: &Trouble) -> Result<(Qp<Rc>, Qp<Rc>)> 
     Ok((active.into_parts().0, passive.into_parts().0))
 }
 
-/// Catches a buffer that goes back to its pool while the device may still send it, or write to it: what is given
-/// up in time is still done when the trouble is over, with the bytes that it had.
+/// Catches a buffer that goes back to its pool while the device may still send it, or write to it: what is
+/// given up in time is still done when the trouble is over, with the bytes that it had.
 fn given_up_in_time() -> Result {
     let mut trouble = Trouble::new()?;
     let mut ground = Ground::new(&trouble)?;
@@ -285,8 +285,8 @@ fn given_up_in_time() -> Result {
     ground.finish()
 }
 
-/// Catches an abort that does not wait for the device, or waits for ever; and buffers that it forgets, of futures
-/// that are there and of those that were dropped.
+/// Catches an abort that does not wait for the device, or waits for ever; and buffers that it forgets, of
+/// futures that are there and of those that were dropped.
 fn aborted() -> Result {
     let mut trouble = Trouble::new()?;
     let mut ground = Ground::new(&trouble)?;

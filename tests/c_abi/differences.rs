@@ -1,5 +1,5 @@
-//! Where the two libraries differ by right in what the C programs tell, and why. What is not said here fails the
-//! test.
+//! Where the two libraries differ by right in what the C programs tell, and why. What is not said here fails
+//! the test.
 
 use support::device;
 

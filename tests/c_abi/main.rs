@@ -1,6 +1,6 @@
-//! The library of the C ABI (`cargo vm c-abi`) under programs that are not this project's, and under C programs
-//! beside this file: each runs on the distribution's libibverbs and on ours in the same guest. What it does
-//! there it must do here.
+//! The library of the C ABI (`cargo vm c-abi`) under programs that are not this project's, and under C
+//! programs beside this file: each runs on the distribution's libibverbs and on ours in the same guest. What
+//! it does there it must do here.
 //!
 //! `cargo vm test` runs these with soft-RoCE and with the adapter. The C programs are compiled by the host.
 

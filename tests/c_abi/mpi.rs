@@ -1,5 +1,5 @@
-//! Open MPI: two processes, one on each library or both on ours, that exchange messages of many sizes and look whether what came is what
-//! was sent. It has several ways to verbs; each has its test.
+//! Open MPI: two processes, one on each library or both on ours, that exchange messages of many sizes and
+//! look whether what came is what was sent. It has several ways to verbs; each has its test.
 
 use std::path::Path;
 use std::process::Command;
@@ -76,10 +76,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Catches a library over which UCX does not connect, by datagrams, or exchange messages, by RC and by datagrams.
+/// Catches a library over which UCX does not connect, by datagrams, or exchange messages, by RC and by
+/// datagrams.
 ///
-/// Both processes are on ours. On libmlx5 UCX has the adapter keep memory by a command that the model does not know; so
-/// that it comes to its end shows whose library it is on.
+/// Both processes are on ours. On libmlx5 UCX has the adapter keep memory by a command that the model does
+/// not know; so that it comes to its end shows whose library it is on.
 fn over_ucx() -> Result {
     if device().is_rxe() {
         return skip("UCX connects by its UD, which times out on soft-RoCE, on libibverbs too");
@@ -98,8 +99,8 @@ fn over_ucx() -> Result {
     Ok(())
 }
 
-/// Catches an exchange that goes well between two processes on libibverbs, and not with ours in one of them. By default
-/// ours is the first, which begins.
+/// Catches an exchange that goes well between two processes on libibverbs, and not with ours in one of them.
+/// By default ours is the first, which begins.
 fn both_ways(way: &[&str]) -> Result {
     let ours = Library::ours_with_rdmacm()?;
     ours.is_used_by(Path::new("fi_pingpong"))?;

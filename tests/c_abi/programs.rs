@@ -50,8 +50,8 @@ fn ends_well(facts: &Facts) -> bool {
         .is_some_and(|how| how == "well")
 }
 
-/// Catches a structure that C programs lay out otherwise than this project takes them: `layout.txt` is what the
-/// library is built by.
+/// Catches a structure that C programs lay out otherwise than this project takes them: `layout.txt` is what
+/// the library is built by.
 fn layout() -> Result {
     let program = c_program("layout")?;
     let told = tell(&Library::Theirs, &program, &[])?;
@@ -84,8 +84,8 @@ fn not_on_libmlx5(program: &str) -> Option<(&'static str, &'static str)> {
 /// The first kernel whose soft-RoCE changes regions.
 const CHANGES_REGIONS: (u32, u32) = (6, 2);
 
-/// What is right where libibverbs has nothing to compare with: its provider for soft-RoCE has no domains, no import
-/// and does not change regions.
+/// What is right where libibverbs has nothing to compare with: its provider for soft-RoCE has no domains, no
+/// import and does not change regions.
 fn right(program: &str) -> Result<BTreeMap<String, Facts>> {
     let facts = match program {
         "domains" if device().is_rxe() => include_str!("domains.txt"),
@@ -140,8 +140,8 @@ fn compare(program: &'static str, checks: usize) -> Result {
     }
 }
 
-/// Catches objects of a device that is gone that end otherwise than on libibverbs. The second function goes, and comes
-/// back each time.
+/// Catches objects of a device that is gone that end otherwise than on libibverbs. The second function goes,
+/// and comes back each time.
 fn removal(hca: Hca) -> Result {
     if hca.roce {
         return skip(

@@ -1,4 +1,5 @@
-//! rdma-core's own tests, which the distribution ships with pyverbs: what passes on libibverbs passes on ours.
+//! rdma-core's own tests, which the distribution ships with pyverbs: what passes on libibverbs passes on
+//! ours.
 //!
 //! Each test prints a table of how the tests of its modules ended on both libraries.
 

@@ -63,8 +63,8 @@ enum Family {
 /// A test's name, its family and its runs.
 type Group = (&'static str, Family, &'static [Run]);
 
-/// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for the
-/// other, and then waits in vain or posts too much, on libibverbs as well.
+/// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for
+/// the other, and then waits in vain or posts too much, on libibverbs as well.
 const GROUPS: [Group; 16] = [
     (
         "perftest::send",
@@ -472,9 +472,9 @@ fn qperf(library: &Library, port: &str, words: &str, connects: bool) -> Command 
 /// fio's engine for RDMA.
 const FIO: &str = "/usr/bin/fio";
 
-/// The command of a side of fio. Its server posts one receive for each message before the first comes, since the
-/// client's connection does not wait for receives; and it looks at what it has received, which it does not see of
-/// other transfers.
+/// The command of a side of fio. Its server posts one receive for each message before the first comes, since
+/// the client's connection does not wait for receives; and it looks at what it has received, which it does
+/// not see of other transfers.
 fn fio(library: &Library, port: &str, words: &str, connects: bool) -> Command {
     let (verb, sizes) = words.split_once(' ').unwrap_or((words, ""));
     let mut command = library.command(FIO);

@@ -121,7 +121,8 @@ fn without_files<V>(run: impl FnOnce() -> Result<V>) -> Result<V> {
     ran
 }
 
-/// Catches a request that is neither taken nor refused for want of a file, and errors that say something else.
+/// Catches a request that is neither taken nor refused for want of a file, and errors that say something
+/// else.
 fn no_file_left() -> Result {
     let listener = listener()?;
     let address = listener.local_addr();

@@ -80,7 +80,8 @@ fn look_up_and_send() -> Result {
     ask_and_send(way_to(&listener)?, &listener, (b"who is there?", 180))
 }
 
-/// Asks a listener for its queue pair with this question, whose field has so many bytes, and sends a datagram there.
+/// Asks a listener for its queue pair with this question, whose field has so many bytes, and sends a datagram
+/// there.
 pub(crate) fn ask_and_send(
     way: Resolved<Ud>,
     listener: &Listener<Ud>,
@@ -321,8 +322,8 @@ fn send_only() -> Result {
 
 /// Catches another group than the one that rdma-core's programs join by the same address, and another key.
 ///
-/// The program takes four datagrams and ends. Until it has joined nobody gets what is sent, so there is always
-/// one more. It is not the one to send: it takes its queue pair away without waiting for its sends.
+/// The program takes four datagrams and ends. Until it has joined nobody gets what is sent, so there is
+/// always one more. It is not the one to send: it takes its queue pair away without waiting for its sends.
 fn mckey_receives() -> Result {
     let mut program = Program::start("mckey -m 239.9.8.7 -b 10.9.0.1 -C 4 -S 32")?;
     let mut side = Side::new()?;

@@ -1,4 +1,5 @@
-//! Connections whose queue pairs are in a protection domain of one's choice: what reaches them by address is not theirs.
+//! Connections whose queue pairs are in a protection domain of one's choice: what reaches them by address is
+//! not theirs.
 
 use std::os::fd::AsFd;
 
@@ -52,7 +53,8 @@ impl Side {
 /// Two that are connected.
 type Two<M, N> = (Connection<Qp<Rc, M>>, Connection<Qp<Rc, N>>);
 
-/// Connects two queue pairs. The active one has a receive posted, and the passive one too if it has receives of its own.
+/// Connects two queue pairs. The active one has a receive posted, and the passive one too if it has receives
+/// of its own.
 fn connect<M: Membership, N: Membership>(
     (here, mut active): (&Side, Qp<Rc, M>),
     (there, mut passive): (&Side, Qp<Rc, N>),
@@ -105,8 +107,8 @@ fn over(here: &Pd, there: &Pd) -> Result {
     arrives(b"and back", &mut other, &mut one)
 }
 
-/// Catches queue pairs whose rings lie in a user's memory and that are made anew, or not found, on their way to a
-/// connection.
+/// Catches queue pairs whose rings lie in a user's memory and that are made anew, or not found, on their way
+/// to a connection.
 fn parents() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;

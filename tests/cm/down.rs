@@ -92,8 +92,8 @@ impl Two {
     }
 }
 
-/// Catches a send that never completes, and a connection or a queue pair that is of no use any more when the wire
-/// is up again.
+/// Catches a send that never completes, and a connection or a queue pair that is of no use any more when the
+/// wire is up again.
 fn under_a_connection() -> Result {
     only_on_rxe("the adapter's wire is no network interface")?;
     let wire = Wire::new()?;
@@ -129,7 +129,8 @@ fn under_a_connection() -> Result {
     before.await_back()
 }
 
-/// Catches a living connection that is told as ended because the peer's address on the link was another for a while.
+/// Catches a living connection that is told as ended because the peer's address on the link was another for a
+/// while.
 fn the_neighbour_changes() -> Result {
     only_on_rxe("the adapter's wire is no network interface")?;
     let wire = Wire::new()?;
@@ -149,8 +150,8 @@ fn the_neighbour_changes() -> Result {
     before.await_back()
 }
 
-/// Catches steps that wait for a wire that is down longer than they were told to, and queue pairs that do not come back
-/// from them.
+/// Catches steps that wait for a wire that is down longer than they were told to, and queue pairs that do not
+/// come back from them.
 fn while_connecting() -> Result {
     only_on_rxe("the adapter's wire is no network interface")?;
     let wire = Wire::new()?;
@@ -198,8 +199,8 @@ fn while_connecting() -> Result {
     let mut pair = [end(standing)?, end(listening)?];
     same(start.elapsed() < LIMIT, true, "the time")?;
     up(&wire)?;
-    // By hand: on Linux 6.12 and 7.3 soft-RoCE's queue pair 1, by which the connection manager speaks, is in ERR
-    // since its first message into nothing, and stays there.
+    // By hand: on Linux 6.12 and 7.3 soft-RoCE's queue pair 1, by which the connection manager speaks, is in
+    // ERR since its first message into nothing, and stays there.
     let endpoints = [pair[0].endpoint()?, pair[1].endpoint()?];
     pair[0].connect(&endpoints[1])?;
     pair[1].connect(&endpoints[0])?;

@@ -299,8 +299,8 @@ const PINGPONG_CLIENT: Client = Client {
     },
 };
 
-/// Catches a client that a server's private data, refusal or messages make panic or wait, and complaints that do
-/// not say who it was.
+/// Catches a client that a server's private data, refusal or messages make panic or wait, and complaints that
+/// do not say who it was.
 fn servers(client: Client) -> Result {
     only_on_rxe("the program is the same on every device")?;
     let listener = listener()?;
@@ -338,8 +338,8 @@ fn servers(client: Client) -> Result {
 /// The port of the ping-pong.
 const PINGPONG: u16 = 18515;
 
-/// Catches a server that a client's private data, messages or silence make panic or wait, and complaints that do
-/// not say who it was. A server has one client.
+/// Catches a server that a client's private data, messages or silence make panic or wait, and complaints that
+/// do not say who it was. A server has one client.
 fn clients_of_pingpong() -> Result {
     only_on_rxe("the program is the same on every device")?;
     let mut address = own_address();

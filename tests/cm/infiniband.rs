@@ -92,8 +92,8 @@ fn and_talk() -> Result {
     two.talk()
 }
 
-/// Catches paths that the subnet's administrator is asked for in vain, and messages to the wrong port: the peer is another port
-/// of the fabric.
+/// Catches paths that the subnet's administrator is asked for in vain, and messages to the wrong port: the
+/// peer is another port of the fabric.
 fn to_another_port() -> Result {
     let (here, devices) = (open()?, uverbs::devices()?);
     let other = devices
@@ -118,7 +118,8 @@ fn unreliably() -> Result {
     write_and_send(way_to(of(&listener)?)?, &listener, b"\0 request")
 }
 
-/// Catches a path to somebody else, and a question that is cut off: it has room for what takes the place of IP addresses.
+/// Catches a path to somebody else, and a question that is cut off: it has room for what takes the place of
+/// IP addresses.
 fn datagrams() -> Result {
     let listener = cm::listen_ib::<Ud>(own()?).start()?;
     let question = (&b"\0 who is there?"[..], 216);
@@ -188,7 +189,8 @@ fn private_data() -> Result {
     };
     says(&failed, &["93 bytes of private data, a request takes 92"])?;
     let (mut way, mut qp) = failed.back;
-    // The kernel puts a zero over the first byte. The peer's drops the request if the second looks like a version of IP.
+    // The kernel puts a zero over the first byte. The peer's drops the request if the second looks like a
+    // version of IP.
     for taken in [&b"\x01"[..], b"\0\x41", b"\0\x6f", b"request"] {
         let Err(failed) = way.connect(qp, &Params::default(), taken) else {
             return fail(format!("{taken:?} in a request"));
@@ -210,7 +212,8 @@ fn private_data() -> Result {
     )
 }
 
-/// Catches a command line that takes GIDs for IPv6 addresses, and questions about queue pairs for datagrams that the kernel drops.
+/// Catches a command line that takes GIDs for IPv6 addresses, and questions about queue pairs for datagrams
+/// that the kernel drops.
 fn pingpong() -> Result {
     pingpong_by("--cm=gid", &own()?.gid.to_string())
 }

@@ -83,8 +83,8 @@ fn accept(
     Ok(accepting)
 }
 
-/// Catches attempts that outlast their limit, that end without a cause or without their queue pair, and what they
-/// leave in the kernel, when one packet in ten is lost.
+/// Catches attempts that outlast their limit, that end without a cause or without their queue pair, and what
+/// they leave in the kernel, when one packet in ten is lost.
 fn every_attempt_ends() -> Result {
     only_on_rxe("the adapter's wire is no network interface")?;
     let wire = Wire::new()?;

@@ -1,4 +1,5 @@
-//! Steps of both sides, each a process, in an order that a seed chooses, against a model of what comes of them.
+//! Steps of both sides, each a process, in an order that a seed chooses, against a model of what comes of
+//! them.
 
 use std::io::{BufRead, BufReader, Lines, Write, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -274,9 +275,9 @@ impl Active {
         self.back(refused.back)
     }
 
-    /// The acceptance was sent and then taken back: which of the two this side acts on first is open. If it is
-    /// the second, the kernel knows nothing yet that it takes back, and the connection learns of its end when
-    /// it sends (cm_acquire_rejected_id in drivers/infiniband/core/cm.c).
+    /// The acceptance was sent and then taken back: which of the two this side acts on first is open. If it
+    /// is the second, the kernel knows nothing yet that it takes back, and the connection learns of its end
+    /// when it sends (cm_acquire_rejected_id in drivers/infiniband/core/cm.c).
     fn cancelled_by_peer(&mut self) -> Result {
         self.peer.does("drop", "done")?;
         let qp = match self.connecting()?.within(LIMIT) {
@@ -487,7 +488,8 @@ fn take(listener: &Listener<Rc>, number: u32) -> Result<Option<Request<Rc>>> {
     Ok(None)
 }
 
-/// Accepts a request whose sender has given up: the kernel knows, or learns of it before the connection stands.
+/// Accepts a request whose sender has given up: the kernel knows, or learns of it before the connection
+/// stands.
 fn in_vain(request: Request<Rc>, side: &Side) -> Result<String> {
     match request.accept(side.qp()?, &Params::default(), b"") {
         Err(refused) => {

@@ -112,9 +112,9 @@ fn pings(server: &str, client: &str) -> Result {
 
 /// The commands of a client of `rping` to the connection manager, by their numbers.
 ///
-/// Those that only ask are left out. So is what librdmacm does to find out whether the kernel knows addresses of
-/// InfiniBand, before its real identifier; that it asks for the attributes of the transition to INIT twice; and
-/// that it destroys the identifier, which goes with its file here.
+/// Those that only ask are left out. So is what librdmacm does to find out whether the kernel knows addresses
+/// of InfiniBand, before its real identifier; that it asks for the attributes of the transition to INIT
+/// twice; and that it destroys the identifier, which goes with its file here.
 fn commands_of(client: &str) -> Result<Vec<u32>> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("trace");

@@ -1,5 +1,5 @@
-//! XRC by address: initiators that ask for targets, ours with ours and with rdma-core's programs. On the adapter alone;
-//! soft-RoCE has none (`lacking::xrc` of the program `verbs` sees it refused).
+//! XRC by address: initiators that ask for targets, ours with ours and with rdma-core's programs. On the
+//! adapter alone; soft-RoCE has none (`lacking::xrc` of the program `verbs` sees it refused).
 
 use libtest_mimic::Trial;
 use support::wait::until_so;
@@ -55,8 +55,8 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// One with receives of the numbers 0 to 7 posted, each into the slot of its number. No slot is as a message would
-    /// leave it.
+    /// One with receives of the numbers 0 to 7 posted, each into the slot of its number. No slot is as a
+    /// message would leave it.
     fn new(pd: &Pd, domain: &Xrcd) -> Result<Self> {
         let cq = pd.context().create_cq(16)?;
         let mut srq = pd.srq(15).xrc(domain, &cq).create()?;
@@ -180,8 +180,8 @@ impl Two {
     }
 }
 
-/// Catches ends that are connected to others, data that do not come, messages that go to another queue, and READs that
-/// the target does not serve.
+/// Catches ends that are connected to others, data that do not come, messages that go to another queue, and
+/// READs that the target does not serve.
 fn and_talk() -> Result {
     let mut two = Two::new()?;
     same(two.active.state(), QpState::RTS, "the initiator")?;
@@ -209,7 +209,8 @@ fn and_talk() -> Result {
     same(&read, b"to the one", "what was read")
 }
 
-/// Catches what the kernel proposes being taken where the caller has a say, and depths that the other end does not have.
+/// Catches what the kernel proposes being taken where the caller has a say, and depths that the other end
+/// does not have.
 fn attributes_are_agreed_on() -> Result {
     let asks = Params {
         initiator_depth: Some(2),
@@ -432,8 +433,8 @@ fn of_its_kind_alone() -> Result {
     refused(failed, RejectReason::Consumer, number).map(drop)
 }
 
-/// Catches another wire than that of rdma-core's server, which tells the number of its queue in network byte order,
-/// takes a message of 16 bytes, and ends the connection.
+/// Catches another wire than that of rdma-core's server, which tells the number of its queue in network byte
+/// order, takes a message of 16 bytes, and ends the connection.
 fn rdma_xserver() -> Result {
     let program = Program::on_any("rdma_xserver -c x")?;
     let mut side = Side::new()?;
@@ -465,8 +466,8 @@ fn rdma_xserver() -> Result {
     program.end()
 }
 
-/// Catches another wire than that of rdma-core's client, which sends 16 zeros to the queue that it is told, and ends the
-/// connection.
+/// Catches another wire than that of rdma-core's client, which sends 16 zeros to the queue that it is told,
+/// and ends the connection.
 fn rdma_xclient() -> Result {
     let mut there = There::new()?;
     let listener = cm::listen::<XrcTarget>(address())?.start()?;

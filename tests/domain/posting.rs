@@ -60,8 +60,8 @@ impl Domain {
         })
     }
 
-    /// Has each queue pair write its own bytes of `length` to its own place, in every way of posting by turns,
-    /// and looks whether they are there.
+    /// Has each queue pair write its own bytes of `length` to its own place, in every way of posting by
+    /// turns, and looks whether they are there.
     fn write(&mut self, round: u64, length: usize) -> Result {
         let byte = |index: usize| (round as u8).wrapping_mul(31).wrapping_add(index as u8);
         for (index, qp) in self.qps.iter_mut().enumerate() {

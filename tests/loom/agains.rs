@@ -1,5 +1,5 @@
-//! Requests of a shared receive queue that the poller posts again, since a page was missing (`src/driver/mlx5/again.rs`),
-//! against who posts and who lets a region go.
+//! Requests of a shared receive queue that the poller posts again, since a page was missing
+//! (`src/driver/mlx5/again.rs`), against who posts and who lets a region go.
 
 use std::sync::Arc;
 
@@ -46,7 +46,8 @@ impl Srq {
         Arc::new(Self { ring, ledger })
     }
 
-    /// Writes a request behind `written` others of a batch, as the driver's poster does (`src/driver/mlx5/recv.rs`).
+    /// Writes a request behind `written` others of a batch, as the driver's poster does
+    /// (`src/driver/mlx5/recv.rs`).
     fn write(&self, written: u32, key: LocalKey) {
         let Self { ring, ledger } = self;
         let _inside = ledger.gate.pass();
@@ -133,8 +134,8 @@ impl Walk {
     }
 }
 
-/// Would catch a request that is lost, doubled or mixed with another, where the poller posts one again while the poster
-/// posts.
+/// Would catch a request that is lost, doubled or mixed with another, where the poller posts one again while
+/// the poster posts.
 fn beside_poster() {
     let srq = Srq::new();
     srq.post(KEY);
@@ -181,8 +182,8 @@ fn beside_batch() {
     assert_eq!(srq.ledger.progress(), (3, 2));
 }
 
-/// Would catch a region that goes while its request is posted again: it is not found between two elements, or counts as
-/// a newer one.
+/// Would catch a region that goes while its request is posted again: it is not found between two elements, or
+/// counts as a newer one.
 fn beside_region() {
     let flights = Arc::new(Flights::default());
     let srq = Srq::new();

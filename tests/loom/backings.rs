@@ -1,4 +1,5 @@
-//! What tells regions that go how far queues are: the queues of the models, behind the names that drivers' have.
+//! What tells regions that go how far queues are: the queues of the models, behind the names that drivers'
+//! have.
 
 use std::sync::Arc;
 

@@ -104,15 +104,15 @@ fn name() -> Subject {
     Subject::numbered("QP", 1)
 }
 
-/// Has a thread let the region of [`KEY`] go. Starting the thread orders it behind the request, as the end of a borrow
-/// does.
+/// Has a thread let the region of [`KEY`] go. Starting the thread orders it behind the request, as the end of
+/// a borrow does.
 fn drops(flights: &Arc<Flights>, region: Region) -> thread::JoinHandle<()> {
     let flights = Arc::clone(flights);
     thread::spawn(move || let_go(&flights, KEY, region))
 }
 
-/// Would catch a region that goes before the device has forgotten its request; one that waits for a request of after
-/// the reset; and one that nobody looks after, since the reset found nothing to drop.
+/// Would catch a region that goes before the device has forgotten its request; one that waits for a request
+/// of after the reset; and one that nobody looks after, since the reset found nothing to drop.
 fn reset() {
     let flights = Arc::new(Flights::default());
     let [old, new] = [(); 2].map(|()| Arc::new(Ring::new()));
@@ -225,8 +225,8 @@ fn came() {
     fate.assert_is_gone();
 }
 
-/// Would catch a region that is left behind where the protection domain goes with its queue pair or with its region,
-/// whichever goes last: it would be leaked.
+/// Would catch a region that is left behind where the protection domain goes with its queue pair or with its
+/// region, whichever goes last: it would be leaked.
 fn last() {
     // Loom's own: who goes last is ordered behind the others by it alone.
     let flights = loom::sync::Arc::new(Flights::default());

@@ -21,8 +21,8 @@ fn add(gate: &Places<1>) {
     gate.write(0, gate.read(0) + 1);
 }
 
-/// Catches a thread inside at the same time as one that has closed the gate, and one that does not see what the
-/// other has done.
+/// Catches a thread inside at the same time as one that has closed the gate, and one that does not see what
+/// the other has done.
 fn nobody_inside() {
     let shared = Arc::new((Gate::new(), Places::<1>::new()));
     let closer = {

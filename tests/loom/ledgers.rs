@@ -117,8 +117,8 @@ fn receives() {
     queue.run();
 }
 
-/// Would catch a place of the ring that is used again while the request in it has been left behind by later ones,
-/// or while the poller still reads its note.
+/// Would catch a place of the ring that is used again while the request in it has been left behind by later
+/// ones, or while the poller still reads its note.
 fn out_of_order() {
     // Half as many requests are promised as there are elements.
     const ELEMENTS: u32 = 4;

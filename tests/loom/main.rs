@@ -1,13 +1,13 @@
 //! Posters against pollers, in every order in which threads can see each other's stores.
 //!
-//! What the two share is in files of the mlx5 driver: the ledgers of the queues, the directory of a completion
-//! queue, and the gate that pollers close who post again. What posters share among them is the turn at a
-//! register. A region that goes meets queues that start, are reset or end (`src/flight.rs`). It asks the ledgers how
-//! far its requests have come (`src/work/progress.rs`), and so it asks the counts of rxe's shared receive queues
-//! (`src/driver/rxe/counts.rs`). What awaits an operation meets what completes it in a slot (`src/aio/slot.rs`). They
-//! are compiled here once more, with loom's types where the library has those of the standard one. loom runs each
-//! model again and again until it has seen all orders, and fails where one of them breaks an assertion or lets two
-//! threads at a place at once that one of them writes.
+//! What the two share is in files of the mlx5 driver: the ledgers of the queues, the directory of a
+//! completion queue, and the gate that pollers close who post again. What posters share among them is the
+//! turn at a register. A region that goes meets queues that start, are reset or end (`src/flight.rs`). It
+//! asks the ledgers how far its requests have come (`src/work/progress.rs`), and so it asks the counts of
+//! rxe's shared receive queues (`src/driver/rxe/counts.rs`). What awaits an operation meets what completes it
+//! in a slot (`src/aio/slot.rs`). They are compiled here once more, with loom's types where the library has
+//! those of the standard one. loom runs each model again and again until it has seen all orders, and fails
+//! where one of them breaks an assertion or lets two threads at a place at once that one of them writes.
 //!
 //! A device is played by an atomic: what the poster stores with release at its doorbell, the poller loads
 //! with acquire from the completion. That is what the barriers of the driver make of a real one

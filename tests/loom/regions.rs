@@ -44,8 +44,8 @@ trait Queue: Line + Sized + 'static {
     const ORDER: [u32; REQUESTS as usize] = [0, 1];
 }
 
-/// Fails if more requests seem to be in flight than ever were: one that counts as finished and not as posted makes it
-/// almost a whole round, for which a region would wait.
+/// Fails if more requests seem to be in flight than ever were: one that counts as finished and not as posted
+/// makes it almost a whole round, for which a region would wait.
 fn possible(progress: Progress) -> Progress {
     assert!(progress.in_flight() <= REQUESTS + 1, "{progress:?}");
     progress
@@ -306,14 +306,14 @@ fn elements() {
     run::<Elements>(2);
 }
 
-/// Would catch the same of receives that finish in any order: the second does first, and the first counts as finished
-/// with it, or is seen to be before what the device did for it.
+/// Would catch the same of receives that finish in any order: the second does first, and the first counts as
+/// finished with it, or is seen to be before what the device did for it.
 fn loose() {
     run::<Loose>(2);
 }
 
-/// Would catch a region that goes since another request is in its request's place, and that does not see what the device
-/// did before.
+/// Would catch a region that goes since another request is in its request's place, and that does not see what
+/// the device did before.
 fn refilled() {
     let flights = Arc::new(Flights::default());
     let queue = Arc::new(Sends::with(1));
@@ -337,7 +337,8 @@ fn refilled() {
     queue.post(1, NO_KEY);
     owner.join().unwrap();
     poller.join().unwrap();
-    // The region may have been looked for before its place was filled, and the queue asked how far it is behind that.
+    // The region may have been looked for before its place was filled, and the queue asked how far it is
+    // behind that.
     Queue::finish(&*queue, 1);
     assert_eq!(flights.reap(), 0);
     fate.assert_is_gone();
@@ -394,8 +395,9 @@ impl Line for Srq {
     }
 }
 
-/// Would catch a region that is freed while a message still comes into an element which the kernel has taken out: one
-/// that is missed between two looks, or counted too early. Another element is posted meanwhile, and taken out as well.
+/// Would catch a region that is freed while a message still comes into an element which the kernel has taken
+/// out: one that is missed between two looks, or counted too early. Another element is posted meanwhile, and
+/// taken out as well.
 fn taken() {
     let shared = Arc::new((Srq::default(), Places::<1>::new()));
     let (srq, _) = &*shared;
@@ -430,8 +432,8 @@ fn taken() {
     kernel.join().unwrap();
 }
 
-/// Would catch two threads that look at the counts at once, of which one goes by what the other has noted and does not
-/// see what the device did before.
+/// Would catch two threads that look at the counts at once, of which one goes by what the other has noted and
+/// does not see what the device did before.
 fn counted() {
     let flights = Arc::new(Flights::default());
     let srq = Arc::new(Srq::default());
@@ -460,8 +462,8 @@ fn counted() {
     flights.end(&flight);
 }
 
-/// Would catch requests that count as finished although they lie in the ring: they are handed over while the last queue
-/// pair goes, behind which all that was taken out counts as received.
+/// Would catch requests that count as finished although they lie in the ring: they are handed over while the
+/// last queue pair goes, behind which all that was taken out counts as received.
 fn abandoned() {
     let srq = Arc::new(Srq::default());
     srq.post(0);

@@ -269,8 +269,8 @@ fn makes_address_handles() -> Result {
     Ok(())
 }
 
-/// Catches a question about the port that has been answered, and a command for a path of which the kernel need not
-/// know: within an InfiniBand subnet. On Ethernet mlx5 asks what kind of GID the path starts from.
+/// Catches a question about the port that has been answered, and a command for a path of which the kernel
+/// need not know: within an InfiniBand subnet. On Ethernet mlx5 asks what kind of GID the path starts from.
 fn address_handles() -> Result {
     let device = device();
     let trace = traced(

@@ -399,7 +399,8 @@ fn halves_work_on_two_threads() -> Result {
     })
 }
 
-/// Catches a control whose changes the halves do not see, or that has their rings begin anew behind their backs.
+/// Catches a control whose changes the halves do not see, or that has their rings begin anew behind their
+/// backs.
 fn a_control_connects_halves() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     for side in [&mut pair.a, &mut pair.b] {

@@ -1,5 +1,5 @@
-//! Completion queues of exactly the size of the queues that report to them: however slowly they are polled, no
-//! completion is lost, for no request is taken whose completion has no room.
+//! Completion queues of exactly the size of the queues that report to them: however slowly they are polled,
+//! no completion is lost, for no request is taken whose completion has no room.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +30,8 @@ fn requests() -> u64 {
     if is_full() { 200_000 } else { 20_000 }
 }
 
-/// Two queue pairs with completion queues of the size of their queues: that of `a` holds its sends, that of `b`
-/// its receives.
+/// Two queue pairs with completion queues of the size of their queues: that of `a` holds its sends, that of
+/// `b` its receives.
 fn exact() -> Result<Pair<Rc>> {
     let caps = Caps {
         max_send_wr: CAPACITY,
@@ -47,7 +47,8 @@ fn exact() -> Result<Pair<Rc>> {
     let caps = probe.a.qp.caps();
     let sizes = [caps.max_send_wr, caps.max_recv_wr];
     drop(probe);
-    // Hardware uses the entry that the capacity leaves free: without it the queue is no larger than it must be.
+    // Hardware uses the entry that the capacity leaves free: without it the queue is no larger than it must
+    // be.
     let spare = if device().is_rxe() { 0 } else { 1 };
     let [a, b] = sizes.map(|size| context.create_cq(size - spare));
     Pair::reporting_to(a?, b?, &setup)

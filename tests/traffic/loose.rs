@@ -87,8 +87,8 @@ fn received<T: StaticTransport + Connected>(pair: &mut Pair<T>, number: u64, id:
     )
 }
 
-/// Catches an id of another request than the one with the data, a request whose place is written again before it is
-/// used, and a ring that does not go round. The adapter uses the second of two requests first.
+/// Catches an id of another request than the one with the data, a request whose place is written again before
+/// it is used, and a ring that does not go round. The adapter uses the second of two requests first.
 fn every_message<T: StaticTransport + Connected>() -> Result {
     let Some(mut pair) = pair::<T>(&open()?)? else {
         return skip("rxe and kernels before 6.13 cannot take packets in any order");
@@ -124,8 +124,8 @@ fn every_message<T: StaticTransport + Connected>() -> Result {
     Ok(())
 }
 
-/// Catches a region that goes while a request names it that others have overtaken, and one that has to wait for a
-/// request which does not name it.
+/// Catches a region that goes while a request names it that others have overtaken, and one that has to wait
+/// for a request which does not name it.
 fn left_behind() -> Result {
     let Some(mut pair) = pair::<Rc>(&open()?)? else {
         return skip("rxe and kernels before 6.13 cannot take packets in any order");

@@ -1,4 +1,5 @@
-//! The region without memory, as a part of messages: on their way out, in, and where they come in completions.
+//! The region without memory, as a part of messages: on their way out, in, and where they come in
+//! completions.
 
 use libtest_mimic::Trial;
 use support::{ALL, Pair, Result, Setup, completion, device, open, same, skip, test};

@@ -1,8 +1,8 @@
 //! Regions that go while requests are in flight that name them: the memory stays until the requests have
 //! completed, and nothing of it lands elsewhere.
 //!
-//! What lets regions go here is safe code. `unsafe` are the promise about a kind of memory that tells when it is freed, and
-//! a request with a key that no region has.
+//! What lets regions go here is safe code. `unsafe` are the promise about a kind of memory that tells when it
+//! is freed, and a request with a key that no region has.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -143,8 +143,8 @@ fn stays_until_received() -> Result {
     same(untouched, vec![2; LENGTH], "the next region")
 }
 
-/// Catches a region that goes under a receive since nothing can be written to it: its key may be given out again, to one
-/// that can.
+/// Catches a region that goes under a receive since nothing can be written to it: its key may be given out
+/// again, to one that can.
 fn stays_if_nothing_can_be_received() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let (region, freed) = watched(&pair.pd, 1, Access::empty())?;
@@ -367,8 +367,9 @@ fn elements_of_a_shared_queue() -> Result {
     Ok(())
 }
 
-/// Catches a region that goes although a message comes into it: the kernel has taken its element out of the ring, which
-/// tells nothing of it any more. The message is one that ends in its middle, since the rest of what is sent has no region.
+/// Catches a region that goes although a message comes into it: the kernel has taken its element out of the
+/// ring, which tells nothing of it any more. The message is one that ends in its middle, since the rest of
+/// what is sent has no region.
 fn an_element_that_was_taken_out() -> Result {
     only_on_rxe("the kernel takes elements out of the ring before their message has come")?;
     let context = support::open()?;
@@ -468,10 +469,10 @@ enum Expected {
     Number,
 }
 
-/// Random registrations, posts, drops, resets and polls over several queue pairs of several threads, all of one PD, so
-/// that keys go from one to another. Each message carries the number of the region that its receive names, and each READ
-/// fetches it; memory is used again as soon as it is freed. So it is seen if one lands elsewhere, or if a region is freed
-/// before it came.
+/// Random registrations, posts, drops, resets and polls over several queue pairs of several threads, all of
+/// one PD, so that keys go from one to another. Each message carries the number of the region that its
+/// receive names, and each READ fetches it; memory is used again as soon as it is freed. So it is seen if one
+/// lands elsewhere, or if a region is freed before it came.
 fn at_random() -> Result {
     let context = support::open()?;
     let (seed, steps) = seed_and_steps(400)?;

@@ -256,8 +256,8 @@ fn with_queues() -> Result<Context> {
     Ok(context)
 }
 
-/// Catches a context that cannot be opened, or not be used for what needs no register, where the device has no
-/// page of registers left; and one that does not go on when there is one again.
+/// Catches a context that cannot be opened, or not be used for what needs no register, where the device has
+/// no page of registers left; and one that does not go on when there is one again.
 fn without_any_page() -> Result {
     if device().is_rxe() {
         return skip("soft-RoCE has no registers");
@@ -282,8 +282,8 @@ fn without_any_page() -> Result {
     Ok(())
 }
 
-/// Catches loads, or anything else, between the stores of a block: then CPUs send it in pieces. In the program
-/// that runs here, whatever made it.
+/// Catches loads, or anything else, between the stores of a block: then CPUs send it in pieces. In the
+/// program that runs here, whatever made it.
 fn a_block_is_stored_in_one_go() -> Result {
     let program = fs::read("/proc/self/exe")?;
     let file = File::parse(&*program)?;

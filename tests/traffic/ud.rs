@@ -300,8 +300,8 @@ fn in_a_group_it_stays() -> Result {
     Ok(qp.destroy()?)
 }
 
-/// Catches a queue pair that the kernel keeps, since it is in a group, and that goes on receiving: into memory that is
-/// somebody else's, by the key of a region that is gone.
+/// Catches a queue pair that the kernel keeps, since it is in a group, and that goes on receiving: into
+/// memory that is somebody else's, by the key of a region that is gone.
 fn in_a_group_dropped() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;

@@ -1,5 +1,5 @@
-//! XRC: connections whose messages name a shared receive queue of the peer. On the adapter alone; soft-RoCE has none
-//! (`lacking::xrc` of the program `verbs` sees it refused).
+//! XRC: connections whose messages name a shared receive queue of the peer. On the adapter alone; soft-RoCE
+//! has none (`lacking::xrc` of the program `verbs` sees it refused).
 
 use std::os::fd::AsFd;
 
@@ -158,8 +158,8 @@ impl World {
     }
 }
 
-/// Catches a number that is lost or goes to all requests of a batch, a completion on another queue's completion queue,
-/// and elements that are mixed up.
+/// Catches a number that is lost or goes to all requests of a batch, a completion on another queue's
+/// completion queue, and elements that are mixed up.
 fn messages_go_to_the_queue_they_name() -> Result {
     let mut world = world()?;
     let (mut one, mut other) = (world.inbox()?, world.inbox()?);
@@ -197,8 +197,8 @@ fn messages_go_to_the_queue_they_name() -> Result {
     same(other.srq.in_flight(), 5, "what waits in the other")
 }
 
-/// Catches a missing page of on-demand memory that is told as a failure, and a request that is not posted again: without
-/// it there is none for the message.
+/// Catches a missing page of on-demand memory that is told as a failure, and a request that is not posted
+/// again: without it there is none for the message.
 fn missing_pages_are_not_told() -> Result {
     let mut world = world()?;
     let mut inbox = world.inbox()?;
@@ -286,7 +286,8 @@ fn has_every_operation() -> Result {
     )
 }
 
-/// Catches a queue pair of a transport that is chosen at run time and sends as if it were another, or without a queue.
+/// Catches a queue pair of a transport that is chosen at run time and sends as if it were another, or without
+/// a queue.
 fn at_run_time() -> Result {
     let World {
         qp: static_qp,
@@ -341,7 +342,8 @@ fn to_state(state: QpState) -> uverbs::qp::QpAttr {
     }
 }
 
-/// Catches a request that is cut off at the ring's end or larger than its blocks, and an element that is lost.
+/// Catches a request that is cut off at the ring's end or larger than its blocks, and an element that is
+/// lost.
 fn round_the_rings() -> Result {
     let context = open()?;
     let domain = context.open_xrcd()?;
@@ -378,8 +380,8 @@ fn round_the_rings() -> Result {
     Ok(())
 }
 
-/// Catches a domain that is not the file's, a target that others cannot open, and one that ends with the first who had
-/// it open.
+/// Catches a domain that is not the file's, a target that others cannot open, and one that ends with the
+/// first who had it open.
 fn others_receive() -> Result {
     let file = tempfile::tempfile()?;
     let first = open()?;
@@ -481,7 +483,8 @@ fn a_queue_that_is_not_there() -> Result {
     Ok(())
 }
 
-/// Catches elements that do not come back of completions that nobody takes, and a queue that goes before them.
+/// Catches elements that do not come back of completions that nobody takes, and a queue that goes before
+/// them.
 fn unread_receives() -> Result {
     let mut world = world()?;
     let mut inbox = world.inbox()?;

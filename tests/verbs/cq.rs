@@ -326,8 +326,8 @@ unsafe impl Allocator for Telling {
     }
 }
 
-/// Catches a completion that is read where the device may have written another: a field that is changed in the
-/// ring after the completion was taken is read as it was then.
+/// Catches a completion that is read where the device may have written another: a field that is changed in
+/// the ring after the completion was taken is read as it was then.
 fn a_completion_is_a_copy() -> Result {
     const LENGTH: u32 = 1234;
     const CHANGED: u32 = 4321;

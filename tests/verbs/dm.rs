@@ -1,5 +1,5 @@
-//! Device memory: what the processor copies there, what devices read and write there, each byte of it, and how
-//! it ends. Soft-RoCE has none (`lacking::device_memory`).
+//! Device memory: what the processor copies there, what devices read and write there, each byte of it, and
+//! how it ends. Soft-RoCE has none (`lacking::device_memory`).
 
 use std::os::fd::AsFd;
 

@@ -43,8 +43,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Catches a missing page of on-demand memory that is told as a failure, and a request that is not posted again
-/// before the user posts.
+/// Catches a missing page of on-demand memory that is told as a failure, and a request that is not posted
+/// again before the user posts.
 fn missing_pages_are_not_told() -> Result {
     if Hca::of_guest().is_none() {
         return skip("soft-RoCE fetches pages before it takes a request");

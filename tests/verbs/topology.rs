@@ -1,5 +1,5 @@
-//! Where adapters lie, on a machine that has two NUMA nodes with a PCI switch on each: the adapter's functions
-//! are halved over the switches, and behind each switch is another device beside them.
+//! Where adapters lie, on a machine that has two NUMA nodes with a PCI switch on each: the adapter's
+//! functions are halved over the switches, and behind each switch is another device beside them.
 
 use std::collections::BTreeMap;
 use std::fs;

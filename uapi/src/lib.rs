@@ -20,10 +20,10 @@
 //!
 //! # Conventions
 //!
-//! Structs are named as in the kernel without `ib_uverbs_` or `rdma_ucm_`, fields exactly as in the kernel, and
-//! every struct derives zerocopy's traits, so that a buffer is a struct and a struct is a buffer
-//! without `unsafe`. Arrays of unknown length at the end of a kernel struct are left out: what
-//! follows is appended by the caller. A union is its raw bytes, with views beside it.
+//! Structs are named as in the kernel without `ib_uverbs_` or `rdma_ucm_`, fields exactly as in the kernel,
+//! and every struct derives zerocopy's traits, so that a buffer is a struct and a struct is a buffer without
+//! `unsafe`. Arrays of unknown length at the end of a kernel struct are left out: what follows is appended by
+//! the caller. A union is its raw bytes, with views beside it.
 //!
 //! A test holds the size of every struct, the offset and size of every field and the value of
 //! every number against the C headers of the system.

@@ -1,4 +1,5 @@
-//! Instructions of user space for each operation of a C program, on this project's `libibverbs.so.1` and on rdma-core's.
+//! Instructions of user space for each operation of a C program, on this project's `libibverbs.so.1` and on
+//! rdma-core's.
 
 use std::collections::BTreeMap;
 

@@ -17,8 +17,8 @@ pub(super) fn whole(program: &Path, arguments: &[&str]) -> Result<u64> {
     total(&read(last)?)
 }
 
-/// Instructions inside the functions `op_*`, for each phase: the phase's name as the program printed it, and the
-/// instructions of a call.
+/// Instructions inside the functions `op_*`, for each phase: the phase's name as the program printed it, and
+/// the instructions of a call.
 ///
 /// # Errors
 /// As for [`counted`].
@@ -151,8 +151,8 @@ const ALLOCATORS: [&str; 5] = [
     "aligned_alloc",
 ];
 
-/// Calls of allocators in a profile: a line names the function that is called, as `cfn=(ID) NAME` or by the id
-/// that it got where it was named first, and the next line that begins with `calls=` has how often.
+/// Calls of allocators in a profile: a line names the function that is called, as `cfn=(ID) NAME` or by the
+/// id that it got where it was named first, and the next line that begins with `calls=` has how often.
 fn allocations(profile: &str) -> Result<u64> {
     let mut names = HashMap::new();
     let (mut called, mut count) = (None, 0);

@@ -33,8 +33,8 @@ const PROGRAMS: [&str; 2] = [OURS, RDMA_CORE];
 const TURNS: usize = 5;
 
 /// How completions are awaited, and how the processes that do so are scheduled where there is one processor:
-/// a process that polls yields to whatever work the kernel has, so that it measures that work and not when the
-/// scheduler gets to it; one that waits for events runs until it sleeps, so that it does sleep each time.
+/// a process that polls yields to whatever work the kernel has, so that it measures that work and not when
+/// the scheduler gets to it; one that waits for events runs until it sleeps, so that it does sleep each time.
 const WAITS: [(&str, Scheduling); 2] =
     [("polling", Scheduling::Idle), ("events", Scheduling::Fifo)];
 

@@ -1,7 +1,7 @@
 //! The table as it lies in memory: buckets of a few entries, each with a checksum.
 //!
-//! The server changes an entry while clients may be reading it, and a READ is not atomic. A client sees by the
-//! checksum whether it has got an entry whole; if not, it reads again.
+//! The server changes an entry while clients may be reading it, and a READ is not atomic. A client sees by
+//! the checksum whether it has got an entry whole; if not, it reads again.
 
 use uverbs::{Access, Mr, Pd, RemoteSlice};
 

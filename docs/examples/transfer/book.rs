@@ -1,4 +1,5 @@
-//! The book of an engine: transfers under way, counted immediates, messages that have come. Rails write into it.
+//! The book of an engine: transfers under way, counted immediates, messages that have come. Rails write into
+//! it.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -9,8 +9,8 @@
 //! transfer                                         # a short one
 //! ```
 //!
-//! Without names it takes all devices, and the only one twice. Both sides need the same number of them, in the
-//! order in which they are wired to each other.
+//! Without names it takes all devices, and the only one twice. Both sides need the same number of them, in
+//! the order in which they are wired to each other.
 
 #![forbid(unsafe_code)]
 

@@ -27,8 +27,9 @@ const HELLO_BYTES: u32 = 128;
 const PEERS: usize = 8;
 const CQ_ENTRIES: usize = IMMEDIATES + 2 * MESSAGES + (2 * PEERS + 1) * DEPTH;
 
-// What a completion is for, in the top byte of its id: a hello that is on its way; a message or a hello that has
-// come, or a message that was sent, with its slot; a WRITE of a peer that has come; pages that were written.
+// What a completion is for, in the top byte of its id: a hello that is on its way; a message or a hello that
+// has come, or a message that was sent, with its slot; a WRITE of a peer that has come; pages that were
+// written.
 const HELLO: u64 = 0;
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
@@ -188,8 +189,8 @@ impl Rail {
         Ok(())
     }
 
-    /// Takes a hello, which anybody may have sent. An answer may be lost, so each hello has one: the peer asks
-    /// until it has heard it.
+    /// Takes a hello, which anybody may have sent. An answer may be lost, so each hello has one: the peer
+    /// asks until it has heard it.
     fn hear(&mut self, datagram: &[u8]) -> Result<()> {
         let hello = datagram.get(GRH_LENGTH..).unwrap_or_default();
         let Ok(hello) = postcard::from_bytes::<Hello>(hello) else {

@@ -13,7 +13,8 @@ use super::worker::Worker;
 /// What the one side has: where it is, how many pages, and their bytes.
 pub(crate) type Offer = (Address, u32, usize);
 
-/// What the other wants: these pages of the one, to these of its own, with this immediate; none if it has enough.
+/// What the other wants: these pages of the one, to these of its own, with this immediate; none if it has
+/// enough.
 type Wish = Option<(RemoteRegion, Vec<(u32, u32)>, u32)>;
 
 /// What is in a page of the full cache: other bytes in each, and at each place of it.

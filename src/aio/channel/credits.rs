@@ -35,8 +35,8 @@ impl Credits {
         self.left = self.left.saturating_add(credits.into());
     }
 
-    /// Uses a credit for a message of the user's, and gives the credits that go with it; `None` if the peer has
-    /// no receive for it.
+    /// Uses a credit for a message of the user's, and gives the credits that go with it; `None` if the peer
+    /// has no receive for it.
     pub(super) fn spend(&mut self) -> Option<u16> {
         (self.left > RESERVED).then(|| self.take())
     }

@@ -34,8 +34,8 @@ pub enum ChannelCause {
     Refused,
     /// The peer takes no more messages: it has ended its side.
     Closed,
-    /// The connection has ended, and the peer has not ended its side before: its program was killed, or dropped
-    /// the channel. The channel is broken. An operation under way may have failed before that is told
+    /// The connection has ended, and the peer has not ended its side before: its program was killed, or
+    /// dropped the channel. The channel is broken. An operation under way may have failed before that is told
     /// ([`Op`](Self::Op)).
     PeerGone,
     /// The device has been removed: the channel is broken.

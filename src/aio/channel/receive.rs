@@ -10,17 +10,17 @@ use crate::buf::Buf;
 use crate::work::RemoteSlice;
 
 impl Channel {
-    /// The next message, in a buffer of this side's pool; `None` when the peer has ended its side, and all that
-    /// it sent before has been received.
+    /// The next message, in a buffer of this side's pool; `None` when the peer has ended its side, and all
+    /// that it sent before has been received.
     ///
     /// Dropping the future loses no message.
     ///
     /// # Errors
     ///
-    /// The channel is broken: if it was made by address, at the latest when the connection manager tells that the
-    /// peer has gone ([`ChannelCause::PeerGone`]), and what came before has been received. Or the pool has no buffer
-    /// for so long a message ([`ChannelCause::Pool`]), of which the peer is told, and the next call gives the next
-    /// message.
+    /// The channel is broken: if it was made by address, at the latest when the connection manager tells that
+    /// the peer has gone ([`ChannelCause::PeerGone`]), and what came before has been received. Or the pool
+    /// has no buffer for so long a message ([`ChannelCause::Pool`]), of which the peer is told, and the next
+    /// call gives the next message.
     pub async fn recv(&mut self) -> Result<Option<Buf>, ChannelError> {
         match self.next().await {
             Ok(message) => Ok(message),

@@ -213,8 +213,8 @@ impl Prepared {
         }
     }
 
-    /// Connects to a peer by address. `by` is what the runtime contributes: the channel keeps it, and learns by it
-    /// that the peer has gone.
+    /// Connects to a peer by address. `by` is what the runtime contributes: the channel keeps it, and learns
+    /// by it that the peer has gone.
     ///
     /// # Errors
     ///
@@ -231,7 +231,8 @@ impl Prepared {
         make(self, peer, init, start, Box::new(by)).await
     }
 
-    /// Accepts a peer's request. `by` is what the runtime contributes, as for [`connect_to`](Self::connect_to).
+    /// Accepts a peer's request. `by` is what the runtime contributes, as for
+    /// [`connect_to`](Self::connect_to).
     ///
     /// # Errors
     ///

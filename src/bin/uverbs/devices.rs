@@ -13,8 +13,8 @@ use crate::tree;
 #[derive(Debug, Args)]
 #[command(after_help = "No device is no failure: the list is empty then.")]
 pub(crate) struct Options {
-    /// Show where the devices lie: links, NUMA nodes, near CPUs, rails (what shares a PCI switch), and the tree
-    /// of the PCI bus
+    /// Show where the devices lie: links, NUMA nodes, near CPUs, rails (what shares a PCI switch), and the
+    /// tree of the PCI bus
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
     /// Print JSON, with all of that

@@ -31,9 +31,8 @@ The exit code is the program's own; it is 3 if the library or the program is not
 
 /// Run a program of libibverbs on this project's libibverbs.so.1.
 ///
-/// The library is put in front of the system's by LD_LIBRARY_PATH, for the program and all that it starts; so is
-/// this project's librdmacm.so.1, if it is beside it.
-/// Programs with the set-user-ID bit ignore that.
+/// The library is put in front of the system's by LD_LIBRARY_PATH, for the program and all that it starts; so
+/// is this project's librdmacm.so.1, if it is beside it. Programs with the set-user-ID bit ignore that.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {

@@ -47,8 +47,8 @@ pub struct ibv_qp_init_attr {
 
 const _: () = assert!(size_of::<ibv_qp_init_attr>() == 64);
 
-/// It begins as [`ibv_qp_init_attr`], in whose padding `comp_mask` lies. Behind that, only what the mask names is
-/// there: older headers have less.
+/// It begins as [`ibv_qp_init_attr`], in whose padding `comp_mask` lies. Behind that, only what the mask
+/// names is there: older headers have less.
 #[repr(C)]
 pub struct ibv_qp_init_attr_ex {
     pub qp_context: *mut c_void,

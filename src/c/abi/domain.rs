@@ -16,8 +16,8 @@ pub struct ibv_td {
     pub context: *mut ibv_context,
 }
 
-/// Finds memory: domain, its context, size, alignment, type of resource. NULL is failure, and the largest address
-/// asks for the driver's own memory.
+/// Finds memory: domain, its context, size, alignment, type of resource. NULL is failure, and the largest
+/// address asks for the driver's own memory.
 pub type Alloc = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
 
 /// Takes memory back: domain, its context, address, type of resource.

@@ -1,8 +1,8 @@
 //! The structs of `<infiniband/verbs.h>`, with the names that they have there.
 //!
-//! Sizes and offsets are those of x86-64 and arm64, and are asserted beside each struct. A struct is as long as
-//! the newest header has it; a program that was compiled against an older one says how much of it it knows.
-//! Enumerations are plain integers: a program may pass any number.
+//! Sizes and offsets are those of x86-64 and arm64, and are asserted beside each struct. A struct is as long
+//! as the newest header has it; a program that was compiled against an older one says how much of it it
+//! knows. Enumerations are plain integers: a program may pass any number.
 
 #![allow(non_camel_case_types, reason = "the names are those of the header")]
 #![allow(missing_docs, reason = "the manual pages describe the fields")]

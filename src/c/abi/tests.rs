@@ -20,8 +20,8 @@ use crate::c::rdmacm::abi::{
     rdma_event_channel, rdma_ib_addr, rdma_route, rdma_ud_param,
 };
 
-/// What C tells of its structs (`tests/c_abi/layout.c`, which a test in a guest compares with this file): a line for
-/// each size, and for each field's offset.
+/// What C tells of its structs (`tests/c_abi/layout.c`, which a test in a guest compares with this file): a
+/// line for each size, and for each field's offset.
 const LAYOUT: &str = include_str!("../../../tests/c_abi/layout.txt");
 
 /// The same of a struct here: what a line begins with, and the number.
@@ -90,8 +90,8 @@ fn facts() -> Facts {
     }
 }
 
-/// Would catch a field that programs look for elsewhere than it is here, such as one that C puts into the padding
-/// before it.
+/// Would catch a field that programs look for elsewhere than it is here, such as one that C puts into the
+/// padding before it.
 #[test]
 fn structs_are_as_c_has_them() {
     let told = |name: &str| {

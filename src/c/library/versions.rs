@@ -41,8 +41,8 @@ pub(crate) fn parse(table: &str) -> Vec<Symbol<'_>> {
     symbols
 }
 
-/// Exports the functions of a module under the names in the table `symbols.txt` beside the build script, from a library
-/// of this name. Gives the directory for what else the script makes.
+/// Exports the functions of a module under the names in the table `symbols.txt` beside the build script, from
+/// a library of this name. Gives the directory for what else the script makes.
 pub(crate) fn export(module: &str, soname: &str) -> PathBuf {
     let table = fs::read_to_string(TABLE).expect("symbols.txt is beside the build script");
     let symbols = parse(&table);
@@ -102,7 +102,8 @@ fn lines(symbols: &[Symbol<'_>], module: &str) -> String {
     lines
 }
 
-/// The names with their versions. The last public node that has a name is the one that programs are linked to.
+/// The names with their versions. The last public node that has a name is the one that programs are linked
+/// to.
 pub(crate) fn versioned(symbols: &[Symbol<'_>]) -> Vec<String> {
     let mut default = BTreeMap::new();
     for symbol in symbols.iter().filter(|symbol| !is_private(symbol.node)) {

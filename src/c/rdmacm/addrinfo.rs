@@ -29,8 +29,8 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     to: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the caller passes names or NULL, hints or NULL, and room for a pointer. Zeros are an empty answer,
-    // which `rdma_freeaddrinfo` takes back.
+    // SAFETY: the caller passes names or NULL, hints or NULL, and room for a pointer. Zeros are an empty
+    // answer, which `rdma_freeaddrinfo` takes back.
     unsafe {
         let hints = hints.as_ref();
         let named = !node.is_null() || !service.is_null();
@@ -216,7 +216,8 @@ unsafe fn take(
     Ok(())
 }
 
-/// The address of InfiniBand for a GID that the resolver has read as an IPv6 address, in the default partition.
+/// The address of InfiniBand for a GID that the resolver has read as an IPv6 address, in the default
+/// partition.
 ///
 /// # Safety
 /// It is an answer of the resolver.

@@ -66,8 +66,8 @@ impl Command for QueryPath {
     }
 }
 
-/// A path from the record of the wire (InfiniBand specification, 15.2.5.16). Numbers of several bytes are in network
-/// byte order in both.
+/// A path from the record of the wire (InfiniBand specification, 15.2.5.16). Numbers of several bytes are in
+/// network byte order in both.
 fn record(path: &abi::PathRecData) -> ibv_sa_path_rec {
     let bytes = path.path_rec.as_bytes();
     let gid = |at: usize| ibv_gid {

@@ -30,7 +30,8 @@ pub unsafe extern "C" fn rdma_listen(c: *mut rdma_cm_id, backlog: c_int) -> c_in
     }))
 }
 
-/// What a program asks of a connection is checked, and what the device can is taken where it asks for the most.
+/// What a program asks of a connection is checked, and what the device can is taken where it asks for the
+/// most.
 fn depths(
     id: &IdObject,
     param: Option<&rdma_conn_param>,

@@ -1,5 +1,6 @@
-//! The devices that identifiers are bound to. Each is opened once, and stays open: programs go on using the context
-//! when the identifier is gone. Its identifiers share a protection domain and an XRC domain, while there are any.
+//! The devices that identifiers are bound to. Each is opened once, and stays open: programs go on using the
+//! context when the identifier is gone. Its identifiers share a protection domain and an XRC domain, while
+//! there are any.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -180,7 +181,8 @@ impl Device {
     }
 }
 
-/// Opens the devices that have come since the last time and that are `wanted`. Gives the devices that there are.
+/// Opens the devices that have come since the last time and that are `wanted`. Gives the devices that there
+/// are.
 fn find_new(
     devices: &mut Vec<Device>,
     wanted: impl Fn(&Device) -> bool,

@@ -1,4 +1,5 @@
-//! Events: what the kernel tells becomes what programs know, with the steps of a connection that are done on the way.
+//! Events: what the kernel tells becomes what programs know, with the steps of a connection that are done on
+//! the way.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -142,7 +143,8 @@ fn read(raw: &EventResp) -> Option<Box<EventObject>> {
     if let Kind::MULTICAST_JOIN | Kind::MULTICAST_ERROR = kind {
         return Some(of_group(raw));
     }
-    // SAFETY: the number is the address of an identifier, which stays until its events have been acknowledged.
+    // SAFETY: the number is the address of an identifier, which stays until its events have been
+    // acknowledged.
     let id = unsafe { &*(raw.uid as *const IdObject) };
     let mut event = EventObject::new(id.c(), raw);
     event.counted_by[0] = Some(id.acknowledged.clone());
@@ -191,7 +193,8 @@ fn read(raw: &EventResp) -> Option<Box<EventObject>> {
     Some(event)
 }
 
-/// A request that could not be made an identifier of. The program does not hear of it, and the peer is refused.
+/// A request that could not be made an identifier of. The program does not hear of it, and the peer is
+/// refused.
 fn dropped(listener: &IdObject, failure: Failure) -> Option<Box<EventObject>> {
     tracing::warn!(target: "uverbs", errno = %failure.0, "a request for a connection is refused");
     listener.acknowledged.count();
@@ -245,7 +248,8 @@ fn admit(listener: &IdObject, raw: &EventResp) -> Result<*mut rdma_cm_id> {
     Ok(new.give())
 }
 
-/// The peer has accepted. With a queue pair of the library's the connection is made here; else the program does so.
+/// The peer has accepted. With a queue pair of the library's the connection is made here; else the program
+/// does so.
 fn response(id: &IdObject, raw: &EventResp) -> Result<Kind> {
     let told = Ece {
         vendor_id: raw.ece.vendor_id,

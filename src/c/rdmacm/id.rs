@@ -165,7 +165,8 @@ impl IdObject {
         lock(&self.state)
     }
 
-    /// What the program has attached, as it is now. A program does not change an identifier while a call uses it.
+    /// What the program has attached, as it is now. A program does not change an identifier while a call uses
+    /// it.
     fn read<T>(&self, field: impl FnOnce(&rdma_cm_id) -> T) -> T {
         // SAFETY: the struct is this object's, and whole.
         field(unsafe { &*self.c() })

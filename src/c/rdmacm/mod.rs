@@ -1,9 +1,9 @@
 //! The C ABI of librdmacm: connections by address for C programs, over the kernel's connection manager.
 //!
-//! The functions have the names, the signatures and the contracts of the manual pages `rdma_*(3)`, and the structs in
-//! [`abi`] the layout of `<rdma/rdma_cma.h>`. The package in `library/` makes `librdmacm.so.1` of them. That is
-//! a library apart from `libibverbs.so.1`: a program's queue pairs are objects of the libibverbs that the process
-//! has loaded, and only its functions (`verbs`) touch them.
+//! The functions have the names, the signatures and the contracts of the manual pages `rdma_*(3)`, and the
+//! structs in [`abi`] the layout of `<rdma/rdma_cma.h>`. The package in `library/` makes `librdmacm.so.1` of
+//! them. That is a library apart from `libibverbs.so.1`: a program's queue pairs are objects of the
+//! libibverbs that the process has loaded, and only its functions (`verbs`) touch them.
 //!
 //! A failure is -1 or NULL, with the number in `errno`. `docs/c-abi.md` tells what is not there.
 

@@ -1,5 +1,5 @@
-//! Queue pairs of identifiers: created in the state in which receives can be posted, and changed as the connection is
-//! made, with the attributes that the kernel proposes.
+//! Queue pairs of identifiers: created in the state in which receives can be posted, and changed as the
+//! connection is made, with the attributes that the kernel proposes.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -74,8 +74,8 @@ fn change(
     unsafe { verbs::modify_qp(qp, &mut attr, mask) }
 }
 
-/// Makes the identifier's queue pair, if there is one, ready to receive. The access that the peer gets is known
-/// only now, so it is initialised again first.
+/// Makes the identifier's queue pair, if there is one, ready to receive. The access that the peer gets is
+/// known only now, so it is initialised again first.
 pub(super) fn to_rtr(id: &IdObject, responder_resources: Option<u8>) -> Result<()> {
     let qp = id.qp();
     if qp.is_null() {
@@ -246,8 +246,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 /// # Safety
 /// The attributes are as their mask says, and their objects exist.
 unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
-    // SAFETY: the struct is the object's. The attributes are the caller's, and written up to the domain, which they
-    // have room for in each version.
+    // SAFETY: the struct is the object's. The attributes are the caller's, and written up to the domain,
+    // which they have room for in each version.
     unsafe {
         let c = &mut *id.c();
         let differs = |own: *mut ibv_cq, asked: *mut ibv_cq| {

@@ -11,8 +11,8 @@ use crate::c::abi::ibv_pd;
 use crate::c::abi::queue::{ibv_cq, ibv_srq};
 use crate::c::failure::{Failure, Result, minus_one};
 
-/// `rdma_create_srq_ex(3)`. A queue of XRC is in the library's domain and reports to the identifier's completion queue,
-/// where the program names none.
+/// `rdma_create_srq_ex(3)`. A queue of XRC is in the library's domain and reports to the identifier's
+/// completion queue, where the program names none.
 pub unsafe extern "C" fn rdma_create_srq_ex(
     c: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
@@ -86,8 +86,8 @@ unsafe fn create_of_xrc(
     }
 }
 
-/// The identifier's completion queue for so many receives. That of its target, which has no completions, goes if it is
-/// smaller.
+/// The identifier's completion queue for so many receives. That of its target, which has no completions, goes
+/// if it is smaller.
 ///
 /// # Safety
 /// The identifier's objects exist.

@@ -1,5 +1,5 @@
-//! The functions of libibverbs that this library calls: those of the `libibverbs.so.1` that the process has loaded,
-//! whose objects a program passes here. Only the package `library/` links them.
+//! The functions of libibverbs that this library calls: those of the `libibverbs.so.1` that the process has
+//! loaded, whose objects a program passes here. Only the package `library/` links them.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -131,15 +131,15 @@ pub(super) const SRQT_BASIC: u32 = 0;
 /// `IBV_SRQT_XRC`.
 pub(super) const SRQT_XRC: u32 = 1;
 
-/// A function in the table around a context, found as the header finds it: by its distance from the end of the table,
-/// if the library's table is long enough.
+/// A function in the table around a context, found as the header finds it: by its distance from the end of
+/// the table, if the library's table is long enough.
 ///
 /// # Safety
 /// The context is open, and the function at this offset is an `F`.
 unsafe fn operation<F: Copy>(context: *mut ibv_context, offset: usize) -> Option<F> {
     const OF_CONTEXT: usize = offset_of!(verbs_context, context);
-    // SAFETY: the context is open. One with this mark lies at the end of a table, and the word `sz` before it tells
-    // how long that is.
+    // SAFETY: the context is open. One with this mark lies at the end of a table, and the word `sz` before it
+    // tells how long that is.
     unsafe {
         if (*context).abi_compat as usize != usize::MAX {
             return None;
@@ -175,7 +175,8 @@ pub(super) unsafe fn create_qp_ex(
     })
 }
 
-/// `ibv_create_srq_ex(3)`, which is inline in the header, of the basic type in the domain `pd`, or of another type.
+/// `ibv_create_srq_ex(3)`, which is inline in the header, of the basic type in the domain `pd`, or of another
+/// type.
 ///
 /// # Safety
 /// As of [`create_qp_ex`].

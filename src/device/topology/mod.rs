@@ -54,10 +54,11 @@ pub struct Topology {
 pub struct Adapter {
     /// The device.
     pub device: Device,
-    /// Where it lies; a device made of software lies where its network device does. `None` if that is nowhere.
+    /// Where it lies; a device made of software lies where its network device does. `None` if that is
+    /// nowhere.
     pub place: Option<Place>,
-    /// The number of its rail, from 0. Adapters with the same number are behind one root port, so that they share
-    /// a PCI switch and its way to memory, or are functions of one card.
+    /// The number of its rail, from 0. Adapters with the same number are behind one root port, so that they
+    /// share a PCI switch and its way to memory, or are functions of one card.
     pub rail: usize,
     /// Its ports.
     pub ports: Vec<AdapterPort>,

@@ -1,9 +1,9 @@
 //! Requests of shared receive queues that are posted again by the poller.
 //!
 //! A message for on-demand memory may find a page missing. The kernel fetches the page and the sender repeats
-//! the message, but the element that it found is taken. A completion tells of it, which is none of the user's:
-//! the poller posts the request again, to another element, since the kernel may still read the first one. It
-//! does not leave that to the next who posts: the user may wait for this message before it does.
+//! the message, but the element that it found is taken. A completion tells of it, which is none of the
+//! user's: the poller posts the request again, to another element, since the kernel may still read the first
+//! one. It does not leave that to the next who posts: the user may wait for this message before it does.
 
 use std::sync::Weak;
 
@@ -21,8 +21,8 @@ pub(super) fn is_page_fault(fields: &Cqe) -> bool {
         && fields.vendor_err_synd == PAGE_FAULT
 }
 
-/// Posts the request of an element again. False if the device does not have it, if there is no ring any more, or
-/// if the kernel has no barrier for all threads.
+/// Posts the request of an element again. False if the device does not have it, if there is no ring any more,
+/// or if the kernel has no barrier for all threads.
 pub(super) fn post_again(ring: &Weak<SrqRing>, ledger: &SrqLedger, index: u16) -> bool {
     let Some(ring) = ring.upgrade() else {
         return false;
@@ -39,8 +39,8 @@ pub(super) fn post_again(ring: &Weak<SrqRing>, ledger: &SrqLedger, index: u16) -
     if !is_posted || told.wrapping_sub(number).cast_signed() <= 0 {
         return false;
     }
-    // If all others are posted, that very one. It is written at once where a batch has to make room; should the kernel
-    // read it only then, it fetches pages of that request, and the message comes again.
+    // If all others are posted, that very one. It is written at once where a batch has to make room; should
+    // the kernel read it only then, it fetches pages of that request, and the message comes again.
     let spare = ledger.behind(head).unwrap_or(index);
     let request = ring.copy_of(index);
     ledger.unpost(index);

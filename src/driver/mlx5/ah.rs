@@ -1,8 +1,8 @@
 //! Address handles: the address vector that goes into every datagram's request.
 //!
-//! The device has no address handles. The kernel has them: it resolves the link-layer address on Ethernet, and holds
-//! on to the GID that a global route starts from. A path within an InfiniBand subnet needs neither, so the kernel
-//! does not hear of it.
+//! The device has no address handles. The kernel has them: it resolves the link-layer address on Ethernet,
+//! and holds on to the GID that a global route starts from. A path within an InfiniBand subnet needs neither,
+//! so the kernel does not hear of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -61,7 +61,8 @@ struct Port {
     flags: QueryPortFlags,
 }
 
-/// The ports by their numbers, once they have been asked for: neither property changes while the device is there.
+/// The ports by their numbers, once they have been asked for: neither property changes while the device is
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct Ports(Mutex<BTreeMap<u8, Port>>);
 
@@ -107,8 +108,8 @@ pub(super) fn create_ah(
     Ok((Some(handle), Ah(vector)))
 }
 
-/// Refuses a path without a global route over a port that requires one (the kernel looks on Ethernet only, and
-/// the device drops what has none).
+/// Refuses a path without a global route over a port that requires one (the kernel looks on Ethernet only,
+/// and the device drops what has none).
 fn check_route(path: &AhAttr, flags: QueryPortFlags) -> Result<()> {
     if path.is_global == 0 && flags.contains(QueryPortFlags::GRH_REQUIRED) {
         let subject = Subject::the("AH");

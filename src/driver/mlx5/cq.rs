@@ -44,8 +44,8 @@ impl CqCore {
     }
 }
 
-/// A completion queue's poller. The index of the next entry to look at, which counts on round the ring, is the
-/// one that the directory has.
+/// A completion queue's poller. The index of the next entry to look at, which counts on round the ring, is
+/// the one that the directory has.
 #[derive(Debug)]
 pub(crate) struct Cq {
     view: View,
@@ -126,8 +126,8 @@ impl Entry {
         }
     }
 
-    /// Posts the request again that found a page missing; false if it is not one of a shared queue, or this cannot
-    /// be done.
+    /// Posts the request again that found a page missing; false if it is not one of a shared queue, or this
+    /// cannot be done.
     fn post_again(&self, counter: u16) -> bool {
         let Reporter {
             recv, shared_ring, ..
@@ -265,8 +265,8 @@ impl Cq {
         }
     }
 
-    /// The next completion before `until`, of an entry that has been seen to be this side's. Its callers expect it
-    /// not to be called; most often it is a plain receive of a shared queue.
+    /// The next completion before `until`, of an entry that has been seen to be this side's. Its callers
+    /// expect it not to be called; most often it is a plain receive of a shared queue.
     #[cold]
     #[inline(never)]
     fn take_slowly(&mut self, until: u32) -> Option<Completion> {
@@ -296,7 +296,8 @@ impl Cq {
         self.take_any(until)
     }
 
-    /// The next completion before `until`, whatever there is about it, and even if it is not known who reports.
+    /// The next completion before `until`, whatever there is about it, and even if it is not known who
+    /// reports.
     #[inline(never)]
     fn take_any(&mut self, until: u32) -> Option<Completion> {
         loop {
@@ -549,8 +550,8 @@ impl contract::Cq for Cq {
 }
 
 /// Completions that are being taken. It counts for itself, so that the compiler keeps that in registers. (All
-/// is of 64 bits, since two that share a word are taken out of it and put back. So would be what lies over the
-/// fields of an error where the two share memory in a result: what is rarely used comes first.)
+/// is of 64 bits, since two that share a word are taken out of it and put back. So would be what lies over
+/// the fields of an error where the two share memory in a result: what is rarely used comes first.)
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Polled<'q> {

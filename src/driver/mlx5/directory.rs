@@ -188,7 +188,8 @@ impl Directory {
     /// Takes over, for the poller, that it had something to attend to; true if the device had no room for a
     /// completion.
     pub(super) fn attended(&self) -> bool {
-        // Acquire: pairs with the release in `overran`. Who tells of an overrun behind this is heard next time.
+        // Acquire: pairs with the release in `overran`. Who tells of an overrun behind this is heard next
+        // time.
         self.attention.swap(false, Ordering::Acquire);
         self.overrun.swap(false, Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! A gate that one thread passes often, by plain stores, and that others close seldom, with the kernel's help.
+//! A gate that one thread passes often, by plain stores, and that others close seldom, with the kernel's
+//! help.
 //!
 //! Who passes tells that it is inside and then looks whether the gate is closed; who closes it does so and
 //! then looks whether somebody is inside. One of the two has to see the other, which takes a barrier between
@@ -39,8 +40,8 @@ impl Gate {
         }
     }
 
-    /// Goes inside, when nobody else has closed the gate; for one thread at a time. What it does there is a few
-    /// stores.
+    /// Goes inside, when nobody else has closed the gate; for one thread at a time. What it does there is a
+    /// few stores.
     #[inline(always)]
     pub(super) fn pass(&self) -> Inside<'_> {
         // Relaxed: `order_here` has it before the load.
@@ -58,8 +59,8 @@ impl Gate {
     fn wait(&self) {
         let mut round = 0_u32;
         loop {
-            // Release: nothing was done inside this time, but who has closed the gate may miss the release of the time
-            // before.
+            // Release: nothing was done inside this time, but who has closed the gate may miss the release of
+            // the time before.
             self.inside.store(false, Ordering::Release);
             while self.closed.load(Ordering::Relaxed) {
                 wait_a_little(round);

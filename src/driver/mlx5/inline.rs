@@ -43,8 +43,8 @@ pub(super) struct Landing {
 
 // SAFETY: the rings are memory that `rings` keeps, and are only read.
 unsafe impl Send for Landing {}
-// SAFETY: as above; nobody writes what is read of them meanwhile: it belongs to a request that the device has, and
-// that nobody forgets before `lent` is released.
+// SAFETY: as above; nobody writes what is read of them meanwhile: it belongs to a request that the device
+// has, and that nobody forgets before `lent` is released.
 unsafe impl Sync for Landing {}
 
 /// The result of a copy.
@@ -189,10 +189,10 @@ impl Landing {
         let Some(data) = data[..room].get(..length) else {
             return Some(Landed::TooLong);
         };
-        // SAFETY: the list belongs to a request that the device has, so it is not written until its completion is
-        // noted, which is after this. What it names is lent: its creator has promised that those are
-        // addresses of this process, of memory to write to that nobody else touches, as long as `lent` is
-        // true.
+        // SAFETY: the list belongs to a request that the device has, so it is not written until its
+        // completion is noted, which is after this. What it names is lent: its creator has promised that
+        // those are addresses of this process, of memory to write to that nobody else touches, as long as
+        // `lent` is true.
         Some(unsafe { scatter(data, slices) })
     }
 

@@ -87,8 +87,8 @@ impl SendLedger {
     /// The note of the request that begins in this block; the index is taken modulo the ring.
     #[inline(always)]
     pub(super) fn note(&self, block: u32) -> &SendNote {
-        // SAFETY: behind the first one there are as many as a power of two, which `new` sees to, so the masked
-        // index is below that.
+        // SAFETY: behind the first one there are as many as a power of two, which `new` sees to, so the
+        // masked index is below that.
         unsafe { self.notes.get_unchecked((block & self.mask) as usize + 1) }
     }
 
@@ -205,8 +205,8 @@ impl RecvLedger {
 
 /// The notes of a receive queue whose requests finish out of the order in which they were posted.
 ///
-/// It has twice as many elements as requests may be posted at a time. One that is left behind does not stop the
-/// others then, until they have gone once round.
+/// It has twice as many elements as requests may be posted at a time. One that is left behind does not stop
+/// the others then, until they have gone once round.
 #[derive(Debug)]
 pub(super) struct LooseLedger {
     /// What the poster knows. Its count is what it may rely on: of so many requests the places are free.
@@ -241,10 +241,11 @@ impl LooseLedger {
         self.before.load(Ordering::Acquire)
     }
 
-    /// Whether the request at this index is finished, one behind the first that is not. While it is seen to be, its
-    /// place is not given out: that comes behind the store that takes the note back.
+    /// Whether the request at this index is finished, one behind the first that is not. While it is seen to
+    /// be, its place is not given out: that comes behind the store that takes the note back.
     pub(super) fn is_finished(&self, index: u32) -> bool {
-        // Relaxed: who looks for a region's key has a fence behind it (`flight.rs`), for the release in `finish`.
+        // Relaxed: who looks for a region's key has a fence behind it (`flight.rs`), for the release in
+        // `finish`.
         self.element(index).load(Ordering::Relaxed)
     }
 
@@ -475,19 +476,19 @@ impl SrqLedger {
     /// Whether the device has this element.
     pub(super) fn is_posted(&self, index: u16) -> bool {
         let element = self.elements.get(usize::from(index));
-        // Relaxed: the barriers around doorbell and completion order it, as the ids. Who looks for a region's key has a
-        // fence behind it (`flight.rs`).
+        // Relaxed: the barriers around doorbell and completion order it, as the ids. Who looks for a region's
+        // key has a fence behind it (`flight.rs`).
         element.is_some_and(|element| element.posted.load(Ordering::Relaxed))
     }
 
-    /// Takes a request as finished and gives its id; `None` if the device does not have this element. What its
-    /// completion was in has been given back: from here on there is room for one more.
+    /// Takes a request as finished and gives its id; `None` if the device does not have this element. What
+    /// its completion was in has been given back: from here on there is room for one more.
     #[inline(always)]
     pub(super) fn finish(&self, index: u16) -> Option<u64> {
         let element = self.elements.get(usize::from(index))?;
         let id = element.id.load(Ordering::Relaxed);
-        // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release: pairs
-        // with the acquire in `is_free`.
+        // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release:
+        // pairs with the acquire in `is_free`.
         let was_posted = element.posted.swap(false, Ordering::Release);
         was_posted.then(|| {
             self.count();

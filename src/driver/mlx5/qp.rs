@@ -376,8 +376,8 @@ impl contract::QpBacking for Arc<QpCore> {
     /// The ring is looked at as a whole: what is finished there may be taken for what is in flight.
     fn sends_name(&self, _: Progress, LocalKey(key): LocalKey) -> bool {
         let bytes = self.send.blocks as usize * BLOCK;
-        // SAFETY: the send ring begins behind the receive ring, in the same memory, and has so many bytes; both
-        // are aligned to more than 4.
+        // SAFETY: the send ring begins behind the receive ring, in the same memory, and has so many bytes;
+        // both are aligned to more than 4.
         unsafe { has_word(self.rings.base().add(self.recv.bytes()), bytes, key.to_be()) }
     }
 
@@ -388,8 +388,8 @@ impl contract::QpBacking for Arc<QpCore> {
             |at: u32| matches!(&receiver, Receiver::Loose(ledger) if ledger.is_finished(at));
         in_flight.places().any(|at| {
             let index = (at & count.wrapping_sub(1)) as usize;
-            // SAFETY: if there are requests there are elements, a power of two of them, so the masked index is
-            // below their count; each has `stride` bytes and is aligned to more than 4.
+            // SAFETY: if there are requests there are elements, a power of two of them, so the masked index
+            // is below their count; each has `stride` bytes and is aligned to more than 4.
             let element = unsafe { self.rings.base().add(index * stride as usize) };
             // SAFETY: as above.
             let has = || unsafe { has_word(element, stride as usize, key.to_be()) };
@@ -475,7 +475,8 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     })
 }
 
-/// Cuts a receive queue, or `None` if the device has none like that. One that is loose has twice the elements.
+/// Cuts a receive queue, or `None` if the device has none like that. One that is loose has twice the
+/// elements.
 pub(super) fn recv_layout(cap: &QpCap, loose: bool, limits: &Limits) -> Option<RecvLayout> {
     if cap.max_recv_wr == 0 {
         return Some(NO_RECEIVES);

@@ -68,8 +68,8 @@ pub(crate) struct SendQueue {
     ledger: Arc<SendLedger>,
     /// Whoever posts has the register to itself.
     alone: bool,
-    /// The blocks of a batch that is copied there without further ado: 1, or more than there ever are if there is
-    /// more to do. There is where the register takes no copies or others use it, and after
+    /// The blocks of a batch that is copied there without further ado: 1, or more than there ever are if
+    /// there is more to do. There is where the register takes no copies or others use it, and after
     /// [`Self::write_otherwise`], until the next doorbell.
     copied: u64,
     register: Arc<Register>,
@@ -263,8 +263,8 @@ impl SendQueue {
         Some(count + u64::from(free.min(before_end)))
     }
 
-    /// Writes a request that may not be an ordinary one. Out of line, with all that is left to do, so that who
-    /// posts keeps as little as can be for it.
+    /// Writes a request that may not be an ordinary one. Out of line, with all that is left to do, so that
+    /// who posts keeps as little as can be for it.
     #[cold]
     #[inline(never)]
     fn write_otherwise(
@@ -567,8 +567,8 @@ fn copied(alone: bool, register: &Register) -> u64 {
     }
 }
 
-/// Rings for a batch up to there that is not one request of one block, in the ring, for a register that whoever
-/// posts has to itself, and tells how many requests it had.
+/// Rings for a batch up to there that is not one request of one block, in the ring, for a register that
+/// whoever posts has to itself, and tells how many requests it had.
 #[inline(never)]
 fn ring_batch(
     queue: &mut SendQueue,

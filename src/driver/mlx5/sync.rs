@@ -14,8 +14,8 @@ pub(super) fn order_here() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Orders the stores and loads of each thread of this process, and of this one, as if each made a barrier now.
-/// False if the kernel does not.
+/// Orders the stores and loads of each thread of this process, and of this one, as if each made a barrier
+/// now. False if the kernel does not.
 pub(super) fn order_everywhere() -> bool {
     let order = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();

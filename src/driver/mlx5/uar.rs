@@ -5,12 +5,12 @@
 //! small request is copied, so that the device need not fetch it. It has two halves that are used in turn,
 //! since the device may still read one while the next request is written.
 //!
-//! The first queue pairs of a context get registers of their own, the others share some, each the one with the
-//! fewest users. Only a queue pair's send half rings the queue pair's own register, so there is no lock. The
-//! queue pairs of a thread domain share its register, and whoever posts has the domain to itself: no lock
-//! either. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the CPU may
-//! merge 8 bytes of one request with the copy of another, and the device would execute the result. Registers
-//! in the uncached UAR need none: single stores are atomic.
+//! The first queue pairs of a context get registers of their own, the others share some, each the one with
+//! the fewest users. Only a queue pair's send half rings the queue pair's own register, so there is no lock.
+//! The queue pairs of a thread domain share its register, and whoever posts has the domain to itself: no lock
+//! either. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the CPU
+//! may merge 8 bytes of one request with the copy of another, and the device would execute the result.
+//! Registers in the uncached UAR need none: single stores are atomic.
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -159,8 +159,8 @@ pub(super) struct Register {
     ///
     /// Relaxed throughout: it belongs to whoever has the register to itself, for good or by the turn.
     next: AtomicPtr<u8>,
-    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if the register takes
-    /// no copies.
+    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if the register
+    /// takes no copies.
     half: usize,
     page: Arc<UarPage>,
     page_id: u32,
@@ -230,8 +230,8 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// Nobody else uses the register meanwhile, and it takes copies. `request` is the start of a block, readable
-    /// and aligned to it.
+    /// Nobody else uses the register meanwhile, and it takes copies. `request` is the start of a block,
+    /// readable and aligned to it.
     #[inline(always)]
     pub(super) unsafe fn copy_block(&self, request: NonNull<u8>) {
         // SAFETY: by this function's contract; a half begins there, which has a block.
@@ -242,8 +242,8 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// Nobody else uses the register meanwhile, or it is uncached. `request` is the start of so many blocks, at
-    /// least one, all readable and aligned to a block.
+    /// Nobody else uses the register meanwhile, or it is uncached. `request` is the start of so many blocks,
+    /// at least one, all readable and aligned to a block.
     pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u64) {
         // SAFETY: by this function's contract; a half begins there, and it has room for the blocks.
         unsafe {

@@ -120,7 +120,8 @@ impl Device {
         Ok(port)
     }
 
-    /// A device whose ports are not bonded may say that it has done it, and do nothing: so that is asked first.
+    /// A device whose ports are not bonded may say that it has done it, and do nothing: so that is asked
+    /// first.
     pub(super) fn change_lag_port(&self, fd: &CommandFd, qp: QpName, port: u8) -> Result<()> {
         let verb = Verb::ModifyQpLagPort;
         let (_, ways) = self.lag(fd, verb, qp)?;

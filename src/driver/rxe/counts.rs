@@ -1,9 +1,9 @@
-//! What the requests of a shared receive queue are counted by: those that were posted, those that were received,
-//! and between them those that the kernel has taken out of the ring, which the ring tells. All counts go round
-//! modulo 2^32.
+//! What the requests of a shared receive queue are counted by: those that were posted, those that were
+//! received, and between them those that the kernel has taken out of the ring, which the ring tells. All
+//! counts go round modulo 2^32.
 //!
-//! Poster, pollers and whoever lets a region go may be different threads and take no lock. `tests/loom` tries them
-//! in every order.
+//! Poster, pollers and whoever lets a region go may be different threads and take no lock. `tests/loom` tries
+//! them in every order.
 
 use super::sync::{AtomicU32, Ordering};
 
@@ -25,8 +25,8 @@ impl Counts {
     pub(super) fn post(&self, requests: u32) {
         // Relaxed: only the poster stores it.
         let posted = self.posted.load(Ordering::Relaxed).wrapping_add(requests);
-        // Release: pairs with the acquire in `taken`, behind which the ring is looked at. What the poster had seen
-        // of the ring is seen there.
+        // Release: pairs with the acquire in `taken`, behind which the ring is looked at. What the poster had
+        // seen of the ring is seen there.
         self.posted.store(posted, Ordering::Release);
     }
 
@@ -49,15 +49,15 @@ impl Counts {
         self.completed.store(taken, Ordering::Release);
     }
 
-    /// Requests that the kernel has taken out, by how many of so many posted ones the ring has waiting. The ring's
-    /// index is to be loaded with acquire.
+    /// Requests that the kernel has taken out, by how many of so many posted ones the ring has waiting. The
+    /// ring's index is to be loaded with acquire.
     pub(super) fn taken(&self, waiting: impl Fn(u32) -> u32) -> u32 {
         let mut posted = self.posted.load(Ordering::Acquire);
         loop {
             let waiting = waiting(posted);
-            // Relaxed: the load of the ring's index is an acquire and lies before. If the kernel has come to a request
-            // that `posted` lacks, it is counted by now; the ring's index would then be ahead of `posted`, which
-            // looks like almost a whole round behind.
+            // Relaxed: the load of the ring's index is an acquire and lies before. If the kernel has come to
+            // a request that `posted` lacks, it is counted by now; the ring's index would then be ahead of
+            // `posted`, which looks like almost a whole round behind.
             let again = self.posted.load(Ordering::Relaxed);
             if again == posted {
                 return posted.wrapping_sub(waiting);

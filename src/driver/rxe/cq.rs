@@ -59,8 +59,8 @@ impl Cq {
         &self.shared
     }
 
-    /// Polls a queue that has overrun, in which completions are to be forgotten, or into which messages of shared
-    /// queues come: these are counted once, before they are taken.
+    /// Polls a queue that has overrun, in which completions are to be forgotten, or into which messages of
+    /// shared queues come: these are counted once, before they are taken.
     #[cold]
     #[inline(never)]
     fn poll_closer(&mut self) -> Result<Polled<'_>, PollError> {

@@ -38,8 +38,8 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct RingMap {
     base: NonNull<u8>,
-    /// The ring's own, which need not be whole pages; the kernel rounds it up wherever it is told it, but for mmap,
-    /// where it compares.
+    /// The ring's own, which need not be whole pages; the kernel rounds it up wherever it is told it, but for
+    /// mmap, where it compares.
     length: usize,
     /// The user's addresses under it, if any. Few have them, so that the others are small to hand on.
     place: Option<Box<Grant>>,

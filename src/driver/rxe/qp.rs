@@ -36,14 +36,14 @@ struct Core {
     ///
     /// Relaxed throughout: whoever resets the queue pair has it to itself, so its changes of state are over.
     begun: AtomicBool,
-    /// Its rings, as far as others than poster and kernel ask about them: in `maps`, so before them. The kernel keeps
-    /// its own hold on their pages.
+    /// Its rings, as far as others than poster and kernel ask about them: in `maps`, so before them. The
+    /// kernel keeps its own hold on their pages.
     send: RingView,
     recv: Option<RingView>,
     /// Its share in a shared receive queue, instead of the receive ring.
     srq: Option<Attached>,
-    /// Those of its sends and of its receives, where completions name it by its number, if those that wait unread
-    /// count.
+    /// Those of its sends and of its receives, where completions name it by its number, if those that wait
+    /// unread count.
     watched: Option<[Arc<Shared>; 2]>,
     qpn: u32,
     _maps: ArrayVec<RingMap, 2>,
@@ -166,8 +166,8 @@ fn map(
 /// A reliable one that may have been connected is replaced, for the kernel's reset (`rxe_qp_reset` in
 /// `rxe_qp.c`, Linux 6.1 to 7.3) keeps what a READ that was cut off has left: at the requester the opcode of
 /// the last reply (`qp->comp.opcode`), so that the next READ or atomic completes well and has brought nothing
-/// (`check_ack` in `rxe_comp.c`); at the responder the reply under way (`qp->resp.res`), which is sent for the
-/// next request, from memory that has been freed. Whether the peer was reading nobody can tell.
+/// (`check_ack` in `rxe_comp.c`); at the responder the reply under way (`qp->resp.res`), which is sent for
+/// the next request, from memory that has been freed. Whether the peer was reading nobody can tell.
 pub(super) fn reset(
     fd: &Arc<CommandFd>,
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
@@ -186,9 +186,9 @@ pub(super) fn reset(
 /// (`rxe_sender` in `rxe_qp_reset`). It would then send what lies in their slots, nothing but zeros, as
 /// WRITEs on the next connection. The second time nothing waits.
 ///
-/// Completions that wait stay where they are. They count no longer for what may be posted: else a program that
-/// never takes those of its failed requests could not post again. For as many as the completion queue is said to
-/// hold there is room besides what is posted from now on.
+/// Completions that wait stay where they are. They count no longer for what may be posted: else a program
+/// that never takes those of its failed requests could not post again. For as many as the completion queue is
+/// said to hold there is room besides what is posted from now on.
 fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Result<()> {
     let waited = reset.send.in_flight() > 0;
     fd.execute(reset.command)?;

@@ -92,8 +92,8 @@ impl contract::RecvQueue for RecvQueue {
 
 impl RecvQueue {
     /// Looks how far the kernel has come, and fills the next slot if it is free: the index behind it, or
-    /// [`FULL`]. Out of line, with all that is left to do, and an answer in a register, so that who posts keeps
-    /// as little as can be for it.
+    /// [`FULL`]. Out of line, with all that is left to do, and an answer in a register, so that who posts
+    /// keeps as little as can be for it.
     #[cold]
     #[inline(never)]
     fn fill_if_free<E: Element>(&mut self, at: u32, wr_id: u64, slices: &[E]) -> u64 {

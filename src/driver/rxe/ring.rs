@@ -192,8 +192,8 @@ impl Indices {
         Progress::new(posted, finished, self.0.index_mask)
     }
 
-    /// Whether one of the elements in flight has this word in it. One that is finished meanwhile may be filled
-    /// again; then nobody asks about it any more.
+    /// Whether one of the elements in flight has this word in it. One that is finished meanwhile may be
+    /// filled again; then nobody asks about it any more.
     pub(super) fn have(&self, in_flight: Progress, word: u32) -> bool {
         let Ring {
             index_mask,
@@ -210,14 +210,15 @@ impl Indices {
 /// The filling side of a work queue.
 ///
 /// Slots are filled ahead of the published index. How far, whoever fills them counts for itself: from
-/// [`Producer::published`] on, as far as there are free slots. [`Producer::publish`] gives the kernel all that
-/// come before an index; what was filled and never published is filled again.
+/// [`Producer::published`] on, as far as there are free slots. [`Producer::publish`] gives the kernel all
+/// that come before an index; what was filled and never published is filled again.
 #[derive(Debug)]
 pub(super) struct Producer {
     ring: Ring,
     /// The published index.
     published: u32,
-    /// Slots before this index are free: the kernel's index when it was last looked at, less what waits unread.
+    /// Slots before this index are free: the kernel's index when it was last looked at, less what waits
+    /// unread.
     consumed: u32,
     /// What waits unread.
     watch: Option<Watch>,
@@ -335,8 +336,8 @@ impl Producer {
         let Some(watch) = &self.watch else {
             return (consumed, 0);
         };
-        // Both of one moment: else what is done meanwhile would count twice, as in flight and as unread. While
-        // nothing is published, the index moves at most once round the ring.
+        // Both of one moment: else what is done meanwhile would count twice, as in flight and as unread.
+        // While nothing is published, the index moves at most once round the ring.
         for _ in 0..mask {
             let unread = watch.unread();
             let again = look();
@@ -479,7 +480,8 @@ impl Observer {
         // Acquire: pairs with the release in `Waiting::take`. The poster that frees a slot for what has been
         // taken lets the kernel put the next completion in only behind this.
         let next = self.ring.consumer_index().load(Ordering::Acquire) & mask;
-        // Acquire: as in `Consumer::filled`. It is behind the look at the other index, so it is not before it.
+        // Acquire: as in `Consumer::filled`. It is behind the look at the other index, so it is not before
+        // it.
         let filled = self.ring.producer_index().load(Ordering::Acquire) & mask;
         (next, filled)
     }
@@ -512,9 +514,9 @@ impl Observer {
         })
     }
 
-    /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what is
-    /// there is read as what others write. The first ones are left out, as many as `skip` says of the index of
-    /// the first.
+    /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what
+    /// is there is read as what others write. The first ones are left out, as many as `skip` says of the
+    /// index of the first.
     pub(super) fn each(&self, skip: impl FnOnce(u32) -> u32, mut look: impl FnMut(NonNull<u8>)) {
         let mask = self.ring.index_mask;
         let (next, filled) = self.indices();
@@ -525,8 +527,8 @@ impl Observer {
     }
 }
 
-/// Elements that wait to be taken. It counts for itself, so that the compiler keeps that in registers. (All is
-/// of 64 bits, since two that share a word are taken out of it and put back.)
+/// Elements that wait to be taken. It counts for itself, so that the compiler keeps that in registers. (All
+/// is of 64 bits, since two that share a word are taken out of it and put back.)
 #[derive(Debug)]
 pub(super) struct Waiting<'r> {
     consumer_index: &'r AtomicU32,
@@ -588,7 +590,8 @@ impl<'r> Waiting<'r> {
         Some(element)
     }
 
-    /// Takes the next element, which is copied to where there is room for it, and no further; false if there is none.
+    /// Takes the next element, which is copied to where there is room for it, and no further; false if there
+    /// is none.
     ///
     /// # Safety
     ///
@@ -611,8 +614,8 @@ impl<'r> Waiting<'r> {
         true
     }
 
-    /// Takes elements, at most so many, which are copied to where there is room for them, and shows each copy; tells
-    /// how many there were.
+    /// Takes elements, at most so many, which are copied to where there is room for them, and shows each
+    /// copy; tells how many there were.
     ///
     /// # Safety
     ///
@@ -631,8 +634,8 @@ impl<'r> Waiting<'r> {
         let end = (self.index_mask as usize + 1) << self.log2_slot;
         let mut at = (self.next << self.log2_slot) as usize;
         for _ in 0..count {
-            // SAFETY: as in `take`; `at` goes from slot to slot, and round at the end of the last. By this function's
-            // contract there is room.
+            // SAFETY: as in `take`; `at` goes from slot to slot, and round at the end of the last. By this
+            // function's contract there is room.
             unsafe {
                 self.slots
                     .add(at)

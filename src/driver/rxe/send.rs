@@ -111,8 +111,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Looks how far the kernel has come, and fills the slot at `next` if it is free. Out of line, with all that
-    /// is left to do, so that who posts keeps as little as can be for it.
+    /// Looks how far the kernel has come, and fills the slot at `next` if it is free. Out of line, with all
+    /// that is left to do, so that who posts keeps as little as can be for it.
     ///
     /// # Safety
     ///
@@ -185,8 +185,8 @@ impl contract::SendQueue for SendQueue {
     }
 }
 
-/// The batch: it lies in the ring, behind what was published. It counts for itself, so that the compiler keeps
-/// that in a register.
+/// The batch: it lies in the ring, behind what was published. It counts for itself, so that the compiler
+/// keeps that in a register.
 #[derive(Debug)]
 pub(crate) struct SendBatch<'q> {
     queue: &'q mut SendQueue,

@@ -1,6 +1,7 @@
 //! Shared receive queues. The kernel takes an element out of the ring when the first packet of a message
-//! arrives and writes to its memory until the last one (`get_srq_wqe` in `drivers/infiniband/sw/rxe/rxe_resp.c`),
-//! so the ring's index does not tell when a request is finished. Its completion does: pollers count them.
+//! arrives and writes to its memory until the last one (`get_srq_wqe` in
+//! `drivers/infiniband/sw/rxe/rxe_resp.c`), so the ring's index does not tell when a request is finished. Its
+//! completion does: pollers count them.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,8 +121,9 @@ impl contract::SrqBacking for Arc<SrqRing> {
             Some(Look { view, .. }) => view.names(view.progress(), key),
             None => return true,
         };
-        // Those that were taken out and are not finished have no place in the ring any more. They are counted behind
-        // the look: one that was taken out before it is among them, one that was taken out later has been looked at.
+        // Those that were taken out and are not finished have no place in the ring any more. They are counted
+        // behind the look: one that was taken out before it is among them, one that was taken out later has
+        // been looked at.
         named || self.taken() != Some(in_flight.finished())
     }
 }
@@ -169,9 +171,9 @@ impl contract::RecvQueue for SharedRecvQueue {
 
 /// The queue pairs whose receives complete on a completion queue and come from shared receive queues.
 ///
-/// Messages are counted where their completions lie, before they are polled: up to an index of the ring, in the
-/// order in which the kernel has put them in. Whenever a queue pair comes or goes all that lie there are counted
-/// first. So each counts for the queue pair that had its number then.
+/// Messages are counted where their completions lie, before they are polled: up to an index of the ring, in
+/// the order in which the kernel has put them in. Whenever a queue pair comes or goes all that lie there are
+/// counted first. So each counts for the queue pair that had its number then.
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
     /// Shared receive queues by the numbers of the queue pairs that receive from them, in their order.
@@ -194,7 +196,8 @@ impl Receivers {
         self.counted
     }
 
-    /// Goes on counting at this index of the completion ring, or of another one, and tells where it would have.
+    /// Goes on counting at this index of the completion ring, or of another one, and tells where it would
+    /// have.
     #[inline(always)]
     pub(super) fn count_from(&mut self, counted: u32) -> u32 {
         mem::replace(&mut self.counted, counted)

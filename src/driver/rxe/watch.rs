@@ -2,17 +2,17 @@
 //!
 //! The kernel frees the slot of a request when it is done with it, whether or not there is room for the
 //! completion of another, and drops completions that have no room. So a queue counts as full by what the
-//! kernel has of it *and* by its completions that nobody has taken: then a completion queue that holds as much
-//! as the queues that report to it never overruns. Who polls has no part in that. Who posts looks for them in
-//! the completion ring itself, and only where its queue seems full.
+//! kernel has of it *and* by its completions that nobody has taken: then a completion queue that holds as
+//! much as the queues that report to it never overruns. Who polls has no part in that. Who posts looks for
+//! them in the completion ring itself, and only where its queue seems full.
 //!
 //! One completion of each queue is in neither count for a moment: the kernel moves the work queue's index
 //! (`do_complete` in `rxe_comp.c` and `rxe_resp.c`) before it puts the completion in. The completion ring has
 //! room for those besides what it is said to hold (`create_cq` in the parent module).
 //!
-//! A queue pair that is reset in its place starts anew: what its completions of before the reset were of is gone,
-//! and a failed receive among them would count as a send. They wait for the poller as before, and whoever posts
-//! counts those behind them alone ([`Shared::forget`]).
+//! A queue pair that is reset in its place starts anew: what its completions of before the reset were of is
+//! gone, and a failed receive among them would count as a send. They wait for the poller as before, and
+//! whoever posts counts those behind them alone ([`Shared::forget`]).
 
 use std::mem;
 use std::ptr::NonNull;
@@ -32,9 +32,9 @@ use crate::work::PollError;
 pub(crate) struct Shared {
     /// None once nobody polls any more.
     ring: Mutex<Option<Ring>>,
-    /// The number of the ring's slots: the kernel's indices are below it. 0 once whoever polls is to look closer,
-    /// since something is to be told, or messages of shared queues come in. So one comparison asks for all. It is
-    /// stored under the lock, under which the poller finds why.
+    /// The number of the ring's slots: the kernel's indices are below it. 0 once whoever polls is to look
+    /// closer, since something is to be told, or messages of shared queues come in. So one comparison asks
+    /// for all. It is stored under the lock, under which the poller finds why.
     usual_below: AtomicU32,
 }
 
@@ -82,7 +82,8 @@ impl Ring {
 }
 
 impl Ring {
-    /// Counts the messages that have come into shared queues since the last time, and tells up to where in the ring.
+    /// Counts the messages that have come into shared queues since the last time, and tells up to where in
+    /// the ring.
     #[inline(always)]
     fn count_received(&mut self) -> u32 {
         let filled = self.observer.filled();
@@ -129,8 +130,8 @@ impl Ring {
 ///
 /// # Safety
 ///
-/// The slot lies between what is counted and what the kernel has filled. The slot is not the kernel's again before the
-/// completion is taken, which it is not before it is counted.
+/// The slot lies between what is counted and what the kernel has filled. The slot is not the kernel's again
+/// before the completion is taken, which it is not before it is counted.
 #[inline(always)]
 unsafe fn message(slot: NonNull<u8>) -> (u32, bool) {
     // SAFETY: by this function's contract; every bit pattern is a completion.
@@ -229,13 +230,13 @@ impl Shared {
 
     /// Has the poller look closer. For who has the lock.
     fn look_closer(&self) {
-        // Relaxed: what there is to see is under the lock. A poll that finds a completion of later finds this too: it
-        // loads the ring's index first, with acquire.
+        // Relaxed: what there is to see is under the lock. A poll that finds a completion of later finds this
+        // too: it loads the ring's index first, with acquire.
         self.usual_below.store(0, Ordering::Relaxed);
     }
 
-    /// Sees to what has come up since the last poll: what has been taken need not be forgotten any more, and an overrun
-    /// is told, once. If that was all, the next poll is a usual one.
+    /// Sees to what has come up since the last poll: what has been taken need not be forgotten any more, and
+    /// an overrun is told, once. If that was all, the next poll is a usual one.
     #[cold]
     #[inline(never)]
     fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), PollError> {
@@ -281,9 +282,9 @@ impl Shared {
         drop(known);
     }
 
-    /// Looks closer: sees to what has come up, counts the messages that came into shared queues before they are taken,
-    /// and tells the index behind the last completion that is counted. It is for the poller: without one there is no
-    /// such index.
+    /// Looks closer: sees to what has come up, counts the messages that came into shared queues before they
+    /// are taken, and tells the index behind the last completion that is counted. It is for the poller:
+    /// without one there is no such index.
     #[inline(always)]
     pub(super) fn closer(&self, polled: &Consumer) -> Result<u32, PollError> {
         let mut ring = self.lock();
@@ -334,8 +335,8 @@ impl Watch {
         }
     }
 
-    /// How many of the queue's completions nobody has taken, of those that are not forgotten; at least so many as
-    /// there are at one moment of the call. None if nobody polls any more.
+    /// How many of the queue's completions nobody has taken, of those that are not forgotten; at least so
+    /// many as there are at one moment of the call. None if nobody polls any more.
     pub(super) fn unread(&self) -> u32 {
         let ring = self.shared.lock();
         let Some(Ring {
@@ -356,8 +357,8 @@ impl Watch {
     /// Whether a completion is of this queue. What failed says not of what kind it was, and counts for both.
     fn is_mine(&self, wc: NonNull<Wc>) -> bool {
         let wc = wc.as_ptr();
-        // SAFETY: the slot holds a completion, whose bytes the kernel may be writing anew if it has been taken
-        // meanwhile; each field is read once, and every bit pattern is one.
+        // SAFETY: the slot holds a completion, whose bytes the kernel may be writing anew if it has been
+        // taken meanwhile; each field is read once, and every bit pattern is one.
         let (qpn, status, opcode) = unsafe {
             (
                 (&raw const (*wc).qp_num).read_volatile(),

@@ -113,8 +113,8 @@ fn what_is_built_twice_is_known() {
     }
 }
 
-/// What `cargo vm clients` builds is a workspace of its own, whose Cargo.lock no other build looks at: with one
-/// that is out of date it does not start.
+/// What `cargo vm clients` builds is a workspace of its own, whose Cargo.lock no other build looks at: with
+/// one that is out of date it does not start.
 #[test]
 fn the_clients_lock_names_what_the_library_needs() {
     let path = workspace().join("tests/clients/ruapc-rdma/Cargo.lock");

@@ -16,7 +16,8 @@ pub(crate) struct Faults {
     pub(crate) lossy: bool,
     /// Messages that need a receive request find none.
     pub(crate) not_ready: bool,
-    /// So many messages to RC and XRC queue pairs with a shared receive queue find a page of its memory missing.
+    /// So many messages to RC and XRC queue pairs with a shared receive queue find a page of its memory
+    /// missing.
     pub(crate) pages: u32,
     /// The function has failed, and says so in its registers until the driver brings it up anew.
     pub(crate) internal_error: bool,
@@ -25,8 +26,8 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Whether messages that arrive are lost. A function that has failed takes none: its driver gives its queues up
-    /// without a word to it.
+    /// Whether messages that arrive are lost. A function that has failed takes none: its driver gives its
+    /// queues up without a word to it.
     pub(crate) fn loses_messages(&self) -> bool {
         self.lossy || self.internal_error
     }

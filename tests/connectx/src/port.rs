@@ -26,9 +26,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// The port of the function with this index, the only one with these addresses on its fabric. Every second
-    /// function is like one with old firmware in that work requests load no pages there, so that tests take both
-    /// ways of the kernel's driver.
+    /// The port of the function with this index, the only one with these addresses on its fabric. Every
+    /// second function is like one with old firmware in that work requests load no pages there, so that tests
+    /// take both ways of the kernel's driver.
     pub(crate) fn new(kind: PortKind, index: u16) -> Self {
         Self {
             kind,

@@ -78,7 +78,8 @@ pub(crate) fn check(
     Ok(key)
 }
 
-/// Visits the runs of addresses that a place consists of, each with the memory that it is in. What is done there has these bits of an entry.
+/// Visits the runs of addresses that a place consists of, each with the memory that it is in. What is done
+/// there has these bits of an entry.
 fn each_run(
     function: &Function,
     key: &MemoryKey,

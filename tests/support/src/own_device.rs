@@ -77,8 +77,8 @@ impl OwnDevice {
     }
 }
 
-/// Waits for a new device's address: GIDs come from a work queue of the kernel, the device node from devtmpfs,
-/// both some time after the device.
+/// Waits for a new device's address: GIDs come from a work queue of the kernel, the device node from
+/// devtmpfs, both some time after the device.
 ///
 /// # Errors
 /// If it does not come.

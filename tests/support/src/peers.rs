@@ -77,9 +77,9 @@ pub fn play(
     ))
 }
 
-/// As [`play`], for rdma-core's ping-pong of XRC on the adapter. Its server sends without waiting until the client is
-/// connected, and does not look whether that failed. So the server's function, which is the first, is stalled until the
-/// client's queue pairs on the device `there` are ready.
+/// As [`play`], for rdma-core's ping-pong of XRC on the adapter. Its server sends without waiting until the
+/// client is connected, and does not look whether that failed. So the server's function, which is the first,
+/// is stalled until the client's queue pairs on the device `there` are ready.
 ///
 /// # Errors
 /// As for `play`.
@@ -110,7 +110,8 @@ pub fn play_of_xrc(
 /// How long programs may take to be connected.
 const STARTS: Duration = Duration::from_secs(60);
 
-/// Whether a device has an initiator of XRC that is ready to send: of this side's queue pairs it is made ready last.
+/// Whether a device has an initiator of XRC that is ready to send: of this side's queue pairs it is made
+/// ready last.
 fn sends(device: &str) -> Result<bool> {
     let queue_pairs = uverbs::device::find(device)?.resources()?.qps()?;
     let mut of_xrc = queue_pairs
@@ -184,8 +185,8 @@ pub fn free_port() -> Result<u16> {
 
 /// Whether a program listens by rdma_cm, whichever it is.
 ///
-/// The kernel shows an identifier as one that listens shortly before requests find it, and a listener for every address
-/// one by one for each device. So the program must have come back from asking for it.
+/// The kernel shows an identifier as one that listens shortly before requests find it, and a listener for
+/// every address one by one for each device. So the program must have come back from asking for it.
 ///
 /// # Errors
 /// If the kernel does not list identifiers.
@@ -206,8 +207,8 @@ pub fn listens_by_address() -> Result<bool> {
 /// The number of an identifier's state `RDMA_CM_LISTEN`.
 const LISTEN: u8 = 8;
 
-/// Whether no thread of a process is about to listen. On one processor, which does something else at the moment, the
-/// threads' stacks are as they are shown.
+/// Whether no thread of a process is about to listen. On one processor, which does something else at the
+/// moment, the threads' stacks are as they are shown.
 fn has_asked(process: u32) -> bool {
     // A process that is gone has asked for nothing.
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));

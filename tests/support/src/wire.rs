@@ -1,10 +1,10 @@
-//! A wire of a test's own: two soft-RoCE devices on the two ends of a veth pair, whose packets can be lost and whose
-//! ends can be taken down.
+//! A wire of a test's own: two soft-RoCE devices on the two ends of a veth pair, whose packets can be lost
+//! and whose ends can be taken down.
 //!
-//! Both ends are in the initial namespace, since the rxe of earlier kernels sends and receives only there. A queue
-//! pair is bound to a network interface, and so is the search for its way: a route over that interface leads to the
-//! other end's address, although this host has it itself. Only who is told the own address finds that way
-//! ([`Wire::way`]).
+//! Both ends are in the initial namespace, since the rxe of earlier kernels sends and receives only there. A
+//! queue pair is bound to a network interface, and so is the search for its way: a route over that interface
+//! leads to the other end's address, although this host has it itself. Only who is told the own address finds
+//! that way ([`Wire::way`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process;

@@ -165,7 +165,8 @@ pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16, two_nodes: bool) -> 
         return sockets.map(|socket| device(socket, "pcie.0")).collect();
     }
     let of_first = usize::from(count.div_ceil(2));
-    // The guest's firmware lists the host bridge first that was made last, and the functions keep their order.
+    // The guest's firmware lists the host bridge first that was made last, and the functions keep their
+    // order.
     let mut devices = switch(1, count - of_first as u16);
     devices.extend(switch(0, of_first as u16));
     devices.extend(sockets.enumerate().map(|(at, socket)| match at < of_first {
@@ -175,8 +176,8 @@ pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16, two_nodes: bool) -> 
     devices
 }
 
-/// A PCI switch on this node, with a port for each function, and one for another device beside them. It is behind a
-/// host bridge of its own: the machine's first one belongs to no node.
+/// A PCI switch on this node, with a port for each function, and one for another device beside them. It is
+/// behind a host bridge of its own: the machine's first one belongs to no node.
 fn switch(node: u16, functions: u16) -> Vec<String> {
     let first_bus = 64 * (node + 1);
     let host = format!("pxb-pcie,id=host{node},bus=pcie.0,bus_nr={first_bus},numa_node={node}");

@@ -1,7 +1,8 @@
 //! How fast this machine's time stamp counter goes, which an emulated processor has as its own.
 //!
-//! A guest that measures it against timers that QEMU emulates can be wrong by a factor of ten where the host is
-//! busy: it is stopped between reading the one and the other. All its clocks go wrong then, and its timeouts.
+//! A guest that measures it against timers that QEMU emulates can be wrong by a factor of ten where the host
+//! is busy: it is stopped between reading the one and the other. All its clocks go wrong then, and its
+//! timeouts.
 
 use std::sync::OnceLock;
 use std::thread;
@@ -16,7 +17,8 @@ struct Reading {
 /// How long is measured. A microsecond's error at either end is one in some ten thousand.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// How often the two are read for one reading, of which the quickest counts: in the others something came between.
+/// How often the two are read for one reading, of which the quickest counts: in the others something came
+/// between.
 const TRIES: usize = 16;
 
 /// Counts per millisecond. `None` on machines without the counter.

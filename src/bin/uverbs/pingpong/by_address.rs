@@ -18,8 +18,8 @@ use crate::select;
 /// How long to wait before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What comes before the client's endpoint in its question: by addresses of InfiniBand the kernel has the first byte,
-/// and the second must not look like the start of IP addresses.
+/// What comes before the client's endpoint in its question: by addresses of InfiniBand the kernel has the
+/// first byte, and the second must not look like the start of IP addresses.
 const BEFORE: [u8; 2] = [0; 2];
 
 /// A link with its peer; receives are posted.
@@ -155,8 +155,8 @@ where
     })
 }
 
-/// Each side tells the other its endpoint, in the question and in the answer: who is asked knows nothing else of who
-/// asks.
+/// Each side tells the other its endpoint, in the question and in the answer: who is asked knows nothing else
+/// of who asks.
 fn datagrams(options: &Options, by: By) -> Result<(Link, Endpoint)> {
     let (mut link, (peer, remote)) = match &options.server {
         Some(server) => asking(server, options, by)?,

@@ -1,5 +1,5 @@
-//! Exports what `symbols.txt` lists: the linker's script, the lines of `symbols.rs`, and the library's name; and links it
-//! to libibverbs.
+//! Exports what `symbols.txt` lists: the linker's script, the lines of `symbols.rs`, and the library's name;
+//! and links it to libibverbs.
 
 #[path = "../../library/versions.rs"]
 mod versions;
@@ -21,8 +21,9 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg={}", verbs.display());
 }
 
-/// A library with the names and versions of libibverbs and nothing in it: the linker has to know the versions of the
-/// symbols that this library leaves to libibverbs, and cargo does not build one shared library before another.
+/// A library with the names and versions of libibverbs and nothing in it: the linker has to know the versions
+/// of the symbols that this library leaves to libibverbs, and cargo does not build one shared library before
+/// another.
 fn stand_in(out: &Path) -> PathBuf {
     let table = fs::read_to_string(VERBS).expect("libibverbs has a table");
     let mut symbols = versions::parse(&table);

@@ -160,8 +160,8 @@ fn a_full_queue_has_room_for_its_own() {
     assert_eq!(rest, [1, 2, 3]);
 }
 
-/// Would catch a batch that loses a request, or its end, where the poller posts while it is being written; and what
-/// such a batch leaves behind that is never rung.
+/// Would catch a batch that loses a request, or its end, where the poller posts while it is being written;
+/// and what such a batch leaves behind that is never rung.
 #[test]
 fn a_batch_that_is_being_written_makes_room() {
     for (elements, size) in [(8, 1), (8, 3), (8, 5), (16, 4)] {
@@ -213,8 +213,8 @@ fn a_region_waits_for_what_is_posted_again() {
     assert_eq!(world.progress(), (3, 3));
 }
 
-/// Would catch what the device does not have, or never had, that is posted again; and a page fault that is not
-/// told where nobody posts again.
+/// Would catch what the device does not have, or never had, that is posted again; and a page fault that is
+/// not told where nobody posts again.
 #[test]
 fn only_what_the_device_has_is_posted_again() {
     let mut world = world(8);

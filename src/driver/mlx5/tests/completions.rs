@@ -91,8 +91,8 @@ fn one_queue_serves_many_queue_pairs() {
     assert!(take(&mut cq).is_none());
 }
 
-/// Would catch receives of a queue pair that takes packets in any order whose ids are those of others, a place that is
-/// given out while the device has it, and a count that says of a request that it is finished.
+/// Would catch receives of a queue pair that takes packets in any order whose ids are those of others, a
+/// place that is given out while the device has it, and a count that says of a request that it is finished.
 #[test]
 fn loose_receives_finish_where_the_device_says() {
     let (mut cq, mut producer) = cq(63, 64);

@@ -333,9 +333,10 @@ fn run(start: u32, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 2000 }))]
 
-    /// Would catch a region that goes while the kernel has an element which names it, and elements that are in flight for
-    /// ever: miscounted where queue pairs come and go, also with the numbers of others, where they share queues of either
-    /// kind, where messages fail or are cut off, and where a queue changes its size.
+    /// Would catch a region that goes while the kernel has an element which names it, and elements that are
+    /// in flight for ever: miscounted where queue pairs come and go, also with the numbers of others, where
+    /// they share queues of either kind, where messages fail or are cut off, and where a queue changes its
+    /// size.
     #[test]
     fn elements_are_in_flight_until_they_are_received(
         start in 0u32..8,

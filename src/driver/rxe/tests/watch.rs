@@ -103,8 +103,8 @@ fn requests_without_completions_need_none() {
     assert_eq!(run(&mut queue, &mut kernel), 7);
 }
 
-/// Would catch a queue that stays full after a reset, because of what failed before; and one that forgets what
-/// came later, or for ever.
+/// Would catch a queue that stays full after a reset, because of what failed before; and one that forgets
+/// what came later, or for ever.
 #[test]
 fn what_was_before_a_reset_counts_no_longer() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(32, LOG2));

@@ -130,8 +130,8 @@ fn named(function: &Function, context: Context, message: &Message) -> Option<Con
     })
 }
 
-/// The completion queue of receives, and the number by which the provider finds who has received: with XRC, the
-/// shared receive queue.
+/// The completion queue of receives, and the number by which the provider finds who has received: with XRC,
+/// the shared receive queue.
 fn reports(function: &Function, context: Context) -> Option<(u32, u32)> {
     if context.transport == Transport::Xrc {
         let xrc = function.objects.srqs.get(context.shared?).ok()?.xrc()?;
@@ -469,9 +469,9 @@ fn take_own(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> 
     Ok(Some(taken))
 }
 
-/// Which request of the own receive queue is taken next, of so many that wait, and which is left out then. As if the
-/// network changed the order of the messages by twos, a queue pair that takes them as they come uses every other
-/// request before the one that was posted earlier.
+/// Which request of the own receive queue is taken next, of so many that wait, and which is left out then. As
+/// if the network changed the order of the messages by twos, a queue pair that takes them as they come uses
+/// every other request before the one that was posted earlier.
 fn next_own(queue_pair: &QueuePair, waiting: u16) -> (u16, Option<u16>) {
     let next = queue_pair.receive_consumer;
     match queue_pair.left_out {

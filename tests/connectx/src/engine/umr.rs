@@ -1,4 +1,5 @@
-//! Changes to memory keys by work requests: windows, local invalidation, other rights or domains, lists of pages.
+//! Changes to memory keys by work requests: windows, local invalidation, other rights or domains, lists of
+//! pages.
 
 use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::{KeyChange, PageList, Segment, UNIT};

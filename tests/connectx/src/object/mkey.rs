@@ -10,8 +10,8 @@ const CONTEXT_SIZE: usize = 0x40;
 const SMALLEST_PAGE_SHIFT: u32 = 12;
 /// The key that stands for the end of a list of receive buffers.
 pub(crate) const TERMINATOR: u32 = 0x100;
-/// The key that stands for no memory: what is written there is discarded, and zeros are read. No table of keys
-/// is so long that it has another.
+/// The key that stands for no memory: what is written there is discarded, and zeros are read. No table of
+/// keys is so long that it has another.
 pub(crate) const NOTHING: u32 = 0xffff_ff00;
 /// The key that a queue pair with `rlky` may use for all memory; none is given out.
 const RESERVED_LKEY: u64 = 0;

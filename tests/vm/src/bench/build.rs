@@ -18,7 +18,8 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Builds them, those of the group `start-up` only if they are asked for. The C program that is measured against is linked to the libibverbs that the guest has.
+    /// Builds them, those of the group `start-up` only if they are asked for. The C program that is measured
+    /// against is linked to the libibverbs that the guest has.
     ///
     /// # Errors
     /// If one does not build; a C compiler is needed.

@@ -68,7 +68,8 @@ impl Measured {
         self.records.extend(records);
     }
 
-    /// Reads what was measured earlier, of several runs as of one. The first one's command and kernel are told.
+    /// Reads what was measured earlier, of several runs as of one. The first one's command and kernel are
+    /// told.
     ///
     /// # Errors
     /// If a file is not there or has something else.

@@ -44,8 +44,9 @@ const TIMED: [&str; 3] = ["control", "transfer", "scale"];
 /// Measure side by side with rdma-core, in one guest
 ///
 /// Ours and rdma-core's programs do the same work and take turns. Numbers of instructions and system calls
-/// are exact. The times of control, transfer and scale are counts of instructions, too, the kernel's included, one
-/// nanosecond each, unless --accel chooses something else; those of start-up mean something only as ratios.
+/// are exact. The times of control, transfer and scale are counts of instructions, too, the kernel's
+/// included, one nanosecond each, unless --accel chooses something else; those of start-up mean something
+/// only as ratios.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo vm bench\n  \
@@ -69,8 +70,8 @@ pub(crate) struct Bench {
     /// Measure nothing; show what --json wrote, of one run or of several
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "groups")]
     from: Vec<PathBuf>,
-    /// Write docs/benchmarks.md, and docs/transfer.md with its plots; with an adapter docs/benchmarks-mlx5.md and
-    /// docs/transfer-mlx5.md
+    /// Write docs/benchmarks.md, and docs/transfer.md with its plots; with an adapter docs/benchmarks-mlx5.md
+    /// and docs/transfer-mlx5.md
     #[arg(long)]
     write_docs: bool,
     /// instructions, c-abi, awaited, start-up, control, transfer, scale; everything if nothing is named

@@ -46,8 +46,8 @@ pub(crate) struct Architecture {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Kernel {
     /// The guest's kernel: 6.1, 6.12, latest for the newest that backports has, another series that Debian
-    /// has, or the path of a system kernel (/boot/vmlinuz-VERSION); on arm64 with -16k at the end for pages of
-    /// 16 KiB (latest-16k)
+    /// has, or the path of a system kernel (/boot/vmlinuz-VERSION); on arm64 with -16k at the end for pages
+    /// of 16 KiB (latest-16k)
     #[arg(
         long,
         value_name = "K",

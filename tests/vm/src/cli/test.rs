@@ -234,8 +234,8 @@ impl Test {
         Ok((kernels, rounds))
     }
 
-    /// The rounds on arm64: all tests for it on each kernel and device, or those that run always, on soft-RoCE
-    /// with the first kernel and on the adapter with the last.
+    /// The rounds on arm64: all tests for it on each kernel and device, or those that run always, on
+    /// soft-RoCE with the first kernel and on the adapter with the last.
     ///
     /// Its programs do not run here, so those of this machine, `here`, tell what tests there are.
     fn arm64_rounds(
@@ -481,8 +481,8 @@ impl Test {
         (work, groups)
     }
 
-    /// What is to be run of a round: all, or what is left if this run goes on with one that was cut off, whose
-    /// results come with it.
+    /// What is to be run of a round: all, or what is left if this run goes on with one that was cut off,
+    /// whose results come with it.
     fn left(&self, store: &Store, round: &Round, kernel: &Kernel) -> (Round, Group) {
         let name = suite::name_of_guest(&kernel.series, &round.place);
         let (mut round, mut before) = (round.clone(), Group::new(&*name));

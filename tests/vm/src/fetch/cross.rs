@@ -1,7 +1,7 @@
 //! What builds programs for arm64: a C compiler as the linker, a C library, and the Rust standard library.
 //!
-//! rustup's standard library for arm64 is used if it is installed. Else the standard library is built from its
-//! source, by the same compiler: rustup's component `rust-src`, or Debian's package of that name in the
+//! rustup's standard library for arm64 is used if it is installed. Else the standard library is built from
+//! its source, by the same compiler: rustup's component `rust-src`, or Debian's package of that name in the
 //! compiler's version. Building it takes a minute or two, once.
 
 use std::fmt;

@@ -41,8 +41,8 @@ pub(crate) struct Parts {
     pub(crate) full_tools: Option<PathBuf>,
 }
 
-/// Gets everything for a guest of this architecture with this kernel: a series, `latest`, or the path of a system kernel's image.
-/// A QEMU of the system is used if one is named.
+/// Gets everything for a guest of this architecture with this kernel: a series, `latest`, or the path of a
+/// system kernel's image. A QEMU of the system is used if one is named.
 ///
 /// # Errors
 /// If something is neither there nor can be fetched.

@@ -42,7 +42,8 @@ impl Kept<'_> {
         self.0.write_stamp(&stamp(&group.name), group)
     }
 
-    /// Takes the tests from a round that have run in its guest, if nothing failed there, and gives their results.
+    /// Takes the tests from a round that have run in its guest, if nothing failed there, and gives their
+    /// results.
     pub(crate) fn take_from(self, round: &mut Round, guest: &str) -> Option<Group> {
         let mut group: Group = self.0.stamp(&stamp(guest))?;
         take_out(&mut group, &mut round.jobs, Job::name)?;

@@ -213,7 +213,8 @@ const SHARED_RECORD: u64 = 0x5080;
 /// The number by which the provider finds the shared queue.
 const SHARED_INDEX: u32 = 0x77;
 
-/// As [`world`], with a target of XRC instead, and a shared receive queue of its domain. Gives the queue's number.
+/// As [`world`], with a target of XRC instead, and a shared receive queue of its domain. Gives the queue's
+/// number.
 fn world_of_xrc() -> Result<(World, u32), Status> {
     let mut world = world()?;
     let pd = world.function.objects.qps.get(world.qpn)?.pd();

@@ -15,6 +15,7 @@ use support::random::{Random, seed_and_steps};
 use support::{
     LIMIT, Pair, Result, Side, completion, completions, fail, only_on_rxe, same, says, test,
 };
+use uverbs::event::{AsyncEvent, AsyncEventType, EventSource};
 use uverbs::mr::{LocalKey, Memory};
 use uverbs::{Access, Caps, Cause, Cq, Mr, Pd, Qp, Rc, WcOpcode, WcStatus};
 
@@ -389,6 +390,8 @@ fn an_element_that_was_taken_out() -> Result {
     batch.post(1, first.slice(..)?)?;
     batch.post(2, second.slice(..)?)?;
     batch.ring()?;
+    srq.set_limit(2)?;
+    let events = context.async_events()?;
 
     let source = pd.register(vec![6; LENGTH], Access::empty())?;
     let mut sends = sends;
@@ -403,6 +406,17 @@ fn an_element_that_was_taken_out() -> Result {
         completion(&mut sends)?.status == WcStatus::SUCCESS,
         false,
         "that it is sent without the rest",
+    )?;
+    // The sender is told no more. That the responder, which works for itself, has the element is told by the
+    // limit; without that, the next message could be earlier.
+    let taken = AsyncEvent {
+        kind: AsyncEventType::SRQ_LIMIT_REACHED,
+        source: EventSource::Srq(srq.id()),
+    };
+    same(
+        events.wait_for(LIMIT)?,
+        Some(taken),
+        "that half a message came",
     )?;
     drop(first);
     // One of the other queue pair comes whole, into the second.

@@ -9,9 +9,9 @@ use support::peers::{listens_by_address, play};
 use support::program::uverbs;
 use support::role::{await_end, finish as finish_of};
 use support::wait::until_so;
-use support::{LIMIT, Result, completion, fail, only_on_rxe, same, test_without_leaks};
+use support::{LIMIT, Result, Wc, completion, fail, only_on_rxe, same, test_without_leaks};
 use uverbs::cm::{self, Connection, Event, Listener, Params, Pending, RejectReason, Resolved};
-use uverbs::{Caps, Cause, Cq, Qp, Rc, WcOpcode};
+use uverbs::{Caps, Cause, Qp, Rc, WcOpcode, WcStatus};
 use uverbs_uapi::rdma_cm::cmd;
 
 use crate::ground::{Side, own_address, request, way_to};
@@ -305,9 +305,9 @@ pub(crate) fn connect_to(
         Ok(connection.is_some())
     })?;
     let mut connection = connection.ok_or("no connection")?;
-    converse(&mut side, &mut connection, talk, !talk.server_first)?;
+    let came = converse(&mut side, &mut connection, talk, !talk.server_first)?;
     program_ends(&connection)?;
-    finish(connection, program)
+    finish(connection, program, side, came, talk)
 }
 
 /// Waits for a program to connect.
@@ -325,12 +325,12 @@ pub(crate) fn await_client(program: Program, listener: &Listener<Rc>, talk: Talk
     post_receives(&side, &mut qp, talk)?;
     let accepting = request.accept(qp, &Params::default(), b"")?;
     let mut connection = accepting.within(LIMIT)?;
-    converse(&mut side, &mut connection, talk, talk.server_first)?;
+    let came = converse(&mut side, &mut connection, talk, talk.server_first)?;
     // The client of `ucmatose` leaves it to the server, and does not wait for its sends.
     if !talk.server_first {
         program_ends(&connection)?;
     }
-    finish(connection, program)
+    finish(connection, program, side, came, talk)
 }
 
 fn post_receives(side: &Side, qp: &mut uverbs::Qp<Rc>, talk: Talk) -> Result {
@@ -343,12 +343,13 @@ fn post_receives(side: &Side, qp: &mut uverbs::Qp<Rc>, talk: Talk) -> Result {
     Ok(())
 }
 
+/// Sends and receives, whoever begins. Who sends last does not wait for it: see [`finish`].
 fn converse(
     side: &mut Side,
     connection: &mut Connection<Qp<Rc>>,
     talk: Talk,
     first: bool,
-) -> Result {
+) -> Result<Came> {
     let mut came = Came::default();
     for sending in [first, !first] {
         if sending {
@@ -361,13 +362,13 @@ fn converse(
             })?;
         }
         while match sending {
-            true => came.sent < talk.count,
+            true => first && came.sent < talk.count,
             false => came.received < talk.count,
         } {
-            came.take(&mut side.cq, talk.size)?;
+            came.take(completion(&mut side.cq)?, talk.size)?;
         }
     }
-    Ok(())
+    Ok(came)
 }
 
 /// Completions that have come. A send's may come after the answer to it: they have no order between each
@@ -379,8 +380,8 @@ struct Came {
 }
 
 impl Came {
-    fn take(&mut self, cq: &mut Cq, size: usize) -> Result {
-        let wc = completion(cq)?.ok()?;
+    fn take(&mut self, wc: Wc, size: usize) -> Result {
+        let wc = wc.ok()?;
         match wc.opcode {
             WcOpcode::SEND => self.sent += 1,
             WcOpcode::RECV => {
@@ -393,10 +394,7 @@ impl Came {
     }
 }
 
-/// Waits until the program ends the connection, which it does when its sends have completed.
-///
-/// Soft-RoCE tells of a message before it acknowledges it, and a queue pair that is ended in between never does. The
-/// program would then send it again for ever: soft-RoCE takes 7 attempts, the default of librdmacm, for no limit.
+/// Waits until the program ends the connection, which it does when its sends have completed: see [`finish`].
 fn program_ends(connection: &Connection<Qp<Rc>>) -> Result {
     match connection.link().event_within(LIMIT)? {
         Some(Event::Disconnected { .. }) => Ok(()),
@@ -405,7 +403,25 @@ fn program_ends(connection: &Connection<Qp<Rc>>) -> Result {
 }
 
 /// Ends both.
-fn finish(connection: Connection<Qp<Rc>>, program: Program) -> Result {
-    connection.disconnect()?.within(LIMIT)?;
+///
+/// Soft-RoCE tells of a message before it acknowledges it, and a queue pair that is ended in between never
+/// does. Who sends then sends it again for ever: soft-RoCE takes 7 attempts, the default of librdmacm, for no
+/// limit. So the program is waited for before its peer ends the connection, and what this side sent last may
+/// have been flushed. That it arrived is told by the program's success.
+fn finish(
+    connection: Connection<Qp<Rc>>,
+    program: Program,
+    mut side: Side,
+    mut came: Came,
+    talk: Talk,
+) -> Result {
+    let _qp = connection.disconnect()?.within(LIMIT)?;
+    while came.sent < talk.count {
+        let wc = completion(&mut side.cq)?;
+        match wc.status {
+            WcStatus::WR_FLUSH_ERR => came.sent += 1,
+            _ => came.take(wc, talk.size)?,
+        }
+    }
     program.end()
 }

@@ -95,7 +95,7 @@ pub(super) fn failure(verb: Verb, subject: &Subject, raw: &EventResp) -> Error {
     match (kind, status) {
         (Kind::REJECTED, 1..) => of(Cause::Refused(refusal(raw))),
         (Kind::UNREACHABLE, 1..) => of(Cause::Refused(no_datagrams(raw))),
-        (Kind::DEVICE_REMOVAL, _) => of(Cause::Os(Errno::NODEV)),
+        (Kind::DEVICE_REMOVAL, _) => of(Cause::Os(Errno::IO)),
         (Kind::DISCONNECTED, 0) => of(Cause::Os(Errno::CONNRESET)),
         (_, -4095..=-1) => of(Cause::Os(Errno::from_raw_os_error(-status))),
         _ => of(Cause::Malformed(

@@ -184,14 +184,14 @@ impl<T: Listens> Listener<T> {
     ///
     /// # Errors
     ///
-    /// The device of the listener's address has been removed (`ENODEV`); there is no file descriptor left,
+    /// The device of the listener's address has been removed (`EIO`); there is no file descriptor left,
     /// and the request has been refused.
     pub fn try_next(&self) -> Result<Option<Request<T>>> {
         while let Some(raw) = self.id.try_event()? {
             match Event(raw.event) {
                 Event::CONNECT_REQUEST => return Request::take(&self.id, &raw).map(Some),
                 Event::DEVICE_REMOVAL => {
-                    return Err(self.id.error(Verb::GetCmEvent, Errno::NODEV));
+                    return Err(self.id.error(Verb::GetCmEvent, Errno::IO));
                 }
                 // Of an address that has changed, and of what later kernels tell.
                 _ => {}

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use uverbs_uapi::enums::QpType;
@@ -161,7 +162,7 @@ impl Joining {
 
     fn joined(self, raw: &EventResp) -> Result<Group> {
         let Some(device) = self.id.place()?.device else {
-            return Err(self.id.error(Verb::JoinMulticast, Errno::NODEV));
+            return Err(self.id.error(Verb::JoinMulticast, Errno::IO));
         };
         let param = raw.param.ud();
         let path = attributes::path(&param.ah_attr);
@@ -279,6 +280,7 @@ impl Group {
             Ok(attached) => Ok(Membership {
                 _attached: attached,
                 group: self,
+                lost: AtomicBool::new(false),
             }),
             Err(error) => Err(Failed { back: self, error }),
         }
@@ -314,6 +316,8 @@ pub struct Membership {
     // Before the group: it is detached first.
     _attached: Option<Attached>,
     group: Group,
+    /// It has been lost. Relaxed: a mark alone.
+    lost: AtomicBool,
 }
 
 impl Membership {
@@ -334,10 +338,10 @@ impl Membership {
                 Event(raw.event),
                 Event::MULTICAST_ERROR | Event::DEVICE_REMOVAL
             ) {
-                return Ok(true);
+                self.lost.store(true, Ordering::Relaxed);
             }
         }
-        Ok(false)
+        Ok(self.lost.load(Ordering::Relaxed))
     }
 
     /// Waits until there may be news for [`is_lost`](Self::is_lost), at most so long.

@@ -47,7 +47,7 @@ impl<T: Listens> Request<T> {
         let subject = Subject::named("request", raw.id);
         let mut id = listener.take(raw.id, subject)?;
         let Some(route) = Route::of(&id, |peer| subject_of("from", peer))? else {
-            return Err(id.error(Verb::GetRequest, Errno::NODEV));
+            return Err(id.error(Verb::GetRequest, Errno::IO));
         };
         id.rename(route.subject().clone());
         let data = match T::KIND {

@@ -245,7 +245,7 @@ impl<T: Initiates> Resolving<T> {
                 route,
                 of: PhantomData,
             }),
-            None => Err(self.id.error(Verb::ResolveRoute, Errno::NODEV)),
+            None => Err(self.id.error(Verb::ResolveRoute, Errno::IO)),
         }
     }
 }

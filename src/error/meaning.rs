@@ -1,7 +1,7 @@
 //! What an errno means for a verb: the kernel reuses a dozen numbers for a hundred reasons.
 //!
 //! Sources: `drivers/infiniband/core/uverbs_cmd.c`, `uverbs_ioctl.c`, `rdma_core.c`, `umem.c`, `verbs.c` and
-//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2. A pair without an entry has no meaning beyond the errno's
+//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.3. A pair without an entry has no meaning beyond the errno's
 //! own.
 
 use super::{Errno, Verb};
@@ -9,6 +9,25 @@ use super::{Errno, Verb};
 /// What `errno` means when `verb` fails with it, as one clause.
 pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
     by_verb(verb, errno).or_else(|| in_general(errno))
+}
+
+/// Whether a verb fails with it because its device has been removed. `ENODEV` often is about another device:
+/// a network device, or the one that an address should have led to.
+pub(super) fn is_removal(verb: Verb, errno: Errno) -> bool {
+    match errno {
+        Errno::IO => true,
+        Errno::NODEV => matches!(
+            verb,
+            Verb::QueryPort
+                | Verb::Connect
+                | Verb::Accept
+                | Verb::Listen
+                | Verb::GetCmEvent
+                | Verb::Disconnect
+                | Verb::InitQpAttr
+        ),
+        _ => false,
+    }
 }
 
 fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
@@ -202,10 +221,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::Notify, Errno::ISCONN) => "the connection is established already",
         (Verb::JoinMulticast, Errno::NODEV) => "no RDMA device has a route to the group",
         (Verb::JoinMulticast, Errno::NOSYS) => "the device's link layer has no multicast",
-        (
-            Verb::ResolveAddr
-            | Verb::ResolveRoute
-            | Verb::Connect
+        (Verb::ResolveAddr | Verb::ResolveRoute, Errno::NXIO)
+        | (
+            Verb::Connect
             | Verb::Accept
             | Verb::Listen
             | Verb::GetCmEvent

@@ -244,7 +244,7 @@ impl Error {
 
     /// True if the device has been removed while it was open.
     pub fn is_device_gone(&self) -> bool {
-        matches!(self.0.cause, Cause::Os(Errno::IO | Errno::NODEV))
+        matches!(self.0.cause, Cause::Os(errno) if meaning::is_removal(self.0.verb, errno))
     }
 }
 
@@ -380,6 +380,25 @@ mod tests {
         assert!(format!("{error:#?}").contains("cause: Os("));
         assert_eq!(error.io_kind(), io::ErrorKind::ResourceBusy);
         assert_eq!(error.errno(), Some(Errno::BUSY));
+    }
+
+    /// Catches a program that gives its device up for an address that leads nowhere.
+    #[test]
+    fn a_removed_device_is_told_from_a_missing_one() {
+        let gone = |verb, errno| Error::os(verb, Subject::the("device"), errno).is_device_gone();
+        assert!(gone(Verb::RegMr, Errno::IO) && gone(Verb::ResolveAddr, Errno::IO));
+        assert!(gone(Verb::Connect, Errno::NODEV) && gone(Verb::GetCmEvent, Errno::NODEV));
+        for verb in [
+            Verb::BindAddr,
+            Verb::ResolveAddr,
+            Verb::ResolveRoute,
+            Verb::JoinMulticast,
+            Verb::ModifyQp,
+            Verb::CreateAh,
+        ] {
+            assert!(!gone(verb, Errno::NODEV), "{verb}");
+        }
+        assert!(!gone(Verb::RegMr, Errno::NOMEM));
     }
 
     #[test]

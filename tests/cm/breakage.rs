@@ -67,7 +67,7 @@ fn told_of_removal(device: &OwnDevice) -> Result<Child> {
     let Err(gone) = two.listener.next_within(LIMIT) else {
         return fail("a listener on an address that is gone");
     };
-    same(gone.errno(), Some(Errno::NODEV), &gone.to_string())?;
+    same(gone.errno(), Some(Errno::IO), &gone.to_string())?;
     let Err(refused) = connecting.within(LIMIT) else {
         return fail("nobody accepted");
     };

@@ -1,5 +1,6 @@
 //! Printing: tables for people, JSON for programs.
 
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
 use comfy_table::{Table, presets};
@@ -43,7 +44,34 @@ pub(crate) fn rows(header: Vec<String>, rows: Vec<Vec<String>>) -> Result<()> {
     line(table.trim_fmt())
 }
 
+/// Text of others, whose control characters are not to command the terminal: they are shown escaped.
+pub(crate) struct Foreign<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Foreign<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            match letter.is_control() {
+                true => write!(f, "{}", letter.escape_default())?,
+                false => f.write_char(letter)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The text of a value that may be unknown.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a process that commands an administrator's terminal by its name.
+    #[test]
+    fn control_characters_are_shown_escaped() {
+        let shown = Foreign("\u{1b}[2Jx\n\u{9b}é").to_string();
+        assert_eq!(shown, "\\u{1b}[2Jx\\n\\u{9b}é");
+    }
 }

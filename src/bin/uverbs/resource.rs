@@ -244,7 +244,7 @@ fn show(objects: &[Object]) -> Result<()> {
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => output::Foreign(text).to_string(),
         Value::Array(values) if values.is_empty() => "-".into(),
         Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
         other => other.to_string(),

@@ -150,8 +150,7 @@ impl<'a> Game<'a> {
 
     /// Posts receives for the noted completions, and sends the next message if it is due.
     ///
-    /// Not while completions are borrowed: they hold their entries of the queue, which has as many as there
-    /// are posted requests.
+    /// Not while completions are looked at, which borrow the end.
     fn answer(&mut self) -> Result<()> {
         if self.posted <= 1 && self.received < self.rules.iters {
             let missing = self.end.rx_depth() - self.posted;

@@ -1,9 +1,11 @@
 //! What the two sides of `rping` say: where memory is, and the text of a ping.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use uverbs::RemoteSlice;
 use uverbs::mr::RemoteKey;
+
+use crate::output::Foreign;
 
 /// Bytes of a message.
 pub(super) const MESSAGE: usize = 16;
@@ -60,14 +62,7 @@ impl Text {
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.strip_suffix(&[0]).unwrap_or(&self.0);
-        for letter in String::from_utf8_lossy(end).chars() {
-            // The peer's bytes are not to command the terminal.
-            match letter.is_control() {
-                true => write!(f, "{}", letter.escape_default())?,
-                false => f.write_char(letter)?,
-            }
-        }
-        Ok(())
+        Foreign(&String::from_utf8_lossy(end)).fmt(f)
     }
 }
 

@@ -140,6 +140,8 @@ struct Inner {
     limits: OnceLock<Limits>,
     /// Opened on first use: a program that only registers memory needs none.
     async_fd: OnceLock<OwnedFd>,
+    /// Held by the thread that opens it.
+    opening: Mutex<()>,
     next_id: AtomicU64,
     /// The buffers of users' allocators that are in use, to detect overlap.
     live_buffers: Arc<Live>,
@@ -168,6 +170,7 @@ impl Context {
             core_support: CoreSupport::from_bits_retain(reply.core_support),
             limits: OnceLock::new(),
             async_fd,
+            opening: Mutex::default(),
             next_id: AtomicU64::new(1),
             live_buffers: Arc::default(),
             flights: Mutex::default(),
@@ -341,8 +344,13 @@ impl Context {
         if let Some(fd) = self.0.async_fd.get() {
             return Ok(fd.as_fd());
         }
+        // One thread at a time: the kernel takes the first that it allocates for the context's own, to which
+        // events of objects without one go. It is whole at any time, so a panic elsewhere did no harm.
+        let _one = (self.0.opening.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some(fd) = self.0.async_fd.get() {
+            return Ok(fd.as_fd());
+        }
         let fd = self.0.fd.execute(&AllocAsyncFd)?;
-        // Two threads may get here at once: the first descriptor stays, the other is closed unused.
         Ok(self.0.async_fd.get_or_init(|| fd).as_fd())
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Ledger {
     receives: VecDeque<u32>,
     /// Messages of a reliable peer, in the order in which they must arrive.
     expected: VecDeque<Message>,
+    /// The last of these that has arrived.
+    last: Option<Message>,
     /// Messages of an unreliable peer that have not arrived.
     missing: BTreeMap<u32, Message>,
     /// Messages of an unreliable peer that have arrived, as long as they may arrive once more.
@@ -100,7 +102,13 @@ impl Ledger {
 
     /// The message that a reliable peer's next one must be.
     pub(crate) fn next_expected(&mut self) -> Option<Message> {
-        self.expected.pop_front()
+        self.last = self.expected.pop_front();
+        self.last
+    }
+
+    /// The reliable peer's message that came last, and the one that must come next.
+    pub(crate) fn last_and_next(&self) -> (Option<Message>, Option<Message>) {
+        (self.last, self.expected.front().copied())
     }
 
     /// A message of an unreliable peer has come.
@@ -148,6 +156,7 @@ impl Ledger {
     /// completed.
     pub(crate) fn close(&mut self) -> (Vec<Sent>, usize) {
         self.expected.clear();
+        self.last = None;
         let receives = self.receives.len();
         self.receives.clear();
         (self.sends.drain(..).collect(), receives)

@@ -24,7 +24,7 @@ use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::memory::Memory;
 use crate::mr::Mr;
 use crate::pd::{Pd, PdUse, Stand, User};
-use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
+use crate::work::{LocalKey, LocalSlice, OutOfBounds, PdTag, RemoteKey, RemoteSlice};
 
 impl Context {
     /// Imports a context: a duplicate of another context's command file descriptor.
@@ -347,6 +347,11 @@ impl ImportedMr {
         self.handle
     }
 
+    /// Which protection domain it belongs to.
+    pub(crate) fn pd_tag(&self) -> PdTag {
+        self.pd.tag()
+    }
+
     /// The key for work requests of this side.
     pub fn lkey(&self) -> LocalKey {
         LocalKey(self.known.lkey)
@@ -407,14 +412,18 @@ impl ImportedMr {
 
     /// Deregisters the kernel's region for all its users.
     ///
-    /// The process that registered it must have [disowned](Mr::disown) it. Otherwise it deregisters whatever
-    /// has the handle later.
-    ///
     /// # Errors
     ///
     /// The kernel refuses, such as while memory windows are bound to it; the error gives it back. `ENOENT` if
     /// somebody else has deregistered it.
-    pub fn deregister_for_everyone(self) -> Result<(), DestroyError<ImportedMr>> {
+    ///
+    /// # Safety
+    ///
+    /// No request of this process that names the region is in flight, by whatever context or slice it was
+    /// posted: the key may be given to other memory next, and nobody asks the queues here. No [`Mr`] of this
+    /// process owns it: who registered it must have [disowned](Mr::disown) it, or deregisters whatever has
+    /// the handle later, of which the same holds.
+    pub unsafe fn deregister_for_everyone(self) -> Result<(), DestroyError<ImportedMr>> {
         let result = self.pd.context().fd().execute(&Destroy(self.handle));
         DestroyError::of(self, result)
     }

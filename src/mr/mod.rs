@@ -25,10 +25,10 @@ use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCap
 use uverbs_uapi::handle::{DmahHandle, MrHandle};
 
 pub use crate::memory::{Memory, RawMemory, SharedMemory, WritableMemory};
-use crate::work::slot;
 pub use crate::work::{
     LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice,
 };
+use crate::work::{PdTag, slot};
 pub use dm::DmMr;
 pub use dmabuf::DmabufMr;
 pub use implicit::ImplicitMr;
@@ -368,6 +368,11 @@ impl<M: Memory> Mr<M> {
     /// The key for a peer. On some devices it is a key without any rights if no remote access was asked for.
     pub fn rkey(&self) -> RemoteKey {
         self.held.region.rkey
+    }
+
+    /// Which protection domain it belongs to.
+    pub(crate) fn pd_tag(&self) -> PdTag {
+        self.held.region.pd.tag()
     }
 
     /// The kernel's handle.

@@ -9,10 +9,11 @@ use super::address::Address;
 use super::key::ShareKey;
 use super::message::Refusal;
 use super::request::{self, Delivery, Failed, Time};
-use super::user;
+use super::{FOREVER, user};
 use crate::context::Context;
 use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 use crate::import::{ImportedMr, ImportedPd};
+use crate::work::LocalKey;
 
 const VERB: Verb = Verb::SharePd;
 
@@ -52,7 +53,7 @@ impl Join {
     /// How long each step may take: to be accepted, and to be answered; 10 s by default. It does not wait for
     /// an offer that does not exist. It replaces a [deadline](Self::deadline).
     pub fn patience(mut self, limit: Duration) -> Self {
-        self.time = Time::Each(limit);
+        self.time = Time::Each(limit.min(FOREVER));
         self
     }
 
@@ -82,7 +83,8 @@ impl Join {
     /// # Errors
     ///
     /// `EACCES` if the key is wrong or this user is not allowed; [`Cause::Invalid`] if a user listens who is
-    /// not trusted; [`Cause::Busy`] if too many have joined. Without a deadline, `ENOENT` or `ECONNREFUSED`
+    /// not trusted, or if a region of the offer is another one by now; [`Cause::Busy`] if too many have
+    /// joined. Without a deadline, `ENOENT` or `ECONNREFUSED`
     /// if nobody listens at the address, `ECONNRESET` if the exporter goes before it answers. `ETIMEDOUT` if
     /// the time is up; [`Error::detail`] says what was waited for. Besides, as for [`Context::import`],
     /// [`Context::import_pd`] and [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of
@@ -163,6 +165,11 @@ fn open(delivery: Delivery) -> Result<Joined> {
             false => None,
         };
         let mr = pd.import_mr(MrHandle(region.handle))?;
+        if (mr.lkey(), mr.len()) != (LocalKey(region.lkey), region.length) {
+            let subject = Subject::named("region", &region.name);
+            let why = "the exporter has deregistered or changed it";
+            return Err(Error::invalid(VERB, subject, why));
+        }
         mrs.push(SharedMr {
             name: region.name,
             mr,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::address::Address;
 use super::connection;
@@ -41,10 +41,12 @@ impl Listener {
         // The kernel gives the node the mode of the socket's own inode, less the umask (`unix_bind_bsd`): so
         // it never has another, not even between two system calls.
         fs::fchmod(&socket, mode)?;
-        rustix::net::bind(&socket, &address.to_socket()?)?;
         let node = match address {
-            Address::Path(path) => Some(Node::find(path, mode)?),
-            Address::Abstract(_) => None,
+            Address::Path(path) => Some(Place::of(path)?.bind(&socket, address, mode)?),
+            Address::Abstract(_) => {
+                rustix::net::bind(&socket, &address.to_socket()?)?;
+                None
+            }
         };
         // Before listen(2) nobody can connect, so this is early enough.
         if let Some(node) = &node {
@@ -88,14 +90,43 @@ impl AsFd for Listener {
     }
 }
 
+/// Where a socket is to be: a name in a directory.
+#[derive(Debug)]
+struct Place {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    fn of(path: &Path) -> Result<Self, Errno> {
+        let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+        let directory = fs::open(parent, flags, Mode::empty())?;
+        Ok(Self { directory, name })
+    }
+
+    /// Binds a socket here, whatever the directory's path leads to by now. An address that is too long this
+    /// way is bound by its own path, which another directory may have taken.
+    fn bind(self, socket: &OwnedFd, address: &Address, mode: Mode) -> Result<Node, Errno> {
+        let by_path = address.to_socket()?;
+        let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        let here = SocketAddrUnix::new(Path::new(&directory).join(&self.name)).unwrap_or(by_path);
+        rustix::net::bind(socket, &here)?;
+        Node::find(self, mode)
+    }
+}
+
 /// The name of a socket in the file system, removed at the end if it still names this socket.
 ///
 /// Everything is done to the inode that was found, or to a name in the directory that was found: if others
 /// can move the directory, or put a symbolic link in the name's place, nothing elsewhere is touched.
 #[derive(Debug)]
 struct Node {
-    directory: OwnedFd,
-    name: OsString,
+    place: Place,
     /// Keeps the inode, so that its number is not given to another file.
     file: OwnedFd,
     stat: Stat,
@@ -104,15 +135,9 @@ struct Node {
 impl Node {
     /// Finds the node that bind(2) has just made: a socket of this user, with one name and a mode of no more
     /// bits than `most`.
-    fn find(path: &Path, most: Mode) -> Result<Self, Errno> {
-        let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let directory = fs::open(parent, flags | OFlags::DIRECTORY, Mode::empty())?;
-        let file = fs::openat(&directory, &name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    fn find(place: Place, most: Mode) -> Result<Self, Errno> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = fs::openat(&place.directory, &place.name, flags, Mode::empty())?;
         let stat = fs::fstat(&file)?;
         let is_right = FileType::from_raw_mode(stat.st_mode) == FileType::Socket
             && Mode::from_raw_mode(stat.st_mode)
@@ -121,12 +146,7 @@ impl Node {
             && stat.st_uid == rustix::process::geteuid().as_raw()
             && stat.st_nlink == 1;
         match is_right {
-            true => Ok(Self {
-                directory,
-                name,
-                file,
-                stat,
-            }),
+            true => Ok(Self { place, file, stat }),
             // Somebody has put something else in its place.
             false => Err(Errno::PERM),
         }
@@ -160,11 +180,12 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let is_own = fs::statat(&self.directory, &self.name, flags)
+        let Place { directory, name } = &self.place;
+        let is_own = fs::statat(directory, name, flags)
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (self.stat.st_dev, self.stat.st_ino));
         if is_own {
             // Nothing can be done if the directory does not let go of it.
-            let _ = fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
+            let _ = fs::unlinkat(directory, name, AtFlags::empty());
         }
     }
 }
@@ -250,14 +271,33 @@ mod tests {
         let most = Mode::from_raw_mode(0o666);
         let path = |name| directory.path().join(name);
         let _socket = Listener::bind(&Address::Path(path("socket")), false).unwrap();
-        assert!(Node::find(&path("socket"), Mode::from_raw_mode(0o400)).is_err());
+        let find = |name, most| Node::find(Place::of(&path(name)).unwrap(), most);
+        assert!(find("socket", Mode::from_raw_mode(0o400)).is_err());
         symlink(path("socket"), path("link")).unwrap();
         std::fs::write(path("file"), "").unwrap();
         for name in ["link", "file"] {
-            assert_eq!(Node::find(&path(name), most).err(), Some(Errno::PERM));
+            assert_eq!(find(name, most).err(), Some(Errno::PERM));
         }
         std::fs::hard_link(path("socket"), path("second name")).unwrap();
-        assert_eq!(Node::find(&path("socket"), most).err(), Some(Errno::PERM));
+        assert_eq!(find("socket", most).err(), Some(Errno::PERM));
+    }
+
+    /// Catches a bind(2) by the path: who puts another directory there gets a socket in it, or has the one
+    /// that lies there taken for the offer's.
+    #[test]
+    fn a_directory_that_is_swapped_before_the_bind_is_left_alone() {
+        let base = tempfile::tempdir().unwrap();
+        let (directory, moved) = (base.path().join("a"), base.path().join("b"));
+        std::fs::create_dir(&directory).unwrap();
+        let address = Address::Path(directory.join("x"));
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let place = Place::of(&directory.join("x")).unwrap();
+        std::fs::rename(&directory, &moved).unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        let node = place.bind(&socket, &address, Mode::from_raw_mode(0o777));
+        assert!(moved.join("x").exists() && !directory.join("x").exists());
+        drop(node.unwrap());
+        assert!(!moved.join("x").exists());
     }
 
     /// Catches an unlink(2) by the path: it would go to whatever directory has the name by then.

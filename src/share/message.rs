@@ -1,10 +1,10 @@
 //! The messages of a broker: one request, one reply, each one datagram of a bounded size.
 //!
 //! A request is 16 bytes: magic, version, a reserved field and the key. A reply is a header of 16 bytes
-//! (magic, version, status, the handle of the protection domain, the number of memory regions) and 64 bytes
-//! for each region: its handle, flags, and its name, filled up with zeros. Numbers are little-endian. With a
-//! reply that grants come file descriptors: the command file, then one for each region whose flags announce
-//! it.
+//! (magic, version, status, the handle of the protection domain, the number of memory regions) and 76 bytes
+//! for each region: its handle, its local key, its length, flags, and its name, filled up with zeros. Numbers
+//! are little-endian. With a reply that grants come file descriptors: the command file, then one for each
+//! region whose flags announce it.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::key::ShareKey;
 
 const MAGIC: [u8; 4] = *b"uvpd";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// The most regions of an offer.
 pub(super) const MAX_REGIONS: usize = 64;
@@ -55,6 +55,8 @@ struct Header {
 #[repr(C)]
 struct Entry {
     handle: U32,
+    lkey: U32,
+    length: U64,
     flags: U32,
     name: [u8; MAX_NAME],
 }
@@ -104,6 +106,9 @@ pub(super) enum Refusal {
 pub(super) struct Region {
     pub(super) name: String,
     pub(super) handle: u32,
+    /// With the length it tells this region from one that gets the handle later.
+    pub(super) lkey: u32,
+    pub(super) length: u64,
     /// A file descriptor of its memory comes along.
     pub(super) has_memory: bool,
 }
@@ -179,6 +184,8 @@ fn entry(region: &Region) -> Result<Entry, BadMessage> {
     let flags = if region.has_memory { HAS_MEMORY } else { 0 };
     Ok(Entry {
         handle: region.handle.into(),
+        lkey: region.lkey.into(),
+        length: region.length.into(),
         flags: flags.into(),
         name,
     })
@@ -222,6 +229,8 @@ fn region(entry: &Entry) -> Result<Region, BadMessage> {
         flags @ (0 | HAS_MEMORY) => Ok(Region {
             name: name.into(),
             handle: entry.handle.get(),
+            lkey: entry.lkey.get(),
+            length: entry.length.get(),
             has_memory: flags == HAS_MEMORY,
         }),
         _ => Err(BadMessage("a region has flags that are unknown")),
@@ -235,10 +244,13 @@ mod tests {
     use super::*;
 
     fn regions() -> impl Strategy<Value = Vec<Region>> {
-        let region = ("[a-zà-ü/._-]{1,28}", any::<u32>(), any::<bool>());
-        let region = region.prop_map(|(name, handle, has_memory)| Region {
+        let numbers = (any::<u32>(), any::<u32>(), any::<u64>());
+        let region = ("[a-zà-ü/._-]{1,28}", numbers, any::<bool>());
+        let region = region.prop_map(|(name, (handle, lkey, length), has_memory)| Region {
             name,
             handle,
+            lkey,
+            length,
             has_memory,
         });
         prop::collection::vec(region, 0..=MAX_REGIONS)
@@ -267,7 +279,7 @@ mod tests {
         ) {
             let mut bytes = bytes;
             if start && bytes.len() >= 8 {
-                bytes[..8].copy_from_slice(b"uvpd\x01\0\0\0");
+                bytes[..8].copy_from_slice(b"uvpd\x02\0\0\0");
             }
             match parse_reply(&bytes) {
                 Ok(Ok(grant)) => prop_assert_eq!(grant.encode().unwrap(), bytes),
@@ -308,6 +320,8 @@ mod tests {
             let region = Region {
                 name: name.into(),
                 handle: 1,
+                lkey: 2,
+                length: 3,
                 has_memory: false,
             };
             assert!(entry(&region).is_err(), "{name:?}");

@@ -39,6 +39,11 @@ mod throttle;
 mod user;
 mod wait;
 
+use std::time::Duration;
+
+/// A limit that nobody lives to see. It fits into what clocks count, which `Duration::MAX` does not.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
 pub use address::Address;
 pub use counters::OfferStats;
 pub use join::{Join, Joined, SharedMr};

@@ -1,5 +1,6 @@
 //! The exporter's side: a protection domain on offer.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,18 +8,21 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use uverbs_uapi::handle::MrHandle;
+
 use super::address::Address;
 use super::broker::{Broker, Limits, Parcel};
 use super::counters::{Counters, OfferStats};
 use super::key::ShareKey;
 use super::listener::Listener;
 use super::message::{Grant, Region};
-use super::user;
+use super::{FOREVER, user};
 use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::import::ImportedMr;
 use crate::memory::Memory;
 use crate::mr::Mr;
 use crate::pd::{Pd, PdUse, User};
+use crate::work::{LocalKey, PdTag};
 
 const VERB: Verb = Verb::AllocShpd;
 
@@ -33,6 +37,7 @@ impl Pd {
             key,
             regions: Vec::new(),
             memory: Vec::new(),
+            has_stray_memory: false,
             limits: Limits {
                 users: vec![rustix::process::geteuid().as_raw()],
                 silence: Duration::from_secs(2),
@@ -48,33 +53,60 @@ impl Pd {
 pub struct OfferBuilder<'a> {
     pd: &'a Pd,
     key: ShareKey,
-    regions: Vec<Region>,
+    regions: Vec<Offered>,
     memory: Vec<BorrowedFd<'a>>,
+    /// A file came where it is of no region.
+    has_stray_memory: bool,
     limits: Limits,
 }
 
+/// A region to be offered, and the protection domain that it belongs to.
+#[derive(Debug)]
+struct Offered {
+    region: Region,
+    pd: PdTag,
+}
+
 impl<'a> OfferBuilder<'a> {
-    /// Adds a memory region under a name of 1 to 56 bytes. It must stay registered as long as the offer
-    /// stands.
-    pub fn mr<M: Memory>(mut self, name: &str, mr: &Mr<M>) -> Self {
-        self.regions.push(region(name, mr.handle().0));
-        self
+    /// Adds a memory region of the protection domain under a name of 1 to 56 bytes. It must stay registered,
+    /// as it is, as long as the offer stands: joining fails otherwise.
+    pub fn mr<M: Memory>(self, name: &str, mr: &Mr<M>) -> Self {
+        self.region(name, mr.handle(), mr.lkey(), mr.len() as u64, mr.pd_tag())
     }
 
-    /// Adds a memory region that this process has imported or disowned.
-    pub fn imported_mr(mut self, name: &str, mr: &ImportedMr) -> Self {
-        self.regions.push(region(name, mr.handle().0));
+    /// Adds a memory region that this process has imported or disowned, as [`mr`](Self::mr) does.
+    pub fn imported_mr(self, name: &str, mr: &ImportedMr) -> Self {
+        self.region(name, mr.handle(), mr.lkey(), mr.len(), mr.pd_tag())
+    }
+
+    fn region(
+        mut self,
+        name: &str,
+        handle: MrHandle,
+        lkey: LocalKey,
+        length: u64,
+        pd: PdTag,
+    ) -> Self {
+        let region = Region {
+            name: name.into(),
+            handle: handle.0,
+            lkey: lkey.0,
+            length,
+            has_memory: false,
+        };
+        self.regions.push(Offered { region, pd });
         self
     }
 
     /// Adds the file that the last added region's memory is a mapping of, such as a memfd. Joiners get it
     /// too.
     pub fn memory(mut self, file: BorrowedFd<'a>) -> Self {
-        if let Some(region) = self.regions.last_mut()
-            && !region.has_memory
-        {
-            region.has_memory = true;
-            self.memory.push(file);
+        match self.regions.last_mut() {
+            Some(Offered { region, .. }) if !region.has_memory => {
+                region.has_memory = true;
+                self.memory.push(file);
+            }
+            _ => self.has_stray_memory = true,
         }
         self
     }
@@ -90,7 +122,7 @@ impl<'a> OfferBuilder<'a> {
 
     /// How long a connection may be silent; 2 s by default.
     pub fn silence(mut self, limit: Duration) -> Self {
-        self.limits.silence = limit;
+        self.limits.silence = limit.min(FOREVER);
         self
     }
 
@@ -116,29 +148,37 @@ impl<'a> OfferBuilder<'a> {
     /// # Errors
     ///
     /// [`Cause::Busy`] if the protection domain is already on offer; [`Cause::Invalid`] for a name that is
-    /// too long, empty or used twice, for more than 64 regions, or if an allowed user cannot be distinguished
-    /// from others; `EADDRINUSE` if something is at the address; `EPERM` if somebody has replaced the socket.
-    /// Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
+    /// too long, empty or used twice, for more than 64 regions or one of another protection domain, for
+    /// [`memory`](Self::memory) that follows no region or another file, or if an allowed user cannot be
+    /// distinguished from others; `EADDRINUSE` if something is at the address; `EPERM` if somebody has
+    /// replaced the socket. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
     #[doc(alias = "ibv_alloc_shpd")]
     pub fn at(mut self, address: &Address) -> Result<Offer> {
         let subject = || Subject::named("offer", address);
         let pd = self.pd.context().clone();
         let failed = |errno| Error::os(VERB, subject(), errno);
-        if let Some(name) = twice(&self.regions) {
-            let why = format!("two regions have the name {name:?}");
-            return Err(Error::invalid(VERB, subject(), why));
+        let invalid = |why| Error::invalid(VERB, subject(), why);
+        let foreign = self.regions.iter().find(|one| one.pd != self.pd.tag());
+        if let Some(Offered { region, .. }) = foreign {
+            let why = format!("the region {:?} belongs to another PD", region.name);
+            return Err(invalid(why));
+        }
+        if self.has_stray_memory {
+            let why = "the file of a region's memory comes behind the region, once";
+            return Err(invalid(why.into()));
+        }
+        let regions: Vec<Region> = self.regions.into_iter().map(|one| one.region).collect();
+        if let Some(name) = twice(&regions) {
+            return Err(invalid(format!("two regions have the name {name:?}")));
         }
         let own = rustix::process::geteuid().as_raw();
         let for_others = self.limits.users.iter().any(|user| *user != own);
-        self.limits.users =
-            certain(&self.limits.users).map_err(|why| Error::invalid(VERB, subject(), why))?;
+        self.limits.users = certain(&self.limits.users).map_err(invalid)?;
         let grant = Grant {
             pd: self.pd.handle().0,
-            regions: self.regions,
+            regions,
         };
-        let message = grant
-            .encode()
-            .map_err(|bad| Error::invalid(VERB, subject(), bad.0))?;
+        let message = grant.encode().map_err(|bad| invalid(bad.0.into()))?;
         let files = std::iter::once(pd.as_fd())
             .chain(self.memory)
             .map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0))
@@ -156,15 +196,8 @@ impl<'a> OfferBuilder<'a> {
     }
 }
 
-fn region(name: &str, handle: u32) -> Region {
-    Region {
-        name: name.into(),
-        handle,
-        has_memory: false,
-    }
-}
-
-/// The users who can be distinguished. The first is this process's, which may be missing if others are named.
+/// The users who can be distinguished, each once. The first is this process's, which may be missing if others
+/// are named.
 pub(super) fn certain(users: &[u32]) -> Result<Vec<u32>, String> {
     let (own, named) = users.split_at(1);
     let uncertain = |user: &&u32| !user::is_certain(**user);
@@ -176,11 +209,11 @@ pub(super) fn certain(users: &[u32]) -> Result<Vec<u32>, String> {
         Some(user) => Err(format!(
             "user {user} stands for all users that this process's user namespace does not map"
         )),
-        None => Ok(users
-            .iter()
-            .copied()
-            .filter(|user| user::is_certain(*user))
-            .collect()),
+        None => {
+            let certain = users.iter().copied().filter(|user| user::is_certain(*user));
+            let each: BTreeSet<u32> = certain.collect();
+            Ok(each.into_iter().collect())
+        }
     }
 }
 

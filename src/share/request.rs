@@ -38,14 +38,32 @@ pub(super) enum Time {
 }
 
 impl Time {
-    /// The time that a step may take from now on, as sockets count it: in microseconds, without "no limit"
-    /// (0).
-    fn of_step(self) -> Duration {
-        let limit = match self {
-            Self::Each(limit) => limit,
-            Self::Until(end) => end.saturating_duration_since(Instant::now()),
-        };
-        limit.max(Duration::from_micros(1))
+    /// When a step that begins now must be done.
+    fn end_of_step(self) -> Instant {
+        match self {
+            Self::Each(limit) => Instant::now() + limit,
+            Self::Until(end) => end,
+        }
+    }
+}
+
+/// Makes a system call that waits on a socket, until then. Signals do not prolong it, as they would if the
+/// call had its whole time again.
+fn wait_on<T>(
+    socket: &OwnedFd,
+    direction: Timeout,
+    end: Instant,
+    mut call: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        // Sockets count microseconds, and take 0 for "no limit".
+        let left = left.max(Duration::from_micros(1));
+        set_socket_timeout(socket, direction, Some(left))?;
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
     }
 }
 
@@ -94,10 +112,7 @@ pub(super) fn obtain(
     time: Time,
 ) -> Result<Delivery, Failed> {
     // Without a deadline a broker that puts the request off has the time of one step in all.
-    let end = match time {
-        Time::Each(limit) => Instant::now() + limit,
-        Time::Until(end) => end,
-    };
+    let end = time.end_of_step();
     let waits = matches!(time, Time::Until(_));
     let mut pauses = Pauses::new();
     let mut watch = None;
@@ -171,8 +186,9 @@ pub(super) fn connect(address: &Address, time: Time) -> Result<OwnedFd, Failed> 
         SocketFlags::CLOEXEC,
         None,
     )?;
-    set_socket_timeout(&socket, Timeout::Send, Some(time.of_step()))?;
-    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address.to_socket()?))?;
+    wait_on(&socket, Timeout::Send, time.end_of_step(), || {
+        rustix::net::connect(&socket, &address.to_socket()?)
+    })?;
     Ok(socket)
 }
 
@@ -211,15 +227,17 @@ fn exchange(
     if !trusts(peer.uid()) || !user::is_certain(peer.uid()) {
         return Err(Failed::Stranger(peer.uid()));
     }
-    set_socket_timeout(socket, Timeout::Send, Some(time.of_step()))?;
-    match send(socket, &message::request(key), SendFlags::NOSIGNAL) {
+    let request = message::request(key);
+    let sent = wait_on(socket, Timeout::Send, time.end_of_step(), || {
+        send(socket, &request, SendFlags::NOSIGNAL)
+    });
+    match sent {
         Ok(_) => {}
         // The broker may have answered and closed before it read: the answer is still there.
         Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(errno.into()),
     }
-    set_socket_timeout(socket, Timeout::Recv, Some(time.of_step()))?;
-    let answer = receive(socket)?;
+    let answer = receive(socket, time.end_of_step())?;
     // Nothing more is wanted from there, so that nothing can lie in the connection when it is closed.
     shutdown(socket, Shutdown::Read)?;
     connection::prepare(socket)?;
@@ -229,13 +247,13 @@ fn exchange(
     }
 }
 
-fn receive(socket: &OwnedFd) -> Result<(Grant, VecDeque<OwnedFd>), Failed> {
+fn receive(socket: &OwnedFd, end: Instant) -> Result<(Grant, VecDeque<OwnedFd>), Failed> {
     // One byte more than a message can have: a longer one shows.
     let mut bytes = [0; MAX_MESSAGE + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut take = || {
-        rustix::io::retry_on_intr(|| {
+        wait_on(socket, Timeout::Recv, end, || {
             let mut parts = [IoSliceMut::new(&mut bytes)];
             recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
         })

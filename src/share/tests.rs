@@ -52,6 +52,8 @@ fn grant() -> Grant {
     let region = |name: &str, handle, has_memory| Region {
         name: name.into(),
         handle,
+        lkey: handle << 8,
+        length: 4096,
         has_memory,
     };
     Grant {
@@ -356,7 +358,7 @@ fn a_stranger_is_not_told_the_key() {
 fn what_is_no_request_is_refused_and_counted() {
     let whole = message::request(&KEY);
     let mut other_version = whole;
-    other_version[4] = 2;
+    other_version[4] = 9;
     let longer = [whole.as_slice(), &[0]].concat();
     let huge = vec![0; 60_000];
     let bad: [&[u8]; 6] = [
@@ -877,6 +879,38 @@ fn a_deadline_passes() {
     }
 }
 
+/// Catches a wait that has its whole time again after each signal.
+#[test]
+fn signals_do_not_prolong_a_wait() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler does nothing, and no other test uses the signal.
+    let before = unsafe { libc::signal(libc::SIGUSR2, handler) };
+    assert_ne!(before, libc::SIG_ERR);
+    let directory = tempfile::tempdir().unwrap();
+    let address = Address::Path(directory.path().join("deaf"));
+    let _listener = Listener::bind(&address, false).unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let address = &address;
+        let joiner = scope.spawn(move || {
+            // SAFETY: it only tells which thread this is.
+            tell.send(unsafe { libc::pthread_self() }).unwrap();
+            let time = Time::Each(Duration::from_millis(200));
+            request::obtain(address, &KEY, |_| true, time).unwrap_err()
+        });
+        let thread = told.recv().unwrap();
+        while !joiner.is_finished() && start.elapsed() < PATIENCE {
+            // SAFETY: the thread is not joined yet.
+            unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(joiner.join().unwrap(), Failed::Os(Errno::AGAIN));
+    });
+    assert!(start.elapsed() < PATIENCE);
+}
+
 /// Catches a deadline that hides what waiting does not mend.
 #[test]
 fn a_deadline_does_not_delay_other_errors() {
@@ -957,6 +991,8 @@ fn in_namespace(address: Address) {
     assert!(offer::certain(&[65534]).is_err(), "nobody could join");
     assert!(offer::certain(&[0, 65534]).is_err(), "anybody could join");
     assert_eq!(offer::certain(&[65534, 1000]), Ok(vec![1000]));
+    // Each has one share of the connections.
+    assert_eq!(offer::certain(&[1000, 7, 1000, 7]), Ok(vec![7, 1000]));
     let listener = Listener::bind(&address, false).unwrap();
     let message = grant().encode().unwrap();
     let files = vec![file("command"), file("memory")];

@@ -370,9 +370,11 @@ fn mr_deregistered_for_everyone() -> Result {
     let other = import(&context)?.import_pd(pd.handle())?;
     let imported = other.import_mr(mr.handle())?;
     let disowned = mr.disown();
-    imported.deregister_for_everyone()?;
+    // SAFETY: nothing is posted, and the region was disowned.
+    unsafe { imported.deregister_for_everyone() }?;
     assert!(context.mr_handles()?.is_empty());
-    let gone = disowned.deregister_for_everyone().unwrap_err();
+    // SAFETY: as before.
+    let gone = unsafe { disowned.deregister_for_everyone() }.unwrap_err();
     assert_eq!(gone.error.errno(), Some(Errno::NOENT));
     Ok(())
 }

@@ -46,6 +46,15 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test_without_leaks("share::memory_comes_along", memory_comes_along),
         test_without_leaks(
+            "share::another_region_is_noticed",
+            another_region_is_noticed,
+        ),
+        test_without_leaks(
+            "share::foreign_regions_are_refused",
+            foreign_regions_are_refused,
+        ),
+        test_without_leaks("share::without_limits", without_limits),
+        test_without_leaks(
             "share::exporter_killed_before_it_serves",
             exporter_killed_before_it_serves,
         ),
@@ -316,6 +325,64 @@ fn memory_comes_along() -> Result {
         .stop()
         .ok_or("the thread has panicked")?
         .withdraw()?;
+    Ok(())
+}
+
+/// Catches a joiner that takes the region which has the handle by now for the one that was offered.
+fn another_region_is_noticed() -> Result {
+    let meeting = Meeting::new()?;
+    let pd = open()?.alloc_pd()?;
+    let offered = pd.register(vec![0u8; 4096], OPEN)?;
+    let handle = offered.handle();
+    let offer = pd.offer(meeting.key.clone()).mr("heap", &offered);
+    let serving = offer.at(&meeting.address()?)?.spawn()?;
+    drop(meeting.join()?);
+    offered.deregister()?;
+    let gone = meeting.join().unwrap_err();
+    println!("{gone}");
+    let other = pd.register(vec![0u8; 64], OPEN)?;
+    assert_eq!(other.handle(), handle, "the kernel gives the lowest handle");
+    let changed = meeting.join().unwrap_err().to_string();
+    assert!(changed.contains("deregistered or changed"), "{changed}");
+    drop(serving.stop().ok_or("the thread has panicked")?);
+    Ok(())
+}
+
+/// Catches an offer of a region by a number that is another region's here, and a file that nobody gets.
+fn foreign_regions_are_refused() -> Result {
+    use std::os::fd::AsFd;
+    let meeting = Meeting::new()?;
+    let context = open()?;
+    let (pd, other) = (context.alloc_pd()?, context.alloc_pd()?);
+    let mr = other.register(vec![0u8; 64], OPEN)?;
+    let address = meeting.address()?;
+    let refused = pd.offer(meeting.key.clone()).mr("heap", &mr).at(&address);
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("belongs to another PD"), "{refused}");
+    let file = context.as_fd();
+    for offer in [
+        pd.offer(meeting.key.clone()).memory(file),
+        other
+            .offer(meeting.key.clone())
+            .mr("heap", &mr)
+            .memory(file)
+            .memory(file),
+    ] {
+        let refused = offer.at(&address).unwrap_err().to_string();
+        assert!(refused.contains("file of a region"), "{refused}");
+    }
+    Ok(())
+}
+
+/// Catches a limit of "for ever" that a clock cannot count, and panics.
+fn without_limits() -> Result {
+    let meeting = Meeting::new()?;
+    let pd = open()?.alloc_pd()?;
+    let offer = pd.offer(meeting.key.clone()).silence(Duration::MAX);
+    let serving = offer.at(&meeting.address()?)?.spawn()?;
+    let join = Join::new(meeting.address()?, meeting.key.clone()).patience(Duration::MAX);
+    drop(join.join()?);
+    drop(serving.stop().ok_or("the thread has panicked")?);
     Ok(())
 }
 

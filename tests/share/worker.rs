@@ -176,7 +176,11 @@ fn undo(order: &str, item: Item) -> Outcome<(Option<Item>, Result<(), Error>)> {
         ("destroy", Item::Pd(pd)) => answer(pd.dealloc(), Item::Pd),
         ("destroy", Item::Mr(mr)) => answer(mr.deregister().map(drop), Item::Mr),
         ("destroy", Item::ImportedPd(pd)) => answer(pd.dealloc_for_everyone(), Item::ImportedPd),
-        ("destroy", Item::ImportedMr(mr)) => answer(mr.deregister_for_everyone(), Item::ImportedMr),
+        ("destroy", Item::ImportedMr(mr)) => {
+            // SAFETY: no request here names it, and orders are given for regions that were disowned.
+            let result = unsafe { mr.deregister_for_everyone() };
+            answer(result, Item::ImportedMr)
+        }
         ("destroy", Item::Qp(qp, cq)) => {
             qp.destroy()?;
             cq.destroy()?;

@@ -10,11 +10,12 @@ use uverbs_uapi::handle::CqHandle;
 
 pub use crate::work::PollError;
 
+use crate::alloc::Buffers;
 use crate::channel::CompletionChannel;
 use crate::command::{CreateCq, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
 use crate::domain::ParentDomain;
-use crate::driver;
+use crate::driver::{self, CqParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 use crate::pd::{PdUse, User};
@@ -135,7 +136,8 @@ impl<'a> CqBuilder<'a> {
         };
         let buffers = self.domain.and_then(|domain| domain.buffers());
         let driver = context.driver();
-        let created = driver.create_cq(context.fd(), command, self.entry_bytes, buffers);
+        let parts = made_of(self.entry_bytes, buffers);
+        let created = driver.create_cq(context.fd(), command, &parts);
         let (handle, ring) = created.map_err(|error| {
             let error = with_flags(error, self.flags);
             with_limits(error, context)
@@ -164,6 +166,15 @@ fn with_flags(error: Error, flags: CqCreateFlags) -> Error {
     match error.is_unsupported() && !flags.is_empty() {
         true => error.with_detail(format!("with {flags:?}")),
         false => error,
+    }
+}
+
+/// What a queue is made of besides its command.
+fn made_of(entry_bytes: Option<u32>, buffers: Option<&Buffers>) -> CqParts<'_> {
+    CqParts {
+        entry_bytes,
+        buffers,
+        follows_requests: true,
     }
 }
 
@@ -257,8 +268,8 @@ impl Cq {
         self.ring.capacity()
     }
 
-    pub(crate) fn ring(&self) -> &driver::Cq {
-        &self.ring
+    pub(crate) fn backing(&self) -> &driver::CqBacking {
+        self.shared.object.backing()
     }
 
     pub(crate) fn shared(&self) -> &Arc<CqShared> {
@@ -410,7 +421,7 @@ impl Cq {
         let solicited_only = notify == Notify::Solicited;
         let object = &self.shared.object;
         let fd = object.context().fd();
-        self.ring.arm(fd, object.handle(), solicited_only)
+        object.backing().arm(fd, object.handle(), solicited_only)
     }
 
     /// Changes the size of the queue; the completions that wait stay.
@@ -432,9 +443,12 @@ impl Cq {
             driver: DriverData::default(),
         };
         let buffers = domain.as_ref().and_then(|domain| domain.buffers());
-        let resized = context
-            .driver()
-            .resize_cq(context.fd(), command, &mut self.ring, buffers);
+        let resized = context.driver().resize_cq(
+            context.fd(),
+            command,
+            &mut self.ring,
+            &made_of(None, buffers),
+        );
         resized.map_err(|error| with_limits(error, context))
     }
 

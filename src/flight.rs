@@ -150,21 +150,21 @@ impl Flight {
 }
 
 impl Stand {
-    /// Whether all that was in flight is finished or forgotten.
-    fn is_passed(&self) -> bool {
+    /// Whether all that was in flight is finished or forgotten. What is not is what the next look asks about.
+    fn is_passed(&mut self) -> bool {
         let now = lock(&self.flight.now);
         let Some(Now { queues, resets }) = now.as_ref() else {
             return true;
         };
-        *resets != self.resets
-            || queues
-                .progress()
-                .iter()
-                .zip(&self.queues)
-                .all(|queues| match queues {
-                    (Some(now), Some(then)) => now.has_passed(*then),
-                    _ => true,
-                })
+        if *resets != self.resets {
+            return true;
+        }
+        for (now, stand) in queues.progress().into_iter().zip(&mut self.queues) {
+            if let (Some(now), Some(then)) = (now, *stand) {
+                *stand = (!now.has_passed(then)).then(|| now.left_of(then));
+            }
+        }
+        self.queues.iter().all(Option::is_none)
     }
 }
 
@@ -202,7 +202,7 @@ impl Stands {
 
     /// Whether all that was in flight is finished or forgotten.
     pub(crate) fn are_passed(&mut self) -> bool {
-        self.0.retain(|stand| !stand.is_passed());
+        self.0.retain_mut(|stand| !stand.is_passed());
         self.0.is_empty()
     }
 }

@@ -146,10 +146,10 @@ impl<'a> SrqBuilder<'a> {
             event_fd: context.event_fd()?,
             driver: DriverData::default(),
         };
-        let ring = kind.cq().map(Cq::ring);
+        let cq = kind.cq().map(Cq::backing);
         let created = context
             .driver()
-            .create_srq(context.fd(), command, ring, pd.buffers());
+            .create_srq(context.fd(), command, cq, pd.buffers());
         let (handle, queue, backing, srqn) =
             created.map_err(|error| context.with_limits(error, limits))?;
         let user = pd.user(User::Srq);
@@ -291,8 +291,8 @@ impl Srq {
         &self.shared.flight
     }
 
-    pub(crate) fn queue(&self) -> &SharedRecvQueue {
-        &self.queue
+    pub(crate) fn backing(&self) -> &SrqBacking {
+        self.shared.object.backing()
     }
 
     pub(crate) fn shared(&self) -> &Arc<SrqShared> {

@@ -18,8 +18,9 @@ use super::object::{CStruct, Object, destroy};
 use super::pd::pd;
 use crate::command::{CreateAh, Destroy, DriverData};
 use crate::driver;
-use crate::gid::Gid;
-use crate::grh::{GRH_LENGTH, Grh};
+use crate::error::Errno;
+use crate::gid::{Gid, GidEntry, GidType};
+use crate::grh::{GRH_LENGTH, Grh, GrhNetwork};
 use crate::pd::{PdUse, User};
 use crate::work::{DatagramTo, PdTag};
 
@@ -27,11 +28,10 @@ use crate::work::{DatagramTo, PdTag};
 #[repr(C)]
 pub(super) struct AhObject {
     c: CStruct<ibv_ah>,
-    /// None if the kernel does not know of it.
-    handle: Option<AhHandle>,
+    /// None if the kernel does not know of it. Then its PD need not stay for it.
+    kernel: Option<(AhHandle, PdUse)>,
     /// How requests name it.
     vector: driver::Ah,
-    pd: PdUse,
 }
 
 // SAFETY: the C struct is the first field.
@@ -94,9 +94,8 @@ pub unsafe extern "C" fn ibv_create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -
             };
             let object = AhObject {
                 c: CStruct::new(ah),
-                handle,
+                kernel: handle.map(|handle| (handle, pd.pd().user(User::Ah))),
                 vector,
-                pd: pd.pd().user(User::Ah),
             };
             Ok(Box::new(object).give())
         })
@@ -107,8 +106,8 @@ pub unsafe extern "C" fn ibv_create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -
 pub unsafe extern "C" fn ibv_destroy_ah(c: *mut ibv_ah) -> c_int {
     // SAFETY: the caller passes an address handle, for the last time if this succeeds.
     unsafe {
-        destroy(c, |ah: &mut AhObject| match ah.handle {
-            Some(handle) => Ok(ah.pd.context().fd().execute(&Destroy(handle))?),
+        destroy(c, |ah: &mut AhObject| match &ah.kernel {
+            Some((handle, pd)) => Ok(pd.context().fd().execute(&Destroy(*handle))?),
             None => Ok(()),
         })
     }
@@ -137,29 +136,51 @@ fn path_back(
         port_num: port,
     };
     if WcFlags::from_bits_retain(completion.wc_flags).contains(WcFlags::GRH) {
-        let grh = grh.and_then(Grh::parse).ok_or(Failure::INVALID)?;
+        let bytes = grh.ok_or(Failure::INVALID)?;
+        let grh = Grh::parse(bytes).ok_or(Failure::INVALID)?;
+        let types = types(&grh, bytes[NEXT_HEADER])?;
+        let table = context.context().gid_table()?;
         attr.is_global = 1;
         attr.grh = ibv_global_route {
             dgid: ibv_gid {
                 raw: grh.sgid.raw(),
             },
             flow_label: grh.flow_label,
-            sgid_index: index_of(context, port, grh.dgid)?,
-            hop_limit: u8::MAX,
+            sgid_index: index_of(table.iter(), port, grh.dgid, types).ok_or(Failure::INVALID)?,
+            hop_limit: grh.hop_limit,
             traffic_class: grh.traffic_class,
         };
     }
     Ok(attr)
 }
 
-/// Where a port's table has the GID that a datagram was sent to. Of two entries that differ by the version of
-/// RoCE, the kernel has put that of version 2 behind: headers that were kept are of it.
-fn index_of(context: &ContextObject, port: u8, gid: Gid) -> Result<u8> {
-    let table = context.context().gid_table()?;
-    let mut entries = table.iter();
-    let found = entries.rfind(|entry| entry.port == u32::from(port) && entry.gid == gid);
-    let index = found.and_then(|entry| u8::try_from(entry.index).ok());
-    index.ok_or(Failure::INVALID)
+/// Where in the IPv6 header, or InfiniBand's, it is said what comes behind.
+const NEXT_HEADER: usize = 6;
+/// What comes behind InfiniBand's own header, and behind the IPv6 header of RoCE v2: UDP.
+const IB: u8 = 0x1b;
+const UDP: u8 = 17;
+
+/// The types of the entries that datagrams with this header are sent to.
+fn types(grh: &Grh, next_header: u8) -> Result<&'static [GidType]> {
+    match (grh.network, next_header) {
+        (GrhNetwork::Ipv4, _) | (GrhNetwork::Ipv6, UDP) => Ok(&[GidType::RoceV2]),
+        (GrhNetwork::Ipv6, IB) => Ok(&[GidType::Ib, GidType::RoceV1]),
+        (GrhNetwork::Ipv6, _) => Err(Failure(Errno::PROTONOSUPPORT)),
+    }
+}
+
+/// Where a port's table has the GID that a datagram was sent to, by an entry of one of these types: a GID may
+/// be there once for each version of RoCE.
+fn index_of<'a>(
+    mut entries: impl Iterator<Item = &'a GidEntry>,
+    port: u8,
+    gid: Gid,
+    types: &[GidType],
+) -> Option<u8> {
+    let found = entries.find(|entry| {
+        entry.port == u32::from(port) && entry.gid == gid && types.contains(&entry.gid_type)
+    });
+    found.and_then(|entry| u8::try_from(entry.index).ok())
 }
 
 /// `ibv_init_ah_from_wc(3)`.
@@ -197,5 +218,49 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
         // SAFETY: the caller passes a PD.
         Ok(mut path) => unsafe { ibv_create_ah(c, &raw mut path) },
         Err(failure) => pointer(Err(failure)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GID: Gid = Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+
+    /// An IPv6 header, or InfiniBand's, with this behind it.
+    fn header(next: u8) -> [u8; GRH_LENGTH] {
+        let mut bytes = [0; GRH_LENGTH];
+        (bytes[0], bytes[NEXT_HEADER]) = (0x60, next);
+        bytes[24..].copy_from_slice(&GID.raw());
+        bytes
+    }
+
+    fn entry(port: u32, index: u32, gid_type: GidType) -> GidEntry {
+        GidEntry {
+            port,
+            index,
+            gid: GID,
+            gid_type,
+            netdev_ifindex: 0,
+        }
+    }
+
+    #[test]
+    fn an_answer_leaves_as_the_datagram_came() {
+        let table = [
+            entry(2, 1, GidType::RoceV2),
+            entry(1, 2, GidType::RoceV2),
+            entry(1, 3, GidType::RoceV1),
+        ];
+        let index = |next| {
+            let grh = Grh::parse(&header(next)).unwrap();
+            types(&grh, next).map(|types| index_of(table.iter(), 1, grh.dgid, types))
+        };
+        assert_eq!(index(UDP), Ok(Some(2)));
+        assert_eq!(index(IB), Ok(Some(3)));
+        assert_eq!(index(6), Err(Failure(Errno::PROTONOSUPPORT)));
+        let infiniband = [entry(1, 0, GidType::Ib)];
+        assert_eq!(index_of(infiniband.iter(), 1, GID, &[GidType::Ib]), Some(0));
+        assert_eq!(index_of(infiniband.iter(), 2, GID, &[GidType::Ib]), None);
     }
 }

@@ -13,12 +13,11 @@ use super::channel::ChannelObject;
 use super::context::{ContextObject, context};
 use super::failure::{Failure, Result, pointer, status};
 use super::lock::{Locked, wait_until};
-use super::object::{CStruct, Object, destroy, object};
+use super::object::{CStruct, Object, destroy_awaited, object};
 use super::poll::Poller;
-use crate::alloc::Buffers;
 use crate::command::{CreateCq, DestroyCounting, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
-use crate::driver;
+use crate::driver::{self, CqParts};
 use crate::pd::PdUse;
 
 /// A completion queue as C programs have it: always with the extended struct, of which a plain queue uses the
@@ -60,6 +59,11 @@ impl CqObject {
         self.handle
     }
 
+    /// What queues that report to it need of it, whoever polls.
+    pub(super) fn backing(&self) -> &driver::CqBacking {
+        &self.backing
+    }
+
     /// The crate's context.
     pub(super) fn context(&self) -> &Context {
         &self.context
@@ -84,10 +88,6 @@ impl CqObject {
     pub(super) fn overran(&self) {
         self.backing.overran();
     }
-
-    fn buffers(&self) -> Option<&Buffers> {
-        self.domain.as_ref().and_then(PdUse::buffers)
-    }
 }
 
 /// The completion queue of a C program's.
@@ -98,6 +98,16 @@ impl CqObject {
 pub(super) unsafe fn cq<'a>(c: *mut ibv_cq) -> Result<&'a CqObject> {
     // SAFETY: the caller vouches for it.
     unsafe { object::<CqObject>(c) }.ok_or(Failure::INVALID)
+}
+
+/// What a queue is made of besides its command, in this domain. Its requests are as libibverbs has them (see
+/// [`super::qp`]), so nothing need be kept free.
+fn parts(domain: Option<&PdUse>) -> CqParts<'_> {
+    CqParts {
+        entry_bytes: None,
+        buffers: domain.and_then(PdUse::buffers),
+        follows_requests: false,
+    }
 }
 
 /// No device has queues of more entries: their numbers are of 24 bits.
@@ -131,8 +141,8 @@ pub(super) unsafe fn create(
         driver: DriverData::default(),
     };
     let driver = context.driver();
-    let buffers = wanted.domain.as_ref().and_then(PdUse::buffers);
-    let (handle, ring) = driver.create_cq(context.fd(), command, None, buffers)?;
+    let parts = parts(wanted.domain.as_ref());
+    let (handle, ring) = driver.create_cq(context.fd(), command, &parts)?;
     if let Some(channel) = channel {
         channel.users().fetch_add(1, Ordering::Relaxed);
     }
@@ -184,13 +194,12 @@ pub unsafe extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_req_notify_cq(3)`.
+/// `ibv_req_notify_cq(3)`: whoever polls goes on meanwhile, be it this thread before `ibv_end_poll`.
 pub(super) unsafe extern "C" fn req_notify_cq(c: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the caller passes a completion queue.
     status(unsafe { cq(c) }.and_then(|cq| {
-        let mut poller = cq.poller.lock();
         let fd = cq.context.fd();
-        Ok(poller.ring().arm(fd, cq.handle, solicited_only != 0)?)
+        Ok(cq.backing.arm(fd, cq.handle, solicited_only != 0)?)
     }))
 }
 
@@ -206,7 +215,7 @@ pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int 
         let mut poller = cq.poller.lock();
         let (ring, context) = (poller.ring(), &cq.context);
         let driver = context.driver();
-        driver.resize_cq(context.fd(), command, ring, cq.buffers())?;
+        driver.resize_cq(context.fd(), command, ring, &parts(cq.domain.as_ref()))?;
         // SAFETY: the field is the object's, and only written here, under the lock.
         unsafe { (*c).cqe = ring.capacity() as c_int };
         Ok(())
@@ -238,7 +247,7 @@ pub(super) unsafe extern "C" fn modify_cq(c: *mut ibv_cq, attr: *mut ibv_modify_
 pub unsafe extern "C" fn ibv_destroy_cq(c: *mut ibv_cq) -> c_int {
     // SAFETY: the caller passes a completion queue, for the last time if this succeeds.
     unsafe {
-        destroy(c, |cq: &mut CqObject| {
+        destroy_awaited(c, |cq: &CqObject| {
             let counts = cq.context.fd().execute(&DestroyCounting(cq.handle))?;
             let (completions, others) = cq.acknowledged();
             wait_until(completions, counts.comp_events_reported);

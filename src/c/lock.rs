@@ -7,7 +7,7 @@
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::thread::futex;
 
@@ -16,8 +16,32 @@ const HELD: u32 = 1;
 /// Held, and somebody may sleep until it is free.
 const AWAITED: u32 = 2;
 
+/// What no word ever is: see [`Gate`].
+const SHUT: u32 = 3;
+
 /// How often to look before sleeping: about as long as a post takes.
 const SPINS: u32 = 100;
+
+/// Whether a queue takes requests. It holds what the lock's word is to be for that, which the word never is
+/// where the gate is shut: so the usual way costs no look at it.
+///
+/// Relaxed throughout: who posts in a state is ordered behind whoever brought the queue pair there.
+pub(super) struct Gate(AtomicU32);
+
+impl Gate {
+    pub(super) const fn new(is_shut: bool) -> Self {
+        Self(AtomicU32::new(if is_shut { SHUT } else { FREE }))
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == SHUT
+    }
+
+    pub(super) fn shut(&self, is_shut: bool) {
+        self.0
+            .store(if is_shut { SHUT } else { FREE }, Ordering::Relaxed);
+    }
+}
 
 /// A value behind a lock, on cache lines of its own.
 #[repr(align(64))]
@@ -75,6 +99,23 @@ impl<T> Locked<T> {
         let taken = self
             .word
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
+    }
+
+    /// Whether one thread at a time has the value anyway.
+    #[inline(always)]
+    pub(super) fn is_skipped(&self) -> bool {
+        self.skipped
+    }
+
+    /// Takes the lock, which is not skipped, if it is free and the gate is open.
+    #[inline(always)]
+    pub(super) fn try_acquire_through(&self, gate: &Gate) -> bool {
+        let free = gate.0.load(Ordering::Relaxed);
+        // Acquire: as in `try_acquire`.
+        let taken = self
+            .word
+            .compare_exchange(free, HELD, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok()
     }
 
@@ -171,8 +212,19 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
+/// How many threads are in [`wait_until`], for any word: nearly always none.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
 /// Waits until a word that others count up has this value.
 pub(super) fn wait_until(word: &AtomicU32, value: u32) {
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    // Either this thread sees the count below, or who counts sees this thread. Pairs with `count`.
+    fence(Ordering::SeqCst);
+    wait_for(word, value);
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+}
+
+fn wait_for(word: &AtomicU32, value: u32) {
     loop {
         // Acquire: what was done with an event is before the object goes. Pairs with `count`.
         let now = word.load(Ordering::Acquire);
@@ -188,7 +240,11 @@ pub(super) fn wait_until(word: &AtomicU32, value: u32) {
 pub(super) fn count(word: &AtomicU32, by: u32) {
     // Release: pairs with `wait_until`.
     word.fetch_add(by, Ordering::Release);
-    let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+    // Pairs with `wait_until`.
+    fence(Ordering::SeqCst);
+    if WAITING.load(Ordering::Relaxed) > 0 {
+        let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +279,20 @@ mod tests {
             }
             assert_eq!(other.join().unwrap(), 2);
         });
+    }
+
+    #[test]
+    fn a_gate_lets_nobody_through_while_it_is_shut() {
+        let value = Locked::new(1, false);
+        let gate = Gate::new(true);
+        assert!(gate.is_shut() && !value.try_acquire_through(&gate));
+        gate.shut(false);
+        assert!(!gate.is_shut() && value.try_acquire_through(&gate));
+        assert!(!value.try_acquire_through(&gate), "it is held");
+        gate.shut(true);
+        // SAFETY: it was taken above.
+        unsafe { value.release() };
+        assert!(!value.try_acquire_through(&gate) && value.try_acquire());
     }
 
     #[test]

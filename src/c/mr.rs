@@ -21,11 +21,10 @@ use crate::pd::{PdUse, User};
 #[repr(C)]
 pub(super) struct MrObject {
     c: CStruct<ibv_mr>,
-    /// None if it stands for no memory: the kernel knows nothing of it then.
-    handle: Option<MrHandle>,
+    /// None if it stands for no memory: the kernel knows nothing of it then, and its PD need not stay for it.
+    kernel: Option<(MrHandle, PdUse)>,
     /// It can be registered again: it is memory of this process, and not imported.
     is_plain: bool,
-    pd: PdUse,
 }
 
 // SAFETY: the C struct is the first field.
@@ -89,9 +88,8 @@ impl MrObject {
     fn give_as(pd: &PdObject, c: ibv_mr, handle: Option<MrHandle>, is_plain: bool) -> *mut ibv_mr {
         let object = Self {
             c: CStruct::new(c),
-            handle,
+            kernel: handle.map(|handle| (handle, pd.pd().user(User::Mr))),
             is_plain,
-            pd: pd.pd().user(User::Mr),
         };
         Box::new(object).give()
     }
@@ -121,8 +119,8 @@ impl MrObject {
                     access,
                 },
         } = *change;
-        let handle = self.handle.ok_or(Failure::INVALID)?;
-        let keys = self.pd.context().fd().execute(&ReregMr(abi::ReregMr {
+        let (handle, held) = self.kernel.as_mut().ok_or(Failure::INVALID)?;
+        let keys = held.context().fd().execute(&ReregMr(abi::ReregMr {
             response: 0,
             mr_handle: handle.0,
             flags: flags.bits(),
@@ -136,7 +134,7 @@ impl MrObject {
         let c = unsafe { &mut *self.c.get() };
         (c.lkey, c.rkey) = (keys.lkey, keys.rkey);
         if let Some((pd, pointer)) = pd {
-            self.pd = pd.pd().user(User::Mr);
+            *held = pd.pd().user(User::Mr);
             (c.pd, c.context) = (pointer, pd.c_context());
         }
         if flags.contains(ReregMrFlags::CHANGE_TRANSLATION) {
@@ -323,8 +321,8 @@ pub(super) unsafe extern "C" fn advise_mr(
 pub unsafe extern "C" fn ibv_dereg_mr(c: *mut ibv_mr) -> c_int {
     // SAFETY: the caller passes an MR, for the last time if this succeeds.
     unsafe {
-        destroy(c, |mr: &mut MrObject| match mr.handle {
-            Some(handle) => Ok(mr.pd.context().fd().execute(&Destroy(handle))?),
+        destroy(c, |mr: &mut MrObject| match &mr.kernel {
+            Some((handle, pd)) => Ok(pd.context().fd().execute(&Destroy(*handle))?),
             None => Ok(()),
         })
     }

@@ -55,6 +55,28 @@ pub(super) unsafe fn object<'a, O: Object>(c: *mut O::C) -> Option<&'a O> {
     Some(unsafe { &*c.cast::<O>().wrapping_byte_sub(O::AT) })
 }
 
+/// As [`destroy`], of an object whose events other threads may acknowledge until `how` is done.
+///
+/// # Safety
+///
+/// As of [`object`], and nobody uses the object otherwise.
+pub(super) unsafe fn destroy_awaited<O: Object>(
+    c: *mut O::C,
+    how: impl FnOnce(&O) -> Result<()>,
+) -> c_int {
+    // SAFETY: by this function's contract.
+    let result = match unsafe { object::<O>(c) } {
+        Some(object) => how(object),
+        None => Err(Failure::INVALID),
+    };
+    match result {
+        // SAFETY: `give` made it of a box, and all who used it are done.
+        Ok(()) => drop(unsafe { Box::from_raw(c.cast::<O>().wrapping_byte_sub(O::AT)) }),
+        Err(failure) => return failure.tell(),
+    }
+    0
+}
+
 /// Destroys an object of the program's by `how`, and lets go of it if that succeeds.
 ///
 /// # Safety

@@ -34,11 +34,6 @@ impl Poller {
         }
     }
 
-    pub(super) fn queue(&self) -> &driver::Cq {
-        // SAFETY: who holds the lock has the poller, and nothing is open.
-        unsafe { &*self.ring.get() }
-    }
-
     pub(super) fn ring(&mut self) -> &mut driver::Cq {
         self.ring.get_mut()
     }

@@ -13,8 +13,8 @@ use super::abi::ibv_pd;
 use super::abi::queue::{ibv_qp, ibv_qp_ex};
 use super::cq::{CqObject, cq};
 use super::failure::{Failure, Result, pointer};
-use super::lock::{Locked, wait_until};
-use super::object::{CStruct, Object, destroy, object};
+use super::lock::{Gate, Locked, wait_until};
+use super::object::{CStruct, Object, destroy_awaited, object};
 use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
@@ -31,6 +31,11 @@ use crate::work::Operations;
 pub(super) struct QpObject {
     c: CStruct<ibv_qp_ex>,
     pub(super) operations: Operations,
+    /// What its queues can hold. A target of XRC has none.
+    pub(super) caps: ibv_qp_cap,
+    /// Shut in the states in which libibverbs's provider refuses what is posted.
+    pub(super) sends: Gate,
+    pub(super) receives: Gate,
     pub(super) send: Locked<Sender>,
     /// None if it receives from a shared queue.
     pub(super) recv: Locked<Option<RecvQueue>>,
@@ -54,6 +59,17 @@ unsafe impl Object for QpObject {
 }
 
 impl QpObject {
+    /// Opens or shuts its queues in a state that it has come to.
+    pub(super) fn came_to(&self, state: QpState) {
+        let resets = state == QpState::RESET;
+        self.receives.shut(resets);
+        if self.refusals.early_sends && (resets || state == QpState::RTS) {
+            self.sends.shut(resets);
+            // SAFETY: the field is the object's, and programs call what is there.
+            unsafe { (*self.c.get()).wr_complete = Some(super::wr::completion(resets)) };
+        }
+    }
+
     /// The struct that plain queue pairs have.
     pub(super) fn c(&self) -> *mut ibv_qp {
         self.c.get().cast()
@@ -63,16 +79,6 @@ impl QpObject {
     #[inline(always)]
     pub(super) fn is_target(&self) -> bool {
         self.transport == QpType::XRC_RECV
-    }
-
-    /// What its queues can hold.
-    pub(super) fn caps(&self) -> ibv_qp_cap {
-        if self.is_target() {
-            return ibv_qp_cap::default();
-        }
-        let sender = self.send.lock();
-        let recv = self.recv.lock();
-        caps(&sender, recv.as_ref())
     }
 
     /// Its requests name queue pairs by address handles.
@@ -87,14 +93,13 @@ impl QpObject {
     }
 }
 
-fn caps(sender: &Sender, recv: Option<&RecvQueue>) -> ibv_qp_cap {
-    let queue = sender.queue();
+fn caps(send: &SendQueue, recv: Option<&RecvQueue>) -> ibv_qp_cap {
     ibv_qp_cap {
-        max_send_wr: queue.map_or(0, SendQueue::capacity),
+        max_send_wr: send.capacity(),
         max_recv_wr: recv.map_or(0, RecvQueue::capacity),
-        max_send_sge: queue.map_or(0, SendQueue::max_sge),
+        max_send_sge: send.max_sge(),
         max_recv_sge: recv.map_or(0, RecvQueue::max_sge),
-        max_inline_data: queue.map_or(0, SendQueue::max_inline),
+        max_inline_data: send.max_inline(),
     }
 }
 
@@ -115,8 +120,8 @@ struct Parts<'a> {
     recv_cq: &'a CqObject,
     srq: Option<&'a SrqObject>,
     flags: QpCreateFlags,
-    /// What the functions of `ibv_wr_*(3)` are to do; without any there are no such functions.
-    functions: Operations,
+    /// What the functions of `ibv_wr_*(3)` are to do, which may be nothing; without, there are none.
+    functions: Option<Operations>,
 }
 
 /// Creates a queue pair; what it can hold is told in the attributes.
@@ -138,7 +143,7 @@ fn create(
     ) {
         return Err(Failure::UNSUPPORTED);
     }
-    if !operations.contains(parts.functions) {
+    if !operations.contains(parts.functions.unwrap_or(Operations::empty())) {
         return Err(Failure::UNSUPPORTED);
     }
     // Events name the queue pair by its address, so that is there first.
@@ -156,24 +161,28 @@ fn create(
         event_fd: context.event_fd()?,
     };
     let domain = pd.pd().domain().and_then(DomainState::thread_domain);
-    let created = with_rings(parts, |parts| {
-        let parts = QpParts {
-            buffers: pd.pd().buffers(),
-            // SAFETY: by ibv_alloc_td(3) one thread at a time uses what is in the domain.
-            thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
-            ..parts
-        };
-        context.driver().create_qp(context.fd(), &spec, &parts)
-    });
+    let made_of = QpParts {
+        send_cq: parts.send_cq.backing(),
+        recv_cq: parts.recv_cq.backing(),
+        srq: parts.srq.map(SrqObject::backing),
+        buffers: pd.pd().buffers(),
+        // SAFETY: by ibv_alloc_td(3) one thread at a time uses what is in the domain.
+        thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
+        inline_scatter: false,
+        out_of_order: false,
+        // Programs post on where libibverbs lets them, completions taken or not: `ib_send_lat -e` goes on
+        // after an event whose completion it took before. The kernel deregisters what they deregister.
+        follows_requests: false,
+    };
     let NewQp {
         handle,
         qpn,
         send,
         recv,
         backing,
-    } = created?;
-    let sender = Sender::new(send);
-    init.cap = caps(&sender, recv.as_ref());
+    } = context.driver().create_qp(context.fd(), &spec, &made_of)?;
+    let caps = caps(&send, recv.as_ref());
+    init.cap = caps;
     let plain = ibv_qp {
         context: pd.c_context(),
         qp_context: init.qp_context,
@@ -189,13 +198,17 @@ fn create(
         cond: Default::default(),
         events_completed: AtomicU32::new(0),
     };
+    let refusals = context.driver().refusals();
     let object = QpObject {
-        c: CStruct::new(super::wr::extended(plain)),
-        has_functions: !parts.functions.is_empty(),
+        c: CStruct::new(super::wr::extended(plain, refusals.early_sends)),
+        sends: Gate::new(refusals.early_sends),
+        receives: Gate::new(true),
+        has_functions: parts.functions.is_some(),
         operations,
-        refusals: context.driver().refusals(),
+        caps,
+        refusals,
         // One thread at a time uses what is in a thread domain.
-        send: Locked::new(sender, domain.is_some()),
+        send: Locked::new(Sender::new(send), domain.is_some()),
         recv: Locked::new(recv, domain.is_some()),
         handle,
         transport,
@@ -217,11 +230,15 @@ pub(super) fn target(
     plain: ibv_qp,
     handle: QpHandle,
 ) -> *mut ibv_qp {
+    let refusals = context.driver().refusals();
     let object = QpObject {
         c: CStruct::new(super::wr::without_functions(plain)),
+        sends: Gate::new(refusals.early_sends),
+        receives: Gate::new(true),
         has_functions: false,
         operations: Operations::empty(),
-        refusals: context.driver().refusals(),
+        caps: ibv_qp_cap::default(),
+        refusals,
         send: Sender::closed(),
         recv: Locked::new(None, false),
         handle,
@@ -252,42 +269,6 @@ fn at_least_one(cap: ibv_qp_cap, transport: QpType) -> ibv_qp_cap {
     }
 }
 
-/// Lends the drivers' parts of the queues to `then`, with their locks held: of two completion queues that of
-/// the lower address first, so that two threads do not wait for each other.
-fn with_rings<T>(parts: &Parts<'_>, then: impl FnOnce(QpParts<'_>) -> T) -> T {
-    let Parts {
-        send_cq, recv_cq, ..
-    } = *parts;
-    let srq = parts.srq.map(|srq| srq.queue.lock());
-    let lend = |send_ring, recv_ring| {
-        then(QpParts {
-            send_cq: send_ring,
-            recv_cq: recv_ring,
-            srq: srq.as_deref(),
-            buffers: None,
-            thread_domain: None,
-            inline_scatter: false,
-            out_of_order: false,
-            // Programs post on where libibverbs lets them, completions taken or not: `ib_send_lat -e` goes on
-            // after an event whose completion it took before.
-            counts_unread: false,
-        })
-    };
-    if std::ptr::eq(send_cq, recv_cq) {
-        let ring = send_cq.poller.lock();
-        return lend(ring.queue(), ring.queue());
-    }
-    let (first, second) = match send_cq.c() < recv_cq.c() {
-        true => (send_cq, recv_cq),
-        false => (recv_cq, send_cq),
-    };
-    let (one, other) = (first.poller.lock(), second.poller.lock());
-    match std::ptr::eq(first, send_cq) {
-        true => lend(one.queue(), other.queue()),
-        false => lend(other.queue(), one.queue()),
-    }
-}
-
 /// Creates a queue pair with the objects that its attributes name.
 ///
 /// # Safety
@@ -297,7 +278,7 @@ pub(super) unsafe fn create_with(
     c: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
     flags: QpCreateFlags,
-    functions: Operations,
+    functions: Option<Operations>,
 ) -> Result<*mut ibv_qp> {
     // SAFETY: by this function's contract.
     unsafe {
@@ -327,7 +308,7 @@ pub unsafe extern "C" fn ibv_create_qp(c: *mut ibv_pd, init: *mut ibv_qp_init_at
     pointer(unsafe {
         init.as_mut()
             .ok_or(Failure::INVALID)
-            .and_then(|init| create_with(c, init, QpCreateFlags::empty(), Operations::empty()))
+            .and_then(|init| create_with(c, init, QpCreateFlags::empty(), None))
     })
 }
 
@@ -344,10 +325,11 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(c: *mut ibv_qp) -> *mut ibv_qp_ex {
 pub unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
     // SAFETY: the caller passes a queue pair, for the last time if this succeeds.
     unsafe {
-        destroy(c, |qp: &mut QpObject| {
+        destroy_awaited(c, |qp: &QpObject| {
             let counts = qp.context.fd().execute(&DestroyCounting(qp.handle))?;
             if let Some(backing) = &qp.backing {
                 backing.close();
+                backing.forget_unread();
             }
             wait_until(qp.events_acknowledged(), counts.events_reported);
             Ok(())

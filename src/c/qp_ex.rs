@@ -129,8 +129,8 @@ unsafe fn create(init: *mut ibv_qp_init_attr_ex, refusals: &Refusals) -> Result<
             return Err(Failure(refusals.unknown));
         }
         let functions = match asked & mask::SEND_OPS_FLAGS {
-            0 => Operations::empty(),
-            _ => operations((*init).send_ops_flags)?,
+            0 => None,
+            _ => Some(operations((*init).send_ops_flags)?),
         };
         create_with((*init).pd, &mut *init.cast(), flags, functions)
     }

@@ -31,6 +31,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
             modify(qp, attr, mask)?;
             if mask.contains(QpAttrMask::STATE) {
                 (*qp.c()).state = attr.qp_state;
+                qp.came_to(QpState(attr.qp_state));
             }
             Ok(())
         })
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn ibv_query_qp(
             let found = qp.context.fd().execute(&command)?;
             let caps = match &qp.backing {
                 Some(backing) if backing.kernel_knows_caps() => kernel_caps(&found),
-                _ => qp.caps(),
+                _ => qp.caps,
             };
             let c = qp.c();
             (*c).state = found.qp_state.into();

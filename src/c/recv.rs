@@ -25,14 +25,33 @@ pub(super) unsafe extern "C" fn post_recv(
         let Some(qp) = object::<QpObject>(c) else {
             return Failure::INVALID.tell();
         };
-        if !qp.recv.try_acquire() {
+        if qp.recv.is_skipped() {
+            return post_alone(qp, first, bad);
+        }
+        if !qp.recv.try_acquire_through(&qp.receives) {
             return post_after(qp, first, bad);
         }
         post_own(qp, first, bad)
     }
 }
 
-/// As [`post_recv`], when the lock is free.
+/// As [`post_recv`], in a thread domain. By itself, so that there is no detour for others.
+///
+/// # Safety
+///
+/// As there.
+#[inline(never)]
+unsafe fn post_alone(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: by this function's contract; the lock is nobody's.
+    unsafe {
+        match qp.receives.is_shut() {
+            true => refuse(first, bad),
+            false => post_own(qp, first, bad),
+        }
+    }
+}
+
+/// As [`post_recv`], when the lock is free, or in the state RESET, which takes no requests.
 ///
 /// # Safety
 ///
@@ -40,9 +59,27 @@ pub(super) unsafe extern "C" fn post_recv(
 #[cold]
 #[inline(never)]
 unsafe fn post_after(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    if qp.receives.is_shut() {
+        // SAFETY: by this function's contract.
+        return unsafe { refuse(first, bad) };
+    }
     qp.recv.acquire_slowly();
     // SAFETY: by this function's contract.
     unsafe { post_own(qp, first, bad) }
+}
+
+/// Refuses a list of requests, unless it is empty.
+///
+/// # Safety
+///
+/// As of [`post_recv`].
+unsafe fn refuse(first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    if first.is_null() {
+        return 0;
+    }
+    // SAFETY: by this function's contract.
+    unsafe { tell_bad(bad, first) };
+    Failure::INVALID.tell()
 }
 
 /// Posts to the receive queue of a queue pair, if it has one, and gives its lock back.
@@ -75,7 +112,7 @@ unsafe fn post_own(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_re
 unsafe fn no_queue(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: by this function's contract.
     unsafe {
-        *bad = first;
+        tell_bad(bad, first);
         qp.recv.release();
     }
     Failure::INVALID.tell()
@@ -184,7 +221,7 @@ unsafe fn post<L, Q: contract::RecvQueue>(
         };
         if let Err(error) = pushed {
             // SAFETY: as above.
-            unsafe { *bad = next };
+            unsafe { tell_bad(bad, next) };
             result = Err(error.into());
             break;
         }
@@ -194,6 +231,19 @@ unsafe fn post<L, Q: contract::RecvQueue>(
     // SAFETY: as above; nothing refers to the queue any more.
     unsafe { lock.release() };
     status(result)
+}
+
+/// Tells which request of a list fails, unless the program does not ask.
+///
+/// # Safety
+///
+/// The pointer is to room for a pointer, or NULL.
+#[inline(always)]
+pub(super) unsafe fn tell_bad<R>(bad: *mut *mut R, request: *mut R) {
+    if !bad.is_null() {
+        // SAFETY: by this function's contract.
+        unsafe { *bad = request };
+    }
 }
 
 /// A list of a request's, which may be at NULL if it is empty.

@@ -8,14 +8,14 @@ use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
 
 use super::abi::queue::ibv_qp;
-use super::abi::work::ibv_send_wr;
+use super::abi::work::{ibv_send_wr, ibv_sge};
 use super::ah::AhObject;
 use super::failure::{Failure, Result, status};
 use super::lock::Locked;
 use super::mw::binding;
 use super::object::object;
 use super::qp::QpObject;
-use super::recv::list;
+use super::recv::{list, tell_bad};
 use super::wr::Session;
 use crate::driver::contract::methods::*;
 use crate::driver::typed::{BatchOf, OnSends};
@@ -33,7 +33,7 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(queue: SendQueue) -> Self {
         Self {
-            session: Session::default(),
+            session: Session::new(Some(&queue)),
             queue: Some(queue),
         }
     }
@@ -41,13 +41,9 @@ impl Sender {
     /// What has no send queue: nobody ever takes its lock.
     pub(super) fn closed() -> Locked<Self> {
         Locked::closed(Self {
-            session: Session::default(),
+            session: Session::new(None),
             queue: None,
         })
-    }
-
-    pub(super) fn queue(&self) -> Option<&SendQueue> {
-        self.queue.as_ref()
     }
 
     /// Starts a batch that is rung by another call.
@@ -82,14 +78,33 @@ pub(super) unsafe extern "C" fn post_send(
         let Some(qp) = object::<QpObject>(c) else {
             return Failure::INVALID.tell();
         };
-        if !qp.send.try_acquire() {
+        if qp.send.is_skipped() {
+            return post_alone(qp, first, bad);
+        }
+        if !qp.send.try_acquire_through(&qp.sends) {
             return post_after(qp, first, bad);
         }
         List { qp, first, bad }.post()
     }
 }
 
-/// As [`post_send`], when the lock is free.
+/// As [`post_send`], in a thread domain. By itself, so that there is no detour for others.
+///
+/// # Safety
+///
+/// As there.
+#[inline(never)]
+unsafe fn post_alone(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: by this function's contract; the lock is nobody's.
+    unsafe {
+        match qp.sends.is_shut() {
+            true => refuse(qp, first, bad),
+            false => List { qp, first, bad }.post(),
+        }
+    }
+}
+
+/// As [`post_send`], when the lock is free, or where nothing can be posted.
 ///
 /// # Safety
 ///
@@ -97,18 +112,34 @@ pub(super) unsafe extern "C" fn post_send(
 #[cold]
 #[inline(never)]
 unsafe fn post_after(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    if qp.is_target() {
+    if qp.is_target() || qp.sends.is_shut() {
         // SAFETY: by this function's contract.
-        unsafe { *bad = first };
-        return Failure::INVALID.tell();
+        return unsafe { refuse(qp, first, bad) };
     }
     qp.send.acquire_slowly();
     // SAFETY: by this function's contract.
     unsafe { List { qp, first, bad }.post() }
 }
 
-/// The requests of a list, which are posted up to the first that fails, and the queue pair, whose send queue is
-/// unlocked then. The pointers are to a list of requests and to room for a pointer.
+/// Refuses a list of requests, unless it is empty, for a queue pair that takes none, or none yet.
+///
+/// # Safety
+///
+/// As of [`post_send`].
+unsafe fn refuse(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    if first.is_null() {
+        return 0;
+    }
+    // SAFETY: by this function's contract.
+    unsafe { tell_bad(bad, first) };
+    match qp.is_target() {
+        true => Failure::INVALID.tell(),
+        false => Failure(qp.refusals.long_request).tell(),
+    }
+}
+
+/// The requests of a list, which are posted up to the first that fails, and the queue pair, whose send queue
+/// is unlocked then. The pointers are to a list of requests and to room for a pointer.
 struct List<'a> {
     qp: &'a QpObject,
     first: *mut ibv_send_wr,
@@ -183,7 +214,7 @@ unsafe fn post<D: Listed>(
         };
         if let Err(failure) = pushed {
             // SAFETY: by this function's contract.
-            unsafe { *bad = next };
+            unsafe { tell_bad(bad, next) };
             result = Err(failure);
             break;
         }
@@ -320,6 +351,12 @@ unsafe fn add<D: Listed>(
     let flags = SendFlags::from_bits_retain(request.send_flags);
     // SAFETY: by this function's contract.
     let sges = unsafe { list(request.sg_list, request.num_sge) };
+    if let Operation::CompareSwap { remote, .. } | Operation::FetchAdd { remote, .. } = operation
+        && qp.refusals.bad_atomics
+        && !is_atomic(remote, sges)
+    {
+        return Err(Failure::INVALID);
+    }
     let pushed = match flags.contains(SendFlags::INLINE) {
         true => {
             // SAFETY: the program has the bytes there.
@@ -332,6 +369,12 @@ unsafe fn add<D: Listed>(
     slot.set_id(request.wr_id);
     slot.add_flags(flags.intersection(FLAGS));
     Ok(())
+}
+
+/// Whether an atomic operation can work on this word, with room for its old value in these slices.
+fn is_atomic(remote: Remote, sges: &[ibv_sge]) -> bool {
+    let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    room >= 8 && remote.address.is_multiple_of(8)
 }
 
 /// Adds a request that changes what a key stands for. It carries nothing.

@@ -15,7 +15,7 @@ use super::abi::queue::ibv_srq;
 use super::cq::{CqObject, cq};
 use super::failure::{Failure, Result, pointer, status};
 use super::lock::{Locked, wait_until};
-use super::object::{CStruct, Object, destroy, object};
+use super::object::{CStruct, Object, destroy_awaited, object};
 use super::pd::{PdObject, pd};
 use super::xrcd::{XrcdObject, xrcd};
 use crate::command::{CreateSrq, DestroyCounting, DriverData, ModifySrq, QuerySrq, SrqKind};
@@ -32,7 +32,7 @@ pub(super) struct SrqObject {
     /// Its number on the wire, if it is one of XRC.
     srqn: Option<u32>,
     /// After the queue, and before what it stands on.
-    _backing: SrqBacking,
+    backing: SrqBacking,
     pd: PdUse,
 }
 
@@ -44,6 +44,11 @@ unsafe impl Object for SrqObject {
 impl SrqObject {
     pub(super) fn handle(&self) -> SrqHandle {
         self.handle
+    }
+
+    /// What queue pairs that receive from it need of it, whoever posts.
+    pub(super) fn backing(&self) -> &SrqBacking {
+        &self.backing
     }
 
     fn events_acknowledged(&self) -> &AtomicU32 {
@@ -90,12 +95,9 @@ fn create(
         driver: DriverData::default(),
     };
     let driver = context.driver();
-    let created = {
-        let poller = of_xrc.map(|(_, cq)| cq.poller.lock());
-        let ring = poller.as_ref().map(|poller| poller.queue());
-        driver.create_srq(context.fd(), command, ring, pd.pd().buffers())
-    };
-    let (handle, queue, backing, srqn) = created?;
+    let cq = of_xrc.map(|(_, cq)| cq.backing());
+    let (handle, queue, backing, srqn) =
+        driver.create_srq(context.fd(), command, cq, pd.pd().buffers())?;
     attr.max_wr = queue.capacity();
     attr.max_sge = queue.max_sge();
     let srq = ibv_srq {
@@ -114,7 +116,7 @@ fn create(
         queue: Locked::new(queue, domain.is_some()),
         handle,
         srqn,
-        _backing: backing,
+        backing,
         pd: pd.pd().user(User::Srq),
     };
     Ok(Box::write(place, object).give())
@@ -248,9 +250,10 @@ pub unsafe extern "C" fn ibv_query_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr)
 pub unsafe extern "C" fn ibv_destroy_srq(c: *mut ibv_srq) -> c_int {
     // SAFETY: the caller passes a shared receive queue, for the last time if this succeeds.
     unsafe {
-        destroy(c, |srq: &mut SrqObject| {
+        destroy_awaited(c, |srq: &SrqObject| {
             let fd = srq.pd.context().fd();
             let counts = fd.execute(&DestroyCounting(srq.handle))?;
+            srq.backing.forget_received();
             wait_until(srq.events_acknowledged(), counts.events_reported);
             Ok(())
         })

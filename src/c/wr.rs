@@ -1,13 +1,16 @@
 //! Posting by a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send
 //! queue's lock is held from the start to the end.
 //!
-//! A request is written into the ring at its last step. That is the payload where the queue pair is connected,
-//! and for datagrams and XRC the second of payload and address, whichever that is. An error waits until the end, and
-//! then nothing is posted.
+//! A request is written into the ring at its last step. That is the payload where the queue pair is
+//! connected, and for datagrams and XRC the second of payload and address, whichever that is. A request to
+//! which no payload comes has none, and is written when the next begins, or at the end. An error waits until
+//! the end, and then nothing is posted.
 
 use std::ffi::{c_int, c_void};
+use std::hint::black_box;
 use std::slice;
 
+use smallvec::SmallVec;
 use uverbs_uapi::enums::{FlushLevel, QpType};
 use uverbs_uapi::flags::{FlushPlacement, SendFlags};
 
@@ -17,23 +20,37 @@ use super::ah::AhObject;
 use super::failure::{Failure, Result, status};
 use super::mw::binding;
 use super::object::object;
-use super::qp::{QpObject, qp};
+use super::qp::QpObject;
 use super::send::{FLAGS, Sender, bytes, check, remote};
 use crate::driver::contract::methods::*;
 use crate::driver::typed::{BatchOf, OnBatch};
-use crate::driver::{Listed, SendBatch};
+use crate::driver::{Listed, SendBatch, SendQueue};
 use crate::work::{Destination, Operation, Operations, Payload, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
-#[derive(Default)]
 pub(super) struct Session {
     batch: Option<SendBatch<'static>>,
-    failed: Option<Failure>,
-    request: Option<Request>,
+    step: Step,
+    /// The last request that has begun.
+    request: Request,
     /// Where a request goes that names it, if that came before its payload.
     to: Option<Address>,
     /// The payload of such a request, if that came before its address.
     payload: Option<Saved>,
+    /// What a request can have. Lengths are compared with it before anything is read.
+    max_sge: usize,
+    max_inline: usize,
+}
+
+/// Where a session is.
+#[derive(Clone, Copy)]
+enum Step {
+    /// No request has begun, or the last one is written.
+    Between,
+    /// A request has begun.
+    Begun,
+    /// Nothing will be posted.
+    Failed(Failure),
 }
 
 /// A request as far as its first step tells.
@@ -55,9 +72,12 @@ enum Address {
 }
 
 enum Saved {
-    Sges(Vec<ibv_sge>),
-    Inline(Vec<u8>),
+    Sges(SmallVec<[ibv_sge; 4]>),
+    Inline(Copied),
 }
+
+/// Inline bytes that do not lie as a request needs them.
+type Copied = SmallVec<[u8; 128]>;
 
 /// The extended struct of a queue pair to which nobody posts.
 pub(super) fn without_functions(qp: ibv_qp) -> ibv_qp_ex {
@@ -91,8 +111,9 @@ pub(super) fn without_functions(qp: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// The extended struct of a queue pair, with the functions that programs call through it.
-pub(super) fn extended(qp: ibv_qp) -> ibv_qp_ex {
+/// The extended struct of a queue pair, with the functions that programs call through it. Nothing is posted
+/// at first if it is `closed`.
+pub(super) fn extended(qp: ibv_qp, closed: bool) -> ibv_qp_ex {
     ibv_qp_ex {
         qp,
         comp_mask: 0,
@@ -116,11 +137,22 @@ pub(super) fn extended(qp: ibv_qp) -> ibv_qp_ex {
         wr_set_sge: Some(wr_set_sge),
         wr_set_sge_list: Some(wr_set_sge_list),
         wr_start: Some(wr_start),
-        wr_complete: Some(wr_complete),
+        wr_complete: Some(completion(closed)),
         wr_abort: Some(wr_abort),
         wr_atomic_write: Some(wr_atomic_write),
         wr_flush: Some(wr_flush),
     }
+}
+
+/// The queue pair of an extended struct. Programs call these functions through the struct, so it is there.
+///
+/// # Safety
+///
+/// The pointer is to a queue pair.
+#[inline(always)]
+unsafe fn queue_pair<'a>(c: *mut ibv_qp_ex) -> &'a QpObject {
+    // SAFETY: by this function's contract, it is not NULL.
+    unsafe { object::<QpObject>(c.cast()).unwrap_unchecked() }
 }
 
 /// The queue pair of an extended struct, with its session.
@@ -129,12 +161,12 @@ pub(super) fn extended(qp: ibv_qp) -> ibv_qp_ex {
 ///
 /// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's.
 #[inline(always)]
-unsafe fn session<'a>(c: *mut ibv_qp_ex) -> Option<(&'a QpObject, &'a mut Session)> {
-    // SAFETY: by this function's contract the caller holds the lock. The reference is to the session alone: what
-    // is open in it borrows the queue beside it.
+unsafe fn session<'a>(c: *mut ibv_qp_ex) -> (&'a QpObject, &'a mut Session) {
+    // SAFETY: by this function's contract the caller holds the lock. The reference is to the session alone:
+    // what is open in it borrows the queue beside it.
     unsafe {
-        let qp = object::<QpObject>(c.cast())?;
-        Some((qp, &mut (*qp.send.pointer()).session))
+        let qp = queue_pair(c);
+        (qp, &mut (*qp.send.pointer()).session)
     }
 }
 
@@ -142,15 +174,14 @@ unsafe fn session<'a>(c: *mut ibv_qp_ex) -> Option<(&'a QpObject, &'a mut Sessio
 unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
     // SAFETY: the caller passes a queue pair. The lock is held until the batch is gone.
     unsafe {
-        if let Ok(qp) = qp(c.cast()) {
-            qp.send.acquire();
-            let sender = qp.send.pointer();
-            let batch = Sender::open(sender);
-            // The rest is as the last request has left it, and is set when the next begins.
-            let session = &mut (*sender).session;
-            session.batch = Some(batch);
-            (session.failed, session.request) = (None, None);
-        }
+        let qp = queue_pair(c);
+        qp.send.acquire();
+        let sender = qp.send.pointer();
+        let batch = Sender::open(sender);
+        // The rest is as the last request has left it, and is set when the next begins.
+        let session = &mut (*sender).session;
+        session.batch = Some(batch);
+        session.step = Step::Between;
     }
 }
 
@@ -158,17 +189,34 @@ unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the caller has started.
     unsafe {
-        let Some((qp, session)) = session(c) else {
-            return Failure::INVALID.tell();
-        };
-        let result = match (session.failed, &mut session.batch) {
-            (None, Some(batch)) => batch.with(Ring),
-            (failed, _) => Err(failed.unwrap_or(Failure::INVALID)),
+        let (qp, session) = session(c);
+        if !matches!(session.step, Step::Between) {
+            session.end_bare(qp);
+        }
+        let result = match (session.step, &mut session.batch) {
+            (Step::Between, Some(batch)) => batch.with(Ring),
+            (Step::Failed(failure), _) => Err(failure),
+            _ => Err(Failure::INVALID),
         };
         session.batch = None;
         qp.send.release();
         status(result)
     }
+}
+
+/// What posts all requests, or refuses them if nothing can be posted yet.
+pub(super) fn completion(closed: bool) -> unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int {
+    match closed {
+        true => wr_complete_early,
+        false => wr_complete,
+    }
+}
+
+/// `ibv_wr_complete(3)` in a state in which nothing can be posted.
+unsafe extern "C" fn wr_complete_early(c: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the caller has started.
+    unsafe { wr_abort(c) };
+    Failure::INVALID.tell()
 }
 
 /// Rings for what is in a batch.
@@ -187,10 +235,9 @@ impl OnBatch for Ring {
 unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started.
     unsafe {
-        if let Some((qp, session)) = session(c) {
-            session.batch = None;
-            qp.send.release();
-        }
+        let (qp, session) = session(c);
+        session.batch = None;
+        qp.send.release();
     }
 }
 
@@ -203,20 +250,53 @@ unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
 unsafe fn begin(c: *mut ibv_qp_ex, operation: Operation) {
     // SAFETY: by this function's contract.
     unsafe {
-        let Some((qp, session)) = session(c) else {
-            return;
-        };
-        if let Err(failure) = check(qp, operation) {
-            session.failed = Some(failure);
+        let (qp, session) = session(c);
+        if !matches!(session.step, Step::Between) || check(qp, operation).is_err() {
+            // A copy: where the operation is noted straight it stays in registers.
+            return begin_otherwise(c, black_box(operation));
         }
-        session.request = Some(Request {
-            operation,
-            wr_id: (*c).wr_id,
-            flags: SendFlags::from_bits_retain((*c).wr_flags).intersection(FLAGS),
-        });
-        if qp.names_destination {
-            (session.to, session.payload) = (None, None);
+        note(c, qp, session, operation);
+    }
+}
+
+/// As [`begin`], behind a request without a payload or a failure, or with an operation that the queue pair
+/// does not have.
+///
+/// # Safety
+///
+/// As of [`session`].
+#[cold]
+#[inline(never)]
+unsafe fn begin_otherwise(c: *mut ibv_qp_ex, operation: Operation) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (qp, session) = session(c);
+        session.end_bare(qp);
+        match (session.step, check(qp, operation)) {
+            (Step::Between, Ok(())) => note(c, qp, session, operation),
+            (_, Err(failure)) => session.fail(failure),
+            _ => {}
         }
+    }
+}
+
+/// Notes a request that may begin.
+///
+/// # Safety
+///
+/// The queue pair and the session are of the extended struct.
+#[inline(always)]
+unsafe fn note(c: *mut ibv_qp_ex, qp: &QpObject, session: &mut Session, operation: Operation) {
+    session.step = Step::Begun;
+    // SAFETY: by this function's contract.
+    let (wr_id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
+    session.request = Request {
+        operation,
+        wr_id,
+        flags: SendFlags::from_bits_retain(flags).intersection(FLAGS),
+    };
+    if qp.names_destination {
+        session.forget();
     }
 }
 
@@ -228,9 +308,10 @@ unsafe fn begin(c: *mut ibv_qp_ex, operation: Operation) {
 #[cold]
 unsafe fn refuse(c: *mut ibv_qp_ex, failure: Failure) {
     // SAFETY: by this function's contract.
-    if let Some((_, session)) = unsafe { session(c) } {
-        session.failed.get_or_insert(failure);
-    }
+    let (qp, session) = unsafe { session(c) };
+    // The request before has its place in the order of failures.
+    session.end_bare(qp);
+    session.fail(failure);
 }
 
 /// The payload of a request that has none.
@@ -250,21 +331,75 @@ unsafe fn begin_and_end(c: *mut ibv_qp_ex, operation: Operation, payload: impl C
 }
 
 impl Session {
-    /// Writes a request that has been begun into the ring, once it is known where it goes.
-    #[inline(never)]
-    fn end_addressed(&mut self, qp: &QpObject, payload: Payload<'_>) {
-        if self.failed.is_none()
-            && let Err(failure) = self.push_addressed(qp, payload)
-        {
-            self.failed = Some(failure);
+    /// A session on this queue, or on none.
+    pub(super) fn new(queue: Option<&SendQueue>) -> Self {
+        Self {
+            batch: None,
+            step: Step::Between,
+            request: Request {
+                operation: Operation::Send,
+                wr_id: 0,
+                flags: SendFlags::empty(),
+            },
+            to: None,
+            payload: None,
+            max_sge: queue.map_or(0, SendQueue::max_sge) as usize,
+            max_inline: queue.map_or(0, SendQueue::max_inline) as usize,
         }
     }
 
-    fn push_addressed(&mut self, qp: &QpObject, payload: Payload<'_>) -> Result<()> {
-        let request = self.request.take().ok_or(Failure::INVALID)?;
+    /// Lets go of what belonged to the request before. Out of line, so that who begins keeps nothing for it.
+    #[inline(never)]
+    fn forget(&mut self) {
+        (self.to, self.payload) = (None, None);
+    }
+
+    /// Has all that was started fail. The first failure counts.
+    #[cold]
+    fn fail(&mut self, failure: Failure) {
+        if !matches!(self.step, Step::Failed(_)) {
+            self.step = Step::Failed(failure);
+        }
+    }
+
+    /// As [`Self::fail`], for a payload that is too long.
+    #[cold]
+    fn fail_too_long(&mut self, qp: &QpObject) {
+        self.fail(Failure(qp.refusals.by_functions));
+    }
+
+    /// Whether a request has begun. If not, what has been called has nothing to belong to.
+    fn has_begun(&mut self) -> bool {
+        if let Step::Between = self.step {
+            self.fail(Failure::INVALID);
+        }
+        matches!(self.step, Step::Begun)
+    }
+
+    /// Ends a request that has begun, if one has: no payload came to it.
+    #[cold]
+    #[inline(never)]
+    fn end_bare(&mut self, qp: &QpObject) {
+        if let Step::Begun = self.step {
+            self.end(qp, Payload::Sges(NOTHING));
+        }
+    }
+
+    /// Writes a request that has been begun into the ring, once it is known where it goes.
+    #[inline(never)]
+    fn end(&mut self, qp: &QpObject, payload: Payload<'_>) {
+        self.step = match self.push(qp, payload) {
+            Ok(()) => Step::Between,
+            Err(failure) => Step::Failed(failure),
+        };
+    }
+
+    fn push(&mut self, qp: &QpObject, payload: Payload<'_>) -> Result<()> {
+        let request = &self.request;
         let batch = self.batch.as_mut().ok_or(Failure::INVALID)?;
+        let goes_nowhere = !qp.names_destination || changes_keys(request.operation);
         let to = match self.to.take() {
-            None if changes_keys(request.operation) => None,
+            None if goes_nowhere => None,
             None => return Err(Failure::INVALID),
             Some(Address::Srq(srqn)) => Some(Destination::Srq(srqn)),
             Some(Address::Datagram { ah, qpn, qkey }) => {
@@ -285,13 +420,15 @@ impl Session {
     /// address comes. What changes keys goes nowhere.
     #[inline(never)]
     fn carry_addressed(&mut self, qp: &QpObject, payload: Payload<'_>) {
-        let goes_nowhere = |request: &Request| changes_keys(request.operation);
-        if self.to.is_some() || self.request.as_ref().is_some_and(goes_nowhere) {
-            return self.end_addressed(qp, payload);
+        if !self.has_begun() {
+            return;
+        }
+        if self.to.is_some() || changes_keys(self.request.operation) {
+            return self.end(qp, payload);
         }
         self.payload = match payload {
-            Payload::Sges(sges) => Some(Saved::Sges(sges.to_vec())),
-            Payload::Inline(bytes) => Some(Saved::Inline(bytes.to_vec())),
+            Payload::Sges(sges) => Some(Saved::Sges(sges.into())),
+            Payload::Inline(bytes) => Some(Saved::Inline(bytes.into())),
             Payload::Gather(_) | Payload::InlineSges(_) => None,
         };
     }
@@ -336,9 +473,7 @@ impl Carried for &[u8] {
 #[inline(always)]
 unsafe fn carry(c: *mut ibv_qp_ex, payload: impl Carried) {
     // SAFETY: by this function's contract.
-    let Some((qp, session)) = (unsafe { session(c) }) else {
-        return;
-    };
+    let (qp, session) = unsafe { session(c) };
     if qp.names_destination {
         return session.carry_addressed(qp, payload.payload());
     }
@@ -351,7 +486,7 @@ unsafe fn carry(c: *mut ibv_qp_ex, payload: impl Carried) {
                 session,
                 payload,
             }),
-            None => (*session).failed = Some(Failure::INVALID),
+            None => (*session).fail(Failure::INVALID),
         }
     }
 }
@@ -389,14 +524,11 @@ unsafe fn put<D: Listed, P: Carried>(
 ) {
     // SAFETY: by this function's contract. What is referred to is beside the batch.
     unsafe {
-        let failed = &mut (*session).failed;
-        if failed.is_some() {
-            return;
+        if !matches!((*session).step, Step::Begun) {
+            // No request has begun, or all has failed before.
+            return (*session).fail(Failure::INVALID);
         }
-        let Some(request) = &(*session).request else {
-            *failed = Some(Failure::INVALID);
-            return;
-        };
+        let request = &(*session).request;
         // For each of the usual operations there is code that writes it and no other.
         let pushed = match request.operation {
             Operation::Write { remote } => push::<D>(
@@ -416,10 +548,10 @@ unsafe fn put<D: Listed, P: Carried>(
             ),
             _ => push_any::<D>(qp, batch, request, payload.payload()),
         };
-        if let Err(failure) = pushed {
-            *failed = Some(failure);
-        }
-        (*session).request = None;
+        (*session).step = match pushed {
+            Ok(()) => Step::Between,
+            Err(failure) => Step::Failed(failure),
+        };
     }
 }
 
@@ -462,18 +594,18 @@ unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32
 /// As of [`session`].
 unsafe fn address(c: *mut ibv_qp_ex, transport: QpType, to: Address) {
     // SAFETY: by this function's contract.
-    let Some((qp, session)) = (unsafe { session(c) }) else {
-        return;
-    };
+    let (qp, session) = unsafe { session(c) };
     if qp.transport != transport {
-        session.failed.get_or_insert(Failure::INVALID);
+        return session.fail(Failure::INVALID);
+    }
+    if !session.has_begun() {
         return;
     }
     session.to = Some(to);
     match session.payload.take() {
         None => {}
-        Some(Saved::Sges(sges)) => session.end_addressed(qp, Payload::Sges(&sges)),
-        Some(Saved::Inline(bytes)) => session.end_addressed(qp, Payload::Inline(&bytes)),
+        Some(Saved::Sges(sges)) => session.end(qp, Payload::Sges(&sges)),
+        Some(Saved::Inline(bytes)) => session.end(qp, Payload::Inline(&bytes)),
     }
 }
 
@@ -485,17 +617,26 @@ unsafe extern "C" fn wr_set_sge(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length:
 
 /// `ibv_wr_set_sge_list(3)`.
 unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: the caller has started, and passes a list of that length.
+    // SAFETY: the caller has started, and passes a list of that length, unless that cannot be.
     unsafe {
-        let count = c_int::try_from(count).unwrap_or(c_int::MAX);
-        carry(c, super::recv::list(list, count));
+        let (qp, session) = session(c);
+        match count > session.max_sge {
+            true => session.fail_too_long(qp),
+            false => carry(c, super::recv::list(list, count as c_int)),
+        }
     }
 }
 
 /// `ibv_wr_set_inline_data(3)`.
 unsafe extern "C" fn wr_set_inline_data(c: *mut ibv_qp_ex, from: *mut c_void, length: usize) {
-    // SAFETY: the caller has started, and passes so many bytes.
-    unsafe { carry(c, bytes(from, length)) }
+    // SAFETY: the caller has started, and passes so many bytes, unless that cannot be.
+    unsafe {
+        let (qp, session) = session(c);
+        match length > session.max_inline {
+            true => session.fail_too_long(qp),
+            false => carry(c, bytes(from, length)),
+        }
+    }
 }
 
 /// `ibv_wr_set_inline_data_list(3)`.
@@ -504,13 +645,21 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: the caller has started, and passes a list of that length, each element with its bytes.
+    // SAFETY: the caller has started, and passes a list of that length, each element with its bytes, unless
+    // these are more than can be.
     unsafe {
-        let pieces = (0..count).map(|at| &*list.add(at));
-        let gathered: Vec<u8> = pieces
-            .flat_map(|piece| bytes(piece.addr, piece.length))
-            .copied()
-            .collect();
+        let (qp, session) = session(c);
+        if let Step::Failed(_) = session.step {
+            return;
+        }
+        let mut gathered = Copied::new();
+        for at in 0..count {
+            let piece = &*list.add(at);
+            if piece.length > session.max_inline - gathered.len() {
+                return session.fail_too_long(qp);
+            }
+            gathered.extend_from_slice(bytes(piece.addr, piece.length));
+        }
         carry(c, gathered.as_slice());
     }
 }

@@ -92,13 +92,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Creates a completion queue, with entries of `entry_bytes` if given.
+    /// Creates a completion queue.
     fn create_cq(
         &self,
         _fd: &CommandFd,
         _command: CreateCq,
-        _entry_bytes: Option<u32>,
-        _buffers: Option<&Buffers>,
+        _parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Self::Cq)> {
         Err(Self::lacks(Verb::CreateCq, "completion queues"))
     }
@@ -109,7 +108,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         _fd: &CommandFd,
         _command: ResizeCq,
         _cq: &mut Self::Cq,
-        _buffers: Option<&Buffers>,
+        _parts: &CqParts<'_>,
     ) -> Result<()> {
         Err(Self::lacks(
             Verb::ResizeCq,
@@ -122,7 +121,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         &self,
         _fd: &Arc<CommandFd>,
         _spec: &QpSpec,
-        _parts: &QpParts<'_, Self::Cq, Self::SharedRecvQueue, Self::ThreadDomain>,
+        _parts: &QpParts<'_, <Self::Cq as Cq>::Backing, Self::SrqBacking, Self::ThreadDomain>,
     ) -> Result<NewQp<Self::SendQueue, Self::RecvQueue, Self::QpBacking>> {
         Err(Self::lacks(Verb::CreateQp, "queue pairs"))
     }
@@ -186,7 +185,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         &self,
         _fd: &CommandFd,
         _command: CreateSrq,
-        _cq: Option<&Self::Cq>,
+        _cq: Option<&<Self::Cq as Cq>::Backing>,
         _buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, Self::SharedRecvQueue, Self::SrqBacking, u32)> {
         let what = "shared receive queues for XRC or tag matching";
@@ -340,11 +339,28 @@ pub(crate) struct Refusals {
     pub(crate) by_functions: Errno,
     /// Attributes and flags of an object to create that nobody knows.
     pub(crate) unknown: Errno,
+    /// Atomic operations of fewer than 8 bytes, or at an address that is not a multiple of 8, are refused in
+    /// a list, before they put the queue pair into the error state.
+    pub(crate) bad_atomics: bool,
+    /// Sends are refused before the state RTS. Without, the kernel is asked.
+    pub(crate) early_sends: bool,
     /// Advice about regions is refused: the kernel does not look whether they can take it.
     pub(crate) advice: bool,
 }
 
-/// The parts of a queue pair besides its command, of the driver's types or of those of [`super`].
+/// The parts of a completion queue besides its command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CqParts<'a> {
+    /// Bytes of an entry, if they are to be so many. Another size of the queue leaves them as they are.
+    pub(crate) entry_bytes: Option<u32>,
+    pub(crate) buffers: Option<&'a Buffers>,
+    /// As in [`QpParts`], of the queue pairs that report here.
+    #[allow(dead_code, reason = "not every driver's rings depend on it")]
+    pub(crate) follows_requests: bool,
+}
+
+/// The parts of a queue pair besides its command, of the driver's types or of those of [`super`]. Of other
+/// queues these are what they share, which needs nobody who polls or posts to stop.
 pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) send_cq: &'a C,
     pub(crate) recv_cq: &'a C,
@@ -356,9 +372,10 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) inline_scatter: bool,
     /// Messages may be placed, and receives finish, out of order.
     pub(crate) out_of_order: bool,
-    /// A request keeps its slot until its completion has been taken, so that completion queues never overrun.
-    /// Without, it is as libibverbs has it for the device, which may free slots earlier.
-    pub(crate) counts_unread: bool,
+    /// Requests are followed to their ends: one keeps its slot until its completion has been taken, so that
+    /// completion queues never overrun, and regions wait for those that name them. Without, it is as
+    /// libibverbs has it for the device, which may free slots earlier, and nobody asks how far requests are.
+    pub(crate) follows_requests: bool,
 }
 
 /// A queue pair that was created.
@@ -423,6 +440,11 @@ pub(crate) trait QpBacking: Debug + Clone {
     /// Stops this side from writing to the memory that requests name.
     fn close(&self) {}
 
+    /// Has completions that nobody has taken go with the queue pair, where libibverbs's provider has it so.
+    /// Without it they stay, as the kernel's do.
+    #[cfg(feature = "c-abi")]
+    fn forget_unread(&self) {}
+
     /// How far the send queue is, for threads that neither post nor poll.
     fn sends(&self) -> Progress;
 
@@ -450,6 +472,10 @@ pub(crate) trait SrqBacking: Debug + Clone {
     fn names(&self, _in_flight: Progress, _key: LocalKey) -> bool {
         true
     }
+
+    /// As [`QpBacking::forget_unread`], of what the queue reports itself.
+    #[cfg(feature = "c-abi")]
+    fn forget_received(&self) {}
 }
 
 /// Nothing to keep or to select.
@@ -601,16 +627,21 @@ pub(crate) trait Cq: Debug {
     /// Has the next poll say that the queue had no room for a completion.
     fn overran(_backing: &Self::Backing) {}
 
+    /// Asks for an event when the next completion arrives. Others may poll meanwhile.
+    fn arm(
+        _backing: &Self::Backing,
+        fd: &CommandFd,
+        cq: CqHandle,
+        solicited_only: bool,
+    ) -> Result<()> {
+        fd.execute(&ReqNotifyCq { cq, solicited_only })
+    }
+
     /// The most completions that wait at a time.
     fn capacity(&self) -> u32;
 
     /// True if no completion is there.
     fn is_empty(&mut self) -> Result<bool, PollError>;
-
-    /// Asks for an event when the next completion arrives.
-    fn arm(&mut self, fd: &CommandFd, cq: CqHandle, solicited_only: bool) -> Result<()> {
-        fd.execute(&ReqNotifyCq { cq, solicited_only })
-    }
 
     /// The completions that have arrived.
     fn poll(&mut self) -> Result<Self::Polled<'_>, PollError>;

@@ -262,10 +262,6 @@ impl Cq {
         dispatch!(self, D(cq) => cq.is_empty())
     }
 
-    pub(crate) fn arm(&mut self, fd: &CommandFd, cq: CqHandle, solicited_only: bool) -> Result<()> {
-        dispatch!(self, D(queue) => queue.arm(fd, cq, solicited_only))
-    }
-
     #[inline(always)]
     pub(crate) fn poll(&mut self) -> Result<Completions<'_>, PollError> {
         Ok(Completions {
@@ -345,6 +341,13 @@ impl CqBacking {
     pub(crate) fn overran(&self) {
         dispatch!(self, D(backing) => <D as contract::Driver>::Cq::overran(backing));
     }
+
+    /// Asks for an event when the next completion arrives.
+    pub(crate) fn arm(&self, fd: &CommandFd, cq: CqHandle, solicited_only: bool) -> Result<()> {
+        dispatch!(self, D(backing) => {
+            <D as contract::Driver>::Cq::arm(backing, fd, cq, solicited_only)
+        })
+    }
 }
 
 impl QpBacking {
@@ -360,12 +363,22 @@ impl QpBacking {
         sends_name(in_flight: Progress, key: LocalKey) -> bool;
         receives_name(in_flight: Progress, key: LocalKey) -> bool;
     }
+
+    #[cfg(feature = "c-abi")]
+    forward! {
+        forget_unread() -> ();
+    }
 }
 
 impl SrqBacking {
     forward! {
         progress() -> Progress;
         names(in_flight: Progress, key: LocalKey) -> bool;
+    }
+
+    #[cfg(feature = "c-abi")]
+    forward! {
+        forget_received() -> ();
     }
 }
 

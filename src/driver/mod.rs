@@ -109,10 +109,10 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
 use zerocopy::FromBytes;
 
-pub(crate) use self::contract::QpName;
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
+pub(crate) use self::contract::{CqParts, QpName};
 pub(crate) use self::data::{Completion, Completions, Each, RecvBatch, SendBatch, SendSlot};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
@@ -251,7 +251,7 @@ kinds! {
 }
 
 /// What a queue pair is made of besides its command.
-pub(crate) type QpParts<'a> = contract::QpParts<'a, Cq, SharedRecvQueue, ThreadDomain>;
+pub(crate) type QpParts<'a> = contract::QpParts<'a, CqBacking, SrqBacking, ThreadDomain>;
 
 /// A queue pair that a driver has created.
 pub(crate) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpBacking>;
@@ -375,11 +375,10 @@ impl Device {
         &self,
         fd: &CommandFd,
         command: CreateCq,
-        entry_bytes: Option<u32>,
-        buffers: Option<&Buffers>,
+        parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {
         dispatch!(self, D(device) => {
-            let (handle, cq) = device.create_cq(fd, command, entry_bytes, buffers)?;
+            let (handle, cq) = device.create_cq(fd, command, parts)?;
             Ok((handle, D::wrap(cq)))
         })
     }
@@ -389,10 +388,10 @@ impl Device {
         fd: &CommandFd,
         command: ResizeCq,
         cq: &mut Cq,
-        buffers: Option<&Buffers>,
+        parts: &CqParts<'_>,
     ) -> Result<()> {
         dispatch!(self, D(device) => match D::get_mut(cq) {
-            Some(cq) => device.resize_cq(fd, command, cq, buffers),
+            Some(cq) => device.resize_cq(fd, command, cq, parts),
             None => Err(foreign(Verb::ResizeCq)),
         })
     }
@@ -439,7 +438,7 @@ impl Device {
         &self,
         fd: &CommandFd,
         command: CreateSrq,
-        cq: Option<&Cq>,
+        cq: Option<&CqBacking>,
         buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, Option<u32>)> {
         dispatch!(self, D(device) => {
@@ -520,10 +519,13 @@ impl DeviceMemory {
     }
 }
 
+/// What of a driver's completion queue must stay.
+type BackingOf<D> = <<D as contract::Driver>::Cq as contract::Cq>::Backing;
+
 /// The parts as the driver's own, if they all are.
 fn own_parts<'a, D: Listed>(
     parts: &QpParts<'a>,
-) -> Option<contract::QpParts<'a, D::Cq, D::SharedRecvQueue, D::ThreadDomain>> {
+) -> Option<contract::QpParts<'a, BackingOf<D>, D::SrqBacking, D::ThreadDomain>> {
     let srq = match parts.srq {
         Some(srq) => Some(D::get(srq)?),
         None => None,
@@ -540,7 +542,7 @@ fn own_parts<'a, D: Listed>(
         thread_domain,
         inline_scatter: parts.inline_scatter,
         out_of_order: parts.out_of_order,
-        counts_unread: parts.counts_unread,
+        follows_requests: parts.follows_requests,
     })
 }
 

@@ -332,15 +332,15 @@ impl<'a> QpBuilder<'a> {
             event_fd: context.event_fd()?,
         };
         let parts = QpParts {
-            send_cq: self.send_cq.ring(),
-            recv_cq: self.recv_cq.ring(),
-            srq: self.srq.map(Srq::queue),
+            send_cq: self.send_cq.backing(),
+            recv_cq: self.recv_cq.backing(),
+            srq: self.srq.map(Srq::backing),
             buffers: self.pd.buffers(),
             // SAFETY: the type of the queue pair has the domain checked with each post.
             thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             inline_scatter: self.inline_scatter,
             out_of_order: self.out_of_order,
-            counts_unread: true,
+            follows_requests: true,
         };
         // No `map_err`: it would move what has been created.
         let NewQp {
@@ -543,23 +543,22 @@ impl QpShared {
         send: &mut SendQueue,
         recv: Option<&mut RecvQueue>,
     ) -> Result<()> {
-        let replacement = {
-            let kernel = self.kernel();
-            let command = attr.command(kernel.handle(), DriverData::default());
-            let from = self.check(&kernel, attr, &command.base)?;
-            let reset = ResetQp {
-                command: &command,
-                backing: kernel.backing(),
-                send,
-                recv,
-                buffers: self.pd.buffers(),
-                in_place: false,
-            };
-            let context = self.context();
-            let reset = context.driver().reset_qp(context.fd(), reset);
-            reset.map_err(|error| self.explained(error.about(kernel.subject()), attr, from))?
-        };
+        // For all of it: who fails the queue pair from another thread does so before or behind.
         let mut kernel = self.kernel.write().unwrap_or_else(PoisonError::into_inner);
+        let command = attr.command(kernel.handle(), DriverData::default());
+        let from = self.check(&kernel, attr, &command.base)?;
+        let reset = ResetQp {
+            command: &command,
+            backing: kernel.backing(),
+            send,
+            recv,
+            buffers: self.pd.buffers(),
+            in_place: false,
+        };
+        let context = self.context();
+        let reset = context.driver().reset_qp(context.fd(), reset);
+        let replacement =
+            reset.map_err(|error| self.explained(error.about(kernel.subject()), attr, from))?;
         let old = replacement.and_then(|by| kernel.replace(by));
         self.flight.renew(Queues::Qp(kernel.backing().clone()));
         self.store(QpState::RESET);
@@ -742,6 +741,10 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     }
 
     /// Moves the queue pair to the state ERR: requests in flight complete as flushed.
+    ///
+    /// On soft-RoCE from Linux 6.4 on a message that completes at that moment may come again, into each
+    /// receive that is left, also with success (`do_complete` in `drivers/infiniband/sw/rxe/rxe_resp.c`):
+    /// what completes behind the call need not be new.
     ///
     /// # Errors
     ///

@@ -279,8 +279,8 @@ impl<'q, T: Transport> Batch<'q, T> {
         payload: Payload<'_>,
     ) -> Result<Posted<'_>, PostError> {
         let needed = operation.needs();
-        // A transport that is known here has the classic ones.
-        if T::TYPE.is_none() || !Operations::CLASSIC.contains(needed) {
+        // A transport that is known here has these.
+        if T::TYPE.is_none() || !Operations::CERTAIN.contains(needed) {
             self.check(needed, to)?;
         }
         if let Payload::Gather(slices) = payload

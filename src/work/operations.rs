@@ -25,6 +25,8 @@ bitflags! {
 
         /// What every driver has where the transport has it.
         const CLASSIC = Self::SEND.bits() | Self::WRITE.bits() | Self::READ.bits() | Self::ATOMIC.bits();
+        /// What no device lacks where the transport has it.
+        const CERTAIN = Self::SEND.bits() | Self::WRITE.bits() | Self::READ.bits();
         /// What a device may lack although its driver has it: it tells by its capabilities.
         const OF_CAPABILITIES =
             Self::ATOMIC_WRITE.bits() | Self::FLUSH_GLOBAL.bits() | Self::FLUSH_PERSISTENT.bits();
@@ -34,6 +36,13 @@ bitflags! {
         const OF_KEYS = Self::LOCAL_INV.bits() | Self::BIND_MW.bits();
     }
 }
+
+// What is certain is not asked about.
+const _: () = assert!(
+    Operations::CERTAIN
+        .intersection(Operations::OF_DEVICE)
+        .is_empty()
+);
 
 impl Operations {
     /// What the specification gives a transport. Raw packets need more in a request than there is so far.

@@ -13,6 +13,9 @@ pub(crate) struct Progress {
     mask: u32,
 }
 
+/// How often a queue is looked at to find it still.
+const LOOKS: usize = 4;
+
 impl Progress {
     /// Of a queue that nobody can ask: everything is in flight for ever.
     pub(crate) const UNKNOWN: Self = Self {
@@ -28,6 +31,24 @@ impl Progress {
             finished,
             mask,
         }
+    }
+
+    /// The counts of a queue on which others go on meanwhile, as these load them, with acquire. Whoever asks
+    /// is ordered behind whoever posted what is asked about.
+    ///
+    /// A count of finished requests beside a later one of posted ones could tell of too few in flight, or of
+    /// none: both go round. So the posted ones come first, and again behind the others, until nobody has
+    /// posted in between. Of a queue that is never still it tells of too many.
+    pub(crate) fn look(mask: u32, posted: impl Fn() -> u32, finished: impl Fn() -> u32) -> Self {
+        let mut first = posted();
+        for _ in 1..LOOKS {
+            let now = Self::new(first, finished(), mask);
+            match posted() {
+                again if again == first => return now,
+                again => first = again,
+            }
+        }
+        Self::new(first, finished(), mask)
     }
 
     /// Requests that are not finished.
@@ -63,6 +84,15 @@ impl Progress {
     pub(crate) fn has_passed(self, then: Self) -> bool {
         let come = self.finished.wrapping_sub(then.finished) & self.mask;
         self.in_flight() == 0 || come >= then.in_flight()
+    }
+
+    /// What is left of what was in flight then, if not everything [has passed](Self::has_passed): the next
+    /// look goes on from here, so that a queue which goes round does not hide how far it has come.
+    pub(crate) fn left_of(self, then: Self) -> Self {
+        Self {
+            finished: self.finished,
+            ..then
+        }
     }
 }
 
@@ -105,6 +135,32 @@ mod tests {
             if finished == in_flight + posted {
                 prop_assert!(now.has_passed(then));
             }
+        }
+
+        /// Would catch a region that waits for ever on a ring that is always full: each look sees how far the
+        /// queue has come since the last one, whatever it was given meanwhile.
+        #[test]
+        fn what_goes_round_passes_in_the_end(
+            start in any::<u32>(),
+            in_flight in 1u32..8,
+            steps in prop::collection::vec(1u32..8, 7),
+        ) {
+            let mask = 7;
+            let full = |finished: u32| {
+                let posted = start.wrapping_add(finished + 7);
+                Progress::new(posted & mask, start.wrapping_add(finished) & mask, mask)
+            };
+            let mut then = Progress { posted: start.wrapping_add(in_flight) & mask, ..full(0) };
+            let mut finished = 0;
+            let passed = steps.iter().any(|step| {
+                finished += step;
+                let now = full(finished);
+                let passed = now.has_passed(then);
+                then = now.left_of(then);
+                passed
+            });
+            prop_assert!(passed);
+            prop_assert!(finished >= in_flight);
         }
     }
 }

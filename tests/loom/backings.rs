@@ -91,7 +91,7 @@ impl<const N: usize> Keys<N> {
 pub(crate) struct Ring {
     posted: AtomicU32,
     finished: AtomicU32,
-    keys: Keys<2>,
+    keys: Keys<4>,
 }
 
 impl Ring {
@@ -118,9 +118,9 @@ impl Ring {
 // As `src/driver/rxe/ring.rs` does it.
 impl Line for Ring {
     fn progress(&self) -> Progress {
-        let finished = self.finished.load(Ordering::Acquire);
-        let posted = self.posted.load(Ordering::Relaxed);
-        Progress::new(posted, finished, 3)
+        let finished = || self.finished.load(Ordering::Acquire);
+        let posted = || self.posted.load(Ordering::Acquire);
+        Progress::look(3, posted, finished)
     }
 
     fn names(&self, in_flight: Progress, key: LocalKey) -> bool {

@@ -97,8 +97,15 @@ impl Poller {
                         leave_at: None,
                     });
                 }
-                Change::Remove { number, until } => {
+                Change::Remove {
+                    number,
+                    until,
+                    forgotten,
+                } => {
                     if let Some(Some(known)) = self.reporters.get_mut(number as usize) {
+                        if forgotten {
+                            known.forget_until = until;
+                        }
                         known.leave_at = Some(until);
                     }
                 }

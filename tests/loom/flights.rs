@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("flights::two_regions_go_at_once", two),
         test("flights::what_comes_does_not_go_with_another", came),
         test("flights::the_last_who_goes_leaves_none", last),
+        test("flights::a_full_ring_that_goes_on_is_not_idle", full),
     ]
 }
 
@@ -126,6 +127,27 @@ fn reset() {
     flights.reap();
     new.post(0, NO_KEY);
     owner.join().unwrap();
+    fate.assert_is_gone();
+}
+
+/// Would catch a region that goes under its request because a full ring goes on while it is looked at: a
+/// place that is free again and filled at once looks like a ring in which nothing is.
+fn full() {
+    let flights = Arc::new(Flights::default());
+    let queue = Arc::new(Ring::new());
+    let (fate, region) = Fate::new();
+    let _flight = flights.begin(name(), sends(&queue));
+    for (index, key) in [NO_KEY, KEY, NO_KEY].into_iter().enumerate() {
+        queue.post(index as u32, key);
+    }
+    let owner = drops(&flights, region);
+    queue.finish(1);
+    queue.post(3, NO_KEY);
+    fate.reach();
+    queue.finish(2);
+    owner.join().unwrap();
+    queue.finish(4);
+    flights.reap();
     fate.assert_is_gone();
 }
 

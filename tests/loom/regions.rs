@@ -158,10 +158,9 @@ impl Receives {
     }
 
     fn progress(&self) -> Progress {
-        let told = || self.record.load(Ordering::Relaxed);
+        let told = || self.record.load(Ordering::Acquire);
         let progress = self.receiver.progress(told);
-        let (posted, finished) = progress.expect("a queue of its own");
-        possible(Progress::new(posted, finished, u16::MAX.into()))
+        possible(progress.expect("a queue of its own"))
     }
 
     fn queues(line: Arc<dyn Line>) -> Queues {

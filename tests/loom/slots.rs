@@ -19,6 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("slots::who_goes_leaves_the_buffer", dropped),
         test("slots::one_gets_the_buffer", reclaimed),
         test("slots::who_is_roused_is_not_lost", roused),
+        test("slots::who_is_roused_knows_why", roused_for),
     ]
 }
 
@@ -186,4 +187,31 @@ fn roused() {
     let look = slot.poll(0, &mut Context::from_waker(Waker::noop()));
     assert_eq!(look, Look::Done);
     unload(&slot);
+}
+
+/// Catches who begins to wait when what ends the waiting has been said, and was not heard.
+fn roused_for() {
+    let (slot, given) = submitted();
+    let over = Arc::new(AtomicBool::new(false));
+    let other = {
+        let (slot, over) = (Arc::clone(&slot), Arc::clone(&over));
+        thread::spawn(move || {
+            over.store(true, Ordering::Relaxed);
+            if let Some(waker) = slot.rouse() {
+                waker.wake();
+            }
+        })
+    };
+    let (woken, waker) = waker();
+    let look = slot.poll(0, &mut Context::from_waker(&waker));
+    assert_eq!(look, Look::Pending);
+    let knows = over.load(Ordering::Relaxed);
+    other.join().unwrap();
+    assert!(
+        knows || woken.0.load(Ordering::Acquire),
+        "it waits for ever"
+    );
+    assert_eq!(slot.cancel(0), Look::Pending);
+    complete(&slot, None);
+    assert_eq!(given.load(StdOrdering::Relaxed), 1);
 }

@@ -32,15 +32,35 @@ pub(crate) struct CqCore {
     record: Record,
     /// Events of the queue that have been read: the device takes an arming for new by their number.
     pub(super) events: Arc<AtomicU32>,
+    cqn: u32,
+    /// Where it is armed.
+    uar: Arc<UarPage>,
 }
 
 impl CqCore {
-    pub(super) fn new(entries: Entries, record: Record) -> Self {
+    pub(super) fn new(entries: Entries, record: Record, cqn: u32, uar: Arc<UarPage>) -> Self {
         Self {
             directory: Arc::new(Directory::new(entries)),
             record,
             events: Arc::default(),
+            cqn,
+            uar,
         }
+    }
+
+    /// Asks for an event for the next completion. Threads that do so at once, or while another polls, are
+    /// each heard or not as if one came behind the other: what each stores is whole.
+    pub(super) fn ask(&self, solicited_only: bool) {
+        // Relaxed: the number only has to change after an event has been read, which came before in this
+        // thread or by whatever handed the queue to it.
+        let sequence = self.events.load(Ordering::Relaxed) & 3;
+        let command = if solicited_only { ARM_SOLICITED } else { 0 };
+        let word = sequence << 28 | command | self.directory.consumer() & INDEX_MASK;
+        // Relaxed: the barrier in `UarPage::arm` orders it before the register.
+        self.record
+            .word(RECORD_ARM)
+            .store(word.to_be(), Ordering::Relaxed);
+        self.uar.arm(word, self.cqn);
     }
 }
 
@@ -66,8 +86,6 @@ pub(crate) struct Cq {
     core: Arc<CqCore>,
     /// What was found wrong, told by the next poll.
     wrong: Option<PollError>,
-    cqn: u32,
-    uar: Arc<UarPage>,
 }
 
 // SAFETY: the view and the word are of memory that `core` keeps, and the poller is the only one to use them
@@ -176,7 +194,7 @@ fn is_plain_receive(op_own: u8) -> bool {
 const NO_VERSION: u64 = u64::MAX;
 
 impl Cq {
-    pub(super) fn new(core: Arc<CqCore>, cqn: u32, uar: Arc<UarPage>) -> Self {
+    pub(super) fn new(core: Arc<CqCore>) -> Self {
         let view = core.directory.lock().entries.view();
         Self {
             view,
@@ -189,18 +207,17 @@ impl Cq {
             word: NonNull::from(core.record.word(RECORD_CONSUMER)),
             core,
             wrong: None,
-            cqn,
-            uar,
         }
     }
 
-    pub(crate) fn core(&self) -> &Arc<CqCore> {
+    #[cfg(test)]
+    pub(super) fn core(&self) -> &Arc<CqCore> {
         &self.core
     }
 
     #[cfg(test)]
     pub(super) fn uar(&self) -> &UarPage {
-        &self.uar
+        &self.core.uar
     }
 
     /// Whether the queue is sound.
@@ -369,21 +386,6 @@ impl Cq {
         self.refuse(PollError::Unknown { code })
     }
 
-    /// Asks for an event for the next completion.
-    pub(super) fn ask(&mut self, solicited_only: bool) {
-        // Relaxed: the number only has to change after an event has been read, which came before in this
-        // thread or by whatever handed the queue to it.
-        let sequence = self.core.events.load(Ordering::Relaxed) & 3;
-        let command = if solicited_only { ARM_SOLICITED } else { 0 };
-        let word = sequence << 28 | command | self.next() & INDEX_MASK;
-        // Relaxed: the barrier in `UarPage::arm` orders it before the register.
-        self.core
-            .record
-            .word(RECORD_ARM)
-            .store(word.to_be(), Ordering::Relaxed);
-        self.uar.arm(word, self.cqn);
-    }
-
     /// Takes over what has changed among the queue pairs.
     fn catch_up(&mut self) {
         let (version, changes) = self.core.directory.changes();
@@ -406,8 +408,15 @@ impl Cq {
                         },
                     );
                 }
-                Change::Remove { number, until } => {
+                Change::Remove {
+                    number,
+                    until,
+                    forgotten,
+                } => {
                     if let Some(entry) = self.reporters.get_mut(number as usize) {
+                        if forgotten {
+                            entry.forget_until = Some(until);
+                        }
                         entry.leave_at = Some(until);
                         waiting = true;
                     }
@@ -528,8 +537,13 @@ impl contract::Cq for Cq {
         Ok(self.view.poll(self.next()).is_none())
     }
 
-    fn arm(&mut self, _fd: &CommandFd, _cq: CqHandle, solicited_only: bool) -> error::Result<()> {
-        self.ask(solicited_only);
+    fn arm(
+        backing: &Arc<CqCore>,
+        _fd: &CommandFd,
+        _cq: CqHandle,
+        solicited_only: bool,
+    ) -> error::Result<()> {
+        backing.ask(solicited_only);
         Ok(())
     }
 

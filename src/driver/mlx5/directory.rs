@@ -8,7 +8,8 @@
 //! completion. So polling takes no lock while nothing changes.
 //!
 //! Completions outlive their queue pair. A number is reused only when the poller has passed everything that
-//! its last queue pair reported. What a queue pair reported before a reset is skipped.
+//! its last queue pair reported. What a queue pair reported before a reset is skipped, and so is what one
+//! reported that is to be forgotten with it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, Weak};
@@ -18,6 +19,7 @@ use super::inline::Landing;
 use super::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
 use super::srq::SrqRing;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::work::Progress;
 
 /// What a queue pair reports to a completion queue.
 #[derive(Clone, Debug, Default)]
@@ -54,15 +56,15 @@ impl Receiver {
         }
     }
 
-    /// Of its own queue, how many requests the device was told of, which `told` looks up, and how many are finished.
-    pub(super) fn progress(&self, told: impl FnOnce() -> u32) -> Option<(u32, u32)> {
-        // In this order: what is finished was posted before.
-        let finished = match self {
-            Self::Own(ledger) => ledger.done(),
-            Self::Loose(ledger) => ledger.before(),
-            Self::Shared(_) | Self::None => return None,
-        };
-        Some((told(), finished))
+    /// How far its own queue is. The low halves of two counts are compared: how many requests the device was
+    /// told of, which `told` looks up with acquire, and how many are finished.
+    pub(super) fn progress(&self, told: impl Fn() -> u32) -> Option<Progress> {
+        let mask = u16::MAX.into();
+        match self {
+            Self::Own(ledger) => Some(Progress::look(mask, told, || ledger.done())),
+            Self::Loose(ledger) => Some(Progress::look(mask, told, || ledger.before())),
+            Self::Shared(_) | Self::None => None,
+        }
     }
 }
 
@@ -76,8 +78,12 @@ pub(super) enum Change {
         reporter: Reporter,
         forget_until: Option<u32>,
     },
-    /// The queue pair is gone; what it reported before still counts.
-    Remove { number: u32, until: u32 },
+    /// The queue pair is gone; what it reported before still counts, unless it is forgotten.
+    Remove {
+        number: u32,
+        until: u32,
+        forgotten: bool,
+    },
 }
 
 impl Change {
@@ -259,10 +265,24 @@ impl Directory {
     }
 
     fn replace(&self, number: u32, reporter: Reporter) {
+        // Dropped when the lock is no longer held, as in `remove`.
+        let mut superseded = Vec::new();
         let mut inner = self.lock();
         self.sweep(&mut inner);
         if inner.closed.is_none() {
             let (until, _) = self.look(&inner, number);
+            // An earlier start that the poller has not seen: what it was to skip is skipped with this one.
+            let earlier = |change: &mut Change| {
+                change.number() == number
+                    && matches!(
+                        change,
+                        Change::Set {
+                            forget_until: Some(_),
+                            ..
+                        }
+                    )
+            };
+            superseded.extend(inner.changes.extract_if(.., earlier));
             let change = Change::Set {
                 number,
                 reporter,
@@ -272,7 +292,7 @@ impl Directory {
         }
     }
 
-    fn remove(&self, number: u32) {
+    fn remove(&self, number: u32, forgotten: bool) {
         // Dropped when the lock is no longer held, as are all changes: with a landing rings may go, whose
         // memory an allocator gets back, and which may do with other queues as it likes.
         let mut gone = Vec::new();
@@ -300,7 +320,12 @@ impl Directory {
             );
             inner.free(number);
         } else {
-            self.push(&mut inner, Change::Remove { number, until });
+            let change = Change::Remove {
+                number,
+                until,
+                forgotten,
+            };
+            self.push(&mut inner, change);
         }
         drop(inner);
         drop(ledger);
@@ -353,6 +378,8 @@ pub(super) struct Registration {
     send: Arc<Directory>,
     recv: Arc<Directory>,
     number: u32,
+    /// What was reported goes with it.
+    forgets: AtomicBool,
 }
 
 impl Registration {
@@ -388,12 +415,20 @@ impl Registration {
             send: Arc::clone(send),
             recv: Arc::clone(recv),
             number,
+            forgets: AtomicBool::new(false),
         })
     }
 
     /// The number.
     pub(super) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Has what was reported go with the queue pair.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn forget(&self) {
+        // Relaxed: whoever drops it has it to itself.
+        self.forgets.store(true, Ordering::Relaxed);
     }
 
     /// Starts again with other ledgers: whatever was reported before now is passed over.
@@ -432,9 +467,10 @@ fn halves(reporter: Reporter) -> (Reporter, Reporter) {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.send.remove(self.number);
+        let forgotten = self.forgets.load(Ordering::Relaxed);
+        self.send.remove(self.number, forgotten);
         if !Arc::ptr_eq(&self.send, &self.recv) {
-            self.recv.remove(self.number);
+            self.recv.remove(self.number, forgotten);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use uverbs_uapi::handle::DmHandle;
@@ -131,7 +132,9 @@ impl contract::DeviceMemory for Dm {
         let (words, _) = into.as_chunks_mut::<WORD>();
         for (index, word) in words.iter_mut().enumerate() {
             // SAFETY: `words` has checked that they lie in the mapping, aligned.
-            *word = unsafe { from.add(index).read_volatile() }.to_ne_bytes();
+            let from = unsafe { AtomicU32::from_ptr(from.add(index).as_ptr()) };
+            // Relaxed: the device orders nothing with the processor here; others may copy at the same time.
+            *word = from.load(Ordering::Relaxed).to_ne_bytes();
         }
         Ok(())
     }
@@ -141,7 +144,9 @@ impl contract::DeviceMemory for Dm {
         let (words, _) = bytes.as_chunks::<WORD>();
         for (index, word) in words.iter().enumerate() {
             // SAFETY: as in `read`.
-            unsafe { to.add(index).write_volatile(u32::from_ne_bytes(*word)) };
+            let to = unsafe { AtomicU32::from_ptr(to.add(index).as_ptr()) };
+            // Relaxed: as in `read`.
+            to.store(u32::from_ne_bytes(*word), Ordering::Relaxed);
         }
         barrier::flush_write_combining();
         Ok(())

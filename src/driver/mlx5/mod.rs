@@ -61,12 +61,12 @@ use self::entries::Entries;
 use self::format::BLOCK;
 use self::memory::{Memory, Record, Records};
 use self::qp::{QpCore, create_qp, create_xrc_target};
-use self::recv::{RecvQueue, SharedRecvQueue};
+use self::recv::{Drawn, RecvQueue, SharedRecvQueue};
 use self::send::SendQueue;
 use self::srq::{SrqCore, create_srq, create_xsrq};
 use self::uar::{Lease, Registers, UarPage};
 use super::answer;
-use super::contract::{self, QpName, QpParts, Replacement, ResetQp};
+use super::contract::{self, CqParts, QpName, QpParts, Replacement, ResetQp};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocDm, AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateSrq,
@@ -103,6 +103,8 @@ impl contract::Driver for Device {
         long_request: Errno::NOMEM,
         by_functions: Errno::NOMEM,
         unknown: Errno::INVAL,
+        bad_atomics: false,
+        early_sends: true,
         advice: false,
     };
 
@@ -157,10 +159,9 @@ impl contract::Driver for Device {
         &self,
         fd: &CommandFd,
         command: CreateCq,
-        entry_bytes: Option<u32>,
-        buffers: Option<&Buffers>,
+        parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {
-        create_cq(self, fd, command, entry_bytes, buffers)
+        create_cq(self, fd, command, parts.entry_bytes, parts.buffers)
     }
 
     fn resize_cq(
@@ -168,30 +169,31 @@ impl contract::Driver for Device {
         fd: &CommandFd,
         command: ResizeCq,
         cq: &mut Cq,
-        buffers: Option<&Buffers>,
+        parts: &CqParts<'_>,
     ) -> Result<()> {
-        resize_cq(fd, command, cq, buffers)
+        resize_cq(fd, command, cq, parts.buffers)
     }
 
     fn create_qp(
         &self,
         fd: &Arc<CommandFd>,
         spec: &QpSpec,
-        parts: &QpParts<'_, Cq, SharedRecvQueue, ThreadDomain>,
+        parts: &QpParts<'_, Arc<CqCore>, SrqCore, ThreadDomain>,
     ) -> Result<NewQp> {
         let thread_domain = match parts.thread_domain {
             Some(domain) => Some(domain.lease(self, fd)?),
             None => None,
         };
+        let srq = parts.srq.map(SrqCore::drawn);
         let parts = Parts {
-            send_cq: parts.send_cq.core(),
-            recv_cq: parts.recv_cq.core(),
-            srq: parts.srq,
+            send_cq: parts.send_cq,
+            recv_cq: parts.recv_cq,
+            srq: srq.as_ref(),
             buffers: parts.buffers,
             thread_domain: thread_domain.as_ref(),
             inline_scatter: parts.inline_scatter,
             out_of_order: parts.out_of_order,
-            counts_unread: parts.counts_unread,
+            follows_requests: parts.follows_requests,
         };
         create_qp(self, fd, spec, &parts)
     }
@@ -249,10 +251,10 @@ impl contract::Driver for Device {
         &self,
         fd: &CommandFd,
         command: CreateSrq,
-        cq: Option<&Cq>,
+        cq: Option<&Arc<CqCore>>,
         buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqCore, u32)> {
-        create_xsrq(self, fd, command, cq.map(Cq::core), buffers)
+        create_xsrq(self, fd, command, cq, buffers)
     }
 
     fn create_xrc_target(
@@ -302,7 +304,7 @@ impl contract::Driver for Device {
 type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
 
 /// What a queue pair is made of besides its command.
-type Parts<'a> = QpParts<'a, CqCore, SharedRecvQueue, Arc<Lease>>;
+type Parts<'a> = QpParts<'a, CqCore, Drawn, Arc<Lease>>;
 
 /// The doorbell register of a thread domain, once a queue pair needs it.
 #[derive(Debug, Default)]
@@ -574,9 +576,8 @@ fn create_cq(
     // Not before: the kernel has refused sizes that are too large before it touched all that memory. The
     // device writes nothing until a queue pair reports here.
     entries.invalidate(0);
-    let core = Arc::new(CqCore::new(entries, record));
-    let cq = Cq::new(core, cqn, Arc::clone(uar));
-    Ok((handle, cq))
+    let core = CqCore::new(entries, record, cqn, Arc::clone(uar));
+    Ok((handle, Cq::new(Arc::new(core))))
 }
 
 /// Gives a completion queue a ring of another size.

@@ -21,7 +21,7 @@ use super::format::{
 use super::inline::Landing;
 use super::ledger::SendLedger;
 use super::memory::{Memory, Record, Records};
-use super::recv::{Drawn, RecvLayout, RecvQueue, SharedRecvQueue, recv_bytes};
+use super::recv::{Drawn, RecvLayout, RecvQueue, recv_bytes};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
 use super::{Device, Limits, NewQp, Parts, answer, umr};
@@ -187,10 +187,10 @@ impl Draft {
         )?;
         let record = Record::new(records, parts.buffers)?;
         let send_ledger = Arc::new(SendLedger::new(send.blocks));
-        let srq = parts.srq.map(SharedRecvQueue::drawn);
+        let srq = parts.srq.cloned();
         let rings = Arc::new(Rings { memory, record });
         let landing = parts.inline_scatter.then(|| {
-            let elements = parts.srq.map(SharedRecvQueue::elements).cloned();
+            let elements = parts.srq.and_then(|srq| srq.ring.upgrade());
             let landing = Landing::new(Arc::clone(&rings), recv, send.blocks, elements);
             Arc::new(landing)
         });
@@ -366,11 +366,9 @@ impl contract::QpBacking for Arc<QpCore> {
 
     fn receives(&self) -> Option<Progress> {
         let word = self.rings.record.word(RECORD_RECEIVE);
-        // Relaxed: who asks about requests is ordered behind whoever posted them. The record has the low half of the
-        // count.
-        let told = || u32::from_be(word.load(Ordering::Relaxed));
-        let (posted, finished) = self.ledgers().1.progress(told)?;
-        Some(Progress::new(posted, finished, u16::MAX.into()))
+        // Acquire: what is finished is looked at behind it. The record has the low half of the count.
+        let told = || u32::from_be(word.load(Ordering::Acquire));
+        self.ledgers().1.progress(told)
     }
 
     /// The ring is looked at as a whole: what is finished there may be taken for what is in flight.
@@ -395,6 +393,11 @@ impl contract::QpBacking for Arc<QpCore> {
             let has = || unsafe { has_word(element, stride as usize, key.to_be()) };
             count > 0 && !is_finished(at) && has()
         })
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn forget_unread(&self) {
+        self.registration.forget();
     }
 
     fn close(&self) {

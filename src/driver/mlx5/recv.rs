@@ -71,7 +71,7 @@ unsafe impl Sync for RecvQueue {}
 
 /// Refuses a request with too many slices, or slices that are too long for the device's 31 bits.
 #[inline(always)]
-fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError> {
+pub(super) fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError> {
     if slices.len() > max as usize {
         return Err(PostError::TooManySges {
             given: slices.len(),
@@ -228,11 +228,20 @@ pub(crate) struct SharedRecvQueue {
 }
 
 /// A shared receive queue, as those who report of it know it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) ledger: Arc<SrqLedger>,
     /// It goes with the queue, even if the poller has not looked since.
     pub(super) ring: Weak<SrqRing>,
+}
+
+impl Drawn {
+    pub(super) fn new(ring: &Arc<SrqRing>, ledger: &Arc<SrqLedger>) -> Self {
+        Self {
+            ledger: Arc::clone(ledger),
+            ring: Arc::downgrade(ring),
+        }
+    }
 }
 
 impl SharedRecvQueue {
@@ -245,12 +254,10 @@ impl SharedRecvQueue {
     }
 
     pub(super) fn drawn(&self) -> Drawn {
-        Drawn {
-            ledger: Arc::clone(&self.ledger),
-            ring: Arc::downgrade(&self.ring),
-        }
+        Drawn::new(&self.ring, &self.ledger)
     }
 
+    #[cfg(test)]
     pub(super) fn elements(&self) -> &Arc<SrqRing> {
         &self.ring
     }

@@ -26,6 +26,7 @@ use super::format::{
 };
 use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
+use super::recv;
 use super::uar::{Lease, Register};
 use super::umr;
 use crate::driver::contract;
@@ -59,8 +60,10 @@ pub(crate) struct SendQueue {
     at: Cursor,
     /// What every request has in the word of its flags.
     always: u64,
-    /// The place behind the last change to a memory key: the request that begins there waits for it.
+    /// The place behind the last change to a memory key: the request that begins there waits for it. Then the
+    /// same of what the device was told of: the other may be of a batch that was abandoned.
     fenced: Option<u64>,
+    rung_fence: Option<u64>,
     /// The place in the ring of the request in `scratch`.
     scratched: Option<u64>,
     /// The queue pair's number where the control segment has it.
@@ -161,6 +164,7 @@ impl SendQueue {
             at: Cursor::START,
             always,
             fenced: None,
+            rung_fence: None,
             scratched: None,
             qpn: qpn << 8,
             ledger,
@@ -175,7 +179,8 @@ impl SendQueue {
 
     /// Starts again with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<SendLedger>) {
-        (self.at, self.fenced, self.scratched) = (Cursor::START, None, None);
+        (self.at, self.scratched) = (Cursor::START, None);
+        (self.fenced, self.rung_fence) = (None, None);
         self.notes = ledger.first();
         self.ledger = ledger;
     }
@@ -190,50 +195,57 @@ impl SendQueue {
         if let Operation::BindMw(bind) = operation {
             umr::check_bind(bind)?;
         }
+        let (max_sge, max_inline) = self.most(operation);
+        let too_many = |given| {
+            Err(PostError::TooManySges {
+                given,
+                max: max_sge,
+            })
+        };
+        let too_long = |given| {
+            Err(PostError::InlineTooLong {
+                given,
+                max: max_inline,
+            })
+        };
+        match payload {
+            _ if self.takes(operation, payload) => Ok(()),
+            Payload::Gather(slices) => too_many(slices.len()),
+            Payload::Sges(sges) => recv::check(sges, max_sge),
+            Payload::InlineSges(pieces) => too_long(pieces.len()),
+            Payload::Inline(bytes) => too_long(bytes.len()),
+        }
+    }
+
+    /// The most slices and inline bytes of a request. The operands of an atomic take the room of one slice.
+    #[inline(always)]
+    fn most(&self, operation: Operation) -> (u32, u32) {
         let SendLayout {
             max_sge,
             max_inline,
             ..
         } = self.layout;
-        match payload {
+        match operation {
             // There is always room for one.
-            Payload::Gather(slices) if slices.len() > 1 && slices.len() > max_sge as usize => {
-                Err(PostError::TooManySges {
-                    given: slices.len(),
-                    max: max_sge,
-                })
-            }
-            Payload::Sges(sges) if sges.len() > max_sge as usize => Err(PostError::TooManySges {
-                given: sges.len(),
-                max: max_sge,
-            }),
-            Payload::InlineSges(pieces) if pieces.len() > max_inline as usize => {
-                Err(PostError::InlineTooLong {
-                    given: pieces.len(),
-                    max: max_inline,
-                })
-            }
-            Payload::Inline(bytes) if bytes.len() > max_inline as usize => {
-                Err(PostError::InlineTooLong {
-                    given: bytes.len(),
-                    max: max_inline,
-                })
-            }
-            _ => Ok(()),
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => (
+                max_sge.saturating_sub(1).max(1),
+                max_inline.saturating_sub(UNIT as u32),
+            ),
+            _ => (max_sge, max_inline),
         }
     }
 
     /// Whether so much fits into the largest request.
     #[inline(always)]
-    fn takes(&self, payload: Payload<'_>) -> bool {
+    fn takes(&self, operation: Operation, payload: Payload<'_>) -> bool {
+        let (max_sge, max_inline) = self.most(operation);
         match payload {
             // There is always room for one.
-            Payload::Gather(slices) => {
-                slices.len() <= 1 || slices.len() <= self.layout.max_sge as usize
-            }
-            Payload::Inline(bytes) => bytes.len() <= self.layout.max_inline as usize,
-            Payload::Sges(sges) => sges.len() <= self.layout.max_sge as usize,
-            Payload::InlineSges(pieces) => pieces.len() <= self.layout.max_inline as usize,
+            Payload::Gather(slices) => slices.len() <= 1 || slices.len() <= max_sge as usize,
+            Payload::Inline(bytes) => bytes.len() <= max_inline as usize,
+            // Foreign callers' lengths are whatever they are.
+            Payload::Sges(sges) => recv::check(sges, max_sge).is_ok(),
+            Payload::InlineSges(pieces) => pieces.len() <= max_inline as usize,
         }
     }
 
@@ -278,6 +290,7 @@ impl SendQueue {
         // What an abandoned batch has left is of no use. With it, nothing was ordinary any more.
         if count == self.at.count {
             self.scratched = None;
+            self.fenced = self.rung_fence;
         }
         self.copied = u64::MAX;
         self.look_after_last(post);
@@ -452,7 +465,7 @@ impl contract::SendQueue for SendQueue {
             count,
             ordinary_until,
         } = self.at;
-        if !self.takes(payload) || changes_key(operation) || count == ordinary_until {
+        if !self.takes(operation, payload) || changes_key(operation) || count == ordinary_until {
             return contract::post_batch(self, wr_id, black_box(operation), black_box(payload));
         }
         let at = Cursor {
@@ -584,6 +597,7 @@ fn ring_batch(
         count,
         ordinary_until,
     };
+    queue.rung_fence = queue.fenced;
     queue.tell_others(count);
     if requests > 0 {
         ring_otherwise(queue, post, blocks, requests, last);

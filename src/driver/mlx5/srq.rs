@@ -113,7 +113,18 @@ pub(crate) struct SrqCore {
     ring: Arc<SrqRing>,
     ledger: Arc<SrqLedger>,
     /// Of a queue of XRC, which reports to a completion queue itself.
-    _registration: Option<Arc<Registration>>,
+    #[cfg_attr(
+        not(feature = "c-abi"),
+        expect(dead_code, reason = "held until the queue goes")
+    )]
+    registration: Option<Arc<Registration>>,
+}
+
+impl SrqCore {
+    /// For those who report of it.
+    pub(super) fn drawn(&self) -> Drawn {
+        Drawn::new(&self.ring, &self.ledger)
+    }
 }
 
 impl contract::SrqBacking for SrqCore {
@@ -132,6 +143,13 @@ impl contract::SrqBacking for SrqCore {
                 || unsafe { has_word(self.ring.element(index), stride as usize, key.to_be()) };
             self.ledger.is_posted(index as u16) && has()
         })
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn forget_received(&self) {
+        if let Some(registration) = &self.registration {
+            registration.forget();
+        }
     }
 }
 
@@ -184,6 +202,8 @@ fn create(
     let refuse = || Error::os(Verb::CreateSrq, command.subject(), Errno::INVAL);
     let (asked, slices) = (command.max_wr, command.max_sge);
     let (count, stride) = layout(asked, slices, &device.limits).ok_or_else(refuse)?;
+    // The kernel and the device have so many elements too, of which one is always free.
+    command.max_wr = count - 1;
     let bytes = count as usize * stride as usize;
     let page = rustix::param::page_size();
     let memory = Memory::new(bytes, page, ResourceType::MLX5_SRQ, buffers)?;
@@ -207,7 +227,7 @@ fn create(
     let core = SrqCore {
         ring,
         ledger,
-        _registration: registration.map(Arc::new),
+        registration: registration.map(Arc::new),
     };
     Ok((reply, queue, core))
 }

@@ -55,6 +55,7 @@ impl Cq {
     }
 
     /// What its queues look at.
+    #[cfg(test)]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

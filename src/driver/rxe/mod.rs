@@ -37,7 +37,10 @@ use self::recv::RecvQueue;
 use self::ring::{Consumer, Producer};
 use self::send::SendQueue;
 use self::srq::{SharedRecvQueue, SrqRing};
-use super::contract::{NoDeviceMemory, Nothing, QpParts, RecvQueue as _, Replacement, ResetQp};
+use self::watch::Shared;
+use super::contract::{
+    CqParts, NoDeviceMemory, Nothing, QpParts, RecvQueue as _, Replacement, ResetQp,
+};
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
@@ -79,6 +82,8 @@ impl contract::Driver for Rxe {
         long_request: Errno::INVAL,
         by_functions: Errno::NOSPC,
         unknown: Errno::OPNOTSUPP,
+        bad_atomics: true,
+        early_sends: false,
         advice: true,
     };
 
@@ -139,14 +144,13 @@ impl contract::Driver for Rxe {
         &self,
         fd: &CommandFd,
         command: CreateCq,
-        entry_bytes: Option<u32>,
-        buffers: Option<&Buffers>,
+        parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {
-        if entry_bytes.is_some() {
+        if parts.entry_bytes.is_some() {
             let what = "completion queues with entries of a chosen size";
             return Err(Self::lacks(Verb::CreateCq, what));
         }
-        create_cq(fd, command, buffers)
+        create_cq(fd, command, parts)
     }
 
     fn resize_cq(
@@ -154,9 +158,9 @@ impl contract::Driver for Rxe {
         fd: &CommandFd,
         command: ResizeCq,
         cq: &mut Cq,
-        buffers: Option<&Buffers>,
+        parts: &CqParts<'_>,
     ) -> Result<()> {
-        resize_cq(fd, command, cq, buffers)
+        resize_cq(fd, command, cq, parts)
     }
 
     fn create_qp(&self, fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
@@ -214,7 +218,7 @@ impl contract::Driver for Rxe {
     }
 }
 
-type Parts<'a> = QpParts<'a, Cq, SharedRecvQueue, Nothing>;
+type Parts<'a> = QpParts<'a, Arc<Shared>, Arc<SrqRing>, Nothing>;
 
 /// The kinds of ring.
 const SEND: Kind = Kind {
@@ -255,28 +259,34 @@ fn alone(map: RingMap) -> RingMaps {
 
 /// Creates a completion queue and maps its ring.
 ///
-/// The ring has twice the room that is told: queues that report here, of which there are at most as many as
-/// requests fit into them, may each have one completion more on its way than they count (see [`watch`]). Where
-/// the kernel has none as large, the ring is as large as it was asked for.
-fn create_cq(
-    fd: &CommandFd,
-    mut command: CreateCq,
-    buffers: Option<&Buffers>,
-) -> Result<(CqHandle, Cq)> {
+/// The ring has twice the room that is told where unread completions count: queues that report here, of which
+/// there are at most as many as requests fit into them, may each have one completion more on its way than
+/// they count (see [`watch`]). Where the kernel has none as large, the ring is as large as it was asked for.
+fn create_cq(fd: &CommandFd, mut command: CreateCq, parts: &CqParts<'_>) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();
-    let asked = command.cqe;
-    command.cqe = asked.saturating_mul(2);
-    let (reply, is_roomy) = match fd.execute(&command) {
-        Ok(reply) => (reply, true),
-        Err(_) => {
-            command.cqe = asked;
-            (fd.execute(&command)?, false)
-        }
-    };
+    let (reply, is_roomy) = with_room(command.cqe, parts, |cqe| {
+        command.cqe = cqe;
+        fd.execute(&command)
+    })?;
     let CreateCqReply { handle, driver, .. } = reply;
-    let mapped = map_cq(fd, Verb::CreateCq, &driver, buffers, is_roomy);
+    let mapped = map_cq(fd, Verb::CreateCq, &driver, parts.buffers, is_roomy);
     let (ring, capacity, map) = mapped.inspect_err(|_| fd.abandon(handle))?;
     Ok((handle, Cq::new(ring, capacity, Some(map))))
+}
+
+/// Asks for a ring for so many completions, with twice the room if that is needed and there. Tells whether it
+/// has that.
+fn with_room<T>(
+    asked: u32,
+    parts: &CqParts<'_>,
+    mut ask: impl FnMut(u32) -> Result<T>,
+) -> Result<(T, bool)> {
+    if parts.follows_requests
+        && let Ok(reply) = ask(asked.saturating_mul(2))
+    {
+        return Ok((reply, true));
+    }
+    Ok((ask(asked)?, false))
 }
 
 /// Maps the ring of an answer, and tells how many completions it is to hold.
@@ -310,13 +320,13 @@ fn consumer(
 }
 
 /// Changes the size of a completion queue's ring. The kernel moves the waiting completions
-/// (`rxe_cq_resize_queue`) and writes to the new ring from then on. It has twice the room that is told, as in
-/// [`create_cq`].
+/// (`rxe_cq_resize_queue`) and writes to the new ring from then on. It has the room that [`create_cq`]
+/// tells of.
 fn resize_cq(
     fd: &CommandFd,
     mut command: ResizeCq,
     cq: &mut Cq,
-    buffers: Option<&Buffers>,
+    parts: &CqParts<'_>,
 ) -> Result<()> {
     let (asked, waiting) = (command.cqe, cq.count()?);
     if asked > 0 && rounded(asked) < u64::from(waiting) {
@@ -327,15 +337,11 @@ fn resize_cq(
         return Err(refusal.with_detail(detail));
     }
     command.driver = DriverData::output::<abi::ResizeCqResp>();
-    command.cqe = asked.saturating_mul(2);
-    let (reply, is_roomy) = match fd.execute(&command) {
-        Ok(reply) => (reply, true),
-        Err(_) => {
-            command.cqe = asked;
-            (fd.execute(&command)?, false)
-        }
-    };
-    let (ring, capacity, map) = map_cq(fd, Verb::ResizeCq, &reply, buffers, is_roomy)?;
+    let (reply, is_roomy) = with_room(asked, parts, |cqe| {
+        command.cqe = cqe;
+        fd.execute(&command)
+    })?;
+    let (ring, capacity, map) = map_cq(fd, Verb::ResizeCq, &reply, parts.buffers, is_roomy)?;
     cq.replace(ring, capacity, Some(map));
     Ok(())
 }

@@ -185,11 +185,11 @@ impl Indices {
     /// shared receive queues.
     pub(super) fn progress(&self) -> Progress {
         // Acquire: pairs with the kernel's release of its index; a caller may conclude that the memory of
-        // requests is the kernel's no longer. It also keeps the load below behind this one.
-        let finished = self.0.consumer_index().load(Ordering::Acquire);
-        // Relaxed: who asks about requests is ordered behind whoever posted them.
-        let posted = self.0.producer_index().load(Ordering::Relaxed);
-        Progress::new(posted, finished, self.0.index_mask)
+        // requests is the kernel's no longer.
+        let finished = || self.0.consumer_index().load(Ordering::Acquire);
+        // Acquire: what is finished is looked at behind it.
+        let posted = || self.0.producer_index().load(Ordering::Acquire);
+        Progress::look(self.0.index_mask, posted, finished)
     }
 
     /// Whether one of the elements in flight has this word in it. One that is finished meanwhile may be

@@ -465,7 +465,8 @@ fn dma_info(length: u32, slices: usize) -> DmaInfo {
 
 /// Writes a scatter or gather list and returns the sum of its lengths.
 ///
-/// The sum wraps if it exceeds 32 bits; the posting functions refuse such lists first.
+/// The sum wraps if it exceeds 32 bits. The crate's posting functions refuse such lists first; C programs get
+/// what they get on libibverbs.
 ///
 /// # Safety
 ///

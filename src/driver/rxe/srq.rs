@@ -254,11 +254,7 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    pub(super) fn new(qpn: u32, queue: &SharedRecvQueue, cq: &Arc<Shared>) -> Self {
-        Self::to(qpn, &queue.ring, cq)
-    }
-
-    fn to(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>) -> Self {
+    pub(super) fn new(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>) -> Self {
         *lock(&ring.receivers) += 1;
         cq.attach(qpn, ring);
         Self {
@@ -270,7 +266,7 @@ impl Attached {
 
     /// The share of a queue pair that takes the place of this one.
     pub(super) fn renew(&self, qpn: u32) -> Self {
-        Self::to(qpn, &self.ring, &self.cq)
+        Self::new(qpn, &self.ring, &self.cq)
     }
 }
 

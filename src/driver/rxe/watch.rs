@@ -8,7 +8,8 @@
 //!
 //! One completion of each queue is in neither count for a moment: the kernel moves the work queue's index
 //! (`do_complete` in `rxe_comp.c` and `rxe_resp.c`) before it puts the completion in. The completion ring has
-//! room for those besides what it is said to hold (`create_cq` in the parent module).
+//! room for those besides what it is said to hold (`create_cq` in the parent module). Where C programs post,
+//! none of this is done: it is as libibverbs has it.
 //!
 //! A queue pair that is reset in its place starts anew: what its completions of before the reset were of is
 //! gone, and a failed receive among them would count as a send. They wait for the poller as before, and

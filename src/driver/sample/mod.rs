@@ -28,6 +28,8 @@ impl contract::Driver for Sample {
         long_request: crate::error::Errno::INVAL,
         by_functions: crate::error::Errno::NOMEM,
         unknown: crate::error::Errno::INVAL,
+        bad_atomics: false,
+        early_sends: false,
         advice: false,
     };
 

@@ -13,7 +13,7 @@ use crate::command::{
 };
 use crate::device::DriverId;
 use crate::driver::contract::Driver as _;
-use crate::driver::{Device, Driver, Listed, QpName};
+use crate::driver::{CqParts, Device, Driver, Listed, QpName};
 use crate::error::{Error, Result, Verb};
 use crate::work::Operations;
 
@@ -81,8 +81,13 @@ fn what_it_leaves_out_is_refused_by_name() {
         event_fd: None,
         driver: driver(),
     };
+    let parts = CqParts {
+        entry_bytes: None,
+        buffers: None,
+        follows_requests: true,
+    };
     refused(
-        device.create_cq(&fd, cq, None, None),
+        device.create_cq(&fd, cq, &parts),
         Verb::CreateCq,
         "completion queues",
     );

@@ -242,7 +242,7 @@ fn arming_names_the_place_and_counts_the_events() {
         (5, false, 0x1000_0001),
     ] {
         cq.core().events.store(events, Ordering::Relaxed);
-        cq.ask(solicited);
+        cq.core().ask(solicited);
         let doorbell = cq.uar().stored::<8>(0x20);
         assert_eq!(
             u64::from_be_bytes(doorbell),

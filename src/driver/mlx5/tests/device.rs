@@ -48,8 +48,9 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
     ring.invalidate(0);
     let view = ring.view();
     let record = Record::new(&Records::default(), None).unwrap();
-    let core = Arc::new(CqCore::new(ring, record));
-    let cq = Cq::new(Arc::clone(&core), 0x77, Arc::new(UarPage::of_memory()));
+    let page = Arc::new(UarPage::of_memory());
+    let core = Arc::new(CqCore::new(ring, record, 0x77, page));
+    let cq = Cq::new(Arc::clone(&core));
     (
         cq,
         Producer {
@@ -199,15 +200,16 @@ impl Pair {
             user_handle: 0,
             event_fd: None,
         };
+        let srq = srq.map(SharedRecvQueue::drawn);
         let parts = Parts {
             send_cq: send.core(),
             recv_cq: recv.core(),
-            srq,
+            srq: srq.as_ref(),
             buffers,
             thread_domain: None,
             inline_scatter,
             out_of_order,
-            counts_unread: true,
+            follows_requests: true,
         };
         let page = Arc::new(UarPage::of_memory());
         let lease = Arc::new(Lease::alone(&page, REGISTER));

@@ -61,6 +61,28 @@ fn what_was_reported_before_a_reset_is_forgotten() {
     assert_eq!(ids(&mut cq), [101]);
 }
 
+/// Would catch memory that runs out because a queue pair starts again and again, as one does that finds no
+/// peer, and nothing completes meanwhile.
+#[test]
+fn resets_without_completions_leave_nothing() {
+    let reset = |pair: &mut Pair| {
+        for _ in 0..1000 {
+            pair.core.reset(&mut pair.send, pair.recv.as_mut());
+        }
+    };
+    let (mut polled, mut producer) = cq(15, 64);
+    let mut one = pair(&polled);
+    reset(&mut one);
+    send(&mut one, 1);
+    finish(&mut producer, &one, 0);
+    assert_eq!(ids(&mut polled), [1]);
+    let (other, _producer) = cq(15, 64);
+    let mut two = pair(&other);
+    reset(&mut two);
+    let (_, changes) = other.core().directory.changes();
+    assert_eq!(changes.len(), 2, "its beginning, and the last start");
+}
+
 /// Would catch a completion that is lost with its queue pair, or one that the next with its number gets.
 #[test]
 fn what_a_queue_pair_reported_outlives_it() {
@@ -75,6 +97,36 @@ fn what_a_queue_pair_reported_outlives_it() {
     send(&mut second, 2);
     finish(&mut producer, &second, 0);
     assert_eq!(ids(&mut cq), [1, 2]);
+    cq.check().unwrap();
+    assert_eq!(pair(&cq).number, number, "now it is free");
+}
+
+/// Would catch a completion of a queue pair that has been destroyed for a C program, which has freed what the
+/// completion leads to, an element of a shared queue that is lost with it, or a number that never is free
+/// again.
+#[cfg(feature = "c-abi")]
+#[test]
+fn what_a_queue_pair_reported_goes_with_it_where_asked_for() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut srq = shared(32);
+    let (mut first, mut second) = (
+        Pair::with(QpType::RC, cap(8, 1, 0), &cq, &cq, Some(&srq)),
+        pair(&cq),
+    );
+    let number = first.number;
+    for id in 0..2 {
+        send(&mut first, id);
+        finish(&mut producer, &first, id as u16);
+    }
+    receive_four(&mut srq, &mut producer, &first, &mut 0, 32);
+    send(&mut second, 50);
+    finish(&mut producer, &second, 0);
+    assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(0));
+    first.core.forget_unread();
+    drop(first);
+    assert_ne!(pair(&cq).number, number, "its completions are still there");
+    assert_eq!(ids(&mut cq), [50]);
+    assert_eq!(srq.in_flight(), 0);
     cq.check().unwrap();
     assert_eq!(pair(&cq).number, number, "now it is free");
 }

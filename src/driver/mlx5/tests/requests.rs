@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{AccessFlags, SendFlags};
+use uverbs_uapi::types::Sge;
 
 use super::super::format::{FM_CE_SE, SEND_DOORBELL};
 use super::super::qp::{recv_layout, send_layout};
@@ -166,6 +167,61 @@ fn inline_bytes_follow_their_length() {
     pair.post(Operation::Send, Payload::Inline(&[]), |_| {})
         .unwrap();
     assert_eq!(pair.sent(2, 16), control(2, 0x0a, 1, 0, 0));
+}
+
+/// Would catch a request that waits for no change to a key, since an abandoned batch had another one.
+#[test]
+fn an_abandoned_change_takes_no_fence() {
+    let mut pair = rc();
+    let rkey = RemoteKey(0x1202);
+    let invalidate = Operation::LocalInv { rkey };
+    let nothing = Payload::Gather(&[]);
+    pair.post(invalidate, nothing, |_| {}).unwrap();
+    pair.send.batch().push(invalidate, None, nothing).unwrap();
+    pair.post(Operation::Send, nothing, |_| {}).unwrap();
+    let bytes = pair.sent(2, 16);
+    assert_eq!(bytes[11] & 0x20, 0x20, "{bytes:02x?}");
+}
+
+/// Would catch an atomic whose slices or inline bytes reach beyond the largest request: its operands need
+/// room as well.
+#[test]
+fn operands_of_atomics_take_room() {
+    let (cq, _) = cq(63, 64);
+    for max_sge in 1..=31 {
+        let mut pair = Pair::new(QpType::RC, cap(8, max_sge, 64), &cq, &cq);
+        let layout = pair.send.layout();
+        let add = Operation::FetchAdd {
+            remote: REMOTE,
+            add: 1,
+        };
+        let sge = Sge {
+            addr: 0,
+            length: 8,
+            lkey: 0,
+        };
+        let sges = vec![sge; 64];
+        let inline = vec![0; 1024];
+        let fits = |payload| match payload {
+            Payload::Sges(sges) => 3 + sges.len(),
+            Payload::Inline(bytes) => 3 + (4 + bytes.len()).div_ceil(16),
+            _ => 0,
+        };
+        let units = (4 * layout.request_blocks as usize).min(63);
+        for given in 1..64 {
+            for payload in [
+                Payload::Sges(&sges[..given]),
+                Payload::Inline(&inline[..16 * given]),
+            ] {
+                let mut batch = pair.send.batch();
+                if batch.push(add, None, payload).is_ok() {
+                    assert!(fits(payload) <= units, "{given} of {max_sge}: {layout:?}");
+                }
+            }
+        }
+        let mut batch = pair.send.batch();
+        batch.push(add, None, Payload::Sges(&sges[..1])).unwrap();
+    }
 }
 
 /// Would catch a key change with rests of other requests in its reserved bytes, or without the check that it
@@ -407,6 +463,25 @@ fn receives_end_where_their_slices_do() {
         recv.push(5, &[slice(0, (1 << 31) + 1)]),
         Err(PostError::MessageTooLong { .. })
     ));
+}
+
+/// Would catch a slice that is cut to the device's 31 bits, which is posted without its end.
+#[test]
+fn a_send_of_more_than_31_bits_is_refused() {
+    let (cq, _) = cq(15, 64);
+    let mut pair = Pair::new(QpType::RC, cap(8, 2, 0), &cq, &cq);
+    let sge = |length| Sge {
+        addr: 0xa000,
+        length,
+        lkey: 7,
+    };
+    let (fits, too_long) = (sge(1 << 31), sge((1 << 31) + 16));
+    let mut post = |sges: &[Sge]| pair.post(Operation::Send, Payload::Sges(sges), |_| {});
+    assert!(post(&[fits]).is_ok());
+    for sges in [&[too_long][..], &[fits, too_long]] {
+        let refused = post(sges);
+        assert!(matches!(refused, Err(PostError::MessageTooLong { .. })));
+    }
 }
 
 proptest! {

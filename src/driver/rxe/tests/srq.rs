@@ -164,7 +164,7 @@ impl Model {
         let Some(qpn) = (17..21).find(|qpn| self.receivers.iter().all(|it| it.qpn != *qpn)) else {
             return;
         };
-        let attached = Attached::new(qpn, &self.srqs[srq].queue, self.cqs[cq].cq.shared());
+        let attached = Attached::new(qpn, self.srqs[srq].queue.ring(), self.cqs[cq].cq.shared());
         self.receivers.push(Receiver {
             attached,
             qpn,

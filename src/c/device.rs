@@ -128,8 +128,11 @@ pub(super) fn known(device: &Device) -> Result<Arc<DeviceObject>> {
 
 /// Searches, and makes the list that of the devices found.
 pub(super) fn refresh() -> Result<Vec<Arc<DeviceObject>>> {
-    let found = crate::device::devices()?;
+    super::log::start();
+    // Before the search: of two at once, the one that began first could end last, and drop a device from the
+    // list that the other has just put there.
     let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = crate::device::devices()?;
     let known = std::mem::take(&mut *list);
     *list = found
         .into_iter()

@@ -37,7 +37,8 @@ impl From<Errno> for Failure {
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Self {
-        tracing::debug!(target: "uverbs", %error, "a verb of a C program failed");
+        super::log::start();
+        tracing::error!(target: "uverbs", "{error}");
         Self(match error.cause() {
             Cause::Os(errno) => *errno,
             // The kernel says ENOTTY, EPROTONOSUPPORT and others. C programs and tests know this one.
@@ -61,8 +62,18 @@ impl Failure {
             PostError::TooManySges { .. } | PostError::InlineTooLong { .. } => {
                 Self(refusals.long_request)
             }
-            _ => error.into(),
+            _ => Self::of_post(error),
         }
+    }
+
+    /// The failure of a request, where providers agree.
+    #[inline(always)]
+    fn of_post(error: PostError) -> Self {
+        Self(match error {
+            PostError::QueueFull { .. } => Errno::NOMEM,
+            PostError::Doorbell(errno) => errno,
+            _ => Errno::INVAL,
+        })
     }
 
     /// As [`Failure::of_request`], of a request by functions.
@@ -72,20 +83,18 @@ impl Failure {
             PostError::TooManySges { .. }
             | PostError::InlineTooLong { .. }
             | PostError::QueueFull { .. } => Self(refusals.by_functions),
-            _ => error.into(),
+            _ => Self::of_post(error),
         }
     }
 }
 
 /// A request that is not posted.
 impl From<PostError> for Failure {
+    // Out of line: who posts keeps less for it so.
     #[cold]
+    #[inline(never)]
     fn from(error: PostError) -> Self {
-        Self(match error {
-            PostError::QueueFull { .. } => Errno::NOMEM,
-            PostError::Doorbell(errno) => errno,
-            _ => Errno::INVAL,
-        })
+        Self::of_post(error)
     }
 }
 

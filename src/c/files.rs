@@ -1,9 +1,9 @@
 //! Files of sysfs, which librdmacm and ibv_devinfo read through the library.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -17,8 +17,7 @@ const PATH_MAX: usize = 256;
 fn sysfs() -> &'static CStr {
     static ROOT: OnceLock<CString> = OnceLock::new();
     ROOT.get_or_init(|| {
-        let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
-        let named = std::env::var_os("SYSFS_PATH").filter(|_| real == effective);
+        let named = std::env::var_os("SYSFS_PATH").filter(|_| super::log::is_own());
         let named = named.and_then(|path| {
             let bytes = path.as_bytes();
             let bytes = &bytes[..bytes.len().min(PATH_MAX)];
@@ -50,12 +49,13 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
             std::slice::from_raw_parts_mut(to.cast::<u8>(), room),
         )
     };
-    number(read_text(&path(directory).join(path(file)), to))
+    number(read_text(&path(directory, file), to))
 }
 
-fn path(text: &CStr) -> PathBuf {
-    let path: &Path = std::ffi::OsStr::from_bytes(text.to_bytes()).as_ref();
-    path.to_owned()
+/// The path of a file below a directory, which may be "", even if the file's name begins with a slash.
+fn path(directory: &CStr, file: &CStr) -> PathBuf {
+    let bytes = [directory.to_bytes(), b"/", file.to_bytes()].concat();
+    OsString::from_vec(bytes).into()
 }
 
 fn read_text(path: &Path, to: &mut [u8]) -> Result<c_int> {
@@ -71,4 +71,20 @@ fn read_text(path: &Path, to: &mut [u8]) -> Result<c_int> {
         *end = 0;
     }
     Ok(length as c_int)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_below_its_directory_however_it_is_named() {
+        let named = |directory, file| path(directory, file).to_str().unwrap().to_owned();
+        assert_eq!(named(c"/sys/class", c"net/eth0"), "/sys/class/net/eth0");
+        assert_eq!(
+            named(c"/sys/class/net", c"/eth0/mtu"),
+            "/sys/class/net//eth0/mtu"
+        );
+        assert_eq!(named(c"", c"class/net"), "/class/net");
+    }
 }

@@ -30,6 +30,7 @@ mod fork;
 mod gid;
 mod import;
 mod lock;
+mod log;
 mod marshal;
 mod mcast;
 pub mod missing;
@@ -75,7 +76,9 @@ pub use mcast::{ibv_attach_mcast, ibv_detach_mcast};
 pub use mr::{
     ibv_dereg_mr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr,
 };
-pub use names::{ibv_event_type_str, ibv_node_type_str, ibv_port_state_str, ibv_wc_status_str};
+pub use names::{
+    ibv_event_type_str, ibv_node_type_str, ibv_port_state_str, ibv_wc_status_str, ibv_wr_opcode_str,
+};
 pub use pd::{ibv_alloc_pd, ibv_dealloc_pd, ibv_unimport_pd};
 pub use qp::{ibv_create_qp, ibv_destroy_qp, ibv_qp_to_qp_ex};
 pub use qp_state::{ibv_modify_qp, ibv_query_qp, ibv_query_qp_data_in_order};

@@ -83,6 +83,26 @@ const STATUSES: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
+/// Of a gap between the numbers there is no text.
+const OPCODES: [&CStr; 16] = [
+    c"rdma-write",
+    c"rdma-write-with-imm",
+    c"send",
+    c"send-with-imm",
+    c"rdma-read",
+    c"atomic-cmp-and-swp",
+    c"atomic-fetch-and-add",
+    c"local-inv",
+    c"bind-mw",
+    c"send-with-inv",
+    c"tso",
+    c"driver1",
+    UNKNOWN,
+    UNKNOWN,
+    c"flush",
+    c"atomic-write",
+];
+
 /// `ibv_node_type_str(3)`.
 pub extern "C" fn ibv_node_type_str(node_type: c_int) -> *const c_char {
     text(&NODE_TYPES, 1, node_type)
@@ -101,6 +121,11 @@ pub extern "C" fn ibv_event_type_str(event: c_int) -> *const c_char {
 /// `ibv_wc_status_str(3)`.
 pub extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
     text(&STATUSES, 0, status)
+}
+
+/// `ibv_wr_opcode_str`, which no manual page describes.
+pub extern "C" fn ibv_wr_opcode_str(opcode: c_int) -> *const c_char {
+    text(&OPCODES, 0, opcode)
 }
 
 #[cfg(test)]
@@ -123,7 +148,11 @@ mod tests {
         for number in [c_int::MIN, -1, 1000, c_int::MAX] {
             assert_eq!(read(ibv_node_type_str(number)), "unknown");
             assert_eq!(read(ibv_event_type_str(number)), "unknown");
+            assert_eq!(read(ibv_wr_opcode_str(number)), "unknown");
         }
+        assert_eq!(read(ibv_wr_opcode_str(4)), "rdma-read");
+        assert_eq!(read(ibv_wr_opcode_str(13)), "unknown");
+        assert_eq!(read(ibv_wr_opcode_str(15)), "atomic-write");
         assert_eq!(read(ibv_node_type_str(0)), "unknown");
     }
 }

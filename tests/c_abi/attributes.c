@@ -519,6 +519,32 @@ static void advice(void)
 	say_status("nothing", ibv_advise_mr(side.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL, 0));
 }
 
+/* Objects that the kernel may know nothing of, whose domain goes before them then. */
+static void domain_goes_first(void)
+{
+	struct ibv_ah_attr attr = to_self();
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_ah *ah;
+	struct ibv_mr *mr;
+	int status;
+
+	NEED(pd);
+	NEED(ah = ibv_create_ah(pd, &attr));
+	say_status("domain of an address handle", status = ibv_dealloc_pd(pd));
+	say_status("address handle", ibv_destroy_ah(ah));
+	if (status)
+		say_status("domain", ibv_dealloc_pd(pd));
+	/* Soft-RoCE has no null region. */
+	if (is_soft())
+		return;
+	NEED(pd = ibv_alloc_pd(context));
+	NEED(mr = ibv_alloc_null_mr(pd));
+	say_status("domain of a null region", status = ibv_dealloc_pd(pd));
+	say_status("null region", ibv_dereg_mr(mr));
+	if (status)
+		say_status("domain", ibv_dealloc_pd(pd));
+}
+
 MAIN(
 	{ "queries", queries }, { "gid_entries", gid_entries }, { "completion_queues", completion_queues },
 	{ "queue_pairs", queue_pairs }, { "transitions", transitions }, { "shared_queues", shared_queues },
@@ -526,4 +552,5 @@ MAIN(
 	{ "address_handles", address_handles }, { "domains", domains }, { "busy", busy }, { "multicast", multicast },
 	{ "imported", imported }, { "ece", ece }, { "rarities", rarities }, { "null_region", null_region },
 	{ "the_clock", the_clock }, { "moderation", moderation }, { "advice", advice },
+	{ "domain_goes_first", domain_goes_first },
 )

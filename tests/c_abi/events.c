@@ -285,8 +285,32 @@ static void access_event(void)
 	end_blocked(&blocked);
 }
 
+/* A queue that is too small for what reports to it. */
+static void overrun(void)
+{
+	struct pair pair = { make_ground(), make_side(IBV_QPT_RC) };
+	struct ibv_async_event event;
+	struct ibv_qp_init_attr attr;
+
+	/* The adapter takes the queue pairs along. */
+	if (!is_soft())
+		return;
+	NEED(!ibv_destroy_cq(pair.a.cq));
+	NEED(pair.a.cq = ibv_create_cq(context, 3, NULL, NULL, 0));
+	attr = basic(pair.a.cq, IBV_QPT_RC);
+	NEED(pair.a.qp = ibv_create_qp(pair.a.pd, &attr));
+	connect_both(&pair);
+	say("room", "%d", pair.a.cq->cqe);
+	for (int i = 0; i <= pair.a.cq->cqe; i++)
+		write_once(&pair);
+	await_event(IBV_EVENT_CQ_ERR, &event);
+	say("event", "%s, queue %d", ibv_event_type_str(event.event_type), event.element.cq == pair.a.cq);
+	ibv_ack_async_event(&event);
+}
+
 MAIN(
 	{ "completion_event", completion_event }, { "destroy_waits", destroy_waits }, { "unread_events", unread_events },
 	{ "two_queues", two_queues }, { "solicited", solicited }, { "interrupted", interrupted },
 	{ "async_file", async_file }, { "limit_event", limit_event }, { "access_event", access_event },
+	{ "overrun", overrun },
 )

@@ -141,6 +141,115 @@ static void too_much_inline(void)
 	say_completions("then", pair.a.cq, 1);
 }
 
+/* Lengths that cannot be are refused before anything is read, and what comes behind them does nothing. */
+static void too_long_before_the_address(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_UD);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_sge sge = part(&pair.a, 0, 8);
+	struct ibv_data_buf bufs[2] = { { pair.a.memory, 5 }, { pair.a.memory, (size_t)1 << 40 } };
+	struct ibv_ah_attr to = to_self();
+	struct ibv_ah *ah;
+
+	NEED(ah = ibv_create_ah(pair.a.pd, &to));
+	ibv_wr_start(qp);
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data(qp, pair.a.memory, SIZE_MAX);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	say_status("bytes", ibv_wr_complete(qp));
+	ibv_wr_start(qp);
+	ibv_wr_send(qp);
+	ibv_wr_set_sge_list(qp, SIZE_MAX, &sge);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	say_status("slices", ibv_wr_complete(qp));
+	ibv_wr_start(qp);
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data_list(qp, 2, bufs);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data_list(qp, 2, bufs);
+	say_status("list", ibv_wr_complete(qp));
+	ibv_wr_start(qp);
+	qp->wr_id = 9;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp);
+	ibv_wr_set_sge_list(qp, 1, &sge);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	say_status("then", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 1);
+}
+
+/* The same where the payload is the last step. */
+static void too_long_list(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_data_buf bufs[2] = { { pair.a.memory, 5 }, { pair.a.memory, (size_t)1 << 40 } };
+
+	ibv_wr_start(qp);
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data_list(qp, 2, bufs);
+	say_status("list", ibv_wr_complete(qp));
+	flush_writes(&pair.a, &pair.b);
+	say_completions("then", pair.a.cq, 1);
+}
+
+/* A datagram to which no payload comes. */
+static void datagram_without_payload(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_UD);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_sge space = part(&pair.b, 0, 256);
+	struct ibv_recv_wr receive = { .wr_id = 3, .sg_list = &space, .num_sge = 1 }, *bad;
+	struct ibv_ah_attr to = to_self();
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	NEED(ah = ibv_create_ah(pair.a.pd, &to));
+	NEED(!ibv_post_recv(pair.b.qp, &receive, &bad));
+	ibv_wr_start(qp);
+	qp->wr_id = 1;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send_imm(qp, htonl(7));
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	say_status("datagram", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 1);
+	NEED(completion(pair.b.cq, &wc, WAIT_S));
+	say("it", "%u bytes, immediate %u", wc.byte_len, ntohl(wc.imm_data));
+}
+
+/* A request to which no setter comes has no payload: alone, before another one, and behind it. */
+static void no_setter(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_sge space = part(&pair.b, 1024, 64);
+	struct ibv_recv_wr receive = { .wr_id = 50, .sg_list = &space, .num_sge = 1 }, *bad;
+	struct ibv_wc wc;
+
+	for (int i = 0; i < 3; i++)
+		NEED(!ibv_post_recv(pair.b.qp, &receive, &bad));
+	ibv_wr_start(qp);
+	qp->wr_id = 1;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp);
+	say_status("alone", ibv_wr_complete(qp));
+	ibv_wr_start(qp);
+	qp->wr_id = 2;
+	ibv_wr_rdma_write_imm(qp, pair.b.mr->rkey, (uintptr_t)pair.b.memory, htonl(5));
+	add_write(qp, &pair, 3);
+	qp->wr_id = 4;
+	ibv_wr_send_imm(qp, htonl(6));
+	say_status("around another", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 4);
+	for (int i = 0; i < 3; i++) {
+		NEED(completion(pair.b.cq, &wc, WAIT_S));
+		say("received", "opcode %d, %u bytes, immediate %u", wc.opcode, wc.byte_len,
+			wc.wc_flags & IBV_WC_WITH_IMM ? ntohl(wc.imm_data) : 0);
+	}
+	datagram_without_payload();
+}
+
 static void full(void)
 {
 	struct pair pair = make_extended_pair(IBV_QPT_RC);
@@ -345,16 +454,67 @@ static void refused_queue_pairs(void)
 	qp = say_object("without operations", ibv_create_qp_ex(context, &attr));
 	NEED(qp);
 	say("it is extended", "%d", ibv_qp_to_qp_ex(qp) != NULL);
+	attr = extended(&side, IBV_QPT_RC);
+	attr.send_ops_flags = 0;
+	qp = say_object("with no operation", ibv_create_qp_ex(context, &attr));
+	NEED(qp);
+	say("it is extended", "%d", ibv_qp_to_qp_ex(qp) != NULL);
 	say_object("plain", qp = make_side(IBV_QPT_RC).qp);
 	say("it is extended", "%d", ibv_qp_to_qp_ex(qp) != NULL);
+}
+
+static void send_message(struct pair *pair, int number)
+{
+	struct ibv_sge space = part(&pair->b, 0, 64), sge = part(&pair->a, 0, 8);
+	struct ibv_recv_wr receive = { .wr_id = number, .sg_list = &space, .num_sge = 1 }, *bad_receive;
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED, .opcode = IBV_WR_SEND_WITH_IMM,
+		.imm_data = htonl(1000 + number),
+	}, *bad;
+
+	NEED(!ibv_post_recv(pair->b.qp, &receive, &bad_receive));
+	NEED(!ibv_post_send(pair->a.qp, &wr, &bad));
+	need_completions(pair->a.cq, 1);
+}
+
+/* Where the queues of the next function tell of completions, if they do. */
+static struct ibv_comp_channel *channel;
+
+/* Requests in each state on the way to RTS. Soft-RoCE's provider asks the kernel, and keeps in the ring what that refuses. */
+static void too_early(void)
+{
+	struct pair pair = { make_extended(IBV_QPT_RC), make_side(IBV_QPT_RC) };
+	struct ibv_qp_ex *qp = sender(&pair);
+
+	connect_qp(pair.b.qp, pair.a.qp);
+	for (int state = is_soft() ? 3 : 0; state < 4; state++) {
+		if (state == 1)
+			NEED(!to_init(pair.a.qp));
+		if (state == 2)
+			NEED(!to_rtr(pair.a.qp, pair.b.qp->qp_num));
+		if (state == 3 && is_soft())
+			connect_qp(pair.a.qp, pair.b.qp);
+		else if (state == 3)
+			NEED(!to_rts(pair.a.qp));
+		ibv_wr_start(qp);
+		add_write(qp, &pair, state);
+		say_status("complete", ibv_wr_complete(qp));
+	}
+	say_completions("completion", pair.a.cq, 1);
+	say("nothing more", "%d", ibv_poll_cq(pair.a.cq, 1, &(struct ibv_wc) {}));
+	to_state(pair.a.qp, IBV_QPS_RESET);
+	if (!is_soft()) {
+		ibv_wr_start(qp);
+		add_write(qp, &pair, 4);
+		say_status("after a reset", ibv_wr_complete(qp));
+	}
 }
 
 /* A pair whose second end has an extended completion queue, in which so many messages have arrived. */
 static struct pair with_messages(struct ibv_cq_ex **cq, int count)
 {
 	struct pair pair = { make_side(IBV_QPT_RC), make_ground() };
-	struct ibv_cq_init_attr_ex attr = { .cqe = 64, .wc_flags = FIELDS };
-	struct ibv_sge space = part(&pair.b, 0, 64), sge = part(&pair.a, 0, 8);
+	struct ibv_cq_init_attr_ex attr = { .cqe = 64, .wc_flags = FIELDS, .channel = channel };
 	struct ibv_qp_init_attr qp_attr;
 
 	NEED(*cq = ibv_create_cq_ex(context, &attr));
@@ -363,17 +523,8 @@ static struct pair with_messages(struct ibv_cq_ex **cq, int count)
 	NEED(pair.b.qp = ibv_create_qp(pair.b.pd, &qp_attr));
 	connect_qp(pair.a.qp, pair.b.qp);
 	connect_qp(pair.b.qp, pair.a.qp);
-	for (int i = 0; i < count; i++) {
-		struct ibv_recv_wr receive = { .wr_id = i, .sg_list = &space, .num_sge = 1 }, *bad_receive;
-		struct ibv_send_wr wr = {
-			.sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED, .opcode = IBV_WR_SEND_WITH_IMM,
-			.imm_data = htonl(1000 + i),
-		}, *bad;
-
-		NEED(!ibv_post_recv(pair.b.qp, &receive, &bad_receive));
-		NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
-		need_completions(pair.a.cq, 1);
-	}
+	for (int i = 0; i < count; i++)
+		send_message(&pair, i);
 	return pair;
 }
 
@@ -498,6 +649,61 @@ static void others_wait_for_the_poll(void)
 	end_blocked(&blocked);
 }
 
+/* A queue can be armed before the end of a poll, by the thread that polls and by others. */
+static void armed_while_polling(void)
+{
+	struct ibv_cq_ex *cq;
+	struct ibv_cq *told;
+	struct pair pair;
+	void *of;
+
+	NEED(channel = ibv_create_comp_channel(context));
+	pair = with_messages(&cq, 1);
+	say_status("start", start(cq));
+	say_status("arm", ibv_req_notify_cq(pair.b.cq, 0));
+	say("completion", "%llu", (unsigned long long)cq->wr_id);
+	ibv_end_poll(cq);
+	send_message(&pair, 1);
+	NEED(!ibv_get_cq_event(channel, &told, &of));
+	say("event", "%d", told == pair.b.cq);
+	ibv_ack_cq_events(told, 1);
+	say_completions("then", pair.b.cq, 1);
+}
+
+/* So can a queue pair be created that reports to it. */
+static void made_while_polling(void)
+{
+	struct ibv_cq_ex *cq;
+	struct pair pair = with_messages(&cq, 1);
+	struct ibv_qp_init_attr attr = basic(pair.b.cq, IBV_QPT_RC);
+	struct ibv_qp *qp;
+
+	say_status("start", start(cq));
+	NEED(qp = say_object("another", ibv_create_qp(pair.b.pd, &attr)));
+	say("completion", "%llu", (unsigned long long)cq->wr_id);
+	ibv_end_poll(cq);
+	say_status("destroy", ibv_destroy_qp(qp));
+	send_message(&pair, 1);
+	say_completions("then", pair.b.cq, 1);
+}
+
+/* A queue pair tells of itself before its requests are complete. */
+static void asked_while_posting(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 1);
+	say_status("query", ibv_query_qp(pair.a.qp, &attr, IBV_QP_STATE | IBV_QP_CAP, &init));
+	say("it has", "state %d, sends %d, receives %d", attr.qp_state, init.cap.max_send_wr >= 16,
+		init.cap.max_recv_wr >= 16);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 1);
+}
+
 /* A completion that failed. */
 static void failure(void)
 {
@@ -579,11 +785,15 @@ static void refused_completion_queues(void)
 
 MAIN(
 	{ "completed", completed }, { "nothing_completed", nothing_completed }, { "aborted", aborted },
-	{ "all_or_nothing", all_or_nothing }, { "too_much_inline", too_much_inline }, { "full", full },
+	{ "all_or_nothing", all_or_nothing }, { "too_much_inline", too_much_inline },
+	{ "too_long_before_the_address", too_long_before_the_address }, { "too_long_list", too_long_list },
+	{ "no_setter", no_setter }, { "full", full },
 	{ "taken_when", taken_when }, { "inline_list", inline_list },
 	{ "operations", operations }, { "datagrams", datagrams }, { "others_wait", others_wait }, { "refused_queue_pairs", refused_queue_pairs }, { "empty", empty },
 	{ "empty_and_ended", empty_and_ended }, { "unknown_poll_attribute", unknown_poll_attribute },
 	{ "all_at_once", all_at_once }, { "one_by_one", one_by_one },
 	{ "others_wait_for_the_poll", others_wait_for_the_poll }, { "failure", failure },
+	{ "armed_while_polling", armed_while_polling }, { "made_while_polling", made_while_polling },
+	{ "asked_while_posting", asked_while_posting }, { "too_early", too_early },
 	{ "refused_completion_queues", refused_completion_queues }, { "stamped", stamped },
 )

@@ -104,6 +104,80 @@ static void fork_support(void)
 	forked_child();
 }
 
+/* Waits for an event of a queue that was armed: then a completion is there, and nobody has taken it. */
+static void need_event(struct ibv_comp_channel *channel)
+{
+	struct ibv_cq *cq;
+	void *of;
+
+	NEED(!ibv_get_cq_event(channel, &cq, &of));
+	ibv_ack_cq_events(cq, 1);
+}
+
+/* What a queue has, to its end. */
+static void say_all(const char *fact, struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	while (completion(cq, &wc, QUIET_MS / 1000.0))
+		say(fact, "%llu %s", (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
+}
+
+/*
+ * Completions that nobody has taken when their queue pair ends. Where they go with it, a program frees what their ids lead to
+ * as soon as that has ended.
+ */
+static void destroyed_unread(void)
+{
+	struct pair pair = make_pair(IBV_QPT_RC);
+	struct ibv_comp_channel *channel;
+	struct side from = pair.a, to = pair.b;
+	struct ibv_qp_init_attr attr;
+	struct ibv_srq_init_attr room = { .attr = { .max_wr = 3, .max_sge = 1 } };
+	struct ibv_sge sge = part(&pair.a, 0, 8);
+	struct ibv_send_wr wr = writing(1, &sge, &pair.b, 0), *bad;
+	struct ibv_recv_wr receive = { .wr_id = 10, .sg_list = &sge, .num_sge = 1 }, *bad_receive;
+	struct ibv_srq *srq;
+	unsigned int posted;
+
+	/* Sends, with another queue pair on the same completion queue. */
+	NEED(channel = ibv_create_comp_channel(context));
+	NEED(from.cq = ibv_create_cq(context, 64, NULL, channel, 0));
+	for (int i = 0; i < 2; i++) {
+		attr = basic(from.cq, IBV_QPT_RC);
+		NEED((i ? &from : &pair.a)->qp = ibv_create_qp(pair.a.pd, &attr));
+	}
+	NEED(srq = ibv_create_srq(pair.b.pd, &room));
+	attr = basic(pair.b.cq, IBV_QPT_RC);
+	attr.srq = srq;
+	NEED(to.qp = ibv_create_qp(pair.b.pd, &attr));
+	connect_qp(pair.a.qp, pair.b.qp);
+	to_state(pair.b.qp, IBV_QPS_RESET);
+	connect_qp(pair.b.qp, pair.a.qp);
+	connect_qp(from.qp, to.qp);
+	connect_qp(to.qp, from.qp);
+	NEED(!ibv_req_notify_cq(from.cq, 0));
+	NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
+	need_event(channel);
+	say_status("destroy", ibv_destroy_qp(pair.a.qp));
+	flush_writes(&from, &to);
+	say_all("sent", from.cq);
+	/* Receives of a shared queue, all of whose room is needed again. */
+	receive.sg_list = &(struct ibv_sge) { (uintptr_t)to.memory, 8, to.mr->lkey };
+	for (posted = 0; !ibv_post_srq_recv(srq, &receive, &bad_receive); posted++)
+		receive.wr_id++;
+	say("room", "%d", posted == room.attr.max_wr);
+	wr.opcode = IBV_WR_SEND;
+	for (wr.wr_id = 2; wr.wr_id < 5; wr.wr_id++)
+		NEED(!ibv_post_send(from.qp, &wr, &bad));
+	need_completions(from.cq, 3);
+	say_status("destroy", ibv_destroy_qp(to.qp));
+	say_all("received", pair.b.cq);
+	for (posted = 0; !ibv_post_srq_recv(srq, &receive, &bad_receive); posted++)
+		;
+	say("room again", "%u", posted);
+}
+
 static void words(void)
 {
 	for (int i = -1; i <= 24; i++)
@@ -137,5 +211,5 @@ static void system_files(void)
 MAIN(
 	{ "device_list", device_list }, { "opened_context", opened_context },
 	{ "closed_with_objects", closed_with_objects }, { "forked_child", forked_child }, { "fork_support", fork_support },
-	{ "words", words }, { "system_files", system_files },
+	{ "destroyed_unread", destroyed_unread }, { "words", words }, { "system_files", system_files },
 )

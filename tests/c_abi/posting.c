@@ -94,10 +94,32 @@ static void unknown_opcode(struct ibv_send_wr *wr, struct pair *pair)
 	wr->opcode = 200;
 }
 
+static struct ibv_sge word;
+
+static void short_atomic(struct ibv_send_wr *wr, struct pair *pair)
+{
+	word = part(&pair->a, 0, 4);
+	wr->sg_list = &word;
+	wr->opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+	wr->wr.atomic.remote_addr = (uintptr_t)pair->b.memory;
+	wr->wr.atomic.rkey = pair->b.mr->rkey;
+}
+
+static void crooked_atomic(struct ibv_send_wr *wr, struct pair *pair)
+{
+	short_atomic(wr, pair);
+	word.length = 8;
+	wr->opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+	wr->wr.atomic.remote_addr += 4;
+}
+
 static void bad_slices_first(void) { with_bad(0, too_many_slices); }
 static void bad_slices_third(void) { with_bad(2, too_many_slices); }
 static void bad_slices_last(void) { with_bad(3, too_many_slices); }
 static void bad_inline_third(void) { with_bad(2, too_much_inline); }
+/* An adapter refuses them itself, and its queue pair is lost on either library. */
+static void short_atomic_third(void) { if (is_soft()) with_bad(2, short_atomic); }
+static void crooked_atomic_third(void) { if (is_soft()) with_bad(2, crooked_atomic); }
 static void bad_opcode_third(void) { with_bad(2, unknown_opcode); }
 
 /* A list longer than the ring: as many as it takes are posted. How many that is the rest of the list says. */
@@ -222,6 +244,25 @@ static void no_requests(void)
 	say_alive(&pair);
 }
 
+/* Without room for the request that fails. */
+static void no_room_for_the_bad(void)
+{
+	struct pair pair = make_pair(IBV_QPT_RC);
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_sge sge;
+	struct ibv_srq *srq;
+
+	NEED(srq = ibv_create_srq(pair.a.pd, &attr));
+	list_writes(&pair, &sge, 1);
+	too_many_slices(&wrs[0], &pair);
+	say_status("send", ibv_post_send(pair.a.qp, wrs, NULL));
+	list_receives(too_many, 1);
+	recvs[0].num_sge = 4096;
+	say_status("receive", ibv_post_recv(pair.a.qp, recvs, NULL));
+	say_status("shared receive", ibv_post_srq_recv(srq, recvs, NULL));
+	say_alive(&pair);
+}
+
 static void no_slices(void)
 {
 	struct pair pair = make_pair(IBV_QPT_RC);
@@ -239,16 +280,40 @@ static void no_slices(void)
 	say_completions("sent", pair.a.cq, 1);
 }
 
-/* Receives before the queue pair is initialised, and sends before it may send. */
+/* What is posted in each state on the way to RTS, and behind it. */
 static void too_early(void)
 {
-	struct side side = make_side(IBV_QPT_RC);
-	struct ibv_sge sge = part(&side, 0, 8);
-	struct ibv_recv_wr *bad;
+	struct pair pair = { make_side(IBV_QPT_RC), make_side(IBV_QPT_RC) };
+	static const char *const sends[] = { "send in RESET", "send in INIT", "send in RTR" };
+	static const char *const receives[] = { "receive in RESET", "receive in INIT", "receive in RTR" };
+	struct ibv_recv_wr *bad_receive;
+	struct ibv_send_wr *bad;
+	struct ibv_sge sge;
 
+	connect_qp(pair.b.qp, pair.a.qp);
+	for (int state = 0; state < 3; state++) {
+		if (state == 1)
+			NEED(!to_init(pair.a.qp));
+		if (state == 2)
+			NEED(!to_rtr(pair.a.qp, pair.b.qp->qp_num));
+		list_writes(&pair, &sge, 2);
+		/* Soft-RoCE's provider asks the kernel, and keeps in the ring what that refuses. */
+		if (!is_soft()) {
+			say_status(sends[state], ibv_post_send(pair.a.qp, wrs, &bad));
+			say_bad(bad);
+		}
+		list_receives(&sge, 1);
+		say_status(receives[state], ibv_post_recv(pair.a.qp, recvs, &bad_receive));
+	}
+	NEED(!to_rts(pair.a.qp));
+	list_writes(&pair, &sge, 2);
+	say_status("send in RTS", ibv_post_send(pair.a.qp, wrs, &bad));
+	say_completions("sent", pair.a.cq, 2);
+	to_state(pair.a.qp, IBV_QPS_RESET);
+	if (!is_soft())
+		say_status("send after a reset", ibv_post_send(pair.a.qp, wrs, &bad));
 	list_receives(&sge, 1);
-	NEED(!to_init(side.qp));
-	say_status("receive in INIT", ibv_post_recv(side.qp, recvs, &bad));
+	say_status("receive after a reset", ibv_post_recv(pair.a.qp, recvs, &bad_receive));
 }
 
 /* A receive that waits, and sends that come later, are flushed in the error state. */
@@ -439,11 +504,12 @@ static void poll_nothing(void)
 MAIN(
 	{ "good_list", good_list }, { "bad_slices_first", bad_slices_first }, { "bad_slices_third", bad_slices_third },
 	{ "bad_slices_last", bad_slices_last }, { "bad_inline_third", bad_inline_third },
+	{ "short_atomic_third", short_atomic_third }, { "crooked_atomic_third", crooked_atomic_third },
 	{ "bad_opcode_third", bad_opcode_third }, { "full_send_queue", full_send_queue },
 	{ "unread_completions", unread_completions }, { "full_receive_queue", full_receive_queue },
 	{ "full_shared_queue", full_shared_queue }, { "bad_receive", bad_receive },
 	{ "bad_shared_receive", bad_shared_receive }, { "no_requests", no_requests },
-	{ "no_slices", no_slices }, { "too_early", too_early }, { "flushed", flushed }, { "signaled", signaled },
+	{ "no_room_for_the_bad", no_room_for_the_bad }, { "no_slices", no_slices }, { "too_early", too_early }, { "flushed", flushed }, { "signaled", signaled },
 	{ "inline_is_copied", inline_is_copied }, { "operations", operations }, { "wrong_key", wrong_key },
 	{ "datagram", datagram }, { "shared_queue", shared_queue }, { "poll_nothing", poll_nothing },
 )

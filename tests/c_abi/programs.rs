@@ -13,16 +13,16 @@ use crate::library::{Library, c_program, gid_index};
 
 /// The programs, with the number of their checks.
 const PROGRAMS: [(&str, usize); 10] = [
-    ("posting", 23),
-    ("extended", 21),
-    ("attributes", 21),
+    ("posting", 26),
+    ("extended", 28),
+    ("attributes", 22),
     ("dm", 4),
     ("domains", 6),
-    ("events", 9),
-    ("lifetime", 7),
+    ("events", 10),
+    ("lifetime", 8),
     ("threads", 5),
     ("windows", 4),
-    ("xrc", 4),
+    ("xrc", 5),
 ];
 
 /// What is not compared, since ours does not do it yet.
@@ -36,6 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     });
     let mut tests = Vec::from(programs);
     tests.push(test("programs::layout", layout));
+    tests.push(test("programs::log", log));
     tests.push(test_on_adapter("programs::removal", removal));
     tests
 }
@@ -66,19 +67,58 @@ fn layout() -> Result {
     }
 }
 
+/// Catches an error of which the log does not tell the verb, the object and the cause, and a log that nobody
+/// asked for.
+fn log() -> Result {
+    let (ours, program) = (Library::ours()?, c_program("extended")?);
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("log");
+    let at_level = |level: &str| -> Result<String> {
+        let mut command = ours.command(&program);
+        command
+            .args([device().name(), "-1", "refused_completion_queues"])
+            .env("VERBS_LOG_LEVEL", level)
+            .env("VERBS_LOG_FILE", &file);
+        let output = command.output()?;
+        match output.status.success() {
+            true => Ok(std::fs::read_to_string(&file).unwrap_or_default()),
+            false => fail(format!("{output:?}")),
+        }
+    };
+    let (none, errors, all) = (at_level("0")?, at_level("1")?, at_level("5")?);
+    let is_error = |line: &str| line.contains(" ERROR: create_cq on ") && line.contains("argument");
+    let is_command = |line: &str| line.contains(" TRACE: create_cq: ");
+    let right = none.is_empty()
+        && errors.lines().any(is_error)
+        && !errors.lines().any(is_command)
+        && all.lines().any(is_command);
+    match right {
+        true => Ok(()),
+        false => fail(format!("no level: {none}; the first: {errors}; all: {all}")),
+    }
+}
+
 /// The check of a program that libmlx5 does not pass and that upsets the adapter, and what is right.
 fn not_on_libmlx5(program: &str) -> Option<(&'static str, &'static str)> {
-    // It rings the doorbell of the two requests before the bad one with words of the bad one, which name no
-    // queue pair.
-    (program == "posting" && device().is_mlx5()).then_some((
-        "bad_inline_third",
-        "bad_inline_third post: ENOMEM\n\
-         bad_inline_third bad: 2\n\
-         bad_inline_third completion: 0 success\n\
-         bad_inline_third completion: 1 success\n\
-         bad_inline_third then: 999 success\n\
-         bad_inline_third ends: well",
-    ))
+    if !device().is_mlx5() {
+        return None;
+    }
+    Some(match program {
+        // It rings the doorbell of the two requests before the bad one with words of the bad one, which name
+        // no queue pair.
+        "posting" => (
+            "bad_inline_third",
+            "bad_inline_third post: ENOMEM\n\
+             bad_inline_third bad: 2\n\
+             bad_inline_third completion: 0 success\n\
+             bad_inline_third completion: 1 success\n\
+             bad_inline_third then: 999 success\n\
+             bad_inline_third ends: well",
+        ),
+        // It counts a request that no setter finishes, and rings for what it has not written.
+        "extended" => ("no_setter", include_str!("no_setter.txt")),
+        _ => return None,
+    })
 }
 
 /// The first kernel whose soft-RoCE changes regions.

@@ -352,4 +352,36 @@ static void refused(void)
 	end_world(&world);
 }
 
-MAIN({ "lists", lists }, { "steps", steps }, { "shared", shared }, { "refused", refused })
+/* A queue that ends while completions of its messages wait. */
+static void destroyed_unread(void)
+{
+	struct ibv_srq_init_attr_ex queue;
+	struct world world;
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+	struct ibv_srq *second;
+	struct ibv_wc wc;
+
+	if (!make_world(&world, 0))
+		return;
+	queue = queue_of(&world);
+	NEED(second = ibv_create_srq_ex(context, &queue));
+	receive(&world, 10, 0);
+	sge = part(&world.from, 0, 8);
+	wr.send_flags = IBV_SEND_SIGNALED;
+	wr.qp_type.xrc.remote_srqn = world.number;
+	NEED(!ibv_post_send(world.from.qp, &wr, &bad));
+	need_completions(world.from.cq, 1);
+	say_status("queue ends", ibv_destroy_srq(world.srq));
+	world.srq = second;
+	NEED(!ibv_get_srq_num(second, &wr.qp_type.xrc.remote_srqn));
+	receive(&world, 11, 64);
+	NEED(!ibv_post_send(world.from.qp, &wr, &bad));
+	need_completions(world.from.cq, 1);
+	while (completion(world.to.cq, &wc, QUIET_MS / 1000.0))
+		say("received", "%llu %s", (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
+	end_world(&world);
+}
+
+MAIN({ "lists", lists }, { "steps", steps }, { "shared", shared }, { "refused", refused },
+	{ "destroyed_unread", destroyed_unread })

@@ -67,7 +67,7 @@ pub(crate) fn write_script(symbols: &[Symbol<'_>], to: &Path) -> String {
     format!("-Wl,--version-script={}", to.display())
 }
 
-/// The nodes in the table's order, each with the public one before it as its parent.
+/// The nodes in the table's order, each with the one before it as its parent.
 fn script(symbols: &[Symbol<'_>]) -> String {
     let mut script = String::new();
     let mut parent = None;

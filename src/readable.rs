@@ -15,6 +15,10 @@ pub trait Readable {
     ///
     /// The runtime cannot watch the file.
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Nobody waits any more for the file that was asked for last, and it may be closed: what is kept of it
+    /// is to go, for the next file may have the same number.
+    fn done(&mut self) {}
 }
 
 /// Lends what waits for a file.
@@ -22,11 +26,19 @@ impl<R: Readable + ?Sized> Readable for &mut R {
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         (**self).poll_readable(fd, cx)
     }
+
+    fn done(&mut self) {
+        (**self).done();
+    }
 }
 
 /// Of a kind that is known when the program runs.
 impl<R: Readable + ?Sized> Readable for Box<R> {
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         (**self).poll_readable(fd, cx)
+    }
+
+    fn done(&mut self) {
+        (**self).done();
     }
 }

@@ -78,17 +78,39 @@ impl Parker {
             PollFd::new(event, PollFlags::IN),
         ];
         let polled = poll(&mut files, None);
-        // Who has woken it meanwhile has written; else nobody will for this sleep.
-        if state
-            .compare_exchange(PARKED, IDLE, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
-            // Not there yet, if it comes a moment later: then the next sleep is short.
+        // Fails if somebody has woken it meanwhile.
+        let _ = state.compare_exchange(PARKED, IDLE, Ordering::AcqRel, Ordering::Acquire);
+        // Who wakes it writes a moment later: then the next sleep is short.
+        if files[1].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(event, &mut [0; 8]);
         }
         match polled {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(failed(errno)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::Timespec;
+    use rustix::pipe::pipe;
+
+    use super::*;
+
+    /// Catches a thread that never sleeps again: a waker was interrupted before it wrote, and the sleep was
+    /// over by then.
+    #[test]
+    fn a_late_wake_up_shortens_one_sleep() {
+        let parker = Parker::new().unwrap();
+        assert!(parker.is_woken());
+        rustix::io::write(&parker.0.event, &1u64.to_ne_bytes()).unwrap();
+        let (silent, _write) = pipe().unwrap();
+        parker.park(silent.as_fd()).unwrap();
+        let mut files = [PollFd::new(&parker.0.event, PollFlags::IN)];
+        assert_eq!(poll(&mut files, Some(&Timespec::default())), Ok(0));
+        assert!(!parker.is_woken(), "nobody has");
     }
 }

@@ -79,6 +79,10 @@ impl Readable for Watch {
             }
         }
     }
+
+    fn done(&mut self) {
+        self.0 = None;
+    }
 }
 
 /// Brings completions to the operations that wait for them: a future to spawn. See [`Cq::serve`].

@@ -12,6 +12,9 @@ use crate::buf::Buf;
 use crate::error::Result;
 use crate::qp;
 
+/// Looks at completions between two at the device, each of which is a system call.
+const LOOKS: u32 = 256;
+
 /// Control of a queue pair, apart from its halves. Clones control the same queue pair. It does not keep the
 /// queue pair alive.
 #[derive(Clone)]
@@ -65,13 +68,15 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The completion queue has failed.
+    /// The device has been removed, the completion queue has failed, or the queue pair has gone and the
+    /// kernel has not destroyed it.
     pub async fn drained(&self) -> Result<()> {
+        let mut looks = 0;
         poll_fn(|cx| {
             if self.in_flight() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            if let Err(error) = self.cq.pump() {
+            if let Err(error) = self.look(&mut looks) {
                 return Poll::Ready(Err(error));
             }
             // Completions wake those that await them, and this is none of those: it looks again.
@@ -81,9 +86,22 @@ impl Control {
         .await
     }
 
-    /// Takes the buffers of all operations that have ended and whose results nobody has taken: of futures that
-    /// were forgotten. Futures that are alive give [`OpError::Reclaimed`](super::OpError::Reclaimed), and a
-    /// buffer without capacity.
+    /// Pumps, and looks now and then whether the device is there.
+    fn look(&self, looks: &mut u32) -> Result<()> {
+        self.cq.pump()?;
+        *looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(LOOKS) {
+            self.cq.look_for_device()?;
+        }
+        match self.table.is_broken() && self.in_flight() > 0 {
+            true => Err(self.table.why_broken().into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the buffers of all operations that have ended and whose results nobody has taken: of futures
+    /// that were forgotten. Futures that are alive give [`OpError::Reclaimed`](super::OpError::Reclaimed),
+    /// and a buffer without capacity.
     pub fn reclaim(&self) -> Vec<Buf> {
         let bufs = self.table.reclaim();
         bufs.filter(|buf| buf.capacity() > 0 && !buf.is_frozen())

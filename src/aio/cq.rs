@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::block_on::Parker;
 use super::pump::Pump;
 use super::steps::{AT_ONCE, Step, Steps};
@@ -131,7 +133,12 @@ impl Cq {
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
         match pump.take(steps) {
-            Ok(taken) => Ok(taken > 0),
+            Ok(taken) => {
+                if pump.has_orphans() {
+                    reap(pump);
+                }
+                Ok(taken > 0)
+            }
             Err(error) => {
                 drop(pump);
                 self.fail(error, steps)
@@ -151,7 +158,7 @@ impl Cq {
     /// Pumps for ever: a future to spawn, on any runtime. `by` is what the runtime contributes; with the
     /// feature `tokio` there is `aio::tokio::serve`.
     ///
-    /// Dropping it stops the pumping and loses nothing.
+    /// Dropping it stops the pumping and loses nothing: who else pumps goes on.
     ///
     /// # Errors
     ///
@@ -172,6 +179,7 @@ impl Cq {
         mut by: impl Readable,
         wait: Wait,
     ) -> Result<std::convert::Infallible> {
+        let _hand_over = HandOver(self);
         loop {
             self.spin(wait).await?;
             if !self.lock().arm()? {
@@ -230,14 +238,14 @@ impl Cq {
     pub fn block_on_with<F: Future>(&self, future: F, wait: Wait) -> Result<F::Output> {
         let mut future = pin!(future);
         let parker = Parker::new()?;
+        // Completions may have been somebody else's to wake up for.
+        let _hand_over = HandOver(self);
         let waker = parker.waker();
         let mut cx = TaskContext::from_waker(&waker);
         let mut last = Instant::now();
         loop {
             if parker.is_woken() {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                    // Its completions may have been somebody else's to wake up for.
-                    self.hand_over()?;
                     return Ok(output);
                 }
                 last = Instant::now();
@@ -247,16 +255,41 @@ impl Cq {
             if pumped || spins || parker.is_waiting_to_poll() {
                 continue;
             }
-            if self.lock().arm()? && !self.drain_events()? {
-                parker.park(self.0.channel.as_fd())?;
+            match self.may_park() {
+                Ok(true) => parker.park(self.0.channel.as_fd())?,
+                Ok(false) => {}
+                Err(error) => {
+                    self.break_off();
+                    return Err(error);
+                }
             }
         }
+    }
+
+    /// Arms the queue; false if there are completions, or were events.
+    fn may_park(&self) -> Result<bool> {
+        if !self.lock().arm()? {
+            return Ok(false);
+        }
+        Ok(!self.drain_events()?)
     }
 
     /// Leaves the queue armed and empty, as others who wait on the channel left it.
     fn hand_over(&self) -> Result<()> {
         while !self.lock().arm()? {
             self.pump()?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether the device has been removed, as the kernel tells by the channel: for who never sleeps on
+    /// it.
+    pub(super) fn look_for_device(&self) -> Result<()> {
+        let mut files = [PollFd::new(&self.0.channel, PollFlags::empty())];
+        let failed = poll(&mut files, Some(&Timespec::default())).is_ok_and(|failed| failed > 0);
+        if failed && let Err(error) = self.drain_events() {
+            self.break_off();
+            return Err(error);
         }
         Ok(())
     }
@@ -276,9 +309,28 @@ impl Cq {
     /// Ends the operations of queue pairs that went without the device letting go of them, and that have
     /// since.
     pub(super) fn reap(&self) {
-        let steps = self.lock().reap();
-        steps.into_iter().for_each(Step::follow);
+        reap(self.lock());
     }
+}
+
+/// Whoever stops pumping may have taken the event that others wait for, and not have armed the queue again.
+struct HandOver<'c>(&'c Cq);
+
+impl Drop for HandOver<'_> {
+    fn drop(&mut self) {
+        if self.0.hand_over().is_err() {
+            self.0.break_off();
+        }
+    }
+}
+
+/// Ends the operations of queue pairs that the device has let go of since they went.
+#[cold]
+#[inline(never)]
+fn reap(mut pump: MutexGuard<'_, Pump>) {
+    let steps = pump.reap();
+    drop(pump);
+    steps.into_iter().for_each(Step::follow);
 }
 
 /// The error of a runtime that cannot watch the channel.

@@ -19,7 +19,8 @@ pub enum OpError {
     Completion(CompletionError),
     /// Its batch was dropped before it was rung. Nothing was posted.
     NotRung,
-    /// The queue pair was dropped while the operation was under way.
+    /// The queue pair was dropped while the operation was under way. If the kernel has not destroyed it yet,
+    /// since somebody has just asked something of it, the buffer goes back to its pool when it has.
     Gone,
     /// The device has been removed, or its completion queue has failed. The buffer comes back to its pool
     /// when the queue pair is dropped.

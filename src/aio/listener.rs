@@ -34,6 +34,6 @@ impl<T: Listens, R: Readable> Listener<T, R> {
     ///
     /// As for [`cm::Listener::try_next`]; besides, the runtime cannot watch the file.
     pub async fn accept(&mut self) -> Result<cm::Request<T>> {
-        self.inner.next_by(&mut self.readable).await
+        self.inner.next_kept(&mut self.readable).await
     }
 }

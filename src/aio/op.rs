@@ -266,7 +266,10 @@ fn closer(table: &Table, id: u64, look: Look) -> (Ending, Buf) {
         }
         // Nobody completes it any more. Its buffer stays until the queue pair is gone, unless it was done
         // meanwhile.
-        _ => (Err(OpError::Broken), table.cancel(id).unwrap_or_default()),
+        _ => (
+            Err(table.why_broken()),
+            table.cancel(id).unwrap_or_default(),
+        ),
     }
 }
 

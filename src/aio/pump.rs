@@ -44,7 +44,9 @@ impl Pump {
         let number = number.unwrap_or(self.tables.len());
         if requests > left || number >= MOST_TABLES || self.broken {
             let why = match self.broken {
-                true => "the device has been removed, or the queue has failed".to_owned(),
+                true => "nobody takes completions any more: the device has been removed, the queue has failed, or its \
+                         runtime could not watch it"
+                    .to_owned(),
                 false => format!(
                     "{requests} requests, but the completion queue has room for {left} more: it must hold \
                      the completions of all queue pairs that report to it"
@@ -86,8 +88,20 @@ impl Pump {
 
     /// Notes that a queue pair is gone, and what that leads to.
     pub(super) fn retire(&mut self, table: Arc<Table>, flight: Arc<Flight>) -> Vec<Step> {
-        self.orphans.push((table, flight));
-        self.reap()
+        let is_over = flight.is_over();
+        self.orphans.push((Arc::clone(&table), flight));
+        let mut steps = self.reap();
+        if !is_over {
+            // What the device may still have is not to be waited for.
+            table.orphan(|waker| steps.push(Step::Wake(waker)));
+        }
+        steps
+    }
+
+    /// Whether there are queue pairs that are gone, and of which the device may not have let go.
+    #[inline(always)]
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
     }
 
     /// Ends the operations of queue pairs that the device has let go of.
@@ -106,10 +120,6 @@ impl Pump {
             unsafe {
                 table.forget_all(|index, after| steps.extend(Step::of(&table, index, after)));
             }
-        }
-        // Those that the device may still have are not to be waited for.
-        for (table, _) in &self.orphans {
-            table.break_off(|waker| steps.push(Step::Wake(waker)));
         }
         steps
     }

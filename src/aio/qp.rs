@@ -149,7 +149,7 @@ impl<T: Transport> Qp<T> {
 
     /// Waits until another operation can be posted.
     pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.anchor.table.sends.poll_any(cx)
+        self.anchor.table.poll_room(cx)
     }
 
     pub(super) fn raw_mut(&mut self) -> &mut qp::Qp<T> {

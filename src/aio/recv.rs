@@ -130,15 +130,18 @@ impl<T: Transport> Incoming<T> {
         Ok(self.posted.len())
     }
 
-    /// The next message. If no receive can be posted because the pool is empty, it waits for a buffer.
+    /// The next message. If no receive can be posted because the pool has no buffer now, it waits for one.
     ///
     /// Dropping this future loses no message.
     ///
     /// # Errors
     ///
-    /// The receive failed, and so will those that are posted behind it; or the pool has no buffer.
+    /// The receive failed, and so will those that are posted behind it; or none is posted, and the pool will
+    /// have no buffer.
     pub async fn next(&mut self) -> Result<(Received, Buf), IncomingError> {
-        if self.refill().map_err(IncomingError::Pool)? == 0 {
+        // What is posted may have its message already, and buffers come back.
+        let _ = self.refill();
+        if self.posted.is_empty() {
             let buf = self.pool.get(self.size).await;
             let buf = buf.map_err(IncomingError::Pool)?;
             self.posted.push_back(self.receiver.recv(buf));

@@ -36,8 +36,11 @@ impl<T: Transport> Sender<T> {
 
     /// Waits until another operation can be posted. One counts until its result has been taken, so somebody
     /// else has to await those that are under way, or they have to be dropped.
+    ///
+    /// It ends without room too when the device has been removed, or its completion queue has failed: the
+    /// next operation is refused then, or ends with [`OpError::Broken`].
     pub async fn room(&mut self) {
-        poll_fn(|cx| self.anchor.table.sends.poll_any(cx)).await;
+        poll_fn(|cx| self.anchor.table.poll_room(cx)).await;
     }
 }
 

@@ -327,7 +327,9 @@ impl<B, E: Copy> Slot<B, E> {
 
     /// Takes the waker of who waits, so that it looks again. Not while somebody completes it.
     pub(super) fn rouse(&self) -> Option<Waker> {
-        let now = self.state.load(Ordering::Acquire);
+        // Not a load, which might pass what the caller has stored before: then who begins to wait would not
+        // see that, and this not see who waits. Behind this the future, whose change acquires, sees it.
+        let now = self.state.fetch_or(0, Ordering::AcqRel);
         let key = now & !PHASE;
         // Not by way of submitted: the future might put another in meanwhile.
         if now & PHASE != WAITING || !self.change(key, WAITING, BUSY) {

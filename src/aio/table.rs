@@ -1,7 +1,7 @@
 //! The slots of a queue pair: as many as it has places for requests, made once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use super::error::{Completed, OpError, Origin};
 use super::slot::{self, After, Look, PHASE_BITS};
@@ -67,7 +67,7 @@ pub(super) fn number(id: u64) -> usize {
 pub(super) struct Table {
     slots: Box<[Slot]>,
     /// The slots that are free.
-    pub(super) sends: Stack,
+    sends: Stack,
     receives: Stack,
     /// Slots of sends.
     send_count: u32,
@@ -76,8 +76,10 @@ pub(super) struct Table {
     pub(super) pd: PdTag,
     /// Nobody takes completions any more.
     ///
-    /// Relaxed: who waits is woken behind it, and the waker orders the two.
+    /// Relaxed for futures: who waits is roused behind it, and the slot's state orders the two.
     broken: AtomicBool,
+    /// It is so because the queue pair's halves are gone. Relaxed: in front of `broken`.
+    orphaned: AtomicBool,
     /// What fails the queue pair, if it is one that fails as a whole.
     control: Option<Control>,
     /// The queue pair is in the state ERR, or about to be.
@@ -106,6 +108,7 @@ impl Table {
             qpn: qpn.unwrap_or(ANY_QP),
             pd,
             broken: AtomicBool::new(false),
+            orphaned: AtomicBool::new(false),
         };
         for (index, slot) in table.slots.iter().enumerate().rev() {
             table.give(index as u32, slot);
@@ -247,14 +250,23 @@ impl Table {
         }
     }
 
-    /// Notes that nobody takes completions any more, and takes the wakers of all who wait. For who has the
-    /// completion queue.
+    /// Notes that nobody takes completions any more, and takes the wakers of all who wait, for completions or
+    /// for room. For who has the completion queue.
     pub(super) fn break_off(&self, mut wake: impl FnMut(Waker)) {
-        self.broken.store(true, Ordering::Relaxed);
+        // Release: with the acquire in `why_broken`.
+        self.broken.store(true, Ordering::Release);
         self.slots
             .iter()
             .filter_map(Slot::rouse)
             .for_each(&mut wake);
+        self.sends.take_waiting().into_iter().for_each(wake);
+    }
+
+    /// As [`break_off`](Self::break_off), where the halves of the queue pair are gone, or the stock of
+    /// receives.
+    pub(super) fn orphan(&self, wake: impl FnMut(Waker)) {
+        self.orphaned.store(self.qpn != ANY_QP, Ordering::Relaxed);
+        self.break_off(wake);
     }
 
     /// Notes that the queue pair is in the state ERR, or about to be; true if that is news.
@@ -287,6 +299,24 @@ impl Table {
     #[inline]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
+    }
+
+    /// Why it is broken.
+    #[cold]
+    pub(super) fn why_broken(&self) -> OpError {
+        match self.broken.load(Ordering::Acquire) && self.orphaned.load(Ordering::Relaxed) {
+            true => OpError::Gone,
+            false => OpError::Broken,
+        }
+    }
+
+    /// Waits until another send can be posted, or nothing will end any more.
+    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.sends.poll_any(cx) {
+            // Who breaks it off takes the wakers afterwards, under the lock under which this one was left.
+            Poll::Pending if !self.is_broken() => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
     }
 
     /// Operations whose buffers the device may have.

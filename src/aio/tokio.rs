@@ -70,14 +70,24 @@ impl Readable for Watch {
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let file = self.registered(fd)?;
         loop {
-            let mut ready = ready!(file.poll_read_ready(cx))?;
-            // The reactor tells of edges: what it has told may have been read since, and what comes from here on
-            // it tells anew. Only between the two the file itself must be asked.
-            ready.clear_ready();
-            if is_readable(fd)? {
+            let read = file.poll_read_ready(cx)?;
+            // An error alone, as of a device that has been removed, is the end of writing to the reactor, and
+            // not of reading. It stays.
+            let failed = file.poll_write_ready(cx)?.is_ready();
+            let told = read.map(|mut ready| {
+                // The reactor tells of edges: what it has told may have been read since, and what comes from
+                // here on it tells anew. Only between the two the file itself must be asked.
+                ready.clear_ready();
+            });
+            if (told.is_ready() || failed) && is_readable(fd)? {
                 return Poll::Ready(Ok(()));
             }
+            ready!(told);
         }
+    }
+
+    fn done(&mut self) {
+        self.0 = None;
     }
 }
 

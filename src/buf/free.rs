@@ -104,10 +104,15 @@ impl Stack {
         }
     }
 
+    /// Whether a number is free at this moment.
+    fn has_any(&self) -> bool {
+        self.head.load(Ordering::Relaxed) as u32 != NONE
+    }
+
     /// Waits until a number is free, without taking it.
     pub(crate) fn poll_any(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.head.load(Ordering::Relaxed) as u32 != NONE {
+            if self.has_any() {
                 return Poll::Ready(());
             }
             if self.wait(cx) {
@@ -130,12 +135,21 @@ impl Stack {
             .is_ok()
     }
 
+    /// Has a task not woken any more that gives up. Only where nothing else waits by the same waker.
+    fn forget(&self, waker: &Waker) {
+        self.waiting().retain(|of| !of.will_wake(waker));
+    }
+
     /// All that wait, since each of them may have lost interest.
     #[cold]
     fn wake(&self) {
-        let waiting = std::mem::take(&mut *self.waiting());
         // Without the lock: a waker does as it likes.
-        waiting.into_iter().for_each(Waker::wake);
+        self.take_waiting().into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes the wakers of all that wait: who asks from here on waits anew.
+    pub(crate) fn take_waiting(&self) -> Vec<Waker> {
+        std::mem::take(&mut *self.waiting())
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
@@ -173,6 +187,16 @@ impl FreeList {
             Some(next) => self.stack.give(number, next),
             None => debug_assert!(false, "{number} is not of this list"),
         }
+    }
+
+    /// As of the stack.
+    pub(super) fn forget(&self, waker: &Waker) {
+        self.stack.forget(waker);
+    }
+
+    /// Whether a number is free at this moment.
+    pub(super) fn has_any(&self) -> bool {
+        self.stack.has_any()
     }
 
     /// Takes a number, or has the task woken when one is given back.
@@ -233,6 +257,25 @@ mod tests {
         assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "nobody waits any more");
+    }
+
+    /// Would catch wakers that pile up where nothing comes back.
+    #[test]
+    fn who_gives_up_leaves_nothing() {
+        let list = FreeList::empty(1);
+        let count = Arc::new(Count::default());
+        let wakers = [
+            Waker::from(Arc::clone(&count)),
+            Waker::from(Arc::default() as Arc<Count>),
+        ];
+        for waker in &wakers {
+            let mut cx = Context::from_waker(waker);
+            assert!(list.poll_take(&mut cx).is_pending());
+        }
+        list.forget(&wakers[1]);
+        assert_eq!(list.stack.waiting().len(), 1);
+        list.give(0);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "the other one is woken");
     }
 
     /// Would catch a number in two hands: each thread marks what it holds.

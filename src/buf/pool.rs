@@ -169,11 +169,15 @@ pub(super) struct Class {
     waits: AtomicU64,
 }
 
+/// The most blocks of a size: their numbers have 32 bits less one value.
+fn most_blocks(size: usize, limit: usize) -> u32 {
+    (limit / size).min(u32::MAX as usize - 1) as u32
+}
+
 impl Class {
     /// Buffers of a size, in chunks of about so many bytes.
     fn new(size: usize, limit: usize, chunk: usize) -> Self {
-        // Numbers of blocks have 32 bits less one value.
-        let most = (limit / size).min(u32::MAX as usize - 1) as u32;
+        let most = most_blocks(size, limit);
         let per_chunk = (chunk / size).clamp(1, most as usize) as u32;
         Self {
             size,
@@ -236,13 +240,17 @@ impl Inner {
     fn grow(&self, class: &Class) -> Result<bool> {
         // A number that is right after each statement.
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody else did meanwhile, or gave one back.
+        if class.free.has_any() {
+            return Ok(true);
+        }
         let number = class.chunks.iter().position(|chunk| chunk.get().is_none());
-        let fit = ((self.limit - *memory) / class.size) as u32;
+        let fit = ((self.limit - *memory) / class.size).min(u32::MAX as usize) as u32;
         let Some(number) = number.filter(|_| fit > 0) else {
             return Ok(false);
         };
         let first = number as u32 * class.per_chunk;
-        let most = (self.limit / class.size) as u32 - first;
+        let most = most_blocks(class.size, self.limit) - first;
         let blocks = class.per_chunk.min(fit).min(most);
         let chunk = Chunk::new(
             (class.size, blocks),
@@ -290,13 +298,13 @@ impl Pool {
         }
     }
 
-    /// As [`try_get`](Self::try_get), and waits for a buffer to come back if all are in use. Any of those who
-    /// wait may be the next.
+    /// As [`try_get`](Self::try_get), and waits for a buffer to come back if all are in use, and the pool
+    /// cannot grow. Any of those who wait may be the next.
     ///
     /// # Errors
     ///
-    /// As for `try_get`. [`GetError::Empty`] means that there will never be one: buffers of other sizes have
-    /// all the memory.
+    /// As for `try_get`, where there is no buffer of the size that could come back. [`GetError::Empty`] means
+    /// that there will never be one: buffers of other sizes have all the memory.
     pub async fn get(&self, bytes: usize) -> Result<Buf, GetError> {
         poll_fn(|cx| self.poll_get(bytes, cx)).await
     }
@@ -305,7 +313,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// As for `get`, and [`GetError::Empty`] if none came back in time.
+    /// As for `get`, and as for `try_get` if none came back in time.
     pub fn get_within(&self, bytes: usize, limit: Duration) -> Result<Buf, GetError> {
         let deadline = Instant::now().checked_add(limit);
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -314,6 +322,11 @@ impl Pool {
             if let Poll::Ready(got) = self.poll_get(bytes, &mut cx) {
                 return got;
             }
+            // Not to be kept behind the limit, as by a buffer that never comes back.
+            let _waits = Waits {
+                class: &self.0.classes[self.class_for(bytes)? as usize],
+                waker: &waker,
+            };
             match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => return self.try_get(bytes),
                 Some(left) => thread::park_timeout(left),
@@ -328,15 +341,15 @@ impl Pool {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Buf, GetError>> {
         match self.try_get(bytes) {
-            Err(GetError::Empty { size }) => {
+            Err(error @ (GetError::Empty { .. } | GetError::Memory(_))) => {
                 let index = self.class_for(bytes)?;
                 let class = &self.0.classes[index as usize];
                 if class.buffers() == 0 {
-                    return Poll::Ready(Err(GetError::Empty { size }));
+                    return Poll::Ready(Err(error));
                 }
                 class.waits.fetch_add(1, Ordering::Relaxed);
                 let block = std::task::ready!(class.free.poll_take(cx));
-                Poll::Ready(self.buf(index, block).ok_or(GetError::Empty { size }))
+                Poll::Ready(self.buf(index, block).ok_or(error))
             }
             got => Poll::Ready(got),
         }
@@ -353,6 +366,11 @@ impl Pool {
                 largest: classes.last().map_or(0, |class| class.size),
             }),
         }
+    }
+
+    /// Whether it has buffers for so many bytes.
+    pub(crate) fn has_class_for(&self, bytes: usize) -> bool {
+        self.class_for(bytes).is_ok()
     }
 
     #[inline]
@@ -399,6 +417,19 @@ impl Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.stats(), f)
+    }
+}
+
+/// A thread that waits for a buffer of a class.
+struct Waits<'p> {
+    class: &'p Class,
+    /// Its own, which nothing else waits by.
+    waker: &'p Waker,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.class.free.forget(self.waker);
     }
 }
 

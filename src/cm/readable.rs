@@ -16,7 +16,7 @@ use crate::readable::Readable;
 /// Something under way, as a future. Dropping it cancels.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct Finish<P: Pending, W> {
+pub struct Finish<P: Pending, W: Readable> {
     /// `None` once it has ended.
     pending: Option<P>,
     by: W,
@@ -31,8 +31,14 @@ impl<P: Pending, W: Readable> Finish<P, W> {
     }
 
     /// Ends it and gives back what was put into it; `None` if it has ended already.
-    pub fn cancel(self) -> Option<P::Back> {
-        self.pending.map(P::cancel)
+    pub fn cancel(mut self) -> Option<P::Back> {
+        self.pending.take().map(P::cancel)
+    }
+}
+
+impl<P: Pending, W: Readable> Drop for Finish<P, W> {
+    fn drop(&mut self) {
+        self.by.done();
     }
 }
 
@@ -44,7 +50,17 @@ impl<P: Pending + Unpin, W: Readable + Unpin> Future for Finish<P, W> {
     /// Never; once it has ended it is pending for ever.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let Some(mut pending) = this.pending.take() else {
+        let polled = this.look(cx);
+        if polled.is_ready() {
+            this.by.done();
+        }
+        polled
+    }
+}
+
+impl<P: Pending, W: Readable> Finish<P, W> {
+    fn look(&mut self, cx: &mut Context<'_>) -> Poll<Result<P::Output, Failed<P::Back>>> {
+        let Some(mut pending) = self.pending.take() else {
             return Poll::Pending;
         };
         loop {
@@ -53,7 +69,7 @@ impl<P: Pending + Unpin, W: Readable + Unpin> Future for Finish<P, W> {
                 Ok(Step::Pending(still)) => still,
                 Err(failed) => return Poll::Ready(Err(failed)),
             };
-            match this.by.poll_readable(pending.as_fd(), cx) {
+            match self.by.poll_readable(pending.as_fd(), cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
                     let (_, subject) = pending.describe();
@@ -62,7 +78,7 @@ impl<P: Pending + Unpin, W: Readable + Unpin> Future for Finish<P, W> {
                     return Poll::Ready(Err(Failed { back, error }));
                 }
                 Poll::Pending => {
-                    this.pending = Some(pending);
+                    self.pending = Some(pending);
                     return Poll::Pending;
                 }
             }
@@ -72,6 +88,15 @@ impl<P: Pending + Unpin, W: Readable + Unpin> Future for Finish<P, W> {
 
 fn cause(error: &io::Error) -> Cause {
     Cause::Os(Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+/// What waits for a file as long as a future is there.
+struct Lent<'w, W: Readable>(&'w mut W);
+
+impl<W: Readable> Drop for Lent<'_, W> {
+    fn drop(&mut self) {
+        self.0.done();
+    }
 }
 
 /// Waits for a file by what the runtime contributes.
@@ -87,6 +112,12 @@ impl<T: Listens> Listener<T> {
     ///
     /// As for [`try_next`](Self::try_next); besides, the runtime cannot watch the file.
     pub async fn next_by(&self, by: &mut impl Readable) -> Result<Request<T>> {
+        let lent = Lent(by);
+        self.next_kept(lent.0).await
+    }
+
+    /// As [`next_by`](Self::next_by), for who asks for the same file the next time.
+    pub(crate) async fn next_kept(&self, by: &mut impl Readable) -> Result<Request<T>> {
         loop {
             if let Some(request) = self.try_next()? {
                 return Ok(request);
@@ -104,8 +135,9 @@ impl Link {
     ///
     /// As for [`try_event`](Self::try_event); besides, the runtime cannot watch the file.
     pub async fn event_by(&self, by: &mut impl Readable) -> Result<Event> {
+        let lent = Lent(by);
         let mut looked = false;
-        poll_fn(|cx| self.poll_event(by, &mut looked, cx)).await
+        poll_fn(|cx| self.poll_event(lent.0, &mut looked, cx)).await
     }
 
     /// As [`event_by`](Self::event_by); `looked` tells whether the last look has found nothing.
@@ -179,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Counts how often it was asked, and answers from a list.
+    /// Answers from a list, which is empty when it is done.
     struct Script<'a>(&'a mut Vec<Poll<io::Result<()>>>);
 
     impl Readable for Script<'_> {
@@ -189,6 +221,10 @@ mod tests {
             _: &mut Context<'_>,
         ) -> Poll<io::Result<()>> {
             self.0.pop().unwrap_or(Poll::Pending)
+        }
+
+        fn done(&mut self) {
+            self.0.clear();
         }
     }
 
@@ -214,6 +250,28 @@ mod tests {
         assert!(poll(&mut finish).is_pending(), "it has ended");
         assert!(finish.cancel().is_none());
         assert!(answers.is_empty());
+    }
+
+    /// Catches a file that is kept for ever, and taken for the next one of its number.
+    #[test]
+    fn who_waits_is_told_that_it_is_done() {
+        let kept = || vec![Poll::Pending, Poll::Pending];
+        let (byte, write) = pipe();
+        let mut answers = kept();
+        let mut finish = byte.finish(Script(&mut answers));
+        assert!(poll(&mut finish).is_pending());
+        drop(finish);
+        assert!(answers.is_empty(), "it was dropped");
+        drop(write);
+        let (byte, write) = pipe();
+        let mut answers = kept();
+        rustix::io::write(&write, &[42]).unwrap();
+        let mut script = Script(&mut answers);
+        assert!(matches!(
+            poll(&mut byte.finish(&mut script)),
+            Poll::Ready(Ok(42))
+        ));
+        assert!(script.0.is_empty(), "it has ended");
     }
 
     #[test]

@@ -4,21 +4,22 @@
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
+use std::sync::Barrier;
 use std::task::{Context, Poll, Waker};
 
 use libtest_mimic::Trial;
 use support::{Result, fail, pattern, same, test_without_leaks};
 use uverbs::aio::{OpError, Post};
 use uverbs::buf::Buf;
-use uverbs::{PostError, QpState};
+use uverbs::{ConnectOptions, PostError, QpState, Rc};
 
-use crate::ground::Two;
+use crate::ground::{Side, Two};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 8] = [
+    let tests: [Named; 9] = [
         (
             "cancel::a_dropped_receive_keeps_its_buffer",
             a_dropped_receive_keeps_its_buffer,
@@ -29,6 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             abort_gives_everything_back,
         ),
         ("cancel::abort_from_elsewhere", abort_from_elsewhere),
+        ("cancel::failed_while_it_goes", failed_while_it_goes),
         ("cancel::forgotten", forgotten),
         ("cancel::a_panic", a_panic),
         (
@@ -166,6 +168,44 @@ fn abort_from_elsewhere() -> Result {
         same(buf.capacity(), 256, "its buffer")
     })?;
     two.nothing_is_missing()
+}
+
+/// Catches buffers that are lost with a queue pair that somebody else still asks something of when it is
+/// dropped, and a wait for them that does not end.
+fn failed_while_it_goes() -> Result {
+    let side = Side::new()?;
+    for _ in 0..20 {
+        let mut qp = side.qp::<Rc>()?;
+        qp.init(&ConnectOptions::default())?;
+        let mut received = qp.recv(side.pool.try_get(256)?);
+        drop(qp.recv(side.pool.try_get(256)?));
+        let control = qp.control();
+        let together = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 1..4 {
+                scope.spawn(|| {
+                    together.wait();
+                    // So that it is gone in the end: as long as one asks, it stays.
+                    for _ in 0..8 {
+                        let _ = control.fail();
+                    }
+                });
+            }
+            together.wait();
+            drop(qp);
+        });
+        side.cq.pump()?;
+        same(control.in_flight(), 0, "in flight")?;
+        let mut cx = Context::from_waker(Waker::noop());
+        match Pin::new(&mut received).poll(&mut cx) {
+            Poll::Ready((Err(OpError::Gone), _)) => {}
+            Poll::Ready((Err(error), _)) if error.is_flushed() => {}
+            other => return fail(format!("{other:?}")),
+        }
+        drop(received);
+        same(side.pool.stats().in_use(), 0, "buffers in use")?;
+    }
+    Ok(())
 }
 
 /// Catches a forgotten future that hangs an abort, and buffers that nobody can get at any more.

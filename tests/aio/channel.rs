@@ -16,12 +16,13 @@ use uverbs::cm::{self, Params, Pending};
 use uverbs::{Access, ConnectOptions, Rc, WcStatus};
 
 use crate::ground::filled;
+use crate::pool::Few;
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 7] = [
+    let tests: [Named; 10] = [
         ("channel::messages_of_any_length", messages_of_any_length),
         (
             "channel::a_slow_receiver_is_not_overrun",
@@ -32,6 +33,12 @@ pub(crate) fn tests() -> Vec<Trial> {
             "channel::what_the_peer_cannot_take",
             what_the_peer_cannot_take,
         ),
+        ("channel::a_pool_that_cannot_grow", a_pool_that_cannot_grow),
+        (
+            "channel::longer_than_an_own_buffer",
+            longer_than_an_own_buffer,
+        ),
+        ("channel::given_up_and_answered", given_up_and_answered),
         ("channel::an_orderly_end", an_orderly_end),
         ("channel::a_peer_that_goes", a_peer_that_goes),
         ("channel::by_address", by_address),
@@ -270,6 +277,130 @@ fn what_the_peer_cannot_take() -> Result {
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(received?.ok_or("the end")?.len())
     })??;
     same(taken, 1 << 20, "what was received")?;
+    ends.close()
+}
+
+/// Catches a message that is refused since no buffer of this side holds it with its header, though the peer's
+/// receives do.
+fn longer_than_an_own_buffer() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = Cq::new(&context, 512)?;
+    let pool = |size| Pool::on(&pd).sizes([size]).remote_read().build();
+    let (short, long) = (pool(256)?, pool(512)?);
+    let a = Channel::prepare(&cq, &pd, &short, &small(8))?;
+    let wide = Settings {
+        receives: 8,
+        size: 512,
+    };
+    let b = Channel::prepare(&cq, &pd, &long, &wide)?;
+    let options = options();
+    let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
+    let both = async {
+        join(
+            a.connect_with(&there, &options),
+            b.connect_with(&here, &options),
+        )
+        .await
+    };
+    let (a, b) = cq.block_on(both)?;
+    let (mut a, mut b) = (a?, b?);
+    for length in [224, 225, 256] {
+        let bytes = pattern(3, length);
+        let message = filled(&short, &bytes)?;
+        let ((sent, _), received) = cq.block_on(async { join(a.send(message), b.recv()).await })?;
+        sent?;
+        let received = received?.ok_or("the end")?;
+        same(&*received, &bytes[..], "what was received")?;
+    }
+    let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
+    a.and(b).map_err(Into::into)
+}
+
+/// Catches a message that is lost, or an error, when the receiver's pool has no buffer for the next one.
+fn a_pool_that_cannot_grow() -> Result {
+    const BUFFERS: usize = 8;
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = Cq::new(&context, 512)?;
+    let pool = Pool::on(&pd).sizes([256]).build()?;
+    let tight = Pool::on(&pd)
+        .sizes([256])
+        .limit(4 * BUFFERS * 256)
+        .allocator(Few::new(1, || ()))
+        .build()?;
+    let a = Channel::prepare(&cq, &pd, &pool, &small(8))?;
+    let b = Channel::prepare(&cq, &pd, &tight, &small(4))?;
+    let options = options();
+    let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
+    let both = async {
+        join(
+            a.connect_with(&there, &options),
+            b.connect_with(&here, &options),
+        )
+        .await
+    };
+    let (a, b) = cq.block_on(both)?;
+    let (mut a, mut b) = (a?, b?);
+    let mut kept = Vec::new();
+    // All that come until nothing is left to receive into; those of each turn are there at once.
+    for turn in 0..3 {
+        cq.block_on(async {
+            for number in 2 * turn..2 * turn + 2 {
+                a.send(filled(&pool, &[number])?).await.0?;
+            }
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        })??;
+        for number in 2 * turn..2 * turn + 2 {
+            let message = cq.block_on(b.recv())??.ok_or("the end")?;
+            same(&*message, &[number][..], "the message")?;
+            kept.push(message);
+        }
+    }
+    same(tight.stats().memory, BUFFERS * 256, "memory")?;
+    {
+        let mut receiving = pin!(b.recv());
+        let mut cx = Context::from_waker(Waker::noop());
+        let early = receiving.as_mut().poll(&mut cx).is_ready();
+        same(early, false, "a message without a buffer")?;
+    }
+    drop(kept);
+    let last = filled(&pool, b"last")?;
+    let ((sent, back), received) = cq.block_on(async { join(a.send(last), b.recv()).await })?;
+    sent?;
+    let received = received?.ok_or("the end")?;
+    same(&*received, &b"last"[..], "the last message")?;
+    drop((back, received));
+    let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
+    a.and(b)?;
+    same(tight.stats().in_use(), 0, "buffers in use")
+}
+
+/// Catches buffers of long messages that stay with the channel when nobody waits for the answer any more.
+fn given_up_and_answered() -> Result {
+    let mut ends = Ends::new([small(8), small(8)])?;
+    let Ends { a, b, cq, pool } = &mut ends;
+    let mut cx = Context::from_waker(Waker::noop());
+    let large = || pool.stats().classes[2].in_use;
+    for fill in 0..2 {
+        let message = filled(pool, &[fill; 100_000])?;
+        let early = pin!(a.send(message)).poll(&mut cx).is_ready();
+        same(early, false, "the peer has read nothing")?;
+    }
+    same(large(), 2, "buffers that the peer may read")?;
+    for fill in 0..2 {
+        let message = cq.block_on(b.recv())??.ok_or("the end")?;
+        same(&*message, &[fill; 100_000][..], "the message")?;
+    }
+    {
+        let mut receiving = pin!(a.recv());
+        support::until("the buffers come back", || {
+            cq.pump()?;
+            let early = receiving.as_mut().poll(&mut cx).is_ready();
+            same(early, false, "nothing was sent")?;
+            Ok((large() == 0).then_some(()))
+        })?;
+    }
     ends.close()
 }
 

@@ -18,10 +18,11 @@ use crate::ground::Side;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 4] = [
+    let tests: [Named; 5] = [
         ("connections::without_a_runtime", without_a_runtime),
         ("connections::on_tokio", on_tokio),
         ("connections::a_deadline", a_deadline),
+        ("connections::one_watch_for_all", one_watch_for_all),
         ("connections::dropped_halfway", dropped_halfway),
     ];
     tests
@@ -175,6 +176,25 @@ fn a_deadline() -> Result {
         drop(accepted);
         let none = tokio::time::timeout(limit, listener.accept()).await;
         same(none.is_err(), true, "no other request")
+    })
+}
+
+/// Catches a watch that waits for the file of an attempt that is over, where the next one's has its number.
+fn one_watch_for_all() -> Result {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let side = Side::new()?;
+    runtime.block_on(async {
+        let mut watch = aio::tokio::Watch::new();
+        for _ in 0..3 {
+            let listener = cm::listen::<Rc>(own_address())?.start()?;
+            let way = cm::resolve::<Rc>(listener.local_addr())?;
+            let way = way.start()?.within(LIMIT)?;
+            drop(listener);
+            let connecting = side.qp()?.connect_to(way, &Params::default(), b"")?;
+            let refused = tokio::time::timeout(LIMIT, connecting.finish(&mut watch)).await?;
+            same(refused.is_err(), true, "nobody listens")?;
+        }
+        Ok(())
     })
 }
 

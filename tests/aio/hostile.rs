@@ -2,9 +2,11 @@
 //! none of a channel's.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use support::{LIMIT, Result, fail, is_full, open, pattern, same, says, test_without_leaks};
@@ -17,6 +19,8 @@ use uverbs::buf::Pool;
 use uverbs::cm::{self, Connection, Listener, Params, Pending, Resolved};
 use uverbs::{Access, Caps, Mr, Pd, Qp, Rc};
 
+use crate::ground::filled;
+
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test_without_leaks("hostile::private_data_to_a_channel", private_data),
@@ -24,6 +28,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_without_leaks("hostile::messages_after_the_greeting", after_the_greeting),
         test_without_leaks("hostile::messages_of_any_bytes", any_bytes),
         test_without_leaks("hostile::many_messages_of_nothing", many_of_nothing),
+        test_without_leaks("hostile::nonsense_between_messages", nonsense_between),
+        test_without_leaks("hostile::a_peer_without_receives", without_receives),
     ]
 }
 
@@ -407,6 +413,63 @@ fn any_bytes() -> Result {
             }
         }
     }
+    ground.nothing_is_missing()
+}
+
+/// Catches nonsense that is overlooked for the messages around it: those before it are received, and no more.
+fn nonsense_between() -> Result {
+    let ground = Ground::new()?;
+    let mut peer = Peer::new()?;
+    let (making, mut connection, address) = ground.accept(&peer, b"")?;
+    peer.send(&mut connection, &Header::hello().bytes())?;
+    let mut channel = ground.made(making)??;
+    for kind in [2, 9, 2] {
+        peer.send(&mut connection, &Header::of(kind).bytes())?;
+    }
+    same(ground.next(&mut channel)??, Some(0), "the message before")?;
+    for _ in 0..2 {
+        let received = ground.next(&mut channel)?;
+        is_about(received, address, "of a kind that there is not")?;
+    }
+    let message = filled(&ground.pool, b"to whom?")?;
+    let sent = ground
+        .runtime
+        .block_on(async { timeout(LIMIT, channel.send(message)).await })?;
+    is_about(sent.0, address, "of a kind that there is not")?;
+    drop(sent.1);
+    drop(channel);
+    ground.nothing_is_missing()
+}
+
+/// Catches a channel that has no place left for what it has to say itself, where the user's messages have all
+/// places: the peer told of receives that it has not, and nobody waits for the messages any more.
+fn without_receives() -> Result {
+    const MESSAGE: usize = 100;
+    const SENDS: usize = 32;
+    let ground = Ground::new()?;
+    let mut peer = Peer::new()?;
+    let (making, mut connection, _) = ground.accept(&peer, b"")?;
+    peer.send(&mut connection, &Header::hello().bytes())?;
+    let mut channel = ground.made(making)??;
+    let mut cx = Context::from_waker(Waker::noop());
+    let all = SETTINGS.receives as usize + SENDS;
+    let entered = ground.runtime.enter();
+    support::until("all places are taken", || {
+        let sending = channel.send(filled(&ground.pool, &[7; MESSAGE])?);
+        let _ = pin!(sending).poll(&mut cx).is_ready();
+        Ok((ground.pool.stats().in_use() == all).then_some(()))
+    })?;
+    drop(entered);
+    for _ in 0..SETTINGS.receives {
+        peer.send(&mut connection, &Header::of(2).bytes())?;
+        same(ground.next(&mut channel)??, Some(0), "a message")?;
+    }
+    let nothing = ground.runtime.block_on(async {
+        let short = Duration::from_millis(20);
+        timeout(short, channel.recv()).await
+    });
+    same(nothing.is_err(), true, &format!("{nothing:?}"))?;
+    drop((channel, connection));
     ground.nothing_is_missing()
 }
 

@@ -1,11 +1,15 @@
 //! Pools: what buffers are, where their memory comes from, and what a pool does when it is empty.
 
-use std::sync::Arc;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use support::{LIMIT, Result, fail, open, same, says, test_without_leaks};
-use uverbs::alloc::{Counting, ResourceType, SharedMemfd};
+use uverbs::alloc::{
+    AllocError, Allocation, Allocator, BufferRequest, Counting, ResourceType, SharedMemfd,
+};
 use uverbs::buf::{GetError, Pool};
 
 use crate::count::allocations;
@@ -15,11 +19,16 @@ use crate::ground::Two;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 8] = [
+    let tests: [Named; 10] = [
         ("pool::buffers_are_alone", buffers_are_alone),
         ("pool::parts_share_a_block", parts_share_a_block),
         ("pool::its_bound_holds", its_bound_holds),
         ("pool::waits_when_it_is_empty", waits_when_it_is_empty),
+        (
+            "pool::waits_where_it_cannot_grow",
+            waits_where_it_cannot_grow,
+        ),
+        ("pool::threads_grow_it_once", threads_grow_it_once),
         ("pool::memory_of_an_allocator", memory_of_an_allocator),
         ("pool::a_key_for_each_domain", a_key_for_each_domain),
         ("pool::nothing_is_allocated", nothing_is_allocated),
@@ -155,6 +164,105 @@ fn waits_when_it_is_empty() -> Result {
         }
         same(pool.stats().in_use(), 0, "in use")
     })
+}
+
+/// Memory of the system, so often; before each grant `wait` is asked.
+pub(crate) struct Few<W> {
+    left: AtomicUsize,
+    wait: W,
+}
+
+impl<W> Few<W> {
+    pub(crate) fn new(grants: usize, wait: W) -> Self {
+        Self {
+            left: AtomicUsize::new(grants),
+            wait,
+        }
+    }
+}
+
+// SAFETY: it has no memory of its own.
+unsafe impl<W: Fn() + Send + Sync + 'static> Allocator for Few<W> {
+    fn allocate(&self, _: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
+        (self.wait)();
+        let less = |left: usize| left.checked_sub(1);
+        let granted = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        match granted {
+            Ok(_) => Ok(Allocation::Default),
+            Err(_) => Err(AllocError::new("that was the last one")),
+        }
+    }
+
+    unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
+        panic!("{memory:?} was never granted");
+    }
+}
+
+/// Catches somebody who is told that a pool cannot grow, where a buffer comes back.
+fn waits_where_it_cannot_grow() -> Result {
+    let pd = open()?.alloc_pd()?;
+    let pool = Pool::on(&pd)
+        .sizes([4096])
+        .limit(1 << 20)
+        .allocator(Few::new(1, || ()))
+        .build()?;
+    let mut all = Vec::new();
+    let refused = loop {
+        match pool.try_get(1) {
+            Ok(buf) => all.push(buf),
+            Err(error) => break error,
+        }
+    };
+    says(&refused, &["that was the last one"])?;
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| pool.get_within(1, LIMIT).map(drop));
+        support::until("somebody waits", || {
+            let over = waiting.is_finished() || pool.stats().classes[0].waits > 0;
+            Ok(over.then_some(()))
+        })?;
+        drop(all.pop());
+        waiting.join().map_err(|_| "a panic")??;
+        Ok(())
+    })
+}
+
+/// Catches threads that each grow a pool, where the first one's chunk is enough for all.
+fn threads_grow_it_once() -> Result {
+    const THREADS: usize = 16;
+    let pd = open()?.alloc_pd()?;
+    let asking = Arc::new(AtomicUsize::new(0));
+    let all_ask = {
+        let asking = Arc::clone(&asking);
+        move || {
+            while asking.load(Ordering::Relaxed) < THREADS {
+                std::thread::yield_now();
+            }
+        }
+    };
+    let pool = Pool::on(&pd)
+        .sizes([4096])
+        .limit(64 << 20)
+        .allocator(Few::new(THREADS, all_ask))
+        .build()?;
+    let barrier = Barrier::new(THREADS);
+    let bufs = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    asking.fetch_add(1, Ordering::Relaxed);
+                    pool.try_get(1)
+                })
+            })
+            .collect();
+        let bufs = threads.into_iter().map(|thread| thread.join());
+        bufs.map(|buf| Ok(buf.map_err(|_| "a panic")??))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    same(bufs.len(), THREADS, "buffers")?;
+    same(pool.stats().memory, 2 << 20, "memory: one chunk")
 }
 
 /// Catches memory that is not the allocator's, or that does not go back to it.

@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use support::random::{Random, seed_and_steps};
-use support::{LIMIT, Result, fail, same, test_without_leaks};
+use support::{
+    LIMIT, OwnDevice, Result, fail, kernel, only_on_rxe, same, test, test_without_leaks,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
-use uverbs::aio::{self, OpError, Post, Wait};
+use uverbs::aio::{self, Cq, OpError, Post, Wait};
+use uverbs::buf::Pool;
+use uverbs::{Caps, ConnectOptions, Rc};
 
 use crate::ground::Two;
 
@@ -19,7 +23,7 @@ use crate::ground::Two;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 7] = [
+    let tests: [Named; 9] = [
         ("runtime::a_task_pumps", a_task_pumps),
         ("runtime::a_timeout", a_timeout),
         ("runtime::a_task_that_panics", a_task_that_panics),
@@ -28,12 +32,20 @@ pub(crate) fn tests() -> Vec<Trial> {
             tasks_share_a_queue_pair,
         ),
         ("runtime::it_shuts_down", it_shuts_down),
+        ("runtime::one_of_two_pumps_goes", one_of_two_pumps_goes),
         ("runtime::without_one", without_one),
+        ("runtime::who_waits_for_room", who_waits_for_room),
         ("runtime::cancelled_at_random", cancelled_at_random),
     ];
-    tests
+    let mut tests: Vec<_> = tests
         .map(|(name, run)| test_without_leaks(name, run))
-        .into()
+        .into();
+    tests.push(test("runtime::the_device_goes", the_device_goes));
+    tests.push(test(
+        "runtime::the_device_goes_from_a_thread",
+        the_device_goes_from_a_thread,
+    ));
+    tests
 }
 
 fn runtime() -> Result<Runtime> {
@@ -207,6 +219,45 @@ fn it_shuts_down() -> Result {
     two.nothing_is_missing()
 }
 
+/// Catches a pump that has taken the event of all, and goes without arming the queue again.
+fn one_of_two_pumps_goes() -> Result {
+    let mut two = Two::new()?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    // Either may be the one that takes the event.
+    for which in 0..2 {
+        let mut pumps =
+            [(), ()].map(|()| runtime.spawn(aio::tokio::serve(two.cq.clone(), Wait::Park)));
+        let first = two.b.recv(two.pool.try_get(256)?);
+        let second = two.b.recv(two.pool.try_get(256)?);
+        let abort = pumps[which].abort_handle();
+        let task = runtime.spawn(async move {
+            let received = first.await;
+            abort.abort();
+            received.0.map(drop)
+        });
+        // All three sleep when this has had its turn.
+        let short = Duration::from_millis(2);
+        let late = two.a.send(two.buf(b"first")?);
+        runtime.block_on(async { timeout(short, std::future::pending::<()>()).await.is_err() });
+        runtime.block_on(async { timeout(LIMIT, task).await })???;
+        let sent = two.a.send(two.buf(b"second")?);
+        runtime.block_on(async {
+            let both = async { (late.await.0, sent.await.0, second.await.0) };
+            let (late, sent, received) = timeout(LIMIT, both).await?;
+            late?;
+            sent?;
+            received?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        })?;
+        for pump in &mut pumps {
+            pump.abort();
+            let _ = runtime.block_on(pump);
+        }
+    }
+    drop(runtime);
+    two.nothing_is_missing()
+}
+
 /// Catches a panic where there is no runtime.
 fn without_one() -> Result {
     let two = Two::new()?;
@@ -221,9 +272,107 @@ fn without_one() -> Result {
         other => return fail(format!("{other:?}")),
     }
     same(two.pool.stats().in_use(), 1, "it stays with the queue pair")?;
+    let refused = two.cq.create_qp::<Rc>(&two.pd, Caps::default());
+    let refused = refused.err().ok_or("one more queue pair")?;
+    support::says(&refused, &["nobody takes completions any more"])?;
     let Two { a, b, pool, .. } = two;
     drop((a, b));
     same(pool.stats().in_use(), 0, "and comes back with its end")
+}
+
+/// Catches somebody who waits for ever, for room or for the device, when nobody takes completions any more.
+fn who_waits_for_room() -> Result {
+    let caps = Caps {
+        max_send_wr: 4,
+        ..Caps::default()
+    };
+    let two = Two::with(caps)?;
+    let Two { a, b, cq, pool, .. } = two;
+    let (control, other) = (a.control(), cq.clone());
+    let (mut sender, receiver) = a.split();
+    // There is no receive for them.
+    let sends: Vec<_> = (0..4)
+        .map(|_| Ok(sender.send(crate::ground::filled(&pool, b"nobody")?)))
+        .collect::<Result<_>>()?;
+    let runtime = runtime()?;
+    let waiting = runtime.spawn(async move {
+        let waited = timeout(LIMIT, sender.room()).await.is_ok();
+        (sender, waited)
+    });
+    let draining = runtime.spawn(async move { timeout(LIMIT, control.drained()).await });
+    let failed = other.block_on(aio::tokio::serve(cq, Wait::Park))?;
+    support::says(&failed, &["completion channel"])?;
+    let (sender, waited) = runtime.block_on(waiting)?;
+    same(waited, true, "whether who waits for room is told")?;
+    let drained = runtime.block_on(draining)??;
+    same(drained.is_err(), true, "nobody takes what is left")?;
+    drop((sender, receiver, sends, b));
+    same(pool.stats().in_use(), 0, "buffers in use")
+}
+
+/// Catches a task that takes completions, and is not told that its device has gone.
+fn the_device_goes() -> Result {
+    only_on_rxe("here soft-RoCE's device goes")?;
+    if kernel() < (7, 3) {
+        // It waits until its last user has gone.
+        return Ok(());
+    }
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let pd = context.alloc_pd()?;
+    let pool = Pool::on(&pd).build()?;
+    let cq = Cq::new(&context, 256)?;
+    let mut qp = cq.create_qp::<Rc>(&pd, Caps::default())?;
+    qp.init(&ConnectOptions::default())?;
+    let mut received = qp.recv(pool.try_get(256)?);
+    let dropped = qp.recv(pool.try_get(256)?);
+    // One thread: the pump sleeps when the future below has had its turn.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let serving = runtime.spawn(aio::tokio::serve(cq.clone(), Wait::Park));
+    let short = Duration::from_millis(2);
+    let early = runtime.block_on(async { timeout(short, &mut received).await.is_ok() });
+    same(early, false, "nothing was sent")?;
+    drop(dropped);
+    device.remove()?;
+    runtime.block_on(async {
+        let (result, _) = timeout(LIMIT, received).await?;
+        same(result.err(), Some(OpError::Broken), "the receive")?;
+        println!("{}", timeout(LIMIT, serving).await??);
+        let drained = timeout(LIMIT, qp.control().drained()).await?;
+        same(drained.is_err(), true, "what is left is not waited for")
+    })?;
+    drop(qp);
+    same(pool.stats().in_use(), 0, "buffers in use")
+}
+
+/// Catches a thread that alone takes completions, and does not tell others that the device has gone.
+fn the_device_goes_from_a_thread() -> Result {
+    only_on_rxe("here soft-RoCE's device goes")?;
+    if kernel() < (7, 3) {
+        return Ok(());
+    }
+    let device = OwnDevice::new()?;
+    let context = device.open()?;
+    let pd = context.alloc_pd()?;
+    let pool = Pool::on(&pd).build()?;
+    let cq = Cq::new(&context, 256)?;
+    let mut qp = cq.create_qp::<Rc>(&pd, Caps::default())?;
+    qp.init(&ConnectOptions::default())?;
+    let (received, other) = (qp.recv(pool.try_get(256)?), qp.recv(pool.try_get(256)?));
+    let runtime = runtime()?;
+    let pumping = {
+        let cq = cq.clone();
+        std::thread::spawn(move || cq.block_on_with(other, Wait::Park).map(drop))
+    };
+    let waiting = runtime.spawn(async move { timeout(LIMIT, received).await });
+    device.remove()?;
+    let (result, _) = runtime.block_on(waiting)??;
+    same(result.err(), Some(OpError::Broken), "the receive")?;
+    // Its own receive may be told before the thread looks itself.
+    let ended = pumping.join().map_err(|_| "a panic")?;
+    println!("{ended:?}");
+    drop(qp);
+    same(pool.stats().in_use(), 0, "buffers in use")
 }
 
 /// Drops, forgets and awaits operations in random order, from many tasks: every buffer is accounted for.

@@ -34,6 +34,7 @@ impl Channel {
     }
 
     async fn say_bye(&mut self) -> Result<(), ChannelCause> {
+        self.give_up();
         let credits = self
             .until(|channel, cx| {
                 channel.discard();

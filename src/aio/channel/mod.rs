@@ -37,7 +37,7 @@ use super::op::{self, Op, Read, Receive, SentInline};
 use super::qp::Qp;
 use super::send::Post;
 use super::steps::AT_ONCE;
-use crate::buf::{Buf, GetError, Pool};
+use crate::buf::{Buf, Pool};
 use crate::qp::transport::Rc;
 use crate::work::RemoteSlice;
 
@@ -84,13 +84,17 @@ pub struct Channel {
     /// What the peer may read, by number.
     offers: Vec<(u32, Buf)>,
     next_offer: u32,
-    /// What the peer has answered, since the last message was sent.
-    answered: Vec<(u32, bool, Buf)>,
+    /// The one of these whose answer is awaited.
+    awaited: Option<u32>,
+    /// Its answer.
+    answered: Option<(bool, Buf)>,
     /// Answers to the peer that have to wait for credits.
     due: VecDeque<(u32, bool)>,
     /// Sends that nobody waits for.
     quiet: VecDeque<Op<SentInline>>,
     peer_closed: bool,
+    /// What broke the channel first.
+    broken: Option<ChannelCause>,
 }
 
 /// A buffer of so many bytes: as the peer is told, though blocks may be larger.
@@ -131,15 +135,13 @@ impl Channel {
     }
 
     /// Posts receives as far as the pool has buffers and the user takes what has come.
-    fn refill(&mut self) -> Result<(), ChannelCause> {
-        while self.posted.len() + self.inbox.len() < self.settings.receives as usize {
-            match self.pool.try_get(self.settings.size) {
-                Ok(buf) => self.post(buf),
-                Err(GetError::Empty { .. }) => break,
-                Err(error) => return Err(error.into()),
-            }
+    fn refill(&mut self) {
+        while self.posted.len() + self.inbox.len() < self.settings.receives as usize
+            // Who finds nothing posted asks again, and has the error.
+            && let Ok(buf) = self.pool.try_get(self.settings.size)
+        {
+            self.post(buf);
         }
-        Ok(())
     }
 
     fn post(&mut self, buf: Buf) {
@@ -148,20 +150,25 @@ impl Channel {
         self.credits.post();
     }
 
-    /// Sends what the channel has to say by itself, as far as there are credits.
-    fn flush(&mut self) {
-        while self.quiet.len() < QUIET
+    /// Sends what the channel has to say by itself, as far as there are credits, and places: sends of the
+    /// user's that nobody waits for have theirs until they are acknowledged.
+    fn flush(&mut self, cx: &mut Context<'_>) {
+        while self.may_say_more(cx)
             && let Some(&(number, taken)) = self.due.front()
             && let Some(credits) = self.credits.spend()
         {
             self.due.pop_front();
             self.control(Kind::Answer { number, taken }, credits);
         }
-        if self.quiet.len() < QUIET
+        if self.may_say_more(cx)
             && let Some(credits) = self.credits.tell()
         {
             self.control(Kind::Credit, credits);
         }
+    }
+
+    fn may_say_more(&self, cx: &mut Context<'_>) -> bool {
+        self.quiet.len() < QUIET && self.qp.poll_room(cx).is_ready()
     }
 
     /// Sends a header alone.
@@ -173,8 +180,8 @@ impl Channel {
 
     /// Takes one message that has come; pending if there is none.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelCause>> {
-        if self.end().is_none() {
-            self.refill()?;
+        if self.end().is_none() && self.broken.is_none() {
+            self.refill();
             if self.posted.is_empty() && self.inbox.len() < self.settings.receives as usize {
                 let buf = ready!(self.pool.poll_get(self.settings.size, cx))?;
                 self.post(buf);
@@ -185,13 +192,34 @@ impl Channel {
         };
         let (received, buf) = ready!(Pin::new(op).poll(cx));
         self.posted.pop_front();
-        received?;
-        self.handle(buf)?;
-        Poll::Ready(Ok(()))
+        let handled = match received {
+            Ok(_) => self.handle(buf),
+            Err(error) => Err(error.into()),
+        };
+        if handled.is_err() {
+            // Nothing behind it counts.
+            self.posted.clear();
+        }
+        Poll::Ready(handled)
     }
 
     /// Takes what has come, says what the channel has to say, and looks whether the connection has ended.
+    ///
+    /// What breaks the channel is told by each call from then on, since who calls may have a message to give
+    /// first.
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
+        let advanced = self.advance(cx);
+        // What was flushed is so because of something else, which may be told later.
+        let is_flushed = |cause: &_| matches!(cause, ChannelCause::Op(error) if error.is_flushed());
+        if let Err(cause @ (ChannelCause::Op(_) | ChannelCause::Protocol(_))) = &advanced
+            && self.broken.as_ref().is_none_or(is_flushed)
+        {
+            self.broken = Some(cause.clone());
+        }
+        self.broken.clone().map_or(advanced, Err)
+    }
+
+    fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
         let taken = self.poll_turn(cx);
         // Also behind a failure, which it may explain.
         self.look(cx)?;
@@ -212,7 +240,7 @@ impl Channel {
             Err(ChannelCause::Op(error)) if error.is_flushed() => sent.and(Err(error.into()))?,
             received => received.and(sent)?,
         }
-        self.flush();
+        self.flush(cx);
         Ok(())
     }
 
@@ -261,6 +289,12 @@ impl Channel {
         .await
     }
 
+    /// Nobody waits any more for the answer to what was offered: its future was dropped.
+    fn give_up(&mut self) {
+        self.awaited = None;
+        self.answered = None;
+    }
+
     /// Waits for a buffer of so many bytes, and goes on with what comes meanwhile.
     async fn get(&mut self, bytes: usize) -> Result<Buf, ChannelCause> {
         self.until(|channel, cx| match channel.pool.poll_get(bytes, cx) {
@@ -299,7 +333,10 @@ impl Channel {
                     return Err(ChannelCause::Protocol("it answers what it was not offered"));
                 };
                 let (number, bytes) = self.offers.swap_remove(of);
-                self.answered.push((number, taken, bytes));
+                // Of another one nobody waits for the answer any more.
+                if self.awaited == Some(number) {
+                    self.answered = Some((taken, bytes));
+                }
             }
             (Kind::Credit, _) => {}
             (Kind::Bye, _) => self.peer_closed = true,
@@ -329,6 +366,9 @@ impl Channel {
     /// must be sent then, before anything else is awaited.
     async fn credit(&mut self) -> Result<u16, ChannelCause> {
         self.until(|channel, cx| {
+            if let Some(cause) = &channel.broken {
+                return Some(Err(cause.clone()));
+            }
             if channel.peer_closed {
                 return Some(Err(ChannelCause::Closed));
             }

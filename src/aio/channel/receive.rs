@@ -1,6 +1,6 @@
 //! Receiving a message.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -22,6 +22,7 @@ impl Channel {
     /// has no buffer for so long a message ([`ChannelCause::Pool`]), of which the peer is told, and the next
     /// call gives the next message.
     pub async fn recv(&mut self) -> Result<Option<Buf>, ChannelError> {
+        self.give_up();
         match self.next().await {
             Ok(message) => Ok(message),
             Err(cause) => Err(self.failed(cause)),
@@ -41,8 +42,8 @@ impl Channel {
                 let Some(Message::Small(message)) = self.inbox.pop_front() else {
                     return Ok(None);
                 };
-                self.refill()?;
-                self.flush();
+                self.refill();
+                self.say().await;
                 Ok(Some(message))
             }
         }
@@ -54,7 +55,7 @@ impl Channel {
             let length = usize::try_from(at.length).unwrap_or(usize::MAX);
             let buf = match self.get(length).await {
                 Err(ChannelCause::Pool(error)) => {
-                    self.answer(number, false);
+                    self.answer(number, false).await;
                     return Err(error.into());
                 }
                 got => got?,
@@ -72,15 +73,24 @@ impl Channel {
         });
         let (read, buf) = read.await?;
         self.reading = None;
-        self.answer(number, read.is_ok());
+        self.answer(number, read.is_ok()).await;
         read?;
         Ok(buf)
     }
 
     /// The first message in the inbox has been dealt with.
-    fn answer(&mut self, number: u32, taken: bool) {
+    async fn answer(&mut self, number: u32, taken: bool) {
         self.inbox.pop_front();
         self.due.push_back((number, taken));
-        self.flush();
+        self.say().await;
+    }
+
+    /// Sends what the channel has to say by itself, without waiting.
+    async fn say(&mut self) {
+        poll_fn(|cx| {
+            self.flush(cx);
+            Poll::Ready(())
+        })
+        .await;
     }
 }

@@ -10,17 +10,23 @@ impl Channel {
     /// Sends a message: the bytes that are filled, which may be none. The buffer comes back once the peer has
     /// them.
     ///
-    /// Short ones are copied: those that fit into the peer's receives with 32 bytes of header. Dropping the
-    /// future may or may not have sent the message; a long one's buffer goes back to its pool when the peer has
-    /// read it.
+    /// Short ones are copied: those that fit into the peer's receives, and a buffer of this side's pool, with
+    /// 32 bytes of header. Dropping the
+    /// future may or may not have sent the message; a long one's buffer goes back to its pool when the peer
+    /// has read it.
+    ///
+    /// A long one is sent when the peer receives it. Two sides that each send a long one and receive only
+    /// then wait for each other for ever: who sends long ones sets a limit, and receives when it is over.
     ///
     /// # Errors
     ///
     /// The message could not be sent: see [`ChannelCause`] for whether the channel goes on. The buffer has no
     /// capacity if the channel broke while the peer could read it; it goes back to its pool with the channel.
     pub async fn send(&mut self, message: Buf) -> (Result<(), ChannelError>, Buf) {
+        self.give_up();
         let room = self.peer_size.unwrap_or(0).saturating_sub(HEADER);
-        if message.len() <= room {
+        let length = HEADER + message.len();
+        if message.len() <= room && (length <= INLINE || self.pool.has_class_for(length)) {
             let sent = self.send_short(&message).await;
             return (sent.map_err(|cause| self.failed(cause)), message);
         }
@@ -59,17 +65,15 @@ impl Channel {
         };
         let number = self.next_offer;
         self.next_offer = number.wrapping_add(1);
-        // Those of messages whose futures were dropped.
-        self.answered.clear();
+        self.awaited = Some(number);
         self.offers.push((number, message));
         self.control(Kind::Offer { number, at }, credits);
-        let answer = self.until(|channel, _| {
-            let answer = channel.answered.iter().position(|(of, ..)| *of == number)?;
-            Some(Ok(channel.answered.swap_remove(answer)))
-        });
-        match answer.await {
-            Ok((_, true, message)) => (Ok(()), message),
-            Ok((_, false, message)) => (Err(ChannelCause::Refused), message),
+        match self
+            .until(|channel, _| channel.answered.take().map(Ok))
+            .await
+        {
+            Ok((true, message)) => (Ok(()), message),
+            Ok((false, message)) => (Err(ChannelCause::Refused), message),
             // The peer may still read it: it goes with the channel.
             Err(cause) => (Err(cause), Buf::default()),
         }

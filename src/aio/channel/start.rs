@@ -108,10 +108,12 @@ impl Channel {
             reading: None,
             offers: Vec::new(),
             next_offer: 0,
-            answered: Vec::new(),
+            awaited: None,
+            answered: None,
             due: VecDeque::new(),
             quiet: VecDeque::new(),
             peer_closed: false,
+            broken: None,
         }
     }
 
@@ -189,7 +191,8 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// The pool has not enough buffers, the connection cannot be made, or the peer does not greet.
+    /// The pool has not enough buffers, the connection cannot be made, or the peer greets with nonsense. Who
+    /// connects sets a limit: it waits for the greeting as long as the connection stands.
     pub async fn connect_with(
         mut self,
         peer: &Endpoint,
@@ -218,7 +221,8 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// The pool has not enough buffers, the peer refuses, or it does not greet.
+    /// The pool has not enough buffers, the peer refuses, goes, or greets with nonsense. For its greeting it
+    /// waits as long as the connection stands.
     pub async fn connect_to(
         mut self,
         way: Resolved<Rc>,
@@ -236,7 +240,8 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// The pool has not enough buffers, the peer has given up, or it does not greet.
+    /// The pool has not enough buffers, the peer has given up, goes, or greets with nonsense. For its
+    /// greeting it waits as long as the connection stands.
     pub async fn accept(
         mut self,
         request: Request<Rc>,

@@ -59,7 +59,7 @@ fn serve(listener: &TcpListener) -> Result<()> {
     let pd = context.alloc_pd()?;
     let channel = context.create_channel()?;
     let mut server = Server {
-        // Room for every receive and every answer that may complete while one loop runs.
+        // Room for every receive and every answer that may be in flight.
         cq: context.cq(2 * SLOTS as u32).channel(&channel).create()?,
         srq: pd.srq(SLOTS as u32).create()?,
         inbox: pd.register(vec![0; SLOTS * LINE], Access::LOCAL_WRITE)?,

@@ -1,9 +1,9 @@
 //! Two processes on one host or two: the client writes into the server's memory and tells it so.
 //!
 //! ```text
-//! two_hosts server [DEVICE]          # there
-//! two_hosts client HOST [DEVICE]     # here
-//! two_hosts                          # both, on this host
+//! two_hosts server [DEVICE]               # there: it prints its port
+//! two_hosts client HOST:PORT [DEVICE]     # here
+//! two_hosts                               # both, on this host
 //! ```
 //!
 //! What peers must know of each other goes over TCP as a line of text: the queue pair's endpoint, and the

@@ -38,9 +38,10 @@ impl Context {
 /// A completion channel. Clones are the same channel; queues that report to it keep it open.
 ///
 /// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event, so it fits
-/// into poll(2) and into any runtime that waits for file descriptors. As long as nobody asks for it and nobody
-/// calls [`try_next`](Self::try_next) or [`wait_for`](Self::wait_for), the file blocks, and
-/// [`wait`](Self::wait) is a single read(2).
+/// into poll(2) and into any runtime that waits for file descriptors. As long as nobody asks for it and
+/// nobody calls [`try_next`](Self::try_next) or [`wait_for`](Self::wait_for), the file blocks, and
+/// [`wait`](Self::wait) is a single read(2). That the device has been removed is told by an error alone
+/// (`POLLERR`), which tokio's `AsyncFd` takes for the end of writing.
 ///
 /// ```no_run
 /// use uverbs::Notify;

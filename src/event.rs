@@ -104,8 +104,9 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 
 /// The stream of a context's asynchronous events.
 ///
-/// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event. If the device
-/// is removed while it is open, [`AsyncEventType::DEVICE_FATAL`] is the last event.
+/// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event. If the
+/// device is removed while it is open, [`AsyncEventType::DEVICE_FATAL`] is the last event; behind it the file
+/// tells an error alone (`POLLERR`), which tokio's `AsyncFd` takes for the end of writing.
 ///
 /// ```no_run
 /// use uverbs::event::{AsyncEventType, EventSource};

@@ -152,7 +152,8 @@ unsafe impl Memory for memmap2::MmapRaw {
 /// /// The buffer outlives the region and is not touched by other means meanwhile.
 /// unsafe fn lend(pd: &Pd, buffer: &mut [u8]) -> uverbs::Result<Mr<RawMemory>> {
 ///     let (address, length) = (NonNull::from(&mut *buffer).cast(), buffer.len());
-///     // SAFETY: by this function's contract; a slice is mapped, writable and initialised, and any byte is a `u8`.
+///     // SAFETY: by this function's contract; a slice is mapped, writable and initialised, and any byte is
+///     // a `u8`.
 ///     let memory = unsafe { RawMemory::new(address, length) };
 ///     Ok(pd.register(memory, Access::LOCAL_WRITE)?)
 /// }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use std::{env, fs, io};
 
 /// The command that writes the snapshots anew.
 pub const UPDATE: &str = "UPDATE_SNAPSHOTS=1 cargo test --package checks";
@@ -13,6 +13,23 @@ pub const UPDATE: &str = "UPDATE_SNAPSHOTS=1 cargo test --package checks";
 /// The workspace's folder.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All Rust files below a folder.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.append(&mut sources(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(files)
 }
 
 /// Cargo in the workspace, without the network: what is needed has been downloaded for the tests themselves.

@@ -1,27 +1,12 @@
 //! How often each file of the library says `unsafe`, beside the snapshot `unsafe.txt`: who adds a place that
 //! a reader must check says so.
 
-use std::path::{Path, PathBuf};
+use std::fs;
 use std::str::FromStr;
-use std::{fs, io};
 
 use proc_macro2::{TokenStream, TokenTree};
 
-use checks::{compare, workspace};
-
-/// All Rust files below a folder.
-fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            files.append(&mut sources(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    Ok(files)
-}
+use checks::{compare, sources, workspace};
 
 /// How often the keyword stands in code: comments, documentation and strings do not count.
 fn count(tokens: TokenStream) -> usize {

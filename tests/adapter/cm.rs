@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::peers::{listens_by_address, play};
+use support::peers::{listens_by_address, play, play_in_turns};
 use support::{Hca, Result, test_on_adapter};
 
 /// A run: the test's name, the server's command and the client's; `@` stands for the server's address.
@@ -57,6 +57,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// The server is in the namespace of the second function.
 fn connect(hca: Hca, server: &str, client: &str) -> Result {
     hca.needs_two()?;
+    let is_of_perftest = server.starts_with("ib_");
     let command = |words: String| {
         let words = words.replace('@', "10.9.0.2");
         let mut words = words.split_whitespace();
@@ -67,5 +68,9 @@ fn connect(hca: Hca, server: &str, client: &str) -> Result {
     // `ip netns exec` would mount a /sys that does not show the devices, which are in the initial namespace.
     let server = command(format!("busybox nsenter --net=/run/netns/h2 {server}"));
     let client = command(client.to_owned());
-    play(server, client, listens_by_address).map(drop)
+    let played = match is_of_perftest {
+        true => play_in_turns(server, client, listens_by_address),
+        false => play(server, client, listens_by_address),
+    };
+    played.map(drop)
 }

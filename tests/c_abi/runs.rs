@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::peers::{free_port, listens, listens_by_address, play, play_of_xrc};
+use support::peers::{free_port, listens, listens_by_address, play, play_in_turns, play_of_xrc};
 use support::{Result, device, fail, is_full, open, skip, test};
 
 use crate::library::{Library, gid_index};
@@ -325,7 +325,11 @@ fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result 
         let address = family.address()?;
         let server = of_librdmacm(server, words, &address, false);
         let client = of_librdmacm(client, words, &address, true);
-        return play(server, client, listens_by_address).map(drop);
+        let played = match words.starts_with("ib_") {
+            true => play_in_turns(server, client, listens_by_address),
+            false => play(server, client, listens_by_address),
+        };
+        return played.map(drop);
     }
     let port = free_port()?;
     let ends = ends();

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use serde_json::json;
 use uverbs::qp::{QpState, QpType};
 
@@ -75,6 +76,31 @@ pub fn play(
         how(statuses.1),
         said.client.trim()
     ))
+}
+
+/// As [`play`], for perftest's programs with `-R`, on one CPU.
+///
+/// Their client connects a second time right behind a handshake, at which their server begins to listen
+/// (`create_rdma_cm_connection` in perftest's `perftest_communication.c`). Nothing orders the two. A client
+/// that is refused crashes in librdmacm: it acknowledges the event of an identifier that it has destroyed.
+/// Where the two take turns the server listens long before the client has resolved the address and the route
+/// and made its queue pair.
+///
+/// # Errors
+/// As for `play`.
+pub fn play_in_turns(
+    server: Command,
+    client: Command,
+    ready: impl Fn() -> Result<bool>,
+) -> Result<Said> {
+    // Programs run where the thread that starts them may.
+    let before = sched_getaffinity(None)?;
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu());
+    sched_setaffinity(None, &one)?;
+    let played = play(server, client, ready);
+    sched_setaffinity(None, &before)?;
+    played
 }
 
 /// As [`play`], for rdma-core's ping-pong of XRC on the adapter. Its server sends without waiting until the

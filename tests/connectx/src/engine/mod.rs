@@ -177,7 +177,9 @@ pub(crate) fn advance(functions: &mut [Function], index: usize, qpn: u32) {
 
 fn look_at(functions: &mut [Function], index: usize, qpn: u32) {
     send::run(functions, index, qpn);
+    // Of a function that has failed the driver gives rings and records away without a word to it.
     if let Some(function) = functions.get_mut(index)
+        && !function.faults.internal_error
         && let Ok(queue_pair) = function.objects.qps.get(qpn)
         && queue_pair.state() == State::Error
     {

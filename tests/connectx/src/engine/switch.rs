@@ -16,8 +16,8 @@ pub(crate) fn carry(functions: &mut [Function], from: usize, frame: &Frame) {
     }
     for (index, function) in functions.iter_mut().enumerate() {
         let is_meant = to & GROUP != 0 || function.port.mac == to;
-        if index != from && is_meant && function.port.is_up && function.port.kind == PortKind::Roce
-        {
+        let takes = function.port.is_up && !function.faults.internal_error;
+        if index != from && is_meant && takes && function.port.kind == PortKind::Roce {
             rq::deliver(function, frame);
         }
     }

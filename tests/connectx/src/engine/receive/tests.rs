@@ -496,6 +496,22 @@ fn a_queue_pair_that_fails_flushes_what_waits() -> Result<(), Status> {
     Ok(())
 }
 
+/// Catches completions that are written to rings which their driver has given to others: it does not end its
+/// queue pairs on a function that has failed, and they are there until it brings the function up anew.
+#[test]
+fn a_function_that_has_failed_flushes_nothing() -> Result<(), Status> {
+    let mut world = world()?;
+    world.post([slice(0, TERMINATOR, 0); 2]);
+    let untouched = world.completion(0);
+    set_error(&mut world.function, world.qpn);
+    for has_failed in [true, false] {
+        world.function.faults.internal_error = has_failed;
+        crate::engine::tick(std::slice::from_mut(&mut world.function));
+        assert_eq!(world.completion(0) == untouched, has_failed);
+    }
+    Ok(())
+}
+
 /// Bytes of the entry that came first, of that size.
 fn entry(world: &World, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];

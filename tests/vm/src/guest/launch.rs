@@ -23,10 +23,10 @@ use crate::store::Store;
 use crate::tsc;
 
 /// The guest kernel's command line. Level 5 puts warnings and worse on the console, so that a guest that dies
-/// has said why. A panic ends QEMU at once. The watchdog is patient because an emulated processor may be
-/// slow.
-const KERNEL_COMMAND_LINE: &str =
-    "loglevel=5 panic=-1 mitigations=off watchdog_thresh=60 rcupdate.rcu_expedited=1";
+/// has said why. A panic ends QEMU at once. The watchdogs, of processors and of grace periods, are patient
+/// because an emulated processor may be slow.
+const KERNEL_COMMAND_LINE: &str = "loglevel=5 panic=-1 mitigations=off watchdog_thresh=60 \
+     rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=120";
 
 /// What is different on x86-64: the clock is trusted, and devices that are not there are not looked for.
 const X86_64: &str =

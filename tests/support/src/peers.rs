@@ -1,10 +1,11 @@
 //! Two programs that talk to each other: a server, and a client that is started when the server is there.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use serde_json::json;
 use uverbs::qp::{QpState, QpType};
 
@@ -233,17 +234,42 @@ pub fn listens_by_address() -> Result<bool> {
 /// The number of an identifier's state `RDMA_CM_LISTEN`.
 const LISTEN: u8 = 8;
 
-/// Whether no thread of a process is about to listen. On one processor, which does something else at the
-/// moment, the threads' stacks are as they are shown.
+/// Whether no thread of a process is about to listen.
+///
+/// The kernel shows the stack of a thread that runs on another processor as empty, whatever it does
+/// (`__unwind_start` in `unwind_orc.c`), and some servers never wait. So each is brought to the processor of
+/// the one who looks, where it does not run meanwhile.
 fn has_asked(process: u32) -> bool {
+    let Ok(before) = sched_getaffinity(None) else {
+        return false;
+    };
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    if sched_setaffinity(None, &here).is_err() {
+        return false;
+    }
     // A process that is gone has asked for nothing.
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));
     let mut threads = threads.into_iter().flatten().flatten().peekable();
-    threads.peek().is_some()
-        && threads.all(|thread| {
-            let stack = std::fs::read_to_string(thread.path().join("stack"));
-            stack.is_ok_and(|stack| !stack.contains("ucma_listen"))
-        })
+    let has_asked = threads.peek().is_some()
+        && threads.all(|thread| does_not_listen(&thread.path(), &here).unwrap_or(false));
+    // It may run there: it did before.
+    let _ = sched_setaffinity(None, &before);
+    has_asked
+}
+
+/// Whether a thread, by its directory in /proc, is outside of the kernel's function for listening. To be
+/// asked on the processor `here`.
+fn does_not_listen(thread: &Path, here: &CpuSet) -> Result<bool> {
+    let name = thread.file_name().and_then(|name| name.to_str());
+    let number = name.ok_or("a thread without a number")?.parse()?;
+    let number = Pid::from_raw(number);
+    let before = sched_getaffinity(number)?;
+    sched_setaffinity(number, here)?;
+    let stack = std::fs::read_to_string(thread.join("stack"));
+    sched_setaffinity(number, &before)?;
+    let stack = stack?;
+    Ok(!stack.is_empty() && !stack.contains("ucma_listen"))
 }
 
 /// Whether somebody listens on a TCP port. Connecting to find out would be taken for the client.

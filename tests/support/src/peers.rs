@@ -31,6 +31,9 @@ pub struct Said {
 /// Runs both to their ends, which must be successes. The client is started when `ready` says that the server
 /// listens.
 ///
+/// Of a program that waits for an acknowledgement which soft-RoCE sends no more ([`Farewell`]) no end is
+/// asked.
+///
 /// # Errors
 /// If one fails or does not end in time; the error has what both said.
 pub fn play(
@@ -49,10 +52,14 @@ pub fn play(
     }
     let mut client = Process::start(&mut client)?;
     let mut statuses = (None, None);
+    let mut farewell = Farewell::default();
+    let mut in_vain = false;
     while statuses.0.is_none() || statuses.1.is_none() {
         statuses = (server.status()?, client.status()?);
         let failed = [statuses.0, statuses.1].contains(&Some(false));
-        if failed || Instant::now() > deadline {
+        let one_is_left = statuses.0.xor(statuses.1) == Some(true);
+        in_vain = one_is_left && farewell.is_in_vain()?;
+        if failed || in_vain || Instant::now() > deadline {
             break;
         }
         std::thread::sleep(PAUSE);
@@ -62,7 +69,10 @@ pub fn play(
         client: client.end(statuses.1.is_some())?,
         server: server.end(statuses.0.is_some())?,
     };
-    if statuses == (Some(true), Some(true)) {
+    if in_vain {
+        println!("one ended before soft-RoCE had acknowledged what it received from the other");
+    }
+    if in_vain || statuses == (Some(true), Some(true)) {
         return Ok(said);
     }
     let how = |status| match status {
@@ -102,6 +112,42 @@ pub fn play_in_turns(
     let played = play(server, client, ready);
     sched_setaffinity(None, &before)?;
     played
+}
+
+/// The time between the end of one program and that of the other, which may be for ever.
+///
+/// Soft-RoCE reports a message to its receiver before it acknowledges it (`rxe_responder`: `do_complete`,
+/// then `acknowledge`). The receiver of the last message may end in between, and a queue pair that has ended
+/// acknowledges nothing (`rxe_xmit_packet`). The sender sends again then, and with 7 retries, which are all
+/// that most programs know, it does so for ever.
+#[derive(Default)]
+struct Farewell {
+    /// How often was sent again until the first program had ended.
+    before: Option<u64>,
+}
+
+impl Farewell {
+    /// Whether the program that is left sends again what nobody acknowledges: the other and its queue pairs
+    /// are gone. To be asked when one has ended.
+    fn is_in_vain(&mut self) -> Result<bool> {
+        let now = sent_again()?;
+        Ok(now > *self.before.get_or_insert(now))
+    }
+}
+
+/// How often soft-RoCE has sent again for want of an acknowledgement, on all devices. Others do not count it.
+fn sent_again() -> Result<u64> {
+    let mut sum = 0;
+    for device in uverbs::devices()? {
+        let counters = format!(
+            "/sys/class/infiniband/{}/ports/1/hw_counters",
+            device.name()
+        );
+        if let Ok(count) = std::fs::read_to_string(format!("{counters}/completer_retry_err")) {
+            sum += count.trim().parse::<u64>()?;
+        }
+    }
+    Ok(sum)
 }
 
 /// As [`play`], for rdma-core's ping-pong of XRC on the adapter. Its server sends without waiting until the

@@ -151,7 +151,8 @@ static void unread_completions(void)
 	ibv_post_send(pair.a.qp, wrs, &bad);
 	posted = bad - wrs;
 	list_writes(&pair, &sge, 1);
-	limit = now() + 2;
+	/* On soft-RoCE it may, so that only a hang takes long; on an adapter it may not, however long it waits. */
+	limit = now() + (is_soft() ? WAIT_S : 2);
 	do
 		more = ibv_post_send(pair.a.qp, wrs, &bad);
 	while (more && now() < limit);
@@ -420,11 +421,16 @@ static void wrong_key(void)
 	struct ibv_send_wr wr = writing(1, &sge, &pair.b, 0), *bad;
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
+	double limit;
 
 	wr.wr.rdma.rkey ^= 0x5500;
 	NEED(!ibv_post_send(pair.a.qp, &wr, &bad));
 	say_completions("completion", pair.a.cq, 1);
-	NEED(!ibv_query_qp(pair.a.qp, &attr, IBV_QP_STATE, &init));
+	/* Soft-RoCE tells of the failure before it changes the state (COMPST_ERROR in rxe_completer). */
+	limit = now() + WAIT_S;
+	do
+		NEED(!ibv_query_qp(pair.a.qp, &attr, IBV_QP_STATE, &init));
+	while (attr.qp_state != IBV_QPS_ERR && now() < limit);
 	say("state", "%d %d", attr.qp_state, pair.a.qp->state);
 }
 

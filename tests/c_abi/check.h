@@ -276,12 +276,15 @@ UNUSED static double now(void)
 UNUSED static bool completion(struct ibv_cq *cq, struct ibv_wc *wc, double seconds)
 {
 	double end = now() + seconds;
+	bool over;
 	int found;
 
 	do {
+		/* What was there in time is found, however late this looks. */
+		over = now() >= end;
 		found = ibv_poll_cq(cq, 1, wc);
 		NEED(found >= 0);
-	} while (!found && now() < end);
+	} while (!found && !over);
 	return found;
 }
 
@@ -313,11 +316,14 @@ UNUSED static void need_completions(struct ibv_cq *cq, int count)
 	}
 }
 
+/* The id of what flush_writes posts. */
+#define FLUSH 999
+
 /* Has a signaled write done, behind which all that was posted before it is complete. */
 UNUSED static void flush_writes(struct side *from, const struct side *to)
 {
 	struct ibv_sge sge = part(from, MEMORY - 8, 8);
-	struct ibv_send_wr wr = writing(999, &sge, to, MEMORY - 8), *bad;
+	struct ibv_send_wr wr = writing(FLUSH, &sge, to, MEMORY - 8), *bad;
 
 	NEED(!ibv_post_send(from->qp, &wr, &bad));
 }

@@ -114,13 +114,29 @@ static void need_event(struct ibv_comp_channel *channel)
 	ibv_ack_cq_events(cq, 1);
 }
 
-/* What a queue has, to its end. */
+static void say_one(const char *fact, const struct ibv_wc *wc)
+{
+	say(fact, "%llu %s", (unsigned long long)wc->wr_id, ibv_wc_status_str(wc->status));
+}
+
+/* What a queue has up to the completion of that id, which must come. */
+static void say_until(const char *fact, struct ibv_cq *cq, uint64_t last)
+{
+	struct ibv_wc wc;
+
+	do {
+		NEED(completion(cq, &wc, WAIT_S));
+		say_one(fact, &wc);
+	} while (wc.wr_id != last);
+}
+
+/* What a queue has, to which nothing comes any more. */
 static void say_all(const char *fact, struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
 
 	while (completion(cq, &wc, QUIET_MS / 1000.0))
-		say(fact, "%llu %s", (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
+		say_one(fact, &wc);
 }
 
 /*
@@ -161,7 +177,7 @@ static void destroyed_unread(void)
 	need_event(channel);
 	say_status("destroy", ibv_destroy_qp(pair.a.qp));
 	flush_writes(&from, &to);
-	say_all("sent", from.cq);
+	say_until("sent", from.cq, FLUSH);
 	/* Receives of a shared queue, all of whose room is needed again. */
 	receive.sg_list = &(struct ibv_sge) { (uintptr_t)to.memory, 8, to.mr->lkey };
 	for (posted = 0; !ibv_post_srq_recv(srq, &receive, &bad_receive); posted++)

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 
 use libtest_mimic::Trial;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use support::wait::until_so;
 use support::{Hca, LIMIT, Result, run, skip, test_on_adapter};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -21,14 +22,22 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// and over IPv6, whose neighbours are looked for in groups that the ports have made themselves.
 fn ping(hca: Hca) -> Result {
     hca.needs_two()?;
-    run("ping -c 2 -i 0.2 -W 5 10.9.0.2")?;
-    run("ping -c 1 -W 5 -s 1472 10.9.0.2")?;
+    run("ping -c 2 -i 0.2 -W 20 10.9.0.2")?;
+    run("ping -c 1 -W 20 -s 1472 10.9.0.2")?;
     let neighbour = if hca.roce {
         "fe80::ff:fe00:2%eth0"
     } else {
         "fe80::200:ff:fe00:2%ib0"
     };
-    run(&format!("ping -6 -c 1 -W 5 {neighbour}")).map(drop)
+    // Until the kernel knows that nobody else has such an address, a second behind the link or more, it sends
+    // nothing from it and does not answer for it.
+    for namespace in ["", "-n h2"] {
+        let shown = format!("ip {namespace} -6 address show scope link -tentative");
+        until_so(LIMIT, "an IPv6 address that can be used", || {
+            Ok(run(&shown)?.contains("inet6 fe80:"))
+        })?;
+    }
+    run(&format!("ping -6 -c 1 -W 20 {neighbour}")).map(drop)
 }
 
 /// Catches check sums that are wrong, and long segments that are cut wrongly: a stream of so many bytes is

@@ -11,8 +11,9 @@ use support::peers::{free_port, listens, play};
 use support::wait::until_so;
 use support::{Control, Hca, Result, run, skip, test_on_adapter};
 
-/// How long anything that must happen may take: the driver looks at a function's health every few seconds.
-const LIMIT: Duration = Duration::from_secs(40);
+/// How long anything that must happen may take: the driver looks at a function's health every few seconds,
+/// and sets one up anew that has failed or was removed.
+const LIMIT: Duration = Duration::from_secs(100);
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -40,7 +40,7 @@
 #define Q_KEY 0x11223344
 #define ALL_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 /* Under emulation everything is slow; only a hang takes this long. */
-#define LIMIT_S 60
+#define LIMIT_S 120
 #define WAIT_S 20
 /* How long a call is watched that must not return. One that returns nevertheless does so much sooner, mostly. */
 #define QUIET_MS 300

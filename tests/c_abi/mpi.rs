@@ -61,7 +61,7 @@ const NETPIPE: [&str; 10] = [
 ];
 
 /// What limits its time: it does not end by itself if one of its processes waits.
-const LIMIT: [&str; 4] = ["timeout", "-k", "5", "120"];
+const LIMIT: [&str; 4] = ["timeout", "-k", "5", "140"];
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

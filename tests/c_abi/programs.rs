@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
-use support::wait::until_so;
-use support::{Hca, LIMIT, Result, device, fail, kernel, run, skip, test, test_on_adapter, until};
+use support::wait::{until_so, until_within};
+use support::{Hca, Result, device, fail, kernel, run, skip, test, test_on_adapter};
 use uverbs::device::PortState;
 
 use crate::differences;
@@ -24,6 +25,9 @@ const PROGRAMS: [(&str, usize); 10] = [
     ("windows", 4),
     ("xrc", 5),
 ];
+
+/// How long a function may take to come back after it was removed: its driver sets it up anew.
+const COMES_BACK: Duration = Duration::from_secs(100);
 
 /// What is not compared, since ours does not do it yet.
 const LACKS: &str = include_str!("lacks.txt");
@@ -200,7 +204,7 @@ fn removal(hca: Hca) -> Result {
 fn remove_on_both(program: &Path, device: &str) -> Result {
     let told = |library: &Library| -> Result<Facts> {
         library.is_used_by(program)?;
-        until_so(LIMIT, "the device to be there", || {
+        until_so(COMES_BACK, "the device to be there", || {
             let context = uverbs::open(device);
             let port = context.and_then(|context| context.query_port(1));
             Ok(port.is_ok_and(|port| port.state == PortState::Active))
@@ -218,7 +222,7 @@ fn remove_on_both(program: &Path, device: &str) -> Result {
 /// Gives the netdev of the second function, which is a new one, the place and the address of the old one.
 fn give_address_back(device: &str) -> Result {
     let netdevs = format!("/sys/class/infiniband/{device}/device/net");
-    let netdev = until("the function's netdev", || {
+    let netdev = until_within(COMES_BACK, "the function's netdev", || {
         let found = std::fs::read_dir(&netdevs).ok();
         let netdev = found.and_then(|mut netdevs| netdevs.next()?.ok());
         Ok(netdev.map(|netdev| netdev.file_name().to_string_lossy().into_owned()))
@@ -226,7 +230,7 @@ fn give_address_back(device: &str) -> Result {
     run(&format!("ip link set {netdev} netns h2"))?;
     run(&format!("ip -n h2 addr add 10.9.0.2/24 dev {netdev}"))?;
     run(&format!("ip -n h2 link set {netdev} up"))?;
-    until_so(LIMIT, "the netdev's link", || {
+    until_so(COMES_BACK, "the netdev's link", || {
         Ok(run(&format!("ip -n h2 link show {netdev}"))?.contains("LOWER_UP"))
     })
 }

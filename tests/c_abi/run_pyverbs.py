@@ -18,7 +18,7 @@ import types
 import unittest
 
 SOURCE = '/usr/share/doc/rdma-core/tests'
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 def unpack(directory):

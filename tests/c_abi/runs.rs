@@ -460,6 +460,9 @@ fn libfabric(library: &Library, port: &str, words: &str, connects: bool) -> Comm
     command
 }
 
+/// How long qperf waits for an answer from its other side, in seconds. By itself it gives up after 5.
+const PATIENCE_OF_QPERF: &str = "100";
+
 /// The command of a side of qperf. The client has the server end behind the measurement.
 fn qperf(library: &Library, port: &str, words: &str, connects: bool) -> Command {
     let mut command = library.command("qperf");
@@ -467,9 +470,13 @@ fn qperf(library: &Library, port: &str, words: &str, connects: bool) -> Command 
         command.arg(ADDRESS);
     }
     command.args(["-lp", port]);
-    if connects {
-        command.args(["-t", "1", "-cm", "1", words, "quit"]);
-    }
+    match connects {
+        true => command
+            .args(["-to", PATIENCE_OF_QPERF])
+            .args(["-t", "1", "-cm", "1", words, "quit"]),
+        // Until the client tells its own.
+        false => command.args(["-lto", PATIENCE_OF_QPERF]),
+    };
     command
 }
 

@@ -106,8 +106,8 @@ fn wait_for_gid(device: &str) -> Result<()> {
 }
 
 /// How long the kernel may take with a device. It is a matter of moments, but of many more where the host is
-/// busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// busy: a driver has to set up two functions of an adapter.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Asks until it is so, for at most [`PATIENCE`].
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {

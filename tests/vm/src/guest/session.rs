@@ -18,7 +18,7 @@ use crate::store::Store;
 
 /// How long a boot may take. On a quiet machine it takes seconds; a busy one may have next to no time for an
 /// emulated guest, and only a hang takes as long as this and the limits below.
-const BOOT_LIMIT: Duration = Duration::from_secs(300);
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
 
 /// How long the agent may be silent before the guest counts as hanging; it speaks every two seconds.
 const SILENCE_LIMIT: Duration = Duration::from_secs(120);
@@ -27,7 +27,7 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(120);
 const SILENCE_LIMIT_COUNTED: Duration = Duration::from_secs(900);
 
 /// How long the end of a guest may take.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(120);
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(300);
 
 /// How long QEMU may take to end after it has closed the agent's port.
 const QEMU_END_LIMIT: Duration = Duration::from_secs(5);

@@ -10,11 +10,8 @@ use serde_json::json;
 use uverbs::qp::{QpState, QpType};
 
 use crate::control::Control;
-use crate::wait::until_so;
+use crate::wait::{PROCESS, until_so};
 use crate::{Result, fail};
-
-/// How long the two may take. Under emulation everything is slow; only a hang takes this long.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// How often a program is looked at.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -41,7 +38,7 @@ pub fn play(
     mut client: Command,
     ready: impl Fn() -> Result<bool>,
 ) -> Result<Said> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + PROCESS;
     let mut server = Process::start(&mut server)?;
     while !ready()? {
         if server.status()?.is_some() || Instant::now() > deadline {

@@ -6,7 +6,8 @@ use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::{LIMIT, Result, fail};
+use crate::wait::PROCESS;
+use crate::{Result, fail};
 
 /// The first argument of a process that has a role. The role's name and its own arguments follow.
 const FLAG: &str = "--role";
@@ -69,7 +70,7 @@ pub fn words() -> Result<Vec<String>> {
 /// If nobody kills it.
 pub fn stay(step: &str) -> Result {
     println!("{step}");
-    std::thread::sleep(2 * LIMIT);
+    std::thread::sleep(2 * PROCESS);
     fail("nobody has killed this process")
 }
 
@@ -154,10 +155,10 @@ pub fn await_end(child: &mut Child) -> Result {
     let pid = Pid::from_raw(child.id() as i32).ok_or("no pid")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let mut waited = [PollFd::new(&pidfd, PollFlags::IN)];
-    if poll(&mut waited, Some(&LIMIT.try_into()?))? == 1 {
+    if poll(&mut waited, Some(&PROCESS.try_into()?))? == 1 {
         return Ok(());
     }
     child.kill()?;
     child.wait()?;
-    fail(format!("the child did not end within {LIMIT:?}"))
+    fail(format!("the child did not end within {PROCESS:?}"))
 }

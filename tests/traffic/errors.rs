@@ -2,6 +2,7 @@
 //! before they are posted, and queue pairs that work again afterwards.
 
 use libtest_mimic::Trial;
+use support::pair::options;
 use support::{
     Pair, Result, Setup, completion, completions, device, kernel, nothing, open, pattern, same,
     talk, test,
@@ -311,7 +312,7 @@ fn requests_are_flushed() -> Result {
     let setup = Setup {
         options: ConnectOptions {
             min_rnr_timer: 31,
-            ..ConnectOptions::default()
+            ..options()
         },
         ..Setup::default()
     };

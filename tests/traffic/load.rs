@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use libtest_mimic::Trial;
+use support::pair::options;
 use support::{
     ALL, Pair, Result, Setup, completion, completions, device, is_full, kernel, nothing, open,
     pattern, same, test, until,
@@ -191,8 +192,8 @@ fn many_queue_pairs_on_one_cq() -> Result {
             pd.create_qp::<Rc>(&cq, caps)?,
         );
         let (from, to) = (a.endpoint()?, b.endpoint()?);
-        a.connect(&to)?;
-        b.connect(&from)?;
+        a.connect_with(&to, &options())?;
+        b.connect_with(&from, &options())?;
         receivers.insert(b.qpn(), index);
         pairs.push((a, b));
     }
@@ -426,7 +427,7 @@ fn the_largest_rings_fill_to_the_last_slot() -> Result {
             ..Caps::default()
         };
         let mut qp = pd.create_qp::<Rc>(&cq, caps)?;
-        qp.connect(&qp.endpoint()?)?;
+        qp.connect_with(&qp.endpoint()?, &options())?;
         let granted = qp.caps();
         if granted.max_send_wr < max_send_wr || granted.max_recv_wr < max_recv_wr {
             return Err(format!("asked for {caps:?}, got {granted:?}").into());

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use support::pair::options;
 use support::random::{Random, seed_and_steps};
 use support::{
     LIMIT, Pair, Result, Side, completion, completions, fail, only_on_rxe, same, says, test,
@@ -331,7 +332,7 @@ fn elements_of_a_shared_queue() -> Result {
     for _ in 0..2 {
         let cq = context.create_cq(16)?;
         let mut qp: Qp<Rc> = pd.qp(&cq).srq(&srq).create()?;
-        qp.connect(&qp.endpoint()?)?;
+        qp.connect_with(&qp.endpoint()?, &options())?;
         queue_pairs.push((qp, cq));
     }
     for round in 0..20_u8 {
@@ -532,7 +533,7 @@ impl<'p> Churn<'p> {
         for _ in 0..2 {
             let cq = pd.context().create_cq(64)?;
             let mut qp = pd.create_qp::<Rc>(&cq, Caps::default())?;
-            qp.connect(&qp.endpoint()?)?;
+            qp.connect_with(&qp.endpoint()?, &options())?;
             loops.push(Loop {
                 qp,
                 cq,
@@ -699,7 +700,7 @@ impl<'p> Churn<'p> {
         }
         // Completions of before.
         for _ in this.cq.poll()?.iter() {}
-        this.qp.connect(&this.qp.endpoint()?)?;
+        this.qp.connect_with(&this.qp.endpoint()?, &options())?;
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use support::pair::options;
 use support::{
     Pair, QKEY, Result, Setup, Side, completion, completions, device, fail, nothing, open, pattern,
     same, talk, test, until,
@@ -173,7 +174,7 @@ fn unwritten() -> Setup {
             access: Access::REMOTE_READ | Access::REMOTE_ATOMIC,
             // Half a second, for which requests wait while the peer has no receive.
             min_rnr_timer: 31,
-            ..ConnectOptions::default()
+            ..options()
         },
         ..Setup::default()
     }
@@ -272,7 +273,7 @@ fn completions_are_told_as_what_they_are() -> Result {
     }
     pair.a.qp.reset()?;
     pair.b.qp.reset()?;
-    pair.connect(&ConnectOptions::default())?;
+    pair.connect(&options())?;
     let after = post(&mut pair, 3)?;
     expected.extend((3..6).map(|id| (id, WcStatus::SUCCESS, after)));
     // An adapter's of before are passed over.
@@ -311,13 +312,13 @@ fn halves_and_control_follow() -> Result {
     )?;
     pair.b.qp.reset()?;
     pair.a = Side { qp, cq, mr };
-    pair.connect(&ConnectOptions::default())?;
+    pair.connect(&options())?;
     talk::sends(&mut pair)?;
     control.fail()?;
     same(pair.a.qp.query()?.state, QpState::ERR, "the state")?;
     pair.a.qp.reset()?;
     pair.b.qp.reset()?;
-    pair.connect(&ConnectOptions::default())?;
+    pair.connect(&options())?;
     talk::sends(&mut pair)
 }
 
@@ -334,7 +335,7 @@ fn a_shared_receive_queue_stays() -> Result {
     for id in 0..10 {
         pair.a.qp.reset()?;
         pair.b.qp.reset()?;
-        pair.connect(&ConnectOptions::default())?;
+        pair.connect(&options())?;
         let text = pattern(id, 50);
         pair.a
             .post(|batch| batch.send_inline(&text))?
@@ -367,7 +368,7 @@ fn a_bound_window() -> Result {
         talk::arrived(&target, 0, &[tag; 8])?;
         pair.a.qp.reset()?;
         pair.b.qp.reset()?;
-        pair.connect(&ConnectOptions::default())?;
+        pair.connect(&options())?;
         pair.b
             .post(|batch| batch.local_inv(mw.rkey()))?
             .is(WcOpcode::LOCAL_INV)?;

@@ -2,6 +2,7 @@
 //! by turns.
 
 use libtest_mimic::Trial;
+use support::pair::options;
 use support::{Pair, Result, Setup, completion, open, own_path, same, test};
 use uverbs::{Access, Caps, ConnectOptions, PostError, Rc, Ud, WcOpcode, mw::Type1};
 
@@ -168,8 +169,8 @@ fn binds_around_the_end() -> Result {
     pair.a.qp.reset()?;
     // After the reset, which draws another packet sequence number.
     let (from, to) = (b.endpoint()?, pair.a.qp.endpoint()?);
-    pair.a.qp.connect(&from)?;
-    b.connect(&to)?;
+    pair.a.qp.connect_with(&from, &options())?;
+    b.connect_with(&to, &options())?;
     pair.b.qp = b;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;
     let target = pair.pd.register(vec![0; 64], access)?;

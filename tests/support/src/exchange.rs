@@ -3,6 +3,7 @@
 
 use uverbs::{Access, Caps, Cq, Mr, Pd, Qp, Rc, RemoteSlice};
 
+use crate::pair::options;
 use crate::{Result, completions, pattern, same};
 
 /// What peers may do to the memory.
@@ -57,8 +58,8 @@ impl Exchange {
         let mut a = pd.create_qp::<Rc>(&cq, CAPS)?;
         let mut b = pd.create_qp::<Rc>(&cq, CAPS)?;
         let (at_a, at_b) = (a.endpoint()?, b.endpoint()?);
-        a.connect(&at_b)?;
-        b.connect(&at_a)?;
+        a.connect_with(&at_b, &options())?;
+        b.connect_with(&at_a, &options())?;
         Ok(Self {
             a,
             b,

@@ -8,6 +8,7 @@
 use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
+use support::pair::options;
 use support::{
     OwnDevice, Pair, Result, Setup, completion, kernel, only_on_rxe, role, run, same, says, talk,
     test, until,
@@ -143,19 +144,15 @@ fn is_gone(
 fn the_network_goes_down_and_comes_back() -> Result {
     only_on_rxe("here soft-RoCE's device or its network interface goes")?;
     let device = OwnDevice::new()?;
-    // 0.3 s, three times. Less would be too little for the messages that must arrive, where the guest's
-    // processors wait for the host's; and with 7 retries rxe goes on for ever.
-    let options = ConnectOptions {
-        timeout: 16,
-        retry_cnt: 2,
-        ..ConnectOptions::default()
-    };
-    let setup = Setup {
-        options,
-        ..Setup::default()
-    };
-    let mut pair = Pair::<Rc>::on(&device.open()?, &setup)?;
+    let mut pair = Pair::<Rc>::on(&device.open()?, &Setup::default())?;
     talk::sends(&mut pair)?;
+    // What follows is given up soon if it does not arrive. With 7 retries rxe would go on for ever.
+    let impatient = ConnectOptions {
+        timeout: 12,
+        retry_cnt: 1,
+        ..options()
+    };
+    connect_anew(&mut pair, &impatient)?;
     run(&format!("ip link set {} down", device.netdev))?;
     let mut batch = pair.a.qp.send();
     batch
@@ -178,12 +175,17 @@ fn the_network_goes_down_and_comes_back() -> Result {
     until("the port", || {
         Ok((pair.context.query_port(1)?.state == uverbs::device::PortState::Active).then_some(()))
     })?;
+    connect_anew(&mut pair, &options())?;
+    talk::sends(&mut pair)
+}
+
+/// Resets both queue pairs and connects them.
+fn connect_anew(pair: &mut Pair<Rc>, options: &ConnectOptions) -> Result {
     for side in [&mut pair.a, &mut pair.b] {
         side.qp.reset()?;
         same(side.qp.query()?.state, QpState::RESET, "the state")?;
     }
-    pair.connect(&setup.options)?;
-    talk::sends(&mut pair)
+    pair.connect(options)
 }
 
 /// Catches an error without words if the port has lost the address that peers know.

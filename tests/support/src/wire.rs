@@ -13,7 +13,7 @@ use uverbs::cm::{self, Listener, Pending, Resolved};
 use uverbs::{Context, Rc};
 
 use crate::own_device::await_address;
-use crate::{LIMIT, Result, run};
+use crate::{LIMIT, Result, run, until};
 
 /// One end.
 #[derive(Debug)]
@@ -116,6 +116,15 @@ impl Wire {
             run(&format!("ip addr add {address}/32 dev {netdev}"))?;
             run(&format!("ip link set {netdev} up"))?;
             run(&format!("rdma link add {device} type rxe netdev {netdev}"))?;
+        }
+        // The end that was up first sends nothing until the kernel, by a thread of its own, has noticed that
+        // the other is up too. The commands that follow wait until it is through with that.
+        for end in [here, there] {
+            let path = format!("/sys/class/net/{}/operstate", end.netdev);
+            until(&format!("{path} to be up"), || {
+                let state = std::fs::read_to_string(&path)?;
+                Ok((state.trim() == "up").then_some(()))
+            })?;
         }
         here.knows(there)?;
         there.knows(here)?;

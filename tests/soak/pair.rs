@@ -24,8 +24,8 @@ use super::{Orders, Result};
 /// How long anything may take that must come. Packets are lost and sent again; only a hang takes this long.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// After what time requests that do not complete count as given up by the kernel: rxe of 6.1 now and then
-/// sends nothing any more. They must still be flushed.
+/// After what time without any completion requests count as given up by the kernel: rxe of 6.1 now and then
+/// sends nothing any more. They must still be flushed. A burst as a whole takes as long as the host lets it.
 const STALL: Duration = Duration::from_secs(10);
 
 /// After what time a queue pair in the error state is told once more to flush what it has.
@@ -107,7 +107,7 @@ enum State {
     New,
     /// Between two steps.
     Idle,
-    /// Requests are under way.
+    /// Requests are under way, of which the last has completed then.
     Running { since: Instant },
     /// On the way to the error state, or in it: requests are being flushed.
     Failing {
@@ -679,6 +679,9 @@ impl Pair {
             (true, true) => self.received(side, serial, wc),
             (true, false) => self.sent(side, serial, wc),
         };
+        if let State::Running { since } = &mut self.state {
+            *since = Instant::now();
+        }
         result.map_err(|error| self.explain(&format!("{wc:?}: {error}")).into())
     }
 

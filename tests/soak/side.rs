@@ -267,7 +267,8 @@ impl Side {
         qp.modify(&QpAttr {
             state: Some(QpState::RTS),
             sq_psn: Some(own),
-            timeout: reliable.then_some(15),
+            // Half a second, seven times: packets that the host keeps waiting are not lost.
+            timeout: reliable.then_some(17),
             // For rxe 7 means for ever (`rxe_comp.c`), and a dead peer would go unnoticed.
             retry_cnt: reliable.then_some(6),
             rnr_retry: reliable.then_some(7),

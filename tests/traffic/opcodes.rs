@@ -137,7 +137,7 @@ fn local_inv_of_nothing_fails() -> Result {
     if wc.status == WcStatus::SUCCESS {
         return fail("a key that does not exist was invalidated");
     }
-    same(pair.a.qp.query()?.state, QpState::ERR, "state")
+    pair.a.await_state(QpState::ERR)
 }
 
 /// Catches a request that would break the queue pair on soft-RoCE.

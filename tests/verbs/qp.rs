@@ -96,7 +96,7 @@ fn reset_makes_it_new() -> Result {
                 .post(|batch| batch.write_inline(b"closed", inbox.remote()))?
                 .failed(WcStatus::REM_ACCESS_ERR)?;
         }
-        same(pair.a.qp.query()?.state, QpState::ERR, "state")?;
+        pair.a.await_state(QpState::ERR)?;
         pair.a
             .post(|batch| batch.send_inline(b"too late"))?
             .failed(WcStatus::WR_FLUSH_ERR)?;

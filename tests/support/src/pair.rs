@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::result::Result as Either;
 
 use uverbs::{
-    Access, Batch, Caps, ConnectOptions, Context, Cq, Mr, Pd, PostError, Qp, Ud,
+    Access, Batch, Caps, ConnectOptions, Context, Cq, Mr, Pd, PostError, Qp, QpState, Ud,
     qp::{Posted, QpBuilder},
     transport::{Connected, StaticTransport, Transport},
 };
 
-use crate::{Result, Wc, completion, open};
+use crate::{Result, Wc, completion, open, until};
 
 /// What peers may do to the memory of a pair: all that every kernel has.
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -142,6 +142,21 @@ impl<T: Transport> Side<T> {
         let mut bytes = vec![0; length];
         self.mr.read_at(offset, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Waits until its queue pair is in this state. A failure that has been told need not have had its effect
+    /// yet: soft-RoCE completes the request and changes the state of the queue pair after that
+    /// (`COMPST_ERROR` in `rxe_completer`).
+    ///
+    /// # Errors
+    /// If it does not come to that.
+    pub fn await_state(&self, state: QpState) -> Result {
+        let mut last = None;
+        let reached = until(&format!("{state:?}"), || {
+            last = Some(self.qp.query()?.state);
+            Ok((last == Some(state)).then_some(()))
+        });
+        reached.map_err(|error| format!("{error}, but {last:?}").into())
     }
 
     /// Posts one receive into a part of its memory.

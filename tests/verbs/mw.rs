@@ -1,6 +1,7 @@
 //! Memory windows of both types: what they open, what they do not, and how they are taken back.
 
 use libtest_mimic::Trial;
+use support::talk::arrived;
 use support::{Pair, Result, device, fail, open, same, skip, test};
 use uverbs::{
     Access, Cause, Mr, PostError, QpState, Rc, Uc, WcOpcode, WcStatus,
@@ -168,13 +169,7 @@ fn type_1_on_uc() -> Result {
         .post(|batch| batch.write_inline(b"unreliable", window.remote(mw.rkey())))?
         .is(WcOpcode::RDMA_WRITE)?;
     // An unreliable write completes when it has been sent: it arrives some time later.
-    for _ in 0..2000 {
-        if bytes(&target)?[32..42] == *b"unreliable" {
-            return Ok(());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    fail("the write did not arrive")
+    arrived(&target, 32, b"unreliable")
 }
 
 /// Catches a window of type 2 that opens the region on another queue pair than its own.

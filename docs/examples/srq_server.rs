@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ struct Connection {
     qp: Qp<Rc>,
     /// Where the client wants its answers.
     answers: RemoteSlice,
+    /// Ends when the client has done so.
+    stream: TcpStream,
 }
 
 struct Server {
@@ -100,12 +102,16 @@ impl Server {
     fn accept(&mut self, pd: &Pd, stream: TcpStream, number: u64) -> Result<()> {
         let qp = pd.qp(&self.cq).srq(&self.srq).user_data(number);
         let mut qp = qp.create::<Rc>()?;
-        let (peer, answers) = exchange(stream, qp.endpoint()?, self.inbox.remote(), |peer| {
+        let (peer, answers) = exchange(&stream, qp.endpoint()?, self.inbox.remote(), |peer| {
             Ok(qp.connect(peer)?)
         })?;
         println!("client {number} is {peer}");
-        self.connections
-            .insert(qp.qpn(), Connection { qp, answers });
+        let connection = Connection {
+            qp,
+            answers,
+            stream,
+        };
+        self.connections.insert(connection.qp.qpn(), connection);
         Ok(())
     }
 
@@ -149,7 +155,14 @@ impl Server {
     /// has let go of the last one, and only then it is destroyed.
     fn leave(&mut self, qpn: u32) -> Result<()> {
         let connection = self.connections.remove(&qpn);
-        let mut qp = connection.ok_or("a goodbye of nobody")?.qp;
+        let connection = connection.ok_or("a goodbye of nobody")?;
+        let (mut qp, mut stream) = (connection.qp, connection.stream);
+        // The goodbye is received before it is acknowledged, and a queue pair that fails in between
+        // acknowledges nothing: the client would wait in vain. So it tells when it has the acknowledgement.
+        stream.set_read_timeout(Some(PATIENCE))?;
+        if stream.read(&mut [0])? > 0 {
+            return Err("a client goes on behind its goodbye".into());
+        }
         qp.fail()?;
         // Soft-RoCE of Linux 6.1 does not tell, so there is an end to waiting.
         while let Some(event) = self.events.wait_for(Duration::from_millis(200))? {
@@ -172,7 +185,7 @@ fn client(server: SocketAddr, number: u64) -> Result<()> {
     let answers = pd.register(vec![0; LINE], Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let mut qp = pd.create_qp::<Rc>(&cq, Caps::default())?;
     let stream = TcpStream::connect(server)?;
-    exchange(stream, qp.endpoint()?, answers.remote(), |peer| {
+    exchange(&stream, qp.endpoint()?, answers.remote(), |peer| {
         qp.connect(peer)?;
         // An answer is a WRITE with immediate data. It takes a receive, which needs no memory.
         let mut batch = qp.recv();
@@ -193,23 +206,25 @@ fn client(server: SocketAddr, number: u64) -> Result<()> {
         batch.send_inline(b"bye")?.signaled(SEND);
         Ok(())
     })?;
-    // The queue pair stays until the server has the goodbye.
+    // The queue pair stays until the server has the goodbye. The end of the stream tells it that this is
+    // known.
     let sent = cq.wait(PATIENCE)?;
     let mut sent = sent.ok_or("the server is gone")?;
     sent.iter().next().ok_or("no completion")?.result()?;
+    drop(stream);
     Ok(())
 }
 
 /// Tells the peer this side's endpoint and memory, and hears of the peer's. `connect` is called between the
 /// two, and both sides have connected when this returns.
 fn exchange(
-    mut stream: TcpStream,
+    mut stream: &TcpStream,
     endpoint: Endpoint,
     memory: RemoteSlice,
     connect: impl FnOnce(&Endpoint) -> Result<()>,
 ) -> Result<(Endpoint, RemoteSlice)> {
     writeln!(stream, "{endpoint} {memory}")?;
-    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let (peer, memory) = line.trim_end().split_once(' ').ok_or("not an endpoint")?;

@@ -115,17 +115,33 @@ fn may_pass(kind: io::ErrorKind) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+    use std::os::fd::OwnedFd;
+
+    use rustix::net::getsockname;
+
     use super::*;
 
-    /// A port that was free a moment ago.
-    fn free_port() -> u16 {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().port()
+    /// A port at which nobody listens, and its holder: while that is there, no other program gets the port,
+    /// and no client on its way there is given it as its own, which would connect it to itself.
+    fn held_port() -> (u16, OwnedFd) {
+        let holder = socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        // A listener may join it that says the same.
+        sockopt::set_socket_reuseaddr(&holder, true).unwrap();
+        bind(&holder, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let name = SocketAddr::try_from(getsockname(&holder).unwrap()).unwrap();
+        (name.port(), holder)
     }
 
     #[test]
     fn a_client_may_come_before_the_server() {
-        let port = free_port();
+        let (port, _holder) = held_port();
         let client =
             std::thread::spawn(move || connect("127.0.0.1", port, Duration::from_secs(10)));
         std::thread::sleep(2 * PAUSE);
@@ -137,7 +153,8 @@ mod tests {
     #[test]
     fn nobody_there_is_a_matter_of_the_peer_and_of_time() {
         let start = Instant::now();
-        let failure = connect("127.0.0.1", free_port(), Duration::from_millis(80)).unwrap_err();
+        let (port, _holder) = held_port();
+        let failure = connect("127.0.0.1", port, Duration::from_millis(80)).unwrap_err();
         assert_eq!(failure.kind(), Kind::Peer);
         assert!(failure.to_string().contains("refused"), "{failure}");
         assert!(start.elapsed() >= Duration::from_millis(80));

@@ -281,8 +281,9 @@ fn on_a_domain() -> Result {
     let mut a = pair.pd.create_qp::<Rc>(&cq, Setup::default().caps)?;
     let mut b = pair.pd.create_qp::<Rc>(&pair.b.cq, Setup::default().caps)?;
     let (from, to) = (a.endpoint()?, b.endpoint()?);
-    a.connect(&to)?;
-    b.connect(&from)?;
+    let options = Setup::default().options;
+    a.connect_with(&to, &options)?;
+    b.connect_with(&from, &options)?;
     (pair.a.qp, pair.b.qp) = (a, b);
     let target = target(&pair)?;
     complete(&mut pair, &target, 0..12)?;
@@ -347,8 +348,9 @@ fn a_completion_is_a_copy() -> Result {
     pair.b.qp = pair.pd.create_qp::<Rc>(&cq, Setup::default().caps)?;
     pair.a.qp.reset()?;
     let (from, to) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
-    pair.a.qp.connect(&to)?;
-    pair.b.qp.connect(&from)?;
+    let options = Setup::default().options;
+    pair.a.qp.connect_with(&to, &options)?;
+    pair.b.qp.connect_with(&from, &options)?;
     let mut mr = pair.pd.register(vec![0u8; 4096], Access::LOCAL_WRITE)?;
     mr.write_at(0, &[1; LENGTH as usize])?;
     let mut batch = pair.b.qp.recv();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use support::{
-    LIMIT, Pair, QKEY, Result, completion, device, fail, kernel, open, same, skip, test,
+    LIMIT, Pair, QKEY, Result, Setup, completion, device, fail, kernel, open, same, skip, test,
 };
 use uverbs::{
     Access, Caps, ConnectOptions, PostError, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
@@ -112,9 +112,7 @@ fn reset_makes_it_new() -> Result {
             Err(PostError::WrongState { state }),
             "posting",
         )?;
-        let (from, peer) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
-        pair.a.qp.connect(&peer)?;
-        pair.b.qp.connect(&from)?;
+        pair.connect(&Setup::default().options)?;
         writes(&mut pair)?;
     }
     Ok(())
@@ -217,14 +215,12 @@ fn messages_of_many_packets() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let options = ConnectOptions {
         path_mtu: Some(Mtu::MTU_256),
-        ..ConnectOptions::default()
+        ..Setup::default().options
     };
     for qp in [&mut pair.a.qp, &mut pair.b.qp] {
         qp.reset()?;
     }
-    let (from, peer) = (pair.a.qp.endpoint()?, pair.b.qp.endpoint()?);
-    pair.a.qp.connect_with(&peer, &options)?;
-    pair.b.qp.connect_with(&from, &options)?;
+    pair.connect(&options)?;
     same(pair.a.qp.query()?.path_mtu, Mtu::MTU_256, "the path's MTU")?;
     let text: Vec<u8> = (0..5001u32).map(|at| (at % 251) as u8).collect();
     let source = pair.pd.register(text.clone(), Access::LOCAL_WRITE)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use serde_json::json;
 use support::{
-    Control, Hca, LIMIT, QUIET, Result, Wc, completion, device, fail, open, same, skip, test,
+    Control, Hca, LIMIT, QUIET, Result, Setup, Wc, completion, device, fail, open, same, skip, test,
 };
 use uverbs::{
     Access, Caps, Cause, Cq, Mr, Pd, PostError, Qp, Rc, Srq, WcOpcode,
@@ -105,12 +105,13 @@ impl Several {
         let context = pd.context();
         let (send_cq, recv_cq) = (context.create_cq(256)?, context.create_cq(256)?);
         let (mut receivers, mut senders) = (Vec::new(), Vec::new());
+        let options = Setup::default().options;
         for _ in 0..count {
             let mut sender = pd.create_qp::<Rc>(&send_cq, Caps::default())?;
             let mut receiver = pd.qp(&recv_cq).srq(&srq).create::<Rc>()?;
             let (from, to) = (sender.endpoint()?, receiver.endpoint()?);
-            sender.connect(&to)?;
-            receiver.connect(&from)?;
+            sender.connect_with(&to, &options)?;
+            receiver.connect_with(&from, &options)?;
             senders.push(sender);
             receivers.push(receiver);
         }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use memmap2::MmapRaw;
 use uverbs::share::{Address, Join, ShareKey};
-use uverbs::{Access, Caps, Context, Cq, Mr, Qp, Rc, RemoteSlice, mr::RemoteKey};
+use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Mr, Qp, Rc, RemoteSlice, mr::RemoteKey};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -54,7 +54,7 @@ fn old_server(address: Address, device: &str, mib: usize) -> Result {
         rkey,
     } = region.remote();
     say(&format!("{} {first} {length} {}", qp.endpoint()?, rkey.0));
-    qp.connect(&hear()?.parse()?)?;
+    qp.connect_with(&hear()?.parse()?, &patient())?;
     say("connected");
 
     hear()?;
@@ -207,7 +207,7 @@ impl Client {
         };
         server.say(&qp.endpoint()?.to_string())?;
         server.hear()?;
-        qp.connect(&endpoint.parse()?)?;
+        qp.connect_with(&endpoint.parse()?, &patient())?;
         let buffer = pd.register(vec![0u8; 128], Access::LOCAL_WRITE)?;
         Ok(Self {
             qp,
@@ -280,6 +280,15 @@ impl Client {
             .map(|pair| pair[1] - pair[0])
             .max()
             .unwrap_or_default()
+    }
+}
+
+/// What is not acknowledged is sent again after a second: the machine is busy with the hand-over, and
+/// soft-RoCE may complete a READ without its data when it is sent again together with a WRITE.
+fn patient() -> ConnectOptions {
+    ConnectOptions {
+        timeout: 18,
+        ..ConnectOptions::default()
     }
 }
 

@@ -72,6 +72,20 @@ pub(crate) fn request(listener: &Listener<Rc>) -> Result<Request<Rc>> {
     Ok(listener.next_within(LIMIT)?.ok_or("no request came")?)
 }
 
+/// Both ends of a connection, once both stand.
+///
+/// Who asked keeps its end until then. Its goodbye may overtake its confirmation, since the kernel handles
+/// what comes to each CPU in order, not what comes to two; and what is ended before it is confirmed fails at
+/// the side that accepted (`cm_dreq_handler` in drivers/infiniband/core/cm.c).
+pub(crate) fn both<A: Pending, P: Pending>(
+    connecting: A,
+    accepting: P,
+) -> Result<(A::Output, P::Output)> {
+    let active = connecting.within(LIMIT).map_err(error)?;
+    let passive = accepting.within(LIMIT).map_err(error)?;
+    Ok((active, passive))
+}
+
 /// The error of a step, without the queue pair: the wire goes only without users.
 pub(crate) fn error<B>(failed: Failed<B>) -> uverbs::Error {
     failed.error
@@ -141,8 +155,7 @@ impl Two {
         request.init(&mut qp)?;
         there.receive(&mut qp)?;
         let accepting = request.accept(qp, passive, b"acceptance")?;
-        let active = connecting.within(LIMIT)?;
-        let passive = accepting.within(LIMIT)?;
+        let (active, passive) = both(connecting, accepting)?;
         Ok(Self {
             active,
             passive,

@@ -239,7 +239,8 @@ fn without_blocking() -> Result {
     same(connection.link().try_event()?, None, "no event yet")
 }
 
-fn readable(file: &impl AsFd) -> Result<bool> {
+/// Whether there is news.
+pub(crate) fn readable(file: &impl AsFd) -> Result<bool> {
     use rustix::event::{PollFd, PollFlags, poll};
     let none = rustix::time::Timespec::default();
     Ok(poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&none))? == 1)

@@ -2,11 +2,12 @@
 
 use libtest_mimic::Trial;
 use support::role::{self, Peer, Role};
-use support::{LIMIT, Result, fail, same, says, test_without_leaks};
+use support::{LIMIT, Result, fail, same, says, test_without_leaks, until};
 use uverbs::cm::{Connecting, Event, Params, Pending, RejectReason};
 use uverbs::qp::QpState;
 use uverbs::{Cause, Qp, Rc};
 
+use crate::connect::readable;
 use crate::ground::{Side, listener, own_address, request, way_to};
 use crate::listen::reason_of;
 
@@ -95,6 +96,11 @@ fn after_accepting() -> Result {
     let side = Side::new()?;
     let (mut peer, connecting) = ask(&side, "accepts")?;
     same(peer.hear()?, "accepts".to_owned(), "the step")?;
+    // Else the kernel may act first on the word that the peer takes it back, which it cannot assign yet.
+    until(
+        "the acceptance",
+        || Ok(readable(&connecting)?.then_some(())),
+    )?;
     peer.kill()?;
     match connecting.within(LIMIT) {
         Err(refused) => same(refused.back.state(), QpState::ERR, "the queue pair"),

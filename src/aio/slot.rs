@@ -8,7 +8,10 @@
 //!    ▲                │   │                    │
 //!    │              drop  └─completion─▶ done ◀┤ completing
 //!    │                ▼                   │
-//!    ├──completion─ cancelled             │
+//!    │            cancelled               │
+//!    │            completion              │
+//!    │                ▼                   │
+//!    ├────unload─ released                │
 //!    └────────────────────────poll, drop──┘
 //! ```
 
@@ -35,6 +38,8 @@ const DONE: Phase = 5;
 const TOLD: Phase = 6;
 /// As done, and somebody else has taken the buffer. The slot stays with the future.
 const RECLAIMED: Phase = 7;
+/// Cancelled and done: the buffer is on its way to its pool, and counts as in flight until it is there.
+const RELEASED: Phase = 8;
 
 /// Bits below the key.
 pub(super) const PHASE_BITS: u32 = 20;
@@ -47,8 +52,8 @@ const NEXT: u64 = 1 << 40;
 #[repr(align(64))]
 pub(super) struct Slot<B, E: Copy> {
     state: AtomicU64,
-    /// There from when it is filled until it is unloaded. Of whoever changed the state to free, from
-    /// cancelled by completion or from done by taking.
+    /// There from when it is filled until it is unloaded. Of whoever changed the state, to released by
+    /// completion or from done to free by taking.
     cargo: Place<B>,
     /// There in the phase waiting.
     waker: Place<Waker>,
@@ -64,7 +69,8 @@ pub(super) enum After {
     Nothing,
     /// A task is to be woken.
     Wake(Waker),
-    /// Nobody wants the result: the slot is free, and the buffer in it is to be [unloaded](Slot::unload).
+    /// Nobody wants the result: the buffer is to be [unloaded](Slot::unload), and the slot to be
+    /// [vacated](Slot::vacate) when that is in its pool.
     Release,
 }
 
@@ -197,7 +203,7 @@ impl<B, E: Copy> Slot<B, E> {
                     }
                 }
                 CANCELLED => {
-                    if self.free(key, CANCELLED) {
+                    if self.change(key, CANCELLED, RELEASED) {
                         return After::Release;
                     }
                 }
@@ -364,11 +370,22 @@ impl<B, E: Copy> Slot<B, E> {
     /// # Safety
     ///
     /// The slot is free and was not reclaimed, its number has not been given back, and nobody has done this
-    /// since.
+    /// since. Or it is released, and is vacated behind this whatever happens.
     #[inline(always)]
     pub(super) unsafe fn unload(&self) -> B {
         // SAFETY: by this function's contract.
         unsafe { self.cargo.take() }
+    }
+
+    /// Frees a slot that was released, whose buffer is in its pool.
+    ///
+    /// # Safety
+    ///
+    /// The slot is released, and was unloaded by the caller.
+    pub(super) unsafe fn vacate(&self) {
+        let key = self.state.load(Ordering::Relaxed) & !PHASE;
+        // Release: with the acquire of who counts what is in flight, and then looks into the pool.
+        self.state.store(key.wrapping_add(NEXT), Ordering::Release);
     }
 }
 
@@ -421,6 +438,11 @@ mod tests {
     fn unload(slot: &Slot) {
         // SAFETY: it was found done, and nobody else has it.
         assert_eq!(Arc::strong_count(&unsafe { slot.unload() }), 1);
+    }
+
+    fn vacate(slot: &Slot) {
+        // SAFETY: it was found released, and was unloaded.
+        unsafe { slot.vacate() };
     }
 
     #[test]
@@ -482,7 +504,9 @@ mod tests {
         assert_eq!(slot.cancel(key), Look::Pending);
         assert_eq!(slot.in_flight(), Some(key));
         assert!(matches!(complete(&slot, key), After::Release));
+        assert_eq!(slot.in_flight(), Some(key), "its buffer is still here");
         unload(&slot);
+        vacate(&slot);
         assert_eq!(slot.in_flight(), None);
         // A completion of before is not one of the next operation.
         // SAFETY: nobody else has it.
@@ -533,10 +557,14 @@ mod tests {
     #[test]
     fn what_is_left_goes_with_the_slot() {
         type Step = fn(&Slot, u64);
-        let steps: [Step; 5] = [
+        let steps: [Step; 6] = [
             |_, _| {},
             |slot, key| {
                 slot.cancel(key);
+            },
+            |slot, key| {
+                slot.cancel(key);
+                complete(slot, key);
             },
             |slot, key| {
                 complete(slot, key);
@@ -577,6 +605,7 @@ mod tests {
                         After::Wake(waker) => waker.wake(),
                         After::Release => {
                             unload(&slot);
+                            vacate(&slot);
                             freed.fetch_add(1, Ordering::Release);
                         }
                     }

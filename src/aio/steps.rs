@@ -19,7 +19,7 @@ pub(super) enum Step {
     Release(Release),
 }
 
-/// The buffer of an operation that nobody waits for, in a slot that is free: both go back when this is
+/// The buffer of an operation that nobody waits for, in a slot that is released: both go back when this is
 /// dropped.
 pub(super) struct Release {
     table: Arc<Table>,
@@ -28,9 +28,8 @@ pub(super) struct Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        let slot = self.table.slot(self.index);
         // SAFETY: `release` makes one where a slot was found to be released, and it is dropped once.
-        drop(unsafe { self.table.unload(self.index, slot) });
+        unsafe { self.table.release(self.index) };
     }
 }
 

@@ -184,6 +184,28 @@ impl Table {
         buf
     }
 
+    /// Gives the buffer of a slot that was released back to its pool, and then the slot: nobody finds nothing
+    /// in flight while a buffer is missing.
+    ///
+    /// # Safety
+    ///
+    /// It was released, and the caller does this once.
+    pub(super) unsafe fn release(&self, index: u32) {
+        /// Also behind a panic of somebody who waits for a buffer.
+        struct Vacate<'t>(&'t Table, u32);
+        impl Drop for Vacate<'_> {
+            fn drop(&mut self) {
+                let slot = self.0.slot(self.1);
+                // SAFETY: by the function's contract; it was unloaded below.
+                unsafe { slot.vacate() };
+                self.0.give(self.1, slot);
+            }
+        }
+        let _vacate = Vacate(self, index);
+        // SAFETY: by this function's contract.
+        drop(unsafe { self.slot(index).unload() });
+    }
+
     /// A future goes: its buffer, if the device has done with it.
     #[inline(never)]
     pub(super) fn cancel(&self, id: u64) -> Option<Buf> {

@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("slots::the_result_comes_or_the_task_is_woken", awaited),
         test("slots::what_is_told_is_there", told),
         test("slots::who_goes_leaves_the_buffer", dropped),
+        test("slots::nothing_in_flight_is_nothing_missing", drained),
         test("slots::one_gets_the_buffer", reclaimed),
         test("slots::who_is_roused_is_not_lost", roused),
         test("slots::who_is_roused_knows_why", roused_for),
@@ -62,8 +63,12 @@ fn complete(slot: &Shared, ending: Option<u32>) {
     match unsafe { slot.complete(0, ending) } {
         After::Nothing => {}
         After::Wake(waker) => waker.wake(),
-        // SAFETY: it was released, and nobody else has its number.
-        After::Release => drop(unsafe { slot.unload() }),
+        After::Release => {
+            // SAFETY: it was released, and nobody else has its number.
+            drop(unsafe { slot.unload() });
+            // SAFETY: as before.
+            unsafe { slot.vacate() };
+        }
     }
 }
 
@@ -144,6 +149,19 @@ fn dropped() {
     other.join().unwrap();
     assert_eq!(given.load(StdOrdering::Relaxed), 1);
     assert_eq!(StdArc::strong_count(&woken), 1, "the waker is gone");
+}
+
+/// Catches somebody who finds nothing in flight any more, and a buffer that is not back.
+fn drained() {
+    let (slot, given) = submitted();
+    assert_eq!(slot.cancel(0), Look::Pending);
+    let other = completing(&slot, None);
+    if slot.in_flight().is_none() {
+        assert_eq!(given.load(StdOrdering::Relaxed), 1, "it is on its way");
+    }
+    other.join().unwrap();
+    assert_eq!(slot.in_flight(), None);
+    assert_eq!(given.load(StdOrdering::Relaxed), 1);
 }
 
 /// Catches a buffer that the future and who reclaims both have.

@@ -28,8 +28,7 @@ pub struct Said {
 /// Runs both to their ends, which must be successes. The client is started when `ready` says that the server
 /// listens.
 ///
-/// Of a program that waits for an acknowledgement which soft-RoCE sends no more ([`Farewell`]) no end is
-/// asked.
+/// Of a program that waits for an acknowledgement which soft-RoCE sends no more, no end is asked.
 ///
 /// # Errors
 /// If one fails or does not end in time; the error has what both said.

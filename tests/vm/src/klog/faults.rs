@@ -54,7 +54,17 @@ pub(crate) const FAULTS: [Fault; 1] = [Fault {
                 "rxe_do_task",
             ],
         },
+        Report {
+            text: UNDERFLOW,
+            functions: &[
+                "refcount_warn_saturate",
+                "__rxe_put",
+                "rxe_completer",
+                "rxe_do_task",
+            ],
+        },
     ],
+    // The kernel tells a saturated count once, for whichever of the three tasks takes it first.
     then: &[
         Report {
             text: SATURATED,
@@ -64,6 +74,34 @@ pub(crate) const FAULTS: [Fault; 1] = [Fault {
                 "rxe_requester",
                 "__rxe_do_task",
                 "rxe_qp_do_cleanup",
+            ],
+        },
+        Report {
+            text: SATURATED,
+            functions: &[
+                "refcount_warn_saturate",
+                "__rxe_get",
+                "rxe_completer",
+                "__rxe_do_task",
+                "rxe_qp_do_cleanup",
+            ],
+        },
+        Report {
+            text: SATURATED,
+            functions: &[
+                "refcount_warn_saturate",
+                "__rxe_get",
+                "rxe_requester",
+                "rxe_do_task",
+            ],
+        },
+        Report {
+            text: SATURATED,
+            functions: &[
+                "refcount_warn_saturate",
+                "__rxe_get",
+                "rxe_completer",
+                "rxe_do_task",
             ],
         },
         Report {
@@ -89,7 +127,7 @@ pub(crate) const FAULTS: [Fault; 1] = [Fault {
               rxe_resp_queue_pkt and rxe_comp_queue_pkt call rxe_run_task, which does not ask whether the tasklet is \
               disabled. Both let go of one packet, and with it of one reference to the queue pair and one to the device \
               too many. The queue pair's count underflows when it is destroyed, or in the second of the two at once, and \
-              then stays saturated; the device's is wrong when the device is removed. Linux 6.4 mended it (960ebe97e523, \
+              then stays saturated, which the next task of the queue pair tells; the device's is wrong when the device is removed. Linux 6.4 mended it (960ebe97e523, \
               \"RDMA/rxe: Remove __rxe_do_task()\", and d94671632572, \"RDMA/rxe: Rewrite rxe_task.c\"); 6.1.y has neither.",
 }];
 

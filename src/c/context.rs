@@ -13,6 +13,8 @@ use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
 use super::{cq, dm, domain, mr, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
 use crate::context::{Context, OpenOptions};
+use crate::driver::Listed;
+use crate::driver::typed::ForDriver;
 
 /// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
 /// functions look into.
@@ -34,7 +36,7 @@ impl ContextObject {
         let async_fd = context.async_fd()?.as_raw_fd();
         let c = ibv_context {
             device: device.c(),
-            ops: ops(),
+            ops: context.driver().with(Table),
             cmd_fd: context.as_fd().as_raw_fd(),
             async_fd,
             num_comp_vectors: context.num_comp_vectors() as c_int,
@@ -70,24 +72,30 @@ pub(super) unsafe fn context<'a>(c: *mut ibv_context) -> Result<&'a ContextObjec
     context.ok_or(Failure::INVALID)
 }
 
-/// The functions of every context that are called through this table.
-fn ops() -> ibv_context_ops {
-    ibv_context_ops {
-        _compat_query_device: Some(query::ibv_query_device),
-        _compat_query_port: Some(query::ibv_query_port),
-        _compat_of_objects: [None; 5],
-        alloc_mw: Some(mw::alloc_mw),
-        bind_mw: Some(mw::bind_mw),
-        dealloc_mw: Some(mw::dealloc_mw),
-        _compat_create_cq: None,
-        poll_cq: Some(poll::poll_cq),
-        req_notify_cq: Some(cq::req_notify_cq),
-        _compat_of_cqs_and_srqs: [None; 7],
-        post_srq_recv: Some(recv::post_srq_recv),
-        _compat_of_qps: [None; 4],
-        post_send: Some(send::post_send),
-        post_recv: Some(recv::post_recv),
-        _compat_of_the_rest: [None; 5],
+/// The functions of a context that are called through this table.
+struct Table;
+
+impl ForDriver for Table {
+    type Output = ibv_context_ops;
+
+    fn run<D: Listed>(self) -> ibv_context_ops {
+        ibv_context_ops {
+            _compat_query_device: Some(query::ibv_query_device),
+            _compat_query_port: Some(query::ibv_query_port),
+            _compat_of_objects: [None; 5],
+            alloc_mw: Some(mw::alloc_mw),
+            bind_mw: Some(mw::bind_mw),
+            dealloc_mw: Some(mw::dealloc_mw),
+            _compat_create_cq: None,
+            poll_cq: Some(poll::poll_cq::<D>),
+            req_notify_cq: Some(cq::req_notify_cq),
+            _compat_of_cqs_and_srqs: [None; 7],
+            post_srq_recv: Some(recv::post_srq_recv::<D>),
+            _compat_of_qps: [None; 4],
+            post_send: Some(send::post_send::<D>),
+            post_recv: Some(recv::post_recv::<D>),
+            _compat_of_the_rest: [None; 5],
+        }
     }
 }
 

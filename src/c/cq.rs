@@ -15,6 +15,7 @@ use super::failure::{Failure, Result, pointer, status};
 use super::lock::{Locked, wait_until};
 use super::object::{CStruct, Object, destroy_awaited, object};
 use super::poll::Poller;
+use super::poll_ex::Extended;
 use crate::command::{CreateCq, DestroyCounting, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
 use crate::driver::{self, CqParts};
@@ -158,7 +159,7 @@ pub(super) unsafe fn create(
         async_events_completed: AtomicU32::new(0),
     };
     let object = CqObject {
-        c: CStruct::new(super::poll_ex::extended(plain)),
+        c: CStruct::new(driver.with(Extended(plain))),
         backing: ring.backing(),
         poller: Locked::new(Poller::new(ring), wanted.single_threaded),
         handle,
@@ -213,7 +214,9 @@ pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int 
             driver: DriverData::default(),
         };
         let mut poller = cq.poller.lock();
-        let (ring, context) = (poller.ring(), &cq.context);
+        // A completion that is looked at may lie in the ring, which goes.
+        poller.shown = None;
+        let (ring, context) = (&mut poller.ring, &cq.context);
         let driver = context.driver();
         driver.resize_cq(context.fd(), command, ring, &parts(cq.domain.as_ref()))?;
         // SAFETY: the field is the object's, and only written here, under the lock.

@@ -14,7 +14,6 @@ use super::abi::work::{ibv_mw_bind, ibv_mw_bind_info, ibv_send_wr};
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy};
 use super::pd::pd;
-use super::send::post_send;
 use crate::command::{AllocMw, Destroy};
 use crate::pd::{PdUse, User};
 use crate::work::{Bind, LocalKey, Operation, RemoteKey};
@@ -79,7 +78,11 @@ pub(super) unsafe extern "C" fn bind_mw(
     // SAFETY: the caller passes a queue pair, a window and what to bind it to. All fields of a request may be
     // zero.
     unsafe {
-        let (Some(mw), Some(bind)) = (mw.as_mut(), bind.as_ref()) else {
+        let (Some(_), Some(mw), Some(bind)) = (qp.as_ref(), mw.as_mut(), bind.as_ref()) else {
+            return Failure::INVALID.tell();
+        };
+        // Nobody says that it is of the window's context.
+        let Some(post_send) = (*(*qp).context).ops.post_send else {
             return Failure::INVALID.tell();
         };
         let access = AccessFlags::from_bits_retain(bind.bind_info.mw_access_flags);

@@ -1,6 +1,5 @@
 //! Polling: completions into an array (`ibv_poll_cq`).
 
-use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::offset_of;
 
@@ -9,44 +8,38 @@ use uverbs_uapi::types::Wc;
 use super::abi::queue::ibv_cq;
 use super::abi::work::ibv_wc;
 use super::cq::CqObject;
-use super::failure::{Failure, number};
+use super::failure::number;
 use super::object::object;
 use crate::driver::contract::methods::*;
-use crate::driver::typed::OnCq;
-use crate::driver::{self, Completion, Completions, Listed};
+use crate::driver::typed::{Shown, ShownOf};
+use crate::driver::{self, Listed};
 use crate::error::Error;
 
 /// What polls a completion queue.
 pub(super) struct Poller {
-    /// Between `ibv_start_poll` and `ibv_end_poll`. It borrows the ring, and goes before it.
-    pub(super) open: Option<Completions<'static>>,
-    /// The completion that is looked at meanwhile.
-    pub(super) current: Option<Completion>,
-    ring: UnsafeCell<driver::Cq>,
+    /// The completion that is looked at between `ibv_start_poll` and `ibv_end_poll`.
+    pub(super) shown: Option<Shown>,
+    pub(super) ring: driver::Cq,
 }
 
 impl Poller {
     pub(super) fn new(ring: driver::Cq) -> Self {
-        Self {
-            open: None,
-            current: None,
-            ring: UnsafeCell::new(ring),
-        }
+        Self { shown: None, ring }
     }
 
-    pub(super) fn ring(&mut self) -> &mut driver::Cq {
-        self.ring.get_mut()
-    }
-
-    /// The ring, for what is open.
+    /// The ring, and the completion that is looked at.
     ///
     /// # Safety
     ///
-    /// The caller holds the lock, and nobody else uses the ring as long as what comes of this is there.
-    #[allow(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
-    pub(super) unsafe fn ring_apart<'a>(&self) -> &'a mut driver::Cq {
+    /// The queue is of a device of that driver's, and so is what it shows.
+    #[inline(always)]
+    pub(super) unsafe fn parts<D: Listed>(&mut self) -> (&mut D::Cq, Option<&mut ShownOf<D>>) {
         // SAFETY: by this function's contract.
-        unsafe { &mut *self.ring.get() }
+        unsafe {
+            let ring = D::get_mut(&mut self.ring).unwrap_unchecked();
+            let shown = self.shown.as_mut();
+            (ring, shown.map(|shown| D::lent(shown).unwrap_unchecked()))
+        }
     }
 }
 
@@ -67,32 +60,16 @@ const _: () = {
     assert!(offset_of!(ibv_wc, dlid_path_bits) == offset_of!(Wc, dlid_path_bits));
 };
 
-/// Room for completions, and the queue, which is unlocked once they have been taken. There is room for so
-/// many at the pointer.
-struct Room<'a> {
-    cq: &'a CqObject,
-    count: c_int,
-    to: *mut ibv_wc,
-}
-
-impl OnCq for Room<'_> {
-    type Output = c_int;
-
-    #[inline(always)]
-    fn run<D: Listed>(self, ring: &mut D::Cq) -> c_int {
-        // SAFETY: by what this value is.
-        unsafe { take::<D>(self.cq, ring, self.count, self.to) }
-    }
-}
-
-/// Takes completions, at most so many, and gives the lock back. Out of line for each driver, so that each
-/// keeps what it needs alone; and so are several completions, so that none and one keep nothing for them.
+/// Takes completions, at most so many, and gives the lock back. Several are out of line, so that none and one
+/// keep nothing for them.
 ///
 /// # Safety
 ///
-/// The ring is that of the queue, whose lock was taken, and there is room for so many.
-#[inline(never)]
-unsafe fn take<D: Listed>(cq: &CqObject, ring: &mut D::Cq, count: c_int, to: *mut ibv_wc) -> c_int {
+/// The queue is of a device of that driver's, its lock was taken, and there is room for so many.
+#[inline(always)]
+unsafe fn take<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
+    // SAFETY: by this function's contract.
+    let (ring, _) = unsafe { cq.poller.held().parts::<D>() };
     let Some(mut polled) = ring.poll_plainly() else {
         // SAFETY: by this function's contract.
         return unsafe { take_otherwise::<D>(cq, ring, count, to) };
@@ -117,7 +94,7 @@ unsafe fn take<D: Listed>(cq: &CqObject, ring: &mut D::Cq, count: c_int, to: *mu
 ///
 /// # Safety
 ///
-/// As of [`take`].
+/// As of [`take`], and the ring is that of the queue.
 #[inline(never)]
 unsafe fn take_several<D: Listed>(
     cq: &CqObject,
@@ -141,7 +118,7 @@ unsafe fn take_several<D: Listed>(
 ///
 /// # Safety
 ///
-/// As of [`take`].
+/// As of [`take_several`].
 #[cold]
 #[inline(never)]
 unsafe fn take_otherwise<D: Listed>(
@@ -162,17 +139,20 @@ unsafe fn take_otherwise<D: Listed>(
     }
 }
 
-/// `ibv_poll_cq(3)`.
-pub(super) unsafe extern "C" fn poll_cq(c: *mut ibv_cq, count: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller passes a completion queue and room. `Room` gives the lock back.
+/// `ibv_poll_cq(3)`, of queues of a driver's devices. Programs call it by the queue's context, so there is a
+/// queue.
+pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
+    c: *mut ibv_cq,
+    count: c_int,
+    to: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: the caller passes a completion queue and room. `take` gives the lock back.
     unsafe {
-        let Some(cq) = object::<CqObject>(c) else {
-            return number(Err(Failure::INVALID));
-        };
+        let cq = object::<CqObject>(c).unwrap_unchecked();
         if !cq.poller.try_acquire() {
-            return poll_after(cq, count, to);
+            return poll_after::<D>(cq, count, to);
         }
-        (*cq.poller.pointer()).ring().with(Room { cq, count, to })
+        take::<D>(cq, count, to)
     }
 }
 
@@ -183,8 +163,8 @@ pub(super) unsafe extern "C" fn poll_cq(c: *mut ibv_cq, count: c_int, to: *mut i
 /// As there.
 #[cold]
 #[inline(never)]
-unsafe fn poll_after(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
+unsafe fn poll_after<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
     cq.poller.acquire_slowly();
     // SAFETY: by this function's contract.
-    unsafe { (*cq.poller.pointer()).ring().with(Room { cq, count, to }) }
+    unsafe { take::<D>(cq, count, to) }
 }

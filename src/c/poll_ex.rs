@@ -12,10 +12,9 @@ use super::cq::{CqObject, Wanted, create};
 use super::failure::{Failure, Result, pointer};
 use super::object::object;
 use super::pd::pd;
-use super::poll::Poller;
+use crate::driver::Listed;
 use crate::driver::contract::{self, methods::*};
-use crate::driver::typed::{OnCq, OnPolled, PolledOf};
-use crate::driver::{Completion, Completions, Listed};
+use crate::driver::typed::ForDriver;
 use crate::error::{Errno, Error};
 use crate::pd::User;
 
@@ -105,96 +104,91 @@ unsafe fn create_extended(
     }
 }
 
-/// The extended struct of a queue, with the functions that programs call through it.
-pub(super) fn extended(cq: ibv_cq) -> ibv_cq_ex {
-    ibv_cq_ex {
-        cq,
-        comp_mask: 0,
-        status: 0,
-        wr_id: 0,
-        start_poll: Some(start_poll),
-        next_poll: Some(next_poll),
-        end_poll: Some(end_poll),
-        read_opcode: Some(read_opcode),
-        read_vendor_err: Some(read_vendor_err),
-        read_byte_len: Some(read_byte_len),
-        read_imm_data: Some(read_imm_data),
-        read_qp_num: Some(read_qp_num),
-        read_src_qp: Some(read_src_qp),
-        read_wc_flags: Some(read_wc_flags),
-        read_slid: Some(read_slid),
-        read_sl: Some(read_sl),
-        read_dlid_path_bits: Some(read_dlid_path_bits),
-        read_completion_ts: Some(read_completion_ts),
-        // No queue is created for the next three, but programs call them without a look.
-        read_cvlan: Some(read_nothing),
-        read_flow_tag: Some(read_nothing),
-        read_tm_info: Some(read_no_tag),
-        read_completion_wallclock_ns: Some(read_completion_wallclock_ns),
+/// The struct of a plain queue, to be extended by the functions that programs call through it: they are its
+/// driver's.
+pub(super) struct Extended(pub(super) ibv_cq);
+
+impl ForDriver for Extended {
+    type Output = ibv_cq_ex;
+
+    fn run<D: Listed>(self) -> ibv_cq_ex {
+        ibv_cq_ex {
+            cq: self.0,
+            comp_mask: 0,
+            status: 0,
+            wr_id: 0,
+            start_poll: Some(start_poll::<D>),
+            next_poll: Some(next_poll::<D>),
+            end_poll: Some(end_poll::<D>),
+            read_opcode: Some(read_opcode::<D>),
+            read_vendor_err: Some(read_vendor_err::<D>),
+            read_byte_len: Some(read_byte_len::<D>),
+            read_imm_data: Some(read_imm_data::<D>),
+            read_qp_num: Some(read_qp_num::<D>),
+            read_src_qp: Some(read_src_qp::<D>),
+            read_wc_flags: Some(read_wc_flags::<D>),
+            read_slid: Some(read_slid::<D>),
+            read_sl: Some(read_sl::<D>),
+            read_dlid_path_bits: Some(read_dlid_path_bits::<D>),
+            read_completion_ts: Some(read_completion_ts::<D>),
+            // No queue is created for the next three, but programs call them without a look.
+            read_cvlan: Some(read_nothing),
+            read_flow_tag: Some(read_nothing),
+            read_tm_info: Some(read_no_tag),
+            read_completion_wallclock_ns: Some(read_completion_wallclock_ns::<D>),
+        }
     }
 }
 
-/// Shows a completion to the program: its id and status, and the rest as it is asked for.
+/// The queue of an extended struct. Programs call these functions through the struct, so it is there.
 ///
 /// # Safety
 ///
-/// The pointers are to a completion queue and its poller, whose lock is held.
+/// The pointer is to a completion queue.
 #[inline(always)]
-unsafe fn show<D: Listed>(
-    c: *mut ibv_cq_ex,
-    poller: *mut Poller,
-    next: <D::Cq as contract::Cq>::Completion,
-) -> c_int {
+unsafe fn queue<'a>(c: *mut ibv_cq_ex) -> &'a CqObject {
+    // SAFETY: by this function's contract, it is not NULL.
+    unsafe { object::<CqObject>(c.cast()).unwrap_unchecked() }
+}
+
+/// Tells the program of the completion that is shown: its id and status, and the rest as it is asked for.
+///
+/// # Safety
+///
+/// The pointer is to a completion queue whose lock is held, and the completion is shown by it.
+#[inline(always)]
+unsafe fn tell<S: contract::Shown>(c: *mut ibv_cq_ex, shown: &S) -> c_int {
     // SAFETY: by this function's contract. Nobody else writes to the struct.
     unsafe {
-        (*c).wr_id = next.wr_id();
-        (*c).status = next.status().0;
-        (*poller).current = Some(D::lend(next));
+        let completion = shown.completion();
+        (*c).wr_id = completion.wr_id();
+        (*c).status = completion.status().0;
     }
     0
 }
 
-/// What polling starts with: the pointers are to a queue that is locked and to its poller.
-struct Start<'a> {
-    cq: &'a CqObject,
-    c: *mut ibv_cq_ex,
-}
-
-impl OnCq for Start<'_> {
-    type Output = c_int;
-
-    #[inline(always)]
-    fn run<D: Listed>(self, ring: &mut D::Cq) -> c_int {
-        // SAFETY: by what this value is.
-        unsafe { start::<D>(self.cq, self.c, ring) }
-    }
-}
-
-/// Starts with the first completion, or gives the lock back if there is none. Out of line for each driver, so
-/// that each keeps what it needs alone.
+/// Starts with the first completion, or gives the lock back if there is none.
 ///
 /// # Safety
 ///
-/// The ring is that of the queue, whose lock was taken.
-#[inline(never)]
-unsafe fn start<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex, ring: *mut D::Cq) -> c_int {
-    // SAFETY: by this function's contract. What is open borrows the ring alone, which is not touched beside
-    // it.
+/// The queue is of a device of that driver's, its lock was taken, and it is that of the struct.
+#[inline(always)]
+unsafe fn start<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by this function's contract.
     unsafe {
-        let Some(mut polled) = (*ring).poll_plainly() else {
-            return start_otherwise::<D>(cq, c, ring);
-        };
-        if polled.has_none() {
-            cq.poller.release();
-            return Errno::NOENT.raw_os_error();
+        let poller = cq.poller.held();
+        match poller.parts::<D>().0.show_plainly() {
+            None => start_otherwise::<D>(cq, c),
+            Some(None) => {
+                cq.poller.release();
+                Errno::NOENT.raw_os_error()
+            }
+            Some(Some(shown)) => {
+                let told = tell(c, &shown);
+                poller.shown = Some(D::lend(shown));
+                told
+            }
         }
-        let Some(next) = polled.take() else {
-            cq.poller.release();
-            return Errno::NOENT.raw_os_error();
-        };
-        let poller = cq.poller.pointer();
-        (*poller).open = Some(Completions::of::<D>(polled));
-        show::<D>(c, poller, next)
     }
 }
 
@@ -205,40 +199,57 @@ unsafe fn start<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex, ring: *mut D::Cq) -
 /// As of [`start`].
 #[cold]
 #[inline(never)]
-unsafe fn start_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex, ring: *mut D::Cq) -> c_int {
+unsafe fn start_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by this function's contract.
     unsafe {
-        let poller = cq.poller.pointer();
-        let failure = match (*ring).poll() {
-            Err(error) => Failure::from(Error::from(error)),
-            Ok(mut polled) => match polled.take() {
-                Some(next) => {
-                    (*poller).open = Some(Completions::of::<D>(polled));
-                    return show::<D>(c, poller, next);
-                }
-                None => Failure(Errno::NOENT),
-            },
-        };
-        cq.poller.release();
-        failure.0.raw_os_error()
+        let result = show::<D>(cq, c);
+        if result != 0 {
+            cq.poller.release();
+        }
+        result
+    }
+}
+
+/// Goes to the next completion when none is shown, whatever there is to do besides.
+///
+/// # Safety
+///
+/// As of [`start`].
+#[cold]
+#[inline(never)]
+unsafe fn show<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let poller = cq.poller.held();
+        poller.shown = None;
+        match poller.parts::<D>().0.show() {
+            Err(error) => Failure::from(Error::from(error)).0.raw_os_error(),
+            Ok(None) => Errno::NOENT.raw_os_error(),
+            Ok(Some(shown)) => {
+                let told = tell(c, &shown);
+                poller.shown = Some(D::lend(shown));
+                told
+            }
+        }
     }
 }
 
 /// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case:
 /// `errno` stays.
-unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+unsafe extern "C" fn start_poll<D: Listed>(
+    c: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
     // SAFETY: the caller passes a completion queue and attributes.
     unsafe {
-        let Some(cq) = object::<CqObject>(c.cast()) else {
-            return Errno::INVAL.raw_os_error();
-        };
+        let cq = queue(c);
         if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
             return Errno::INVAL.raw_os_error();
         }
         if !cq.poller.try_acquire() {
-            return start_after(cq, c);
+            return start_after::<D>(cq, c);
         }
-        (*cq.poller.pointer()).ring().with(Start { cq, c })
+        start::<D>(cq, c)
     }
 }
 
@@ -249,115 +260,39 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
 /// As there.
 #[cold]
 #[inline(never)]
-unsafe fn start_after(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
+unsafe fn start_after<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
     cq.poller.acquire_slowly();
     // SAFETY: by this function's contract.
-    unsafe { (*cq.poller.pointer()).ring().with(Start { cq, c }) }
-}
-
-/// What polling goes on with: the pointers are to a queue that the caller polls and to its poller.
-struct Next {
-    c: *mut ibv_cq_ex,
-    poller: *mut Poller,
-}
-
-impl OnPolled for Next {
-    type Output = c_int;
-
-    #[inline(always)]
-    fn run<D: Listed>(self, polled: &mut PolledOf<'_, D>) -> c_int {
-        // SAFETY: by what this value is.
-        unsafe { next::<D>(self.c, self.poller, polled) }
-    }
-}
-
-/// Goes to the next completion. Out of line for each driver, so that each keeps what it needs alone.
-///
-/// # Safety
-///
-/// The pointers are to a completion queue that the caller polls, to its poller, and to what is open in that.
-#[inline(never)]
-unsafe fn next<D: Listed>(
-    c: *mut ibv_cq_ex,
-    poller: *mut Poller,
-    polled: *mut PolledOf<'_, D>,
-) -> c_int {
-    // SAFETY: by this function's contract.
-    unsafe {
-        match (*polled).take() {
-            Some(next) => show::<D>(c, poller, next),
-            None => look_again(c, poller),
-        }
-    }
-}
-
-/// Goes to a completion that has come meanwhile.
-///
-/// # Safety
-///
-/// As of [`next`].
-#[cold]
-#[inline(never)]
-unsafe fn look_again(c: *mut ibv_cq_ex, poller: *mut Poller) -> c_int {
-    // SAFETY: by this function's contract. What is open borrows the ring alone, and is gone before the next.
-    unsafe {
-        (*poller).open = None;
-        (*poller).ring_apart().with(Again { c, poller })
-    }
-}
-
-/// As [`Next`], where nothing is open.
-struct Again {
-    c: *mut ibv_cq_ex,
-    poller: *mut Poller,
-}
-
-impl OnCq for Again {
-    type Output = c_int;
-
-    #[inline(always)]
-    fn run<D: Listed>(self, ring: &mut D::Cq) -> c_int {
-        let Self { c, poller } = self;
-        let ring: *mut D::Cq = ring;
-        // SAFETY: by what this value is. What is open borrows the ring, to which there is no other reference.
-        unsafe {
-            match (*ring).poll() {
-                Err(error) => Failure::from(Error::from(error)).0.raw_os_error(),
-                Ok(mut polled) => match polled.take() {
-                    None => Errno::NOENT.raw_os_error(),
-                    Some(next) => {
-                        (*poller).open = Some(Completions::of::<D>(polled));
-                        show::<D>(c, poller, next)
-                    }
-                },
-            }
-        }
-    }
+    unsafe { start::<D>(cq, c) }
 }
 
 /// `ibv_next_poll(3)`.
-unsafe extern "C" fn next_poll(c: *mut ibv_cq_ex) -> c_int {
+unsafe extern "C" fn next_poll<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller passes a completion queue, which it polls.
     unsafe {
-        let Some(cq) = object::<CqObject>(c.cast()) else {
-            return Errno::INVAL.raw_os_error();
-        };
-        let poller = cq.poller.pointer();
-        match &mut (*poller).open {
-            Some(open) => open.with(Next { c, poller }),
-            None => look_again(c, poller),
+        let cq = queue(c);
+        let (ring, shown) = cq.poller.held().parts::<D>();
+        if let Some(shown) = shown
+            && ring.show_next(shown)
+        {
+            return tell(c, shown);
         }
+        // One may have come meanwhile.
+        show::<D>(cq, c)
     }
 }
 
 /// `ibv_end_poll(3)`.
-unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
+unsafe extern "C" fn end_poll<D: Listed>(c: *mut ibv_cq_ex) {
     // SAFETY: the caller passes a completion queue, which it polls.
     unsafe {
-        if let Some(cq) = object::<CqObject>(c.cast()) {
-            (*cq.poller.pointer()).open = None;
-            cq.poller.release();
+        let cq = queue(c);
+        let poller = cq.poller.held();
+        if let (ring, Some(shown)) = poller.parts::<D>() {
+            ring.go_on(shown);
+            poller.shown = None;
         }
+        cq.poller.release();
     }
 }
 
@@ -365,79 +300,81 @@ unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
 ///
 /// # Safety
 ///
-/// The pointer is to a completion queue that the caller polls.
+/// The pointer is to a completion queue that the caller polls, of a device of that driver's.
 #[inline(always)]
-unsafe fn read<T: Default>(c: *mut ibv_cq_ex, what: impl FnOnce(&Completion) -> T) -> T {
-    // SAFETY: by this function's contract.
+unsafe fn read<D: Listed, T: Default>(
+    c: *mut ibv_cq_ex,
+    what: impl FnOnce(&<D::Cq as contract::Cq>::Completion) -> T,
+) -> T {
+    // SAFETY: by this function's contract. What is shown has not been gone behind while it stands there.
     unsafe {
-        let cq = object::<CqObject>(c.cast());
-        let current = cq.and_then(|cq| (*cq.poller.pointer()).current.as_ref());
-        current.map_or_else(T::default, what)
+        let (_, shown) = queue(c).poller.held().parts::<D>();
+        shown.map_or_else(T::default, |shown| what(&shown.completion()))
     }
 }
 
 /// `ibv_wc_read_opcode(3)`.
-unsafe extern "C" fn read_opcode(c: *mut ibv_cq_ex) -> u32 {
+unsafe extern "C" fn read_opcode<D: Listed>(c: *mut ibv_cq_ex) -> u32 {
     // SAFETY: the caller polls the queue, here as in the functions below.
-    unsafe { read(c, |completion| completion.opcode().0) }
+    unsafe { read::<D, _>(c, |completion| completion.opcode().0) }
 }
 
-unsafe extern "C" fn read_vendor_err(c: *mut ibv_cq_ex) -> u32 {
+unsafe extern "C" fn read_vendor_err<D: Listed>(c: *mut ibv_cq_ex) -> u32 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, Completion::vendor_err) }
+    unsafe { read::<D, _>(c, |completion| completion.vendor_err()) }
 }
 
-unsafe extern "C" fn read_byte_len(c: *mut ibv_cq_ex) -> u32 {
+unsafe extern "C" fn read_byte_len<D: Listed>(c: *mut ibv_cq_ex) -> u32 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, Completion::byte_len) }
+    unsafe { read::<D, _>(c, |completion| completion.byte_len()) }
 }
 
-unsafe extern "C" fn read_imm_data(c: *mut ibv_cq_ex) -> u32 {
+unsafe extern "C" fn read_imm_data<D: Listed>(c: *mut ibv_cq_ex) -> u32 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, Completion::ex) }
+    unsafe { read::<D, _>(c, |completion| completion.ex()) }
 }
 
-unsafe extern "C" fn read_qp_num(c: *mut ibv_cq_ex) -> u32 {
+unsafe extern "C" fn read_qp_num<D: Listed>(c: *mut ibv_cq_ex) -> u32 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, Completion::qp_num) }
+    unsafe { read::<D, _>(c, |completion| completion.qp_num()) }
 }
 
-unsafe extern "C" fn read_src_qp(c: *mut ibv_cq_ex) -> u32 {
+unsafe extern "C" fn read_src_qp<D: Listed>(c: *mut ibv_cq_ex) -> u32 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, Completion::src_qp) }
+    unsafe { read::<D, _>(c, |completion| completion.src_qp()) }
 }
 
-unsafe extern "C" fn read_wc_flags(c: *mut ibv_cq_ex) -> u32 {
+unsafe extern "C" fn read_wc_flags<D: Listed>(c: *mut ibv_cq_ex) -> u32 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, |completion| completion.flags().bits()) }
+    unsafe { read::<D, _>(c, |completion| completion.flags().bits()) }
 }
 
-unsafe extern "C" fn read_slid(c: *mut ibv_cq_ex) -> u32 {
+unsafe extern "C" fn read_slid<D: Listed>(c: *mut ibv_cq_ex) -> u32 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, |completion| completion.slid().into()) }
+    unsafe { read::<D, _>(c, |completion| completion.slid().into()) }
 }
 
-unsafe extern "C" fn read_sl(c: *mut ibv_cq_ex) -> u8 {
+unsafe extern "C" fn read_sl<D: Listed>(c: *mut ibv_cq_ex) -> u8 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, Completion::sl) }
+    unsafe { read::<D, _>(c, |completion| completion.sl()) }
 }
 
-unsafe extern "C" fn read_dlid_path_bits(c: *mut ibv_cq_ex) -> u8 {
+unsafe extern "C" fn read_dlid_path_bits<D: Listed>(c: *mut ibv_cq_ex) -> u8 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, Completion::dlid_path_bits) }
+    unsafe { read::<D, _>(c, |completion| completion.dlid_path_bits()) }
 }
 
-unsafe extern "C" fn read_completion_ts(c: *mut ibv_cq_ex) -> u64 {
+unsafe extern "C" fn read_completion_ts<D: Listed>(c: *mut ibv_cq_ex) -> u64 {
     // SAFETY: as in `read_opcode`.
-    unsafe { read(c, |completion| completion.timestamp().unwrap_or(0)) }
+    unsafe { read::<D, _>(c, |completion| completion.timestamp().unwrap_or(0)) }
 }
 
-unsafe extern "C" fn read_completion_wallclock_ns(c: *mut ibv_cq_ex) -> u64 {
+unsafe extern "C" fn read_completion_wallclock_ns<D: Listed>(c: *mut ibv_cq_ex) -> u64 {
     // SAFETY: as in `read_opcode`.
-    let stamp = unsafe { read(c, Completion::timestamp) };
+    let stamp = unsafe { read::<D, _>(c, |completion| completion.timestamp()) };
     // SAFETY: as in `read_opcode`.
-    let cq = unsafe { object::<CqObject>(c.cast()) };
-    let told = stamp.zip(cq.and_then(|cq| cq.context().wall_clock().ok()));
+    let cq = unsafe { queue(c) };
+    let told = stamp.zip(cq.context().wall_clock().ok());
     told.map_or(0, |(stamp, clock)| clock.nanoseconds(stamp))
 }
 

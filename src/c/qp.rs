@@ -18,6 +18,7 @@ use super::object::{CStruct, Object, destroy_awaited, object};
 use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
+use super::wr::{Completion, Extended, without_functions};
 use crate::command::{DestroyCounting, QpSpec};
 use crate::context::Context;
 use crate::domain::DomainState;
@@ -66,7 +67,9 @@ impl QpObject {
         if self.refusals.early_sends && (resets || state == QpState::RTS) {
             self.sends.shut(resets);
             // SAFETY: the field is the object's, and programs call what is there.
-            unsafe { (*self.c.get()).wr_complete = Some(super::wr::completion(resets)) };
+            unsafe {
+                (*self.c.get()).wr_complete = Some(self.context.driver().with(Completion(resets)))
+            };
         }
     }
 
@@ -200,7 +203,10 @@ fn create(
     };
     let refusals = context.driver().refusals();
     let object = QpObject {
-        c: CStruct::new(super::wr::extended(plain, refusals.early_sends)),
+        c: CStruct::new(context.driver().with(Extended {
+            qp: plain,
+            closed: refusals.early_sends,
+        })),
         sends: Gate::new(refusals.early_sends),
         receives: Gate::new(true),
         has_functions: parts.functions.is_some(),
@@ -232,7 +238,7 @@ pub(super) fn target(
 ) -> *mut ibv_qp {
     let refusals = context.driver().refusals();
     let object = QpObject {
-        c: CStruct::new(super::wr::without_functions(plain)),
+        c: CStruct::new(without_functions(plain)),
         sends: Gate::new(refusals.early_sends),
         receives: Gate::new(true),
         has_functions: false,

@@ -10,28 +10,26 @@ use super::lock::Locked;
 use super::object::object;
 use super::qp::QpObject;
 use super::srq::SrqObject;
-use crate::driver::contract;
-use crate::driver::typed::OnReceives;
+use crate::driver::{Listed, contract};
 
-/// `ibv_post_recv(3)`.
-pub(super) unsafe extern "C" fn post_recv(
+/// `ibv_post_recv(3)`, on queue pairs of a driver's devices. Programs call it by the queue pair's context, so
+/// there is a queue pair.
+pub(super) unsafe extern "C" fn post_recv<D: Listed>(
     c: *mut ibv_qp,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `List` gives the
+    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `post` gives the
     // lock back.
     unsafe {
-        let Some(qp) = object::<QpObject>(c) else {
-            return Failure::INVALID.tell();
-        };
+        let qp = object::<QpObject>(c).unwrap_unchecked();
         if qp.recv.is_skipped() {
-            return post_alone(qp, first, bad);
+            return post_alone::<D>(qp, first, bad);
         }
         if !qp.recv.try_acquire_through(&qp.receives) {
-            return post_after(qp, first, bad);
+            return post_after::<D>(qp, first, bad);
         }
-        post_own(qp, first, bad)
+        post_own::<D>(qp, first, bad)
     }
 }
 
@@ -41,12 +39,16 @@ pub(super) unsafe extern "C" fn post_recv(
 ///
 /// As there.
 #[inline(never)]
-unsafe fn post_alone(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+unsafe fn post_alone<D: Listed>(
+    qp: &QpObject,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: by this function's contract; the lock is nobody's.
     unsafe {
         match qp.receives.is_shut() {
             true => refuse(first, bad),
-            false => post_own(qp, first, bad),
+            false => post_own::<D>(qp, first, bad),
         }
     }
 }
@@ -58,14 +60,18 @@ unsafe fn post_alone(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_
 /// As there.
 #[cold]
 #[inline(never)]
-unsafe fn post_after(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+unsafe fn post_after<D: Listed>(
+    qp: &QpObject,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     if qp.receives.is_shut() {
         // SAFETY: by this function's contract.
         return unsafe { refuse(first, bad) };
     }
     qp.recv.acquire_slowly();
     // SAFETY: by this function's contract.
-    unsafe { post_own(qp, first, bad) }
+    unsafe { post_own::<D>(qp, first, bad) }
 }
 
 /// Refuses a list of requests, unless it is empty.
@@ -86,17 +92,20 @@ unsafe fn refuse(first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
 ///
 /// # Safety
 ///
-/// As of [`post_recv`], and the lock was taken.
+/// As of [`post_recv`], the lock was taken, and the queue pair is of a device of that driver's.
 #[inline(always)]
-unsafe fn post_own(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+unsafe fn post_own<D: Listed>(
+    qp: &QpObject,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: by this function's contract.
     unsafe {
         match &mut *qp.recv.pointer() {
-            Some(queue) => queue.with(List {
-                lock: &qp.recv,
-                first,
-                bad,
-            }),
+            Some(queue) => {
+                let queue = D::get_mut(queue).unwrap_unchecked();
+                post(&qp.recv, queue, first, bad)
+            }
             None => no_queue(qp, first, bad),
         }
     }
@@ -118,22 +127,20 @@ unsafe fn no_queue(qp: &QpObject, first: *mut ibv_recv_wr, bad: *mut *mut ibv_re
     Failure::INVALID.tell()
 }
 
-/// `ibv_post_srq_recv(3)`.
-pub(super) unsafe extern "C" fn post_srq_recv(
+/// `ibv_post_srq_recv(3)`, as [`post_recv`].
+pub(super) unsafe extern "C" fn post_srq_recv<D: Listed>(
     c: *mut ibv_srq,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a shared receive queue, a list of requests, and room for a pointer. `List`
+    // SAFETY: the caller passes a shared receive queue, a list of requests, and room for a pointer. `post`
     // gives the lock back.
     unsafe {
-        let Some(srq) = object::<SrqObject>(c) else {
-            return Failure::INVALID.tell();
-        };
+        let srq = object::<SrqObject>(c).unwrap_unchecked();
         if !srq.queue.try_acquire() {
-            return post_shared_after(srq, first, bad);
+            return post_shared_after::<D>(srq, first, bad);
         }
-        post_shared(srq, first, bad)
+        post_shared::<D>(srq, first, bad)
     }
 }
 
@@ -144,52 +151,36 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 /// As there.
 #[cold]
 #[inline(never)]
-unsafe fn post_shared_after(
+unsafe fn post_shared_after<D: Listed>(
     srq: &SrqObject,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     srq.queue.acquire_slowly();
     // SAFETY: by this function's contract.
-    unsafe { post_shared(srq, first, bad) }
+    unsafe { post_shared::<D>(srq, first, bad) }
 }
 
 /// Posts to a shared receive queue, and gives its lock back.
 ///
 /// # Safety
 ///
-/// As of [`post_srq_recv`], and the lock was taken.
+/// As of [`post_srq_recv`], the lock was taken, and the queue is of a device of that driver's.
 #[inline(always)]
-unsafe fn post_shared(
+unsafe fn post_shared<D: Listed>(
     srq: &SrqObject,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let lock = &srq.queue;
     // SAFETY: by this function's contract.
-    unsafe { (*lock.pointer()).with(List { lock, first, bad }) }
-}
-
-/// The requests of a list, which are posted up to the first that fails, and the lock of the queue, which is
-/// given back then. The pointers are to the list and to room for a pointer.
-struct List<'a, L> {
-    lock: &'a Locked<L>,
-    first: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-}
-
-impl<L> OnReceives for List<'_, L> {
-    type Output = c_int;
-
-    #[inline(always)]
-    fn run<Q: contract::RecvQueue>(self, queue: &mut Q) -> c_int {
-        // SAFETY: by what this value is.
-        unsafe { post(self.lock, queue, self.first, self.bad) }
+    unsafe {
+        let queue = D::get_mut(&mut *lock.pointer()).unwrap_unchecked();
+        post(lock, queue, first, bad)
     }
 }
 
-/// Posts the requests of a list up to the first that fails, and gives the lock back. Out of line for each
-/// driver, so that each keeps what it needs alone.
+/// Posts the requests of a list up to the first that fails, and gives the lock back.
 ///
 /// # Safety
 ///

@@ -18,8 +18,8 @@ use super::qp::QpObject;
 use super::recv::{list, tell_bad};
 use super::wr::Session;
 use crate::driver::contract::methods::*;
-use crate::driver::typed::{BatchOf, OnSends};
-use crate::driver::{Listed, SendBatch, SendQueue};
+use crate::driver::typed::BatchOf;
+use crate::driver::{Listed, SendQueue};
 use crate::work::{Destination, Operation, Payload, Pieces, Remote, RemoteKey};
 
 /// What posts to a send queue.
@@ -46,18 +46,18 @@ impl Sender {
         })
     }
 
-    /// Starts a batch that is rung by another call.
+    /// Starts a batch, which another call may ring.
     ///
     /// # Safety
     ///
     /// The pointer is to a sender whose lock the caller holds until the batch is gone, and nobody else uses
-    /// the queue meanwhile.
-    pub(super) unsafe fn open(sender: *mut Self) -> SendBatch<'static> {
+    /// the queue meanwhile. The queue is of a device of that driver's.
+    pub(super) unsafe fn batch<'q, D: Listed>(sender: *mut Self) -> BatchOf<'q, D> {
         // SAFETY: by this function's contract; where there is no queue nobody takes the lock. The reference
         // is to the queue alone.
         unsafe {
-            let queue = &mut (*sender).queue;
-            queue.as_mut().unwrap_unchecked().batch()
+            let queue = (*sender).queue.as_mut().unwrap_unchecked();
+            D::get_mut(queue).unwrap_unchecked().batch()
         }
     }
 
@@ -66,25 +66,24 @@ impl Sender {
     }
 }
 
-/// `ibv_post_send(3)`: the requests before the one that fails are posted.
-pub(super) unsafe extern "C" fn post_send(
+/// `ibv_post_send(3)`, on queue pairs of a driver's devices: the requests before the one that fails are
+/// posted. Programs call it by the queue pair's context, so there is a queue pair.
+pub(super) unsafe extern "C" fn post_send<D: Listed>(
     c: *mut ibv_qp,
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `List` gives the
+    // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer. `post` gives the
     // lock back.
     unsafe {
-        let Some(qp) = object::<QpObject>(c) else {
-            return Failure::INVALID.tell();
-        };
+        let qp = object::<QpObject>(c).unwrap_unchecked();
         if qp.send.is_skipped() {
-            return post_alone(qp, first, bad);
+            return post_alone::<D>(qp, first, bad);
         }
         if !qp.send.try_acquire_through(&qp.sends) {
-            return post_after(qp, first, bad);
+            return post_after::<D>(qp, first, bad);
         }
-        List { qp, first, bad }.post()
+        post::<D>(qp, first, bad)
     }
 }
 
@@ -94,12 +93,16 @@ pub(super) unsafe extern "C" fn post_send(
 ///
 /// As there.
 #[inline(never)]
-unsafe fn post_alone(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+unsafe fn post_alone<D: Listed>(
+    qp: &QpObject,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
     // SAFETY: by this function's contract; the lock is nobody's.
     unsafe {
         match qp.sends.is_shut() {
             true => refuse(qp, first, bad),
-            false => List { qp, first, bad }.post(),
+            false => post::<D>(qp, first, bad),
         }
     }
 }
@@ -111,14 +114,18 @@ unsafe fn post_alone(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_
 /// As there.
 #[cold]
 #[inline(never)]
-unsafe fn post_after(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+unsafe fn post_after<D: Listed>(
+    qp: &QpObject,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
     if qp.is_target() || qp.sends.is_shut() {
         // SAFETY: by this function's contract.
         return unsafe { refuse(qp, first, bad) };
     }
     qp.send.acquire_slowly();
     // SAFETY: by this function's contract.
-    unsafe { List { qp, first, bad }.post() }
+    unsafe { post::<D>(qp, first, bad) }
 }
 
 /// Refuses a list of requests, unless it is empty, for a queue pair that takes none, or none yet.
@@ -138,53 +145,20 @@ unsafe fn refuse(qp: &QpObject, first: *mut ibv_send_wr, bad: *mut *mut ibv_send
     }
 }
 
-/// The requests of a list, which are posted up to the first that fails, and the queue pair, whose send queue
-/// is unlocked then. The pointers are to a list of requests and to room for a pointer.
-struct List<'a> {
-    qp: &'a QpObject,
-    first: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-}
-
-impl List<'_> {
-    /// # Safety
-    ///
-    /// The lock was taken.
-    #[inline(always)]
-    unsafe fn post(self) -> c_int {
-        // SAFETY: by this function's contract; where there is no queue nobody takes the lock.
-        unsafe {
-            let queue = (*self.qp.send.pointer()).queue.as_mut();
-            queue.unwrap_unchecked().with(self)
-        }
-    }
-}
-
-impl OnSends for List<'_> {
-    type Output = c_int;
-
-    #[inline(always)]
-    fn run<D: Listed>(self, queue: &mut D::SendQueue) -> c_int {
-        // SAFETY: by what this value is.
-        unsafe { post::<D>(self.qp, queue, self.first, self.bad) }
-    }
-}
-
-/// Posts the requests of a list up to the first that fails, and gives the lock back. Out of line for each
-/// driver, so that each keeps what it needs alone.
+/// Posts the requests of a list up to the first that fails, and gives the lock back.
 ///
 /// # Safety
 ///
-/// The queue is that of the queue pair, whose lock was taken. The pointers are to a list of requests and to
-/// room for a pointer.
+/// The queue pair is of a device of that driver's, and its send queue's lock was taken. The pointers are to a
+/// list of requests and to room for a pointer.
 #[inline(never)]
 unsafe fn post<D: Listed>(
     qp: &QpObject,
-    queue: &mut D::SendQueue,
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let mut batch = queue.batch();
+    // SAFETY: by this function's contract.
+    let mut batch = unsafe { Sender::batch::<D>(qp.send.pointer()) };
     let (mut next, mut result) = (first, Ok(()));
     // SAFETY: by this function's contract.
     while let Some(request) = unsafe { next.as_ref() } {

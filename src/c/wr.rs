@@ -23,7 +23,7 @@ use super::object::object;
 use super::qp::QpObject;
 use super::send::{FLAGS, Sender, bytes, check, remote};
 use crate::driver::contract::methods::*;
-use crate::driver::typed::{BatchOf, OnBatch};
+use crate::driver::typed::{BatchOf, ForDriver};
 use crate::driver::{Listed, SendBatch, SendQueue};
 use crate::work::{Destination, Operation, Operations, Payload, RemoteKey};
 
@@ -51,6 +51,8 @@ enum Step {
     Begun,
     /// Nothing will be posted.
     Failed(Failure),
+    /// It has not been started, or is complete. In all others there is a batch.
+    Over,
 }
 
 /// A request as far as its first step tells.
@@ -111,36 +113,45 @@ pub(super) fn without_functions(qp: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// The extended struct of a queue pair, with the functions that programs call through it. Nothing is posted
-/// at first if it is `closed`.
-pub(super) fn extended(qp: ibv_qp, closed: bool) -> ibv_qp_ex {
-    ibv_qp_ex {
-        qp,
-        comp_mask: 0,
-        wr_id: 0,
-        wr_flags: 0,
-        wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp),
-        wr_atomic_fetch_add: Some(wr_atomic_fetch_add),
-        wr_bind_mw: Some(wr_bind_mw),
-        wr_local_inv: Some(wr_local_inv),
-        wr_rdma_read: Some(wr_rdma_read),
-        wr_rdma_write: Some(wr_rdma_write),
-        wr_rdma_write_imm: Some(wr_rdma_write_imm),
-        wr_send: Some(wr_send),
-        wr_send_imm: Some(wr_send_imm),
-        wr_send_inv: Some(wr_send_inv),
-        wr_send_tso: Some(wr_send_tso),
-        wr_set_ud_addr: Some(wr_set_ud_addr),
-        wr_set_xrc_srqn: Some(wr_set_xrc_srqn),
-        wr_set_inline_data: Some(wr_set_inline_data),
-        wr_set_inline_data_list: Some(wr_set_inline_data_list),
-        wr_set_sge: Some(wr_set_sge),
-        wr_set_sge_list: Some(wr_set_sge_list),
-        wr_start: Some(wr_start),
-        wr_complete: Some(completion(closed)),
-        wr_abort: Some(wr_abort),
-        wr_atomic_write: Some(wr_atomic_write),
-        wr_flush: Some(wr_flush),
+/// The extended struct of a queue pair, with its driver's functions, which programs call through it. Nothing
+/// is posted at first if it is `closed`.
+pub(super) struct Extended {
+    pub(super) qp: ibv_qp,
+    pub(super) closed: bool,
+}
+
+impl ForDriver for Extended {
+    type Output = ibv_qp_ex;
+
+    fn run<D: Listed>(self) -> ibv_qp_ex {
+        ibv_qp_ex {
+            qp: self.qp,
+            comp_mask: 0,
+            wr_id: 0,
+            wr_flags: 0,
+            wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp),
+            wr_atomic_fetch_add: Some(wr_atomic_fetch_add),
+            wr_bind_mw: Some(wr_bind_mw),
+            wr_local_inv: Some(wr_local_inv),
+            wr_rdma_read: Some(wr_rdma_read),
+            wr_rdma_write: Some(wr_rdma_write),
+            wr_rdma_write_imm: Some(wr_rdma_write_imm),
+            wr_send: Some(wr_send),
+            wr_send_imm: Some(wr_send_imm),
+            wr_send_inv: Some(wr_send_inv),
+            wr_send_tso: Some(wr_send_tso),
+            wr_set_ud_addr: Some(wr_set_ud_addr),
+            wr_set_xrc_srqn: Some(wr_set_xrc_srqn),
+            wr_set_inline_data: Some(wr_set_inline_data::<D>),
+            wr_set_inline_data_list: Some(wr_set_inline_data_list::<D>),
+            wr_set_sge: Some(wr_set_sge::<D>),
+            wr_set_sge_list: Some(wr_set_sge_list::<D>),
+            wr_start: Some(wr_start::<D>),
+            wr_complete: Some(Completion(self.closed).run::<D>()),
+            wr_abort: Some(wr_abort),
+            wr_atomic_write: Some(wr_atomic_write),
+            wr_flush: Some(wr_flush),
+        }
     }
 }
 
@@ -171,44 +182,53 @@ unsafe fn session<'a>(c: *mut ibv_qp_ex) -> (&'a QpObject, &'a mut Session) {
 }
 
 /// `ibv_wr_start(3)`.
-unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_start<D: Listed>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller passes a queue pair. The lock is held until the batch is gone.
     unsafe {
         let qp = queue_pair(c);
         qp.send.acquire();
         let sender = qp.send.pointer();
-        let batch = Sender::open(sender);
+        let batch = Sender::batch::<D>(sender);
         // The rest is as the last request has left it, and is set when the next begins.
         let session = &mut (*sender).session;
-        session.batch = Some(batch);
+        session.batch = Some(SendBatch::of::<D>(batch));
         session.step = Step::Between;
     }
 }
 
 /// `ibv_wr_complete(3)`: posts all requests, or none if one is wrong.
-unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
+unsafe extern "C" fn wr_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the caller has started.
     unsafe {
         let (qp, session) = session(c);
         if !matches!(session.step, Step::Between) {
             session.end_bare(qp);
         }
-        let result = match (session.step, &mut session.batch) {
-            (Step::Between, Some(batch)) => batch.with(Ring),
-            (Step::Failed(failure), _) => Err(failure),
-            _ => Err(Failure::INVALID),
+        let result = match session.step {
+            Step::Between => {
+                let (batch, _) = session.parts::<D>();
+                batch.ring().map(drop).map_err(Failure::from)
+            }
+            Step::Failed(failure) => Err(failure),
+            Step::Begun | Step::Over => Err(Failure::INVALID),
         };
-        session.batch = None;
+        session.close();
         qp.send.release();
         status(result)
     }
 }
 
 /// What posts all requests, or refuses them if nothing can be posted yet.
-pub(super) fn completion(closed: bool) -> unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int {
-    match closed {
-        true => wr_complete_early,
-        false => wr_complete,
+pub(super) struct Completion(pub(super) bool);
+
+impl ForDriver for Completion {
+    type Output = unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int;
+
+    fn run<D: Listed>(self) -> Self::Output {
+        match self.0 {
+            true => wr_complete_early,
+            false => wr_complete::<D>,
+        }
     }
 }
 
@@ -219,24 +239,12 @@ unsafe extern "C" fn wr_complete_early(c: *mut ibv_qp_ex) -> c_int {
     Failure::INVALID.tell()
 }
 
-/// Rings for what is in a batch.
-struct Ring;
-
-impl OnBatch for Ring {
-    type Output = Result<()>;
-
-    #[inline(always)]
-    fn run<D: Listed>(self, batch: &mut BatchOf<'_, D>) -> Result<()> {
-        batch.ring().map(drop).map_err(Failure::from)
-    }
-}
-
 /// `ibv_wr_abort(3)`.
 unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started.
     unsafe {
         let (qp, session) = session(c);
-        session.batch = None;
+        session.close();
         qp.send.release();
     }
 }
@@ -315,18 +323,19 @@ unsafe fn refuse(c: *mut ibv_qp_ex, failure: Failure) {
 }
 
 /// The payload of a request that has none.
-const NOTHING: &[ibv_sge] = &[];
+const NOTHING: Payload<'static> = Payload::Sges(&[]);
 
 /// A request that is whole with this payload.
 ///
 /// # Safety
 ///
 /// As of [`session`].
-unsafe fn begin_and_end(c: *mut ibv_qp_ex, operation: Operation, payload: impl Carried) {
+unsafe fn begin_and_end(c: *mut ibv_qp_ex, operation: Operation, payload: Payload<'_>) {
     // SAFETY: by this function's contract.
     unsafe {
         begin(c, operation);
-        carry(c, payload);
+        let (qp, session) = session(c);
+        session.carry(qp, payload);
     }
 }
 
@@ -335,7 +344,7 @@ impl Session {
     pub(super) fn new(queue: Option<&SendQueue>) -> Self {
         Self {
             batch: None,
-            step: Step::Between,
+            step: Step::Over,
             request: Request {
                 operation: Operation::Send,
                 wr_id: 0,
@@ -346,6 +355,27 @@ impl Session {
             max_sge: queue.map_or(0, SendQueue::max_sge) as usize,
             max_inline: queue.map_or(0, SendQueue::max_inline) as usize,
         }
+    }
+
+    /// The batch, and the request that goes into it.
+    ///
+    /// # Safety
+    ///
+    /// It is not over, and its queue is of a device of that driver's.
+    #[inline(always)]
+    unsafe fn parts<D: Listed>(&mut self) -> (&mut BatchOf<'static, D>, &Request) {
+        // SAFETY: by this function's contract.
+        let batch = unsafe {
+            let batch = self.batch.as_mut().unwrap_unchecked();
+            batch.get_mut::<D>().unwrap_unchecked()
+        };
+        (batch, &self.request)
+    }
+
+    /// Ends it.
+    #[inline(always)]
+    fn close(&mut self) {
+        (self.batch, self.step) = (None, Step::Over);
     }
 
     /// Lets go of what belonged to the request before. Out of line, so that who begins keeps nothing for it.
@@ -381,7 +411,7 @@ impl Session {
     #[inline(never)]
     fn end_bare(&mut self, qp: &QpObject) {
         if let Step::Begun = self.step {
-            self.end(qp, Payload::Sges(NOTHING));
+            self.end(qp, NOTHING);
         }
     }
 
@@ -416,14 +446,14 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the payload of a request that names where it goes: writes the request, or saves it until the
-    /// address comes. What changes keys goes nowhere.
-    #[inline(never)]
-    fn carry_addressed(&mut self, qp: &QpObject, payload: Payload<'_>) {
+    /// Takes a payload: writes the request that has begun, or saves it until its address comes. What changes
+    /// keys goes nowhere.
+    fn carry(&mut self, qp: &QpObject, payload: Payload<'_>) {
         if !self.has_begun() {
             return;
         }
-        if self.to.is_some() || changes_keys(self.request.operation) {
+        let goes_nowhere = !qp.names_destination || changes_keys(self.request.operation);
+        if goes_nowhere || self.to.is_some() {
             return self.end(qp, payload);
         }
         self.payload = match payload {
@@ -465,119 +495,74 @@ impl Carried for &[u8] {
     }
 }
 
-/// Takes a payload: writes the request that has been begun, or saves it until its address comes.
+/// Takes a payload, as [`Session::carry`]. For a request to where its queue pair is connected that is here.
 ///
 /// # Safety
 ///
-/// As of [`session`].
+/// As of [`session`], and the queue pair is of a device of that driver's.
 #[inline(always)]
-unsafe fn carry(c: *mut ibv_qp_ex, payload: impl Carried) {
+unsafe fn carry<D: Listed>(c: *mut ibv_qp_ex, payload: impl Carried) {
     // SAFETY: by this function's contract.
     let (qp, session) = unsafe { session(c) };
-    if qp.names_destination {
-        return session.carry_addressed(qp, payload.payload());
+    if qp.names_destination || !matches!(session.step, Step::Begun) {
+        return carry_otherwise(qp, session, payload);
     }
-    let session: *mut Session = session;
-    // SAFETY: the session is the caller's. The references are to different parts of it.
+    // For each of the usual operations there is code that writes it and no other.
+    // SAFETY: by this function's contract; a request has begun.
     unsafe {
-        match &mut (*session).batch {
-            Some(batch) => batch.with(Put {
-                qp,
-                session,
-                payload,
-            }),
-            None => (*session).fail(Failure::INVALID),
+        match session.request.operation {
+            Operation::Write { remote } => {
+                put::<D>(qp, session, Operation::Write { remote }, payload.payload())
+            }
+            Operation::Send => put::<D>(qp, session, Operation::Send, payload.payload()),
+            Operation::Read { remote } => {
+                put::<D>(qp, session, Operation::Read { remote }, payload.payload())
+            }
+            _ => put_any::<D>(qp, session, payload),
         }
     }
 }
 
-/// The request of a session that goes into the ring with this payload, to where its queue pair is connected.
-/// The pointer is to the session of the batch, which has nobody else.
-struct Put<'a, P> {
-    qp: &'a QpObject,
-    session: *mut Session,
-    payload: P,
+/// As [`carry`], for a request that names where it goes, or for none. The payload is passed by its value, so
+/// that the usual way has it in registers.
+#[inline(never)]
+fn carry_otherwise(qp: &QpObject, session: &mut Session, payload: impl Carried) {
+    session.carry(qp, payload.payload());
 }
 
-impl<P: Carried> OnBatch for Put<'_, P> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<D: Listed>(self, batch: &mut BatchOf<'_, D>) {
-        // SAFETY: by what this value is.
-        unsafe { put::<D, P>(self.qp, self.session, batch, self.payload) }
-    }
-}
-
-/// Writes the request of a session into the ring. Out of line for each driver, so that each keeps what it
-/// needs alone.
+/// As [`put`], of any operation.
 ///
 /// # Safety
 ///
-/// The session is the caller's, and the batch is its.
+/// As of [`put`].
 #[inline(never)]
-unsafe fn put<D: Listed, P: Carried>(
-    qp: &QpObject,
-    session: *mut Session,
-    batch: &mut BatchOf<'_, D>,
-    payload: P,
-) {
-    // SAFETY: by this function's contract. What is referred to is beside the batch.
-    unsafe {
-        if !matches!((*session).step, Step::Begun) {
-            // No request has begun, or all has failed before.
-            return (*session).fail(Failure::INVALID);
-        }
-        let request = &(*session).request;
-        // For each of the usual operations there is code that writes it and no other.
-        let pushed = match request.operation {
-            Operation::Write { remote } => push::<D>(
-                qp,
-                batch,
-                request,
-                Operation::Write { remote },
-                payload.payload(),
-            ),
-            Operation::Send => push::<D>(qp, batch, request, Operation::Send, payload.payload()),
-            Operation::Read { remote } => push::<D>(
-                qp,
-                batch,
-                request,
-                Operation::Read { remote },
-                payload.payload(),
-            ),
-            _ => push_any::<D>(qp, batch, request, payload.payload()),
-        };
-        (*session).step = match pushed {
-            Ok(()) => Step::Between,
-            Err(failure) => Step::Failed(failure),
-        };
-    }
+unsafe fn put_any<D: Listed>(qp: &QpObject, session: &mut Session, payload: impl Carried) {
+    // SAFETY: by this function's contract.
+    unsafe { put::<D>(qp, session, session.request.operation, payload.payload()) }
 }
 
-#[inline(never)]
-fn push_any<D: Listed>(
-    qp: &QpObject,
-    batch: &mut BatchOf<'_, D>,
-    request: &Request,
-    payload: Payload<'_>,
-) -> Result<()> {
-    push::<D>(qp, batch, request, request.operation, payload)
-}
-
+/// Writes the request that has begun, whose operation this is, to where its queue pair is connected.
+///
+/// # Safety
+///
+/// The session is the queue pair's, in which a request has begun, on a device of that driver's.
 #[inline(always)]
-fn push<D: Listed>(
+unsafe fn put<D: Listed>(
     qp: &QpObject,
-    batch: &mut BatchOf<'_, D>,
-    request: &Request,
+    session: &mut Session,
     operation: Operation,
     payload: Payload<'_>,
-) -> Result<()> {
-    let pushed = batch.push(operation, None, payload);
-    let mut slot = pushed.map_err(|error| Failure::of_function(error, &qp.refusals))?;
-    slot.set_id(request.wr_id);
-    slot.add_flags(request.flags);
-    Ok(())
+) {
+    // SAFETY: by this function's contract.
+    let (batch, request) = unsafe { session.parts::<D>() };
+    match batch.push(operation, None, payload) {
+        Ok(mut slot) => {
+            slot.set_id(request.wr_id);
+            slot.add_flags(request.flags);
+            session.step = Step::Between;
+        }
+        Err(error) => session.fail(Failure::of_function(error, &qp.refusals)),
+    }
 }
 
 /// `ibv_wr_set_ud_addr(3)`.
@@ -610,37 +595,45 @@ unsafe fn address(c: *mut ibv_qp_ex, transport: QpType, to: Address) {
 }
 
 /// `ibv_wr_set_sge(3)`.
-unsafe extern "C" fn wr_set_sge(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+unsafe extern "C" fn wr_set_sge<D: Listed>(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the caller has started.
-    unsafe { carry(c, ibv_sge { addr, length, lkey }) }
+    unsafe { carry::<D>(c, ibv_sge { addr, length, lkey }) }
 }
 
 /// `ibv_wr_set_sge_list(3)`.
-unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+unsafe extern "C" fn wr_set_sge_list<D: Listed>(
+    c: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_sge,
+) {
     // SAFETY: the caller has started, and passes a list of that length, unless that cannot be.
     unsafe {
         let (qp, session) = session(c);
         match count > session.max_sge {
             true => session.fail_too_long(qp),
-            false => carry(c, super::recv::list(list, count as c_int)),
+            false => carry::<D>(c, super::recv::list(list, count as c_int)),
         }
     }
 }
 
 /// `ibv_wr_set_inline_data(3)`.
-unsafe extern "C" fn wr_set_inline_data(c: *mut ibv_qp_ex, from: *mut c_void, length: usize) {
+unsafe extern "C" fn wr_set_inline_data<D: Listed>(
+    c: *mut ibv_qp_ex,
+    from: *mut c_void,
+    length: usize,
+) {
     // SAFETY: the caller has started, and passes so many bytes, unless that cannot be.
     unsafe {
         let (qp, session) = session(c);
         match length > session.max_inline {
             true => session.fail_too_long(qp),
-            false => carry(c, bytes(from, length)),
+            false => carry::<D>(c, bytes(from, length)),
         }
     }
 }
 
 /// `ibv_wr_set_inline_data_list(3)`.
-unsafe extern "C" fn wr_set_inline_data_list(
+unsafe extern "C" fn wr_set_inline_data_list<D: Listed>(
     c: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_data_buf,
@@ -660,7 +653,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
             }
             gathered.extend_from_slice(bytes(piece.addr, piece.length));
         }
-        carry(c, gathered.as_slice());
+        carry::<D>(c, gathered.as_slice());
     }
 }
 
@@ -775,7 +768,7 @@ unsafe extern "C" fn wr_atomic_write(
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`, and the caller passes 8 bytes.
     unsafe {
-        let word = bytes(word, 8);
+        let word = Payload::Inline(bytes(word, 8));
         begin_and_end(c, Operation::AtomicWrite { remote }, word);
     }
 }

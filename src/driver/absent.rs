@@ -3,6 +3,8 @@
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
 
+#[cfg(feature = "c-abi")]
+use super::contract::Shown;
 use super::contract::{Completion, Cq, Nothing, Polled, RecvQueue, SendBatch, SendQueue, SendSlot};
 use crate::error::{Errno, Result};
 use crate::work::{Destination, Element, Operation, Payload, PollError, PostError};
@@ -115,6 +117,8 @@ impl Cq for NoCq {
     type Backing = Nothing;
     type Completion = Self;
     type Polled<'q> = Self;
+    #[cfg(feature = "c-abi")]
+    type Shown = Self;
 
     fn backing(&self) -> Nothing {
         match *self {}
@@ -129,6 +133,35 @@ impl Cq for NoCq {
     }
 
     fn poll(&mut self) -> Result<Self, PollError> {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show(&mut self) -> Result<Option<Self>, PollError> {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show_plainly(&mut self) -> Option<Option<Self>> {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show_next(&mut self, _: &mut Self) -> bool {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn go_on(&mut self, _: &mut Self) {
+        match *self {}
+    }
+}
+
+#[cfg(feature = "c-abi")]
+impl Shown for NoCq {
+    type Completion = Self;
+
+    unsafe fn completion(&self) -> Self {
         match *self {}
     }
 }

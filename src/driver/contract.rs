@@ -615,6 +615,8 @@ pub(crate) trait Cq: Debug {
     type Polled<'q>: Polled<Completion = Self::Completion>
     where
         Self: 'q;
+    #[cfg(feature = "c-abi")]
+    type Shown: Shown<Completion = Self::Completion>;
 
     /// What must outlive it.
     fn backing(&self) -> Self::Backing;
@@ -653,6 +655,37 @@ pub(crate) trait Cq: Debug {
     fn poll_plainly(&mut self) -> Option<Self::Polled<'_>> {
         None
     }
+
+    /// The next completion, for a C program that goes from one to the next. It may be looked at until the
+    /// queue is told to go on behind it: until then its entry may be kept from the device.
+    #[cfg(feature = "c-abi")]
+    fn show(&mut self) -> Result<Option<Self::Shown>, PollError>;
+
+    /// As [`Self::show`] if there is nothing to do besides. None if there is, or may be.
+    #[cfg(feature = "c-abi")]
+    fn show_plainly(&mut self) -> Option<Option<Self::Shown>>;
+
+    /// Goes on behind the completion that is shown, to the next. False if none is known to be there; then the
+    /// one that was shown may no longer be looked at, and is not gone behind again.
+    #[cfg(feature = "c-abi")]
+    fn show_next(&mut self, shown: &mut Self::Shown) -> bool;
+
+    /// Goes on behind the completion that is shown, which is not looked at any more.
+    #[cfg(feature = "c-abi")]
+    fn go_on(&mut self, shown: &mut Self::Shown);
+}
+
+/// A completion that a C program looks at: a copy, or where it lies.
+#[cfg(feature = "c-abi")]
+pub(crate) trait Shown: Debug {
+    type Completion: Completion;
+
+    /// What is shown, of which the compiler reads as much as is looked at.
+    ///
+    /// # Safety
+    ///
+    /// The queue that has shown it is still there, and has not been told to go on behind it.
+    unsafe fn completion(&self) -> Self::Completion;
 }
 
 /// Completions that are being taken.
@@ -758,6 +791,8 @@ pub(crate) trait Completion: Debug + Copy {
 
 /// All of it, for whoever calls the methods.
 pub(crate) mod methods {
+    #[cfg(feature = "c-abi")]
+    pub(crate) use super::Shown as _;
     pub(crate) use super::{
         Completion as _, Cq as _, DeviceMemory as _, Driver as _, Polled as _, QpBacking as _,
         RecvQueue as _, SendBatch as _, SendQueue as _, SendSlot as _, SrqBacking as _,

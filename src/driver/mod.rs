@@ -145,6 +145,16 @@ macro_rules! one_of {
                     Lent::$Variant(it)
                 }
 
+                #[cfg(feature = "c-abi")]
+                #[inline(always)]
+                fn lent<K: Kind>(lent: &mut Lent<K>) -> Option<&mut K::Of<Self>> {
+                    match lent {
+                        Lent::$Variant(it) => Some(it),
+                        #[allow(unreachable_patterns, reason = "there may be no other driver")]
+                        _ => None,
+                    }
+                }
+
                 #[inline(always)]
                 fn wrap<K: Kind>(it: K::Of<Self>) -> OneOf<K> {
                     OneOf::$Variant(it)
@@ -190,6 +200,8 @@ pub(crate) trait Kind {
 /// A driver in the list.
 pub(crate) trait Listed: contract::Driver {
     fn lend<K: Kind>(it: K::Of<Self>) -> Lent<K>;
+    #[cfg(feature = "c-abi")]
+    fn lent<K: Kind>(lent: &mut Lent<K>) -> Option<&mut K::Of<Self>>;
     fn wrap<K: Kind>(it: K::Of<Self>) -> OneOf<K>;
     fn get<K: Kind>(one_of: &OneOf<K>) -> Option<&K::Of<Self>>;
     fn get_mut<K: Kind>(one_of: &mut OneOf<K>) -> Option<&mut K::Of<Self>>;

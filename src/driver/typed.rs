@@ -1,96 +1,53 @@
-//! Work on a driver's own types: what is dispatched once has nothing to dispatch within.
+//! Work on a driver's own types, where the driver was chosen before.
 //!
 //! The rest of the crate has a batch or a poll in its hands for a while, and the compiler knows its variant
 //! there. A function for C programs has it for one call, or finds it in memory where an earlier call left it.
-//! Such a function gives what it does as a value of one of these traits.
+//! But programs call such functions by pointers, in the context or in the object itself: they are chosen when
+//! that is made ([`ForDriver`]).
 
 use super::contract;
-use super::data::{Completions, SendBatch};
-use super::{Cq, Listed, RecvQueue, SendQueue, SharedRecvQueue};
+use super::data::SendBatch;
+use super::{Device, Kind, Lent, Listed};
 
 /// A batch of requests as driver `D` has it.
 pub(crate) type BatchOf<'q, D> =
     <<D as contract::Driver>::SendQueue as contract::SendQueue>::Batch<'q>;
 
-/// Completions that are being taken, as driver `D` has them.
-pub(crate) type PolledOf<'q, D> = <<D as contract::Driver>::Cq as contract::Cq>::Polled<'q>;
+/// A completion that a C program looks at.
+pub(crate) type Shown = Lent<Showns>;
 
-/// What is done with a send queue.
-pub(crate) trait OnSends {
+#[derive(Debug)]
+pub(crate) enum Showns {}
+
+impl Kind for Showns {
+    type Of<D: contract::Driver> = ShownOf<D>;
+}
+
+/// A completion that a C program looks at, as driver `D` has it.
+pub(crate) type ShownOf<D> = <<D as contract::Driver>::Cq as contract::Cq>::Shown;
+
+/// What is made for a device's driver: tables of functions, which need not ask then.
+pub(crate) trait ForDriver {
     type Output;
-    fn run<D: Listed>(self, queue: &mut D::SendQueue) -> Self::Output;
+    fn run<D: Listed>(self) -> Self::Output;
 }
 
-/// What is done with a batch of requests.
-pub(crate) trait OnBatch {
-    type Output;
-    fn run<D: Listed>(self, batch: &mut BatchOf<'_, D>) -> Self::Output;
-}
-
-/// What is done with a receive queue of either kind.
-pub(crate) trait OnReceives {
-    type Output;
-    fn run<Q: contract::RecvQueue>(self, queue: &mut Q) -> Self::Output;
-}
-
-/// What is done with a completion queue.
-pub(crate) trait OnCq {
-    type Output;
-    fn run<D: Listed>(self, cq: &mut D::Cq) -> Self::Output;
-}
-
-/// What is done with completions that are being taken.
-pub(crate) trait OnPolled {
-    type Output;
-    fn run<D: Listed>(self, polled: &mut PolledOf<'_, D>) -> Self::Output;
-}
-
-impl SendQueue {
-    #[inline(always)]
-    pub(crate) fn with<W: OnSends>(&mut self, work: W) -> W::Output {
-        dispatch!(self, D(queue) => work.run::<D>(queue))
+impl Device {
+    pub(crate) fn with<W: ForDriver>(&self, work: W) -> W::Output {
+        dispatch!(self, D(_) => work.run::<D>())
     }
 }
 
-impl SendBatch<'_> {
+impl<'q> SendBatch<'q> {
+    /// The batch of a driver.
     #[inline(always)]
-    pub(crate) fn with<W: OnBatch>(&mut self, work: W) -> W::Output {
-        dispatch!(lent &mut self.0, D(batch) => work.run::<D>(batch))
-    }
-}
-
-impl RecvQueue {
-    #[inline(always)]
-    pub(crate) fn with<W: OnReceives>(&mut self, work: W) -> W::Output {
-        dispatch!(self, D(queue) => work.run(queue))
-    }
-}
-
-impl SharedRecvQueue {
-    #[inline(always)]
-    pub(crate) fn with<W: OnReceives>(&mut self, work: W) -> W::Output {
-        dispatch!(self, D(queue) => work.run(queue))
-    }
-}
-
-impl Cq {
-    #[inline(always)]
-    pub(crate) fn with<W: OnCq>(&mut self, work: W) -> W::Output {
-        dispatch!(self, D(cq) => work.run::<D>(cq))
-    }
-}
-
-impl<'q> Completions<'q> {
-    /// Those of a driver.
-    #[inline(always)]
-    pub(crate) fn of<D: Listed>(polled: PolledOf<'q, D>) -> Self {
-        Self {
-            queue: D::lend(polled),
-        }
+    pub(crate) fn of<D: Listed>(batch: BatchOf<'q, D>) -> Self {
+        Self(D::lend(batch))
     }
 
+    /// The driver's own, if it is of that driver.
     #[inline(always)]
-    pub(crate) fn with<W: OnPolled>(&mut self, work: W) -> W::Output {
-        dispatch!(lent &mut self.queue, D(polled) => work.run::<D>(polled))
+    pub(crate) fn get_mut<D: Listed>(&mut self) -> Option<&mut BatchOf<'q, D>> {
+        D::lent(&mut self.0)
     }
 }

@@ -12,8 +12,10 @@ use uverbs_uapi::types::Sge;
 
 use super::{LocalKey, LocalSlice, PdTag, RemoteKey};
 
-/// What a send work request does.
+/// What a send work request does. C programs tell it in a call before the others, and it is looked at again
+/// where it was kept: which one it is stands by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Operation {
     Send,
     SendImm {

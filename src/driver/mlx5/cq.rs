@@ -22,6 +22,8 @@ use super::memory::Record;
 use super::uar::UarPage;
 use crate::command::CommandFd;
 use crate::driver::contract;
+#[cfg(feature = "c-abi")]
+use crate::driver::contract::Polled as _;
 use crate::error;
 use crate::work::PollError;
 
@@ -515,6 +517,9 @@ impl contract::Cq for Cq {
     type Backing = Arc<CqCore>;
     type Completion = Completion;
     type Polled<'q> = Polled<'q>;
+    /// A copy, for its entry goes back to the device before its request is known as finished.
+    #[cfg(feature = "c-abi")]
+    type Shown = Completion;
 
     fn backing(&self) -> Arc<CqCore> {
         Arc::clone(&self.core)
@@ -560,6 +565,46 @@ impl contract::Cq for Cq {
             false => Some(self.begin()),
             true => None,
         }
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show(&mut self) -> Result<Option<Completion>, PollError> {
+        Ok(self.poll()?.take())
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn show_plainly(&mut self) -> Option<Option<Completion>> {
+        let mut polled = self.poll_plainly()?;
+        if polled.has_none() {
+            return Some(None);
+        }
+        Some(polled.take())
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn show_next(&mut self, shown: &mut Completion) -> bool {
+        let Some(Some(next)) = self.show_plainly() else {
+            return false;
+        };
+        *shown = next;
+        true
+    }
+
+    /// The entry went back to the device when it was copied.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn go_on(&mut self, _: &mut Completion) {}
+}
+
+#[cfg(feature = "c-abi")]
+impl contract::Shown for Completion {
+    type Completion = Self;
+
+    #[inline(always)]
+    unsafe fn completion(&self) -> Self {
+        *self
     }
 }
 

@@ -1,5 +1,7 @@
 //! The completion ring of rxe. Its elements are the kernel's own `struct ib_uverbs_wc`.
 
+#[cfg(feature = "c-abi")]
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
@@ -70,6 +72,15 @@ impl Cq {
         waiting.map(Polled).map_err(broken)
     }
 
+    /// The first completion, if it is before this index.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn shown_before(&self, filled: u32) -> Option<Shown> {
+        let slot = self.ring.slot_before(self.ring.next(), filled)?;
+        let at = slot.cast();
+        Some(Shown { at, filled })
+    }
+
     /// The completions that have arrived.
     #[inline(always)]
     fn waiting(&mut self) -> Result<Waiting<'_>, PollError> {
@@ -90,6 +101,8 @@ impl contract::Cq for Cq {
     type Backing = Arc<Shared>;
     type Completion = Completion;
     type Polled<'q> = Polled<'q>;
+    #[cfg(feature = "c-abi")]
+    type Shown = Shown;
 
     fn backing(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
@@ -126,6 +139,60 @@ impl contract::Cq for Cq {
         // SAFETY: as in `poll`.
         (filled < self.shared.usual_below())
             .then(|| Polled(unsafe { self.ring.waiting_until(filled) }))
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show(&mut self) -> Result<Option<Shown>, PollError> {
+        let filled = self.poll()?.0.filled();
+        Ok(self.shown_before(filled))
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn show_plainly(&mut self) -> Option<Option<Shown>> {
+        let filled = self.ring.filled();
+        (filled < self.shared.usual_below()).then(|| self.shown_before(filled))
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn show_next(&mut self, shown: &mut Shown) -> bool {
+        let next = self.ring.pass();
+        match self.ring.slot_before(next, shown.filled) {
+            Some(slot) => {
+                shown.at = slot.cast();
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn go_on(&mut self, _: &mut Shown) {
+        self.ring.pass();
+    }
+}
+
+/// A completion that a C program looks at where it lies. Its slot is the kernel's again when the program goes
+/// on, as on librxe: the ring has a slot less to fill for one that the program is at.
+#[cfg(feature = "c-abi")]
+#[derive(Debug)]
+pub(crate) struct Shown {
+    at: NonNull<Wc>,
+    /// The index behind the last completion that is known.
+    filled: u32,
+}
+
+#[cfg(feature = "c-abi")]
+impl contract::Shown for Shown {
+    type Completion = Completion;
+
+    #[inline(always)]
+    unsafe fn completion(&self) -> Completion {
+        // SAFETY: by this function's contract the slot is in the ring, filled, and not the kernel's yet;
+        // every bit pattern is a `Wc`.
+        Completion(unsafe { self.at.read() })
     }
 }
 

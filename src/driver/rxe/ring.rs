@@ -422,6 +422,27 @@ impl Consumer {
         self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask
     }
 
+    /// The slot of an index, if that is not the other one, behind the last element.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) fn slot_before(&self, next: u32, filled: u32) -> Option<NonNull<u8>> {
+        let next = next & self.ring.index_mask;
+        (next != filled).then(|| self.ring.slot(next))
+    }
+
+    /// Gives the slot of the next element back, which is there and has been looked at. Tells the index behind
+    /// it.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) fn pass(&mut self) -> u32 {
+        let index = self.ring.consumer_index();
+        // Relaxed: as in `next`.
+        let next = index.load(Ordering::Relaxed).wrapping_add(1) & self.ring.index_mask;
+        // Release: as in `Waiting::take`.
+        index.store(next, Ordering::Release);
+        next
+    }
+
     /// Lets others look at what waits.
     ///
     /// # Safety
@@ -557,6 +578,12 @@ impl<'r> Waiting<'r> {
     /// How many are left.
     pub(super) fn count(&self) -> u32 {
         (self.filled.wrapping_sub(self.next) & self.index_mask) as u32
+    }
+
+    /// The index behind the last.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn filled(&self) -> u32 {
+        self.filled as u32
     }
 
     /// True if nothing is left.

@@ -63,7 +63,8 @@ pub fn is_full() -> bool {
 /// Whether the program was built with a sanitizer (`cargo vm test --sanitizer`), which maps memory on its own
 /// account.
 pub fn is_sanitized() -> bool {
-    std::env::var_os("ASAN_OPTIONS").is_some()
+    let options = ["ASAN_OPTIONS", "TSAN_OPTIONS"];
+    options.iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// Whether this is a guest of `cargo vm`.

@@ -22,8 +22,8 @@ use crate::hca::{self, Hca};
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
 use crate::suite::{
-    self, Built, Cell, Device, Ground, Job, Kept, Limits, Place, Record, Round, Sanitizer, Suite,
-    Target,
+    self, Built, Cell, Device, Ground, Job, Kept, Limits, Place, Record, Round, Sanitized,
+    Sanitizer, Suite, Target,
 };
 use crate::support::{self, Column};
 
@@ -69,8 +69,8 @@ pub(crate) struct Test {
     /// 4
     #[arg(long, value_name = "N")]
     guests_at_a_time: Option<NonZeroUsize>,
-    /// Build with this sanitizer, and run the library's unit tests and the guest's tests so; system calls and
-    /// memory of the process are not counted then
+    /// Build with this sanitizer, and run the library's unit tests and the guest's tests so, which take
+    /// longer; system calls and memory of the process are not counted then
     #[arg(long, value_name = "WHICH", conflicts_with_all = ["arch", "support"])]
     sanitizer: Option<Sanitizer>,
     /// Leave out the host's part
@@ -336,6 +336,18 @@ impl Test {
         !self.full && !self.selects()
     }
 
+    /// What to build with, fetched if it is not there.
+    fn sanitized(&self, store: &Store) -> Result<Option<Sanitized>> {
+        let Some(by) = self.sanitizer else {
+            return Ok(None);
+        };
+        let library = match by.needs_library() {
+            true => Some(fetch::standard_library(store)?),
+            false => None,
+        };
+        Ok(Some(Sanitized { by, library }))
+    }
+
     /// Builds the programs as this machine runs them.
     fn build(&self, store: &Store, suites: &[Suite]) -> Result<Built> {
         let workspace = store.workspace();
@@ -345,8 +357,8 @@ impl Test {
             return Built::some(workspace, Target::Here, &suites, &grounds);
         }
         let grounds = grounds(&self.places());
-        match self.sanitizer {
-            Some(which) => Built::some(workspace, Target::Sanitized(which), suites, &grounds),
+        match &self.sanitized(store)? {
+            Some(by) => Built::some(workspace, Target::Sanitized(by), suites, &grounds),
             None if self.with_host() => Built::all(workspace),
             None => Built::some(workspace, Target::Here, suites, &grounds),
         }
@@ -396,6 +408,7 @@ impl Test {
         kernels: &[Kernel],
         rounds: &[Round],
     ) -> Result<(Option<Group>, Vec<Group>)> {
+        let sanitized = self.sanitized(store)?;
         let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let at_a_time = self.guests_at_a_time.map_or(cpus.min(4), NonZeroUsize::get);
         let (waiting, failed) = self.prepare_all(store, suites, kernels, rounds);
@@ -416,7 +429,7 @@ impl Test {
                                     store.workspace(),
                                     suites,
                                     &self.names,
-                                    self.sanitizer,
+                                    sanitized.as_ref(),
                                     beside_others,
                                 );
                                 locked(&host, |host| *host = Some(group));

@@ -119,16 +119,25 @@ fn library(store: &Store, progress: &Progress) -> Result<Option<PathBuf>> {
     if rustlib.join(TARGET).join("lib").is_dir() {
         return Ok(None);
     }
-    let component = rustlib.join("src/rust/library");
+    library_source(store, progress).map(Some)
+}
+
+/// The standard library's source in the compiler's version.
+///
+/// # Errors
+/// If it cannot be fetched; [`Missing`] if no suite has it.
+pub(crate) fn library_source(store: &Store, progress: &Progress) -> Result<PathBuf> {
+    let sysroot = rustc(&["--print", "sysroot"])?;
+    let component = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library");
     if component.is_dir() {
-        return Ok(Some(component));
+        return Ok(component);
     }
     let version = rustc(&["-vV"])?;
     let release = version
         .lines()
         .find_map(|line| line.strip_prefix("release: "));
     let release = release.context("rustc -vV names no release")?;
-    source(store, release, progress).map(Some)
+    source(store, release, progress)
 }
 
 fn rustc(arguments: &[&str]) -> Result<String> {
@@ -150,8 +159,8 @@ fn source(store: &Store, release: &str, progress: &Progress) -> Result<PathBuf> 
     let Some(version) = versions.iter().find(is_it) else {
         let suites = SUITES.join(" and ");
         return Err(Missing(format!(
-            "the standard library for arm64 is not installed, and {suites} have no source of it for rustc {release} \
-             (`rustup target add {TARGET}` installs it)"
+            "the standard library's source is not installed, and {suites} have none for rustc {release} \
+             (`rustup component add rust-src` installs it)"
         ))
         .into());
     };

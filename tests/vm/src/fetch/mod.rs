@@ -86,3 +86,12 @@ pub(crate) fn cross(store: &Store) -> Result<Cross> {
     let _lock = store.lock()?;
     cross::ensure(store, &Progress::new())
 }
+
+/// Gets the standard library's source, of the compiler's version.
+///
+/// # Errors
+/// As for [`cross()`].
+pub(crate) fn standard_library(store: &Store) -> Result<PathBuf> {
+    let _lock = store.lock()?;
+    cross::library_source(store, &Progress::new())
+}

@@ -60,7 +60,7 @@ pub(crate) enum Target<'a> {
     /// This machine.
     Here,
     /// This machine, with a sanitizer's checks.
-    Sanitized(Sanitizer),
+    Sanitized(&'a Sanitized),
     /// Guests of arm64, by what builds for them.
     Arm64(&'a Cross),
 }
@@ -70,6 +70,8 @@ pub(crate) enum Target<'a> {
 pub(crate) enum Sanitizer {
     /// Accesses to memory that is not there any more, or beyond it.
     Address,
+    /// Accesses of threads to the same memory that nothing orders.
+    Thread,
 }
 
 impl Sanitizer {
@@ -77,15 +79,34 @@ impl Sanitizer {
     fn name(self) -> &'static str {
         match self {
             Self::Address => "address",
+            Self::Thread => "thread",
         }
     }
 
-    /// The variable for programs that were built with it. Some tests leave memory behind on purpose.
-    pub(crate) fn variable(self) -> (&'static str, &'static str) {
+    /// Whether the standard library has to be built with it as well: what it orders would not be seen.
+    pub(crate) fn needs_library(self) -> bool {
+        self == Self::Thread
+    }
+
+    /// The variable for programs that were built with it. Some tests leave memory behind on purpose, and some
+    /// have a device of their own.
+    pub(crate) fn variable(self, workspace: &Path) -> (&'static str, String) {
         match self {
-            Self::Address => ("ASAN_OPTIONS", "detect_leaks=0"),
+            Self::Address => ("ASAN_OPTIONS", "detect_leaks=0".into()),
+            Self::Thread => {
+                let known = workspace.join("tests/vm/src/suite/races.txt");
+                ("TSAN_OPTIONS", format!("suppressions={}", known.display()))
+            }
         }
     }
+}
+
+/// A sanitizer, and what building with it takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Sanitized {
+    pub(crate) by: Sanitizer,
+    /// The standard library's source, if the library has to be built.
+    pub(crate) library: Option<PathBuf>,
 }
 
 /// What cargo has built, in which programs are looked up.
@@ -369,21 +390,23 @@ fn to_arm64(command: &mut Command, cross: &Cross) {
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     if let Some(library) = &cross.library {
-        // A stable compiler builds the standard library that it was released with as a nightly one does.
-        command
-            .arg("-Zbuild-std=std,panic_unwind,test")
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("__CARGO_TESTS_ONLY_SRC_ROOT", library);
+        build_library(command, library);
     }
 }
 
+/// Has cargo build the standard library from this source: a stable compiler builds the one that it was
+/// released with as a nightly one does.
+fn build_library(command: &mut Command, source: &Path) {
+    command
+        .arg("-Zbuild-std=std,panic_unwind,test")
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("__CARGO_TESTS_ONLY_SRC_ROOT", source);
+}
+
 /// Has cargo build with a sanitizer, beside what it builds without.
-pub(super) fn sanitize(command: &mut Command, sanitizer: Sanitizer) {
+pub(super) fn sanitize(command: &mut Command, Sanitized { by, library }: &Sanitized) {
     // With a target named, build scripts and procedural macros go without.
-    let flags = format!(
-        "target.{HERE}.rustflags=[\"-Zsanitizer={}\"]",
-        sanitizer.name()
-    );
+    let flags = format!("target.{HERE}.rustflags=[\"-Zsanitizer={}\"]", by.name());
     command
         .args(["--target", HERE, "--config", &flags])
         .args(["--target-dir", "target/sanitized"])
@@ -391,6 +414,9 @@ pub(super) fn sanitize(command: &mut Command, sanitizer: Sanitizer) {
         .env("RUSTC_BOOTSTRAP", "1")
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    if let Some(library) = library {
+        build_library(command, library);
+    }
 }
 
 /// The environment's library path after this directory.

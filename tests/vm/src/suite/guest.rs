@@ -164,8 +164,8 @@ impl Run<'_> {
             extra.push((c::VARIABLE.to_owned(), c_programs));
         }
         if let Some(sanitizer) = self.limits.sanitizer {
-            let (name, value) = sanitizer.variable();
-            extra.push((name.to_owned(), value.to_owned()));
+            let (name, value) = sanitizer.variable(self.store.workspace());
+            extra.push((name.to_owned(), value));
         }
         let spec = Spec {
             words: std::iter::once(path)

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::Suite;
-use super::build::{self, Sanitizer};
+use super::build::{self, Sanitized};
 use crate::process;
 use crate::results::{Group, Verdict, parse_line};
 
@@ -26,7 +26,7 @@ pub(crate) fn run(
     workspace: &Path,
     suites: &[Suite],
     filters: &[String],
-    sanitizer: Option<Sanitizer>,
+    sanitized: Option<&Sanitized>,
     beside_others: bool,
 ) -> Result<Group> {
     let started = Instant::now();
@@ -36,7 +36,7 @@ pub(crate) fn run(
     };
     let mut all = Group::new("host");
     for filter in filters {
-        let group = run_filtered(workspace, suites, filter, sanitizer, beside_others)?;
+        let group = run_filtered(workspace, suites, filter, sanitized, beside_others)?;
         for case in group.cases {
             if !all.cases.contains(&case) {
                 all.cases.push(case);
@@ -51,18 +51,18 @@ fn run_filtered(
     workspace: &Path,
     suites: &[Suite],
     filter: Option<&String>,
-    sanitizer: Option<Sanitizer>,
+    sanitized: Option<&Sanitized>,
     beside_others: bool,
 ) -> Result<Group> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["test", "--no-fail-fast", "--color=never"]);
-    match sanitizer {
+    match sanitized {
         None => {
             command.arg("--workspace");
         }
-        Some(sanitizer) => {
-            build::sanitize(&mut command, sanitizer);
-            let (name, value) = sanitizer.variable();
+        Some(sanitized) => {
+            build::sanitize(&mut command, sanitized);
+            let (name, value) = sanitized.by.variable(workspace);
             command
                 .args(["--package", "uverbs", "--lib"])
                 .env(name, value);

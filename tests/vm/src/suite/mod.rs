@@ -12,7 +12,7 @@ mod record;
 mod round;
 
 pub(crate) use self::build::{
-    Built, Ground, Program, Sanitizer, Target, agent, binary, c_library, command_line,
+    Built, Ground, Program, Sanitized, Sanitizer, Target, agent, binary, c_library, command_line,
     static_binary, tests_of_others,
 };
 pub(crate) use self::c::compile as compile_c_programs;

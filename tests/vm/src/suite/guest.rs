@@ -166,6 +166,8 @@ impl Run<'_> {
         if let Some(sanitizer) = self.limits.sanitizer {
             let (name, value) = sanitizer.variable(self.store.workspace());
             extra.push((name.to_owned(), value));
+            // A backtrace reads symbols, which takes minutes there.
+            extra.push(("RUST_BACKTRACE".to_owned(), "0".to_owned()));
         }
         let spec = Spec {
             words: std::iter::once(path)

@@ -1,26 +1,41 @@
 //! The RDMA verbs stack for Linux in pure Rust.
 //!
-//! The library opens `/dev/infiniband/uverbsN`, speaks the kernel's uverbs ABI itself and drives the device's
-//! rings itself: no libibverbs, no provider plug-ins, no C. A first program, whole:
+//! The library opens `/dev/infiniband/uverbsN`, speaks the kernel's uverbs ABI, and drives the device's rings
+//! itself: no libibverbs, no provider plug-ins, no C. A complete first program:
 //!
 //! ```no_run
 #![doc = include_str!("../docs/examples/first.rs")]
 //! ```
 //!
-//! # How it is built
+//! # Concepts
 //!
-//! * An object owns its parents: a queue pair keeps its protection domain and completion queues alive, they
-//!   the open device. So there are no lifetimes in the types, and objects may go in any order. `destroy`
-//!   and its like tell of failure and give the object back; dropping does the same in silence.
-//! * Posting and polling borrow exclusively instead of locking. A queue pair comes apart in halves for two
-//!   threads ([`Qp::split`]); who needs more sharing wraps it in a lock of their choice.
-//! * Work requests are written straight into the ring, a batch of them is handed over by one doorbell
-//!   ([`Batch::ring`]), completions are read where they lie ([`Cq::poll`]).
-//! * Posting is safe. A slice borrows its region ([`LocalSlice`]), and a region that is dropped while
-//!   requests are in flight stays registered until they have completed ([`Mr`]). `unsafe` is for memory of
-//!   which the library does not know whose it is.
-//! * Every error says which verb failed on which object and what that means ([`Error`]). What a kernel or
-//!   device lacks is [`Cause::Unsupported`].
+//! * **Ownership.** An object owns its parents: a queue pair keeps its protection domain and its completion
+//!   queues alive, and they keep the device open. So the types have no lifetimes, and objects may be dropped
+//!   in any order. `destroy`, `dealloc` and `deregister` report errors and give the object back; dropping
+//!   does the same silently.
+//! * **Exclusive borrows instead of locks.** Posting and polling take `&mut`. A queue pair splits into two
+//!   halves for two threads ([`Qp::split`]). To share a half further, wrap it in a lock of your choice.
+//! * **Batches.** Work requests are written straight into the ring, and one doorbell hands a batch of them to
+//!   the device ([`Batch::ring`]). [`Cq::poll`] reads completions without a system call.
+//! * **Safe posting.** A slice borrows its region ([`LocalSlice`]). A region that is dropped while requests
+//!   are in flight stays registered until they have completed ([`Mr`]). `unsafe` is needed only for memory
+//!   whose ownership the library cannot know.
+//! * **Errors.** Each error names the verb and the object, and says what the cause means for them
+//!   ([`Error`]). What the kernel, the driver or the device lacks is [`Cause::Unsupported`].
+//!
+//! # Where to start
+//!
+//! | for | see |
+//! |---|---|
+//! | opening a device | [`open`], [`devices`], [`device::topology`] |
+//! | memory | [`Pd::register`], [`Mr`] |
+//! | queue pairs and connecting them | [`Pd::create_qp`], [`Qp::connect`]; by IP address: [`cm`] |
+//! | posting | [`Qp::send`], [`Qp::post`], [`Qp::one`], [`Qp::recv`], [`Srq::recv`] |
+//! | completions and waiting for them | [`Cq::poll`], [`Cq::wait`], [`CompletionChannel`] |
+//! | datagrams and multicast | [`Qp::activate`], [`Ah`], [`Qp::attach_mcast`] |
+//! | async programs | [`aio`], with buffers of [`buf`] |
+//! | placing rings, and posting from one thread without locks | [`ParentDomain`], [`ThreadDomain`], [`alloc`] |
+//! | several processes on one protection domain | [`share`], [`import`] |
 //!
 //! # Drivers
 //!
@@ -29,8 +44,17 @@
 //! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
 //! | `mlx5` | NVIDIA ConnectX from Connect-IB on, and BlueField, with InfiniBand and Ethernet ports |
 //!
-//! What a driver does not have is refused by name, as [`Cause::Unsupported`]. Other devices are found and
-//! listed; opening one says that it has no driver here.
+//! A driver refuses by name what it does not have ([`Cause::Unsupported`]). Devices of other drivers are
+//! listed, but opening one fails with an error that says so.
+//!
+//! # Cargo features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `rxe`, `mlx5` | yes | the drivers; at least one is required |
+//! | `memmap2` | yes | registration of memmap2's mappings |
+//! | `tokio`, `compio` | no | [`aio`] on these runtimes |
+//! | `serde` | no | serialisation of endpoints, keys and remote slices |
 
 pub mod ah;
 pub mod aio;

@@ -10,33 +10,37 @@ use super::{Measured, Record, plot, table};
 const INTRODUCTION: &str = "\
 # Measurements
 
-uverbs next to rdma-core, in one guest, in one run, on {device}. The programs are in `benches/`: the same work by this library, by
-a C program on libibverbs, and by a C program that makes the bare system calls. They take turns, and who goes first
-changes.
+uverbs and rdma-core in the same guest and the same run, on {device}. The programs are in `benches/`: they do
+the same work with this library, in C with libibverbs, and in C with bare system calls. They take turns, and
+the one that goes first changes.
 
-What the numbers are worth: instructions (callgrind, user space alone, around the calls alone) and system calls (strace)
-are exact and the same on any machine with these compilers and libraries. Times were taken on an emulated machine, where a system call costs ten times
-what it does natively: only ratios of paired runs mean anything, and a few percent mean nothing.
+What the numbers are worth: instructions (callgrind, user space only, around the calls only) and system calls
+(strace) are exact, and the same on any machine with these compilers and libraries. Times come from an
+emulated machine, where a system call costs ten times what it does natively: only ratios of paired runs mean
+anything, and a few percent mean nothing.
 
-How long moving data takes, and what many objects take, is on [a page of its own]({transfer}).
+Latency, rate and the cost of many objects are on [a page of their own]({transfer}).
 ";
 
 const TRANSFER: &str = "\
 # Latency, rate and scale
 
-uverbs next to libibverbs, in one guest, in one run, on {device}. Two programs do the same work, `benches/src/transfer.rs` and
-`benches/rdma_core.c`: two queue pairs of one thread are connected over the device's loopback, the thread posts on one side and waits for
-both. They take turns, and who goes first changes.
+uverbs and libibverbs in the same guest and the same run, on {device}. Two programs do the same work,
+`benches/src/transfer.rs` and `benches/rdma_core.c`. One thread has two queue pairs, connected over the
+device's loopback; it posts on one side and waits for completions of both. The programs take turns, and the
+one that goes first changes.
 
-The guest's clock counts: QEMU runs one processor with `-icount`, and each instruction takes a nanosecond, the kernel's included. So a
-microsecond here is a thousand instructions from posting to the completion, and the numbers hardly differ from run to run. They tell what software costs, not how fast
-a network is: soft-RoCE does in the kernel what an adapter does in silicon.
+The guest's clock counts instructions: QEMU runs one processor with `-icount`, and each instruction takes a
+nanosecond, the kernel's included. So a microsecond here is a thousand instructions from posting to the
+completion, and the numbers hardly differ between runs. They tell what the software costs, not how fast a
+network is: soft-RoCE does in the kernel what an adapter does in silicon.
 
-`polling`: the process polls until the completions are there. The scheduler gives it what the kernel's own work leaves (SCHED_IDLE), or the numbers
-would tell when the scheduler gets to that work. `events`: the process sleeps on a completion channel, then polls. It runs until it sleeps (SCHED_FIFO), so
-it sleeps each time.
+`polling`: the process polls until the completions have arrived. It runs at idle priority (SCHED_IDLE), so
+that the kernel's own work comes first; otherwise the numbers would show when the scheduler gets to that work.
+`events`: the process sleeps on a completion channel, then polls. It has real-time priority (SCHED_FIFO), so
+it runs until it sleeps, and it sleeps each time.
 
-In the plots a line is ours, circles are libibverbs.
+In the plots, lines are uverbs and circles are libibverbs.
 ";
 
 /// Names of devices for the page.
@@ -98,36 +102,43 @@ pub(crate) fn write(workspace: &Path, measured: &Measured, has_adapter: bool) ->
 fn about(group: &str) -> &'static str {
     match group {
         "c-abi" => {
-            "The same C program on this project's `libibverbs.so.1` and on rdma-core's libraries, locks included. Rows of `ibv_wr_*` poll by \
-             `ibv_start_poll`."
+            "The same C program on this project's `libibverbs.so.1` and on rdma-core's libraries, locks \
+             included. Rows of `ibv_wr_*` poll by `ibv_start_poll`."
         }
         "instructions" => {
-            "User-space instructions for each call, including that of the wrapper around it, which is alike on all sides. \
-             A poll reads the status and the id of every completion. libibverbs is given work requests that are \
-             made already; ours makes them in the call. The kernel's part is not counted: a system call is one instruction. In the column `uverbs, arena` all rings \
-             lie in an arena, by the allocator of a parent domain: that costs nothing on this path."
+            "User-space instructions for each call, including the wrapper around it, which is the same on \
+             all sides. A poll reads the status and the id of every completion. libibverbs gets prepared \
+             work requests; ours are made in the call. The kernel's part is not counted: a system call is \
+             one instruction. In the column `uverbs, arena`, all rings lie in an arena, by the allocator of \
+             a parent domain: that costs nothing on this path."
         }
         "awaited" => {
-            "User-space instructions for an operation by `uverbs::aio`: its future is polled once before it ends and once after, by a \
-             task whose waker does nothing, and the pump takes one completion. `uverbs` is posting and polling without it."
+            "User-space instructions for an operation of `uverbs::aio`: its future is polled once before it \
+             completes and once after, by a task whose waker does nothing, and the pump takes one \
+             completion. `uverbs` is posting and polling without it."
         }
-        "start-up" => "From exec on; the program ends at that very point.",
+        "start-up" => "From exec on, until the named point, where the program exits.",
         "control" => {
-            "Each object is made and destroyed. The bare calls send the same attributes from the same process, turn about, and map \
-             and unmap rings where there are such. The instructions are those of user space. On soft-RoCE the ring of a completion queue \
-             has twice the room that was asked for, which the kernel clears: so none is lost when completions come faster than they are read."
+            "Each object is created and destroyed. The bare calls send the same attributes from the same \
+             process, alternating, and map and unmap rings where there are any. Instructions are those of \
+             user space. On soft-RoCE the ring of a completion queue is twice as large as requested, and \
+             the kernel clears it: so none is lost when completions arrive faster than they are read."
         }
         group if group.starts_with("latency, ") => {
-            "From posting a message to its completion, in microseconds of a thousand instructions each: the median, and what 99% keep to. The timer interrupts \
-             every 4 ms, which are some of the 1%. The ratio is that of the medians."
+            "From posting a message to its completion, in microseconds of a thousand instructions each: the \
+             median and the 99th percentile. The timer interrupts every 4 ms, which accounts for part of \
+             the last 1%. The ratio is that of the medians."
         }
         group if group.starts_with("rate, ") => {
-            "32 messages posted with one doorbell, the last one signaled, until all are done: messages in 10⁹ instructions. The ratio is that of the times."
+            "32 messages posted with one doorbell, the last one signaled, until all are done: messages per \
+             10⁹ instructions. The ratio is that of the times."
         }
         "scale" => {
-            "Queue pairs for 64 sends and 16 receives, each connected to itself, all on one completion queue; regions of one page. Set-up is creating, and for queue pairs going to \
-             RTS. Resident memory is that of the process (`smaps_rollup`), rings included. A post is a signaled WRITE of 8 bytes with a doorbell of its own, on one \
-             queue pair after the other; 64 completions are polled together."
+            "Queue pairs for 64 sends and 16 receives, each connected to itself, all on one completion \
+             queue; regions of one page. Set-up is creation, and for queue pairs also the way to RTS. \
+             Resident memory is that of the process (`smaps_rollup`), rings included. A post is a signaled \
+             WRITE of 8 bytes with its own doorbell, on one queue pair after the other; 64 completions are \
+             polled together."
         }
         _ => "",
     }

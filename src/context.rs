@@ -49,13 +49,13 @@ impl OpenOptions {
         self
     }
 
-    /// Whether small requests may be copied to the device's registers, which mlx5 calls BlueFlame. By default
-    /// they are, as far as the device has such registers and the kernel has found that they work.
+    /// Whether small requests may be copied into the device's registers (BlueFlame on mlx5). By default they
+    /// are, if the device has such registers and the kernel has found that they work.
     ///
-    /// Without it the device is only told that there are requests, and fetches all of them: they arrive
-    /// later. Some machines combine the stores of such copies badly, so that they cost more than they gain.
-    /// The environment variable `MLX5_SHUT_UP_BF`, set to anything but `0` when the device is opened or
-    /// imported, has the same effect, as with libmlx5. Drivers that copy nothing ignore both.
+    /// Without it the doorbell only announces requests and the device fetches them, so latency is higher. But
+    /// on machines with poor write combining the copies cost more than they gain. Setting the environment
+    /// variable `MLX5_SHUT_UP_BF` to anything but `0` when the device is opened or imported has the same
+    /// effect, as with libmlx5. Drivers that copy nothing ignore both.
     #[doc(alias = "SHUT_UP_BF")]
     pub fn blue_flame(mut self, on: bool) -> Self {
         self.without_blue_flame = !on;
@@ -86,7 +86,7 @@ impl OpenOptions {
     }
 }
 
-/// Opens the RDMA device of this name, such as `rxe0` or `mlx5_0`.
+/// Opens the RDMA device with this name, such as `rxe0` or `mlx5_0`.
 ///
 /// # Errors
 ///
@@ -121,7 +121,7 @@ impl Device {
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
-/// What the device says of itself that queue pairs go by. It does not change.
+/// Properties of the device that queue pairs depend on. They do not change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     capabilities: DeviceCapFlags,
@@ -145,7 +145,7 @@ struct Inner {
     next_id: AtomicU64,
     /// The buffers of users' allocators that are in use, to detect overlap.
     live_buffers: Arc<Live>,
-    /// By the handles of their PDs: the same may have been imported twice.
+    /// By the handles of their PDs, since one PD may have been imported twice.
     flights: Mutex<HashMap<u32, Weak<Flights>>>,
     /// Completion queues by the numbers by which events name them, to tell their pollers of overruns.
     completion_queues: Mutex<BTreeMap<u64, driver::CqBacking>>,
@@ -178,7 +178,7 @@ impl Context {
         }))
     }
 
-    /// The queues of a PD, and the regions that wait for them, whoever stands for it here.
+    /// The queues of a PD and the regions that wait for them, shared by all handles of the PD here.
     pub(crate) fn flights(&self, pd: PdHandle) -> Arc<Flights> {
         let mut all = self
             .0
@@ -222,21 +222,21 @@ impl Context {
         DriverId(self.0.fd.driver_id())
     }
 
-    /// The number of completion vectors: a CQ can choose any below it.
+    /// The number of completion vectors. A CQ can choose any number below it.
     ///
     /// It is 1 for an imported context if the driver does not report it.
     pub fn num_comp_vectors(&self) -> u32 {
         self.0.num_comp_vectors
     }
 
-    /// What the kernel's core supports beyond the basics; empty for an imported context if the driver does
-    /// not report it.
+    /// What the kernel's RDMA core supports beyond the basics. Empty for an imported context if the driver
+    /// does not report it.
     pub fn core_support(&self) -> CoreSupport {
         self.0.core_support
     }
 
-    /// What queue pairs of a transport can do. Where that depends on the device's capabilities, the device is
-    /// queried once for each context.
+    /// The operations that queue pairs of a transport have. If they depend on the device's capabilities, the
+    /// device is queried, once for each context.
     pub(crate) fn operations(&self, transport: QpType) -> Result<Operations> {
         let operations = self.driver().operations(transport);
         if !operations.intersects(Operations::OF_DEVICE) {
@@ -250,7 +250,7 @@ impl Context {
         Ok(operations.with(capabilities, atomics))
     }
 
-    /// What each queue pair asks of the device. It is queried once for each context.
+    /// What each queue pair needs to know of the device. It is queried once for each context.
     pub(crate) fn limits(&self) -> Result<Limits> {
         if let Some(known) = self.0.limits.get() {
             return Ok(*known);
@@ -277,7 +277,7 @@ impl Context {
         &self.0.live_buffers
     }
 
-    /// Notes which completion queue events mean by a number.
+    /// Records which completion queue the events with this number mean.
     pub(crate) fn add_completion_queue(&self, id: u64, backing: driver::CqBacking) {
         self.completion_queues().insert(id, backing);
     }
@@ -289,7 +289,7 @@ impl Context {
         drop(gone);
     }
 
-    /// Tells the poller of a completion queue that there was no room for a completion.
+    /// Tells the poller of a completion queue that the queue has overrun.
     pub(crate) fn completion_queue_overran(&self, id: u64) {
         if let Some(backing) = self.completion_queues().get(&id) {
             backing.overran();
@@ -307,13 +307,13 @@ impl Context {
         self.0.fd.as_fd().as_raw_fd()
     }
 
-    /// Whether both are the same open device: objects of two cannot be used together.
+    /// Whether both are the same open device. Objects of different ones cannot be used together.
     pub(crate) fn is(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Refuses to create `subject` in this context from parts of other contexts. Each part has the name that
-    /// errors use for it.
+    /// Refuses to create `subject` in this context from parts of other contexts. Each part comes with its
+    /// name for errors.
     pub(crate) fn check_parts<'a>(
         &self,
         verb: Verb,
@@ -339,7 +339,7 @@ impl Context {
 
     /// The file descriptor of asynchronous events, opened at the first call.
     ///
-    /// Objects that can have events are created with it, so no event is lost before somebody reads.
+    /// Objects that can have events are created with it, so no event is lost before somebody reads them.
     pub(crate) fn async_fd(&self) -> Result<BorrowedFd<'_>> {
         if let Some(fd) = self.0.async_fd.get() {
             return Ok(fd.as_fd());
@@ -354,7 +354,7 @@ impl Context {
         Ok(self.0.async_fd.get_or_init(|| fd).as_fd())
     }
 
-    /// The event file to create an object with. `None` if this kernel's route has no argument for it: the
+    /// The event file to create an object with. `None` if the command's route has no argument for it; the
     /// kernel then uses the context's first one.
     pub(crate) fn event_fd(&self) -> Result<Option<RawFd>> {
         match self.async_fd() {

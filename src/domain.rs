@@ -1,12 +1,12 @@
 //! Thread domains and parent domains.
 //!
-//! A *thread domain* promises that its objects are used by one thread at a time. In C that saves locks. Here
-//! exclusive borrows replace locks, and a thread domain is a capability: whoever posts to one of its queue
-//! pairs borrows it exclusively. So what the queue pairs share in hardware needs no lock either: on mlx5 a
-//! doorbell register. rxe has none.
+//! A *thread domain* is a promise that its objects are used by one thread at a time. In C it saves locks.
+//! Here exclusive borrows replace locks, and a thread domain is a capability: posting to one of its queue
+//! pairs borrows it exclusively. So the hardware that these queue pairs share (on mlx5, a doorbell register)
+//! needs no lock either. rxe has no such hardware.
 //!
-//! A *parent domain* is a protection domain with a thread domain, an allocator or both attached. Every verb
-//! takes it in place of its protection domain. Creating or freeing either makes no system call.
+//! A *parent domain* is a protection domain with a thread domain, an allocator, or both. Every verb takes it
+//! in place of its protection domain. Creating and freeing thread and parent domains makes no system call.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -39,13 +39,13 @@ impl Context {
     }
 }
 
-/// A thread domain: whoever has it may post to its queue pairs, which share a doorbell register on mlx5.
+/// A thread domain: its holder may post to its queue pairs, which share a doorbell register on mlx5.
 ///
 /// A queue pair belongs to it if it is created by
-/// [`create_in_domain`](crate::qp::QpBuilder::create_in_domain) on a parent domain that has the thread
-/// domain. Posting then borrows the thread domain exclusively, so that nothing is locked: the compiler keeps
-/// the promise that `ibv_alloc_td(3)` asks for. To post from another thread, move the domain there. Once it
-/// is gone nobody posts to its queue pairs any more; receiving, polling and everything else goes on.
+/// [`create_in_domain`](crate::qp::QpBuilder::create_in_domain) on a parent domain with this thread domain.
+/// Posting then borrows the thread domain exclusively, so nothing needs a lock: the compiler enforces the
+/// promise that `ibv_alloc_td(3)` asks for. To post from another thread, move the thread domain there. Once
+/// it is dropped, nobody can post to its queue pairs; receiving, polling and everything else still works.
 ///
 /// ```no_run
 /// # use uverbs::{Caps, Cq, InDomain, Qp, Rc};
@@ -73,7 +73,7 @@ pub struct ThreadDomain {
     inner: Arc<TdInner>,
 }
 
-/// Which thread domain it is, to compare: the address of what is kept as long as something uses the domain.
+/// The identity of a thread domain: an address that is not reused while something uses the domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DomainKey(NonZeroUsize);
 
@@ -92,7 +92,7 @@ struct TdInner {
 }
 
 impl ThreadDomain {
-    /// Checks that it is this one that whoever posts has to itself.
+    /// Checks that it is the thread domain that the queue pair belongs to.
     #[inline(always)]
     pub(crate) fn check(&mut self, domain: Option<DomainKey>) -> Result<(), PostError> {
         // Of numbers, which is one instruction.
@@ -172,8 +172,9 @@ pub struct ParentDomainBuilder<'a> {
 impl Pd {
     /// Starts the description of a parent domain over this protection domain.
     ///
-    /// Over a parent domain, it builds another over the same kernel object. That one inherits the thread
-    /// domain and the allocator of the inner one, unless it gets its own, and keeps the inner one in use.
+    /// Called on a parent domain, it builds another one over the same kernel object. The outer domain
+    /// inherits the inner domain's thread domain and allocator unless it gets its own, and keeps the inner
+    /// domain in use.
     pub fn parent_domain(&self) -> ParentDomainBuilder<'_> {
         ParentDomainBuilder {
             pd: self,
@@ -264,16 +265,16 @@ impl DomainState {
 pub(crate) struct DomainRef<'a>(&'a Arc<TdInner>);
 
 impl<'a> DomainRef<'a> {
-    /// The hardware that it selects, for a queue pair to be created with.
+    /// The hardware that it selects for a new queue pair.
     ///
     /// # Safety
     ///
-    /// Whoever posts to the queue pair has the thread domain to itself: [`ThreadDomain::check`].
+    /// Whoever posts to the queue pair has exclusive access to the thread domain: [`ThreadDomain::check`].
     pub(crate) unsafe fn hardware(&self) -> &'a driver::ThreadDomain {
         &self.0.hardware
     }
 
-    /// By which the queue pair knows it again. The queue pair keeps the domain alive.
+    /// How the queue pair recognises it. The queue pair keeps the domain alive.
     pub(crate) fn key(&self) -> DomainKey {
         DomainKey::new(self.0)
     }
@@ -304,7 +305,7 @@ impl fmt::Debug for DomainState {
 pub struct ParentDomain(Pd);
 
 impl ParentDomain {
-    /// The number by which its allocator knows it; unique in the context.
+    /// The number by which its allocator identifies it; unique in the context.
     pub fn id(&self) -> u64 {
         self.0.domain().map_or(0, |domain| domain.id)
     }
@@ -313,8 +314,8 @@ impl ParentDomain {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while objects use it; the text has their kinds and counts, and the error gives it
-    /// back. Manual page: `ibv_dealloc_pd(3)`.
+    /// [`Cause::Busy`] while objects use it; the text names their kinds and counts, and the error returns it.
+    /// Manual page: `ibv_dealloc_pd(3)`.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc(self) -> Result<(), DestroyError<ParentDomain>> {
         self.0

@@ -1,4 +1,4 @@
-//! Protection domains: what memory, queue pairs and address handles must share to work together.
+//! Protection domains. Memory, queue pairs and address handles work together only if they share one.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ impl Context {
 
 /// A protection domain.
 ///
-/// Objects in it keep it alive, so it may be dropped before them. To free it at a known time and to see
+/// Its objects keep it alive, so it may be dropped before them. To free it at a definite time and to see
 /// errors, call [`Pd::dealloc`].
 ///
 /// ```no_run
@@ -62,9 +62,9 @@ pub(crate) struct PdInner {
 
 /// How a PD relates to the kernel's object.
 pub(crate) enum Stand {
-    /// It frees the kernel's object while this is true: not freed yet and not left to others.
+    /// Dropping it frees the kernel's object while this is true: it is not freed yet, and not left to others.
     Owned(AtomicBool),
-    /// The kernel's object belongs to somebody else and is left alone. The file, if any, shows the owner that
+    /// The kernel's object belongs to somebody else and is left alone. The file, if any, shows its owner that
     /// the PD is still in use here.
     Imported(Option<OwnedFd>),
     /// It stands for another PD, whose object it is.
@@ -197,7 +197,7 @@ impl Pd {
         Self::new(context.clone(), *handle, Stand::Over(Box::new(domain)))
     }
 
-    /// The same one, for an object that registers memory later on. It is to count as a user too.
+    /// The same use, for an object that registers memory later. It counts as a user too.
     pub(crate) fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -217,7 +217,7 @@ impl Pd {
         self.0.handle
     }
 
-    /// What makes it a parent domain, if it is one.
+    /// Its parent domain state, if it is a parent domain.
     pub(crate) fn domain(&self) -> Option<&DomainState> {
         match &self.0.stand {
             Stand::Over(domain) => Some(domain),
@@ -230,12 +230,12 @@ impl Pd {
         self.0.buffers()
     }
 
-    /// Deregisters regions that were dropped while requests were in flight, as far as those have completed,
-    /// and tells how many still wait.
+    /// Deregisters regions that were dropped while requests were in flight, if these have completed by now.
+    /// Returns how many regions still wait.
     ///
-    /// There is no need to call it: it is done whenever a region is registered or let go, and when a queue
-    /// pair is reset or goes. It is for programs that let large regions go and do none of this for a while.
-    /// See [`Mr`](crate::Mr).
+    /// Calling it is optional: the same happens whenever a region is registered or dropped, and when a queue
+    /// pair is reset or dropped. It is for programs that drop large regions and then do none of this for a
+    /// while. See [`Mr`](crate::Mr).
     pub fn reclaim(&self) -> usize {
         self.0.reap()
     }
@@ -253,15 +253,15 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] if objects of this process still use it; the text has their kinds and counts, and no
-    /// system call is made. `EBUSY` if objects of others use it. The error gives the PD back. Manual page:
-    /// `ibv_dealloc_pd(3)`.
+    /// [`Cause::Busy`] if objects of this process still use it; the text names their kinds and counts, and no
+    /// system call is made. `EBUSY` if objects of other processes use it. The error returns the PD. Manual
+    /// page: `ibv_dealloc_pd(3)`.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc(self) -> Result<(), DestroyError<Pd>> {
         self.end(PdInner::dealloc)
     }
 
-    /// Ends the PD by `how` if no object of this process uses it.
+    /// Frees the PD by `how` if no object of this process uses it.
     pub(crate) fn end(
         mut self,
         how: impl FnOnce(&mut PdInner) -> Result<()>,
@@ -270,8 +270,7 @@ impl Pd {
         DestroyError::of(self, result)
     }
 
-    /// As [`Pd::dealloc`], of a PD that stays where it is. C programs free an imported one for everyone by
-    /// it.
+    /// As [`Pd::dealloc`], for a PD behind a reference. C programs free an imported PD for everyone with it.
     #[cfg(feature = "c-abi")]
     pub(crate) fn dealloc_in_place(&mut self) -> Result<()> {
         self.end_in_place(|inner| match inner.stand {
@@ -280,7 +279,7 @@ impl Pd {
         })
     }
 
-    /// Lets go of a PD that stays where it is, and leaves the kernel's object to others.
+    /// Releases a PD behind a reference and leaves the kernel's object to others.
     #[cfg(feature = "c-abi")]
     pub(crate) fn release_in_place(&mut self) -> Result<()> {
         self.end_in_place(|inner| {
@@ -309,7 +308,7 @@ impl Pd {
         !self.0.root().shared.swap(true, Ordering::Relaxed)
     }
 
-    /// Leaves the kernel's object to others: nothing in this process frees it any more.
+    /// Leaves the kernel's object to others: from now on nothing in this process frees it.
     pub(crate) fn leave(&self) {
         self.0.leave();
     }

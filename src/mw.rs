@@ -1,11 +1,11 @@
-//! Memory windows: keys to a part of a memory region that are given to peers for a while and revoked at once,
-//! by a work request instead of a system call.
+//! Memory windows: keys to a part of a memory region that can be given to peers and revoked quickly, by a
+//! work request instead of a system call.
 //!
 //! A window is allocated here and bound by [`Batch::bind_mw`](crate::Batch::bind_mw) or
-//! [`Batch::bind_mw_as`](crate::Batch::bind_mw_as). There are two types: windows of [`Type1`] belong to their
+//! [`Batch::bind_mw_as`](crate::Batch::bind_mw_as). There are two types. Windows of [`Type1`] belong to their
 //! protection domain, get their next key from the library, and are revoked by binding them again or to
 //! nothing. Windows of [`Type2`] belong to the queue pair that they were bound on, get their key from the
-//! user, and are revoked by invalidating it, from this side or from the peer's.
+//! user, and are revoked by invalidating the key, locally or by the peer.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -32,13 +32,14 @@ pub trait MwKind: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     const KIND: MwType;
 }
 
-/// Windows that belong to a protection domain: any queue pair in it serves the peer that has the key.
+/// Windows that belong to a protection domain: a peer with the key can use it on any queue pair of the
+/// domain.
 #[derive(Clone, Copy, Debug)]
 pub enum Type1 {}
 
 /// Windows that belong to the queue pair that they were bound on.
 ///
-/// Invalidate or [free](Mw::dealloc) them before that queue pair is destroyed or dropped, as [`Mw`] says.
+/// Invalidate or [free](Mw::dealloc) them before destroying or dropping that queue pair; see [`Mw`].
 #[derive(Clone, Copy, Debug)]
 pub enum Type2 {}
 
@@ -53,7 +54,7 @@ impl MwKind for Type2 {
 }
 
 impl Pd {
-    /// Allocates a memory window. It grants no access before it is bound.
+    /// Allocates a memory window. It grants no access until it is bound.
     ///
     /// # Errors
     ///
@@ -79,14 +80,14 @@ impl Pd {
 ///
 /// Dropping it frees it and revokes the peers' access through it.
 ///
-/// Free or invalidate a bound window of [`Type2`] before the queue pair that it was bound on; on soft-RoCE a
-/// reset of the queue pair closes it ([`Qp::reset`](crate::Qp::reset)). soft-RoCE's
-/// window keeps a reference to its queue pair, and destroying or dropping the queue pair waits for it: nearly
-/// a minute, seen on Linux 7.2 (`rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in `rxe_pool.c`). In a struct
-/// that has both, put the window's field before that of the queue pair. This library cannot check that: a
-/// bind may have failed, and a window may have been invalidated by the peer
+/// Free or invalidate a bound window of [`Type2`] before destroying the queue pair that it was bound on. On
+/// soft-RoCE a window keeps a reference to its queue pair, and destroying or dropping the queue pair waits
+/// for it, for nearly a minute (seen on Linux 7.2; `rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in
+/// `rxe_pool.c`). In a struct that has both, put the window's field before the queue pair's. The library
+/// cannot check the order: a bind may have failed, and a window may have been invalidated by the peer
 /// ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
-/// ([`Batch::local_inv`](crate::Batch::local_inv)), and then the queue pair may go first.
+/// ([`Batch::local_inv`](crate::Batch::local_inv)); then the queue pair may be destroyed first. On soft-RoCE
+/// a reset of the queue pair closes the window ([`Qp::reset`](crate::Qp::reset)).
 ///
 /// ```no_run
 /// use uverbs::{Access, Rc, mr::RemoteKey, mw::Type1};
@@ -114,8 +115,8 @@ pub struct Mw<K: MwKind> {
 }
 
 impl<K: MwKind> Mw<K> {
-    /// The key that the last bind gives it, for the peer. It grants no access before the bind has completed;
-    /// on the same queue pair it may be sent right after the bind.
+    /// The key that the last bind gives it, for the peer. It grants no access until the bind has completed. A
+    /// message on the same queue pair may carry it right after the bind.
     pub fn rkey(&self) -> RemoteKey {
         self.rkey
     }
@@ -125,7 +126,8 @@ impl<K: MwKind> Mw<K> {
         self.object.handle()
     }
 
-    /// Sets the low byte of the window's key: to the previous one, if a bind failed or its batch was dropped.
+    /// Sets the low byte of the window's key: restores the previous one after a bind that failed or whose
+    /// batch was dropped.
     pub fn set_tag(&mut self, tag: u8) {
         self.rkey = self.rkey.with_tag(tag);
     }
@@ -138,7 +140,7 @@ impl<K: MwKind> Mw<K> {
     ///
     /// # Errors
     ///
-    /// The kernel refuses; the error gives the window back. Manual page: `ibv_dealloc_mw(3)`.
+    /// The kernel refuses; the error returns the window. Manual page: `ibv_dealloc_mw(3)`.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc(mut self) -> Result<(), DestroyError<Self>> {
         let result = self.object.destroy();
@@ -156,15 +158,15 @@ impl<K: MwKind> fmt::Debug for Mw<K> {
     }
 }
 
-/// A part of a memory region and what peers may do to it: what a memory window is bound to.
+/// What a memory window is bound to: a part of a memory region, and the access that peers get.
 ///
-/// soft-RoCE checks a peer's access against the region under a window and not against the window itself
-/// (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2): there, a window grants its
+/// soft-RoCE checks a peer's access against the region under a window, not against the window itself
+/// (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, Linux 6.1 to 7.2). So there a window grants its
 /// access to the whole region.
 ///
-/// It borrows its region, as a [`LocalSlice`](crate::LocalSlice) does. While a window is bound to it the
-/// kernel does not let the region go: [`Mr::deregister`](crate::Mr::deregister) fails and gives the region
-/// back.
+/// It borrows its region, as a [`LocalSlice`](crate::LocalSlice) does. While a window is bound to a region,
+/// the kernel refuses to deregister the region: [`Mr::deregister`](crate::Mr::deregister) fails and returns
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window<'r> {
     pub(crate) address: u64,
@@ -205,7 +207,7 @@ impl Window<'_> {
         })
     }
 
-    /// How a peer names it through a window with this key.
+    /// How a peer addresses it through a window with this key.
     pub fn remote(&self, rkey: RemoteKey) -> RemoteSlice {
         RemoteSlice {
             address: self.address,
@@ -214,7 +216,7 @@ impl Window<'_> {
         }
     }
 
-    /// The request that binds it. Refuses whatever would break the queue pair.
+    /// The request that binds it. Refuses what would break the queue pair.
     pub(crate) fn bind(
         &self,
         mw_rkey: RemoteKey,

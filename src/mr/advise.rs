@@ -11,19 +11,18 @@ use crate::work::LocalSlice;
 
 impl Pd {
     /// Advises the kernel to fetch pages of regions that were registered with
-    /// [`ON_DEMAND`](crate::Access::ON_DEMAND). With `wait` it returns when that is done, else it may be
-    /// under way.
+    /// [`ON_DEMAND`](crate::Access::ON_DEMAND). With `wait` the call returns when that is done, otherwise
+    /// possibly earlier.
     ///
     /// # Errors
     ///
-    /// The driver has no paging on demand, or not this advice. A slice is of another protection domain or of
-    /// a region without [`ON_DEMAND`](crate::Access::ON_DEMAND), its pages are not mapped, or may not be
-    /// written to where the advice is for writing. Manual page: `ibv_advise_mr(3)`.
+    /// The driver has no on-demand paging, or lacks this advice. A slice is of another protection domain or
+    /// of a region without [`ON_DEMAND`](crate::Access::ON_DEMAND); its pages are not mapped, or not writable
+    /// although the advice is for writing. Manual page: `ibv_advise_mr(3)`.
     ///
-    /// Soft-RoCE does not look whether a region has [`ON_DEMAND`](crate::Access::ON_DEMAND)
+    /// Soft-RoCE does not check that a region has [`ON_DEMAND`](crate::Access::ON_DEMAND)
     /// (`rxe_ib_prefetch_sg_list` in `drivers/infiniband/sw/rxe/rxe_odp.c`, up to Linux 7.3): without it, the
-    /// kernel reads beyond the end of an object of its own, and may die of that. Give it no slice of such a
-    /// region.
+    /// kernel reads beyond the end of one of its objects and may crash. Do not pass a slice of such a region.
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr<'r>(
         &self,

@@ -1,11 +1,11 @@
 //! Copies to and from memory that others may be writing: a device, a peer through it, or the kernel.
 //!
-//! They are no threads of this program, but the compiler does not know of them either: it may keep what a
-//! plain copy has read and never look again. So each copy here is made each time, by machine code that the
-//! compiler does not see into, as fast as a plain copy: a few vector registers for what fits into them, or
-//! else the C library's memcpy(3), called from assembly. What it does to the region's memory is what relaxed
-//! atomic loads or stores of each byte would do, in any order and some of them twice. Bytes that change
-//! meanwhile come out old or new.
+//! They are not threads of this program, but the compiler does not know about them: it may keep what a plain
+//! copy has read and never read again. So each copy here is performed every time, by machine code that is
+//! opaque to the compiler, as fast as a plain copy: by a few vector registers if they suffice, otherwise by
+//! the C library's memcpy(3), called from assembly. Its effect on the region's memory is that of relaxed
+//! atomic loads or stores of each byte, in any order and some of them twice. Bytes that change meanwhile come
+//! out old or new.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

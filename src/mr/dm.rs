@@ -19,8 +19,8 @@ use crate::pd::{Pd, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Pd {
-    /// Registers the bytes `range` of device memory. Work requests and peers name the first one by 0: the
-    /// kernel knows no other way.
+    /// Registers the bytes `range` of device memory. Work requests and peers address the first byte by 0; the
+    /// kernel offers no other address.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ pub struct DmMr {
 }
 
 impl DmMr {
-    /// The key for work requests of this side.
+    /// The key for local work requests.
     pub fn lkey(&self) -> LocalKey {
         self.held.region.lkey
     }
@@ -88,7 +88,7 @@ impl DmMr {
         self.held.region.handle
     }
 
-    /// A part of it for a work request, in bytes from its start.
+    /// A part of the region for a work request, in bytes from its start.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl DmMr {
         self.held.region.slice(range)
     }
 
-    /// All of it as a peer names it.
+    /// The whole region as a peer addresses it.
     pub fn remote(&self) -> RemoteSlice {
         self.held.region.remote()
     }
@@ -106,7 +106,7 @@ impl DmMr {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back.
+    /// The kernel refuses, for example while memory windows are bound to it; the error returns the region.
     /// Manual page: `ibv_dereg_mr(3)`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<(), DestroyError<Self>> {

@@ -1,4 +1,4 @@
-//! Regions in dma-bufs: memory of another device, or of a heap, that a file descriptor stands for.
+//! Regions in dma-bufs: memory of another device, or of a heap, behind a file descriptor.
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
@@ -18,20 +18,20 @@ use crate::pd::{Pd, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Pd {
-    /// Registers the bytes `range` of a dma-buf. Work requests and peers name the first one by `iova`, which
-    /// has the same offset in its page as the range.
+    /// Registers the bytes `range` of a dma-buf. Work requests and peers address the first byte by `iova`,
+    /// which must have the same offset in its page as the range.
     ///
-    /// The memory stays the exporter's. If it moves its pages, the kernel's driver takes them from the
-    /// device, and gives it the new ones when it asks for them. If the exporter takes its memory back for
+    /// The memory belongs to the exporter. If it moves its pages, the kernel's driver unmaps them from the
+    /// device, and maps the new ones when the device asks for them. If the exporter revokes its memory for
     /// good, requests fail with [`LOC_PROT_ERR`](crate::WcStatus::LOC_PROT_ERR) or
     /// [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
     ///
     /// # Errors
     ///
-    /// The driver has no such regions: soft-RoCE has none, nor has mlx5 with firmware that pages nothing on
-    /// demand, on newer kernels (seen with Linux 7.3). The range is empty or not within the dma-buf; `iova`
-    /// has another offset in its page; the access flags contradict each other. The error gives the dma-buf
-    /// back. Manual page: `ibv_reg_dmabuf_mr(3)`.
+    /// The driver has no such regions: soft-RoCE has none, and on newer kernels (seen with Linux 7.3) neither
+    /// has mlx5 with firmware without on-demand paging. The range is empty or not within the dma-buf; `iova`
+    /// has another offset in its page; the access flags contradict each other. The error returns the dma-buf.
+    /// Manual page: `ibv_reg_dmabuf_mr(3)`.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn register_dmabuf(
         &self,
@@ -95,7 +95,7 @@ pub struct DmabufMr {
 }
 
 impl DmabufMr {
-    /// The key for work requests of this side.
+    /// The key for local work requests.
     pub fn lkey(&self) -> LocalKey {
         self.held.region.lkey
     }
@@ -110,7 +110,7 @@ impl DmabufMr {
         self.held.region.handle
     }
 
-    /// A part of it for a work request, in bytes from its start.
+    /// A part of the region for a work request, in bytes from its start.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl DmabufMr {
         self.held.region.slice(range)
     }
 
-    /// All of it as a peer names it.
+    /// The whole region as a peer addresses it.
     pub fn remote(&self) -> RemoteSlice {
         self.held.region.remote()
     }
@@ -128,7 +128,7 @@ impl DmabufMr {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while memory windows are bound to it; the error gives the region back.
+    /// The kernel refuses, for example while memory windows are bound to it; the error returns the region.
     /// Manual page: `ibv_dereg_mr(3)`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<OwnedFd, DestroyError<Self>> {

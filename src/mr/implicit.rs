@@ -1,4 +1,4 @@
-//! The region of everything that the process has, now and later.
+//! A region that covers the whole address space of the process (implicit on-demand paging).
 
 use std::fmt;
 use std::ops::RangeBounds;
@@ -16,8 +16,8 @@ use crate::pd::{Pd, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey};
 
 impl Pd {
-    /// Registers the whole address space of the process for paging on demand: work requests name all memory
-    /// that is mapped at the time, under one key and by its address.
+    /// Registers the whole address space of the process for on-demand paging: work requests can address all
+    /// memory that is mapped at the time, by one key and its addresses.
     ///
     /// # Errors
     ///
@@ -27,7 +27,7 @@ impl Pd {
     /// # Safety
     ///
     /// Whoever has the remote key may do to any memory of this process what `access` allows, at any time.
-    /// Without remote access it is safe: who takes slices of it promises for them.
+    /// Without remote access flags the call itself is safe, since taking a slice has a contract of its own.
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_everything(&self, access: AccessFlags) -> Result<ImplicitMr> {
         let access = access | AccessFlags::ON_DEMAND;
@@ -91,7 +91,7 @@ pub struct ImplicitMr {
 }
 
 impl ImplicitMr {
-    /// The key for work requests of this side.
+    /// The key for local work requests.
     pub fn lkey(&self) -> LocalKey {
         self.held.region.lkey
     }
@@ -101,7 +101,7 @@ impl ImplicitMr {
         self.held.region.rkey
     }
 
-    /// Memory for a work request, by its addresses in this process.
+    /// Memory for a work request, by its address in this process.
     ///
     /// # Errors
     ///
@@ -110,8 +110,8 @@ impl ImplicitMr {
     /// # Safety
     ///
     /// Until the request has completed, or the queue pair has been reset or destroyed: the memory stays
-    /// mapped as it is; if the request reads it, nobody writes to it through a reference; if the request
-    /// writes to it, nobody has a reference to it.
+    /// mapped; if the request reads it, nobody writes to it through a reference; if the request writes to it,
+    /// nobody has a reference to it.
     pub unsafe fn slice(
         &self,
         addresses: impl RangeBounds<usize>,
@@ -123,7 +123,7 @@ impl ImplicitMr {
     ///
     /// # Errors
     ///
-    /// The kernel refuses; the error gives the region back. Manual page: `ibv_dereg_mr(3)`.
+    /// The kernel refuses; the error returns the region. Manual page: `ibv_dereg_mr(3)`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<(), DestroyError<Self>> {
         self.held.release().map_err(|(held, error)| DestroyError {

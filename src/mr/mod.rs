@@ -1,9 +1,9 @@
 //! Memory regions: memory that the device may reach, and the keys by which it is named.
 //!
-//! A region owns its memory (anything that is [`Memory`]) and gives it back when it is deregistered; memory
-//! that is owned elsewhere is registered through [`RawMemory`], whose constructor states the contract. While
-//! it is registered, peers that hold the remote key may change it at any time. So the region lends out no
-//! references to it without `unsafe`; it copies in and out.
+//! A region owns its memory (any type that implements [`Memory`]) and gives it back when it is deregistered.
+//! Memory that is owned elsewhere is registered through [`RawMemory`], whose constructor states the contract.
+//! While memory is registered, peers with the remote key may change it at any time. So a region lends out
+//! references to its memory only by `unsafe`; safe code copies in and out.
 
 mod advise;
 mod copy;
@@ -109,16 +109,15 @@ impl<M> From<RegisterError<M>> for Error {
 }
 
 impl Pd {
-    /// Registers memory with the access that peers and the own device are to have.
+    /// Registers memory, with the access that peers and this device get.
     ///
-    /// Nothing is allowed that `access` does not name: an empty set allows the own device to read. Work
-    /// requests and peers name the first byte by its address in this process.
+    /// `access` names everything that is allowed; an empty set allows this device to read. Work requests and
+    /// peers address the first byte by its address in this process.
     ///
     /// # Errors
     ///
     /// The access flags contradict each other or the memory; the memory is empty; the kernel cannot pin it
-    /// (then with `RLIMIT_MEMLOCK` in the text). The error gives the memory back. Manual page:
-    /// `ibv_reg_mr(3)`.
+    /// (the text then has `RLIMIT_MEMLOCK`). The error returns the memory. Manual page: `ibv_reg_mr(3)`.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register<M: Memory>(
         &self,
@@ -128,14 +127,14 @@ impl Pd {
         self.register_memory(memory, None, access, None)
     }
 
-    /// Memory for a work request by the key and the address that the device knows, as a C program has them.
+    /// Memory for a work request, by the key and the address that the device knows, as C programs use them.
     ///
     /// # Safety
     ///
-    /// Until the request has completed, or the queue pair has been reset or destroyed: the key stays that of
-    /// the same region. If the request reads the memory (SEND, WRITE), nobody writes to it through a
-    /// reference; if it writes to the memory (receives, READ, atomics), nobody has a reference to it. That
-    /// goes for the memory of every region which the key may come to name.
+    /// Until the request has completed, or the queue pair has been reset or destroyed, the key names the same
+    /// region. If the request reads the memory (SEND, WRITE), nobody writes to it through a reference; if the
+    /// request writes to it (receives, READ, atomics), nobody has a reference to it. This applies to the
+    /// memory of every region that the key may come to name.
     pub unsafe fn raw_slice(
         &self,
         lkey: LocalKey,
@@ -145,7 +144,8 @@ impl Pd {
         LocalSlice::new(address, length, lkey, self.tag())
     }
 
-    /// Registers memory under an address of its own: work requests and peers name the first byte by `iova`.
+    /// Registers memory at an I/O virtual address of your choice: work requests and peers address the first
+    /// byte by `iova`.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Pd {
         self.register_memory(memory, Some(iova), access, None)
     }
 
-    /// Registers memory that the device reaches with the hints of a DMA handle.
+    /// Registers memory that the device accesses with the hints of a DMA handle.
     ///
     /// # Errors
     ///
@@ -263,7 +263,7 @@ fn without_unknown_options(access: AccessFlags, context: &Context) -> AccessFlag
     access.difference(AccessFlags::OPTIONAL)
 }
 
-/// Refuses what cannot be before the kernel does, which would only say EINVAL.
+/// Refuses what the kernel would refuse with a mere EINVAL.
 fn check_access(access: AccessFlags, writable: bool, length: usize) -> Result<(), &'static str> {
     let writes = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
     let remote_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
@@ -289,8 +289,8 @@ fn pins_for_writing(access: AccessFlags) -> bool {
     )
 }
 
-/// Says what an error that may come from the access flags comes from. Drivers answer that they do not support
-/// a flag, older kernels that the argument is invalid.
+/// Explains an error that may come from the access flags. Drivers answer that they do not support a flag,
+/// older kernels that the argument is invalid.
 fn with_access(error: Error, access: AccessFlags, context: &Context) -> Error {
     if error.is_unsupported() {
         return error.with_detail(format!("with the access {access:?}"));
@@ -307,7 +307,7 @@ fn with_access(error: Error, access: AccessFlags, context: &Context) -> Error {
     }
 }
 
-/// What a device lacks of what the access needs.
+/// The capability that the access needs and the device lacks.
 fn missing_for(access: AccessFlags, device: &DeviceAttr) -> Option<&'static str> {
     let on_demand = device.odp.general_caps & OdpGeneralCapBits::SUPPORT.bits() != 0;
     let has = |capability| device.capabilities.contains(capability);
@@ -334,15 +334,15 @@ fn with_memlock(error: Error) -> Error {
     }
 }
 
-/// A memory region, and the memory in it.
+/// A memory region, with its memory.
 ///
-/// Requests name parts of it by [`slice`](Mr::slice), which borrows it until the request is posted. From then
-/// on the region may be dropped at any time: if requests in flight name it, it stays registered, and its
-/// memory where it is, until their queues have passed the point at which they stood. [`Mr::deregister`] says
-/// so instead of waiting, [`Mr::deregister_by`] waits. A region of which no slice was taken goes at once, and
-/// so does what peers may do to it by its remote key.
+/// Requests name parts of it by [`slice`](Mr::slice), which borrows the region until the request is posted.
+/// From then on the region may be dropped at any time: if requests in flight name it, it stays registered,
+/// and its memory stays in place, until their queues have moved past these requests. [`Mr::deregister`]
+/// reports this instead of waiting, [`Mr::deregister_by`] waits. A region of which no slice was ever taken is
+/// deregistered at once. Peers can use its remote key until it is deregistered.
 ///
-/// Dropping it deregisters it. Should the kernel refuse, the memory is leaked rather than freed under the
+/// Dropping it deregisters it. If the kernel refuses, the memory is leaked rather than freed under the
 /// device.
 ///
 /// ```no_run
@@ -360,12 +360,12 @@ pub struct Mr<M: Memory> {
 }
 
 impl<M: Memory> Mr<M> {
-    /// The key for work requests of this side.
+    /// The key for local work requests.
     pub fn lkey(&self) -> LocalKey {
         self.held.region.lkey
     }
 
-    /// The key for a peer. On some devices it is a key without any rights if no remote access was asked for.
+    /// The key for a peer. Without remote access flags, some devices give a key without any rights.
     pub fn rkey(&self) -> RemoteKey {
         self.held.region.rkey
     }
@@ -385,7 +385,7 @@ impl<M: Memory> Mr<M> {
         self.held.region.access
     }
 
-    /// Bytes.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.held.region.length
     }
@@ -395,17 +395,17 @@ impl<M: Memory> Mr<M> {
         self.held.region.length == 0
     }
 
-    /// The address by which work requests and peers name the first byte.
+    /// The address by which work requests and peers refer to the first byte.
     pub fn iova(&self) -> u64 {
         self.held.region.iova
     }
 
-    /// The first byte in this process.
+    /// The address of the first byte in this process.
     pub fn as_ptr(&self) -> *mut u8 {
         self.held.region.address
     }
 
-    /// A part of it for a work request, in bytes from its start.
+    /// A part of the region for a work request, in bytes from its start.
     ///
     /// # Errors
     ///
@@ -429,12 +429,13 @@ impl<M: Memory> Mr<M> {
         self.slice(slot(index, size))
     }
 
-    /// All of it as a peer names it. Send it over; it holds the address, the length and the remote key.
+    /// The whole region as a peer addresses it: address, length and remote key. Send it to the peer.
     pub fn remote(&self) -> RemoteSlice {
         self.held.region.remote()
     }
 
-    /// A part of it for a memory window, in bytes from its start, with what peers may do through the window.
+    /// A part of the region to bind a memory window to, in bytes from its start, with the access that peers
+    /// get through the window.
     ///
     /// # Errors
     ///
@@ -463,9 +464,9 @@ impl<M: Memory> Mr<M> {
 
     /// Copies bytes out of the region, from `offset` on.
     ///
-    /// Bytes that a peer or the device writes at the same time come out old or new, in any mixture. The copy
-    /// is made each time, as fast as a plain one: whoever waits for a byte to change sees it change. For a
-    /// word that is to come out whole there is [`Mr::load_u64`].
+    /// Bytes that a peer or the device writes at the same time come out old or new, in any mixture. The
+    /// compiler never elides the copy, so a loop that waits for a byte to change sees it change; it is as
+    /// fast as a plain copy. To read a word without tearing, use [`Mr::load_u64`].
     ///
     /// # Errors
     ///
@@ -495,11 +496,12 @@ impl<M: Memory> Mr<M> {
         Ok(())
     }
 
-    /// Loads the 8 bytes at `offset` as one word in this host's byte order: a flag or a counter that a peer
-    /// or the device writes.
+    /// Loads the 8 bytes at `offset` as one word in host byte order: a flag or a counter that a peer or the
+    /// device writes.
     ///
-    /// The word comes out whole, and what is read of the region next is at least as new (acquire): what the
-    /// same peer wrote before it, by requests that the wire and the device keep in order, is there.
+    /// The word is never torn, and what is read from the region afterwards is at least as new (acquire): it
+    /// includes what the same peer wrote before the word, by requests that the wire and the device keep in
+    /// order.
     ///
     /// # Errors
     ///
@@ -511,9 +513,9 @@ impl<M: Memory> Mr<M> {
         Ok(unsafe { copy::load_u64(from) })
     }
 
-    /// Stores a word in this host's byte order in the 8 bytes at `offset`, for a peer that reads it.
+    /// Stores a word in host byte order to the 8 bytes at `offset`, for a peer that reads it.
     ///
-    /// It is stored whole, after all that was written to the region before (release).
+    /// It is never torn, and becomes visible after everything written to the region before (release).
     ///
     /// # Errors
     ///
@@ -557,21 +559,21 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Safety
     ///
-    /// Nobody writes to it while the slice lives: no posted receive, READ or atomic has it as its target,
-    /// neither of this process nor of one that shares the PD and posts by the local key; no peer that has the
-    /// key of the region, or of a window that is bound to it, writes to it; and who else the memory belongs
-    /// to ([`RawMemory`], a file that is mapped) does not either.
+    /// Nobody writes to the memory while the slice lives: no posted receive, READ or atomic has it as its
+    /// target, neither of this process nor of one that shares the PD and posts by the local key; no peer with
+    /// the key of the region, or of a window bound to it, writes to it; and no other owner of the memory
+    /// ([`RawMemory`], a mapped file) does.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the memory is alive and initialised, and by this function's contract nobody writes.
         unsafe { std::slice::from_raw_parts(self.held.region.address, self.held.region.length) }
     }
 
-    /// The memory as a slice to write to.
+    /// The memory as a mutable slice.
     ///
     /// # Safety
     ///
-    /// Nobody else accesses it while the slice lives, by any of the ways of which [`Mr::as_slice`] speaks:
-    /// neither writing nor reading.
+    /// Nobody else accesses the memory while the slice lives, neither reading nor writing, in any of the ways
+    /// that [`Mr::as_slice`] lists.
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8]
     where
         M: WritableMemory,
@@ -585,11 +587,11 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) if requests that may name the region have not completed yet, with
-    /// the queues that have them. On hardware a request completes when its completion, or that of a later one
-    /// of the same queue, is taken from the completion queue. The kernel refuses, such as while memory
-    /// windows are bound to it. The error gives the region back. A device that has been removed is no error:
-    /// the kernel has let go of the memory by then. Manual page: `ibv_dereg_mr(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) if requests that may name the region have not completed yet; the
+    /// text names their queues. On hardware a request counts as completed when its completion, or that of a
+    /// later request of the same queue, has been polled. Or the kernel refuses, for example while memory
+    /// windows are bound to the region. The error returns the region. A removed device is not an error: the
+    /// kernel has released the memory by then. Manual page: `ibv_dereg_mr(3)`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DestroyError<Mr<M>>> {
         self.held.release().map_err(|(held, error)| DestroyError {
@@ -600,15 +602,15 @@ impl<M: Memory> Mr<M> {
 }
 
 impl<M: Memory> Mr<M> {
-    /// Deregisters the region and gives the memory back, as soon as the requests have completed that may name
-    /// it.
+    /// Waits until the requests that may name the region have completed, then deregisters it and gives the
+    /// memory back.
     ///
-    /// It looks now and then how far the queues are. It does not poll: on hardware another thread has to take
-    /// the completions meanwhile.
+    /// It checks the queues periodically but does not poll completion queues: on hardware, another thread
+    /// must poll meanwhile.
     ///
     /// # Errors
     ///
-    /// As for [`Mr::deregister`], and [`Cause::Busy`](crate::Cause::Busy) when the deadline has come.
+    /// As for [`Mr::deregister`]; [`Cause::Busy`](crate::Cause::Busy) if the deadline has passed.
     pub fn deregister_by(self, deadline: Instant) -> Result<M, DestroyError<Mr<M>>> {
         let released = self.held.release_by(deadline);
         released.map_err(|(held, error)| DestroyError {

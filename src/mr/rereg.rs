@@ -1,8 +1,8 @@
 //! Changing a region that is registered: its access, its protection domain, its memory.
 //!
-//! The kernel may fail halfway, and the manual page then tells to do nothing with the region but to
-//! deregister it. So a change takes the region, and its error gives back either the region as it was or one
-//! that can only be deregistered. Both keep all memory that the device may still reach.
+//! The kernel may fail halfway; by the manual page, the region may then only be deregistered. So a change
+//! takes the region by value, and its error returns either the region as it was, or one that can only be
+//! deregistered. Both keep all memory that the device may still reach.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use crate::memory::Still;
 use crate::pd::{Pd, PdUse, User};
 use crate::work::{LocalKey, RemoteKey};
 
-/// What to change of a region beside its memory. What is `None` stays as it is.
+/// What to change of a region besides its memory. Fields that are `None` stay as they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rereg<'a> {
     /// The protection domain to move to.
@@ -30,9 +30,9 @@ pub struct Rereg<'a> {
 /// What a region is after a change that failed.
 #[derive(Debug)]
 pub enum AfterRereg<V, T: Send + 'static> {
-    /// As it was: nothing was changed. (`IBV_REREG_MR_ERR_INPUT`)
+    /// The region is as it was; nothing was changed (`IBV_REREG_MR_ERR_INPUT`).
     Unchanged(V),
-    /// The kernel failed, maybe halfway. (`IBV_REREG_MR_ERR_CMD`)
+    /// The kernel failed, possibly halfway (`IBV_REREG_MR_ERR_CMD`).
     Unusable(UnusableMr<T>),
 }
 
@@ -72,8 +72,8 @@ impl<V, T: Send + 'static> From<ReregError<V, T>> for Error {
     }
 }
 
-/// A region of which nobody knows what it gives access to. It holds all memory that it may reach; dropping it
-/// deregisters it.
+/// A region after a failed change: it is unknown what it gives access to. It keeps all memory that it may
+/// reach; dropping it deregisters it.
 pub struct UnusableMr<T: Send + 'static> {
     held: Held<T>,
 }
@@ -84,7 +84,7 @@ impl<T: Send + 'static> UnusableMr<T> {
         self.held.region.handle
     }
 
-    /// Deregisters the region and gives the memory back: the old, and the new that it was to get.
+    /// Deregisters the region and gives the old and the new memory back.
     ///
     /// # Errors
     ///
@@ -104,15 +104,15 @@ impl<T: Send + 'static> fmt::Debug for UnusableMr<T> {
 }
 
 impl<M: Memory> Mr<M> {
-    /// Changes the protection domain or the access of the region. Its keys may be others afterwards.
+    /// Changes the protection domain or the access of the region. Its keys may change.
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] if requests in flight may name the region, as for [`Mr::deregister`]: it is as it was.
-    /// Nothing is to be changed, the access contradicts itself or the memory, the protection domain is of
-    /// another context, or the device is to write to pages that were registered for reading: the region is as
-    /// it was. The kernel or its driver does not have it (soft-RoCE since Linux 6.2), or fails. Manual page:
-    /// `ibv_rereg_mr(3)`.
+    /// In these cases the region is as it was: [`Cause::Busy`] if requests in flight may name the region, as
+    /// for [`Mr::deregister`]; `change` is empty; the access flags contradict each other or the memory; the
+    /// protection domain belongs to another context; or the new access writes to pages that were registered
+    /// for reading. Otherwise the kernel or its driver lacks the verb (soft-RoCE has it since Linux 6.2), or
+    /// it fails. Manual page: `ibv_rereg_mr(3)`.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(self, change: Rereg<'_>) -> Result<Self, ReregError<Self, M>> {
         let region = &self.held.region;
@@ -142,12 +142,12 @@ impl<M: Memory> Mr<M> {
         }
     }
 
-    /// Changes the memory of the region, and with it what `change` says, and gives the old memory back. Peers
-    /// name the first byte by its address in this process.
+    /// Changes the memory of the region, together with `change`, and returns the old memory. Peers address
+    /// the first byte by its address in this process.
     ///
     /// # Errors
     ///
-    /// As for [`Mr::rereg`], with both memories. soft-RoCE does not have it.
+    /// As for [`Mr::rereg`]; the error contains both memories. soft-RoCE lacks this verb.
     pub fn rereg_memory<N: Memory>(
         self,
         memory: N,
@@ -189,8 +189,8 @@ impl<M: Memory> Mr<M> {
     }
 }
 
-/// Whether a region is as it was although the kernel was asked: a driver that does not have the one thing
-/// that was asked of it. If there was more than one it may have done the first.
+/// Whether a region is as it was although the kernel was asked: true if the driver lacks the only change
+/// asked for. If there were several changes, it may have made the first.
 fn is_whole(command: &abi::ReregMr, error: &Error) -> bool {
     matches!(error.cause(), Cause::Unsupported(_)) && command.flags.count_ones() == 1
 }

@@ -13,10 +13,10 @@ use crate::command::{DriverData, ModifyQp};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::gid::Gid;
 
-/// Attributes to set. What is `None` stays as it is.
+/// Attributes to set. Those that are `None` stay as they are.
 ///
-/// The library checks which ones a transition needs and takes before it asks the kernel. Manual page:
-/// `ibv_modify_qp(3)`.
+/// The library checks which attributes a transition requires and allows before it asks the kernel. Manual
+/// page: `ibv_modify_qp(3)`.
 ///
 /// ```
 /// use uverbs::{qp::QpAttr, Access, QpState};
@@ -35,7 +35,7 @@ use crate::gid::Gid;
 pub struct QpAttr {
     /// The state to go to.
     pub state: Option<QpState>,
-    /// The state that the QP is in, where the kernel may not know yet (send queue error, drained).
+    /// The state that the QP is in, if the kernel may not know it yet (send queue error, drained).
     pub cur_state: Option<QpState>,
     /// True to get an event when the send queue has drained.
     pub sqd_async_notify: Option<bool>,
@@ -73,7 +73,7 @@ pub struct QpAttr {
     pub path_mig_state: Option<MigState>,
     /// The peer's QP number; 24 bits.
     pub dest_qpn: Option<u32>,
-    /// The pace in kilobits per second; 0 for no limit.
+    /// The rate limit in kilobits per second; 0 for no limit.
     pub rate_limit: Option<u32>,
 }
 
@@ -96,8 +96,8 @@ impl QpAttr {
         QpAttrMask::from_bits_retain(self.to_abi(0).attr_mask)
     }
 
-    /// Checks the attributes, of which `raw` is what the kernel takes, for a QP of this transport that is in
-    /// the state `from`.
+    /// Checks the attributes, of which `raw` is the kernel's form, for a QP of this transport in the state
+    /// `from`.
     pub(crate) fn check(
         &self,
         raw: &abi::ModifyQp,
@@ -156,7 +156,7 @@ impl QpAttr {
         numbers.iter().find_map(long).unwrap_or_default()
     }
 
-    /// The command that sets them. The pace counts among those that are set.
+    /// The command that sets them, the rate limit included.
     #[inline]
     pub(crate) fn command(&self, qp: QpHandle, driver: DriverData) -> ModifyQp {
         let mut command = ModifyQp {
@@ -171,13 +171,13 @@ impl QpAttr {
         command
     }
 
-    /// The attributes as the kernel takes them, for this queue pair.
+    /// The attributes in the kernel's form, for this queue pair.
     fn to_abi(&self, qp_handle: u32) -> abi::ModifyQp {
         self.command(QpHandle(qp_handle), DriverData::default())
             .base
     }
 
-    /// Puts those that are set into a command that is otherwise empty.
+    /// Puts the attributes that are set into an otherwise empty command.
     // A function of its own: it then skips what is not set, which most are, instead of selecting zeros.
     #[inline(never)]
     fn put_into(&self, raw: &mut abi::ModifyQp) {

@@ -1,5 +1,5 @@
-//! Connecting a queue pair in one call: what peers tell each other, and the three transitions with the
-//! attributes that nearly everybody uses. For others there is [`Qp::modify`].
+//! Connecting a queue pair in one call: what peers tell each other, and the three transitions to RTS with
+//! common attributes. For other attributes use [`Qp::modify`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,8 +19,8 @@ use crate::query::PortAttr;
 
 /// What a peer must know about a queue pair to connect to it.
 ///
-/// It is exchanged over any other connection. Its text form is the one that rdma-core's ping-pong programs
-/// exchange: LID, QP number, PSN and GID in hexadecimal.
+/// Exchange it over any other connection. Its text form is that of rdma-core's ping-pong programs: LID, QP
+/// number, PSN and GID in hexadecimal.
 ///
 /// ```
 /// let endpoint: uverbs::Endpoint = "0000:000011:a3f2c1:00000000000000000000ffff0a090001".parse()?;
@@ -35,16 +35,16 @@ pub struct Endpoint {
     pub lid: u16,
     /// The queue pair's number; 24 bits.
     pub qpn: u32,
-    /// The packet sequence number that it starts to send with; 24 bits.
+    /// The packet sequence number that it starts sending with; 24 bits.
     pub psn: u32,
-    /// The port's GID, if packets are to carry a global route header.
+    /// The port's GID, if packets carry a global route header.
     pub gid: Option<Gid>,
 }
 
-/// The form in bytes, for peers: LID (2), number (4), PSN (4) and GID (16, zeros for none), in network byte
-/// order. It stays.
+/// The binary form, for peers: LID (2), number (4), PSN (4) and GID (16, zeros for none), in network byte
+/// order. It is stable.
 impl Endpoint {
-    /// Its bytes.
+    /// The binary form.
     pub fn to_bytes(self) -> [u8; 26] {
         let mut bytes = [0; 26];
         bytes[..2].copy_from_slice(&self.lid.to_be_bytes());
@@ -54,7 +54,7 @@ impl Endpoint {
         bytes
     }
 
-    /// What these bytes say; `None` if the number or the PSN has more than 24 bits.
+    /// The endpoint with this binary form; `None` if the number or the PSN has more than 24 bits.
     pub fn from_bytes(bytes: [u8; 26]) -> Option<Self> {
         let word =
             |at| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -123,13 +123,13 @@ impl FromStr for Endpoint {
     }
 }
 
-/// How to connect. The defaults suit a network without congestion and peers that know what they do.
+/// How to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Local port, counted from 1.
     pub port: u8,
-    /// Index of this side's GID; `None` takes the best that the port has: RoCE v2 over IPv4, then over IPv6,
-    /// then RoCE v1; on InfiniBand none, unless the peer gives a GID.
+    /// Index of this side's GID. `None` takes the best one of the port: RoCE v2 over IPv4, then over IPv6,
+    /// then RoCE v1; on InfiniBand none, unless the peer has a GID.
     pub gid_index: Option<u8>,
     /// The largest packet; `None` takes the port's active MTU. Both sides must use the same.
     pub path_mtu: Option<Mtu>,
@@ -145,22 +145,21 @@ pub struct ConnectOptions {
     pub hop_limit: u8,
     /// See [`QpAttr::timeout`].
     pub timeout: u8,
-    /// See [`QpAttr::retry_cnt`]. Soft-RoCE takes 7 for "without end": a peer that has died is then never
-    /// noticed.
+    /// See [`QpAttr::retry_cnt`]. On soft-RoCE 7 means forever: a dead peer is then never noticed.
     pub retry_cnt: u8,
     /// See [`QpAttr::rnr_retry`].
     pub rnr_retry: u8,
     /// See [`QpAttr::min_rnr_timer`].
     pub min_rnr_timer: u8,
-    /// See [`QpAttr::max_rd_atomic`].
+    /// See [`QpAttr::max_rd_atomic`]. At most the peer's `max_dest_rd_atomic`.
     pub max_rd_atomic: u8,
-    /// See [`QpAttr::max_dest_rd_atomic`].
+    /// See [`QpAttr::max_dest_rd_atomic`]. At least the peer's `max_rd_atomic`.
     pub max_dest_rd_atomic: u8,
 }
 
-/// Port 1, the best GID, the port's MTU; the peer may read, write and do atomics where the memory allows it;
-/// a timeout of 268 ms with 6 retries, so that a dead peer is noticed after about two seconds; retries
-/// without end while the peer has no receive posted.
+/// Port 1, its best GID and its MTU. The peer may read, write and do atomics where the memory allows it. A
+/// timeout of 268 ms with 6 retries, so a dead peer is noticed after about two seconds; endless retries while
+/// the peer has no receive posted. One READ or atomic in flight in each direction.
 impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
@@ -225,7 +224,7 @@ impl Context {
     }
 }
 
-/// This side's end of a path, which the options select.
+/// This side's end of a path, as selected by the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Local {
     port: u8,
@@ -236,7 +235,7 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// Looks for the end that the options select, with the port's LID and the GID that the peer is told.
+    /// Looks up the end that the options select, with the port's LID and the GID that the peer is told.
     fn find(context: &Context, options: &ConnectOptions) -> Result<(Self, u16, Option<Gid>)> {
         let port = context.query_port(options.port)?;
         let own = match options.gid_index {
@@ -255,14 +254,14 @@ impl Local {
         Ok((local, port.lid, own.map(|(_, gid)| gid)))
     }
 
-    /// Whether these options select the same.
+    /// Whether these options select the same end.
     fn is_for(&self, options: &ConnectOptions) -> bool {
         (self.port, self.asked) == (options.port, options.gid_index)
     }
 }
 
 impl<T: Transport, M: Membership> Qp<T, M> {
-    /// What the peer must know to connect, over port 1 with its best GID and a random PSN.
+    /// What the peer must know to connect, over port 1, with its best GID and a random PSN.
     ///
     /// # Errors
     ///
@@ -273,8 +272,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     /// What the peer must know to connect, over a port and GID of your choice.
     ///
-    /// The first call draws the PSN; later calls return the same. The port and the GID are queried now, and
-    /// the next [`Qp::connect_with`] with the same port and GID index uses the result: so the peer is told
+    /// The first call draws the PSN; later calls return the same one. The port and the GID are queried now,
+    /// and the next [`Qp::connect_with`] with the same port and GID index uses the result. So the peer gets
     /// the GID that this side uses.
     ///
     /// # Errors
@@ -291,8 +290,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         })
     }
 
-    /// This side's end of the path: as [`Qp::endpoint`] last returned it, or else as it is now. It is used
-    /// once, since the next connection may find another.
+    /// This side's end of the path: as [`Qp::endpoint`] last returned it, or as it is now. It is used once,
+    /// since it may differ for the next connection.
     fn local(&self, options: &ConnectOptions) -> Result<Local> {
         if let Some(told) = self.told(options) {
             return Ok(told);
@@ -358,14 +357,14 @@ fn to_init(options: &ConnectOptions, qkey: Option<u32>) -> QpAttr {
 impl<T: Transport, M: Membership> Qp<T, M> {
     /// Connects to a peer with the default options: from RESET to RTS.
     ///
-    /// The peer connects to this side's [`Qp::endpoint`]. Post receives before the peer sends. Posting is
-    /// possible from INIT on, so connect, post, and then tell the peer.
+    /// The peer connects to this side's [`Qp::endpoint`]. Post receives before the peer sends: connect, post,
+    /// and then tell the peer.
     ///
     /// # Errors
     ///
-    /// The peer's endpoint lacks a GID, or there is no route to it; the queue pair is then left in the state
-    /// that it reached, and [`Qp::reset`] makes another attempt possible. Try again after `ETIMEDOUT`: on
-    /// Ethernet the kernel asks for the peer's link-layer address once, and gives up after a second.
+    /// The peer's endpoint lacks a GID, or there is no route to it. The queue pair then stays in the state
+    /// that it reached; call [`Qp::reset`] before another attempt. Retry after `ETIMEDOUT`: on Ethernet the
+    /// kernel requests the peer's link-layer address once, and gives up after a second.
     pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
     where
         T: Connected,
@@ -396,7 +395,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     }
 }
 
-/// The changes that take a queue pair that is connected from RESET to RTS, on a path with its MTU.
+/// The transitions of a connected queue pair from RESET to RTS, on a path with its MTU.
 fn steps(
     transport: QpType,
     peer: &Endpoint,
@@ -428,7 +427,7 @@ fn steps(
     [to_init(options, None), to_receive, to_send]
 }
 
-/// This side's end of a path with what else a peer must know, for what is no [`Qp`].
+/// This side's end of a path and what else a peer must know, for objects that are not a [`Qp`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     local: Local,
@@ -436,7 +435,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Looks for the end of a queue pair with this number, and draws its PSN.
+    /// Looks up the end of a queue pair with this number, and draws its PSN.
     pub(crate) fn find(
         context: &Context,
         options: &ConnectOptions,
@@ -451,7 +450,7 @@ impl End {
         })
     }
 
-    /// Whether these options select the same.
+    /// Whether these options select the same end.
     pub(crate) fn is_for(&self, options: &ConnectOptions) -> bool {
         self.local.is_for(options)
     }
@@ -461,7 +460,7 @@ impl End {
         self.endpoint
     }
 
-    /// The changes that connect it.
+    /// The transitions that connect it.
     pub(crate) fn steps(
         &self,
         transport: QpType,

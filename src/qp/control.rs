@@ -1,4 +1,4 @@
-//! What can be done to a queue pair whose halves are on two threads.
+//! Control of a queue pair whose halves are on two threads.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -8,11 +8,11 @@ use uverbs_uapi::enums::QpState;
 use super::{QpAttr, QpInfo, QpShared};
 use crate::error::{Cause, Error, Result, Subject, Verb};
 
-/// Control of a queue pair, apart from its halves. Clones control the same queue pair.
+/// A handle that controls a queue pair independently of its halves. Clones control the same queue pair.
 ///
-/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds while it exists:
-/// its methods then fail with [`Cause::NotFound`]. While a call is running on another thread, it counts as a
-/// user.
+/// It does not keep the queue pair alive, and [`Qp::destroy`](super::Qp::destroy) succeeds while it exists;
+/// its methods then fail with [`Cause::NotFound`]. While one of its calls is running on another thread, it
+/// counts as a user.
 ///
 /// ```no_run
 /// # fn split(qp: uverbs::Qp<uverbs::Rc>) -> uverbs::Result<()> {
@@ -44,8 +44,8 @@ impl Control {
     }
 
     /// The queue pair's number on the wire; 24 bits. A reset may change it, see
-    /// [`Qp::reset`](super::Qp::reset); once the queue pair is gone, it is the one that this control began
-    /// with.
+    /// [`Qp::reset`](super::Qp::reset). Once the queue pair is gone, it is the number from when this handle
+    /// was created.
     pub fn qpn(&self) -> u32 {
         self.qp.upgrade().map_or(self.qpn, |qp| qp.qpn())
     }
@@ -54,19 +54,19 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The queue pair or the device has gone. Manual page: `ibv_query_qp(3)`.
+    /// The queue pair or the device is gone. Manual page: `ibv_query_qp(3)`.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpInfo> {
         self.qp(Verb::QueryQp)?.query()
     }
 
-    /// Changes attributes, as [`Qp::modify`](super::Qp::modify) does: to connect a queue pair whose halves
-    /// are already with their threads, for one.
+    /// Changes attributes, as [`Qp::modify`](super::Qp::modify) does, for example to connect a queue pair
+    /// whose halves are already on their threads.
     ///
     /// # Errors
     ///
-    /// As of [`Qp::modify`](super::Qp::modify), or the queue pair has gone. The state RESET is refused, since
-    /// the rings of both halves begin anew with it: [`Qp::join`](super::Qp::join) them and use
+    /// As for [`Qp::modify`](super::Qp::modify), or the queue pair is gone. The state RESET is refused, since
+    /// it restarts the rings of both halves: [`Qp::join`](super::Qp::join) them and use
     /// [`Qp::reset`](super::Qp::reset).
     pub fn modify(&self, attr: &QpAttr) -> Result<()> {
         let qp = self.qp(Verb::ModifyQp)?;
@@ -81,7 +81,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The queue pair or the device has gone.
+    /// The queue pair or the device is gone.
     pub fn fail(&self) -> Result<()> {
         self.modify(&QpAttr {
             state: Some(QpState::ERR),
@@ -89,7 +89,7 @@ impl Control {
         })
     }
 
-    /// Whether the queue pair has gone.
+    /// Whether the queue pair is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.qp.strong_count() == 0
     }

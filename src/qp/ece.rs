@@ -6,12 +6,12 @@ use crate::error::{Error, Result, Verb};
 use crate::work::Ece;
 
 impl<T: Transport, M: Membership> Qp<T, M> {
-    /// The options of the queue pair. In the state RESET they are those that its device offers. After
-    /// [`set_ece`](Self::set_ece) there are none until the state changes; then they are those that the device
-    /// uses.
+    /// The options of the queue pair. In the state RESET these are the options that its device offers. After
+    /// [`set_ece`](Self::set_ece) there are none until the next state change; then they are the options that
+    /// the device uses.
     ///
-    /// The connecting side sends the options that its device offers. The other side sets those, connects,
-    /// queries, and sends back the result, which the first side sets before it connects.
+    /// The connecting side sends the options that its device offers. The other side sets them, connects,
+    /// queries, and sends back the result. The first side sets that before it connects.
     ///
     /// # Errors
     ///

@@ -1,14 +1,14 @@
-//! The way that a queue pair's packets take through a network with several, and what that means for the order
-//! of their bytes.
+//! The path of a queue pair's packets through a network with several paths, and the order in which their
+//! bytes are written.
 
 use super::transport::{Connected, Transport};
 use super::{LagPort, Membership, Qp, QpState};
 use crate::error::{Error, Result, Verb};
 
 impl<T: Transport, M: Membership> Qp<T, M> {
-    /// Whether the device writes the bytes of each message to memory in their order, so that the last byte is
-    /// there only after all others. False if that is not known: the driver or the device has no such promise,
-    /// or the queue pair is not in the state RTS. It says nothing about the order in which a CPU sees them;
+    /// Whether the device writes the bytes of each message to memory in order, so that the last byte arrives
+    /// only after all others. False if that is not known: the driver or the device makes no such promise, or
+    /// the queue pair is not in the state RTS. It says nothing about the order in which a CPU sees the bytes;
     /// on x86-64 that is the same.
     ///
     /// # Errors
@@ -25,7 +25,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         context.driver().data_in_order(context.fd(), kernel.name())
     }
 
-    /// The physical port that the queue pair's packets leave by, of a device whose ports are bonded.
+    /// The physical port through which the queue pair's packets leave, on a device whose ports are bonded.
     ///
     /// # Errors
     ///
@@ -37,13 +37,13 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         context.driver().lag_port(context.fd(), kernel.name())
     }
 
-    /// Has the queue pair's packets leave by this physical port, from 1 on, of a device whose ports are
-    /// bonded. The queue pair must be in the state RTS.
+    /// Makes the queue pair's packets leave through this physical port, counted from 1, on a device whose
+    /// ports are bonded. The queue pair must be in the state RTS.
     ///
     /// # Errors
     ///
-    /// As of [`lag_port`](Self::lag_port); also if the device has no such port, or cannot change it later.
-    /// Manual page: `mlx5dv_modify_qp_lag_port(3)`.
+    /// As for [`lag_port`](Self::lag_port); also if the device has no such port, or cannot change the port of
+    /// an existing queue pair. Manual page: `mlx5dv_modify_qp_lag_port(3)`.
     pub fn set_lag_port(&mut self, port: u8) -> Result<()> {
         let kernel = self.shared.kernel();
         self.must_send(Verb::ModifyQpLagPort)?;
@@ -64,9 +64,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 }
 
 impl<T: Connected, M: Membership> Qp<T, M> {
-    /// Sets the UDP source port of the queue pair's packets on RoCE 2, by which routers and bonds choose
-    /// among ways of the same length. The queue pair must be in the state RTS; before, the port follows from
-    /// the flow label of its path, or from its number and its peer's.
+    /// Sets the UDP source port of the queue pair's packets on RoCE v2, by which routers and bonds choose
+    /// among paths of equal cost (ECMP). The queue pair must be in the state RTS. Until then the port follows
+    /// from the flow label of its path, or from the numbers of the queue pair and its peer.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Queue pairs: creation, states, destruction. [`Batch`] and [`RecvBatch`] post.
 //!
-//! A [`Qp`] consists of two halves that share the kernel object: the send half and the receive half. Posting
-//! borrows a half exclusively and takes no lock. The halves can go to different threads ([`Qp::split`]).
+//! A [`Qp`] has two halves that share the kernel object: the send half and the receive half. Posting borrows
+//! a half exclusively and takes no lock. The halves can move to different threads ([`Qp::split`]).
 
 mod attr;
 pub(crate) mod connect;
@@ -71,7 +71,7 @@ pub struct Caps {
     pub max_inline_data: u32,
 }
 
-/// Queues of 64 requests with a slice each, and 64 inline bytes.
+/// Queues of 64 requests with one slice each, and 64 inline bytes.
 impl Default for Caps {
     fn default() -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// A capacity exceeds the device's limits, which are then in the text. Manual page: `ibv_create_qp(3)`.
+    /// A capacity exceeds the device's limits; the text then has them. Manual page: `ibv_create_qp(3)`.
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp<T: StaticTransport>(&self, cq: &Cq, caps: Caps) -> Result<Qp<T>> {
         self.qp(cq).caps(caps).create()
@@ -151,7 +151,7 @@ impl Pd {
 }
 
 impl<'a> QpBuilder<'a> {
-    /// Reports receives to another completion queue than sends.
+    /// Reports receives to a completion queue of their own.
     pub fn recv_cq(mut self, cq: &'a Cq) -> Self {
         self.recv_cq = cq;
         self
@@ -175,11 +175,11 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
-    /// Chooses the number by which events name the queue pair
-    /// ([`EventSource::Qp`](crate::event::EventSource::Qp)) and which [`Qp::id`] returns: an index into a
-    /// table of connections, for one. If it is not called, the library takes a number that no other object of
-    /// the context has. Two queue pairs may have the same number; their events cannot be told apart then.
-    /// Completions and errors have [`Qp::qpn`].
+    /// Sets the number by which events name the queue pair
+    /// ([`EventSource::Qp`](crate::event::EventSource::Qp)) and which [`Qp::id`] returns, such as an index
+    /// into a table of connections. By default the library picks a number that is unique in the context. If
+    /// two queue pairs have the same number, their events cannot be told apart. Completions and errors use
+    /// [`Qp::qpn`].
     #[doc(alias = "qp_context")]
     pub fn user_data(mut self, number: u64) -> Self {
         self.user_data = Some(number);
@@ -187,53 +187,52 @@ impl<'a> QpBuilder<'a> {
     }
 
     /// Sets creation flags, such as [`SCATTER_FCS`](QpCreateFlags::SCATTER_FCS) for raw packets. For
-    /// `SQ_SIG_ALL` there is [`signal_all`](Self::signal_all).
+    /// `SQ_SIG_ALL` use [`signal_all`](Self::signal_all).
     pub fn flags(mut self, flags: QpCreateFlags) -> Self {
         self.flags = flags;
         self
     }
 
-    /// Puts small payloads into completions (inline scatter): the device then writes once instead of twice,
-    /// and polling copies the payload to the memory of the request. Payloads are small up to 32 bytes with
+    /// Lets the device put small payloads into completions (inline scatter): it then writes once instead of
+    /// twice, and polling copies the payload to the memory of the request. Small means up to 32 bytes with
     /// completions of 64 bytes, and up to 64 with those of 128 bytes
     /// ([`CqBuilder::entry_bytes`](crate::cq::CqBuilder::entry_bytes)). It applies to received messages, also
     /// those of a shared receive queue, and with [`signal_all`](Self::signal_all) to the results of READs and
-    /// atomic operations. A device that lacks it writes to memory as usual.
+    /// atomic operations. A device that lacks the feature writes to memory as usual.
     ///
-    /// A completion that is taken after the queue pair has been destroyed has no data: its status is
+    /// A completion polled after the queue pair has been destroyed has no data; its status is
     /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
     ///
-    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has none, as rxe,
-    /// or none for the transport: mlx5 has it for RC and UC.
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks it, like
+    /// rxe, or lacks it for the transport: mlx5 has it for RC and UC.
     ///
     /// # Safety
     ///
-    /// What the queue pair receives into, or reads into, is written to by this process under the addresses
-    /// that the requests name. So of each receive request, READ and atomic operation that is posted to it,
-    /// and each receive request of its shared receive queue, the slices must be of memory whose address in
-    /// this process is the one that the device knows it by
-    /// ([`LocalSlice::address`](crate::LocalSlice::address)), and that may be written to there. That holds
-    /// for regions of [`Pd::register`] that are [`Mr::as_ptr`](crate::Mr::as_ptr) at
-    /// [`Mr::iova`](crate::Mr::iova) and allow local writing. It does not hold for regions with an address of
-    /// their own ([`Pd::register_at`]), of device memory or a DMA-BUF, the null MR, and imported ones.
+    /// This process itself writes to the memory that the queue pair receives or reads into, at the addresses
+    /// that the requests name. So the slices of each receive request, READ and atomic operation posted to it,
+    /// and of each receive request of its shared receive queue, must name memory whose address in this
+    /// process is the one that the device knows it by ([`LocalSlice::address`](crate::LocalSlice::address)),
+    /// and that may be written to there. That holds for regions of [`Pd::register`] whose
+    /// [`Mr::as_ptr`](crate::Mr::as_ptr) equals [`Mr::iova`](crate::Mr::iova) and that allow local writing.
+    /// It does not hold for regions with an I/O virtual address of their own ([`Pd::register_at`]), of device
+    /// memory or a DMA-BUF, for the null MR, and for imported regions.
     ///
-    /// What the posting functions ask for lasts until the completion has been taken from its completion
-    /// queue, or the queue pair has been reset or destroyed: the memory stays as it is, and nobody else uses
-    /// it.
+    /// The requirements of the posting functions extend until the completion has been polled, or the queue
+    /// pair has been reset or destroyed: the memory stays in place, and nobody else uses it.
     pub unsafe fn inline_scatter(mut self) -> Self {
         self.inline_scatter = true;
         self
     }
 
-    /// Lets the device take packets as they come, in whatever order the network has them: data of SENDs and
-    /// WRITEs may be placed before those of messages that were posted earlier, and receive requests are used
-    /// in another order than they were posted. So the id of a completion is not always that of the oldest
-    /// request. Completions still come in the order of the messages, and READs and atomic operations are
-    /// carried out in order. Both ends of a connection must be like that.
+    /// Lets the device process packets in the order of their arrival, whatever that is. Data of SENDs and
+    /// WRITEs may be placed before data of messages that were posted earlier, and receive requests may be
+    /// used in another order than they were posted. So the id of a completion is not always that of the
+    /// oldest request. Completions still come in the order of the messages, and READs and atomic operations
+    /// are executed in order. Both ends of a connection must use this option.
     ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver, the device or the
     /// kernel lacks it: mlx5 has it since Linux 6.13, with newer firmware, and not with inline scatter or
-    /// XRC. Manual page:
+    /// XRC. Manual page: `mlx5dv_create_qp(3)`, `MLX5DV_QP_CREATE_OOO_DP`.
     pub fn out_of_order(mut self) -> Self {
         self.out_of_order = true;
         self
@@ -248,13 +247,14 @@ impl<'a> QpBuilder<'a> {
         self.create_typed(T::QP_TYPE, None)
     }
 
-    /// Creates the queue pair in the thread domain of its parent domain: it shares the domain's doorbell
-    /// register, and whoever posts has to have the domain. Without this a queue pair on the parent domain has
-    /// no part in the thread domain.
+    /// Creates the queue pair in the thread domain of its parent domain: it uses the domain's doorbell
+    /// register, and posting takes the domain. A queue pair on the parent domain that is created otherwise
+    /// does not use the thread domain.
     ///
     /// # Errors
     ///
-    /// As for [`QpBuilder::create`], and the protection domain is none with a thread domain.
+    /// As for [`QpBuilder::create`]; also if the protection domain is not a parent domain with a thread
+    /// domain.
     pub fn create_in_domain<T: StaticTransport>(self) -> Result<Qp<T, InDomain>> {
         match self.pd.domain().and_then(DomainState::thread_domain) {
             Some(domain) => self.create_typed(T::QP_TYPE, Some(domain)),
@@ -382,7 +382,7 @@ impl<'a> QpBuilder<'a> {
     }
 }
 
-/// Says which type of queue pair there is not, or which limits may have been exceeded.
+/// Says which type of queue pair is missing, or which limits may have been exceeded.
 #[cold]
 fn not_created(context: &Context, transport: QpType, error: Error) -> Error {
     let error = match error.is_unsupported() {
@@ -406,8 +406,7 @@ const PSN_AHEAD: u32 = 1 << 22;
 
 /// What the two halves of a queue pair share.
 pub(crate) struct QpShared {
-    /// Held for reading while the kernel is asked something of it, and for writing only to put another in its
-    /// place.
+    /// Held for reading during calls to the kernel about it, and for writing only to replace it.
     kernel: RwLock<KernelQp>,
     id: u64,
     transport: QpType,
@@ -421,7 +420,7 @@ pub(crate) struct QpShared {
     ///
     /// Relaxed throughout: only the number matters.
     psn: AtomicU32,
-    /// Packets may have been sent with numbers from there on.
+    /// Packets may have been sent with numbers from here on.
     ///
     /// Relaxed throughout: as for `psn`.
     connected: AtomicBool,
@@ -471,8 +470,8 @@ impl QpShared {
     /// Makes the next connection start its packet sequence numbers well ahead of those that this one is
     /// likely to have reached.
     ///
-    /// Late packets of this connection are then behind and ignored. One that was ahead could count as an
-    /// acknowledgement of requests in flight, and soft-RoCE would complete those (`check_psn` in
+    /// Late packets of this connection are then behind and ignored. A packet that is ahead could count as an
+    /// acknowledgement of requests in flight, and soft-RoCE would complete these (`check_psn` in
     /// `drivers/infiniband/sw/rxe/rxe_comp.c`).
     fn start_ahead(&self) {
         let psn = self.psn.load(Ordering::Relaxed);
@@ -570,8 +569,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// Refuses a change that there is not, of which `raw` is what the kernel takes, and tells from which
-    /// state it is.
+    /// Refuses a transition that does not exist, of which `raw` is the kernel's form, and returns the state
+    /// that it starts from.
     fn check(&self, kernel: &KernelQp, attr: &QpAttr, raw: &abi::ModifyQp) -> Result<QpState> {
         let from = attr.cur_state.unwrap_or_else(|| self.state());
         attr.check(raw, || kernel.subject(), self.transport, from)?;
@@ -582,7 +581,7 @@ impl QpShared {
         self.state.store(state.0 as u8, Ordering::Relaxed);
     }
 
-    /// Says which step failed, and what its path was.
+    /// Adds to an error which step failed, and on which path.
     fn explained(&self, error: Error, attr: &QpAttr, from: QpState) -> Error {
         let error = match attr.state {
             Some(to) => error.with_detail(format!("from {from:?} to {to:?}")),
@@ -617,14 +616,15 @@ impl Drop for QpShared {
     }
 }
 
-/// A queue pair of a transport.
+/// A queue pair of the transport `T`.
 ///
 /// Posting borrows it exclusively and takes no lock. It keeps its PD and its completion queues alive.
 ///
-/// Dropping it, or both of its halves, destroys it. If the kernel refuses, as while the queue pair is
-/// attached to a multicast group, the drop resets it instead: its requests are forgotten, it receives nothing
-/// more, and the context's end destroys it. Only [`Qp::destroy`] and [`Qp::reset`] report errors: if a drop
-/// cannot even reset it, the memory that the requests name stays in use until the context is closed.
+/// Dropping it, or both of its halves, destroys it. If the kernel refuses, for example while the queue pair
+/// is attached to a multicast group, the drop resets it instead: its requests are discarded, it receives
+/// nothing more, and closing the context destroys it. Only [`Qp::destroy`] and [`Qp::reset`] report errors.
+/// If a drop cannot even reset it, the memory that its requests name stays in use until the context is
+/// closed.
 ///
 /// ```no_run
 /// use uverbs::{Caps, Endpoint, Rc};
@@ -644,8 +644,8 @@ impl Drop for QpShared {
 /// # Ok(()) }
 /// ```
 ///
-/// A queue pair of a thread domain has another type, `Qp<T, InDomain>`, and takes the domain with each post:
-/// see [`ThreadDomain`].
+/// A queue pair of a thread domain has the type `Qp<T, InDomain>`, and each post takes the domain: see
+/// [`ThreadDomain`].
 pub struct Qp<T: Transport, M: Membership = NoDomain> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
     send: SendHalf<T, M>,
@@ -665,8 +665,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         self.shared.qpn()
     }
 
-    /// The number by which events name it: that of [`QpBuilder::user_data`], or else one that no other object
-    /// of its context has, and the same for good.
+    /// The number by which events name it: that of [`QpBuilder::user_data`], or otherwise one that is unique
+    /// in its context. It never changes.
     pub fn id(&self) -> u64 {
         self.shared.id
     }
@@ -682,7 +682,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     }
 
     /// The state that was last set or queried through this handle. A failed request moves the queue pair to
-    /// the error state without notice; [`Qp::query`] returns the current state.
+    /// the error state without updating it; [`Qp::query`] returns the current state.
     pub fn state(&self) -> QpState {
         self.shared.state()
     }
@@ -703,9 +703,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// The transition does not exist, or lacks attributes, or does not take them: it is refused by name
-    /// before the kernel is asked. Or the kernel refuses a value, or has no route to the peer. Manual page:
-    /// `ibv_modify_qp(3)`.
+    /// The transition does not exist, or attributes are missing or not allowed: the library refuses this
+    /// before it asks the kernel, and names them. Or the kernel refuses a value, or has no route to the peer.
+    /// Manual page: `ibv_modify_qp(3)`.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         if attr.state == Some(QpState::RESET) {
@@ -715,24 +715,24 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         self.shared.modify(attr)
     }
 
-    /// Moves the queue pair to the state RESET: requests in flight are dropped without a completion.
+    /// Moves the queue pair to the state RESET. Requests in flight are dropped without a completion.
     ///
     /// Its next connection starts with another packet sequence number: tell the peer the new
     /// [`Qp::endpoint`].
     ///
-    /// On soft-RoCE, a reliable queue pair that has left the state RESET gets a new [`Qp::qpn`] and a new
-    /// [`Qp::handle`] as well: the kernel's reset keeps what a READ that was cut off has left, and the next
-    /// READ or atomic then completes without data. So this library puts a new queue pair in the place of the
-    /// old one, of the same capacities, with the same [`Qp::id`], queues and domain. Its allocator, if there
-    /// is one, is asked for new rings before it gets the old ones back. Completions from before the reset
-    /// that still lie in the completion queue carry the old number; on mlx5 they are passed over. Memory
-    /// windows of type 2 that are bound on it open nothing any more until they have been invalidated and
-    /// bound again; if there were any, the old queue pair stays in the kernel until this one is destroyed.
+    /// On soft-RoCE, a reliable queue pair that has left the state RESET also gets a new [`Qp::qpn`] and a
+    /// new [`Qp::handle`]. The kernel's reset keeps the remains of an interrupted READ, and the next READ or
+    /// atomic would complete without data. So the library replaces the kernel's queue pair with a new one, of
+    /// the same capacities, with the same [`Qp::id`], queues and domain. Its allocator, if any, is asked for
+    /// new rings before it gets the old ones back. Completions from before the reset that are still in the
+    /// completion queue carry the old number; on mlx5 they are skipped. Memory windows of type 2 that are
+    /// bound on it grant no access until they have been invalidated and bound again; if there are any, the
+    /// old queue pair stays in the kernel until this one is destroyed.
     ///
     /// # Errors
     ///
-    /// The device has been removed. On soft-RoCE also as for [`Pd::create_qp`]: the queue pair is then as it
-    /// was before.
+    /// The device has been removed. On soft-RoCE also as for [`Pd::create_qp`]; the queue pair is then
+    /// unchanged.
     pub fn reset(&mut self) -> Result<()> {
         self.modify(&QpAttr {
             state: Some(QpState::RESET),
@@ -742,9 +742,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     /// Moves the queue pair to the state ERR: requests in flight complete as flushed.
     ///
-    /// On soft-RoCE from Linux 6.4 on a message that completes at that moment may come again, into each
-    /// receive that is left, also with success (`do_complete` in `drivers/infiniband/sw/rxe/rxe_resp.c`):
-    /// what completes behind the call need not be new.
+    /// On soft-RoCE from Linux 6.4 on, a message that completes at that moment may be delivered again into
+    /// each remaining receive, with success (`do_complete` in `drivers/infiniband/sw/rxe/rxe_resp.c`). So
+    /// receives that complete after this call are not necessarily new messages.
     ///
     /// # Errors
     ///
@@ -756,7 +756,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         })
     }
 
-    /// Limits the rate of a queue pair that is ready to send, in kilobits per second; 0 for no limit.
+    /// Limits the rate of a queue pair in the state RTS, in kilobits per second; 0 for no limit.
     ///
     /// # Errors
     ///
@@ -793,7 +793,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         &self.shared
     }
 
-    /// What tells, when the queue pair is gone, whether the device has let go of its requests.
+    /// Tells, once the queue pair is gone, whether the device has released its requests.
     pub(crate) fn flight(&self) -> &Arc<Flight> {
         &self.shared.flight
     }
@@ -804,26 +804,27 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         self.recv.batch()
     }
 
-    /// Both halves at once, to post to one while the other is borrowed.
+    /// Both halves at the same time, to post to one while the other is borrowed.
     pub fn halves(&mut self) -> (&mut SendHalf<T, M>, &mut RecvHalf<T>) {
         (&mut self.send, &mut self.recv)
     }
 
-    /// Splits the queue pair for two threads. It lives until both halves are gone.
+    /// Splits the queue pair for two threads. It lives until both halves are dropped.
     pub fn split(self) -> (SendHalf<T, M>, RecvHalf<T>) {
         (self.send, self.recv)
     }
 
-    /// A handle that queries and fails the queue pair when its halves are on two threads. It can be cloned.
+    /// A handle that queries, changes and fails the queue pair while its halves are on two threads. It can be
+    /// cloned.
     pub fn control(&self) -> Control {
         Control::new(&self.shared)
     }
 
-    /// Joins two halves again.
+    /// Joins two halves.
     ///
     /// # Errors
     ///
-    /// The halves belong to two queue pairs. They are given back.
+    /// The halves belong to different queue pairs. They are returned.
     pub fn join(
         send: SendHalf<T, M>,
         recv: RecvHalf<T>,
@@ -835,7 +836,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         Ok(Self { send, recv, shared })
     }
 
-    /// The same queue pair, with its transport known at run time only.
+    /// The same queue pair, with its transport known only at run time.
     pub fn into_any(self) -> Qp<Any, M> {
         let Qp { send, recv, shared } = self;
         let domain = send.domain();
@@ -851,8 +852,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while it is attached to a multicast group; the error gives the queue pair
-    /// back. Manual page: `ibv_destroy_qp(3)`.
+    /// The kernel refuses, for example while it is attached to a multicast group; the error returns the queue
+    /// pair. Manual page: `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         let Qp { send, recv, shared } = self;
@@ -892,7 +893,7 @@ impl<T: Transport> Qp<T> {
         self.send.batch()
     }
 
-    /// Posts one request, which has a completion with this id: in fewer instructions than a batch of one.
+    /// Posts one signaled request, whose completion has this id, in fewer instructions than a batch of one.
     ///
     /// ```no_run
     /// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>, from: uverbs::LocalSlice<'_>, to: uverbs::RemoteSlice)
@@ -905,7 +906,7 @@ impl<T: Transport> Qp<T> {
         self.send.one(wr_id)
     }
 
-    /// Posts send requests: `fill` adds them to a batch, which is then rung. Returns how many there were.
+    /// Posts send requests: `fill` adds them to a batch, which is then rung. Returns their number.
     ///
     /// If `fill` fails, nothing is posted.
     ///
@@ -932,7 +933,7 @@ impl<T: Transport> Qp<T> {
 }
 
 impl<T: Transport> Qp<T, InDomain> {
-    /// Starts a batch of send requests. Until it is rung or dropped nobody else posts in the domain.
+    /// Starts a batch of send requests. Until it is rung or dropped, nobody else can post in the domain.
     ///
     /// # Errors
     ///
@@ -942,7 +943,8 @@ impl<T: Transport> Qp<T, InDomain> {
         self.send.batch(domain)
     }
 
-    /// Posts one request, which has a completion with this id. It takes a lock for no number of queue pairs.
+    /// Posts one signaled request, whose completion has this id. It never takes a lock, however many queue
+    /// pairs the context has.
     ///
     /// ```no_run
     /// # use uverbs::{InDomain, LocalSlice, Qp, Rc, RemoteSlice, ThreadDomain};

@@ -1,8 +1,9 @@
-//! Multicast groups: datagrams that every member receives.
+//! Multicast groups: every member receives the group's datagrams.
 //!
-//! A group takes two memberships. [`Qp::attach_mcast`] has the device give the group's datagrams to a queue
-//! pair. The network has to bring them to the port first: on RoCE the host's IP stack joins the group
-//! ([`Context::join_ip_group`]), on InfiniBand the subnet manager is asked.
+//! Receiving takes two memberships. With [`Qp::attach_mcast`] the device delivers the group's datagrams to a
+//! queue pair. The network must bring them to the port first: on RoCE the host's IP stack must join the group
+//! ([`Context::join_ip_group`]), on InfiniBand the subnet manager must be asked
+//! ([`cm::join`](crate::cm::join) does either).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -16,15 +17,15 @@ use crate::context::Context;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::gid::Gid;
 
-/// The number of the queue pair that a datagram to a multicast group is sent to: all queue pairs that have
-/// joined. See [`Ah::to`](crate::Ah::to).
+/// The queue pair number in datagrams to a multicast group. It stands for all queue pairs that have joined.
+/// See [`Ah::to`](crate::Ah::to).
 pub const MULTICAST_QPN: u32 = 0xff_ffff;
 
 impl Context {
-    /// Has the host's IP stack join a multicast group on a RoCE port, which a queue pair in the group needs:
+    /// Makes the host's IP stack join a multicast group on a RoCE port. A queue pair in the group needs this:
     /// without it the host does not ask the network for the group's packets, and soft-RoCE drops them.
     ///
-    /// The membership is that of a UDP socket, and ends with the returned value.
+    /// The membership belongs to a UDP socket and ends when the returned value is dropped.
     ///
     /// ```no_run
     /// # use uverbs::{Context, Gid, Qp, Ud};
@@ -94,11 +95,11 @@ impl IpGroup {
 }
 
 impl<T: Datagram, M: Membership> Qp<T, M> {
-    /// Joins a multicast group: from then on the queue pair receives the datagrams to it, as does every other
-    /// one that has joined. On RoCE the host has to join as well: [`Context::join_ip_group`].
+    /// Joins a multicast group: from then on the queue pair receives the group's datagrams, as does every
+    /// other member. On RoCE the host must join as well: [`Context::join_ip_group`].
     ///
-    /// `mlid` is the group's LID on InfiniBand, where the subnet manager has to be asked for it first; 0 on
-    /// RoCE. Senders send to [`MULTICAST_QPN`] along a path to the group's GID.
+    /// `mlid` is the group's LID on InfiniBand, which the subnet manager assigns; 0 on RoCE. Senders use
+    /// [`MULTICAST_QPN`] and a path to the group's GID.
     ///
     /// # Errors
     ///

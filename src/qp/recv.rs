@@ -54,9 +54,9 @@ impl<T: Transport> RecvHalf<T> {
         self.shared.qpn()
     }
 
-    /// Receive requests that have been posted and that no message has been received into.
+    /// The number of posted receive requests that no message has been received into.
     ///
-    /// With hardware a request counts until its completion is taken from the completion queue; see
+    /// On hardware a request counts until its completion has been polled; see
     /// [`SendHalf::in_flight`](super::SendHalf::in_flight).
     pub fn in_flight(&self) -> u32 {
         self.queue.as_ref().map_or(0, RecvQueue::in_flight)
@@ -79,9 +79,9 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
     }
 }
 
-/// Receive requests that are being written into the ring.
+/// A batch of receive requests, being written into the ring.
 ///
-/// The device sees none of them before [`RecvBatch::ring`]; a batch that is dropped or forgotten posts
+/// The device does not see them before [`RecvBatch::ring`]. A batch that is dropped or forgotten posts
 /// nothing. See [`Batch`](super::Batch) on the memory that the requests name.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct RecvBatch<'q> {
@@ -102,7 +102,7 @@ impl<'q> RecvBatch<'q> {
         Self { raw, pd, qp }
     }
 
-    /// Requests in the batch.
+    /// The number of requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.raw.as_ref().map_or(0, |raw| raw.len() as usize)
@@ -114,8 +114,8 @@ impl<'q> RecvBatch<'q> {
         self.len() == 0
     }
 
-    /// Adds a receive: the next message is scattered over `into`. Datagrams put 40 bytes of global route
-    /// header first.
+    /// Adds a receive: a message is scattered over `into`. For datagrams, 40 bytes for the global route
+    /// header come first.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl<'q> RecvBatch<'q> {
         self.post(wr_id, [])
     }
 
-    /// Hands the batch to the device, and returns how many requests it had. No system call is made.
+    /// Hands the batch to the device and returns the number of requests. It makes no system call.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The transports, as types: what a queue pair cannot do does not compile.
+//! The transports as types: an operation that a queue pair lacks does not compile.
 
 use std::fmt::Debug;
 
@@ -135,14 +135,13 @@ pub enum Uc {}
 #[derive(Clone, Copy, Debug)]
 pub enum Ud {}
 
-/// Extended reliable connection, the sending end: as [`Rc`], and each message names a shared receive queue of
-/// the peer ([`Batch::to_srq`](crate::Batch::to_srq)). See [`xrcd`](crate::xrcd).
+/// Extended reliable connection, the sending end: like [`Rc`], but each message names a shared receive queue
+/// of the peer ([`Batch::to_srq`](crate::Batch::to_srq)). See [`xrcd`](crate::xrcd).
 #[derive(Clone, Copy, Debug)]
 pub enum Xrc {}
 
-/// A transport chosen at run time. All methods are there; one that the transport lacks fails with
-/// [`PostError::NotInTransport`] or
-/// [`PostError::Destination`].
+/// A transport chosen at run time. It has all methods; one that the actual transport lacks fails with
+/// [`PostError::NotInTransport`] or [`PostError::Destination`].
 #[derive(Clone, Copy, Debug)]
 pub enum Any {}
 

@@ -1,4 +1,4 @@
-//! Address handles, and the paths that they and connected queue pairs are made with.
+//! Address handles, and the paths that they and connected queue pairs use.
 
 use std::fmt;
 
@@ -18,16 +18,16 @@ use crate::work::{DatagramTo, Destination};
 
 /// A path to a peer.
 ///
-/// RoCE needs `dgid` and `sgid_index`; InfiniBand needs `dlid`, and the GIDs across subnets.
+/// RoCE needs `dgid` and `sgid_index`; InfiniBand needs `dlid`, and across subnets also the GIDs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {
-    /// The peer's GID; with it packets carry a global route header.
+    /// The peer's GID. If set, packets carry a global route header.
     pub dgid: Option<Gid>,
     /// The header's flow label; 20 bits.
     pub flow_label: u32,
     /// Index of this side's GID in the port's table; it also selects RoCE v1 or v2.
     pub sgid_index: u8,
-    /// The header's hop limit. For address handles to unicast GIDs on RoCE the kernel uses that of the route
+    /// The header's hop limit. For address handles to unicast GIDs on RoCE, the kernel uses the route's
     /// instead.
     pub hop_limit: u8,
     /// The header's traffic class (on RoCE v2 the DSCP and ECN bits).
@@ -44,7 +44,7 @@ pub struct AddressVector {
     pub port: u8,
 }
 
-/// What a completion tells of the way that a datagram came.
+/// The fields of a completion that describe a datagram's path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
     slid: u16,
@@ -88,8 +88,8 @@ impl AddressVector {
 
     /// The path back to whoever sent a datagram (`ibv_init_ah_from_wc(3)`).
     ///
-    /// `grh` are the first 40 bytes of the buffer that it was received into, `sgid_index` the index of the
-    /// GID that it was sent to, or for multicast of the GID to answer from.
+    /// `grh` is the first 40 bytes of the buffer that it was received into. `sgid_index` is the index of the
+    /// GID that it was sent to, or for multicast of the GID to reply from.
     pub fn reply_to(
         completion: &Completion,
         grh: &[u8; GRH_LENGTH],
@@ -99,7 +99,7 @@ impl AddressVector {
         Self::back(Way::of(completion), grh, port, sgid_index)
     }
 
-    /// As [`reply_to`](Self::reply_to), with what was kept of the completion.
+    /// As [`reply_to`](Self::reply_to), from saved fields of the completion.
     pub(crate) fn back(way: Way, grh: &[u8; GRH_LENGTH], port: u8, sgid_index: u8) -> Self {
         let local = Self {
             sl: way.sl,
@@ -161,10 +161,10 @@ impl AddressVector {
 }
 
 impl Pd {
-    /// Creates an address handle: a path that datagrams can be sent along.
+    /// Creates an address handle: a path to send datagrams along.
     ///
-    /// The kernel resolves the link-layer address here, so this may take as long as a neighbour lookup. On
-    /// mlx5 a path within an InfiniBand subnet, which has no such address, is made without the kernel.
+    /// On Ethernet the kernel resolves the link-layer address, so this may take as long as a neighbour
+    /// lookup. On mlx5 a path within an InfiniBand subnet needs no system call.
     ///
     /// # Errors
     ///
@@ -190,8 +190,8 @@ impl Pd {
 /// An address handle.
 ///
 /// Keep it until the requests that name it have completed. On soft-RoCE a datagram whose address handle is
-/// gone takes the queue pair to the error state, for every peer that it talks to, and [`Qp::state`] does not
-/// tell; elsewhere the datagram may be lost.
+/// gone takes the whole queue pair to the error state, and [`Qp::state`] does not show it. On other devices
+/// the datagram may be lost.
 ///
 /// [`Qp::state`]: crate::Qp::state
 ///
@@ -212,24 +212,24 @@ impl Pd {
 /// # Ok(()) }
 /// ```
 pub struct Ah {
-    /// None if the kernel does not know of it.
+    /// None if the kernel does not know about it.
     object: Option<Owned<AhHandle>>,
-    /// How work requests name it.
+    /// How work requests refer to it.
     vector: driver::Ah,
     pd: PdUse,
 }
 
 impl Ah {
-    /// The kernel's handle; `None` if it has none: mlx5 tells the kernel nothing of paths within an
-    /// InfiniBand subnet.
+    /// The kernel's handle. `None` if the kernel does not know about it: mlx5 handles paths within an
+    /// InfiniBand subnet by itself.
     pub fn handle(&self) -> Option<AhHandle> {
         self.object.as_ref().map(Owned::handle)
     }
 
-    /// A queue pair at the end of this path, for datagrams to it.
+    /// The destination of a datagram: a queue pair at the end of this path.
     ///
-    /// `qkey` is the key that the peer expects; if its highest bit is set, the key of the sending QP is sent
-    /// instead (rxe sends the given one).
+    /// `qkey` is the Q_Key that the peer expects. If its highest bit is set, the Q_Key of the sending QP is
+    /// sent instead (rxe sends the given one).
     pub fn to(&self, qpn: u32, qkey: u32) -> UdPeer<'_> {
         UdPeer {
             ah: self,
@@ -242,7 +242,7 @@ impl Ah {
     ///
     /// # Errors
     ///
-    /// The kernel refuses; the error gives the handle back. Manual page: `ibv_destroy_ah(3)`.
+    /// The kernel refuses; the error returns the handle. Manual page: `ibv_destroy_ah(3)`.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Ah>> {
         let result = self.object.as_mut().map_or(Ok(()), Owned::destroy);
@@ -259,7 +259,7 @@ impl fmt::Debug for Ah {
     }
 }
 
-/// Where a datagram goes: a path and the queue pair at its end.
+/// The destination of a datagram: a path and the queue pair at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct UdPeer<'a> {
     ah: &'a Ah,

@@ -1,7 +1,7 @@
-//! Completion channels: where armed completion queues report that something has arrived.
+//! Completion channels: where armed completion queues report new completions.
 //!
 //! An event names its queue by a number ([`Cq::id`](crate::Cq::id)), so it needs no acknowledgement: a queue
-//! may be destroyed while its events are on the way. A late event has a number that no queue has any more.
+//! may be destroyed while its events are unread. A late event carries a number that no queue has any more.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,13 +35,13 @@ impl Context {
     }
 }
 
-/// A completion channel. Clones are the same channel; queues that report to it keep it open.
+/// A completion channel. Clones share the channel; queues that report to it keep it open.
 ///
-/// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event, so it fits
-/// into poll(2) and into any runtime that waits for file descriptors. As long as nobody asks for it and
+/// The file descriptor, as returned by [`AsFd`], does not block and becomes readable with an event, so it
+/// works with poll(2) and with any runtime that waits for file descriptors. As long as nobody requests it and
 /// nobody calls [`try_next`](Self::try_next) or [`wait_for`](Self::wait_for), the file blocks, and
-/// [`wait`](Self::wait) is a single read(2). That the device has been removed is told by an error alone
-/// (`POLLERR`), which tokio's `AsyncFd` takes for the end of writing.
+/// [`wait`](Self::wait) is a single read(2). Removal of the device shows only as an error (`POLLERR`), which
+/// tokio's `AsyncFd` takes for a closed write side.
 ///
 /// ```no_run
 /// use uverbs::Notify;
@@ -52,15 +52,20 @@ impl Context {
 ///     queues.push(context.cq(64).channel(&channel).create()?);
 /// }
 /// loop {
+///     let mut idle = true;
 ///     for cq in &mut queues {
-///         // Until it is empty and armed: from then on the next completion is an event.
-///         while let Some(mut completions) = cq.poll_or_arm(Notify::Next)? {
-///             for completion in &mut completions {
+///         // `None`: it is empty and armed, so the next completion causes an event.
+///         if let Some(mut completions) = cq.poll_or_arm(Notify::Next)? {
+///             idle = false;
+///             // At most so many in a round, so that a busy queue does not starve the others.
+///             for completion in completions.iter().take(64) {
 ///                 println!("{completion:?}");
 ///             }
 ///         }
 ///     }
-///     channel.wait()?;
+///     if idle {
+///         channel.wait()?;
+///     }
 /// }
 /// # }
 /// ```
@@ -70,20 +75,20 @@ pub struct CompletionChannel(Arc<Inner>);
 struct Inner {
     file: EventFile,
     context: Context,
-    /// How many events of each queue were read, by the queue's number: some devices need the count for
-    /// arming.
+    /// The number of events read for each queue, by the queue's number: some devices need it for arming.
     counts: Mutex<BTreeMap<u64, Arc<AtomicU32>>>,
 }
 
 /// A completion queue has something to poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqEvent {
-    /// The [`Cq::id`](crate::Cq::id) of the queue. It must be armed again before it reports again.
+    /// The [`Cq::id`](crate::Cq::id) of the queue. The queue reports again only after it has been armed
+    /// again.
     pub cq: u64,
 }
 
 impl CompletionChannel {
-    /// The next event if one is there.
+    /// The next event, if there is one.
     ///
     /// # Errors
     ///
@@ -93,7 +98,7 @@ impl CompletionChannel {
         Ok(event.map(|event| self.event(event)))
     }
 
-    /// Waits for the next event without a limit.
+    /// Waits for the next event without a time limit.
     ///
     /// # Errors
     ///

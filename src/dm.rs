@@ -1,8 +1,7 @@
 //! Device memory: memory inside the device, for data that peers read and write often.
 //!
-//! A piece of it is registered in parts by [`Pd::register_dm`](crate::Pd::register_dm), and the processor
-//! copies to and from it. It is on the device's side of the bus: peers reach it sooner than host memory, the
-//! processor later.
+//! [`Pd::register_dm`](crate::Pd::register_dm) registers parts of a piece, and the CPU can copy to and from
+//! it. The memory is on the device's side of the bus: peers reach it faster than host memory, the CPU slower.
 //!
 //! ```no_run
 //! use uverbs::Access;
@@ -33,13 +32,14 @@ pub use crate::work::CopyError;
 
 impl Context {
     /// Allocates `length` bytes of the device's own memory, aligned to 2 to the power `log_align` bytes, and
-    /// maps them. What is in them is not told.
+    /// maps them. Their initial contents are unspecified.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe; `ENOMEM` if less is
-    /// left; `EINVAL` if it is nothing, or the device has no such alignment, or less in one piece
-    /// ([`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size)). Manual page: `ibv_alloc_dm(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, like rxe; `ENOMEM` if not
+    /// enough is left; `EINVAL` if the length is 0 or exceeds
+    /// [`DeviceAttr::max_dm_size`](crate::query::DeviceAttr::max_dm_size), or the device lacks the alignment.
+    /// Manual page: `ibv_alloc_dm(3)`.
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<Dm> {
         let command = AllocDm { length, log_align };
@@ -81,7 +81,7 @@ impl Context {
 /// What device memory shares with the regions in it.
 pub(crate) struct DmShared {
     object: Owned<DmHandle>,
-    /// The mapping. Either may go before the other: the kernel frees the memory when both are gone.
+    /// The mapping. Either may be dropped before the other: the kernel frees the memory when both are gone.
     memory: DeviceMemory,
 }
 
@@ -104,19 +104,19 @@ impl Dm {
         self.0.memory.length()
     }
 
-    /// Copies bytes from it, from `offset` on, as they are behind what has completed before. Words that a
-    /// peer or another thread writes meanwhile come out old or new.
+    /// Copies bytes out of it, from `offset` on. It sees everything that completed before. Words that a peer
+    /// or another thread writes meanwhile come out old or new.
     ///
     /// # Errors
     ///
-    /// The bytes do not lie within the memory; the device takes whole words only, on mlx5 of 4 bytes, and
-    /// they are none. Manual page: `ibv_memcpy_from_dm(3)`.
+    /// The bytes do not lie within the memory, or are not whole words if the device requires these (mlx5: 4
+    /// bytes). Manual page: `ibv_memcpy_from_dm(3)`.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
         self.0.memory.read(offset, into)
     }
 
-    /// Copies bytes to it, from `offset` on. Requests that are posted afterwards find them there.
+    /// Copies bytes into it, from `offset` on. Requests that are posted afterwards see them.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ impl fmt::Debug for Dm {
     }
 }
 
-/// Device memory that others use as well. It is a [`Dm`] in every verb that takes one.
+/// Device memory that other processes use as well. It derefs to a [`Dm`] for every verb that takes one.
 ///
 /// Dropping it never touches the kernel's object, and [`Dm::free`] cannot be called on it.
 pub struct ImportedDm(Dm);

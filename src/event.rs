@@ -1,7 +1,7 @@
-//! Asynchronous events: what happens to a device and its objects apart from the requests of users.
+//! Asynchronous events: what happens to a device and its objects independently of calls.
 //!
-//! Events name their object by a number, not by an address, and so need no acknowledgement: an object may be
-//! destroyed while its events wait to be read.
+//! Events name their object by a number, not by an address, so they need no acknowledgement: an object may be
+//! destroyed while its events are unread.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -78,8 +78,8 @@ impl From<AsyncEventDesc> for AsyncEvent {
 impl Context {
     /// Opens the stream of the context's asynchronous events.
     ///
-    /// It has all events since the first object was created that can have any. All calls return the same
-    /// stream: each event goes to one reader.
+    /// It contains all events since the creation of the first object that can have events. All calls return
+    /// the same stream, and each event goes to one reader.
     ///
     /// # Errors
     ///
@@ -104,9 +104,9 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 
 /// The stream of a context's asynchronous events.
 ///
-/// The file descriptor, as [`AsFd`] gives it, does not block and becomes readable with an event. If the
-/// device is removed while it is open, [`AsyncEventType::DEVICE_FATAL`] is the last event; behind it the file
-/// tells an error alone (`POLLERR`), which tokio's `AsyncFd` takes for the end of writing.
+/// The file descriptor, as returned by [`AsFd`], does not block and becomes readable with an event. If the
+/// device is removed while it is open, [`AsyncEventType::DEVICE_FATAL`] is the last event; afterwards the
+/// file only reports an error (`POLLERR`), which tokio's `AsyncFd` takes for a closed write side.
 ///
 /// ```no_run
 /// use uverbs::event::{AsyncEventType, EventSource};

@@ -4,9 +4,9 @@
 //! descriptor (by dup(2), `SCM_RIGHTS`, `pidfd_getfd(2)` or fork(2)) imports it as a [`Context`] and names
 //! the objects in it by their handles. The library asks the kernel about every handle before it uses it.
 //!
-//! Dropping an imported object *releases* it, without a call to the kernel. The methods that *destroy it for
-//! everyone* have that in their names. The kernel frees the rest when the last duplicate of the file is
-//! closed, which may be long after the death of the process that opened it. Manual page: `ibv_import_pd(3)`.
+//! Dropping an imported object *releases* it, without a call to the kernel. Methods named `…_for_everyone`
+//! destroy it. The kernel frees what is left when the last duplicate of the file is closed, which may be long
+//! after the end of the process that opened it. Manual page: `ibv_import_pd(3)`.
 
 use std::fmt;
 use std::ops::{Deref, RangeBounds};
@@ -29,8 +29,8 @@ use crate::work::{LocalKey, LocalSlice, OutOfBounds, PdTag, RemoteKey, RemoteSli
 impl Context {
     /// Imports a context: a duplicate of another context's command file descriptor.
     ///
-    /// It sends every command by ioctl, since the kernel lets only the opener use write(2), and has its own
-    /// stream of asynchronous events. The descriptor becomes close-on-exec.
+    /// The context sends every command by ioctl, since the kernel lets only the opener use write(2), and has
+    /// its own stream of asynchronous events. The descriptor becomes close-on-exec.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,9 +46,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Invalid`] if the file is no character device; [`Cause::NotFound`] if no RDMA device has its
-    /// number; `EINVAL` if the file has no context; [`Cause::Unsupported`] if this build has no driver for
-    /// the device. Manual page: `ibv_import_device(3)`.
+    /// [`Cause::Invalid`] if the file is not a character device; [`Cause::NotFound`] if no RDMA device has
+    /// its number; `EINVAL` if the file has no context; [`Cause::Unsupported`] if this build has no driver
+    /// for the device. Manual page: `ibv_import_device(3)`.
     #[doc(alias = "ibv_import_device")]
     pub fn import(fd: OwnedFd) -> Result<Context> {
         const VERB: Verb = Verb::ImportDevice;
@@ -78,8 +78,8 @@ impl Context {
     /// # Errors
     ///
     /// [`Cause::NotFound`] if the handle names no protection domain; the text says what it names, if
-    /// anything. The kernel reuses handles: a stale one may name a newer protection domain, and nothing can
-    /// tell the two apart. Manual page: `ibv_import_pd(3)`.
+    /// anything. The kernel reuses handles: a stale one may name a newer protection domain, which cannot be
+    /// detected. Manual page: `ibv_import_pd(3)`.
     #[doc(alias = "ibv_import_pd")]
     pub fn import_pd(&self, handle: PdHandle) -> Result<ImportedPd> {
         self.import_leased_pd(handle, None)
@@ -188,7 +188,7 @@ fn name_of(object: u16) -> &'static str {
     known.map_or("object", |(.., name)| name)
 }
 
-/// A protection domain that others use as well. It is a [`Pd`] in every verb that takes one.
+/// A protection domain that other processes use as well. It derefs to a [`Pd`] for every verb that takes one.
 ///
 /// Dropping it releases it and never touches the kernel's object. [`Pd::dealloc`] cannot be called on it:
 ///
@@ -214,15 +214,15 @@ impl ImportedPd {
     #[doc(alias = "ibv_unimport_pd")]
     pub fn unimport(self) {}
 
-    /// Frees the kernel's protection domain for all its users.
+    /// Frees the kernel's protection domain under all its users.
     ///
-    /// The others can only release it then. What else they ask for fails with `ENOENT`, or worse, reaches the
-    /// next object that gets the handle. So an owner must [`disown`](Pd::disown) its [`Pd`] first.
+    /// The others can then only release it. Anything else fails with `ENOENT` or, worse, reaches the next
+    /// object that gets the handle. So an owner must [`disown`](Pd::disown) its [`Pd`] first.
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while objects of this process use it, `EBUSY` while objects of others do; the error
-    /// gives it back. `ENOENT` if somebody else has freed it.
+    /// [`Cause::Busy`] while objects of this process use it, `EBUSY` while objects of other processes do; the
+    /// error returns it. `ENOENT` if somebody else has freed it.
     pub fn dealloc_for_everyone(self) -> Result<(), DestroyError<ImportedPd>> {
         self.0
             .end(|inner| inner.free_object())
@@ -258,7 +258,7 @@ impl fmt::Debug for ImportedPd {
 impl Pd {
     /// Gives up ownership: from now on this process is one user among others, and dropping frees nothing.
     ///
-    /// It then stays for those who import it, as long as somebody holds the file.
+    /// The protection domain stays for those who import it, as long as somebody holds the file.
     pub fn disown(self) -> ImportedPd {
         self.leave();
         ImportedPd(self)
@@ -321,9 +321,10 @@ impl<M: Memory> Mr<M> {
     }
 }
 
-/// A memory region that somebody else has registered: its keys and its range, without the memory.
+/// A memory region that another holder of the file has registered: its keys and its range, without the
+/// memory.
 ///
-/// The memory itself may lie in another process. Dropping releases the region and never touches the kernel's
+/// The memory itself may be in another process. Dropping releases the region and never touches the kernel's
 /// object.
 ///
 /// ```no_run
@@ -352,7 +353,7 @@ impl ImportedMr {
         self.pd.tag()
     }
 
-    /// The key for work requests of this side.
+    /// The key for local work requests.
     pub fn lkey(&self) -> LocalKey {
         LocalKey(self.known.lkey)
     }
@@ -362,7 +363,7 @@ impl ImportedMr {
         RemoteKey(self.known.rkey)
     }
 
-    /// Bytes.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         self.known.length
     }
@@ -372,13 +373,13 @@ impl ImportedMr {
         self.known.length == 0
     }
 
-    /// The address by which work requests and peers name the first byte. It need not be mapped in this
+    /// The address by which work requests and peers refer to the first byte. It need not be mapped in this
     /// process.
     pub fn iova(&self) -> u64 {
         self.iova
     }
 
-    /// A part of it for a work request, in bytes from its start.
+    /// A part of the region for a work request, in bytes from its start.
     ///
     /// # Errors
     ///
@@ -387,9 +388,9 @@ impl ImportedMr {
     /// # Safety
     ///
     /// Until the request has completed, or the queue pair has been reset or destroyed: nobody deregisters the
-    /// region, which may be of another process and is not kept by this value; if the request reads the
-    /// memory, nobody of this process writes to it through a reference; if the request writes to the memory,
-    /// nobody of this process has a reference to it. What becomes of it in other processes is theirs.
+    /// region, which may belong to another process and is not kept alive by this value; if the request reads
+    /// the memory, nobody in this process writes to it through a reference; if the request writes to the
+    /// memory, nobody in this process has a reference to it. Other processes are responsible for themselves.
     pub unsafe fn slice(
         &self,
         range: impl RangeBounds<usize>,
@@ -397,7 +398,7 @@ impl ImportedMr {
         LocalSlice::within(range, self.iova, self.len(), self.lkey(), self.pd.tag())
     }
 
-    /// All of it as a peer names it.
+    /// The whole region as a peer addresses it.
     pub fn remote(&self) -> RemoteSlice {
         RemoteSlice {
             address: self.iova,
@@ -410,19 +411,19 @@ impl ImportedMr {
     #[doc(alias = "ibv_unimport_mr")]
     pub fn unimport(self) {}
 
-    /// Deregisters the kernel's region for all its users.
+    /// Deregisters the kernel's region under all its users.
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while memory windows are bound to it; the error gives it back. `ENOENT` if
-    /// somebody else has deregistered it.
+    /// The kernel refuses, for example while memory windows are bound to it; the error returns it. `ENOENT`
+    /// if somebody else has deregistered it.
     ///
     /// # Safety
     ///
-    /// No request of this process that names the region is in flight, by whatever context or slice it was
-    /// posted: the key may be given to other memory next, and nobody asks the queues here. No [`Mr`] of this
-    /// process owns it: who registered it must have [disowned](Mr::disown) it, or deregisters whatever has
-    /// the handle later, of which the same holds.
+    /// No request of this process that names the region is in flight, whatever context or slice it was posted
+    /// with: the key may be given to other memory next, and this call does not ask the queues. No [`Mr`] of
+    /// this process owns the region: whoever registered it must have [disowned](Mr::disown) it. Otherwise
+    /// that `Mr` would later deregister whatever has the handle by then, with the same hazard.
     pub unsafe fn deregister_for_everyone(self) -> Result<(), DestroyError<ImportedMr>> {
         let result = self.pd.context().fd().execute(&Destroy(self.handle));
         DestroyError::of(self, result)

@@ -1,7 +1,7 @@
-//! Shared receive queues: one stock of receive requests for many queue pairs.
+//! Shared receive queues: one pool of receive requests for many queue pairs.
 //!
 //! Posting borrows the queue exclusively, as everywhere. The queue pairs that use it keep the kernel object
-//! alive; the ring goes with this handle.
+//! alive, but only this handle can post.
 
 use std::fmt;
 use std::sync::Arc;
@@ -91,21 +91,20 @@ impl<'a> SrqBuilder<'a> {
         self
     }
 
-    /// Asks for an event, once, when fewer requests than `limit` wait. See [`Srq::set_limit`].
+    /// Requests one event when fewer than `limit` requests are left. See [`Srq::set_limit`].
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Makes it a queue of an XRC domain: peers name it with each message to a target of the domain. What is
-    /// received completes on `cq`.
+    /// Makes it a queue of an XRC domain: peers name it in each message to a target of the domain. Its
+    /// receives complete on `cq`.
     pub fn xrc(mut self, xrcd: &'a Xrcd, cq: &'a Cq) -> Self {
         self.kind = Kind::Xrc(xrcd, cq);
         self
     }
 
-    /// Makes it a queue that matches the tags of messages, `max_num_tags` at once. What is received completes
-    /// on `cq`.
+    /// Makes it a tag-matching queue with up to `max_num_tags` tags. Its receives complete on `cq`.
     pub fn tag_matching(mut self, cq: &'a Cq, max_num_tags: u32) -> Self {
         self.kind = Kind::TagMatching(cq, max_num_tags);
         self
@@ -115,9 +114,9 @@ impl<'a> SrqBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// A number exceeds the device's limits, which are then in the text;
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not have the type (rxe has
-    /// neither XRC nor tag matching). Manual pages: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
+    /// A number exceeds the device's limits; the text then has them.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks the type (rxe has neither XRC
+    /// nor tag matching). Manual pages: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
     #[doc(alias = "ibv_create_srq")]
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create(self) -> Result<Srq> {
@@ -192,7 +191,7 @@ pub(crate) struct SrqShared {
     id: u64,
     srqn: Option<u32>,
     pd: PdUse,
-    /// What regions ask that go.
+    /// What a region asks before it is deregistered.
     flight: Arc<Flight>,
     _cq: Option<Arc<CqShared>>,
     _xrcd: Option<Arc<XrcdShared>>,
@@ -214,7 +213,7 @@ pub struct SrqInfo {
     pub max_wr: u32,
     /// Slices of a request.
     pub max_sge: u32,
-    /// There is an event when fewer requests than this wait; 0 for no event.
+    /// There is an event when fewer requests than this are left; 0 for no event.
     pub limit: u32,
 }
 
@@ -262,7 +261,7 @@ impl Srq {
         self.shared.id
     }
 
-    /// The number by which peers name it, if it has an XRC domain. Manual page: `ibv_get_srq_num(3)`.
+    /// The number by which peers name it, if it is in an XRC domain. Manual page: `ibv_get_srq_num(3)`.
     #[doc(alias = "ibv_get_srq_num")]
     pub fn srqn(&self) -> Option<u32> {
         self.shared.srqn.filter(|&srqn| srqn != 0)
@@ -278,15 +277,15 @@ impl Srq {
         self.queue.max_sge()
     }
 
-    /// Requests that wait for a message.
+    /// The number of requests that wait for a message.
     ///
-    /// With hardware a request counts until its completion is taken from the completion queue; see
+    /// On hardware a request counts until its completion has been polled; see
     /// [`SendHalf::in_flight`](crate::SendHalf::in_flight).
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }
 
-    /// What tells when the device has let go of it.
+    /// Tells when the device has released it.
     pub(crate) fn flight(&self) -> &Arc<Flight> {
         &self.shared.flight
     }
@@ -305,9 +304,9 @@ impl Srq {
         RecvBatch::new(Some(self.queue.batch()), self.pd, None)
     }
 
-    /// Asks for an event
-    /// ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::event::AsyncEventType::SRQ_LIMIT_REACHED)) when fewer
-    /// requests than `limit` wait. There is one event for each call; 0 cancels it.
+    /// Requests an event
+    /// ([`AsyncEventType::SRQ_LIMIT_REACHED`](crate::event::AsyncEventType::SRQ_LIMIT_REACHED)) for when
+    /// fewer than `limit` requests are left. Each call causes one event; 0 cancels it.
     ///
     /// # Errors
     ///
@@ -328,15 +327,15 @@ impl Srq {
         context.driver().modify_srq(context.fd(), command)
     }
 
-    /// Changes the size of the queue; requests that wait stay.
+    /// Changes the size of the queue. Waiting requests stay.
     ///
     /// On a parent domain with an allocator, the allocator provides the new ring and gets the old one back.
     ///
     /// # Errors
     ///
-    /// More requests wait than fit, or the device's limit is exceeded: the queue is unchanged. If the kernel
-    /// has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
-    /// `ibv_modify_srq(3)`.
+    /// The waiting requests do not fit, or the device's limit is exceeded: the queue is then unchanged. If
+    /// the kernel has resized it but the new ring cannot be mapped, the queue can only be destroyed. Manual
+    /// page: `ibv_modify_srq(3)`.
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&mut self, max_wr: u32) -> Result<()> {
         let core = abi::ModifySrq {

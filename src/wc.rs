@@ -1,7 +1,7 @@
 //! Work completions.
 //!
-//! A [`Completion`] is a copy of what the device wrote, which is interpreted only where it is asked. Its
-//! place in the completion queue is the device's again as soon as it has been taken.
+//! A [`Completion`] is a copy of what the device wrote; each method decodes one field. Its entry in the
+//! completion queue returns to the device as soon as the completion has been taken.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::work::RemoteKey;
 ///
 /// If the request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
 /// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are valid; [`result`](Self::result) tells
-/// whether it did. Manual page: `ibv_poll_cq(3)`.
+/// whether it failed. Manual page: `ibv_poll_cq(3)`.
 #[doc(alias = "ibv_poll_cq")]
 #[derive(Clone)]
 pub struct Completion {
@@ -47,7 +47,7 @@ impl Completion {
         self.status() == WcStatus::SUCCESS
     }
 
-    /// What was done, or why not.
+    /// The opcode of the completed request, or why it failed.
     #[inline(always)]
     pub fn result(&self) -> Result<WcOpcode, CompletionError> {
         if self.is_ok() {
@@ -67,7 +67,7 @@ impl Completion {
         }
     }
 
-    /// What was done. Codes from [`WcOpcode::RECV`] on are receives.
+    /// The opcode of the completed request. Codes from [`WcOpcode::RECV`] on are receives.
     #[inline(always)]
     pub fn opcode(&self) -> WcOpcode {
         self.raw.opcode()
@@ -85,7 +85,8 @@ impl Completion {
         self.raw.vendor_err()
     }
 
-    /// Bytes received, or read by an RDMA READ or atomic. For datagrams the 40 bytes of the GRH count.
+    /// The number of bytes received, or read by an RDMA READ or atomic. For datagrams it includes the 40
+    /// bytes of the GRH.
     #[inline(always)]
     pub fn byte_len(&self) -> u32 {
         self.raw.byte_len()
@@ -109,8 +110,8 @@ impl Completion {
         self.raw.flags()
     }
 
-    /// The immediate data that came with the message, if any: the number that the sender gave, in this host's
-    /// byte order. It travels in network byte order, as with `htonl(3)` and `ntohl(3)` around C's `imm_data`.
+    /// The immediate data of the message, if any: the number that the sender gave, in host byte order. It
+    /// travels in network byte order, as with `htonl(3)` and `ntohl(3)` around C's `imm_data`.
     #[inline(always)]
     pub fn imm(&self) -> Option<u32> {
         self.flags()
@@ -133,8 +134,8 @@ impl Completion {
     }
 
     /// When it completed, in ticks of the device's clock
-    /// ([`DeviceAttr::hca_core_clock`](crate::query::DeviceAttr::hca_core_clock)), for successes of a device
-    /// that has one. Ask for it when the queue is created
+    /// ([`DeviceAttr::hca_core_clock`](crate::query::DeviceAttr::hca_core_clock)), for successful requests on
+    /// a device with a clock. Request timestamps when creating the queue
     /// ([`CqBuilder::timestamps`](crate::cq::CqBuilder::timestamps)).
     #[inline(always)]
     pub fn timestamp(&self) -> Option<u64> {

@@ -1,8 +1,8 @@
-//! XRC domains: shared receive queues that the queue pairs of many processes deliver to.
+//! XRC domains: shared receive queues of many processes behind one connection from each peer.
 //!
 //! A domain that belongs to a file can be opened by every process that can open the file. A peer sends to the
-//! domain's *target*, a queue pair without queues, and names with each message the shared receive queue that
-//! it is for. So a host with many processes needs one connection from each peer, not one for each process.
+//! domain's *target*, a queue pair without queues, and names a shared receive queue in each message. So a
+//! host with many processes needs one connection from each peer, not one for each process.
 //!
 //! soft-RoCE has no XRC. [`Pd::srq`](crate::Pd::srq) creates the shared receive queues
 //! ([`SrqBuilder::xrc`](crate::srq::SrqBuilder::xrc)); the sending side, the *initiator*, is a queue pair of
@@ -36,7 +36,7 @@
 //! }
 //! ```
 //!
-//! By IP address and port the two are connected as everything else is: see [`cm`](crate::cm).
+//! [`cm`](crate::cm) connects them by IP address and port, like other queue pairs.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -238,7 +238,7 @@ impl XrcTarget {
     }
 
     /// As [`Qp::endpoint_with`](crate::Qp::endpoint_with). The port and the GID are queried once: later calls
-    /// with the same options return the same, until the target is reset.
+    /// with the same options return the same endpoint, until the target is reset.
     ///
     /// # Errors
     ///
@@ -267,8 +267,7 @@ impl XrcTarget {
         self.connect_with(initiator, &ConnectOptions::default())
     }
 
-    /// Connects to an initiator with options of your choice; use the same with
-    /// [`XrcTarget::endpoint_with`].
+    /// Connects to an initiator with options of your choice; use the same with [`XrcTarget::endpoint_with`].
     ///
     /// # Errors
     ///
@@ -300,8 +299,8 @@ impl XrcTarget {
         self.id
     }
 
-    /// The state that was last set or queried through this handle; that of the moment after
-    /// [`Xrcd::open_target`].
+    /// The state that was last set or queried through this handle; after [`Xrcd::open_target`], the state at
+    /// that moment.
     pub fn state(&self) -> QpState {
         self.state
     }

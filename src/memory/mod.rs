@@ -1,4 +1,4 @@
-//! Memory that can be registered: its bytes stay where they are until it is dropped.
+//! Memory that can be registered: its bytes stay in place until it is dropped.
 
 mod scan;
 mod shared;
@@ -13,7 +13,7 @@ pub(crate) use scan::has_word;
 pub use shared::SharedMemory;
 pub(crate) use still::{Resting, Still};
 
-/// Memory that can be registered and kept by a region.
+/// Memory that can be registered and owned by a region.
 ///
 /// # Safety
 ///
@@ -29,7 +29,7 @@ pub(crate) use still::{Resting, Still};
     note = "memory that something else owns is registered as `uverbs::mr::RawMemory`"
 )]
 pub unsafe trait Memory: Send + 'static {
-    /// False if the memory must not be written; it is then registered for reading only.
+    /// False if the memory must not be written; it can then only be registered for reading.
     const WRITABLE: bool = true;
 
     /// The first byte.
@@ -199,8 +199,8 @@ unsafe impl Memory for RawMemory {
     }
 }
 
-/// Memory that this side may write, through a region or as an arena. This crate implements it for those
-/// [`Memory`] types that are writable; implement it with `Memory` for your own types.
+/// Memory that this process may write, through a region or as an arena. This crate implements it for the
+/// writable [`Memory`] types; implement it together with `Memory` for your own types.
 ///
 /// `memmap2::MmapRaw` is not among them, since it may be mapped for reading only. If it is writable, use
 /// [`RawMemory`] over it.

@@ -1,19 +1,19 @@
-//! Memory that several regions have at a time.
+//! Memory that several regions share.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::{Memory, Resting};
 
-/// Memory to be registered several times: on each adapter of a host, so that all of them reach the same
-/// bytes.
+/// Memory to register several times, for example once on each adapter of a host, so that all of them reach
+/// the same bytes.
 ///
-/// Every clone is the same memory, and each region takes one. The memory is freed with the last of them, so
-/// it stays as long as any device may reach it.
+/// Clones share the memory, and each region takes a clone. The memory is freed with the last one, so it stays
+/// as long as any device may reach it.
 ///
-/// Regions of it are read by copies, like all others. Nothing here writes to it: regions exclude each other's
-/// writers by an exclusive borrow, and here there are several. What this side has to fill it fills before it
-/// shares the memory; afterwards devices and peers write, as far as each region lets them.
+/// Its regions are read by copies, like all others. But they cannot be written by this process: writing
+/// borrows a region exclusively, and that would not exclude the other regions. Fill the memory before sharing
+/// it; afterwards devices and peers write to it, as far as the access of each region allows.
 ///
 /// ```no_run
 /// use uverbs::{Access, mr::SharedMemory};
@@ -54,7 +54,7 @@ impl<M: Memory> SharedMemory<M> {
     ///
     /// # Errors
     ///
-    /// There are other clones, regions among them: this one is given back.
+    /// Other clones exist, regions included; this one is returned.
     pub fn into_inner(self) -> Result<M, Self> {
         Arc::try_unwrap(self.0)
             .map(|inner| inner.memory.into_inner())

@@ -1,4 +1,4 @@
-//! Addresses as the kernel takes and tells them, and those that do not mean what sockets mean by them.
+//! Addresses in the kernel's form, and checks for those whose meaning differs from that of sockets.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -13,22 +13,22 @@ const IPV6: u16 = libc::AF_INET6 as u16;
 /// `AF_IB`, which libc does not name.
 const INFINIBAND: u16 = 27;
 
-/// An address of InfiniBand itself: a port of an adapter by its GID, in a partition, and a port number there.
+/// A native InfiniBand address (`AF_IB`): an adapter's port by its GID, a partition, and a port number.
 ///
-/// It takes no IP address, and so no IP over InfiniBand. The port number is one of the transport's space of
-/// ports, the same as with IP addresses.
+/// It needs no IP over InfiniBand. The port number belongs to the transport's port space, the same as with IP
+/// addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IbAddr {
     /// The GID of the adapter's port.
     pub gid: Gid,
     /// The port number; 0 for one that the kernel chooses.
     pub port: u16,
-    /// The partition, with the bit of full members.
+    /// The partition key, including the full-membership bit.
     pub pkey: u16,
 }
 
 impl IbAddr {
-    /// In the default partition, of which each port is a member.
+    /// An address in the default partition, of which each port is a member.
     pub const fn new(gid: Gid, port: u16) -> Self {
         Self {
             gid,
@@ -37,7 +37,7 @@ impl IbAddr {
         }
     }
 
-    /// In another partition.
+    /// The same address in another partition.
     pub const fn in_partition(self, pkey: u16) -> Self {
         Self { pkey, ..self }
     }

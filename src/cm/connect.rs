@@ -21,14 +21,14 @@ use crate::error::{Error, Result, Subject, Verb};
 impl<T: Initiates + End> Resolved<T> {
     /// Asks the peer for a connection with this queue pair, which is in RESET or INIT.
     ///
-    /// `data` travel with the request: at most 56 bytes, or 92 by addresses of InfiniBand. The peer gets them
-    /// filled up with zeros. By addresses of InfiniBand the kernel has the first byte, which is to be 0, and
-    /// the second must not look like the start of IP addresses: its upper four bits are neither 4 nor 6.
+    /// `data` is private data of the request: at most 56 bytes, or 92 by InfiniBand addresses. The peer gets
+    /// it padded with zeros. With InfiniBand addresses the kernel overwrites the first byte, which must be 0,
+    /// and the second must not look like the start of IP addresses: its upper four bits must be neither 4 nor 6.
     ///
     /// # Errors
     ///
-    /// The queue pair is of another device or in another state, the data are too long, the device has been
-    /// removed. The error gives the queue pair back, and the way to the peer. Manual page: `rdma_connect(3)`.
+    /// The queue pair belongs to another device or is in another state, the data is too long, or the device
+    /// has been removed. The error returns the queue pair and the route. Manual page: `rdma_connect(3)`.
     #[doc(alias = "rdma_connect")]
     pub fn connect<Q: QueuePair<Kind = T>>(
         self,
@@ -73,11 +73,11 @@ impl<T: Initiates + End> Resolved<T> {
 
 /// The peer has been asked for a connection.
 ///
-/// The kernel has no limit of its own worth the name: a silent host costs more than a minute, and a program
-/// that listens and does not answer far more. So wait with a limit ([`Pending::within`]).
+/// The kernel has no useful time limit: a silent host costs more than a minute, and a program that listens
+/// but does not answer far more. So wait with a limit ([`Pending::within`]).
 ///
-/// A queue pair that comes back is in the state INIT, with the receives that were posted, and can be used for
-/// another attempt; or in ERR, if the peer accepted and the connection then failed here.
+/// After a failure the returned queue pair is in the state INIT, with its posted receives, and can be used
+/// for another attempt; or in ERR, if the peer accepted and the connection then failed here.
 #[derive(Debug)]
 pub struct Connecting<Q: QueuePair> {
     // Before the queue pair: the peer is told first.
@@ -91,7 +91,7 @@ pub struct Connecting<Q: QueuePair> {
 }
 
 impl<Q: QueuePair> Connecting<Q> {
-    /// Takes the events that are there; true if the connection stands.
+    /// Takes pending events; true if the connection is established.
     fn advance(&mut self) -> Result<bool> {
         while let Some(raw) = self.id.try_event()? {
             match Event(raw.event) {

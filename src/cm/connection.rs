@@ -1,4 +1,4 @@
-//! A connection: the queue pair, and the link that tells of its end.
+//! A connection: the queue pair, and the link that reports its end.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -16,9 +16,9 @@ use super::queue_pair::QueuePair;
 use super::route::Route;
 use crate::error::{Errno, Result, Subject, Verb};
 
-/// A connection: a queue pair in the state RTS, or a target of XRC, and its [`Link`].
+/// A connection: a queue pair in the state RTS, or an XRC target, and its [`Link`].
 ///
-/// It is used as the queue pair. Dropping it tells the peer and waits for nobody.
+/// It derefs to the queue pair. Dropping it notifies the peer and does not wait.
 #[derive(Debug)]
 pub struct Connection<Q: QueuePair> {
     link: Link,
@@ -35,8 +35,8 @@ impl<Q: QueuePair> Connection<Q> {
         &self.link
     }
 
-    /// The queue pair and the link, each to go its way: halves of the queue pair to two threads, the link to
-    /// who waits for events.
+    /// Separates the queue pair from the link: for example, to move the halves of the queue pair to two
+    /// threads and the link to a third.
     pub fn into_parts(self) -> (Q, Link) {
         (self.qp, self.link)
     }
@@ -46,7 +46,7 @@ impl<Q: QueuePair> Connection<Q> {
         Self { link, qp }
     }
 
-    /// The own address.
+    /// The local address.
     pub fn local_addr(&self) -> SocketAddr {
         self.link.local_addr()
     }
@@ -61,11 +61,11 @@ impl<Q: QueuePair> Connection<Q> {
         self.link.private_data()
     }
 
-    /// Ends the connection: requests in flight complete as flushed, and the peer is told.
+    /// Ends the connection: requests in flight complete as flushed, and the peer is notified.
     ///
     /// # Errors
     ///
-    /// The device has been removed. The error gives the connection back.
+    /// The device has been removed. The error returns the connection.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(mut self) -> Result<Disconnecting<Q>, Failed<Self>> {
         let ended = self.qp.fail().and_then(|()| self.link.disconnect());
@@ -99,11 +99,10 @@ impl<Q: QueuePair> AsFd for Connection<Q> {
     }
 }
 
-/// What the connection manager has of a connection: it tells of its end. The file becomes readable with an
-/// event.
+/// The connection manager's side of a connection: it reports the end of the connection. The file becomes
+/// readable with an event.
 ///
-/// It is used as the [`Route`] that it has. Dropping it ends the connection for the peer; the queue pair is
-/// not touched.
+/// It derefs to its [`Route`]. Dropping it ends the connection for the peer; the queue pair is not touched.
 #[derive(Debug)]
 pub struct Link {
     id: Id,
@@ -125,8 +124,8 @@ impl Link {
         }
     }
 
-    /// What the peer sent when the connection was made, with its request if it asked for it, and else with
-    /// its acceptance: the whole field of the message, filled up with zeros.
+    /// The private data of the peer's request, or of its acceptance if this side made the request: the whole
+    /// field of the message, padded with zeros.
     pub fn private_data(&self) -> &[u8] {
         self.data.as_ref().map_or(&[], Received::bytes)
     }
@@ -139,7 +138,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// The process has other credentials than when it opened the file (`EACCES`).
+    /// The process's credentials have changed since it opened the file (`EACCES`).
     #[doc(alias = "rdma_get_cm_event")]
     pub fn try_event(&self) -> Result<Option<Event>> {
         let Some(raw) = self.id.try_event()? else {
@@ -152,7 +151,7 @@ impl Link {
         Ok(Some(event))
     }
 
-    /// Waits for the next event, at most so long; `None` if none has come.
+    /// Waits for the next event for at most `limit`; `None` if there is none by then.
     ///
     /// # Errors
     ///
@@ -161,9 +160,9 @@ impl Link {
         poll_until(limit, || self.try_event(), |left| self.id.wait(left))
     }
 
-    /// Tells the peer that the connection ends, or confirms that it has ended. The queue pair is not touched:
-    /// it should be in the state ERR before ([`Qp::fail`](crate::Qp::fail)), as [`Connection::disconnect`]
-    /// has it.
+    /// Notifies the peer that the connection ends, or confirms that it has ended. The queue pair is not
+    /// touched; take it to the state ERR first ([`Qp::fail`](crate::Qp::fail)), as [`Connection::disconnect`]
+    /// does.
     ///
     /// The peer's confirmation is an event, [`Event::Disconnected`]; there is none if the peer ended the
     /// connection.
@@ -201,10 +200,9 @@ impl AsFd for Link {
     }
 }
 
-/// The peer has been told that the connection ends, and has yet to confirm.
+/// The peer has been notified that the connection ends, and has yet to confirm.
 ///
-/// The kernel gives up on a silent peer after some minutes. What comes of it is the queue pair, in the state
-/// ERR.
+/// The kernel gives up on a silent peer after some minutes. The result is the queue pair, in the state ERR.
 #[derive(Debug)]
 pub struct Disconnecting<Q: QueuePair> {
     link: Link,

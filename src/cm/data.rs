@@ -1,7 +1,7 @@
-//! Data of the user that travel with the messages of the connection manager.
+//! Private data in the messages of the connection manager.
 //!
-//! Each message has a field of its own length, and the peer gets the whole field, filled up with zeros: how
-//! much of it is meant has to be in the data.
+//! Each kind of message has a field of fixed length. The peer gets the whole field, padded with zeros; encode
+//! the length in the data if it matters.
 
 use uverbs_uapi::rdma_cm::PrivateData;
 

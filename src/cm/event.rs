@@ -9,20 +9,19 @@ use crate::error::{Cause, Errno, Error, Refusal, RejectReason, Subject, Verb};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The peer has ended the connection; or, after this side did, it has confirmed that.
+    /// The peer has ended the connection, or has confirmed that this side ended it.
     Disconnected {
         /// It did not confirm: the kernel has given up waiting for it.
         timed_out: bool,
     },
-    /// The connection is over for good: late packets of it no longer count, and its queue pair may be
-    /// connected anew.
+    /// The connection is over for good: late packets no longer matter, and the queue pair may be reconnected.
     TimewaitExit,
-    /// The peer's link-layer address is another now. The connection goes on with the old one.
+    /// The peer's link-layer address has changed. The connection keeps using the old one.
     NeighbourChanged,
-    /// The network interface's address is another now. The connection goes on with the old one.
+    /// The network interface's address has changed. The connection keeps using the old one.
     AddressChanged,
-    /// The device is being removed. [`Disconnected`](Self::Disconnected) may come before it: the kernel ends
-    /// the connections of a device one after another, and a peer on the same device hears of it.
+    /// The device is being removed. [`Disconnected`](Self::Disconnected) may come before: the kernel ends the
+    /// connections of a device one after another, and a peer on the same device is notified.
     DeviceRemoved,
     /// The peer quit while the connection was made.
     Refused(Refusal),

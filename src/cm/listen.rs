@@ -17,11 +17,11 @@ use super::resolve::addresses;
 use super::space::Listens;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
-/// Starts the description of a listener on an own address; with port 0 the kernel chooses the port.
+/// Starts the description of a listener on a local address. With port 0 the kernel chooses the port.
 ///
-/// Of several addresses of a name the first one is taken that this host has. The wildcards `0.0.0.0` and `::`
-/// are every address of every device, and of those that are added later; loopback addresses are refused,
-/// since the kernel takes them for the wildcard.
+/// If a name has several addresses, the first one that this host has is used. The wildcards `0.0.0.0` and
+/// `::` mean every address of every device, including devices that are added later. Loopback addresses are
+/// refused, since the kernel treats them as the wildcard.
 ///
 /// ```no_run
 /// use uverbs::{Caps, Rc, cm::{self, Params, Pending}};
@@ -36,8 +36,8 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 /// # Ok::<(), uverbs::Error>(())
 /// ```
 ///
-/// An [`XrcTarget`](crate::xrcd::XrcTarget) listens for initiators of XRC. A peer that asks for another kind
-/// than a listener's is refused by the kernel, as by a program
+/// To listen for XRC initiators, use [`XrcTarget`](crate::xrcd::XrcTarget) as the type. The kernel refuses a
+/// peer that requests another kind than the listener's, as if a program had refused
 /// ([`RejectReason::Consumer`](super::RejectReason)).
 ///
 /// # Errors
@@ -47,9 +47,9 @@ pub fn listen<T: Listens>(own: impl ToSocketAddrs) -> Result<Listen<T>> {
     addresses(Verb::Listen, own).map(Listen::new)
 }
 
-/// Starts the description of a listener on an address of InfiniBand; with port 0 the kernel chooses the port.
-/// A GID of zeros is every InfiniBand port of every device, though not for [`Ud`](crate::Ud): there the
-/// kernel would refuse all who ask.
+/// Starts the description of a listener on an InfiniBand address. With port 0 the kernel chooses the port. A
+/// GID of zeros means every InfiniBand port of every device; not for [`Ud`](crate::Ud), where the kernel
+/// would refuse every lookup.
 pub fn listen_ib<T: Listens>(own: IbAddr) -> Listen<T> {
     Listen::new(vec![Address::Ib(own)])
 }
@@ -75,22 +75,22 @@ impl<T: Listens> Listen<T> {
         }
     }
 
-    /// How many requests may wait to be read; 0, if nothing is said, for as many as the system allows
-    /// (sysctl `net.rdma_ucm.max_backlog`, usually 1024). Requests beyond vanish; their senders try again
+    /// How many unread requests may wait. The default, 0, means as many as the system allows (sysctl
+    /// `net.rdma_ucm.max_backlog`, usually 1024). Further requests are dropped silently; their senders retry
     /// after some seconds.
     pub fn backlog(mut self, requests: u32) -> Self {
         self.backlog = requests;
         self
     }
 
-    /// Whether a listener on `::` leaves IPv4 alone. If nothing is said the system decides (sysctl
-    /// `net.ipv6.bindv6only`, usually not); requests over IPv4 then have IPv4 addresses.
+    /// Whether a listener on `::` excludes IPv4. By default the system decides (sysctl `net.ipv6.bindv6only`,
+    /// usually not). Requests over IPv4 have IPv4 addresses.
     pub fn v6only(mut self, only: bool) -> Self {
         self.v6only = Some(only);
         self
     }
 
-    /// Lets others bind to the address and port that do the same. Two listeners on one address and port are
+    /// Lets others that do the same bind to the address and port. Two listeners on one address and port are
     /// refused nevertheless.
     pub fn reuse_address(mut self, reuse: bool) -> Self {
         self.reuse_address = reuse;
@@ -156,7 +156,7 @@ impl<T: Listens> Listen<T> {
 
 /// Awaits requests for connections.
 ///
-/// Its file becomes readable with a request. Dropping it refuses those that have not been taken.
+/// Its file becomes readable with a request. Dropping it refuses requests that have not been taken.
 #[derive(Debug)]
 pub struct Listener<T> {
     id: Id,
@@ -165,8 +165,8 @@ pub struct Listener<T> {
 }
 
 impl<T: Listens> Listener<T> {
-    /// The address that it listens on, with the port. Of InfiniBand it is the GID, which has the form of an
-    /// IPv6 address.
+    /// The address that it listens on, with the port. For an InfiniBand address it is the GID, in the form of
+    /// an IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local.socket()
     }
@@ -180,12 +180,12 @@ impl<T: Listens> Listener<T> {
         self.id.subject().clone()
     }
 
-    /// The next request, if one is there. It is on a file of its own.
+    /// The next request, if there is one. It has a file of its own.
     ///
     /// # Errors
     ///
-    /// The device of the listener's address has been removed (`EIO`); there is no file descriptor left,
-    /// and the request has been refused.
+    /// The device of the listener's address has been removed (`EIO`); or no file descriptor is left, and the
+    /// request has been refused.
     pub fn try_next(&self) -> Result<Option<Request<T>>> {
         while let Some(raw) = self.id.try_event()? {
             match Event(raw.event) {
@@ -200,7 +200,7 @@ impl<T: Listens> Listener<T> {
         Ok(None)
     }
 
-    /// Waits for the next request, at most so long; `None` if none has come.
+    /// Waits for the next request for at most `limit`; `None` if there is none by then.
     ///
     /// # Errors
     ///

@@ -20,8 +20,8 @@ use crate::qp::transport::Ud;
 use crate::qp::{Membership, Qp};
 
 impl Resolved<Ud> {
-    /// Takes a queue pair from RESET or INIT to RTS, with the key that all datagrams of the connection
-    /// manager have.
+    /// Takes a queue pair from RESET or INIT to RTS, with the Q_Key that all datagrams of the connection
+    /// manager use.
     ///
     /// # Errors
     ///
@@ -31,13 +31,13 @@ impl Resolved<Ud> {
         queue_pair::activate(&self.id, Verb::Connect, qp, device)
     }
 
-    /// Asks the peer for its queue pair. `data` travel with the question: at most 180 bytes, or 216 by
-    /// addresses of InfiniBand, whose first two bytes are as for [`connect`](Self::connect). The peer gets
-    /// them filled up with zeros.
+    /// Asks the peer for its queue pair. `data` is private data of the request: at most 180 bytes, or 216 by
+    /// InfiniBand addresses, with the restrictions of [`connect`](Self::connect) on the first two bytes. The
+    /// peer gets it padded with zeros.
     ///
     /// # Errors
     ///
-    /// The data are too long, the device has been removed. Manual page: `rdma_connect(3)`.
+    /// The data is too long, or the device has been removed. Manual page: `rdma_connect(3)`.
     pub fn look_up(self, data: &[u8]) -> Result<LookingUp> {
         let message = Message::LOOK_UP.by(&self.route);
         let (private_data, private_data_len) = message.fill(self.id.subject(), data)?;
@@ -68,7 +68,7 @@ pub struct LookingUp {
 }
 
 impl LookingUp {
-    /// Takes the events that are there; the last one once the peer is known.
+    /// Takes pending events; returns the last one once the peer is known.
     fn advance(&self) -> Result<Option<EventResp>> {
         while let Some(raw) = self.id.try_event()? {
             match Event(raw.event) {
@@ -107,7 +107,7 @@ impl Pending for LookingUp {
     fn cancel(self) {}
 }
 
-/// A peer for datagrams, which knows nothing of who has found it.
+/// A peer for datagrams. It does not know who has looked it up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     peer: SocketAddr,
@@ -149,7 +149,7 @@ impl Found {
         self.qkey
     }
 
-    /// What the peer sent with its answer: the whole field of the message, filled up with zeros.
+    /// The private data of the peer's answer: the whole field of the message, padded with zeros.
     pub fn private_data(&self) -> &[u8] {
         self.data.bytes()
     }

@@ -1,9 +1,9 @@
-//! Peers by address: connections that are made by IP address and port, through the kernel's connection
-//! manager (`/dev/infiniband/rdma_cm`), without librdmacm.
+//! Peers by address: connections by IP address and port, through the kernel's connection manager
+//! (`/dev/infiniband/rdma_cm`), without librdmacm.
 //!
 //! One side listens ([`listen`]), takes requests from its [`Listener`] and accepts each with a queue pair.
-//! The other one looks for the way to it ([`resolve`]), makes a queue pair on the device that leads there,
-//! and connects. Both get a [`Connection`], which is used as the queue pair.
+//! The other side resolves the address ([`resolve`]), creates a queue pair on the device that leads there,
+//! and connects. Both get a [`Connection`], which derefs to the queue pair.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -19,15 +19,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Datagrams: a listener answers a look-up with a queue pair ([`Request::answer_with`]), and who asked gets
-//! the path to it ([`Resolved::look_up`]). Groups are joined by their addresses ([`join`]).
+//! Datagrams: a peer is looked up ([`Resolved::look_up`]); its listener answers with a queue pair
+//! ([`Request::answer_with`]), and the asking side gets the path to it. Multicast groups are joined by
+//! address ([`join`]).
 //!
-//! On InfiniBand a port can be named by its own address instead of an IP address ([`IbAddr`], [`resolve_ib`],
-//! [`listen_ib`]).
+//! On InfiniBand a port can also be addressed by its GID instead of an IP address ([`IbAddr`],
+//! [`resolve_ib`], [`listen_ib`]).
 //!
-//! XRC: an initiator is connected as a queue pair of the transport [`Xrc`](crate::transport::Xrc), and who
-//! has an [`XrcTarget`](crate::xrcd::XrcTarget) listens for it. The number of the shared receive queue goes
-//! with the data of the acceptance.
+//! XRC: an initiator, a queue pair of the transport [`Xrc`](crate::transport::Xrc), connects; the side with
+//! an [`XrcTarget`](crate::xrcd::XrcTarget) listens. The number of the shared receive queue travels in the
+//! private data of the acceptance.
 //!
 //! ```no_run
 //! use uverbs::{Caps, cm::{self, Params, Pending}, transport::Xrc, xrcd::XrcTarget};
@@ -53,13 +54,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The queue pair is the caller's: of any protection domain of the device, a parent domain or an imported one
-//! too. It goes into each step by value, and comes back with each failure ([`Failed`]). A step that takes its
-//! time is a [`Pending`]: waited for with a limit, looked at without blocking, or cancelled. What is not
-//! possible in a state is not there.
+//! The caller creates the queue pair, on any protection domain of the device, including a parent domain or an
+//! imported one. It goes into each step by value and comes back if the step fails ([`Failed`]). A step that
+//! takes time is a [`Pending`], which can be waited for with a limit, checked without blocking, or cancelled.
+//! Each state has only the methods that are possible in it.
 //!
-//! Every identifier of the kernel's has a file of its own, which is readable when there is news. Nothing is
-//! acknowledged, and nothing that is dropped waits for a peer.
+//! Every kernel identifier has a file of its own, which is readable when there is news. Events need no
+//! acknowledgement, and dropping never waits for a peer.
 
 pub(crate) mod address;
 mod attributes;

@@ -221,7 +221,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// The device that leads to the group. Queue pairs for it must belong to a context of this device.
+    /// The device that leads to the group. Queue pairs for the group must belong to a context of this device.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl Group {
         &self.path
     }
 
-    /// The number that stands for all queue pairs of the group, for [`Ah::to`](crate::Ah::to).
+    /// The queue pair number that stands for all members of the group, for [`Ah::to`](crate::Ah::to).
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
@@ -255,7 +255,7 @@ impl Group {
         self.qkey
     }
 
-    /// Takes a queue pair from RESET or INIT to RTS, with the group's key.
+    /// Takes a queue pair from RESET or INIT to RTS, with the group's Q_Key.
     ///
     /// # Errors
     ///
@@ -264,13 +264,13 @@ impl Group {
         queue_pair::activate(&self.id, Verb::JoinMulticast, qp, self.device)
     }
 
-    /// Lets a queue pair receive what is sent to the group. Who joined to send only has no need of that, and
-    /// nothing is attached.
+    /// Makes a queue pair receive the group's datagrams. For a group that was joined only to send, nothing is
+    /// attached.
     ///
     /// # Errors
     ///
-    /// The queue pair is of another device, or the device's limit of groups is reached. The error gives the
-    /// group back. Manual page: `ibv_attach_mcast(3)`.
+    /// The queue pair belongs to another device, or the device's limit of groups is reached. The error
+    /// returns the group. Manual page: `ibv_attach_mcast(3)`.
     pub fn attach(self, qp: &Qp<Ud, impl qp::Membership>) -> Result<Membership, Failed<Self>> {
         let attached = match self.send_only {
             true => Ok(None),
@@ -309,8 +309,8 @@ impl AsFd for Group {
     }
 }
 
-/// A queue pair in a multicast group. Dropping it detaches the queue pair, and then leaves the group. While
-/// it is there the queue pair stays, as by a half of it.
+/// A queue pair's membership in a multicast group. Dropping it detaches the queue pair and then leaves the
+/// group. It keeps the queue pair alive, like a half of it.
 #[derive(Debug)]
 pub struct Membership {
     // Before the group: it is detached first.
@@ -326,12 +326,12 @@ impl Membership {
         &self.group
     }
 
-    /// Whether the membership has been lost meanwhile, without waiting: the subnet's manager took it back, or
-    /// the device is being removed.
+    /// Whether the membership has been lost, without waiting: the subnet manager revoked it, or the device is
+    /// being removed.
     ///
     /// # Errors
     ///
-    /// The process has other credentials than when it joined (`EACCES`).
+    /// The process's credentials have changed since it joined (`EACCES`).
     pub fn is_lost(&self) -> Result<bool> {
         while let Some(raw) = self.group.id.try_event()? {
             if matches!(
@@ -344,7 +344,7 @@ impl Membership {
         Ok(self.lost.load(Ordering::Relaxed))
     }
 
-    /// Waits until there may be news for [`is_lost`](Self::is_lost), at most so long.
+    /// Waits for at most `limit` until there may be news for [`is_lost`](Self::is_lost).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a side of a connection asks for, and what the two agree on.
+//! What each side of a connection asks for, and what the two agree on.
 
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::rdma_cm::{ConnParam, PrivateData};
@@ -14,25 +14,25 @@ use crate::qp::QpAttr;
 pub struct Params {
     /// What the peer may do.
     pub access: AccessFlags,
-    /// READs and atomics of the peer that this side serves at once; `None` for the device's limit. The
-    /// connection gets what both sides have.
+    /// READs and atomics of the peer that this side serves at the same time; `None` for the device's limit.
+    /// The connection gets the smaller number of both sides.
     pub responder_resources: Option<u8>,
-    /// READs and atomics that this side has under way at once; `None` for the device's limit. The connection
-    /// gets what both sides have.
+    /// READs and atomics that this side has in flight at the same time; `None` for the device's limit. The
+    /// connection gets the smaller number of both sides.
     pub initiator_depth: Option<u8>,
-    /// How often a request is sent again before it fails; at most 7. That of the side that connects counts
-    /// for both. Soft-RoCE takes 7 for "without end".
+    /// How often a request is sent again before it fails; at most 7. The connecting side's value applies to
+    /// both sides. On soft-RoCE 7 means forever.
     pub retry_cnt: u8,
-    /// How often the *peer* sends again if this side has no receive posted; 7 means for ever.
+    /// How often the *peer* sends again if this side has no receive posted; 7 means forever.
     pub rnr_retry: u8,
     /// The pause that the peer is asked for if no receive is posted, as a code of 5 bits; see
     /// [`QpAttr::min_rnr_timer`](crate::qp::QpAttr::min_rnr_timer). The kernel proposes 0, which is 655 ms.
     pub min_rnr_timer: u8,
 }
 
-/// As [`ConnectOptions::default`](crate::ConnectOptions): the peer may read, write and do atomics where the
-/// memory allows it, 6 retries, and retries without end while no receive is posted. READs and atomics as many
-/// as the devices have.
+/// Like [`ConnectOptions::default`](crate::ConnectOptions): the peer may read, write and do atomics where the
+/// memory allows it, with 6 retries, and endless retries while no receive is posted. As many READs and
+/// atomics as the devices support.
 impl Default for Params {
     fn default() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Something under way: waited for with a deadline, looked at without blocking, or cancelled.
+//! A step in progress: it can be waited for with a deadline, checked without blocking, or cancelled.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -11,9 +11,9 @@ use super::readable::Finish;
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::readable::Readable;
 
-/// A step that failed, with what was put into it.
+/// A failed step, with what was put into it.
 pub struct Failed<B> {
-    /// What was put into it, and is the caller's again.
+    /// What was put into it, returned to the caller.
     pub back: B,
     /// Why it failed.
     pub error: Error,
@@ -40,12 +40,12 @@ impl<B> From<Failed<B>> for Error {
     }
 }
 
-/// How far something under way has come.
+/// The state of a step.
 #[derive(Debug)]
 pub enum Step<P: Pending> {
     /// It is done.
     Done(P::Output),
-    /// It is still under way.
+    /// It is still in progress.
     Pending(P),
 }
 
@@ -53,34 +53,34 @@ pub enum Step<P: Pending> {
 pub(crate) mod describe {
     use crate::error::{Subject, Verb};
 
-    /// The verb that is under way, and on what.
+    /// The verb in progress, and its object.
     pub trait Describe {
         #[doc(hidden)]
         fn describe(&self) -> (Verb, Subject);
     }
 }
 
-/// Something under way that the connection manager tells the end of.
+/// A step in progress whose end the connection manager reports.
 ///
-/// The file becomes readable when there may be news; [`try_finish`](Self::try_finish) then looks. Dropping it
-/// cancels it, and waits for no peer.
+/// The file becomes readable when there may be news; [`try_finish`](Self::try_finish) then checks. Dropping a
+/// step cancels it, without waiting for a peer.
 pub trait Pending: AsFd + Sized + describe::Describe {
-    /// What comes of it.
+    /// The result.
     type Output;
-    /// What was put into it and comes back if nothing comes of it.
+    /// What was put into it, and is returned if it fails or is cancelled.
     type Back;
 
-    /// Looks whether it is done, without waiting.
+    /// Checks whether it is done, without waiting.
     ///
     /// # Errors
     ///
     /// It failed; the error gives back what was put into it.
     fn try_finish(self) -> Result<Step<Self>, Failed<Self::Back>>;
 
-    /// Ends it and gives back what was put into it.
+    /// Cancels it and returns what was put into it.
     fn cancel(self) -> Self::Back;
 
-    /// Waits for it, at most so long; it is still under way then.
+    /// Waits for it for at most `limit`. If it is not done by then, it is still in progress.
     ///
     /// # Errors
     ///
@@ -90,11 +90,11 @@ pub trait Pending: AsFd + Sized + describe::Describe {
         wait_until(self, Instant::now().checked_add(limit))
     }
 
-    /// Waits for it, at most so long, and cancels it then.
+    /// Waits for it for at most `limit`, and then cancels it.
     ///
     /// # Errors
     ///
-    /// It failed, or was not done in time ([`Cause::TimedOut`]); the error gives back what was put into it.
+    /// It failed, or was not done in time ([`Cause::TimedOut`]); the error returns what was put into it.
     fn within(self, limit: Duration) -> Result<Self::Output, Failed<Self::Back>> {
         match self.wait_for(limit)? {
             Step::Done(output) => Ok(output),
@@ -109,13 +109,13 @@ pub trait Pending: AsFd + Sized + describe::Describe {
         }
     }
 
-    /// The same as a future; `by` is what a runtime contributes.
+    /// The step as a future; `by` integrates a runtime.
     fn finish<W: Readable>(self, by: W) -> Finish<Self, W> {
         Finish::new(self, by)
     }
 
-    /// Waits for it, as long as it takes. The kernel gives up on a silent host after more than a minute, and
-    /// on a program that does not answer much later.
+    /// Waits for it without a limit. The kernel gives up on a silent host after more than a minute, and on a
+    /// program that does not answer much later.
     ///
     /// # Errors
     ///

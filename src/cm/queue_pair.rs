@@ -22,8 +22,7 @@ mod sealed {
 impl<T: Transport, M: Membership> sealed::Sealed for Qp<T, M> {}
 impl sealed::Sealed for XrcTarget {}
 
-/// What can be connected, and what a step needs of it: a [`Qp`], in a thread domain or in none, or a target
-/// of XRC.
+/// What can be connected: a [`Qp`], in a thread domain or not, or an XRC target.
 pub trait QueuePair: sealed::Sealed + Debug + Send + Sync + Unpin + 'static {
     /// The transport, or the target itself.
     type Kind: Space;

@@ -1,4 +1,4 @@
-//! Futures without a runtime: who awaits brings what waits for a file.
+//! Futures without a runtime: the caller supplies what waits for a file.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -13,7 +13,7 @@ use super::{Link, Listener, Request};
 use crate::error::{Cause, Errno, Error, Result, Verb};
 use crate::readable::Readable;
 
-/// Something under way, as a future. Dropping it cancels.
+/// A step in progress as a future. Dropping it cancels the step.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Finish<P: Pending, W: Readable> {
@@ -30,7 +30,7 @@ impl<P: Pending, W: Readable> Finish<P, W> {
         }
     }
 
-    /// Ends it and gives back what was put into it; `None` if it has ended already.
+    /// Cancels it and returns what was put into it; `None` if it has already finished.
     pub fn cancel(mut self) -> Option<P::Back> {
         self.pending.take().map(P::cancel)
     }
@@ -47,7 +47,7 @@ impl<P: Pending + Unpin, W: Readable + Unpin> Future for Finish<P, W> {
 
     /// # Panics
     ///
-    /// Never; once it has ended it is pending for ever.
+    /// Never; once it has finished it stays pending.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let polled = this.look(cx);
@@ -106,17 +106,17 @@ async fn readable(fd: BorrowedFd<'_>, by: &mut impl Readable) -> Result<(), Caus
 }
 
 impl<T: Listens> Listener<T> {
-    /// The next request, awaited.
+    /// The next request, asynchronously.
     ///
     /// # Errors
     ///
-    /// As for [`try_next`](Self::try_next); besides, the runtime cannot watch the file.
+    /// As for [`try_next`](Self::try_next), or the runtime cannot watch the file.
     pub async fn next_by(&self, by: &mut impl Readable) -> Result<Request<T>> {
         let lent = Lent(by);
         self.next_kept(lent.0).await
     }
 
-    /// As [`next_by`](Self::next_by), for who asks for the same file the next time.
+    /// As [`next_by`](Self::next_by), for callers that wait for the same file again.
     pub(crate) async fn next_kept(&self, by: &mut impl Readable) -> Result<Request<T>> {
         loop {
             if let Some(request) = self.try_next()? {
@@ -129,11 +129,11 @@ impl<T: Listens> Listener<T> {
 }
 
 impl Link {
-    /// The next event, awaited.
+    /// The next event, asynchronously.
     ///
     /// # Errors
     ///
-    /// As for [`try_event`](Self::try_event); besides, the runtime cannot watch the file.
+    /// As for [`try_event`](Self::try_event), or the runtime cannot watch the file.
     pub async fn event_by(&self, by: &mut impl Readable) -> Result<Event> {
         let lent = Lent(by);
         let mut looked = false;

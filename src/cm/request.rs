@@ -22,10 +22,10 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::qp::transport::Ud;
 use crate::qp::{Membership, Qp};
 
-/// A peer asks for a connection: accepted with a queue pair, or with a target if an initiator of XRC asks.
-/// Dropping the request refuses it.
+/// A peer's request for a connection. It is accepted with a queue pair, or with an XRC target if the peer is
+/// an XRC initiator. Dropping the request refuses it.
 ///
-/// It is used as the [`Route`] that it came by.
+/// It derefs to its [`Route`].
 #[derive(Debug)]
 pub struct Request<T> {
     id: Id,
@@ -69,17 +69,17 @@ impl<T: Listens> Request<T> {
         })
     }
 
-    /// What the peer sent with the request: the whole field of the message, filled up with zeros.
+    /// The private data of the peer's request: the whole field of the message, padded with zeros.
     pub fn private_data(&self) -> &[u8] {
         self.data.bytes()
     }
 
-    /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is answered; who
-    /// does not need that leaves it to [`accept`](Self::accept).
+    /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is answered.
+    /// Optional: otherwise [`accept`](Self::accept) does it.
     ///
     /// # Errors
     ///
-    /// It is of another device, or in another state.
+    /// The queue pair belongs to another device, or is in another state.
     pub fn init(&self, qp: &mut impl QueuePair<Kind = T>) -> Result<()> {
         if qp.state() == QpState::RESET {
             queue_pair::use_ece(qp, self.raw.ece)?;
@@ -87,12 +87,12 @@ impl<T: Listens> Request<T> {
         queue_pair::init(&self.id, Verb::Accept, qp, self.device_index())
     }
 
-    /// Refuses the request. `data` travel with the refusal: at most 148 bytes, or 136 to a look-up for
-    /// datagrams.
+    /// Refuses the request. `data` is private data of the refusal: at most 148 bytes, or 136 for a datagram
+    /// lookup.
     ///
     /// # Errors
     ///
-    /// The data are too long, or the peer has given up meanwhile (`EINVAL`). Manual page: `rdma_reject(3)`.
+    /// The data is too long, or the peer has given up meanwhile (`EINVAL`). Manual page: `rdma_reject(3)`.
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, data: &[u8]) -> Result<()> {
         let message = match T::KIND {
@@ -112,15 +112,15 @@ impl<T: Listens> Request<T> {
 impl<T: Listens + End> Request<T> {
     /// Accepts the request with this queue pair, which is in RESET or INIT.
     ///
-    /// `data` travel with the acceptance: at most 196 bytes. The peer gets them filled up with zeros. The
-    /// peer may send as soon as it has the acceptance, so receives should be posted before
-    /// ([`init`](Self::init)). A target of XRC has none; the number of a shared receive queue is in the data,
-    /// if the peer does not know it.
+    /// `data` is private data of the acceptance: at most 196 bytes. The peer gets it padded with zeros. The
+    /// peer may send as soon as it has the acceptance, so post receives before ([`init`](Self::init)). An XRC
+    /// target has no receives; put the number of a shared receive queue into the data if the peer does not
+    /// know it.
     ///
     /// # Errors
     ///
-    /// The queue pair is of another device or in another state, the data are too long, the peer has given up
-    /// meanwhile (`EINVAL`). The error gives the request and the queue pair back. Manual page:
+    /// The queue pair belongs to another device or is in another state, the data is too long, or the peer has
+    /// given up meanwhile (`EINVAL`). The error returns the request and the queue pair. Manual page:
     /// `rdma_accept(3)`.
     #[doc(alias = "rdma_accept")]
     pub fn accept<Q: QueuePair<Kind = T>>(
@@ -172,16 +172,16 @@ impl<T: Listens + End> Request<T> {
 }
 
 impl Request<Ud> {
-    /// Answers a look-up: tells the peer this queue pair, which should be ready to receive
-    /// ([`activate`](Self::activate)). `data` travel with the answer: at most 136 bytes.
+    /// Answers a lookup with this queue pair, which should be ready to receive
+    /// ([`activate`](Self::activate)). `data` is private data of the answer: at most 136 bytes.
     ///
-    /// There is no more to it: any number of peers may be told one queue pair, and nothing tells when they
-    /// go.
+    /// That is all: any number of peers may be given the same queue pair, and nothing reports when they
+    /// leave.
     ///
     /// # Errors
     ///
-    /// The queue pair is of another device, the data are too long, the peer has given up meanwhile
-    /// (`EINVAL`). The error gives the request back. Manual page: `rdma_accept(3)`.
+    /// The queue pair belongs to another device, the data is too long, or the peer has given up meanwhile
+    /// (`EINVAL`). The error returns the request. Manual page: `rdma_accept(3)`.
     pub fn answer_with(
         self,
         qp: &Qp<Ud, impl Membership>,
@@ -209,12 +209,12 @@ impl Request<Ud> {
         })
     }
 
-    /// Takes a queue pair from RESET or INIT to RTS, with the key that all datagrams of the connection
-    /// manager have.
+    /// Takes a queue pair from RESET or INIT to RTS, with the Q_Key that all datagrams of the connection
+    /// manager use.
     ///
     /// # Errors
     ///
-    /// It is of another device, or in another state.
+    /// The queue pair belongs to another device, or is in another state.
     pub fn activate(&self, qp: &mut Qp<Ud, impl Membership>) -> Result<()> {
         let device = (self.device_index(), self.port());
         queue_pair::activate(&self.id, Verb::Accept, qp, device)
@@ -237,7 +237,7 @@ impl<T> AsFd for Request<T> {
 
 /// The request has been accepted, and the peer has yet to confirm.
 ///
-/// The queue pair is ready: a message of the peer may be there before its confirmation.
+/// The queue pair is ready: a message of the peer may arrive before its confirmation.
 #[derive(Debug)]
 pub struct Accepting<Q: QueuePair> {
     // Before the queue pair: the peer is told first.
@@ -248,8 +248,8 @@ pub struct Accepting<Q: QueuePair> {
 }
 
 impl<Q: QueuePair> Accepting<Q> {
-    /// Tells the kernel that a message of the peer has come, which confirms the connection as well: for
-    /// [`COMM_EST`](AsyncEventType::COMM_EST) among the device's events. Soft-RoCE never raises it.
+    /// Tells the kernel that a message of the peer has arrived, which also confirms the connection. Call it
+    /// on [`COMM_EST`](AsyncEventType::COMM_EST) among the device's events, which soft-RoCE never raises.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl<Q: QueuePair> Accepting<Q> {
         }
     }
 
-    /// Takes the events that are there; true if the connection stands.
+    /// Takes pending events; true if the connection is established.
     fn advance(&self) -> Result<bool> {
         while let Some(raw) = self.id.try_event()? {
             match Event(raw.event) {

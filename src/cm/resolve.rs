@@ -1,4 +1,4 @@
-//! The way to a peer: from its address to the device and the path that lead there.
+//! Address resolution: from a peer's address to the device and the path that lead there.
 
 use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -23,9 +23,10 @@ use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 /// How long the kernel may look for the neighbour, and then for the path, if nothing is said.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Starts to look for the way to a peer.
+/// Starts the description of an address resolution.
 ///
-/// Names are looked up by the system's resolver, here and now. Of several addresses each is tried in turn.
+/// Names are resolved by the system's resolver, in this call. If there are several addresses, each is tried
+/// in turn.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -44,7 +45,7 @@ pub fn resolve<T: Initiates>(peer: impl ToSocketAddrs) -> Result<Resolve<T>> {
     addresses(Verb::ResolveAddr, peer).map(Resolve::new)
 }
 
-/// Starts to look for the way to a peer by an address of InfiniBand. The device is one with a port of the
+/// Starts the description of the resolution of an InfiniBand address. The device is one with a port in the
 /// peer's subnet and partition.
 ///
 /// ```no_run
@@ -75,7 +76,7 @@ pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs) -> Result<Vec<Addr
     }
 }
 
-/// The way to a peer to be: how it is looked for.
+/// The description of an address resolution.
 #[derive(Clone, Debug)]
 pub struct Resolve<T> {
     peers: Vec<Address>,
@@ -98,14 +99,14 @@ impl<T: Initiates> Resolve<T> {
         }
     }
 
-    /// From which own address; with port 0 the kernel chooses the port. The address decides which device is
-    /// used, where several lead to the peer.
+    /// The local address. With port 0 the kernel chooses the port. If several devices lead to the peer, this
+    /// address selects one.
     pub fn source(mut self, own: SocketAddr) -> Self {
         self.source = Some(Address::Ip(own));
         self
     }
 
-    /// From which own address of InfiniBand, to a peer that is named by one; otherwise as
+    /// The local InfiniBand address, for a peer with an InfiniBand address; otherwise like
     /// [`source`](Self::source).
     pub fn source_ib(mut self, own: IbAddr) -> Self {
         self.source = Some(Address::Ib(own));
@@ -118,26 +119,25 @@ impl<T: Initiates> Resolve<T> {
         self
     }
 
-    /// How long the peer has for an acknowledgement: 4.096 µs · 2ⁿ, n below 32. The kernel's own is 0.5 to 2
-    /// seconds.
+    /// The acknowledgement timeout: 4.096 µs · 2ⁿ, n below 32. The kernel's default is 0.5 to 2 seconds.
     pub fn ack_timeout(mut self, exponent: u8) -> Self {
         self.ack_timeout = Some(exponent);
         self
     }
 
-    /// How long the kernel may look for the neighbour, and then for the path, each; 2 seconds if not said. It
-    /// counts in milliseconds. How long all of it may take is said by who waits.
+    /// The kernel's time limit for finding the neighbour, and then for finding the path, each; 2 seconds by
+    /// default, in units of milliseconds. The total is limited by the caller's wait.
     pub fn patience(mut self, limit: Duration) -> Self {
         self.patience = limit;
         self
     }
 
-    /// Starts looking.
+    /// Starts the resolution.
     ///
     /// # Errors
     ///
     /// There is no connection manager ([`Cause::Unsupported`]); the address is a wildcard or a loopback
-    /// address, which the kernel takes for something else; the own address is not this host's. Manual page:
+    /// address, which the kernel interprets differently; the local address is not this host's. Manual page:
     /// `rdma_resolve_addr(3)`.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn start(self) -> Result<Resolving<T>> {
@@ -200,7 +200,7 @@ impl<T: Initiates> Resolve<T> {
     }
 }
 
-/// The way to a peer is being looked for.
+/// An address resolution in progress.
 #[derive(Debug)]
 pub struct Resolving<T> {
     id: Id,
@@ -274,9 +274,9 @@ impl<T: Initiates> Pending for Resolving<T> {
     fn cancel(self) {}
 }
 
-/// The way to a peer: the device and the path are known, and nothing has been sent to the peer itself.
+/// A resolved peer: the device and the path are known, and nothing has been sent to the peer itself.
 ///
-/// It is used as the [`Route`] that it has.
+/// It derefs to its [`Route`].
 #[derive(Debug)]
 pub struct Resolved<T> {
     pub(super) id: Id,
@@ -285,12 +285,12 @@ pub struct Resolved<T> {
 }
 
 impl<T: Initiates> Resolved<T> {
-    /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is asked; who
-    /// does not need that leaves it to [`connect`](Self::connect).
+    /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is asked.
+    /// Optional: otherwise [`connect`](Self::connect) does it.
     ///
     /// # Errors
     ///
-    /// It is of another device, or in another state.
+    /// The queue pair belongs to another device, or is in another state.
     pub fn init(&self, qp: &mut impl QueuePair<Kind = T>) -> Result<()> {
         queue_pair::init(&self.id, Verb::Connect, qp, self.device_index())
     }

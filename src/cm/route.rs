@@ -1,4 +1,4 @@
-//! The way between this host and a peer: addresses, device and port.
+//! The route between this host and a peer: addresses, device and port.
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,9 @@ use super::id::{self, Id, Place};
 use crate::device::Device;
 use crate::error::{Result, Subject};
 
-/// The way between this host and a peer: both addresses, and the device and the port that lead there.
+/// The route between this host and a peer: both addresses, and the device and port that lead there.
 ///
-/// [`Resolved`](super::Resolved), [`Request`](super::Request) and [`Link`](super::Link) are used as the route
-/// that they have.
+/// [`Resolved`](super::Resolved), [`Request`](super::Request) and [`Link`](super::Link) deref to their route.
 #[derive(Clone, Debug)]
 pub struct Route {
     local: Address,
@@ -41,11 +40,11 @@ impl Route {
         }))
     }
 
-    /// The device that leads to the peer. The queue pair to connect must be one of a context of it.
+    /// The device that leads to the peer. The queue pair to connect must belong to a context of this device.
     ///
     /// # Errors
     ///
-    /// It has been removed meanwhile, or devices cannot be listed.
+    /// The device has been removed meanwhile, or devices cannot be listed.
     pub fn device(&self) -> Result<Device> {
         id::device(self.device, &self.subject)
     }
@@ -60,24 +59,24 @@ impl Route {
         self.port
     }
 
-    /// The own address; of a request, the one that the peer asked at. Where the way is by addresses of
-    /// InfiniBand, it is the GID, which has the form of an IPv6 address.
+    /// The local address; for a request, the one that the peer connected to. On a route by InfiniBand
+    /// addresses it is the GID, in the form of an IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local.socket()
     }
 
-    /// The peer's address. The link-local one of a request has no scope. Of InfiniBand, as for
+    /// The peer's address. A link-local address of a request has no scope. For InfiniBand addresses, as for
     /// [`local_addr`](Self::local_addr).
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer.socket()
     }
 
-    /// The own address of InfiniBand, if the way is by such addresses.
+    /// The local InfiniBand address, on a route by such addresses.
     pub fn local_ib(&self) -> Option<IbAddr> {
         self.local.ib()
     }
 
-    /// The peer's address of InfiniBand, if the way is by such addresses. That of a request has no port.
+    /// The peer's InfiniBand address, on a route by such addresses. That of a request has no port.
     pub fn peer_ib(&self) -> Option<IbAddr> {
         self.peer.ib()
     }

@@ -1,4 +1,4 @@
-//! What is connected by address, and in which space of ports.
+//! What can be connected by address, and in which port space.
 
 use std::fmt::Debug;
 
@@ -18,7 +18,7 @@ pub trait End: Space {}
 impl<T: Connected + Space> End for T {}
 impl End for XrcTarget {}
 
-/// What has a space of ports, in which its peers are found by IP address and port.
+/// What has a port space, in which its peers are found by IP address and port.
 ///
 /// The ports are the connection manager's own, apart from those of TCP and UDP sockets.
 #[diagnostic::on_unimplemented(
@@ -61,7 +61,7 @@ impl Space for XrcTarget {
     const KIND: QpType = QpType::XRC_RECV;
 }
 
-/// What looks for a peer: all but the targets of XRC.
+/// What can connect to a peer: all but XRC targets.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` looks for no peer by address",
     note = "`Rc`, `Uc` and `Ud` do, and `Xrc`, the end that a target of XRC listens for"
@@ -73,7 +73,7 @@ impl Initiates for Uc {}
 impl Initiates for Ud {}
 impl Initiates for Xrc {}
 
-/// What a peer asks for: all but the initiators of XRC.
+/// What can listen: all but XRC initiators.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not listen on an address",
     note = "`Rc`, `Uc` and `Ud` do, and `XrcTarget`, the end that initiators of XRC connect to"

@@ -9,14 +9,14 @@ use rustix::net::SocketAddrUnix;
 
 /// The id of an offer: where its broker listens.
 ///
-/// A path lies in the file system, with a file mode. An abstract name lies in the network namespace; anybody
-/// there may take it first, which is why a joiner looks at who listens before it says the key. As text a name
-/// is written with a `@` before it, so a relative path that starts with one is written with `./` before it.
+/// A path is in the file system, with a file mode. An abstract name is in the network namespace; anybody
+/// there may take it first, so a joiner checks who listens before it sends the key. In text form a name
+/// starts with `@`; write a relative path that starts with `@` with a leading `./`.
 ///
-/// The directory of a path, and all directories above it, must be root's or the exporter's own, and nobody
-/// else may be able to write there unless they are sticky, as `/tmp` is. Who can rename the socket can put
-/// one of their own in its place; joiners then refuse to tell it the key, unless they trust its user, and
-/// nobody can join.
+/// The directory of a path, and all directories above it, must belong to root or the exporter, and nobody
+/// else may be able to write there unless they are sticky, like `/tmp`. Whoever can rename the socket can
+/// replace it with their own; joiners then refuse to send the key, unless they trust that user, and nobody
+/// can join.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// The path of the socket.

@@ -50,28 +50,28 @@ impl Join {
         }
     }
 
-    /// How long each step may take: to be accepted, and to be answered; 10 s by default. It does not wait for
-    /// an offer that does not exist. It replaces a [deadline](Self::deadline).
+    /// How long each step may take, to be accepted and to be answered; 10 s by default. It does not make the
+    /// joiner wait for an offer that does not exist. It replaces a [deadline](Self::deadline).
     pub fn patience(mut self, limit: Duration) -> Self {
         self.time = Time::Each(limit.min(FOREVER));
         self
     }
 
-    /// Waits until the deadline for the path to exist, for somebody to listen, to be accepted and to be
-    /// answered. It replaces [`patience`](Self::patience).
+    /// The joiner waits until the deadline for the path to exist, for somebody to listen, to be accepted and
+    /// to be answered. It replaces [`patience`](Self::patience).
     ///
-    /// If an exporter goes away before it answers, it waits for the next one. Anything else that is wrong,
-    /// such as the key or the user who listens, is an error at once.
+    /// If an exporter ends before it answers, the joiner waits for the next one. Anything else that is wrong,
+    /// such as the key or the listening user, is an error at once.
     ///
     /// At a path the joiner sleeps until something happens to the name (inotify(7)), and checks once a
-    /// second. There are no events for abstract names and for directories that this process cannot read:
-    /// there it tries again after 1 ms, 2 ms and so on up to 100 ms.
+    /// second. Abstract names and directories that this process cannot read have no such events: there it
+    /// retries after 1 ms, 2 ms and so on up to 100 ms.
     pub fn deadline(mut self, deadline: Instant) -> Self {
         self.time = Time::Until(deadline);
         self
     }
 
-    /// Trusts an exporter of this user too. By default only this process's user and root are trusted: nobody
+    /// Also trusts an exporter of this user. By default only this process's user and root are trusted; nobody
     /// else gets the key.
     pub fn offered_by(mut self, user: u32) -> Self {
         self.offered_by.push(user);
@@ -82,13 +82,12 @@ impl Join {
     ///
     /// # Errors
     ///
-    /// `EACCES` if the key is wrong or this user is not allowed; [`Cause::Invalid`] if a user listens who is
-    /// not trusted, or if a region of the offer is another one by now; [`Cause::Busy`] if too many have
-    /// joined. Without a deadline, `ENOENT` or `ECONNREFUSED`
-    /// if nobody listens at the address, `ECONNRESET` if the exporter goes before it answers. `ETIMEDOUT` if
-    /// the time is up; [`Error::detail`] says what was waited for. Besides, as for [`Context::import`],
-    /// [`Context::import_pd`] and [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of
-    /// Oracle's libibverbs.
+    /// `EACCES` if the key is wrong or this user is not allowed; [`Cause::Invalid`] if the listening user is
+    /// not trusted, or if a handle of the offer names another region by now; [`Cause::Busy`] if too many have
+    /// joined. Without a deadline, `ENOENT` or `ECONNREFUSED` if nobody listens at the address, `ECONNRESET`
+    /// if the exporter ends before it answers. `ETIMEDOUT` if the time is up; [`Error::detail`] says what was
+    /// missing. Also as for [`Context::import`], [`Context::import_pd`] and
+    /// [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of Oracle's libibverbs.
     #[doc(alias = "ibv_share_pd")]
     pub fn join(self) -> Result<Joined> {
         let trusts = |user| self.offered_by.contains(&user);
@@ -179,10 +178,10 @@ fn open(delivery: Delivery) -> Result<Joined> {
     Ok(Joined { context, pd, mrs })
 }
 
-/// What a process has by an offer that it has joined.
+/// What a process gets by joining an offer.
 ///
-/// The exporter counts it as a user until the [`ImportedPd`] and all objects that stand on it here are gone,
-/// or the process is.
+/// The exporter counts this process as a user until the [`ImportedPd`] and all of its objects here are
+/// dropped, or the process ends.
 #[derive(Debug)]
 pub struct Joined {
     context: Context,
@@ -237,15 +236,15 @@ impl SharedMr {
         &self.mr
     }
 
-    /// The file that its memory is a mapping of, if the exporter gave it.
+    /// The file that the region's memory maps, if the exporter gave it.
     ///
-    /// The exporter may change its length at any time: an access beyond its end is then a SIGBUS. Where the
-    /// exporter is not trusted so far, look for `F_SEAL_SHRINK` (fcntl(2)) before the file is mapped.
+    /// The exporter may truncate it at any time; an access beyond its end then raises SIGBUS. If you do not
+    /// trust the exporter that far, check for `F_SEAL_SHRINK` (fcntl(2)) before mapping the file.
     pub fn memory(&self) -> Option<&OwnedFd> {
         self.memory.as_ref()
     }
 
-    /// The region and the file, apart.
+    /// The region and the file, separately.
     pub fn into_parts(self) -> (ImportedMr, Option<OwnedFd>) {
         (self.mr, self.memory)
     }

@@ -1,4 +1,4 @@
-//! The key of an offer: 64 bits that are compared in constant time and never shown.
+//! The key of an offer: 64 bits that are compared in constant time and never printed.
 
 use std::fmt;
 use std::hint::black_box;
@@ -9,13 +9,13 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The key by which an offer is joined.
 ///
-/// Its `Debug` form hides it, and it has no `Display` form. Hand it over by a file that others cannot read,
-/// by a pipe or by an inherited descriptor; arguments of a command line are shown to everybody by ps(1).
+/// Its `Debug` form hides it, and it has no `Display` form. Pass it by a file that others cannot read, by a
+/// pipe, or by an inherited descriptor; ps(1) shows command-line arguments to everybody.
 #[derive(Clone)]
 pub struct ShareKey(u64);
 
 impl ShareKey {
-    /// The key that is this number, such as one that a program written for `ibv_share_pd(3)` has agreed on.
+    /// The key with this number, for example one agreed on by programs written for `ibv_share_pd(3)`.
     pub const fn new(key: u64) -> Self {
         Self(key)
     }
@@ -32,12 +32,12 @@ impl ShareKey {
         Ok(Self(u64::from_ne_bytes(bytes)))
     }
 
-    /// The key as a number, to be handed over.
+    /// The key as a number, to pass it on.
     pub const fn expose(&self) -> u64 {
         self.0
     }
 
-    /// Whether the keys are the same, in a time that does not depend on how much of them is.
+    /// Whether the keys are equal, in a time that does not depend on how many bits are.
     pub(super) fn matches(&self, other: &Self) -> bool {
         // No early way out: on machines of 32 bits a plain comparison may stop at the first half.
         let difference = black_box(self.0 ^ other.0);
@@ -67,7 +67,7 @@ impl std::error::Error for ParseKeyError {}
 impl FromStr for ShareKey {
     type Err = ParseKeyError;
 
-    /// Reads 16 hexadecimal digits, such as `format!("{:016x}", key.expose())` makes.
+    /// Reads 16 hexadecimal digits, as written by `format!("{:016x}", key.expose())`.
     fn from_str(text: &str) -> Result<Self, ParseKeyError> {
         let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         match u64::from_str_radix(text, 16) {

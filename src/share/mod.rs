@@ -1,25 +1,26 @@
-//! Sharing a protection domain between processes that need not be related, by an id and a key.
+//! Sharing a protection domain between unrelated processes, by an id and a key.
 //!
-//! The model is Oracle's shared PD (`ibv_alloc_shpd`, `ibv_share_pd`), which lives in a patched kernel; this
-//! one needs only Unix sockets. An exporter makes an [`Offer`] of a [`Pd`](crate::Pd) at an [`Address`] under
-//! a [`ShareKey`] and [serves](Offer::serve_once) it. A joiner [asks](Join) there with the key and gets the
-//! command file (by `SCM_RIGHTS`) and the handles, which it [imports](crate::Context::import). Nothing here
-//! is on a data path, and there is no runtime: an offer is served when its owner calls, or by one thread.
+//! The model is Oracle's shared PD (`ibv_alloc_shpd`, `ibv_share_pd`), which needs a patched kernel; this
+//! module needs only Unix sockets. An exporter makes an [`Offer`] of a [`Pd`](crate::Pd) at an [`Address`],
+//! with a [`ShareKey`], and [serves](Offer::serve_once) it. A joiner [connects](Join) there with the key and
+//! gets the command file (by `SCM_RIGHTS`) and the handles, which it [imports](crate::Context::import).
+//! Nothing here is on the data path, and there is no runtime: an offer is served when its owner calls, or by
+//! one thread.
 //!
 //! # Who may join
 //!
-//! Processes of the same user, and of users that the exporter names: the kernel identifies who connects
-//! (`SO_PEERCRED`). A joiner in turn sends the key only to an exporter of its own user, of root, or of a user
-//! that it names. Both need the key as well. Joining is full trust: the kernel knows no rights *within* a
-//! command file, so a joiner can use and destroy all objects of the context. What is promised against whom is
-//! in `docs/security.md`.
+//! Processes of the same user, and of users that the exporter allows; the kernel identifies the connecting
+//! user (`SO_PEERCRED`). Conversely, a joiner sends the key only to an exporter of its own user, of root, or
+//! of a user that it names. Joining also takes the key. A joiner is fully trusted: the kernel knows no rights
+//! *within* a command file, so a joiner can use and destroy all objects of the context. `docs/security.md`
+//! says what is promised against whom.
 //!
 //! # Who destroys what
 //!
 //! Each process owns what it creates in the protection domain; its drops destroy that and nothing else. When
-//! a process dies, its objects stay with the file: the kernel destroys them, and the protection domain, when
-//! the last process that holds the file closes it or dies. The exporter counts joiners by their connections,
-//! so [`Offer::withdraw`] knows whether the protection domain may be freed before that.
+//! a process ends abruptly, its objects stay with the file: the kernel destroys them, and the protection
+//! domain, when the last process that holds the file closes it or ends. The exporter counts joiners by their
+//! connections, so [`Offer::withdraw`] knows whether the protection domain may be freed before that.
 
 mod address;
 mod broker;

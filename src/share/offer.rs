@@ -29,8 +29,8 @@ const VERB: Verb = Verb::AllocShpd;
 impl Pd {
     /// Starts the description of an offer of this protection domain to other processes.
     ///
-    /// Only processes of the same user may join unless [`OfferBuilder::allow_user`] says otherwise. A joiner
-    /// gets the command file, and has the same power over *everything* in this context as this process.
+    /// Only processes of the same user may join unless [`OfferBuilder::allow_user`] allows others. A joiner
+    /// gets the command file, and with it the same power over *everything* in this context as this process.
     pub fn offer(&self, key: ShareKey) -> OfferBuilder<'_> {
         OfferBuilder {
             pd: self,
@@ -48,14 +48,14 @@ impl Pd {
     }
 }
 
-/// An offer to be.
+/// The description of an offer.
 #[derive(Debug)]
 pub struct OfferBuilder<'a> {
     pd: &'a Pd,
     key: ShareKey,
     regions: Vec<Offered>,
     memory: Vec<BorrowedFd<'a>>,
-    /// A file came where it is of no region.
+    /// A file was given that belongs to no region.
     has_stray_memory: bool,
     limits: Limits,
 }
@@ -69,7 +69,7 @@ struct Offered {
 
 impl<'a> OfferBuilder<'a> {
     /// Adds a memory region of the protection domain under a name of 1 to 56 bytes. It must stay registered,
-    /// as it is, as long as the offer stands: joining fails otherwise.
+    /// unchanged, as long as the offer exists; otherwise joining fails.
     pub fn mr<M: Memory>(self, name: &str, mr: &Mr<M>) -> Self {
         self.region(name, mr.handle(), mr.lkey(), mr.len() as u64, mr.pd_tag())
     }
@@ -98,8 +98,7 @@ impl<'a> OfferBuilder<'a> {
         self
     }
 
-    /// Adds the file that the last added region's memory is a mapping of, such as a memfd. Joiners get it
-    /// too.
+    /// Adds the file that the last added region's memory maps, such as a memfd. Joiners get it too.
     pub fn memory(mut self, file: BorrowedFd<'a>) -> Self {
         match self.regions.last_mut() {
             Some(Offered { region, .. }) if !region.has_memory => {
@@ -113,26 +112,25 @@ impl<'a> OfferBuilder<'a> {
 
     /// Allows processes with this effective user id to join, in addition to this process's user.
     ///
-    /// In a user namespace that does not map every user the overflow user, 65534, cannot be allowed: all
-    /// users that are not mapped have this number there.
+    /// In a user namespace that does not map every user, the overflow user 65534 cannot be allowed: all
+    /// unmapped users have this number there.
     pub fn allow_user(mut self, user: u32) -> Self {
         self.limits.users.push(user);
         self
     }
 
-    /// How long a connection may be silent; 2 s by default.
+    /// How long a connection may be silent before it is closed; 2 s by default.
     pub fn silence(mut self, limit: Duration) -> Self {
         self.limits.silence = limit.min(FOREVER);
         self
     }
 
-    /// How many connections that have not joined are kept at a time, 64 by default, and how many processes
-    /// may have joined at a time, 256 by default. Each is a file descriptor of this process; if none is left,
-    /// the next connections wait in the kernel.
+    /// How many connections that have not joined are kept at the same time (64 by default), and how many
+    /// processes may be joined at the same time (256 by default). Each takes a file descriptor of this
+    /// process; if none is left, further connections wait in the kernel.
     ///
-    /// The users who are allowed have equal shares of the first number, at least one connection each. A
-    /// connection beyond its user's share takes the place of the one of the same user that has been silent
-    /// longest.
+    /// The allowed users have equal shares of the first number, at least one connection each. A connection
+    /// beyond its user's share replaces the one of the same user that has been silent longest.
     pub fn limits(mut self, connections: usize, joiners: usize) -> Self {
         self.limits.pending = connections.max(1);
         self.limits.joined = joiners;
@@ -141,17 +139,17 @@ impl<'a> OfferBuilder<'a> {
 
     /// Makes the offer at an address.
     ///
-    /// A path is created with mode 0600, or 0666 if other users are allowed, who then are checked when they
+    /// A path is created with mode 0600, or 0666 if other users are allowed; they are then checked when they
     /// connect. It is removed when the offer ends. [`Address`] says who must own its directory. An offer
     /// answers nobody until it is [served](Offer::serve_once).
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] if the protection domain is already on offer; [`Cause::Invalid`] for a name that is
-    /// too long, empty or used twice, for more than 64 regions or one of another protection domain, for
+    /// [`Cause::Busy`] if the protection domain is already on offer. [`Cause::Invalid`] for a name that is
+    /// too long, empty or used twice, for more than 64 regions or one of another protection domain, for a
     /// [`memory`](Self::memory) that follows no region or another file, or if an allowed user cannot be
-    /// distinguished from others; `EADDRINUSE` if something is at the address; `EPERM` if somebody has
-    /// replaced the socket. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
+    /// distinguished from others. `EADDRINUSE` if the address is taken; `EPERM` if somebody has replaced the
+    /// socket. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
     #[doc(alias = "ibv_alloc_shpd")]
     pub fn at(mut self, address: &Address) -> Result<Offer> {
         let subject = || Subject::named("offer", address);
@@ -251,7 +249,7 @@ impl Drop for Share {
 ///
 /// While it exists, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection
 /// domain. Dropping always ends it; if somebody uses the protection domain, the kernel's object then stays
-/// until the last process that holds the file is gone.
+/// until the last process that holds the file ends.
 ///
 /// ```no_run
 /// use uverbs::share::{Address, ShareKey};
@@ -261,7 +259,7 @@ impl Drop for Share {
 /// let address = Address::Path("/run/heap.sock".into());
 /// let mut offer = pd.offer(key).mr("heap", &heap).at(&address)?;
 /// while offer.joiners() == 0 {
-///     offer.serve_once(None)?;                    // or `spawn` a thread that serves
+///     offer.serve_once(None)?;                    // or `spawn` a thread
 /// }
 /// # Ok(()) }
 /// ```
@@ -277,9 +275,10 @@ impl Offer {
         &self.address
     }
 
-    /// The number of processes that have joined and still hold it, as of the last time that it was served.
+    /// The number of processes that have joined and still hold the protection domain, as of the last time the
+    /// offer was served.
     ///
-    /// A process that has died is not counted, although its objects stay in the kernel until the file is
+    /// A process that has ended is not counted, although its objects stay in the kernel until the file is
     /// closed.
     pub fn joiners(&self) -> usize {
         self.broker.joined()
@@ -290,14 +289,14 @@ impl Offer {
         self.broker.counters().snapshot()
     }
 
-    /// Waits for at most `timeout` until somebody connects, sends something or leaves, and handles it. True
-    /// if something happened; a request may need several calls.
+    /// Waits for at most `timeout` until somebody connects, sends something or leaves, and handles it.
+    /// Returns true if something happened; a request may need several calls.
     ///
-    /// To wait for other things too, wait until the offer's [file descriptor](AsFd) is readable.
+    /// To wait for other things as well, wait until the offer's [file descriptor](AsFd) is readable.
     ///
     /// # Errors
     ///
-    /// The kernel refuses to wait: no memory.
+    /// The kernel is out of memory.
     pub fn serve_once(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.broker
             .serve(timeout)
@@ -331,13 +330,15 @@ impl Offer {
         })
     }
 
-    /// Ends the offer if nobody uses the protection domain any more; it may be freed, or offered again, then.
+    /// Ends the offer if nobody uses the protection domain any more. The protection domain may then be freed
+    /// or offered again.
     ///
     /// Nobody joins during this call: connections that have not joined are closed.
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while processes that have joined hold it. The error gives the offer back, unchanged.
+    /// [`Cause::Busy`] while processes that have joined hold the protection domain. The error returns the
+    /// offer, unchanged.
     pub fn withdraw(mut self) -> Result<(), DestroyError<Offer>> {
         // Processes that have left meanwhile are not counted.
         self.broker.reap();
@@ -363,7 +364,7 @@ impl Drop for Offer {
     }
 }
 
-/// Readable when [`Offer::serve_once`] has something to do, including what is due at a certain time.
+/// Readable when [`Offer::serve_once`] has something to do, timeouts included.
 impl AsFd for Offer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.broker.as_fd()
@@ -395,7 +396,7 @@ impl Serving {
         self.counters.snapshot()
     }
 
-    /// Stops the thread and returns the offer, which is still valid.
+    /// Stops the thread and returns the offer, which stays valid.
     ///
     /// `None` if the thread has panicked, which ends the offer.
     pub fn stop(mut self) -> Option<Offer> {

@@ -1,5 +1,5 @@
-//! The GID: a port's address, or a multicast group's, as 16 bytes in network order; and the entries of the
-//! tables that ports have of them.
+//! The GID: the address of a port or a multicast group, as 16 bytes in network order; and the entries of a
+//! port's GID table.
 
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr};
@@ -93,7 +93,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What packets that are sent from a GID look like on the wire, `enum ibv_gid_type` in C.
+/// The wire format of packets sent from a GID, `enum ibv_gid_type` in C.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum GidType {
@@ -138,7 +138,7 @@ pub struct GidEntry {
     pub index: u32,
     /// The GID.
     pub gid: Gid,
-    /// What packets that are sent from it look like on the wire.
+    /// The wire format of packets sent from it.
     pub gid_type: GidType,
     /// The interface index of its network device; 0 if it has none in this network namespace.
     pub netdev_ifindex: u32,

@@ -17,8 +17,8 @@ use crate::memory::{Resting, WritableMemory};
 /// pages of the memory are used. A forked child does not get them (`MADV_DONTFORK`), so the device and the
 /// parent keep the same pages.
 ///
-/// Buffers for [`Purpose::Place`] are returned as private zeroed pages: a file that was mapped there no
-/// longer is. For memory that must stay shared there is [`SharedMemfd`](crate::alloc::SharedMemfd).
+/// Buffers for [`Purpose::Place`] are returned as private zeroed pages, so a file is no longer mapped there.
+/// For memory that must stay shared, use [`SharedMemfd`](crate::alloc::SharedMemfd).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -88,8 +88,8 @@ impl<M: WritableMemory> Arena<M> {
     ///
     /// # Errors
     ///
-    /// There is no whole page in it, or the kernel does not accept `MADV_DONTFORK` for it. The error gives
-    /// the memory back.
+    /// The memory has no whole page, or the kernel does not accept `MADV_DONTFORK` for it. The error returns
+    /// the memory.
     pub fn new(memory: M) -> Result<Self, ArenaError<M>> {
         // Moving a box or a slice would invalidate a pointer that was made before.
         let (memory, (address, length)) = Resting::new(memory);

@@ -1,12 +1,12 @@
-//! Memory for rings from the user: the requests to a parent domain's allocator, and its answers.
+//! User-provided memory for rings: the requests to a parent domain's allocator, and its answers.
 //!
-//! A driver that needs memory for a ring or a doorbell record in a domain asks the domain's [`Allocator`]
-//! with size, alignment and [`ResourceType`]. The answer is memory, "use the default", or an error, which
-//! surfaces unchanged. The allocator gets each of its buffers back exactly once, after the kernel has
-//! released it, and never sees any other buffer. Manual page: `ibv_alloc_parent_domain(3)`.
+//! For each ring or doorbell record in a domain, the driver asks the domain's [`Allocator`], with size,
+//! alignment and [`ResourceType`]. The answer is memory, "use the default", or an error, which surfaces
+//! unchanged. The allocator gets each of its buffers back exactly once, after the kernel has released it, and
+//! never sees any other buffer. Manual page: `ibv_alloc_parent_domain(3)`.
 //!
-//! rxe's rings are the kernel's own pages. There the allocator supplies the *place*: addresses that the
-//! driver maps the ring over, and returns as fresh zeroed private pages ([`Purpose::Place`]).
+//! rxe's rings are the kernel's own pages. There the allocator supplies the *place*: addresses over which the
+//! driver maps the ring, and which it returns as fresh zeroed private pages ([`Purpose::Place`]).
 //!
 //! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`],
 //! [`NumaNode`], and [`Counting`] around any.
@@ -58,7 +58,7 @@ use crate::device::DriverId;
 pub struct ResourceType(u64);
 
 impl ResourceType {
-    /// Memory of a pool of buffers ([`buf::Pool`](crate::buf::Pool)), which is of no driver's.
+    /// Memory of a buffer pool ([`buf::Pool`](crate::buf::Pool)); it belongs to no driver.
     pub const POOL: Self = Self::new(DriverId(0), 1);
 
     /// The type with this code of a driver.
@@ -92,12 +92,12 @@ impl From<ResourceType> for u64 {
 /// How a buffer is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// The device reads and writes the memory itself. It must be zeroed, writable, and not be shared
-    /// copy-on-write over fork (shared, or `MADV_DONTFORK`).
+    /// The device itself reads and writes the memory. It must be zeroed, writable, and not copied on write
+    /// after a fork (a shared mapping, or `MADV_DONTFORK`).
     Memory,
-    /// The kernel's pages are mapped over the addresses, which are returned as fresh private zeroed pages.
-    /// The previous contents are lost. They must be whole pages that mremap(2) with `MREMAP_FIXED` may
-    /// replace: parts of huge pages are not.
+    /// The kernel's pages are mapped over the addresses, which are later returned as fresh private zeroed
+    /// pages. The previous contents are lost. They must be whole pages that mremap(2) with `MREMAP_FIXED` may
+    /// replace; parts of huge pages are not.
     Place,
 }
 
@@ -135,7 +135,7 @@ impl BufferRequest {
 /// An allocator's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// This memory: at least as long and as aligned as was asked for.
+    /// This memory, at least as long and as aligned as requested.
     Memory(NonNull<[u8]>),
     /// The driver's own memory (`IBV_ALLOCATOR_USE_DEFAULT`).
     Default,
@@ -146,8 +146,8 @@ pub enum Allocation {
 /// The allocator's own state takes the place of the context pointer in the manual page. Several threads may
 /// use a domain, so calls may be concurrent.
 ///
-/// A panic in either function is caught: in `allocate` it becomes an error, in `free` a log entry. Wrong
-/// alignment, too little memory and overlap with a live buffer of the same context are detected and refused.
+/// A panic in either function is caught: in `allocate` it becomes an error, in `free` a log entry. Memory
+/// that is misaligned, too small, or overlaps a live buffer of the same context is refused.
 ///
 /// ```
 /// use std::ptr::NonNull;
@@ -174,26 +174,26 @@ pub enum Allocation {
 ///
 /// # Safety
 ///
-/// Memory that `allocate` returns must be mapped, readable and writable, zeroed, used by nobody else, not be
-/// shared copy-on-write over fork, and stay so until `free` is called for it or the allocator is dropped,
-/// whichever comes first. For [`Purpose::Place`] mapped is enough, in whole pages, and nobody may rely on
-/// what is there.
+/// Memory that `allocate` returns must be mapped, readable and writable, zeroed, used by nobody else, and not
+/// copied on write after a fork, and must stay so until `free` is called for it or the allocator is dropped,
+/// whichever comes first. For [`Purpose::Place`] it is enough that whole pages are mapped and that nobody
+/// relies on their contents.
 pub unsafe trait Allocator: Send + Sync + 'static {
     /// Finds memory for a buffer.
     ///
     /// # Errors
     ///
-    /// The implementor's choice; the verb that needed the buffer fails with it.
+    /// The implementor's choice; the verb that needs the buffer fails with it.
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError>;
 
     /// Takes memory back.
     ///
     /// # Safety
     ///
-    /// `allocate` of this very allocator has returned `memory`, with this address and length, for an equal
-    /// `request`, and it has not come back since. Nobody uses it any more, neither device nor kernel nor this
-    /// process. A [`Purpose::Place`] is mapped: with what the allocator had there, or with private pages that
-    /// are zeroed.
+    /// `allocate` of this same allocator has returned `memory`, with this address and length, for an equal
+    /// `request`, and it has not been freed since. Neither device nor kernel nor this process uses it any
+    /// more. A [`Purpose::Place`] is mapped, either as the allocator returned it or with zeroed private
+    /// pages.
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest);
 }
 

@@ -1,4 +1,4 @@
-//! Why there is no buffer, or no room in it.
+//! Why a pool has no buffer, or a buffer no room.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use crate::error::{Error, Subject, Verb};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GetError {
-    /// No buffer of the pool is so large.
+    /// No buffer of the pool is that large.
     TooLarge {
         /// Bytes asked for.
         asked: usize,
         /// Bytes of the pool's largest buffers.
         largest: usize,
     },
-    /// All buffers of the size are in use, and the pool has the memory that it may have.
+    /// All buffers of the size are in use, and the pool has reached its limit.
     Empty {
         /// Bytes of a buffer of the size.
         size: usize,

@@ -1,4 +1,4 @@
-//! A buffer that is exclusively its holder's.
+//! A buffer that belongs exclusively to its holder.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,16 +10,16 @@ use super::home::Home;
 use crate::pd::Pd;
 use crate::work::{LocalSlice, PdTag, RemoteSlice};
 
-/// A buffer of a [`Pool`](super::Pool): registered memory that is exclusively its holder's.
+/// A buffer of a [`Pool`](super::Pool): registered memory that belongs exclusively to its holder.
 ///
-/// As with a vector, the first [`len`](slice::len) bytes of it are filled and are what it derefs to; as many
-/// as its [capacity](Self::capacity) can be. What is received or read goes to its beginning and makes up its
-/// length; what is sent or written is what is filled.
+/// Like a vector, it derefs to the first [`len`](slice::len) bytes, the filled ones, and has a
+/// [capacity](Self::capacity). A receive or READ fills it from the beginning and sets its length; a send or
+/// WRITE sends the filled bytes.
 ///
-/// Dropping it gives it back to its pool, which lives on for it. The bytes stay: who gets the buffer next
-/// finds them behind its length. [`clear`](Self::clear) does not wipe them, `fill(0)` does.
+/// Dropping it returns it to its pool, which it keeps alive. The bytes stay: the next holder finds them
+/// beyond the buffer's length. [`clear`](Self::clear) does not wipe them, `fill(0)` does.
 ///
-/// The default buffer is of no pool and has no capacity.
+/// The default buffer belongs to no pool and has no capacity.
 #[derive(Default)]
 pub struct Buf {
     start: Option<NonNull<u8>>,
@@ -51,12 +51,12 @@ impl Buf {
         self.capacity
     }
 
-    /// Changes how many of its bytes count as filled. What is there is what was there: bytes of whoever had
-    /// the buffer before, if nobody has written since.
+    /// Changes how many of its bytes count as filled. The bytes keep their contents, possibly those of an
+    /// earlier holder.
     ///
     /// # Errors
     ///
-    /// It does not hold so many; its length stays.
+    /// `len` exceeds the capacity; the length is unchanged.
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), BufferFull> {
         if len > self.capacity {
@@ -74,11 +74,11 @@ impl Buf {
         self.len = 0;
     }
 
-    /// Fills further bytes, behind those that are.
+    /// Appends bytes to the filled ones.
     ///
     /// # Errors
     ///
-    /// They do not fit; nothing is added then.
+    /// They do not fit; nothing is appended.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
         let old = self.len;
         self.set_len(old.saturating_add(bytes.len()))?;
@@ -86,15 +86,16 @@ impl Buf {
         Ok(())
     }
 
-    /// All that it holds, filled or not.
+    /// All of its bytes, filled or not.
     pub fn whole_mut(&mut self) -> &mut [u8] {
         let capacity = self.capacity;
         // SAFETY: see `bytes_mut`.
         unsafe { self.bytes_mut(capacity) }
     }
 
-    /// Parts it in two: this buffer keeps the bytes before `at`, and the other one has those from there on,
-    /// up to the capacity. Both go to different requests, and the block goes back to the pool with the last.
+    /// Splits it in two: this buffer keeps the bytes before `at`, and the returned one gets those from `at`
+    /// up to the capacity. They can go into different requests; the block returns to the pool with the last
+    /// of them.
     ///
     /// # Panics
     ///
@@ -118,17 +119,18 @@ impl Buf {
         behind
     }
 
-    /// Makes the filled bytes constant, so that they can be in several requests at a time.
+    /// Makes the filled bytes immutable, so that they can be in several requests at the same time.
     pub fn freeze(self) -> Frozen {
         Frozen::new(self)
     }
 
-    /// The filled bytes as peers name them, for requests to queue pairs of a protection domain; `None` if the
-    /// pool lets no peer at its memory ([`PoolBuilder::remote_read`](super::PoolBuilder::remote_read)), or is
-    /// not on that domain.
+    /// The filled bytes as peers address them, for requests to queue pairs of a protection domain. `None` if
+    /// the pool does not let peers read ([`PoolBuilder::remote_read`](super::PoolBuilder::remote_read)), or
+    /// is not on that domain.
     ///
-    /// A peer that reads while the holder writes sees bytes old or new, in any mixture. The key is that of
-    /// the whole chunk that the buffer is cut from: a peer that has it can read the other buffers in it too.
+    /// A peer that reads while the holder writes sees old or new bytes, in any mixture. The key is that of
+    /// the whole chunk that the buffer is cut from: a peer that has it can also read the other buffers in
+    /// that chunk.
     pub fn remote(&self, pd: &Pd) -> Option<RemoteSlice> {
         self.remote_on(pd.tag())
     }

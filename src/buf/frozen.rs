@@ -7,8 +7,8 @@ use super::filled::Buf;
 use crate::pd::Pd;
 use crate::work::{LocalSlice, PdTag, RemoteSlice};
 
-/// Constant bytes of a [`Buf`]. Clones are the same bytes, so they can be in several requests at a time; the
-/// block goes back to its pool with the last.
+/// Immutable bytes of a [`Buf`]. Clones share the bytes, so they can be in several requests at the same time;
+/// the block returns to its pool with the last one.
 pub struct Frozen(Buf);
 
 impl Frozen {
@@ -52,11 +52,11 @@ impl Frozen {
         Self(part)
     }
 
-    /// Makes it a buffer that can be changed again.
+    /// Turns it back into a buffer that can be changed.
     ///
     /// # Errors
     ///
-    /// There are clones or parts of it; it comes back.
+    /// Clones or parts of it exist; it is returned.
     pub fn try_into_buf(mut self) -> Result<Buf, Self> {
         match self.0.is_alone() {
             true => {
@@ -67,7 +67,7 @@ impl Frozen {
         }
     }
 
-    /// The bytes as peers name them: see [`Buf::remote`].
+    /// The bytes as peers address them: see [`Buf::remote`].
     pub fn remote(&self, pd: &Pd) -> Option<RemoteSlice> {
         self.0.remote(pd)
     }

@@ -1,9 +1,9 @@
-//! Buffers that travel: registered memory that is exclusively its holder's.
+//! Owned buffers: registered memory that belongs exclusively to its holder.
 //!
-//! A [`Pool`] registers memory in chunks and cuts it into blocks of a few sizes. A [`Buf`] is a block, or
-//! part of one, and whoever has it reads and writes it as bytes, without copying. It goes by value into a
-//! request of [`aio`](crate::aio) and comes back with its completion: there is no moment at which a program
-//! and a device both have it.
+//! A [`Pool`] registers memory in chunks and cuts it into blocks of a few sizes. A [`Buf`] is a block or part
+//! of one; its holder reads and writes it as bytes, without copying. It goes by value into a request of
+//! [`aio`](crate::aio) and comes back with the completion, so program and device never have it at the same
+//! time.
 //!
 //! ```no_run
 //! use uverbs::buf::Pool;
@@ -19,12 +19,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Taking a buffer and giving it back takes no lock and allocates nothing: what is free of a size is a stack
+//! Taking and returning a buffer takes no lock and allocates nothing: the free blocks of a size are a stack
 //! of numbers, changed by one compare-and-swap. Only a pool that grows, or on which somebody waits, does
 //! more.
 //!
-//! Peers cannot reach the memory unless that was asked for ([`PoolBuilder::remote_read`]). For memory that
-//! peers write to there are regions ([`Mr`](crate::Mr)), which lend out no references.
+//! Peers cannot reach the memory, unless the pool allows reading ([`PoolBuilder::remote_read`]). For memory
+//! that peers write to, use regions ([`Mr`](crate::Mr)), which lend out no references.
 
 mod chunk;
 mod error;

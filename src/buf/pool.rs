@@ -23,7 +23,7 @@ use crate::work::PdTag;
 /// Buffers start at multiples of this, so that no two of them share a cache line.
 const ALIGNMENT: usize = 64;
 
-/// Bytes that a pool grows by, where the buffers are no larger: a huge page of the usual size.
+/// Bytes that a pool grows by, unless a buffer is larger: a huge page of the usual size.
 const CHUNK: usize = 2 << 20;
 
 /// The description of a pool to make.
@@ -37,43 +37,44 @@ pub struct PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// Registers the memory on this protection domain as well, of the same device or another one: a buffer
-    /// then has a key for each.
+    /// Also registers the memory on this protection domain, of the same device or another one. A buffer then
+    /// has a key for each.
     pub fn and(mut self, pd: &Pd) -> Self {
         self.pds.push(pd.share());
         self
     }
 
-    /// The sizes of buffers, in bytes; each is rounded up to a multiple of 64. Without this there are buffers
-    /// of 4 KiB, 64 KiB and 1 MiB.
+    /// The sizes of buffers, in bytes, each rounded up to a multiple of 64. The default is 4 KiB, 64 KiB and
+    /// 1 MiB.
     pub fn sizes(mut self, sizes: impl IntoIterator<Item = usize>) -> Self {
         self.sizes = sizes.into_iter().collect();
         self
     }
 
-    /// The most memory that the pool has, in bytes; 64 MiB if nothing is said. It grows as buffers are asked
-    /// for, by 2 MiB or one large buffer, and keeps what it has. Memory of one size stays with that size.
+    /// The maximum memory of the pool, in bytes; 64 MiB by default. The pool grows on demand, by 2 MiB or by
+    /// one large buffer, and keeps what it has. Memory of one buffer size is not reused for another.
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// Takes the memory from this allocator: huge pages, or pages of a NUMA node. Without this it is asked of
-    /// the allocator of the first protection domain, if that is a parent domain with one, and else of the
-    /// system. The request has the type [`ResourceType::POOL`](crate::alloc::ResourceType::POOL).
+    /// Takes the memory from this allocator, such as huge pages or pages of a NUMA node. By default it comes
+    /// from the allocator of the first protection domain, if that is a parent domain with an allocator,
+    /// otherwise from the system. The request has the type
+    /// [`ResourceType::POOL`](crate::alloc::ResourceType::POOL).
     pub fn allocator(mut self, allocator: impl Allocator) -> Self {
         self.allocator = Some(Arc::new(allocator));
         self
     }
 
-    /// Lets peers read the memory: those that have the key of a buffer, which is the key of its whole chunk.
-    /// See [`Buf::remote`].
+    /// Lets peers with the key of a buffer read the memory. The key is that of the buffer's whole chunk. See
+    /// [`Buf::remote`].
     pub fn remote_read(mut self) -> Self {
         self.access |= AccessFlags::REMOTE_READ;
         self
     }
 
-    /// Makes the pool. It has no memory yet.
+    /// Creates the pool. It has no memory yet.
     ///
     /// # Errors
     ///
@@ -135,8 +136,8 @@ impl fmt::Debug for PoolBuilder {
     }
 }
 
-/// Registered memory in buffers of a few sizes. Clones are the same pool; it lives as long as one of them or
-/// of its buffers does.
+/// Registered memory in buffers of a few sizes. Clones share the pool; it lives as long as a clone or a
+/// buffer of it.
 #[derive(Clone)]
 pub struct Pool(Arc<Inner>);
 
@@ -271,7 +272,7 @@ impl Inner {
 impl Pool {
     /// Starts the description of a pool whose memory is registered on a protection domain.
     ///
-    /// The device may read and write it, and peers may do nothing.
+    /// The device may read and write it; peers have no access.
     pub fn on(pd: &Pd) -> PoolBuilder {
         PoolBuilder {
             pds: vec![pd.share()],
@@ -282,11 +283,11 @@ impl Pool {
         }
     }
 
-    /// A buffer for at least so many bytes, if one is free or the pool may grow.
+    /// A buffer for at least `bytes` bytes, if one is free or the pool can grow.
     ///
     /// # Errors
     ///
-    /// There is none ([`GetError::Empty`]), the pool has none so large, or it could not grow.
+    /// No buffer is free ([`GetError::Empty`]), none is large enough, or the pool could not grow.
     #[inline]
     pub fn try_get(&self, bytes: usize) -> Result<Buf, GetError> {
         let class = self.class_for(bytes)?;
@@ -298,22 +299,22 @@ impl Pool {
         }
     }
 
-    /// As [`try_get`](Self::try_get), and waits for a buffer to come back if all are in use, and the pool
-    /// cannot grow. Any of those who wait may be the next.
+    /// Like [`try_get`](Self::try_get), but waits for a buffer to be returned if all are in use and the pool
+    /// cannot grow. Waiters are served in no particular order.
     ///
     /// # Errors
     ///
-    /// As for `try_get`, where there is no buffer of the size that could come back. [`GetError::Empty`] means
-    /// that there will never be one: buffers of other sizes have all the memory.
+    /// As for `try_get`, if no buffer of the size exists that could be returned. [`GetError::Empty`] means
+    /// that there will never be one: buffers of other sizes use all the memory.
     pub async fn get(&self, bytes: usize) -> Result<Buf, GetError> {
         poll_fn(|cx| self.poll_get(bytes, cx)).await
     }
 
-    /// As [`get`](Self::get), for a thread that waits at most so long.
+    /// Like [`get`](Self::get), but blocks the thread for at most `limit`.
     ///
     /// # Errors
     ///
-    /// As for `get`, and as for `try_get` if none came back in time.
+    /// As for `get`, and as for `try_get` if none was returned in time.
     pub fn get_within(&self, bytes: usize, limit: Duration) -> Result<Buf, GetError> {
         let deadline = Instant::now().checked_add(limit);
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -397,7 +398,7 @@ impl Pool {
         }
     }
 
-    /// What it has and how it is used, as of now.
+    /// The pool's current size and use.
     pub fn stats(&self) -> PoolStats {
         let memory = *self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let class = |class: &Class| ClassStats {

@@ -1,9 +1,9 @@
-//! Errors that say what to do about them.
+//! Errors of verbs: which verb failed, on which object, and why.
 //!
-//! Every control-path error names the verb that failed, the object that it was called on and the cause. If
-//! the cause is an errno, the error adds what that errno means *for that verb* and, if it is known, the limit
-//! that was reached. Posting and polling have their own small error types ([`crate::PostError`],
-//! [`crate::wc::CompletionError`]), which cost nothing on success.
+//! Every control-path error names the verb that failed, the object that it was called on, and the cause. If
+//! the cause is an errno, the error adds what that errno means *for this verb* and, if known, the limit that
+//! was reached. Posting and polling have their own small error types ([`crate::PostError`],
+//! [`crate::cq::PollError`], [`crate::wc::CompletionError`]), which cost nothing on success.
 
 mod alloc;
 mod meaning;
@@ -22,7 +22,7 @@ pub use verb::Verb;
 /// The result of a verb.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What an error is about: the kind of object, and its number or name.
+/// The object of an error: its kind, and its number or name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Subject {
     what: Cow<'static, str>,
@@ -92,8 +92,8 @@ impl fmt::Debug for Subject {
 pub enum Cause {
     /// The kernel refused with this errno.
     Os(Errno),
-    /// The kernel, the driver or the device does not have what was asked for; the text says what is missing.
-    /// If the kernel was asked, [`Error::errno`] has its answer.
+    /// The kernel, the driver or the device lacks what was asked for; the text says what is missing. If the
+    /// kernel was asked, [`Error::errno`] is its answer.
     Unsupported(Cow<'static, str>),
     /// The request was refused before the kernel saw it; the text says which argument and why.
     Invalid(Cow<'static, str>),
@@ -101,13 +101,13 @@ pub enum Cause {
     Busy(Cow<'static, str>),
     /// There is no such device, port, GID or the like; the text names it.
     NotFound(Cow<'static, str>),
-    /// The kernel's answer makes no sense; the text says what is wrong with it.
+    /// The kernel's answer is malformed; the text says what is wrong with it.
     Malformed(Cow<'static, str>),
     /// A parent domain's allocator refused or returned unusable memory; this is its error.
     Allocator(AllocError),
     /// The peer refused the connection.
     Refused(Refusal),
-    /// It did not happen within the time that the caller gave it; the text says what and how long.
+    /// The caller's time limit has passed; the text says what was awaited and for how long.
     TimedOut(Cow<'static, str>),
 }
 
@@ -326,7 +326,7 @@ impl fmt::Display for OsText {
     }
 }
 
-/// A destroy verb that failed, with the object: it still exists, and the caller still owns it.
+/// A failed destroy verb, with the object: it still exists, and the caller still owns it.
 pub struct DestroyError<T> {
     /// The object, unchanged.
     pub object: T,

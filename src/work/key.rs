@@ -1,7 +1,7 @@
-//! The keys that stand for registered memory, and the slices of memory that go with them.
+//! The keys of registered memory, and slices of such memory.
 //!
-//! A local key names memory to the own device, a remote key names it to a peer's. They are different types,
-//! because on most devices they are different numbers and mixing them up fails only at run time.
+//! A local key identifies memory to this device, a remote key identifies it to a peer's. They are different
+//! types, because on most devices they are different numbers, and mixing them up fails only at run time.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,12 +10,12 @@ use std::str::FromStr;
 
 use crate::error::{Error, Subject, Verb};
 
-/// The key by which work requests name memory of this side (lkey).
+/// The key by which local work requests refer to local memory (lkey).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct LocalKey(pub u32);
 
-/// The key by which a peer's work requests name memory of this side, or ours name a peer's (rkey).
+/// The key by which a peer's work requests refer to memory here, or ours refer to a peer's (rkey).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct RemoteKey(pub u32);
@@ -32,7 +32,7 @@ impl fmt::Debug for RemoteKey {
     }
 }
 
-/// The low byte of a memory window's key is the user's to choose at each bind; the rest is the kernel's.
+/// The user chooses the low byte of a memory window's key at each bind; the rest belongs to the kernel.
 impl RemoteKey {
     /// The low byte.
     pub const fn tag(self) -> u8 {
@@ -65,14 +65,14 @@ pub(crate) struct PdTag(u64);
 impl PdTag {
     /// The tag of the PD with kernel handle `handle` on the command file `fd`.
     ///
-    /// A file descriptor names one open device as long as it is open, a handle one object of it: the pair
-    /// is unique among everything that is alive.
+    /// A file descriptor names one open device as long as it is open, a handle one object of it: the pair is
+    /// unique among everything that is alive.
     pub(crate) fn new(fd: i32, handle: u32) -> Self {
         Self(u64::from(fd as u32) << 32 | u64::from(handle))
     }
 }
 
-/// A range that does not lie within the memory it was taken of.
+/// A range that does not lie within its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds {
     /// Where the range starts, in bytes.
@@ -133,10 +133,10 @@ pub(crate) fn slot(index: usize, size: usize) -> Range<usize> {
     start..start.saturating_add(size)
 }
 
-/// A piece of registered memory of this side: one element of a gather or scatter list.
+/// A piece of local registered memory: one element of a gather or scatter list.
 ///
-/// It borrows its region. A batch holds the borrow until it is rung or dropped; from then on the library sees
-/// to it that the region stays registered until the request has completed (see [`Mr`](crate::Mr)).
+/// It borrows its region. A batch holds the borrow until it is rung or dropped. From then on the library
+/// keeps the region registered until the request has completed (see [`Mr`](crate::Mr)).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LocalSlice<'r> {
     pub(crate) address: u64,
@@ -147,7 +147,7 @@ pub struct LocalSlice<'r> {
 }
 
 impl<'r> LocalSlice<'r> {
-    /// A slice for as long as the caller says that its region stays.
+    /// A slice with a lifetime that the caller vouches for.
     #[inline(always)]
     pub(crate) const fn new(address: u64, length: u32, lkey: LocalKey, pd: PdTag) -> Self {
         Self {
@@ -251,7 +251,7 @@ impl RemoteSlice {
     }
 }
 
-/// The form in bytes, for peers: address, length and key, in network byte order. It stays.
+/// The binary form, for peers: address, length and key, in network byte order. It is stable.
 impl RemoteSlice {
     /// Its bytes.
     pub const fn to_bytes(self) -> [u8; 20] {
@@ -279,7 +279,7 @@ impl RemoteSlice {
     }
 }
 
-/// The address, the length and the key in hexadecimal, with colons between: what [`FromStr`] reads.
+/// The address, the length and the key in hexadecimal, separated by colons, as [`FromStr`] reads them.
 impl fmt::Display for RemoteSlice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -233,7 +233,7 @@ impl Window<'_> {
         } = *self;
         let refuse = |why| Err(PostError::Window(why));
         if length == 0 {
-            return refuse("it would have no bytes");
+            return refuse("its length is 0");
         }
         if access.contains(AccessFlags::ZERO_BASED) && !zero_based {
             return refuse("the device has no windows whose addresses count from 0");

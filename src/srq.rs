@@ -390,7 +390,10 @@ impl Srq {
             Some(shared) => shared.object.destroy(),
             None => {
                 let users = Arc::strong_count(&self.shared) - 1;
-                Err(self.shared.object.busy(format!("{users} QPs draw from it")))
+                Err(self
+                    .shared
+                    .object
+                    .busy(format!("{users} QPs receive from it")))
             }
         };
         DestroyError::of(self, result)

@@ -352,7 +352,10 @@ impl IndirectionTable {
             Some(shared) => shared.object.destroy(),
             None => {
                 let users = Arc::strong_count(&self.0) - 1;
-                Err(self.0.object.busy(format!("{users} QPs receive by it")))
+                Err(self
+                    .0
+                    .object
+                    .busy(format!("{users} QPs receive through it")))
             }
         };
         DestroyError::of(self, result)

@@ -199,16 +199,14 @@ pub(crate) fn check_peer(subject: &Subject, peer: Address) -> Result<()> {
         Address::Ip(peer) => peer,
         Address::Ib(IbAddr { gid, .. }) => {
             return match Ipv6Addr::from(gid) {
-                gid if gid.is_unspecified() => {
-                    refuse("a peer has a GID, and this one is nothing but zeros")
-                }
+                gid if gid.is_unspecified() => refuse("a peer's GID must not be all zeros"),
                 gid if gid.is_loopback() => refuse("no port has the loopback address as its GID"),
                 _ => Ok(()),
             };
         }
     };
     match peer.ip() {
-        ip if ip.is_unspecified() => refuse("a peer has an address, and this is the wildcard"),
+        ip if ip.is_unspecified() => refuse("a peer's address must not be the wildcard"),
         ip if is_loopback(ip) => refuse(
             "no RDMA device has a loopback address; this host is reached by the address of a device's network \
              interface",

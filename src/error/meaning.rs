@@ -69,12 +69,10 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::SharePd, Errno::ACCESS | Errno::PERM) => {
             "the key is wrong, or the exporter or the socket's mode does not allow this user"
         }
-        (Verb::SharePd, Errno::NOENT | Errno::CONNREFUSED) => {
-            "nobody makes an offer at this address"
-        }
+        (Verb::SharePd, Errno::NOENT | Errno::CONNREFUSED) => "there is no offer at this address",
         (Verb::SharePd, Errno::CONNRESET) => "the exporter closed the connection without an answer",
-        (Verb::AllocShpd, Errno::ADDRINUSE) => "something is at the address already",
-        (Verb::AllocShpd, Errno::ACCESS) => "this user may not make a socket in the directory",
+        (Verb::AllocShpd, Errno::ADDRINUSE) => "the address is taken",
+        (Verb::AllocShpd, Errno::ACCESS) => "this user may not create a socket in the directory",
         (Verb::DeallocPd, Errno::BUSY) => "MRs, MWs, AHs, QPs, SRQs or WQs still use the PD",
         (Verb::RegMr | Verb::ReregMr, Errno::NOMEM) => {
             "the memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory left"
@@ -83,9 +81,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::RegMr, Errno::INVAL) => {
             "the access flags contradict each other or the device does not have them, or the I/O virtual address has another offset in its page than the address"
         }
-        (Verb::RegMr, Errno::PERM) => "pages of the range must not be pinned with this access",
+        (Verb::RegMr, Errno::PERM) => "pages of the range may not be pinned with this access",
         (Verb::ReregMr, Errno::INVAL) => {
-            "nothing is to be changed, the access flags contradict each other, or the new memory is empty"
+            "no change was requested, the access flags contradict each other, or the new memory is empty"
         }
         (Verb::RegDmabufMr, Errno::INVAL) => {
             "the descriptor is no dma-buf, the range does not lie within it, the access flags contradict each other, or the I/O virtual address has another offset in its page than the range"
@@ -95,12 +93,12 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "a slice does not lie within its region, or the process has nothing mapped there"
         }
         (Verb::AdviseMr, Errno::INVAL) => {
-            "a slice's key is unknown or of another protection domain, or its region is not paged on demand"
+            "a slice's key is unknown or belongs to another protection domain, or its region is not paged on demand"
         }
         (Verb::AdviseMr, Errno::PERM) => {
             "the advice is for writing, and a slice's region is not writable"
         }
-        (Verb::AllocMw, Errno::INVAL) => "the device does not have this type of window",
+        (Verb::AllocMw, Errno::INVAL) => "the device lacks this type of memory window",
         (Verb::DeregMr, Errno::BUSY) => "the MR is in use: memory windows are bound to it",
         (Verb::DeregMr, Errno::INVAL) => "memory windows are still bound to the MR",
         (Verb::CreateCq, Errno::INVAL) => {
@@ -132,7 +130,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         // rdma_addr_find_l2_eth_by_grh in drivers/infiniband/core/addr.c waits for one second and sends one
         // request.
         (Verb::ModifyQp | Verb::CreateAh, Errno::TIMEDOUT) => {
-            "nobody answered for the peer's GID within a second (ARP, ND): there is no such host, or a packet was \
+            "no neighbour answered for the peer's GID within a second (ARP, ND): there is no such host, or a packet was \
              lost and another attempt may succeed"
         }
         (Verb::ModifyQp | Verb::CreateAh, Errno::NETUNREACH) => {
@@ -157,7 +155,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::QueryGid, Errno::NODATA) => "the GID entry is empty",
         (Verb::OpenXrcd, Errno::AGAIN) => "nobody has the file's XRC domain open",
         (Verb::OpenXrcd, Errno::INVAL) => {
-            "somebody has the file's XRC domain open, and it was to be new"
+            "the file's XRC domain is already open, but a new one was requested"
         }
         (Verb::CloseXrcd, Errno::BUSY) => "QPs and SRQs are still in the XRC domain",
         (Verb::OpenQp, Errno::INVAL) => "the XRC domain has no target of this number",
@@ -167,9 +165,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "flow rules lead to QPs for raw packets or datagrams only, or a part of the rule is wrong"
         }
         (Verb::AllocDm, Errno::INVAL) => {
-            "it is nothing, more than the device allocates in one piece, or aligned too coarsely"
+            "the length is 0 or more than the device allocates in one piece, or the device lacks the alignment"
         }
-        (Verb::AllocDm, Errno::NOMEM) => "the device has not so much memory left",
+        (Verb::AllocDm, Errno::NOMEM) => "the device has not enough memory left",
         (Verb::FreeDm, Errno::BUSY) => "MRs are still registered in the DM",
         (Verb::RegDmMr, Errno::INVAL) => {
             "the range does not lie within the DM, or the device does not have the access"
@@ -202,10 +200,10 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "there is no route to the peer from an RDMA device"
         }
         (Verb::ResolveAddr, Errno::TIMEDOUT) => {
-            "nobody answered for the peer's address (ARP, ND): there is no such host"
+            "no neighbour answered for the peer's address (ARP, ND): there is no such host"
         }
         (Verb::ResolveRoute, Errno::NODEV) => {
-            "the way to the peer does not lead over the device's network interface"
+            "the route to the peer does not use the device's network interface"
         }
         (Verb::Connect | Verb::Accept | Verb::Disconnect, Errno::TIMEDOUT) => {
             "the peer did not answer"
@@ -214,7 +212,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the identifier is not in a state to connect, or its device has been removed"
         }
         (Verb::Accept | Verb::Reject, Errno::INVAL) => "the peer has given up meanwhile",
-        (Verb::Accept, Errno::CONNRESET) => "the peer quit while the connection was made",
+        (Verb::Accept, Errno::CONNRESET) => {
+            "the peer quit while the connection was being established"
+        }
         (Verb::InitQpAttr, Errno::INVAL) => {
             "the identifier is not in a state for this transition: the peer may have given up meanwhile"
         }
@@ -235,7 +235,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             Verb::CreateId | Verb::ResolveAddr | Verb::Connect | Verb::Accept | Verb::GetCmEvent,
             Errno::ACCESS,
         ) => {
-            "the process has other credentials than when it opened the file: it forked, or changed its user"
+            "the process's credentials have changed since it opened the file: it forked, or changed its user"
         }
         (Verb::MapQueue, Errno::INVAL) => {
             "the ring has been mapped before, or it belongs to another context"

@@ -272,7 +272,7 @@ impl fmt::Display for Error {
             Cause::Invalid(why) => write!(f, "invalid argument: {why}")?,
             Cause::Busy(by) => write!(f, "busy: {by}")?,
             Cause::NotFound(what) => write!(f, "not found: {what}")?,
-            Cause::Malformed(what) => write!(f, "the kernel's answer makes no sense: {what}")?,
+            Cause::Malformed(what) => write!(f, "the kernel's answer is malformed: {what}")?,
             Cause::Allocator(error) => write!(f, "{error}")?,
             Cause::Refused(refusal) => write!(f, "refused by the peer: {}", refusal.reason)?,
             Cause::TimedOut(what) => write!(f, "timed out: {what}")?,

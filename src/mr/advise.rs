@@ -34,7 +34,7 @@ impl Pd {
         let subject = || Subject::numbered("PD", self.handle().0.into());
         let tag = self.tag();
         if slices.iter().any(|slice| slice.pd != tag) {
-            let why = "a slice is of another protection domain";
+            let why = "a slice belongs to another protection domain";
             return Err(Error::invalid(Verb::AdviseMr, subject(), why));
         }
         if slices.is_empty() || slices.len() > AdviseMr::MAX {

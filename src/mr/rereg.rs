@@ -219,7 +219,7 @@ impl Region {
         let refuse = |why| Err(self.refused(why));
         let Some(access) = change.access else {
             return match change.pd {
-                None => refuse("nothing is to be changed"),
+                None => refuse("no change was requested"),
                 Some(_) => self.check_memory(change, writable, self.length),
             };
         };

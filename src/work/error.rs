@@ -92,21 +92,21 @@ pub enum PostError {
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::QueueFull { capacity } => write!(f, "the queue is full with {capacity} requests"),
+            Self::QueueFull { capacity } => write!(f, "the queue is full: it holds {capacity} requests"),
             Self::TooManySges { given, max } => {
-                write!(f, "{given} slices, but the queue takes {max} a request")
+                write!(f, "{given} slices, but a request of this queue has at most {max}")
             }
             Self::InlineTooLong { given, max } => {
                 write!(
                     f,
-                    "{given} inline bytes, but the queue takes {max} a request"
+                    "{given} inline bytes, but a request of this queue has at most {max}"
                 )
             }
             Self::MessageTooLong { given, max } => {
                 write!(f, "{given} bytes, but a message has at most {max}")
             }
             Self::BeyondRemote { local, remote } => {
-                write!(f, "{local} bytes, but the peer's slice has {remote}")
+                write!(f, "{local} bytes, but the peer's slice has only {remote}")
             }
             Self::NotAtomic { address, length } => write!(
                 f,
@@ -120,9 +120,9 @@ impl fmt::Display for PostError {
             Self::NoAtomics => f.write_str("the device has no atomic operations"),
             Self::Window(why) => write!(f, "the memory window cannot be bound: {why}"),
             Self::ForeignPd => f.write_str(
-                "the memory, memory window or address handle is of another protection domain than the QP",
+                "the memory, memory window or address handle belongs to another protection domain than the QP",
             ),
-            Self::ForeignDomain => f.write_str("the QP is of another thread domain"),
+            Self::ForeignDomain => f.write_str("the QP belongs to another thread domain"),
             Self::WrongState { state } => write!(
                 f,
                 "the QP is in state {state:?}, which does not take this request: connect it first"
@@ -131,7 +131,7 @@ impl fmt::Display for PostError {
                 write!(f, "{transport:?} does not have this operation")
             }
             Self::Destination => f.write_str(
-                "a datagram needs a destination, a request of XRC a shared receive queue of the peer, \
+                "a datagram needs a destination, an XRC request a shared receive queue of the peer, \
                  and other requests must have neither",
             ),
             Self::SharedReceive => {
@@ -214,24 +214,24 @@ impl fmt::Display for PollError {
             PollError::Index { index, highest } => {
                 write!(
                     f,
-                    "the completion ring's producer index is {index}, and the highest is {highest}"
+                    "the completion ring's producer index is {index}, beyond the highest, {highest}"
                 )
             }
             PollError::Stray { number } => {
                 write!(
                     f,
-                    "a completion is of queue {number}, which does not report here"
+                    "a completion names queue {number}, which does not report to this CQ"
                 )
             }
             PollError::Unknown { code } => {
                 write!(
                     f,
-                    "a completion of kind {code:#x} is of no request that was posted"
+                    "a completion of kind {code:#x} belongs to no posted request"
                 )
             }
             PollError::Overrun => f.write_str(
-                "the queue had no room for a completion, which is lost: it must hold as many as the queues that \
-                 report to it hold requests",
+                "the CQ has overrun and lost a completion: it must have room for all requests of the queues that report \
+                 to it",
             ),
         }
     }
@@ -293,27 +293,31 @@ fn meaning(status: WcStatus) -> &'static str {
             "a message was longer than the receive, or longer than a message can be"
         }
         WcStatus::LOC_QP_OP_ERR => {
-            "the QP cannot do what the request asks for; soft-RoCE says this of a receive that is too short as well"
+            "the QP cannot execute the request; soft-RoCE also reports this if a receive is too short"
         }
-        WcStatus::LOC_EEC_OP_ERR => "the end-to-end context cannot do what the request asks for",
-        WcStatus::LOC_PROT_ERR => "a local slice is not registered, or not with the access needed",
+        WcStatus::LOC_EEC_OP_ERR => "the end-to-end context cannot execute the request",
+        WcStatus::LOC_PROT_ERR => {
+            "a local slice is not registered, or without the access that the request needs"
+        }
         WcStatus::WR_FLUSH_ERR => {
-            "flushed, because the QP is in the error state; if no request failed before it, look at its local keys"
+            "flushed, because the QP is in the error state; if no earlier request failed, check the local keys"
         }
         WcStatus::MW_BIND_ERR => "the memory window could not be bound",
-        WcStatus::BAD_RESP_ERR => "the peer's answer makes no sense",
+        WcStatus::BAD_RESP_ERR => "the peer's response is malformed",
         WcStatus::LOC_ACCESS_ERR => {
-            "what the peer sent could not be written to the receive's memory"
+            "the peer's message could not be written to the memory of the receive"
         }
-        WcStatus::REM_INV_REQ_ERR => "the peer found the request invalid",
+        WcStatus::REM_INV_REQ_ERR => "the peer considers the request invalid",
         WcStatus::REM_ACCESS_ERR => {
-            "the peer's memory is not registered under that key, range or access"
+            "the peer has no memory registered with this key, range and access"
         }
-        WcStatus::REM_OP_ERR => "the peer could not carry the request out",
-        WcStatus::RETRY_EXC_ERR => "the peer did not answer, retries are exhausted",
-        WcStatus::RNR_RETRY_EXC_ERR => "the peer had no receive posted, retries are exhausted",
+        WcStatus::REM_OP_ERR => "the peer could not execute the request",
+        WcStatus::RETRY_EXC_ERR => "the peer did not answer, and the retries are exhausted",
+        WcStatus::RNR_RETRY_EXC_ERR => {
+            "the peer had no receive posted, and the retries are exhausted"
+        }
         WcStatus::REM_ABORT_ERR => "the peer aborted the request",
-        WcStatus::RESP_TIMEOUT_ERR => "the answer did not come in time",
+        WcStatus::RESP_TIMEOUT_ERR => "the response did not arrive in time",
         WcStatus::FATAL_ERR => "the device failed",
         _ => "for a reason that this library does not know",
     }

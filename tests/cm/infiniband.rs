@@ -255,7 +255,7 @@ fn what_is_refused() -> Result {
     )?;
     refused(
         cm::resolve_ib(IbAddr::new("::".parse()?, 7)),
-        &["nothing but zeros"],
+        &["all zeros"],
     )?;
     refused(
         cm::resolve_ib(IbAddr::new("::1".parse()?, 7)),

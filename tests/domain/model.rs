@@ -411,7 +411,7 @@ impl World {
             Kind::Td if count == 1 => "1 parent domain uses it".into(),
             Kind::Td => format!("{count} parent domains use it"),
             Kind::Cq => format!("{count} users, such as QPs, report to it"),
-            Kind::Srq => format!("{count} QPs draw from it"),
+            Kind::Srq => format!("{count} QPs receive from it"),
             _ => format!("in use by {}", by_kind(&children)),
         })
     }

@@ -445,7 +445,7 @@ fn rereg_refusals() -> Result {
     };
     let mut mr = read_only;
     for (change, reason) in [
-        (Rereg::default(), "nothing is to be changed"),
+        (Rereg::default(), "no change was requested"),
         (access(Access::LOCAL_WRITE), "registered for reading"),
         (access(Access::REMOTE_WRITE), "registered for reading"),
         (elsewhere, "another context"),

@@ -49,7 +49,7 @@ impl fmt::Display for ChannelError {
             ChannelCause::Op(error) => fmt::Display::fmt(error, f),
             ChannelCause::Connection(error) => fmt::Display::fmt(error, f),
             ChannelCause::Pool(error) => write!(f, "no buffer: {error}"),
-            ChannelCause::Protocol(what) => write!(f, "the peer makes no sense: {what}"),
+            ChannelCause::Protocol(what) => write!(f, "the peer violates the protocol: {what}"),
             ChannelCause::NotReadable => f.write_str(
                 "the message is too long for one piece, and its pool lets no peer read it",
             ),

@@ -14,18 +14,18 @@ use crate::{number, output, resource, select};
 /// How often `--watch` looks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Show the connections, listeners and look-ups of all processes (rdma_cm).
+/// Show the connections, listeners and lookups of all processes (rdma_cm).
 ///
-/// The kernel tells of identifiers that are bound to a device: not of a listener on all addresses.
+/// The kernel shows only identifiers that are bound to a device, so not a listener on all addresses.
 #[derive(Debug, Args)]
 #[command(after_help = crate::failure::EXIT_CODES)]
 #[group(skip)]
 pub(crate) struct Options {
-    /// The device; all if it is not said
+    /// The device; all by default
     #[arg(short, long)]
     device: Option<String>,
 
-    /// Only those of this process
+    /// Show only those of this process
     #[arg(short, long)]
     pid: Option<u32>,
 
@@ -33,11 +33,11 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "watch")]
     json: bool,
 
-    /// Show what becomes of them, until interrupted
+    /// Print each change, until interrupted
     #[arg(short, long)]
     watch: bool,
 
-    /// Watch for so many seconds only
+    /// Watch for this many seconds
     #[arg(long = "for", value_name = "SECONDS", requires = "watch", value_parser = number::seconds)]
     limit: Option<Duration>,
 }

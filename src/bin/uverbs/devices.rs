@@ -11,13 +11,13 @@ use crate::tree;
 
 /// List the RDMA devices.
 #[derive(Debug, Args)]
-#[command(after_help = "No device is no failure: the list is empty then.")]
+#[command(after_help = "If there is no device, the list is empty, and that is no failure.")]
 pub(crate) struct Options {
-    /// Show where the devices lie: links, NUMA nodes, near CPUs, rails (what shares a PCI switch), and the
-    /// tree of the PCI bus
+    /// Show where the devices are: links, NUMA nodes, nearby CPUs, rails (devices behind one PCI switch), and
+    /// the tree of the PCI bus
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
-    /// Print JSON, with all of that
+    /// Print JSON, with all of these
     #[arg(long)]
     json: bool,
 }

@@ -27,16 +27,16 @@ Examples:
   uverbs exec -- ibv_devinfo -v
   uverbs exec --library /opt/uverbs/lib -- ib_send_bw -d rxe0
 
-The exit code is the program's own; it is 3 if the library or the program is not there.";
+The exit code is the program's; it is 3 if the library or the program does not exist.";
 
-/// Run a program of libibverbs on this project's libibverbs.so.1.
+/// Run a program that is linked to libibverbs on this project's libibverbs.so.1.
 ///
-/// The library is put in front of the system's by LD_LIBRARY_PATH, for the program and all that it starts; so
-/// is this project's librdmacm.so.1, if it is beside it. Programs with the set-user-ID bit ignore that.
+/// LD_LIBRARY_PATH puts the library before the system's, for the program and everything that it starts. The
+/// same holds for this project's librdmacm.so.1, if it is beside the library. Set-user-ID programs ignore it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// The library, or the directory that has it
+    /// The library, or the directory that contains it
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 

@@ -17,11 +17,11 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  success
   1  failure: the kernel, the device or the system refused
-  2  usage: the options make no sense
+  2  usage: invalid options
   3  not found: no such device, port or GID
-  4  not permitted: the device may not be opened by this user
-  5  peer: it cannot be reached, talks nonsense, went away, or did not answer in time
-  6  check: a message did not arrive as it was sent
+  4  not permitted: this user may not open the device
+  5  peer: unreachable, violated the protocol, disconnected, or did not answer in time
+  6  check: a message arrived corrupted
 ";
 
 /// The exit codes, by kind of failure.

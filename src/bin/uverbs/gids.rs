@@ -8,10 +8,10 @@ use crate::failure::Result;
 use crate::output::{self, or_dash};
 use crate::select;
 
-/// Show the GIDs of the ports: which index has which address.
+/// Show the GID tables of the ports: the address at each index.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The index is what `uverbs pingpong -g` and rdma-core's programs take.\n\
+    after_help = "`uverbs pingpong -g` and rdma-core's programs take the index.\n\
     The device is asked if it can be opened, and sysfs otherwise."
 )]
 pub(crate) struct Options {

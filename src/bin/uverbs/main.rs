@@ -29,14 +29,14 @@ use failure::Result;
 const EXAMPLES: &str = "\
 Examples:
   uverbs devices                       list the RDMA devices
-  uverbs devices -v                    where they lie: NUMA nodes, PCI switches, links
-  uverbs info rxe0 -v                  all that rxe0 can do
+  uverbs devices -v                    where they are: NUMA nodes, PCI switches, links
+  uverbs info rxe0 -v                  all properties of rxe0
   uverbs gids rxe0 --json              the GID table, for a program
   uverbs resource qp -d rxe0           the queue pairs of all processes
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
   uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
-  uverbs rping -c -a 10.9.0.1 -C 5 -v  ping a server of rping, connected by address
-  uverbs exec -- ibv_devinfo           run a program of libibverbs on this project's library
+  uverbs rping -c -a 10.9.0.1 -C 5 -v  ping an rping server, connected by address
+  uverbs exec -- ibv_devinfo           run a libibverbs program on this project's library
   uverbs --trace info rxe0             show each command that goes to the kernel
 
 ";

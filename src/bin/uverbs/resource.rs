@@ -21,7 +21,7 @@ use crate::select;
     initial PID namespace, and of processes those of the PID namespace."
 )]
 pub(crate) struct Options {
-    /// The kind of object; by default how many there are of each
+    /// The kind of object; by default the number of objects of each kind
     #[arg(value_enum, default_value_t = Kind::Summary)]
     kind: Kind,
 
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(short, long)]
     device: Option<String>,
 
-    /// Only the objects of this process
+    /// Show only the objects of this process
     #[arg(short, long)]
     pid: Option<u32>,
 

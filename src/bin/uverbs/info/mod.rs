@@ -17,7 +17,7 @@ use crate::failure::{Failure, Kind, Result};
 use crate::{output, select};
 use fields::{Fields, Value};
 
-/// Show what devices and their ports are and can do.
+/// Show the properties and capabilities of devices and their ports.
 #[derive(Debug, Args)]
 #[command(after_help = "Fields have the names of ibv_query_device_ex(3) and ibv_query_port(3).")]
 pub(crate) struct Options {

@@ -12,16 +12,16 @@ The other side can be the same command or rdma-core's ibv_rc_pingpong, ibv_uc_pi
 ibv_ud_pingpong with the same -s, -n and -m; on RoCE those need -g too. Server and client may
 be started in either order within --connect-timeout.
 
-With -c the client sends other bytes in each message and expects them back. The server expects
-what the client sends: these bytes, or those of the C programs. Comparing is part of the time.
+With -c the client sends different bytes in each message and expects them back. The server accepts
+these bytes or those of the C programs. The measured time includes the comparison.
 
 Examples:
   uverbs pingpong rc                        server
   uverbs pingpong rc 10.9.0.1               client: 1000 messages of 4096 bytes
   uverbs pingpong rc 10.9.0.1 -s 64K -c     larger ones, each checked
   uverbs pingpong rc 10.9.0.1 --cm          both with --cm: connected by address, without TCP
-  uverbs pingpong rc fe80::1:2:3:4 --cm=gid both with --cm=gid: by addresses of InfiniBand
-  uverbs pingpong ud 10.9.0.1 -e            datagrams, sleeping until one has come
+  uverbs pingpong rc fe80::1:2:3:4 --cm=gid both with --cm=gid: by InfiniBand addresses
+  uverbs pingpong ud 10.9.0.1 -e            datagrams, waiting for events
   ibv_uc_pingpong -g 1                      server of rdma-core, for
   uverbs pingpong uc 10.9.0.1 --json        a client with results for a program
 
@@ -75,7 +75,7 @@ pub(crate) struct Options {
           value_parser = clap::value_parser!(u8).range(..=15))]
     pub(super) sl: u8,
 
-    /// Sleep until completions come, instead of polling
+    /// Wait for completion events instead of polling
     #[arg(short, long)]
     pub(super) events: bool,
 
@@ -89,7 +89,7 @@ pub(crate) struct Options {
           conflicts_with_all = ["device", "ib_port", "gid_index", "mtu", "sl"])]
     pub(super) cm: Option<By>,
 
-    /// TCP port by which the two sides find each other
+    /// TCP port for the exchange of endpoints
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     pub(super) port: u16,
 
@@ -97,7 +97,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number::seconds)]
     pub(super) connect_timeout: Duration,
 
-    /// Seconds without a message after which the peer counts as gone; 0 for never
+    /// Seconds without a message after which the run fails; 0 for never
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
     pub(super) timeout: Duration,
 
@@ -143,9 +143,9 @@ pub(super) enum By {
 pub(super) enum Transport {
     /// Reliable connection
     Rc,
-    /// Unreliable connection: a lost message ends the game
+    /// Unreliable connection: a lost message ends the run
     Uc,
-    /// Unreliable datagram: as uc, and a message fits into a packet
+    /// Unreliable datagram: like uc, and a message must fit into a packet
     Ud,
 }
 

@@ -41,7 +41,7 @@ Examples:
 
 ";
 
-/// Ping over a connection by address (rdma_cm), on the wire of rping.
+/// Ping over a connection by address (rdma_cm), compatible with rdma-core's rping.
 #[derive(Debug, Args)]
 #[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 #[group(skip)]
@@ -59,7 +59,7 @@ pub(crate) struct Options {
     #[arg(short, long, requires = "address")]
     client: bool,
 
-    /// The server's address; the server itself takes all if it is not said
+    /// The server's address; a server listens on all addresses by default
     #[arg(short, long, value_name = "ADDR")]
     address: Option<String>,
 
@@ -67,7 +67,7 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "PORT", default_value_t = 7174)]
     port: u16,
 
-    /// Pings to send; without end if it is not said, and always as the server
+    /// Pings to send; unlimited by default, and always for a server
     #[arg(short = 'C', long, value_name = "N")]
     count: Option<u64>,
 
@@ -83,11 +83,11 @@ pub(crate) struct Options {
     #[arg(short = 'V', long)]
     validate: bool,
 
-    /// Go on after the first client, one after the other
+    /// Serve further clients, one after the other
     #[arg(short = 'P', long)]
     persistent: bool,
 
-    /// Seconds without an answer after which the peer counts as gone
+    /// Seconds without an answer after which the run fails
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
     timeout: Duration,
 }

@@ -59,39 +59,39 @@ impl Context {
 }
 
 impl<'a> CqBuilder<'a> {
-    /// Reports events, once [armed](Cq::arm), to this channel.
+    /// Reports events to this channel, once [armed](Cq::arm).
     pub fn channel(mut self, channel: &'a CompletionChannel) -> Self {
         self.channel = Some(channel);
         self
     }
 
-    /// The completion vector that signals events; below [`Context::num_comp_vectors`].
+    /// The completion vector for events, below [`Context::num_comp_vectors`].
     pub fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
         self
     }
 
-    /// Makes completions carry the time ([`Completion::timestamp`]).
+    /// Makes completions carry a timestamp ([`Completion::timestamp`]).
     pub fn timestamps(mut self, wanted: bool) -> Self {
         self.flags.set(CqCreateFlags::TIMESTAMP_COMPLETION, wanted);
         self
     }
 
-    /// Makes the device not check whether the queue is full: the user guarantees that it never is
+    /// Makes the device skip the check for a full queue: the user guarantees that it never is
     /// (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
     ///
     /// # Safety
     ///
-    /// If `ignore` is true: at no time do more completions wait than the queue's [capacity](Cq::capacity). A
-    /// request that may have a completion, also one that is unsignaled and fails, and one that is flushed,
-    /// counts from when it is posted. Without it the device writes to entries that are being read.
+    /// If `ignore` is true, never more completions wait than the queue's [capacity](Cq::capacity). Every
+    /// request that may have a completion counts from when it is posted, including unsignaled requests, which
+    /// may fail, and flushed ones. Otherwise the device writes to entries that are being read.
     pub unsafe fn ignore_overrun(mut self, ignore: bool) -> Self {
         self.flags.set(CqCreateFlags::IGNORE_OVERRUN, ignore);
         self
     }
 
-    /// Bytes of an entry, if the device has several sizes: 64 or 128 on mlx5, by default the CPU's cache line
-    /// (`cqe_size` of `mlx5dv_create_cq(3)`).
+    /// The size of an entry in bytes, if the device has several: 64 or 128 on mlx5, by default the size of
+    /// the CPU's cache line (`cqe_size` of `mlx5dv_create_cq(3)`).
     pub fn entry_bytes(mut self, bytes: u32) -> Self {
         self.entry_bytes = Some(bytes);
         self
@@ -223,7 +223,7 @@ impl Drop for CqShared {
 
 /// A completion queue.
 ///
-/// Queue pairs that report to it keep it alive in the kernel; when this handle is dropped before them, their
+/// Queue pairs that report to it keep it alive in the kernel. If this handle is dropped before them, their
 /// completions can no longer be read.
 ///
 /// ```no_run
@@ -263,7 +263,7 @@ impl Cq {
         self.shared.id
     }
 
-    /// The most completions that can wait; at least as many as requested.
+    /// The maximum number of waiting completions; at least as many as requested.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
@@ -276,12 +276,12 @@ impl Cq {
         &self.shared
     }
 
-    /// Takes the completions that have arrived, at most as many as the queue holds.
+    /// Takes the completions that have arrived, at most as many as the queue holds, without a system call.
     ///
-    /// Each entry goes back to the device as soon as the loop has it, and before the request's place in its
-    /// queue is free again: requests may be posted inside the loop, and a completion queue that holds as much
-    /// as the queues that report to it never overruns. What the loop does not reach stays in the queue. No
-    /// completion is an empty loop. No system call is made.
+    /// Each entry returns to the device as soon as the loop takes it, and before the request's slot in its
+    /// queue becomes free. So requests may be posted inside the loop, and a completion queue with room for
+    /// all requests of the queues that report to it never overruns. What the loop does not take stays in the
+    /// queue. Without completions the loop has no iterations.
     ///
     /// ```no_run
     /// # fn poll(cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
@@ -293,9 +293,9 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The queue has overrun ([`PollError::Overrun`]). Or the ring's contents make no sense: the memory that
-    /// is shared with the kernel or device has been overwritten, or the device errs. Completions behind the
-    /// one that is told of here can be taken by the next call. Manual page: `ibv_poll_cq(3)`.
+    /// The queue has overrun ([`PollError::Overrun`]). Or the ring's contents are invalid: the memory that is
+    /// shared with the kernel or device has been overwritten, or the device is faulty. The next call
+    /// continues with the completions after the reported one. Manual page: `ibv_poll_cq(3)`.
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_>, PollError> {
@@ -303,8 +303,8 @@ impl Cq {
         Ok(Completions { raw })
     }
 
-    /// Takes the completions that have arrived, at most as many as `into` has room for, and puts them there;
-    /// gives those that it has put. It otherwise does what [`poll`](Self::poll) does.
+    /// Copies the completions that have arrived into `into`, at most as many as fit, and returns the filled
+    /// part. Otherwise like [`poll`](Self::poll).
     ///
     /// ```no_run
     /// # use std::mem::MaybeUninit;
@@ -318,7 +318,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// As for [`Cq::poll`]; nothing has been taken then.
+    /// As for [`Cq::poll`]; nothing is taken.
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll_into<'b>(
@@ -343,10 +343,10 @@ impl Cq {
         self.ring.take_each(&mut Outlines(each))
     }
 
-    /// Takes the completions that have arrived; if there are none, asks for an event and looks again.
+    /// Takes the completions that have arrived; if there are none, arms the queue and polls once more.
     ///
-    /// `None` means that the queue is empty *and* armed: an event will come to its channel. This is the only
-    /// order in which no completion goes unnoticed, since an event comes for those only that arrive after
+    /// `None` means that the queue is empty *and* armed: the next completion causes an event on its channel.
+    /// Only this order misses no completion, since there is no event for completions that arrive before
     /// arming.
     ///
     /// # Errors
@@ -362,11 +362,11 @@ impl Cq {
         Ok(Some(self.poll()?))
     }
 
-    /// Takes the completions that have arrived; if there are none, waits for one, at most so long. `None` if
-    /// none came.
+    /// Takes the completions that have arrived; if there are none, waits for one for at most `timeout`.
+    /// `None` if none arrived.
     ///
-    /// It sleeps on the queue's [channel](CqBuilder::channel), which should be this queue's alone: events of
-    /// other queues that it reads are dropped.
+    /// It sleeps on the queue's [channel](CqBuilder::channel), which should not be shared: events of other
+    /// queues that it reads are dropped.
     ///
     /// ```no_run
     /// # fn wait(context: &uverbs::Context) -> uverbs::Result<()> {
@@ -381,7 +381,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The queue has no channel; besides, as for [`Cq::poll`], [`Cq::arm`] and
+    /// The queue has no channel; otherwise as for [`Cq::poll`], [`Cq::arm`] and
     /// [`CompletionChannel::wait_for`].
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Completions<'_>>> {
         let Some(channel) = self.shared.channel.clone() else {
@@ -408,10 +408,10 @@ impl Cq {
         Ok(Some(self.poll()?))
     }
 
-    /// Asks for one event on the queue's channel when the next completion arrives.
+    /// Requests one event on the queue's channel, for the next completion.
     ///
-    /// Completions that are there already cause none, so poll once more after arming; [`Cq::poll_or_arm`]
-    /// does.
+    /// Completions that have arrived before cause no event, so poll once more after arming;
+    /// [`Cq::poll_or_arm`] does both.
     ///
     /// # Errors
     ///
@@ -424,15 +424,15 @@ impl Cq {
         object.backing().arm(fd, object.handle(), solicited_only)
     }
 
-    /// Changes the size of the queue; the completions that wait stay.
+    /// Changes the size of the queue. Waiting completions stay.
     ///
     /// On a parent domain with an allocator, the allocator provides the new ring and gets the old one back.
     ///
     /// # Errors
     ///
-    /// More completions wait than fit, or the device's limit is exceeded: the queue is unchanged. If the
-    /// kernel has resized and the new ring cannot be mapped, the queue can only be destroyed. Manual page:
-    /// `ibv_resize_cq(3)`.
+    /// The waiting completions do not fit, or the device's limit is exceeded: the queue is then unchanged. If
+    /// the kernel has resized it but the new ring cannot be mapped, the queue can only be destroyed. Manual
+    /// page: `ibv_resize_cq(3)`.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, entries: u32) -> Result<()> {
         let CqShared { object, domain, .. } = &*self.shared;
@@ -456,7 +456,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no moderation, as rxe. Manual
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no moderation, like rxe. Manual
     /// page: `ibv_modify_cq(3)`.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&mut self, count: u16, period: u16) -> Result<()> {
@@ -468,7 +468,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs report to it. The error gives the queue back.
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs report to it. The error returns the queue.
     /// Manual page: `ibv_destroy_cq(3)`.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Cq>> {
@@ -531,15 +531,16 @@ impl fmt::Debug for Cq {
 pub enum Notify {
     /// The next one of any kind.
     Next,
-    /// The next one of a message that its sender marked as solicited. By the specification failed requests
-    /// count too, but devices differ: with rxe no failed send counts, and flushed receives count until Linux
-    /// 6.3 (`rxe_cq_post` and its callers). To wait for failures too, arm for [`Next`](Self::Next).
+    /// The next completion of a message that its sender marked as solicited. By the specification failed
+    /// requests count too, but devices differ: on rxe failed sends do not count, and flushed receives count
+    /// only until Linux 6.3 (`rxe_cq_post` and its callers). To wait for failures too, arm for
+    /// [`Next`](Self::Next).
     Solicited,
 }
 
 /// Completions that are being taken from their queue.
 ///
-/// Iterate over a mutable reference; what the loop does not reach stays in the queue.
+/// Iterate over a mutable reference. What the loop does not take stays in the queue.
 pub struct Completions<'cq> {
     raw: driver::Completions<'cq>,
 }
@@ -555,7 +556,7 @@ impl<'i, 'cq> IntoIterator for &'i mut Completions<'cq> {
 }
 
 impl<'cq> Completions<'cq> {
-    /// The completions one after the other, as `for` over a mutable reference takes them.
+    /// An iterator over the completions, the same as in `for` over a mutable reference.
     #[inline(always)]
     pub fn iter(&mut self) -> CompletionIter<'_, 'cq> {
         self.into_iter()

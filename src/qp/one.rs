@@ -1,4 +1,4 @@
-//! Posting one request in one call: the shortest way there is.
+//! Posting one request in one call: the fewest instructions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::work::{
 
 /// A request that is about to be posted, alone and signaled: each method posts it and rings the doorbell.
 ///
-/// [`Qp::one`](super::Qp::one) and [`SendHalf::one`](super::SendHalf::one) start it. It takes fewer
-/// instructions than a [`Batch`](super::Batch) of one, which has more to say about a request. What is said
-/// there of the memory that a request names holds here too.
+/// [`Qp::one`](super::Qp::one) and [`SendHalf::one`](super::SendHalf::one) create it. It takes fewer
+/// instructions than a [`Batch`](super::Batch) of one, but has fewer options. The rules for the memory that a
+/// request names are the same.
 #[must_use = "nothing is posted until a request is named"]
 pub struct One<'q, T: Transport> {
     pub(super) queue: &'q mut SendQueue,
@@ -31,8 +31,7 @@ pub struct One<'q, T: Transport> {
 }
 
 impl<T: NamesSrq> One<'_, T> {
-    /// Names the shared receive queue of the peer that the request is for: see
-    /// [`Batch::to_srq`](super::Batch::to_srq).
+    /// Selects the peer's shared receive queue for the request: see [`Batch::to_srq`](super::Batch::to_srq).
     #[inline(always)]
     pub fn to_srq(mut self, srqn: u32) -> Self {
         self.srq = Some(srqn);
@@ -140,7 +139,7 @@ impl<T: Transport> One<'_, T> {
         self.push(Operation::Send, Payload::Inline(bytes))
     }
 
-    /// Posts an RDMA WRITE of registered memory to the peer's.
+    /// Posts an RDMA WRITE of registered memory to the peer's memory.
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ use crate::work::{
 /// Bytes that an atomic operation works on.
 pub(super) const ATOMIC: u64 = 8;
 
-/// What is fixed when a queue pair is created and posts look at.
+/// What is fixed when a queue pair is created, and read by posts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fixed {
     pub(super) pd: PdTag,
@@ -80,13 +80,13 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
         self.shared.qpn()
     }
 
-    /// Send requests that have been rung and that are not known to be finished.
+    /// The number of send requests that have been rung and are not known to be finished.
     ///
-    /// Soft-RoCE shows how far it has come. Hardware tells with completions alone: the number falls when a
-    /// completion is taken from the completion queue, by that request and all before it. Whoever waits for
-    /// the number to fall has to poll meanwhile, and has to ask for a completion now and then: requests
-    /// behind the last signaled one stay in flight, and keep their places in the ring. With soft-RoCE a
-    /// request that is no longer in flight keeps its place as long as its completion waits to be taken.
+    /// Soft-RoCE shows its progress. Hardware reports it only by completions: when a completion is polled,
+    /// the number falls by that request and all before it. So to wait for the number to fall, poll meanwhile,
+    /// and request a completion now and then: requests after the last signaled one stay in flight and keep
+    /// their slots in the ring. On soft-RoCE a request that is no longer in flight keeps its slot until its
+    /// completion has been polled.
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }
@@ -189,17 +189,15 @@ impl<T: Transport, M: Membership> fmt::Debug for SendHalf<T, M> {
     }
 }
 
-/// Send requests that are being written into the ring.
+/// A batch of send requests, being written into the ring.
 ///
-/// The device sees none of them before [`Batch::ring`]; a batch that is dropped or forgotten posts nothing. A
-/// method that fails adds nothing, and what was added before stays in the batch: [`Batch::len`] says how
-/// much.
+/// The device does not see them before [`Batch::ring`]. A batch that is dropped or forgotten posts nothing. A
+/// method that fails leaves the batch as it was; [`Batch::len`] is the number of requests in it.
 ///
-/// A batch borrows the regions whose slices it was given until it is rung. Then the device has the requests,
-/// and a region that goes stays registered until they have completed: see [`Mr`](crate::Mr). Until then the
-/// device may read what a SEND or WRITE sends, and write what a READ or an atomic operation brings, at any
-/// time: a program that changes the memory of the one or looks at that of the other meanwhile sees bytes old
-/// or new, in any mixture.
+/// A batch borrows the regions of its slices until it is rung. From then on, a region that is dropped stays
+/// registered until the requests have completed: see [`Mr`](crate::Mr). Until then the device may read the
+/// memory of a SEND or WRITE, and write to the memory of a READ or atomic operation, at any time: bytes that
+/// the program changes may or may not be sent, and bytes that it reads may be old or new, in any mixture.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
     raw: driver::SendBatch<'q>,
@@ -213,10 +211,9 @@ pub struct Batch<'q, T: Transport> {
 }
 
 impl<T: NamesSrq> Batch<'_, T> {
-    /// Names the shared receive queue of the peer that the requests from here on are for, by its number
-    /// ([`Srq::srqn`](crate::Srq::srqn)): for [`Xrc`](super::Xrc). What is received completes on that queue's
-    /// completion queue. A READ, a WRITE and an atomic operation name one too: the memory has to be in its
-    /// protection domain.
+    /// For [`Xrc`](super::Xrc): selects the peer's shared receive queue for the following requests, by its
+    /// number ([`Srq::srqn`](crate::Srq::srqn)). Their receives complete on that queue's completion queue.
+    /// READs, WRITEs and atomic operations name a queue too: the memory must be in its protection domain.
     ///
     /// ```no_run
     /// # use uverbs::{LocalSlice, Qp, RemoteSlice, transport::Xrc};
@@ -241,7 +238,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.fixed
     }
 
-    /// Requests in the batch.
+    /// The number of requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.raw.len() as usize
@@ -253,13 +250,13 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.len() == 0
     }
 
-    /// Hands the batch to the device with one doorbell, and returns how many requests it had. An empty batch
+    /// Hands the batch to the device with one doorbell, and returns the number of requests. An empty batch
     /// makes no system call.
     ///
     /// # Errors
     ///
     /// [`PostError::WrongState`] if the queue pair does not send yet: nothing is posted.
-    /// [`PostError::Doorbell`] if the kernel refuses the doorbell, such as after the device's removal.
+    /// [`PostError::Doorbell`] if the kernel refuses the doorbell, for example after the device's removal.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
@@ -417,7 +414,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.push_to_peer(Operation::Send, gather(from.as_ref())?)
     }
 
-    /// Adds a SEND with immediate data: a number that the peer's completion has
+    /// Adds a SEND with immediate data: a number that arrives in the peer's completion
     /// ([`Completion::imm`](crate::Completion::imm)), whatever the byte order of the two hosts.
     ///
     /// # Errors
@@ -465,8 +462,8 @@ impl<'q, T: Transport> Batch<'q, T> {
 impl<'q, T: Transport> Batch<'q, T> {
     /// Adds a SEND of registered memory, at most the path's MTU, to a destination.
     ///
-    /// The address handle must live until the request has completed; if it does not, the datagram is not
-    /// sent.
+    /// The address handle must live until the request has completed; otherwise the datagram is not sent (on
+    /// soft-RoCE the queue pair even fails, see [`Ah`](crate::Ah)).
     ///
     /// # Errors
     ///
@@ -550,7 +547,7 @@ impl<'q, T: Transport> Batch<'q, T> {
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
-    /// Adds an RDMA WRITE of registered memory to the peer's.
+    /// Adds an RDMA WRITE of registered memory to the peer's memory.
     ///
     /// # Errors
     ///
@@ -727,14 +724,14 @@ impl<T: Transport> fmt::Debug for Batch<'_, T> {
     }
 }
 
-/// A request in the batch, to say more about. Without more it is unsignaled and has the id 0.
+/// A request in the batch, for further options. By default it is unsignaled and has the id 0.
 pub struct Posted<'b> {
     slot: SendSlot,
     batch: PhantomData<&'b mut ()>,
 }
 
 impl Posted<'_> {
-    /// Lets the request have a completion, with this id.
+    /// Requests a completion, with this id.
     #[inline(always)]
     pub fn signaled(mut self, wr_id: u64) -> Self {
         self.slot.set_id(wr_id);
@@ -742,7 +739,8 @@ impl Posted<'_> {
         self
     }
 
-    /// Gives the request an id, for the completion that it has if it fails, or if all requests are signaled.
+    /// Sets the id of the request without requesting a completion: for the completion of a failure, or if all
+    /// requests are signaled.
     #[inline(always)]
     pub fn id(mut self, wr_id: u64) -> Self {
         self.slot.set_id(wr_id);
@@ -756,7 +754,7 @@ impl Posted<'_> {
         self
     }
 
-    /// Marks the message as solicited: it wakes a peer that has armed its queue for such ones only.
+    /// Marks the message as solicited: it wakes a peer that has armed its queue for solicited messages only.
     #[inline(always)]
     pub fn solicited(mut self) -> Self {
         self.slot.add_flags(SendFlags::SOLICITED);

@@ -19,7 +19,7 @@ use crate::work::{LocalSlice, PdTag, RemoteSlice};
 /// Dropping it returns it to its pool, which it keeps alive. The bytes stay: the next holder finds them
 /// beyond the buffer's length. [`clear`](Self::clear) does not wipe them, `fill(0)` does.
 ///
-/// The default buffer belongs to no pool and has no capacity.
+/// The default buffer is of no pool and has no capacity.
 #[derive(Default)]
 pub struct Buf {
     start: Option<NonNull<u8>>,

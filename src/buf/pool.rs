@@ -23,7 +23,7 @@ use crate::work::PdTag;
 /// Buffers start at multiples of this, so that no two of them share a cache line.
 const ALIGNMENT: usize = 64;
 
-/// Bytes that a pool grows by, unless a buffer is larger: a huge page of the usual size.
+/// Bytes that a pool grows by, where the buffers are no larger: a huge page of the usual size.
 const CHUNK: usize = 2 << 20;
 
 /// The description of a pool to make.

@@ -96,8 +96,8 @@ impl QpAttr {
         QpAttrMask::from_bits_retain(self.to_abi(0).attr_mask)
     }
 
-    /// Checks the attributes, of which `raw` is the kernel's form, for a QP of this transport in the state
-    /// `from`.
+    /// Checks the attributes, of which `raw` is what the kernel takes, for a QP of this transport that is in
+    /// the state `from`.
     pub(crate) fn check(
         &self,
         raw: &abi::ModifyQp,
@@ -156,7 +156,7 @@ impl QpAttr {
         numbers.iter().find_map(long).unwrap_or_default()
     }
 
-    /// The command that sets them, the rate limit included.
+    /// The command that sets them. The pace counts among those that are set.
     #[inline]
     pub(crate) fn command(&self, qp: QpHandle, driver: DriverData) -> ModifyQp {
         let mut command = ModifyQp {
@@ -171,13 +171,13 @@ impl QpAttr {
         command
     }
 
-    /// The attributes in the kernel's form, for this queue pair.
+    /// The attributes as the kernel takes them, for this queue pair.
     fn to_abi(&self, qp_handle: u32) -> abi::ModifyQp {
         self.command(QpHandle(qp_handle), DriverData::default())
             .base
     }
 
-    /// Puts the attributes that are set into an otherwise empty command.
+    /// Puts those that are set into a command that is otherwise empty.
     // A function of its own: it then skips what is not set, which most are, instead of selecting zeros.
     #[inline(never)]
     fn put_into(&self, raw: &mut abi::ModifyQp) {

@@ -395,7 +395,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     }
 }
 
-/// The transitions of a connected queue pair from RESET to RTS, on a path with its MTU.
+/// The changes that take a queue pair that is connected from RESET to RTS, on a path with its MTU.
 fn steps(
     transport: QpType,
     peer: &Endpoint,

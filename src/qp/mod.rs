@@ -569,8 +569,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// Refuses a transition that does not exist, of which `raw` is the kernel's form, and returns the state
-    /// that it starts from.
+    /// Refuses a change that there is not, of which `raw` is what the kernel takes, and tells from which
+    /// state it is.
     fn check(&self, kernel: &KernelQp, attr: &QpAttr, raw: &abi::ModifyQp) -> Result<QpState> {
         let from = attr.cur_state.unwrap_or_else(|| self.state());
         attr.check(raw, || kernel.subject(), self.transport, from)?;
@@ -581,7 +581,7 @@ impl QpShared {
         self.state.store(state.0 as u8, Ordering::Relaxed);
     }
 
-    /// Adds to an error which step failed, and on which path.
+    /// Says which step failed, and what its path was.
     fn explained(&self, error: Error, attr: &QpAttr, from: QpState) -> Error {
         let error = match attr.state {
             Some(to) => error.with_detail(format!("from {from:?} to {to:?}")),

@@ -135,8 +135,8 @@ pub(crate) fn slot(index: usize, size: usize) -> Range<usize> {
 
 /// A piece of local registered memory: one element of a gather or scatter list.
 ///
-/// It borrows its region. A batch holds the borrow until it is rung or dropped. From then on the library
-/// keeps the region registered until the request has completed (see [`Mr`](crate::Mr)).
+/// It borrows its region. A batch holds the borrow until it is rung or dropped; from then on the library sees
+/// to it that the region stays registered until the request has completed (see [`Mr`](crate::Mr)).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LocalSlice<'r> {
     pub(crate) address: u64,

@@ -19,7 +19,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. Manual page:
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, like rxe. Manual page:
     /// `ibv_create_counters(3)`.
     #[doc(alias = "ibv_create_counters")]
     pub fn create_counters(&self) -> Result<Counters> {
@@ -84,8 +84,8 @@ impl Counters {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while it is bound to something. The error gives it back. Manual
-    /// page: `ibv_destroy_counters(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while it is bound to something. The error returns it. Manual page:
+    /// `ibv_destroy_counters(3)`.
     #[doc(alias = "ibv_destroy_counters")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         let result = match Arc::get_mut(&mut self.0) {

@@ -54,7 +54,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no such memory, as rxe;
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no such memory, like rxe;
     /// [`Cause::NotFound`](crate::Cause::NotFound) if the handle names none, and the text says what it names.
     /// See [`Context::import_pd`] on stale handles. Manual page: `ibv_import_dm(3)`.
     #[doc(alias = "ibv_import_dm")]
@@ -134,8 +134,8 @@ impl Dm {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while regions are registered in it. The error gives it back.
-    /// Manual page: `ibv_free_dm(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while regions are registered in it. The error returns it. Manual
+    /// page: `ibv_free_dm(3)`.
     #[doc(alias = "ibv_free_dm")]
     pub fn free(self) -> Result<(), DestroyError<Self>> {
         self.end(Owned::destroy).map(drop)

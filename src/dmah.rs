@@ -43,7 +43,7 @@ impl Context {
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the kernel (before Linux 6.17) or the device has
-    /// none, as rxe; the process may not run on the processor (`EPERM`); there is no such processor or
+    /// none, like rxe; the process may not run on the processor (`EPERM`); there is no such processor or
     /// processing hint. Manual page: `ibv_alloc_dmah(3)`.
     #[doc(alias = "ibv_alloc_dmah")]
     pub fn alloc_dmah(&self, hints: DmaHints) -> Result<Dmah> {
@@ -87,7 +87,7 @@ impl Dmah {
     ///
     /// # Errors
     ///
-    /// `EBUSY` while regions are registered with it; the error gives it back. Manual page:
+    /// `EBUSY` while regions are registered with it; the error returns it. Manual page:
     /// `ibv_dealloc_dmah(3)`.
     #[doc(alias = "ibv_dealloc_dmah")]
     pub fn free(mut self) -> Result<(), DestroyError<Self>> {

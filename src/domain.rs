@@ -116,8 +116,7 @@ impl ThreadDomain {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] while parent domains use it; the error gives it back. Manual page:
-    /// `ibv_dealloc_td(3)`.
+    /// [`Cause::Busy`] while parent domains use it; the error returns it. Manual page: `ibv_dealloc_td(3)`.
     #[doc(alias = "ibv_dealloc_td")]
     pub fn dealloc(mut self) -> Result<(), DestroyError<ThreadDomain>> {
         let result = self.check_unused();

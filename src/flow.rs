@@ -166,7 +166,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no flow steering, as rxe; the
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no flow steering, like rxe; the
     /// process may not see the network's packets (`EPERM`, `CAP_NET_RAW`); the device cannot do what the rule
     /// needs. Manual page: `ibv_create_flow(3)`.
     #[doc(alias = "ibv_create_flow")]
@@ -218,7 +218,7 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// The kernel refuses; the error gives the rule back. Manual page: `ibv_destroy_flow(3)`.
+    /// The kernel refuses; the error returns the rule. Manual page: `ibv_destroy_flow(3)`.
     #[doc(alias = "ibv_destroy_flow")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         let result = self.object.destroy();

@@ -286,7 +286,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe, or this library's
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, like rxe, or this library's
     /// driver cannot read it: mlx5's kernel driver shows the clock where pages have 4 KiB, and nowhere else.
     /// Manual page: `ibv_query_rt_values_ex(3)`.
     #[doc(alias = "ibv_query_rt_values_ex")]
@@ -299,7 +299,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has no such clock, as rxe. Manual
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has no such clock, like rxe. Manual
     /// page: `mlx5dv_get_clock_info(3)`.
     pub fn wall_clock(&self) -> Result<WallClock> {
         self.driver().wall_clock(self.fd())

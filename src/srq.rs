@@ -382,7 +382,7 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error gives the queue back. Manual
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error returns the queue. Manual
     /// page: `ibv_destroy_srq(3)`.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Srq>> {

@@ -62,7 +62,7 @@ impl WqBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no work queues, as rxe; a number
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no work queues, like rxe; a number
     /// exceeds the device's limits; the CQ belongs to another context. Manual page: `ibv_create_wq(3)`.
     #[doc(alias = "ibv_create_wq")]
     pub fn create(self) -> Result<Wq> {
@@ -219,8 +219,8 @@ impl Wq {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while tables lead to it. The error gives the queue back. Manual
-    /// page: `ibv_destroy_wq(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while tables lead to it. The error returns the queue. Manual page:
+    /// `ibv_destroy_wq(3)`.
     #[doc(alias = "ibv_destroy_wq")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Wq>> {
         let result = match Arc::get_mut(&mut self.shared) {
@@ -315,7 +315,7 @@ impl IndirectionTable {
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported): how packets are spread (`rx_hash_conf` of
     /// `ibv_create_qp_ex(3)`) is in the driver's own data, which no driver of this library sends yet; for a
-    /// driver without it, as rxe, the kernel refuses. The PD belongs to another context. Manual page:
+    /// driver without it, like rxe, the kernel refuses. The PD belongs to another context. Manual page:
     /// `ibv_create_qp_ex(3)`.
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_qp(&self, pd: &Pd) -> Result<RssQp> {
@@ -344,7 +344,7 @@ impl IndirectionTable {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error gives it back. Manual page:
+    /// [`Cause::Busy`](crate::Cause::Busy) while queue pairs use it. The error returns it. Manual page:
     /// `ibv_destroy_rwq_ind_table(3)`.
     #[doc(alias = "ibv_destroy_rwq_ind_table")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
@@ -401,7 +401,7 @@ impl RssQp {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, such as while flow rules lead to it; the error gives it back. Manual page:
+    /// The kernel refuses, for example while flow rules lead to it; the error returns it. Manual page:
     /// `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {

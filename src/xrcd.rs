@@ -81,7 +81,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no XRC, as rxe. Manual page:
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no XRC, like rxe. Manual page:
     /// `ibv_open_xrcd(3)`.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Result<Xrcd> {
@@ -192,7 +192,7 @@ impl Xrcd {
     /// # Errors
     ///
     /// [`Cause::Busy`](crate::Cause::Busy) while targets or shared receive queues of this process are in it.
-    /// The error gives it back. Manual page: `ibv_close_xrcd(3)`.
+    /// The error returns it. Manual page: `ibv_close_xrcd(3)`.
     #[doc(alias = "ibv_close_xrcd")]
     pub fn close(mut self) -> Result<(), DestroyError<Self>> {
         let result = match Arc::get_mut(&mut self.0) {
@@ -368,7 +368,7 @@ impl XrcTarget {
     ///
     /// # Errors
     ///
-    /// The kernel refuses; the error gives it back. Manual page: `ibv_destroy_qp(3)`.
+    /// The kernel refuses; the error returns it. Manual page: `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         let result = self.object.destroy();

@@ -13,8 +13,8 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 
 /// An allocator that cuts buffers from huge pages and keeps the pages until it is dropped.
 ///
-/// A part of a huge page cannot be mapped over, so for a [`Purpose::Place`](super::Purpose::Place) it
-/// answers [`Allocation::Default`]: on rxe it has no effect.
+/// A part of a huge page cannot be mapped over, so for a [`Purpose::Place`](super::Purpose::Place) it answers
+/// [`Allocation::Default`]: on rxe it has no effect.
 ///
 /// ```
 /// use uverbs::{alloc::{HugePageSize, HugePages}, ParentDomain, Pd};

@@ -54,7 +54,7 @@ impl File {
         }
     }
 
-    /// Waits until there may be an event, at most so long; `None` for ever.
+    /// Waits until there may be an event, at most so long; `None` forever.
     pub(super) fn wait(&self, limit: Option<Duration>) -> Result<(), Errno> {
         wait(self.fd.as_fd(), limit)
     }
@@ -87,7 +87,7 @@ fn trace<C: Command>(command: &C, errno: Option<Errno>) {
     );
 }
 
-/// Waits until a file is readable, at most so long; `None` for ever. May end early.
+/// Waits until a file is readable, at most so long; `None` forever. May end early.
 pub(super) fn wait(fd: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), Errno> {
     let limit = limit.and_then(|left| Timespec::try_from(left).ok());
     match poll(

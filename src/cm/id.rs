@@ -148,7 +148,7 @@ impl Id {
         event.map_err(|errno| self.error(Verb::GetCmEvent, errno))
     }
 
-    /// Waits until there may be an event, at most so long; `None` for ever.
+    /// Waits until there may be an event, at most so long; `None` forever.
     pub(super) fn wait(&self, limit: Option<Duration>) -> Result<()> {
         let waited = self.file.wait(limit);
         waited.map_err(|errno| self.error(Verb::GetCmEvent, errno))

@@ -252,7 +252,7 @@ mod tests {
         assert!(answers.is_empty());
     }
 
-    /// Catches a file that is kept for ever, and taken for the next one of its number.
+    /// Catches a file that is kept forever, and taken for the next one of its number.
     #[test]
     fn who_waits_is_told_that_it_is_done() {
         let kept = || vec![Poll::Pending, Poll::Pending];

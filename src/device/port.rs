@@ -79,8 +79,8 @@ impl fmt::Display for PortState {
     }
 }
 
-/// The physical state of a port's link (InfiniBand specification, PortInfo:PortPhysicalState; `enum
-/// ib_port_phys_state` in the kernel).
+/// The physical state of a port's link (InfiniBand specification, PortInfo:PortPhysicalState;
+/// `enum ib_port_phys_state` in the kernel).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PhysicalState {

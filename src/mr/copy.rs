@@ -109,7 +109,7 @@ unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
 ///
 /// # Safety
 ///
-/// As of [`copy`], and the length is 32 to 64.
+/// As for [`copy`], and the length is 32 to 64.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn by_registers(to: *mut u8, from: *const u8, length: usize) {
@@ -169,7 +169,7 @@ unsafe fn by_registers(to: *mut u8, from: *const u8, length: usize) {
 ///
 /// # Safety
 ///
-/// As of [`copy`].
+/// As for [`copy`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn by_call(to: *mut u8, from: *const u8, length: usize) {

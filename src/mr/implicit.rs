@@ -21,7 +21,7 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no implicit paging on demand, as
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has no implicit paging on demand, like
     /// rxe. Manual page: `ibv_reg_mr(3)`, `IBV_ACCESS_ON_DEMAND`.
     ///
     /// # Safety

@@ -10,9 +10,8 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, as rxe. mlx5 has one if its
-    /// firmware has. Manual page:
-    /// `ibv_alloc_null_mr(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device has none, like rxe. mlx5 has one if
+    /// its firmware has. Manual page: `ibv_alloc_null_mr(3)`.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn null_mr(&self) -> Result<NullMr> {
         let lkey = LocalKey(self.context().driver().null_lkey()?);

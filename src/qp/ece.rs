@@ -15,8 +15,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has none, as rxe. Manual
-    /// page: `ibv_query_ece(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has none, like rxe.
+    /// Manual page: `ibv_query_ece(3)`.
     #[doc(alias = "ibv_query_ece")]
     pub fn query_ece(&self) -> Result<Ece> {
         let ece = self.shared.kernel().backing().query_ece();
@@ -29,7 +29,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has none, as rxe; the
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has none, like rxe; the
     /// options are of another vendor. Manual page: `ibv_set_ece(3)`.
     #[doc(alias = "ibv_set_ece")]
     pub fn set_ece(&mut self, ece: Ece) -> Result<()> {

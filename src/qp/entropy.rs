@@ -29,7 +29,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no such ports, as
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no such ports, like
     /// rxe, or they are not bonded. Manual page: `mlx5dv_query_qp_lag_port(3)`.
     pub fn lag_port(&self) -> Result<LagPort> {
         let kernel = self.shared.kernel();
@@ -70,8 +70,8 @@ impl<T: Connected, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device cannot change it, as rxe
-    /// and InfiniBand ports. Manual page: `mlx5dv_modify_qp_udp_sport(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device cannot change it, like
+    /// rxe and InfiniBand ports. Manual page: `mlx5dv_modify_qp_udp_sport(3)`.
     pub fn set_udp_source_port(&mut self, port: u16) -> Result<()> {
         let kernel = self.shared.kernel();
         self.must_send(Verb::ModifyQpUdpSport)?;

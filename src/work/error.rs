@@ -84,8 +84,8 @@ pub enum PostError {
     SharedReceive,
     /// A slice was to be cut that does not lie within its memory.
     OutOfBounds(OutOfBounds),
-    /// The doorbell failed with this errno. The requests are in the ring all the same: the device works
-    /// on them at the next doorbell that succeeds, or flushes them when the QP goes to the error state.
+    /// The doorbell failed with this errno. The requests are in the ring all the same: the device works on
+    /// them at the next doorbell that succeeds, or flushes them when the QP goes to the error state.
     Doorbell(Errno),
 }
 

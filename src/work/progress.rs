@@ -17,7 +17,7 @@ pub(crate) struct Progress {
 const LOOKS: usize = 4;
 
 impl Progress {
-    /// Of a queue that nobody can ask: everything is in flight for ever.
+    /// Of a queue that nobody can ask: everything is in flight forever.
     pub(crate) const UNKNOWN: Self = Self {
         posted: 1,
         finished: 0,
@@ -137,7 +137,7 @@ mod tests {
             }
         }
 
-        /// Would catch a region that waits for ever on a ring that is always full: each look sees how far the
+        /// Would catch a region that waits forever on a ring that is always full: each look sees how far the
         /// queue has come since the last one, whatever it was given meanwhile.
         #[test]
         fn what_goes_round_passes_in_the_end(

@@ -1,4 +1,4 @@
-//! Connections by address whose operations are awaited.
+//! Connections by address with asynchronous operations.
 //!
 //! The steps are those of [`cm`](crate::cm), with a queue pair of this module.
 
@@ -12,7 +12,7 @@ use crate::cm::{self, Failed, Initiates, Link, Listens, Params, Pending, Request
 use crate::error::{Result, Subject, Verb};
 use crate::qp::transport::Connected;
 
-/// A connection: a queue pair, and the [`Link`] that tells of its end.
+/// A connection: a queue pair, and the [`Link`] that reports its end.
 #[derive(Debug)]
 pub struct Connection<T: Connected> {
     link: Link,
@@ -45,12 +45,13 @@ impl<T: Connected> Connection<T> {
         self.link.private_data()
     }
 
-    /// The queue pair and the link, each to go its way.
+    /// Separates the queue pair from the link.
     pub fn into_parts(self) -> (Qp<T>, Link) {
         (self.qp, self.link)
     }
 
-    /// Ends the connection: the peer is told, and operations under way end as flushed, with their buffers.
+    /// Ends the connection: the peer is notified, and operations in flight end as flushed and return their
+    /// buffers.
     ///
     /// # Errors
     ///
@@ -64,7 +65,8 @@ impl<T: Connected> Connection<T> {
 }
 
 impl<T: Connected + Initiates + Listens> Qp<T> {
-    /// Takes it from RESET to INIT for the way to a peer, so that receives can be posted before it is asked.
+    /// Takes it from RESET to INIT for a resolved peer, so that receives can be posted before the peer is
+    /// asked.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What can be done to a queue pair from anywhere: fail it, drain it, see what is under way.
+//! Control of a queue pair from anywhere: fail it, drain it, see what is in flight.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,8 +15,8 @@ use crate::qp;
 /// Looks at completions between two at the device, each of which is a system call.
 const LOOKS: u32 = 256;
 
-/// Control of a queue pair, apart from its halves. Clones control the same queue pair. It does not keep the
-/// queue pair alive.
+/// A handle that controls a queue pair independently of its halves. Clones control the same queue pair. It
+/// does not keep the queue pair alive.
 #[derive(Clone)]
 pub struct Control {
     raw: qp::Control,
@@ -33,12 +33,12 @@ impl Control {
         }
     }
 
-    /// Operations that the device has not done with, those whose futures were dropped among them.
+    /// The number of operations that the device is not done with, including those whose futures were dropped.
     pub fn in_flight(&self) -> usize {
         self.table.in_flight()
     }
 
-    /// Takes the queue pair to the state ERR: operations under way end as flushed, with their buffers.
+    /// Takes the queue pair to the state ERR: operations in flight end as flushed and return their buffers.
     ///
     /// # Errors
     ///
@@ -48,9 +48,9 @@ impl Control {
         self.raw.fail()
     }
 
-    /// Takes the queue pair to the state ERR, and waits until the device has done with all operations: each
-    /// ends as flushed, if it has not succeeded before, and gives its buffer back; buffers of futures that
-    /// were dropped are in their pools. The connection is over then.
+    /// Takes the queue pair to the state ERR and waits until the device is done with all operations. Each
+    /// ends as flushed, unless it has succeeded before, and returns its buffer; buffers of dropped futures
+    /// are then back in their pools. The connection is over.
     ///
     /// It pumps by itself. Dropping it leaves the queue pair in the state ERR.
     ///
@@ -64,12 +64,12 @@ impl Control {
         self.drained().await
     }
 
-    /// Waits until the device has done with all operations, and pumps meanwhile.
+    /// Waits until the device is done with all operations, and pumps meanwhile.
     ///
     /// # Errors
     ///
-    /// The device has been removed, the completion queue has failed, or the queue pair has gone and the
-    /// kernel has not destroyed it.
+    /// The device has been removed, the completion queue has failed, or the queue pair has been dropped and
+    /// the kernel has not destroyed it.
     pub async fn drained(&self) -> Result<()> {
         let mut looks = 0;
         poll_fn(|cx| {
@@ -99,9 +99,9 @@ impl Control {
         }
     }
 
-    /// Takes the buffers of all operations that have ended and whose results nobody has taken: of futures
-    /// that were forgotten. Futures that are alive give [`OpError::Reclaimed`](super::OpError::Reclaimed),
-    /// and a buffer without capacity.
+    /// Takes the buffers of all operations that have ended and whose results nobody has taken, for forgotten
+    /// futures. Futures that are alive give [`OpError::Reclaimed`](super::OpError::Reclaimed), and a buffer
+    /// without capacity.
     pub fn reclaim(&self) -> Vec<Buf> {
         let bufs = self.table.reclaim();
         bufs.filter(|buf| buf.capacity() > 0 && !buf.is_frozen())

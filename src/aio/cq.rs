@@ -23,26 +23,26 @@ use crate::readable::Readable;
 /// How a pump waits when there are no completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// For an event: it costs the kernel an interrupt, and no CPU time meanwhile.
+    /// Waits for an event: that costs the kernel an interrupt, but no CPU time meanwhile.
     Park,
-    /// Looks again and again for this long after the last completion, and lets other tasks run between the
-    /// looks; then for an event.
+    /// Keeps polling for this long after the last completion, letting other tasks run between polls; then
+    /// waits for an event.
     Spin(Duration),
 }
 
-/// Spins for 20 microseconds, which is about what an event costs, and parks then.
+/// Spins for 20 microseconds, about the cost of an event, and then parks.
 impl Default for Wait {
     fn default() -> Self {
         Self::Spin(Duration::from_micros(20))
     }
 }
 
-/// A completion queue on which operations wait. Clones are the same queue; the queue pairs that report to it
-/// keep it.
+/// A completion queue that asynchronous operations wait on. Clones share the queue; the queue pairs that
+/// report to it keep it alive.
 ///
-/// Completions are brought to operations by whoever *pumps*: a task that runs [`serve`](Self::serve), a
-/// thread in [`block_on`](Self::block_on), or anybody who calls [`pump`](Self::pump) now and then. One does
-/// it at a time; without any of them operations end and nobody learns of it.
+/// Somebody must *pump* to deliver completions to operations: a task that runs [`serve`](Self::serve), a
+/// thread in [`block_on`](Self::block_on), or any code that calls [`pump`](Self::pump) now and then. One
+/// pumps at a time; without a pump operations complete unnoticed.
 #[derive(Clone)]
 pub struct Cq(Arc<Inner>);
 
@@ -58,8 +58,8 @@ struct Inner {
 impl Cq {
     /// Creates a completion queue for at least `entries` operations, with a channel of its own.
     ///
-    /// It holds the completions of all queue pairs that report to it, so it never overruns: as many entries
-    /// as their requests, and creating one more is refused.
+    /// It must have room for the completions of all queue pairs that report to it, so that it never overruns:
+    /// creating a queue pair that does not fit fails.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl Cq {
         &self.0.context
     }
 
-    /// The most operations that can be under way on all queue pairs that report to it.
+    /// The maximum number of operations in flight on all queue pairs that report to it.
     pub fn capacity(&self) -> u32 {
         self.0.capacity
     }
@@ -90,9 +90,8 @@ impl Cq {
         self.0.pump.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the completions that are there, wakes the tasks that wait for them, and tells whether there were
-    /// any. No system call is made. If somebody else pumps at this moment nothing is
-    /// done.
+    /// Takes the completions that have arrived, wakes the tasks that wait for them, and returns whether there
+    /// were any. It makes no system call. If somebody else is pumping, it does nothing.
     ///
     /// # Errors
     ///
@@ -155,15 +154,16 @@ impl Cq {
         Err(error)
     }
 
-    /// Pumps for ever: a future to spawn, on any runtime. `by` is what the runtime contributes; with the
-    /// feature `tokio` there is `aio::tokio::serve`.
+    /// Pumps forever: a future to spawn, on any runtime. `by` integrates the runtime; with the feature
+    /// `tokio`, use `aio::tokio::serve`.
     ///
-    /// Dropping it stops the pumping and loses nothing: who else pumps goes on.
+    /// Dropping it stops the pump and loses nothing; other pumps go on.
     ///
     /// # Errors
     ///
-    /// That is how it ends: the device has been removed, the completion queue has failed, or the runtime
-    /// cannot watch its file. Operations under way then end with [`OpError::Broken`](super::OpError::Broken).
+    /// It ends only with an error: the device has been removed, the completion queue has failed, or the
+    /// runtime cannot watch its file. Operations in flight then end with
+    /// [`OpError::Broken`](super::OpError::Broken).
     pub async fn serve(&self, by: impl Readable, wait: Wait) -> Error {
         match self.serve_until_failure(by, wait).await {
             Err(error) => {
@@ -220,7 +220,7 @@ impl Cq {
         Ok(any)
     }
 
-    /// Runs a future to its end on this thread, and pumps meanwhile: an executor for programs without a
+    /// Runs a future to completion on this thread and pumps meanwhile: an executor for programs without a
     /// runtime.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl Cq {
         self.block_on_with(future, Wait::default())
     }
 
-    /// As [`block_on`](Self::block_on), with a choice how to wait.
+    /// Like [`block_on`](Self::block_on), with a choice of how to wait.
     ///
     /// # Errors
     ///

@@ -11,26 +11,26 @@ use crate::work::{CompletionError, PostError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpError {
-    /// It was not posted. [`PostError::QueueFull`] means that as many operations are under way as the queue
-    /// pair was made for: an operation counts until its result has been taken.
+    /// It was not posted. [`PostError::QueueFull`] means that as many operations are in flight as the queue
+    /// pair was created for: an operation counts until its result has been taken.
     Post(PostError),
-    /// It was posted, and the device reports a failure, or that it was flushed because the queue pair is in
-    /// the state ERR.
+    /// It was posted, and the device reports a failure, or a flush because the queue pair is in the state
+    /// ERR.
     Completion(CompletionError),
     /// Its batch was dropped before it was rung. Nothing was posted.
     NotRung,
-    /// The queue pair was dropped while the operation was under way. If the kernel has not destroyed it yet,
-    /// since somebody has just asked something of it, the buffer goes back to its pool when it has.
+    /// The queue pair was dropped while the operation was in flight. If the kernel has not destroyed the
+    /// queue pair yet, because another call on it was running, the buffer returns to its pool once it has.
     Gone,
-    /// The device has been removed, or its completion queue has failed. The buffer comes back to its pool
-    /// when the queue pair is dropped.
+    /// The device has been removed, or its completion queue has failed. The buffer returns to its pool when
+    /// the queue pair is dropped.
     Broken,
     /// Its result was reclaimed ([`Control::reclaim`](super::Control::reclaim)).
     Reclaimed,
 }
 
 impl OpError {
-    /// Whether it was flushed: the queue pair is in the state ERR because of something else.
+    /// Whether it was flushed: something else took the queue pair to the state ERR.
     pub fn is_flushed(&self) -> bool {
         use uverbs_uapi::enums::WcStatus;
         matches!(self, Self::Completion(error) if error.status == WcStatus::WR_FLUSH_ERR)

@@ -32,7 +32,7 @@ impl<T: Listens, R: Readable> Listener<T, R> {
     ///
     /// # Errors
     ///
-    /// As for [`cm::Listener::try_next`]; besides, the runtime cannot watch the file.
+    /// As for [`cm::Listener::try_next`], or the runtime cannot watch the file.
     pub async fn accept(&mut self) -> Result<cm::Request<T>> {
         self.inner.next_kept(&mut self.readable).await
     }

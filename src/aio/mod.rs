@@ -1,26 +1,27 @@
-//! Operations that are awaited, with buffers that travel.
+//! Asynchronous operations, with owned buffers.
 //!
 //! A [`Buf`](crate::buf::Buf) goes by value into an operation and comes back with its result. The operation
-//! is posted at once, and what is awaited is its completion: several can be under way from one task, and from
-//! many. No runtime is needed; any can be used.
+//! is posted at once; awaiting it waits for its completion. So one task, or many, can have several operations
+//! in flight. No runtime is needed, and any can be used.
 //!
 //! * [`Qp`] posts, as a [`Post`], or its halves do ([`Sender`], [`Receiver`]). [`Incoming`] is a stream of
 //!   messages.
-//! * [`Srq`] receives for many queue pairs. Queue pairs for datagrams have `send_to`, and what they receive
-//!   tells the way back ([`Received::reply_to`]).
-//! * [`Cq`] brings completions to those who wait: by a task ([`Cq::serve`]), by a thread
-//!   ([`Cq::block_on`]), or whenever somebody says ([`Cq::pump`]).
-//! * [`Op`] is an operation under way. Dropping it gives nothing up: its queue pair keeps the buffer until
-//!   the device has done with it. [`Control::abort`] gets everything back.
+//! * [`Srq`] receives for many queue pairs. Datagram queue pairs have `send_to`, and [`Received::reply_to`]
+//!   is the path back to a sender.
+//! * [`Cq`] delivers completions to waiting futures: from a task ([`Cq::serve`]), on a thread
+//!   ([`Cq::block_on`]), or whenever [`Cq::pump`] is called.
+//! * [`Op`] is an operation in flight. Dropping it does not cancel the operation: its queue pair keeps the
+//!   buffer until the device is done with it. [`Control::abort`] ends all operations and gets every buffer
+//!   back.
 //! * [`Connection`] is a connection by address; its steps are those of [`cm`](crate::cm). [`Channel`] sends
 //!   messages of any length over one.
 //!
 //! # What an operation costs
 //!
-//! Nothing is allocated and no lock is taken for it. A queue pair has a table of slots, made with it; a slot
-//! is taken by one compare-and-swap, its index and a generation are the request's id, and the completion
-//! finds it by that. Posting needs no lock because it borrows exclusively. Who takes completions holds the
-//! completion queue's lock, once for up to 32 of them.
+//! An operation allocates nothing and takes no lock. A queue pair has a table of slots, allocated with it. A
+//! slot is taken by one compare-and-swap; its index and a generation are the request's id, by which the
+//! completion finds it. Posting needs no lock because it borrows exclusively. The pump holds the completion
+//! queue's lock, once for up to 32 completions.
 
 mod block_on;
 mod cargo;

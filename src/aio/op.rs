@@ -27,7 +27,7 @@ mod kind {
 
 use kind::Ended;
 
-/// What an operation gives when it ends: one of the types of this module.
+/// The result type of an operation: one of the types of this module.
 pub trait Kind: Sized {
     /// Whether it succeeded, with what went into it.
     type Output;
@@ -36,7 +36,7 @@ pub trait Kind: Sized {
     fn end(ended: Ended<'_>) -> Self::Output;
 }
 
-/// A SEND or a WRITE: gives what went into it back.
+/// A SEND or a WRITE: returns the buffer.
 #[derive(Debug)]
 pub struct Sent<B>(PhantomData<B>);
 
@@ -52,20 +52,20 @@ pub struct Read(());
 #[derive(Debug)]
 pub struct Fetched(());
 
-/// A receive: gives what has come, and the buffer with it.
+/// A receive: returns a description of the message, and the buffer with the message.
 #[derive(Debug)]
 pub struct Receive(());
 
-/// What a receive tells besides the bytes, which are in the buffer.
+/// The description of a received message; its bytes are in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// Bytes of the message; or of the WRITE with immediate data, which went elsewhere: the buffer is empty
-    /// then.
+    /// The number of bytes of the message; or of the WRITE with immediate data, whose bytes went elsewhere:
+    /// the buffer is then empty.
     pub len: u32,
     /// The number that came with it, if any.
     pub imm: Option<u32>,
-    /// Whether it was a message. A WRITE with immediate data is none.
+    /// Whether it was a message, not a WRITE with immediate data.
     pub is_message: bool,
     /// The number of the queue pair that it came to: of those that receive from one queue
     /// ([`Srq`](super::Srq)).
@@ -76,7 +76,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// The bytes of a datagram. In front of them, in the buffer, are 40 bytes for a header.
+    /// The bytes of a datagram. In the buffer, 40 bytes for a header precede them.
     pub fn datagram<'b>(&self, buf: &'b Buf) -> &'b [u8] {
         buf.get(GRH_LENGTH..).unwrap_or_default()
     }
@@ -183,15 +183,15 @@ impl Kind for Receive {
     }
 }
 
-/// An operation under way, and its result when it is awaited.
+/// An operation in flight. Awaiting it gives its result.
 ///
-/// It was posted when it was made, so several may be under way from one task, and it need not be polled to go
-/// on. It borrows nothing.
+/// It was posted when it was created, so one task may have several in flight, and it makes progress without
+/// being polled. It borrows nothing.
 ///
-/// Dropping it cancels nothing: what it was given stays with its queue pair until the device has done with
-/// it, and then goes back to its pool. To get everything back soon there is
-/// [`Control::abort`](super::Control::abort). A future that is forgotten ([`std::mem::forget`]) forgets its
-/// buffer too, once the operation has ended; [`Control::reclaim`](super::Control::reclaim) finds such.
+/// Dropping it does not cancel the operation: the buffer stays with its queue pair until the device is done
+/// with it, and then returns to its pool. [`Control::abort`](super::Control::abort) gets everything back at
+/// once. A forgotten future ([`std::mem::forget`]) also forgets its buffer, once the operation has ended;
+/// [`Control::reclaim`](super::Control::reclaim) recovers it.
 #[must_use = "without a look at the result a failure goes unnoticed"]
 pub struct Op<K: Kind> {
     at: At,

@@ -1,4 +1,4 @@
-//! Queue pairs whose operations are awaited.
+//! Queue pairs with asynchronous operations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,13 +39,13 @@ impl Drop for Anchor {
     }
 }
 
-/// A queue pair whose operations are awaited. See [`Post`] for what it sends.
+/// A queue pair with asynchronous operations. [`Post`] has its sends.
 ///
-/// Posting borrows it exclusively, and gives a future that borrows nothing: many operations can be under way.
-/// Tasks that share it wrap it in a lock of their choice, and await outside of the lock; or the halves go to
-/// two tasks ([`split`](Self::split)).
+/// Posting borrows it exclusively and returns a future that borrows nothing, so many operations can be in
+/// flight. Tasks that share it wrap it in a lock of their choice and await outside of the lock; or
+/// [`split`](Self::split) gives its halves to two tasks.
 ///
-/// Dropping it destroys the queue pair. Operations under way then end with
+/// Dropping it destroys the queue pair. Operations in flight then end with
 /// [`OpError::Gone`](super::OpError::Gone), and their buffers come back.
 ///
 /// ```no_run
@@ -80,12 +80,12 @@ pub struct Qp<T: Transport> {
 }
 
 impl Cq {
-    /// Creates a queue pair whose operations end here. As many can be under way as the capacities say,
-    /// whatever the device rounds them up to; requests have one slice.
+    /// Creates a queue pair whose operations complete here. The capacities limit the operations in flight
+    /// exactly, even if the device rounds them up; requests have one slice.
     ///
     /// # Errors
     ///
-    /// As for [`Pd::create_qp`]; besides, this completion queue has no room for so many operations.
+    /// As for [`Pd::create_qp`]; or this completion queue has no room for that many operations.
     pub fn create_qp<T: StaticTransport>(&self, pd: &Pd, caps: Caps) -> Result<Qp<T>> {
         let counts = (caps.max_send_wr, caps.max_recv_wr);
         self.create_with(pd, caps, counts, None)
@@ -142,7 +142,7 @@ impl<T: Transport> Qp<T> {
         (self.raw, self.anchor)
     }
 
-    /// The protection domain, by which buffers have keys.
+    /// The protection domain, for which its buffers need a key.
     pub(super) fn pd(&self) -> PdTag {
         self.anchor.table.pd
     }
@@ -204,7 +204,7 @@ impl<T: Transport> Qp<T> {
         self.raw.endpoint_with(options)
     }
 
-    /// Takes it from RESET to INIT, where receives can be posted that are there when the connection is made.
+    /// Takes it from RESET to INIT, so that receives can be posted before the connection is established.
     ///
     /// # Errors
     ///
@@ -285,7 +285,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     ///
-    /// The halves belong to two queue pairs. They are given back.
+    /// The halves belong to different queue pairs. They are returned.
     pub fn join(
         sender: Sender<T>,
         receiver: Receiver<T>,

@@ -33,15 +33,15 @@ impl<T: Transport> Receiver<T> {
         (self.half, self.anchor)
     }
 
-    /// Receives the next message that no receive before this one takes, into all of a buffer; what it is
-    /// filled with then is the message.
+    /// Receives a message into the whole buffer, in the order of the posted receives. The filled bytes then
+    /// are the message.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
         post(self.half.batch(), &self.anchor.table, buf)
     }
 
-    /// Receives messages one after the other into buffers of a pool, `ahead` of which are posted at a time,
-    /// as far as the pool has them. None is posted before [`Incoming::refill`] or [`Incoming::next`].
+    /// Receives messages one after the other into buffers of a pool. Up to `ahead` receives are kept posted,
+    /// as far as the pool has buffers. None is posted before [`Incoming::refill`] or [`Incoming::next`].
     pub fn incoming(self, pool: &Pool, size: usize, ahead: usize) -> Incoming<T> {
         Incoming {
             posted: VecDeque::with_capacity(ahead),
@@ -101,9 +101,9 @@ impl<T: Transport> fmt::Debug for Receiver<T> {
     }
 }
 
-/// A stream of messages: the receive half with receives that are posted ahead.
+/// A stream of messages: the receive half, with receives posted ahead.
 ///
-/// What is received comes out in the order in which it was sent.
+/// Messages come out in the order in which they were sent.
 pub struct Incoming<T: Transport> {
     posted: VecDeque<Op<Receive>>,
     receiver: Receiver<T>,
@@ -113,8 +113,8 @@ pub struct Incoming<T: Transport> {
 }
 
 impl<T: Transport> Incoming<T> {
-    /// Posts receives up to the number that is to be ahead, as far as the pool has buffers now, and tells how
-    /// many are posted.
+    /// Posts receives up to the configured number, as far as the pool has buffers now, and returns how many
+    /// are posted.
     ///
     /// # Errors
     ///
@@ -130,14 +130,14 @@ impl<T: Transport> Incoming<T> {
         Ok(self.posted.len())
     }
 
-    /// The next message. If no receive can be posted because the pool has no buffer now, it waits for one.
+    /// The next message. If no receive is posted because the pool has no buffer, it waits for one.
     ///
     /// Dropping this future loses no message.
     ///
     /// # Errors
     ///
-    /// The receive failed, and so will those that are posted behind it; or none is posted, and the pool will
-    /// have no buffer.
+    /// The receive failed, and so will those posted after it; or none is posted, and the pool will never have
+    /// a buffer.
     pub async fn next(&mut self) -> Result<(Received, Buf), IncomingError> {
         // What is posted may have its message already, and buffers come back.
         let _ = self.refill();
@@ -158,7 +158,7 @@ impl<T: Transport> Incoming<T> {
         Ok((received.map_err(IncomingError::Op)?, buf))
     }
 
-    /// The receive half. The receives that are posted are dropped: messages that they take are lost.
+    /// The receive half. Posted receives are dropped: messages that they take are lost.
     pub fn into_receiver(self) -> Receiver<T> {
         self.receiver
     }

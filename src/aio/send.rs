@@ -34,11 +34,11 @@ impl<T: Transport> Sender<T> {
         (self.half, self.anchor)
     }
 
-    /// Waits until another operation can be posted. One counts until its result has been taken, so somebody
-    /// else has to await those that are under way, or they have to be dropped.
+    /// Waits until another operation can be posted. An operation counts until its result has been taken, so
+    /// others must be awaited elsewhere, or dropped.
     ///
-    /// It ends without room too when the device has been removed, or its completion queue has failed: the
-    /// next operation is refused then, or ends with [`OpError::Broken`].
+    /// It also ends, without room, when the device has been removed or its completion queue has failed: the
+    /// next operation is then refused, or ends with [`OpError::Broken`].
     pub async fn room(&mut self) {
         poll_fn(|cx| self.anchor.table.poll_room(cx)).await;
     }
@@ -59,8 +59,8 @@ impl<T: Transport> fmt::Debug for Sender<T> {
 
 /// What posts operations: a queue pair, or its send half.
 ///
-/// Each method posts at once, with a doorbell of its own; [`batch`](Self::batch) is for several with one.
-/// What cannot be posted is told by the future, which then has its result at once.
+/// Each method posts at once, with a doorbell of its own; [`batch`](Self::batch) posts several with one
+/// doorbell. If posting fails, the future is ready at once, with the error.
 pub trait Post<T: Transport> {
     #[doc(hidden)]
     fn start(&mut self) -> Start<'_, T>;
@@ -71,7 +71,7 @@ pub trait Post<T: Transport> {
         self.start().batch()
     }
 
-    /// Sends a message: the bytes that are filled.
+    /// Sends a message: the filled bytes.
     #[inline]
     fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>>
     where
@@ -80,7 +80,7 @@ pub trait Post<T: Transport> {
         self.start().alone(bytes, |one, slices| one.send(slices))
     }
 
-    /// Sends a message with immediate data: a number that the receiver is told.
+    /// Sends a message with immediate data: a number for the receiver.
     #[inline]
     fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>>
     where
@@ -99,7 +99,7 @@ pub trait Post<T: Transport> {
             .post(Buf::default(), |one| one.send_inline(bytes))
     }
 
-    /// Sends a datagram: the bytes that are filled. The peer's address handle is looked at now only.
+    /// Sends a datagram: the filled bytes. The peer's address handle is used only during this call.
     #[inline]
     fn send_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B) -> Op<Sent<B>>
     where
@@ -126,7 +126,7 @@ pub trait Post<T: Transport> {
         self.batch().only(|batch| batch.send_inline_to(to, bytes))
     }
 
-    /// Writes the bytes that are filled to the peer's memory.
+    /// Writes the filled bytes to the peer's memory.
     #[inline]
     fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
     where
@@ -136,7 +136,7 @@ pub trait Post<T: Transport> {
             .alone(bytes, |one, slices| one.write(slices, to))
     }
 
-    /// Writes to the peer's memory, and tells it by a number, for which it has posted a receive.
+    /// Writes to the peer's memory and notifies it with a number, which takes one of its receives.
     #[inline]
     fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
     where
@@ -145,7 +145,8 @@ pub trait Post<T: Transport> {
         self.batch().only(|batch| batch.write_imm(bytes, to, imm))
     }
 
-    /// Reads all of a piece of the peer's memory to the beginning of a buffer, whose length it then is.
+    /// Reads all of a slice of the peer's memory into the buffer, from its beginning, and sets the buffer's
+    /// length.
     #[inline]
     fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
     where
@@ -155,8 +156,8 @@ pub trait Post<T: Transport> {
             .alone_filling(into, from.length, |one, slices| one.read(slices, from))
     }
 
-    /// Adds a number to 8 bytes of the peer's memory, in this host's byte order, and gives what they were.
-    /// The buffer holds at least 8 bytes.
+    /// Adds a number to 8 bytes of the peer's memory, in host byte order, and returns their old value. The
+    /// buffer must have room for 8 bytes.
     #[inline]
     fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
     where
@@ -165,8 +166,8 @@ pub trait Post<T: Transport> {
         self.batch().only(|batch| batch.fetch_add(into, at, add))
     }
 
-    /// Puts a number into 8 bytes of the peer's memory if they are as given, and gives what they were. The
-    /// buffer holds at least 8 bytes.
+    /// Stores a number in 8 bytes of the peer's memory if they have the given value, and returns their old
+    /// value. The buffer must have room for 8 bytes.
     #[inline]
     fn compare_swap(&mut self, into: Buf, at: RemoteSlice, compare: u64, swap: u64) -> Op<Fetched>
     where
@@ -384,7 +385,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         })
     }
 
-    /// Hands the operations to the device with one doorbell, and returns how many there were.
+    /// Hands the operations to the device with one doorbell, and returns their number.
     ///
     /// # Errors
     ///

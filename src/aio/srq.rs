@@ -14,11 +14,11 @@ use crate::qp::Caps;
 use crate::qp::transport::StaticTransport;
 use crate::srq;
 
-/// A shared receive queue whose receives are awaited: one stock of buffers for many queue pairs.
+/// A shared receive queue with asynchronous receives: one pool of receives for many queue pairs.
 ///
-/// A receive gives the next message of any of them, and tells by [`Received::qpn`](super::Received::qpn)
-/// which. Messages of one queue pair take receives in their order; between queue pairs there is none, so
-/// await receives each by a task of its own, or all at once, and not one after the other.
+/// A receive returns the next message of any of them; [`Received::qpn`](super::Received::qpn) says of which.
+/// The messages of one queue pair take receives in order, but there is no order between queue pairs: await
+/// each receive in a task of its own, or all at the same time, but not one after the other.
 ///
 /// Dropping it ends what is awaited with [`OpError::Gone`](super::OpError::Gone), or with
 /// [`OpError::Broken`](super::OpError::Broken) while queue pairs still receive from it: their buffers come
@@ -48,8 +48,8 @@ pub struct Srq {
 }
 
 impl Cq {
-    /// Creates a shared receive queue for so many receives, whatever the device rounds them up to. The queue
-    /// pairs that receive from it report to this completion queue.
+    /// Creates a shared receive queue for `receives` receives, even if the device rounds the number up. The
+    /// queue pairs that receive from it report to this completion queue.
     ///
     /// # Errors
     ///
@@ -78,8 +78,8 @@ impl Cq {
 }
 
 impl Srq {
-    /// Creates a queue pair that receives from it. It has no receive queue of its own: `max_recv_wr` counts
-    /// for nothing, and its `recv` is refused.
+    /// Creates a queue pair that receives from it. It has no receive queue of its own: `max_recv_wr` is
+    /// ignored, and its `recv` is refused.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Srq {
             .create_with(pd, caps, counts, Some(&self.raw))
     }
 
-    /// Receives the next message, of whichever queue pair, into all of a buffer.
+    /// Receives the next message of any queue pair into the whole buffer.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
         super::recv::post(self.raw.recv(), &self.anchor.table, buf)
@@ -102,7 +102,7 @@ impl Srq {
         &self.anchor.cq
     }
 
-    /// Receives that the device has not done with, those whose futures were dropped among them.
+    /// The number of receives that the device is not done with, including those whose futures were dropped.
     pub fn in_flight(&self) -> usize {
         self.anchor.table.in_flight()
     }

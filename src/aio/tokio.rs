@@ -91,16 +91,16 @@ impl Readable for Watch {
     }
 }
 
-/// Brings completions to the operations that wait for them: a future to spawn. See [`Cq::serve`].
+/// Delivers completions to the operations that wait for them: a future to spawn. See [`Cq::serve`].
 ///
 /// # Errors
 ///
-/// That is how it ends: as for [`Cq::serve`].
+/// As for [`Cq::serve`]; it ends only with an error.
 pub async fn serve(cq: Cq, wait: Wait) -> Error {
     cq.serve(Watch::new(), wait).await
 }
 
-/// Waits for something of the connection manager, at most so long, and cancels it then.
+/// Waits for a step of the connection manager for at most `limit`, and then cancels it.
 ///
 /// Needs a runtime with I/O and time.
 ///

@@ -25,18 +25,17 @@ pub enum ChannelCause {
     Connection(Error),
     /// The pool has no buffer, or cannot grow. The channel goes on.
     Pool(GetError),
-    /// The peer says something that makes no sense: the channel is broken.
+    /// The peer violated the protocol: the channel is broken.
     Protocol(&'static str),
-    /// The message is long, and the pool that its buffer is of lets no peer read it
+    /// The message is long, and its buffer's pool does not let peers read
     /// ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)). The channel goes on.
     NotReadable,
-    /// The peer has no buffer for so long a message. The channel goes on.
+    /// The peer has no buffer for a message of this length. The channel goes on.
     Refused,
-    /// The peer takes no more messages: it has ended its side.
+    /// The peer takes no more messages: it has closed its side.
     Closed,
-    /// The connection has ended, and the peer has not ended its side before: its program was killed, or
-    /// dropped the channel. The channel is broken. An operation under way may have failed before that is told
-    /// ([`Op`](Self::Op)).
+    /// The connection has ended, and the peer had not closed its side: its program was killed, or dropped the
+    /// channel. The channel is broken. An operation in flight may fail first ([`Op`](Self::Op)).
     PeerGone,
     /// The device has been removed: the channel is broken.
     DeviceRemoved,

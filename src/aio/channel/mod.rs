@@ -1,16 +1,16 @@
 //! Messages of any length between two programs, over one reliable queue pair.
 //!
-//! What every program with SEND and RECEIVE writes by hand: receives are posted ahead, and credits tell the
-//! peer how many, so that no message ever finds none (RNR). Short messages are copied into one SEND. Long
-//! ones stay where they are: the peer is told, and READs them into a buffer of its own.
+//! It does what programs with SEND and RECEIVE otherwise write by hand. Receives are posted ahead, and
+//! credits tell the peer how many, so that a message always finds one (no RNR). Short messages are copied
+//! into one SEND. Long ones stay in place: the peer is notified and READs them into a buffer of its own.
 //!
-//! A channel works while one of its methods is awaited; a program that only sends, and never receives what
-//! its peer sends, stops the peer. That a peer by address has gone, or its program was killed, ends what is
-//! awaited, and what is posted. Of a host that vanishes nobody tells, and a killed program's kernel tells
-//! once: who waits for messages has a limit of their own.
+//! A channel makes progress while one of its methods is awaited. A program that only sends and never receives
+//! stops its peer. If a peer by address disconnects or its program is killed, pending calls and operations
+//! end. A host that vanishes is not reported, and the kernel of a killed program reports only once: set your
+//! own time limit when waiting for messages.
 //!
-//! The pool should have twice as many buffers of the size of a receive as are posted ahead, and lets peers
-//! read what is long ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)).
+//! The pool should have twice as many buffers of the receive size as are posted ahead, and must let peers
+//! read for long messages ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)).
 
 mod close;
 mod credits;

@@ -23,7 +23,7 @@ impl<T: Initiates + End> Resolved<T> {
     ///
     /// `data` is private data of the request: at most 56 bytes, or 92 by InfiniBand addresses. The peer gets
     /// it padded with zeros. With InfiniBand addresses the kernel overwrites the first byte, which must be 0,
-    /// and the second must not look like the start of IP addresses: its upper four bits must be neither 4 nor 6.
+    /// and the second must not look like the start of IP addresses: its upper four bits must not be 4 or 6.
     ///
     /// # Errors
     ///

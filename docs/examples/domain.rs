@@ -1,4 +1,4 @@
-//! Rings where the program wants them: in an arena of its own, and between guard pages that catch an overrun.
+//! Placing rings with allocators: in an arena, and between guard pages that catch overruns.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! One side of a conversation with itself: two queue pairs, a WRITE, a completion.
+//! Two queue pairs of one process, two WRITEs and a completion.
 
 #![forbid(unsafe_code)]
 
 use uverbs::{Access, Caps, Rc};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The device that is named, or the first that there is.
+    // The device named on the command line, or the first one.
     let devices = uverbs::devices()?;
     let name = std::env::args().nth(1);
     let name = name
@@ -13,14 +13,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .or_else(|| devices.first().map(|device| device.name()));
     let context = uverbs::open(name.ok_or("this machine has no RDMA device")?)?;
 
-    // A protection domain, and memory in it that the region owns until it is deregistered.
+    // A protection domain and memory in it. The region owns the memory until it is deregistered.
     let pd = context.alloc_pd()?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mut source = pd.register(vec![0u8; 4096], access)?;
     let target = pd.register(vec![0u8; 4096], access)?;
 
-    // Two queue pairs that report to one completion queue, connected to each other. Over a network the
-    // endpoints and `target.remote()` travel by another connection first.
+    // Two queue pairs that report to one completion queue, connected to each other. Between two hosts, first
+    // exchange the endpoints and `target.remote()` over another connection, such as TCP.
     let mut cq = context.create_cq(64)?;
     let mut here = pd.create_qp::<Rc>(&cq, Caps::default())?;
     let mut there = pd.create_qp::<Rc>(&cq, Caps::default())?;

@@ -1,10 +1,10 @@
-//! A server is replaced by a new process while a peer goes on reading and writing its memory.
+//! A server process is replaced while a peer keeps reading and writing its memory.
 //!
-//! `handover [MIB [DEVICE]]`: the peer is this process, the two servers are this program again. The memory is
-//! a memfd, registered once. The new server joins the old one's offer and gets the command file, the
-//! protection domain, the region and the memfd; the old one exits. The connection lives in the command file,
-//! so the peer's WRITEs and READs go on by the same key, and nothing is registered again. Last, the new
-//! server registers as much memory afresh, for comparison.
+//! `handover [MIB [DEVICE]]`: this process is the peer, and starts this program again as the two servers. The
+//! memory is a memfd, registered once. The new server joins the old one's offer and gets the command file,
+//! the protection domain, the region and the memfd; the old one exits. The connection belongs to the command
+//! file, so the peer's WRITEs and READs continue with the same key, and nothing is registered again. Finally
+//! the new server registers the same amount of memory anew, for comparison.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! A server with many connections and one stock of receives: a shared receive queue. Here its clients are
-//! threads, each with a device of its own; they could as well be on other hosts.
+//! A server with many connections and one shared receive queue. Its clients here are threads, each with its
+//! own open device; they could as well be on other hosts.
 //!
-//! A client sends a line, and the server writes it back in capitals into the client's memory. The last line
-//! of each is "bye".
+//! A client sends lines, and the server writes each back into the client's memory, in capitals. The last line
+//! of a client is "bye".
 
 #![forbid(unsafe_code)]
 
@@ -151,8 +151,8 @@ impl Server {
         Ok(())
     }
 
-    /// Ends a connection. The queue pair may hold a receive that it took from the stock: it tells when it
-    /// has let go of the last one, and only then it is destroyed.
+    /// Ends a connection. The queue pair may hold a receive that it took from the stock: it tells when it has
+    /// let go of the last one, and only then it is destroyed.
     fn leave(&mut self, qpn: u32) -> Result<()> {
         let connection = self.connections.remove(&qpn);
         let connection = connection.ok_or("a goodbye of nobody")?;

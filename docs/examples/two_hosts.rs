@@ -1,13 +1,13 @@
 //! Two processes on one host or two: the client writes into the server's memory and tells it so.
 //!
 //! ```text
-//! two_hosts server [DEVICE]               # there: it prints its port
-//! two_hosts client HOST:PORT [DEVICE]     # here
+//! two_hosts server [DEVICE]               # on one host; prints its port
+//! two_hosts client HOST:PORT [DEVICE]     # on the other
 //! two_hosts                               # both, on this host
 //! ```
 //!
-//! What peers must know of each other goes over TCP as a line of text: the queue pair's endpoint, and the
-//! slice of memory that may be written to.
+//! The peers exchange what they need over TCP, as a line of text: the queue pair's endpoint, and the slice of
+//! memory that the other side may write to.
 
 #![forbid(unsafe_code)]
 

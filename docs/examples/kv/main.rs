@@ -1,9 +1,8 @@
-//! A key-value server over RDMA: clients read by themselves, out of the server's memory, and ask it only to
-//! write.
+//! A key-value server over RDMA: clients read directly from the server's memory, and send messages to write.
 //!
-//! A GET is one READ, of which the server's CPU knows nothing; a PUT is a message with an answer. Clients and
-//! server are tasks of this program; they could as well be on several hosts. Its argument is an address of
-//! this host that an RDMA device has; without one it takes the first there is.
+//! A GET is one READ, without the server's CPU; a PUT is a message with an answer. Clients and server are
+//! tasks of this program; they could as well be on several hosts. The argument is an address of this host on
+//! an RDMA device; by default, the first one.
 
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,16 @@
-//! A transfer engine as inference systems build it: a process with a cache of pages writes some of them into
-//! another's memory, over several adapters at once, and only the count of WRITEs tells the other when all are
-//! there.
+//! A transfer engine as in inference systems: a process with a cache of pages writes some of them into
+//! another process's memory, over several adapters at once. The receiver knows by the number of WRITEs when
+//! all pages have arrived.
 //!
 //! ```text
-//! transfer prefill PAGES BYTES [DEVICE]...         # there: has the pages; prints an offer
-//! transfer decode OFFER ROUNDS [DEVICE]...         # here: asks for half of them, so many times
+//! transfer prefill PAGES BYTES [DEVICE]...         # has the pages; prints an offer
+//! transfer decode OFFER ROUNDS [DEVICE]...         # asks for half of them, ROUNDS times
 //! transfer bench PAGES BYTES ROUNDS [DEVICE]...    # both, on this host
-//! transfer                                         # a short one
+//! transfer                                         # a short run of both
 //! ```
 //!
-//! Without names it takes all devices, and the only one twice. Both sides need the same number of them, in
-//! the order in which they are wired to each other.
+//! By default it uses all devices, and a single one twice. Both sides need the same number of devices, in the
+//! order in which they are wired to each other.
 
 #![forbid(unsafe_code)]
 

@@ -286,15 +286,25 @@ impl Flights {
 
 impl Drop for Flights {
     fn drop(&mut self) {
-        self.reap();
-        // The kernel has kept a queue that goes on using them.
         let waiting = self
             .waiting
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for Waiting { stands, region } in waiting.drain(..) {
-            tracing::warn!(target: "uverbs", "an MR waits for {stands}; its memory is leaked");
-            region.leak();
+        let (mut gone, mut kept) = (Vec::new(), Vec::new());
+        for mut waiting in mem::take(waiting) {
+            match waiting.stands.are_passed() {
+                true => gone.push(waiting),
+                // The kernel has kept a queue that goes on using it. Leaked before anything else: destructors
+                // of memory and whoever hears of it may panic.
+                false => {
+                    waiting.region.leak();
+                    kept.push(waiting.stands);
+                }
+            }
+        }
+        drop(gone);
+        for stands in kept {
+            tracing::warn!(target: "uverbs", "an MR waited for {stands}; its memory is leaked");
         }
     }
 }

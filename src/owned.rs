@@ -28,6 +28,8 @@ enum Stand {
     Ours,
     /// Others destroy it, or the end of the context does.
     Left,
+    /// It may be destroyed, and its handle another object's by now: who traces commands panicked.
+    Unknown,
     /// It is destroyed.
     Gone,
 }
@@ -85,17 +87,27 @@ impl<H: Object, B> Owned<H, B> {
 
     /// Destroys it, if that has not been done yet.
     pub(crate) fn destroy(&mut self) -> Result<()> {
-        if self.stand == Stand::Ours {
-            self.execute(&Destroy(self.handle))?;
-            self.stand = Stand::Gone;
+        match self.stand {
+            Stand::Ours => (),
+            Stand::Unknown => return Err(self.busy("a panic while it was destroyed".into())),
+            Stand::Left | Stand::Gone => return Ok(()),
         }
-        Ok(())
+        self.stand = Stand::Unknown;
+        let destroyed = self.execute(&Destroy(self.handle));
+        self.stand = match destroyed {
+            Ok(()) => Stand::Gone,
+            Err(_) => Stand::Ours,
+        };
+        destroyed
     }
 
     /// Destroys it where no error can be returned. If the kernel refuses, the object lives until the context
     /// is closed, and the backing stays; `instead` does what can still be done. Tells whether the kernel
     /// keeps nothing that is this process's.
     pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) -> bool {
+        if self.stand == Stand::Unknown {
+            return false;
+        }
         let Err(error) = self.destroy() else {
             return true;
         };
@@ -252,6 +264,25 @@ pub(crate) mod tests {
             0,
             "no command"
         );
+    }
+
+    /// Would catch a second command for a handle that may be another object's by then.
+    #[test]
+    fn a_subscriber_that_panics_does_not_have_it_destroyed_twice() {
+        let (kernel, object, drops) = object();
+        let panics = Listener("uverbs::command", |text| panic!("told of {text}"));
+        let mut object = object;
+        let destroyed = tracing::subscriber::with_default(panics, || {
+            catch_unwind(AssertUnwindSafe(|| object.destroy()))
+        });
+        assert!(destroyed.is_err(), "the subscriber was not asked");
+        assert!(!object.end(|_| panic!("the handle is used once more")));
+        drop(object);
+        assert_eq!(drops.get(), 0);
+        let mut buffer = [0; 64];
+        let length = rustix::io::read(&kernel, &mut buffer).unwrap();
+        let (header, _) = CmdHdr::read_from_prefix(&buffer).unwrap();
+        assert_eq!(length, usize::from(header.in_words) * 4, "only one command");
     }
 
     /// The panic unwinds past the backing, which the kernel still uses, or may still use.

@@ -345,8 +345,11 @@ impl PdInner {
             {
                 return Err(self.awaited(flights));
             }
-            self.free_object()?;
-            self.leave();
+            // Until it is known, as of other objects (`Owned::destroy`).
+            owned.store(false, Ordering::Relaxed);
+            let freed = self.free_object();
+            owned.store(freed.is_err(), Ordering::Relaxed);
+            freed?;
         }
         Ok(())
     }

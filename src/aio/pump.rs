@@ -15,9 +15,7 @@ pub(super) struct Pump {
     tables: Vec<Option<Arc<Table>>>,
     /// Places in the completion queue that queue pairs have.
     admitted: u32,
-    /// Of queue pairs that are gone, and of which the device may not have let go: the kernel refused to
-    /// destroy them, or another thread is about to.
-    orphans: Vec<(Arc<Table>, Arc<Flight>)>,
+    orphans: Orphans,
     /// The device is gone, or the queue has failed.
     broken: bool,
 }
@@ -28,7 +26,7 @@ impl Pump {
             cq,
             tables: Vec::new(),
             admitted: 0,
-            orphans: Vec::new(),
+            orphans: Orphans::default(),
             broken: false,
         }
     }
@@ -89,7 +87,7 @@ impl Pump {
     /// Notes that a queue pair is gone, and what that leads to.
     pub(super) fn retire(&mut self, table: Arc<Table>, flight: Arc<Flight>) -> Vec<Step> {
         let is_over = flight.is_over();
-        self.orphans.push((Arc::clone(&table), flight));
+        self.orphans.0.push((Arc::clone(&table), flight));
         let mut steps = self.reap();
         if !is_over {
             // What the device may still have is not to be waited for.
@@ -101,7 +99,7 @@ impl Pump {
     /// Whether there are queue pairs that are gone, and of which the device may not have let go.
     #[inline(always)]
     pub(super) fn has_orphans(&self) -> bool {
-        !self.orphans.is_empty()
+        !self.orphans.0.is_empty()
     }
 
     /// Ends the operations of queue pairs that the device has let go of.
@@ -109,6 +107,7 @@ impl Pump {
         let mut steps = Vec::new();
         let gone: Vec<_> = self
             .orphans
+            .0
             .extract_if(.., |(_, flight)| flight.is_over())
             .collect();
         if !gone.is_empty() {
@@ -205,9 +204,60 @@ impl Drop for Pump {
     /// The last time to look: what the device may still have is leaked.
     fn drop(&mut self) {
         self.reap().into_iter().for_each(Step::follow);
-        for (table, _) in self.orphans.drain(..) {
-            tracing::warn!(target: "uverbs", "a QP was not destroyed; the buffers of its operations are leaked");
+    }
+}
+
+/// Queue pairs that are gone, and of which the device may not have let go: the kernel refused to destroy
+/// them, or another thread is about to. When nobody looks any more, the buffers of their operations are
+/// leaked.
+#[derive(Default)]
+struct Orphans(Vec<(Arc<Table>, Arc<Flight>)>);
+
+impl Drop for Orphans {
+    fn drop(&mut self) {
+        let kept = self.0.len();
+        for (table, _) in self.0.drain(..) {
             std::mem::forget(table);
         }
+        // Behind all of it: whoever hears of it may panic.
+        if kept > 0 {
+            tracing::warn!(target: "uverbs", kept, "QPs were not destroyed; the buffers of their operations are leaked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::flight::{Flights, Queues};
+    use crate::owned::tests::Listener;
+    use crate::work::PdTag;
+
+    /// Would catch buffers that go back to their pool, and to the next who asks, while a device may write to
+    /// them: because a subscriber of traces panics when it hears that they are leaked.
+    #[test]
+    fn a_panic_gives_no_buffer_back() {
+        let flights = Flights::default();
+        let mut orphans = Orphans::default();
+        let mut tables = Vec::new();
+        for number in 0..2 {
+            let table = Arc::new(Table::new(
+                number,
+                (Some(1), PdTag::new(1, 1)),
+                (1, 0),
+                None,
+            ));
+            tables.push(Arc::downgrade(&table));
+            let flight = flights.begin(Subject::numbered("QP", 7), Queues::Unknown);
+            orphans.0.push((table, flight));
+        }
+        let panics = Listener("uverbs", |text| panic!("told of {text}"));
+        let dropped = tracing::subscriber::with_default(panics, || {
+            catch_unwind(AssertUnwindSafe(|| drop(orphans)))
+        });
+        assert!(dropped.is_err(), "the subscriber was not asked");
+        assert!(tables.iter().all(|table| table.upgrade().is_some()));
     }
 }

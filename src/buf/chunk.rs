@@ -108,6 +108,21 @@ impl Chunk {
         })
     }
 
+    /// A chunk that no device knows.
+    #[cfg(test)]
+    pub(super) fn of_memory((size, blocks): (usize, u32)) -> Self {
+        let memory = Mapping::shared(size * blocks as usize, MapFlags::empty()).unwrap();
+        let base = memory.base();
+        std::mem::forget(memory);
+        Self {
+            base,
+            first: LocalKey(0),
+            keys: Box::default(),
+            regions: Box::default(),
+            handles: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
     /// The first byte of a block.
     #[inline]
     pub(super) fn block(&self, index: u32, size: usize) -> NonNull<u8> {

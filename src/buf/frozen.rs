@@ -79,6 +79,9 @@ impl Frozen {
     }
 }
 
+/// # Panics
+///
+/// If there are 2³¹ clones and parts, which takes clones that were forgotten ([`std::mem::forget`]).
 impl Clone for Frozen {
     fn clone(&self) -> Self {
         Self(self.0.share())

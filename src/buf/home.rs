@@ -8,6 +8,10 @@ use super::chunk::Chunk;
 use super::pool::Inner;
 use crate::work::{LocalKey, PdTag, RemoteSlice};
 
+/// The most handles on a block: half of what can be counted, so that no number of threads makes the count go
+/// round. There are as many only if handles are forgotten ([`std::mem::forget`]).
+const MOST_HANDLES: u32 = i32::MAX as u32;
+
 /// A handle on a block.
 #[derive(Debug)]
 pub(super) struct Home {
@@ -55,10 +59,17 @@ impl Home {
     }
 
     /// Another handle on the same block.
+    ///
+    /// # Panics
+    ///
+    /// If there are [`MOST_HANDLES`].
     pub(super) fn share(&self) -> Self {
         if let Some(handles) = self.handles() {
             // Relaxed: this handle keeps the block, as with `Arc`.
-            handles.fetch_add(1, Ordering::Relaxed);
+            if handles.fetch_add(1, Ordering::Relaxed) >= MOST_HANDLES {
+                handles.fetch_sub(1, Ordering::Relaxed);
+                panic!("a buffer has more than {MOST_HANDLES} clones and parts");
+            }
         }
         Self {
             pool: Arc::clone(&self.pool),
@@ -123,5 +134,39 @@ impl Drop for Home {
         if last {
             self.pool.give(self.class, self.block);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::buf::Pool;
+
+    /// Would catch a count that goes round, by clones that are forgotten: bytes that others still read would
+    /// then be their holder's alone, and the block be given out again.
+    #[test]
+    fn handles_do_not_count_round() {
+        let pool = Pool::of_memory(64, 1);
+        let mut buf = pool.try_get(1).unwrap();
+        let handles = || {
+            let (chunk, index) = pool.first_class().chunk(0).unwrap();
+            &chunk.handles[index as usize]
+        };
+        // As if all but one of so many clones had been forgotten.
+        handles().store(MOST_HANDLES - 1, Ordering::Relaxed);
+        let frozen = buf.split_off(32).freeze();
+        for _ in 0..3 {
+            let cloned = catch_unwind(AssertUnwindSafe(|| frozen.clone()));
+            assert!(cloned.is_err());
+            assert!(catch_unwind(AssertUnwindSafe(|| buf.split_off(1))).is_err());
+        }
+        assert_eq!(handles().load(Ordering::Relaxed), MOST_HANDLES);
+        assert_eq!(buf.capacity(), 32, "it has not been parted");
+        drop(frozen);
+        let frozen = buf.freeze();
+        let frozen = frozen.try_into_buf().unwrap_err();
+        drop(frozen.clone());
     }
 }

@@ -269,6 +269,29 @@ impl Inner {
     }
 }
 
+#[cfg(test)]
+impl Pool {
+    /// A pool of so many buffers of a size, which no device knows.
+    pub(super) fn of_memory(size: usize, blocks: u32) -> Self {
+        let (_, file) = rustix::pipe::pipe().unwrap();
+        let context = crate::Context::over(file);
+        let stand = crate::pd::Stand::Imported(None);
+        let pd = Pd::new(context, uverbs_uapi::handle::PdHandle(1), stand);
+        let limit = size * blocks as usize;
+        let pool = Pool::on(&pd).sizes([size]).limit(limit).build().unwrap();
+        for (chunk, block) in pool.0.classes[0].chunks.iter().zip(0..) {
+            let _ = chunk.set(Chunk::of_memory((size, 1)));
+            pool.0.classes[0].free.give(block);
+        }
+        pool
+    }
+
+    /// Its smallest buffers.
+    pub(super) fn first_class(&self) -> &Class {
+        &self.0.classes[0]
+    }
+}
+
 impl Pool {
     /// Starts the description of a pool whose memory is registered on a protection domain.
     ///

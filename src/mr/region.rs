@@ -189,10 +189,13 @@ impl<T: Send + 'static> Held<T> {
         self.let_go()
     }
 
-    fn let_go(mut self) -> Result<T, (Self, Error)> {
-        match self.region.deregister() {
-            Ok(()) => Ok(self.into_parts().0.into_inner()),
-            Err(error) => Err((self, error)),
+    fn let_go(self) -> Result<T, (Self, Error)> {
+        // Apart: should who traces commands panic, nobody knows whether the device has let go. The memory is
+        // leaked then, and the handle, which may be another region's by now, is not used again.
+        let (memory, mut region) = self.into_parts();
+        match region.deregister() {
+            Ok(()) => Ok(memory.into_inner()),
+            Err(error) => Err((Self { memory, region }, error)),
         }
     }
 }
@@ -209,14 +212,15 @@ impl<T: Send + 'static> Drop for Held<T> {
             unsafe { memory.drop() };
             return;
         }
-        region.registered = false;
+        // First: other regions may go by this, with memory of anybody's type. Should its destructor panic,
+        // this one stays registered, and its memory is leaked.
+        let stands = region.stands();
         let left = Left {
             // SAFETY: this is the destructor; it is moved out once.
             memory: unsafe { std::ptr::read(memory) },
             handle: region.handle,
             context: region.pd.context().clone(),
         };
-        let stands = region.stands();
         if !stands.is_empty() {
             region.pd.flights().wait(stands, Box::new(left));
         }
@@ -249,5 +253,136 @@ impl<T> Drop for Left<T> {
                 tracing::warn!(target: "uverbs", %error, "an MR could not be deregistered; its memory is leaked");
             }
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::fd::OwnedFd;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use rustix::io::ioctl_fionbio;
+    use uverbs_uapi::cmd;
+    use uverbs_uapi::handle::PdHandle;
+    use uverbs_uapi::write::{CmdHdr, DeregMr};
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+    use crate::error::Subject;
+    use crate::flight::Queues;
+    use crate::owned::tests::Listener;
+    use crate::pd::{Pd, Stand, User};
+
+    /// Counts how often it is dropped, and panics then if it is to.
+    pub(crate) struct Memory(Arc<AtomicU32>, bool);
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(!self.1, "so it is with this memory");
+        }
+    }
+
+    /// A kernel that a pipe stands for, and a protection domain that it knows.
+    pub(crate) fn kernel() -> (OwnedFd, Pd) {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        ioctl_fionbio(&kernel, true).unwrap();
+        let pd = Pd::new(Context::over(file), PdHandle(1), Stand::Imported(None));
+        (kernel, pd)
+    }
+
+    /// A region of which slices were taken, with its memory's count.
+    pub(crate) fn region(pd: &Pd, handle: u32, panics: bool) -> (Held<Memory>, Arc<AtomicU32>) {
+        let drops = Arc::new(AtomicU32::new(0));
+        let region = Region {
+            handle: MrHandle(handle),
+            lkey: LocalKey(handle),
+            rkey: RemoteKey(handle),
+            address: std::ptr::null_mut(),
+            length: 1,
+            iova: 0,
+            access: AccessFlags::empty(),
+            pinned_for_writing: false,
+            registered: true,
+            sliced: AtomicBool::new(true),
+            pd: pd.user(User::Mr),
+            or_pd: None,
+        };
+        let memory = Memory(Arc::clone(&drops), panics);
+        (Held::new(Still::new(memory), region), drops)
+    }
+
+    /// The handles of the regions that the kernel was told to deregister.
+    pub(crate) fn deregistered(kernel: &OwnedFd) -> Vec<u32> {
+        let mut handles = Vec::new();
+        let mut command = (CmdHdr::new_zeroed(), DeregMr::new_zeroed());
+        while let Ok(length @ 1..) = rustix::io::read(kernel, command.0.as_mut_bytes()) {
+            assert_eq!((length, command.0.command), (8, cmd::DEREG_MR));
+            rustix::io::read(kernel, command.1.as_mut_bytes()).unwrap();
+            handles.push(command.1.mr_handle);
+        }
+        handles
+    }
+
+    /// Would catch a region that goes under its requests, for the memory of another one, which goes when this
+    /// one looks whether it has to wait, panics.
+    #[test]
+    fn a_panic_of_other_memory_lets_no_region_go() {
+        let (kernel, pd) = kernel();
+        let flights = pd.user(User::Mr);
+        let flight = flights.flights().begin(Subject::the("QP"), Queues::Unknown);
+        let (first, _) = region(&pd, 3, true);
+        drop(first);
+        // Forgotten, so the first may go; and another request, for which the second waits.
+        flight.renew(Queues::Unknown);
+        let (second, drops) = region(&pd, 4, false);
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(second)));
+        assert!(dropped.is_err(), "nothing has panicked");
+        assert_eq!(deregistered(&kernel), [3]);
+        assert_eq!(drops.load(Ordering::Relaxed), 0);
+    }
+
+    /// Would catch regions that are deregistered under a queue pair that the kernel keeps, because the memory
+    /// of another one panics when it is dropped, or whoever hears of the leak does.
+    #[test]
+    fn a_panic_at_the_end_of_the_domain_lets_no_region_go() {
+        for by_memory in [true, false] {
+            let (kernel, pd) = kernel();
+            let flights = pd.user(User::Mr);
+            let begin = || flights.flights().begin(Subject::the("QP"), Queues::Unknown);
+            let passed = begin();
+            if by_memory {
+                drop(region(&pd, 3, true));
+            }
+            let kept = begin();
+            let counts = [4, 5].map(|handle| region(&pd, handle, false).1);
+            passed.renew(Queues::Unknown);
+            let panics = Listener("uverbs", |text| panic!("told of {text}"));
+            let dropped = tracing::subscriber::with_default(panics, || {
+                catch_unwind(AssertUnwindSafe(|| drop((pd, flights))))
+            });
+            assert!(dropped.is_err(), "nothing has panicked");
+            let expected: &[u32] = if by_memory { &[3] } else { &[] };
+            assert_eq!(deregistered(&kernel), expected);
+            assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [0, 0]);
+            drop(kept);
+        }
+    }
+
+    /// Would catch memory that is given back, or a handle that is used again, when it is not known whether
+    /// the region is registered.
+    #[test]
+    fn a_panic_behind_the_command_leaks_the_memory() {
+        let (kernel, pd) = kernel();
+        let (held, drops) = region(&pd, 3, false);
+        let panics = Listener("uverbs::command", |text| panic!("told of {text}"));
+        let released = tracing::subscriber::with_default(panics, || {
+            catch_unwind(AssertUnwindSafe(|| held.release().is_ok()))
+        });
+        assert!(released.is_err(), "the subscriber was not asked");
+        assert_eq!(deregistered(&kernel), [3]);
+        assert_eq!(drops.load(Ordering::Relaxed), 0);
     }
 }

@@ -5,6 +5,7 @@
 //! deregistered. Both keep all memory that the device may still reach.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 
 use uverbs_uapi::flags::{AccessFlags, ReregMrFlags};
 use uverbs_uapi::handle::MrHandle;
@@ -203,6 +204,8 @@ fn unusable<V, T: Send + 'static>(
     error: Error,
 ) -> ReregError<V, T> {
     region.or_pd = change.pd.map(counted);
+    // Nothing in flight named it when the kernel was asked, and nothing can from here on: it need not wait.
+    region.sliced = AtomicBool::new(false);
     let held = Held::new(memory, region);
     ReregError {
         after: AfterRereg::Unusable(UnusableMr { held }),
@@ -284,8 +287,12 @@ impl Region {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::error::Errno;
+    use crate::flight::Queues;
+    use crate::mr::region::tests::{Memory, deregistered, kernel, region};
 
     #[test]
     fn a_region_is_whole_only_if_the_one_thing_asked_for_is_not_there() {
@@ -312,5 +319,21 @@ mod tests {
         // A driver may have moved the region before it finds that it cannot change the access.
         assert!(!is_whole(&asked(pd | access), &lacks));
         assert!(!is_whole(&asked(ReregMrFlags::all()), &lacks));
+    }
+
+    /// Would catch a region that waits for requests which cannot name it: in the list of one protection
+    /// domain, of whose queue pairs none has to do with it any more.
+    #[test]
+    fn what_can_only_go_waits_for_nothing() {
+        let (file, pd) = kernel();
+        let flights = pd.user(User::Mr);
+        let _under_way = flights.flights().begin(Subject::the("QP"), Queues::Unknown);
+        let (held, drops) = region(&pd, 3, false);
+        let (memory, region) = held.into_parts();
+        let error = Error::invalid(Verb::ReregMr, Subject::the("MR"), "half of it was done");
+        let failed: ReregError<(), Memory> = unusable(memory, region, Rereg::default(), error);
+        drop(failed);
+        assert_eq!(deregistered(&file), [3]);
+        assert_eq!(drops.load(Ordering::Relaxed), 1);
     }
 }

@@ -88,9 +88,8 @@ impl KernelQp {
     pub(super) fn end(&mut self) -> bool {
         // Whatever becomes of it, its requests are forgotten.
         self.object.backing().close();
-        let mut forgotten = true;
-        self.object.end(|object| forgotten = reset_kept(object));
-        forgotten
+        let mut forgotten = false;
+        self.object.end(|object| forgotten = reset_kept(object)) || forgotten
     }
 }
 

@@ -984,6 +984,8 @@ type Of<T> = PhantomData<fn() -> T>;
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use crate::owned::tests::Listener;
 
@@ -1031,5 +1033,23 @@ mod tests {
     fn a_drop_that_the_kernel_refuses_resets() {
         assert_eq!(dropping(false), ["destroy_qp"]);
         assert_eq!(dropping(true), ["destroy_qp", "modify_qp"]);
+    }
+    /// Would catch regions that go under a queue pair which may live on: nobody knows, for who was told of
+    /// its destruction panicked.
+    #[test]
+    fn a_panic_behind_the_destruction_forgets_nothing() {
+        for refuses in [false, true] {
+            let (kernel, file) = rustix::pipe::pipe().unwrap();
+            let context = Context::over(file);
+            let qp = shared(&context);
+            let _kernel = Some(kernel).filter(|_| !refuses);
+            let mut of_kernel = qp.kernel.write().unwrap();
+            let panics = Listener("uverbs::command", |text| panic!("told of {text}"));
+            let destroyed = tracing::subscriber::with_default(panics, || {
+                catch_unwind(AssertUnwindSafe(|| of_kernel.destroy()))
+            });
+            assert!(destroyed.is_err(), "the subscriber was not asked");
+            assert!(!of_kernel.end());
+        }
     }
 }

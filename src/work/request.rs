@@ -128,12 +128,18 @@ pub(crate) enum Payload<'a> {
 
 /// An element of a gather or scatter list.
 pub(crate) trait Element {
+    /// Whether it is of a foreign caller's list, with which is done what libibverbs does.
+    #[allow(dead_code, reason = "soft-RoCE asks")]
+    const FOREIGN: bool;
+
     fn address(&self) -> u64;
     fn length(&self) -> u32;
     fn lkey(&self) -> u32;
 }
 
 impl Element for LocalSlice<'_> {
+    const FOREIGN: bool = false;
+
     #[inline(always)]
     fn address(&self) -> u64 {
         self.address
@@ -151,6 +157,8 @@ impl Element for LocalSlice<'_> {
 }
 
 impl Element for Sge {
+    const FOREIGN: bool = true;
+
     #[inline(always)]
     fn address(&self) -> u64 {
         self.addr

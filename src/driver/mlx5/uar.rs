@@ -228,6 +228,9 @@ impl Register {
 
     /// Rings by copying a request of one block.
     ///
+    /// One of a control segment alone, as a send of nothing is, too. libmlx5 rings with the first 8 bytes for
+    /// it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters take it.
+    ///
     /// # Safety
     ///
     /// Nobody else uses the register meanwhile, and it takes copies. `request` is the start of a block,

@@ -394,11 +394,13 @@ fn resize_srq(
     let mut info = Box::new(Mminfo::default());
     let mmap_info_addr = (&raw mut *info).expose_provenance() as u64;
     command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr });
-    queue.replace(|old| {
+    let resize = || {
         fd.execute(&command)?;
         // SAFETY: the box is alive and nobody else uses it; volatile, because the kernel wrote it by its
         // number.
-        let info = unsafe { (&raw const *info).read_volatile() };
+        Ok(unsafe { (&raw const *info).read_volatile() })
+    };
+    queue.replace(resize, |info, old| {
         let (ring, map) = producer(fd, info, size_of::<abi::RecvWqe>(), SRQ, buffers)?;
         let maps = alone(map);
         let view = RingView::new(&ring, Some(&maps));

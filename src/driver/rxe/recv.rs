@@ -118,7 +118,13 @@ fn fill<E: Element>(slot: NonNull<u8>, wr_id: u64, slices: &[E]) {
     // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
     // a `RecvWqe` and behind it `max_sge` slices, which `new` made sure of and the caller keeps to.
     unsafe {
-        let length = write_sges(wqe.cast::<u8>().add(size_of::<RecvWqe>()), slices);
+        let bytes = write_sges(wqe.cast::<u8>().add(size_of::<RecvWqe>()), slices);
+        // For the kernel a receive has 32 bits of bytes, and no message is as long. Cut off, as libibverbs
+        // does, the sum would refuse messages that have room.
+        let length = match E::FOREIGN {
+            false => u32::try_from(bytes).unwrap_or(u32::MAX),
+            true => bytes as u32,
+        };
         let num_sge = slices.len() as u32;
         (&raw mut (*wqe).wr_id).write(wr_id);
         (&raw mut (*wqe).dma).write(DmaInfo {

@@ -434,11 +434,13 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) {
         match payload {
             Payload::Gather(slices) => {
                 let length = write_sges(behind, slices);
-                dma.write(dma_info(length, slices.len()));
+                // The posting functions have refused what is longer.
+                dma.write(dma_info(length as u32, slices.len()));
             }
             Payload::Sges(sges) => {
                 let length = write_sges(behind, sges);
-                dma.write(dma_info(length, sges.len()));
+                // What is longer is cut to 32 bits, as libibverbs does.
+                dma.write(dma_info(length as u32, sges.len()));
             }
             Payload::Inline(bytes) => {
                 behind.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -465,16 +467,13 @@ fn dma_info(length: u32, slices: usize) -> DmaInfo {
 
 /// Writes a scatter or gather list and returns the sum of its lengths.
 ///
-/// The sum wraps if it exceeds 32 bits. The crate's posting functions refuse such lists first; C programs get
-/// what they get on libibverbs.
-///
 /// # Safety
 ///
 /// There must be room for `slices.len()` elements at `list`, aligned to 8.
 #[inline(always)]
-pub(super) unsafe fn write_sges<E: Element>(list: *mut u8, slices: &[E]) -> u32 {
+pub(super) unsafe fn write_sges<E: Element>(list: *mut u8, slices: &[E]) -> u64 {
     let list = list.cast::<Sge>();
-    let mut length = 0u32;
+    let mut length = 0u64;
     for (index, slice) in slices.iter().enumerate() {
         let sge = Sge {
             addr: slice.address(),
@@ -483,7 +482,7 @@ pub(super) unsafe fn write_sges<E: Element>(list: *mut u8, slices: &[E]) -> u32 
         };
         // SAFETY: there is room for all elements, by this function's contract.
         unsafe { list.add(index).write(sge) };
-        length = length.wrapping_add(slice.length());
+        length += u64::from(slice.length());
     }
     length
 }

@@ -23,8 +23,8 @@ pub(crate) struct SharedRecvQueue {
 /// How far a shared receive queue's requests are.
 #[derive(Debug)]
 pub(crate) struct SrqRing {
-    /// Under a lock, since the queue may change its size. None once nobody posts any more: its place is its
-    /// user's again.
+    /// Under a lock, since the queue may change its size: none meanwhile. None for good once nobody posts any
+    /// more: its place is its user's again.
     look: Mutex<Option<Look>>,
     counts: Counts,
     /// Queue pairs that receive from it.
@@ -72,18 +72,29 @@ impl SharedRecvQueue {
         &self.ring
     }
 
-    /// Takes over another ring, to which `resize` has moved the waiting requests. Nobody looks meanwhile: one
-    /// who looked at the old ring would miss what the kernel takes out of the new one.
-    pub(super) fn replace<E>(
+    /// Takes over another ring: `resize` has the kernel move the waiting requests, and `map` makes what there
+    /// is to see of the kernel's answer. If that fails nobody sees the ring any more.
+    ///
+    /// Nobody looks meanwhile: one who looked at the old ring would miss what the kernel takes out of the new
+    /// one. But nothing is locked either, for an allocator is asked, and gets memory back, which may do with
+    /// queue pairs that receive from here as it likes.
+    pub(super) fn replace<T, E>(
         &mut self,
-        resize: impl FnOnce(&RecvQueue) -> Result<(RecvQueue, RingView), E>,
+        resize: impl FnOnce() -> Result<T, E>,
+        map: impl FnOnce(T, &RecvQueue) -> Result<(RecvQueue, RingView), E>,
     ) -> Result<(), E> {
-        let mut look = self.ring.look();
-        let (queue, view) = resize(&self.queue)?;
+        let old = self.ring.look().take();
+        let resized = match resize() {
+            Ok(resized) => resized,
+            Err(error) => {
+                self.ring.show(old);
+                return Err(error);
+            }
+        };
+        let (queue, view) = map(resized, &self.queue)?;
         let new = Look::new(view, self.ring.counts.posted());
-        let old = (mem::replace(&mut self.queue, queue), look.replace(new));
-        // Without the lock: the old ring's place goes back to an allocator.
-        drop(look);
+        let old = (mem::replace(&mut self.queue, queue), old);
+        self.ring.show(Some(new));
         drop(old);
         Ok(())
     }
@@ -102,7 +113,22 @@ impl SrqRing {
         lock(&self.look)
     }
 
-    /// Requests that the kernel has taken out of the ring, if that can still be seen.
+    /// Lets others see the ring, of which nothing is to be seen.
+    fn show(&self, look: Option<Look>) {
+        *self.look() = look;
+        self.make_up(*lock(&self.receivers));
+    }
+
+    /// Makes up, if nobody receives, for what a queue pair took with it when it went.
+    fn make_up(&self, receivers: u32) {
+        if receivers == 0
+            && let Some(taken) = self.taken()
+        {
+            self.counts.complete_all(taken);
+        }
+    }
+
+    /// Requests that the kernel has taken out of the ring, if that can be seen.
     fn taken(&self) -> Option<u32> {
         let look = self.look();
         let look = look.as_ref()?;
@@ -275,11 +301,6 @@ impl Drop for Attached {
         self.cq.detach(self.qpn, &self.ring);
         let mut receivers = lock(&self.ring.receivers);
         *receivers -= 1;
-        if *receivers == 0 {
-            // Nobody receives. What a queue pair took with it when it went is made up for.
-            if let Some(taken) = self.ring.taken() {
-                self.ring.counts.complete_all(taken);
-            }
-        }
+        self.ring.make_up(*receivers);
     }
 }

@@ -257,10 +257,12 @@ impl Shared {
     pub(super) fn attach(&self, qpn: u32, srq: &Arc<SrqRing>) {
         let mut place = self.lock();
         let known = place.as_mut().and_then(|ring| {
-            let filled = ring.count_received();
-            if !ring.has_receivers {
-                // Nobody has counted before.
-                let _ = ring.receivers.count_from(filled & ring.observer.mask());
+            if ring.has_receivers {
+                let _ = ring.count_received();
+            } else {
+                // Nobody has counted before. What lies there is of others, and may be the kernel's again.
+                let filled = ring.observer.filled() & ring.observer.mask();
+                let _ = ring.receivers.count_from(filled);
                 ring.has_receivers = true;
             }
             ring.receivers.insert(qpn, srq)
@@ -308,7 +310,9 @@ impl Shared {
     /// Lets the ring go.
     pub(super) fn close(&self) {
         let mut place = self.lock();
-        if let Some(ring) = &mut *place {
+        if let Some(ring) = &mut *place
+            && ring.has_receivers
+        {
             let _ = ring.count_received();
         }
         let old = place.take();

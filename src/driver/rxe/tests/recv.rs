@@ -61,6 +61,30 @@ fn a_batch_that_is_dropped_with_requests_warns() {
     );
 }
 
+/// Would catch a sum that goes round: the kernel would take the receive for one of a few bytes, and refuse
+/// messages for which there is room.
+#[test]
+fn slices_of_more_than_the_kernel_counts() {
+    let memory = Memory::ring(4, LOG2);
+    let mut queue = queue(&memory, 5);
+    let slice = |length| LocalSlice::new(0x1000, length, LocalKey(1), PdTag::new(3, 1));
+    let lists: [(&[u32], u32); 4] = [
+        (&[1 << 31, 1 << 31], u32::MAX),
+        (&[u32::MAX, u32::MAX, 1], u32::MAX),
+        (&[u32::MAX - 1, 1], u32::MAX),
+        (&[1 << 31, (1 << 31) - 2], u32::MAX - 1),
+    ];
+    for (index, (lengths, expected)) in (0..).zip(lists) {
+        let slices: Vec<_> = lengths.iter().map(|length| slice(*length)).collect();
+        let mut batch = Posting::new(&mut queue);
+        batch.push(7, &slices).unwrap();
+        batch.ring();
+        let dma: DmaInfo = memory.read(index, std::mem::offset_of!(RecvWqe, dma));
+        assert_eq!((dma.length, dma.resid), (expected, expected), "{lengths:?}");
+        memory.set(CONSUMER_INDEX, (index + 1) & 3);
+    }
+}
+
 #[test]
 fn every_count_of_slices_in_a_dirty_slot() {
     for count in 0..=5 {

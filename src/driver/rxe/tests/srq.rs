@@ -152,7 +152,9 @@ impl Srq {
             assert!(to.put(element));
         }
         self.ring = KernelConsumer::new(&memory);
-        let moved = self.queue.replace(|_| Ok::<_, ()>(rings(&memory)));
+        let moved = self
+            .queue
+            .replace(|| Ok::<_, ()>(()), |(), _| Ok(rings(&memory)));
         moved.unwrap();
         self.memory = memory;
     }
@@ -289,6 +291,71 @@ impl Model {
             while polled.take().is_some() {}
         }
     }
+}
+
+/// An allocator is asked for the place of the new ring, and may end a queue pair that receives from the
+/// queue. Would catch one that is asked under a lock which that takes, and what the last queue pair took with
+/// it being in flight for ever.
+#[test]
+fn queue_pairs_may_go_while_the_queue_changes_its_size() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for fails in [false, true] {
+            let (mut srq, cq) = (Srq::new(0), Completions::new(8, 0));
+            srq.post(1);
+            let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared());
+            // A message begins, and its queue pair goes with it.
+            srq.take();
+            assert_eq!(srq.queue.ring().progress().in_flight(), 1);
+            let memory = Memory::ring_at(4, LOG2, 0);
+            let resized = match fails {
+                true => srq.queue.replace(
+                    || {
+                        drop(attached);
+                        Err(())
+                    },
+                    |(), _| Err(()),
+                ),
+                false => srq.queue.replace(
+                    || Ok(()),
+                    |(), _| {
+                        drop(attached);
+                        Ok(rings(&memory))
+                    },
+                ),
+            };
+            assert_eq!(resized.is_err(), fails);
+            assert_eq!(srq.queue.ring().progress().in_flight(), 0);
+        }
+        done.send(()).unwrap();
+    });
+    let waited = is_done.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(waited, Ok(()), "it waits for itself, or has failed");
+}
+
+/// Would catch a region that goes for a look at the old ring, when the kernel has moved to the new one but
+/// that cannot be mapped.
+#[test]
+fn a_ring_that_is_lost_tells_nothing() {
+    let (mut srq, mut cq) = (Srq::new(0), Completions::new(8, 0));
+    srq.post(3);
+    let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared());
+    srq.take();
+    let lost = srq.queue.replace(|| Ok(()), |(), _| Err(()));
+    assert_eq!(lost, Err(()));
+    // Of the new ring the kernel takes the second element, whose message comes before that of the first.
+    let wc = Wc {
+        qp_num: 17,
+        opcode: WcOpcode::RECV.0,
+        ..Wc::default()
+    };
+    assert!(cq.kernel.put(wc));
+    assert!(cq.cq.poll().unwrap().take().is_some());
+    let ring = srq.queue.ring();
+    let now = ring.progress();
+    assert_eq!(now.in_flight(), 3);
+    assert!(ring.names(now, key(0)), "the first is under way");
+    drop(attached);
 }
 
 /// What happens next, to whom, and a number that it may need.

@@ -9,9 +9,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use arrayvec::ArrayVec;
+use rustix::rand::{GetRandomFlags, getrandom};
 use uverbs_uapi::enums::{AtomicCap, QpType};
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 use uverbs_uapi::handle::PdHandle;
+use zerocopy::IntoBytes;
 
 pub use crate::command::Route;
 
@@ -19,7 +22,7 @@ use crate::alloc::Live;
 use crate::command::{AllocAsyncFd, CommandFd, GetContextReply};
 use crate::device::{Device, DriverId};
 use crate::driver::{self, Driver};
-use crate::error::{Error, Result, Subject, Verb};
+use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::flight::Flights;
 use crate::work::Operations;
 
@@ -130,6 +133,9 @@ pub(crate) struct Limits {
     pub(crate) max_qp_init_rd_atom: u32,
 }
 
+/// Random numbers that are drawn at a time.
+const DRAWN: usize = 16;
+
 struct Inner {
     fd: Arc<CommandFd>,
     device: Device,
@@ -143,6 +149,8 @@ struct Inner {
     /// Held by the thread that opens it.
     opening: Mutex<()>,
     next_id: AtomicU64,
+    /// Random numbers that have not been given out yet.
+    drawn: Mutex<ArrayVec<u32, DRAWN>>,
     /// The buffers of users' allocators that are in use, to detect overlap.
     live_buffers: Arc<Live>,
     /// By the handles of their PDs: the same may have been imported twice.
@@ -172,6 +180,7 @@ impl Context {
             async_fd,
             opening: Mutex::default(),
             next_id: AtomicU64::new(1),
+            drawn: Mutex::default(),
             live_buffers: Arc::default(),
             flights: Mutex::default(),
             completion_queues: Mutex::default(),
@@ -329,6 +338,24 @@ impl Context {
                 Err(Error::invalid(verb, subject(), why))
             }
         }
+    }
+
+    /// A random number, for the packet sequence numbers of a connection. The kernel is asked for some at a
+    /// time.
+    ///
+    /// After a fork both processes give out the same. That does no harm: late packets are told apart from
+    /// those of an earlier connection by them, and the queue pairs of the two have numbers of their own.
+    pub(crate) fn random(&self) -> Result<u32, Errno> {
+        // It is whole at any time, so a panic elsewhere has not spoilt it.
+        let mut drawn = (self.0.drawn.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = drawn.pop() {
+            return Ok(number);
+        }
+        let mut numbers = [0u32; DRAWN];
+        // Of no more than 256 bytes the kernel gives all or none.
+        getrandom(numbers.as_mut_bytes(), GetRandomFlags::empty())?;
+        *drawn = numbers.into();
+        Ok(drawn.pop().unwrap_or_default())
     }
 
     /// A number that no other object of this context has. The kernel's events carry it.

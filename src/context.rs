@@ -3,7 +3,7 @@
 //! A [`Context`] is a handle that is cheap to clone; the device closes when the last clone and the last
 //! object made in it are gone. Closing it destroys all objects that the kernel still has for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use arrayvec::ArrayVec;
 use rustix::rand::{GetRandomFlags, getrandom};
+use slab::Slab;
 use uverbs_uapi::enums::{AtomicCap, QpType};
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 use uverbs_uapi::handle::PdHandle;
@@ -155,8 +156,9 @@ struct Inner {
     live_buffers: Arc<Live>,
     /// By the handles of their PDs: the same may have been imported twice.
     flights: Mutex<HashMap<u32, Weak<Flights>>>,
-    /// Completion queues by the numbers by which events name them, to tell their pollers of overruns.
-    completion_queues: Mutex<BTreeMap<u64, driver::CqBacking>>,
+    /// Completion queues with the numbers by which events name them, to tell their pollers of overruns. Each
+    /// comes and goes by its place; only an overrun looks for a number.
+    completion_queues: Mutex<Slab<(u64, driver::CqBacking)>>,
 }
 
 impl Context {
@@ -286,26 +288,27 @@ impl Context {
         &self.0.live_buffers
     }
 
-    /// Notes which completion queue events mean by a number.
-    pub(crate) fn add_completion_queue(&self, id: u64, backing: driver::CqBacking) {
-        self.completion_queues().insert(id, backing);
+    /// Notes which completion queue events mean by a number. Returns its place.
+    pub(crate) fn add_completion_queue(&self, id: u64, backing: driver::CqBacking) -> usize {
+        self.completion_queues().insert((id, backing))
     }
 
-    /// Forgets it.
-    pub(crate) fn remove_completion_queue(&self, id: u64) {
-        let gone = self.completion_queues().remove(&id);
+    /// Forgets the one at a place.
+    pub(crate) fn remove_completion_queue(&self, place: usize) {
+        let gone = self.completion_queues().try_remove(place);
         // Not under the lock: with it memory may go that an allocator gets back.
         drop(gone);
     }
 
     /// Tells the poller of a completion queue that there was no room for a completion.
     pub(crate) fn completion_queue_overran(&self, id: u64) {
-        if let Some(backing) = self.completion_queues().get(&id) {
+        let queues = self.completion_queues();
+        if let Some((_, (_, backing))) = queues.iter().find(|(_, (named, _))| *named == id) {
             backing.overran();
         }
     }
 
-    fn completion_queues(&self) -> MutexGuard<'_, BTreeMap<u64, driver::CqBacking>> {
+    fn completion_queues(&self) -> MutexGuard<'_, Slab<(u64, driver::CqBacking)>> {
         let queues = &self.0.completion_queues;
         // It is whole after every statement, so a panic elsewhere has not spoilt it.
         queues.lock().unwrap_or_else(PoisonError::into_inner)

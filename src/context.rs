@@ -3,15 +3,19 @@
 //! A [`Context`] is a handle that is cheap to clone; the device closes when the last clone and the last
 //! object made in it are gone. Closing it destroys all objects that the kernel still has for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use arrayvec::ArrayVec;
+use rustix::rand::{GetRandomFlags, getrandom};
+use slab::Slab;
 use uverbs_uapi::enums::{AtomicCap, QpType};
 use uverbs_uapi::flags::{CoreSupport, DeviceCapFlags};
 use uverbs_uapi::handle::PdHandle;
+use zerocopy::IntoBytes;
 
 pub use crate::command::Route;
 
@@ -19,7 +23,7 @@ use crate::alloc::Live;
 use crate::command::{AllocAsyncFd, CommandFd, GetContextReply};
 use crate::device::{Device, DriverId};
 use crate::driver::{self, Driver};
-use crate::error::{Error, Result, Subject, Verb};
+use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::flight::Flights;
 use crate::work::Operations;
 
@@ -130,6 +134,9 @@ pub(crate) struct Limits {
     pub(crate) max_qp_init_rd_atom: u32,
 }
 
+/// Random numbers that are drawn at a time.
+const DRAWN: usize = 16;
+
 struct Inner {
     fd: Arc<CommandFd>,
     device: Device,
@@ -143,12 +150,15 @@ struct Inner {
     /// Held by the thread that opens it.
     opening: Mutex<()>,
     next_id: AtomicU64,
+    /// Random numbers that have not been given out yet.
+    drawn: Mutex<ArrayVec<u32, DRAWN>>,
     /// The buffers of users' allocators that are in use, to detect overlap.
     live_buffers: Arc<Live>,
     /// By the handles of their PDs, since one PD may have been imported twice.
     flights: Mutex<HashMap<u32, Weak<Flights>>>,
-    /// Completion queues by the numbers by which events name them, to tell their pollers of overruns.
-    completion_queues: Mutex<BTreeMap<u64, driver::CqBacking>>,
+    /// Completion queues with the numbers by which events name them, to tell their pollers of overruns. Each
+    /// comes and goes by its place; only an overrun looks for a number.
+    completion_queues: Mutex<Slab<(u64, driver::CqBacking)>>,
 }
 
 impl Context {
@@ -172,6 +182,7 @@ impl Context {
             async_fd,
             opening: Mutex::default(),
             next_id: AtomicU64::new(1),
+            drawn: Mutex::default(),
             live_buffers: Arc::default(),
             flights: Mutex::default(),
             completion_queues: Mutex::default(),
@@ -277,26 +288,27 @@ impl Context {
         &self.0.live_buffers
     }
 
-    /// Records which completion queue the events with this number mean.
-    pub(crate) fn add_completion_queue(&self, id: u64, backing: driver::CqBacking) {
-        self.completion_queues().insert(id, backing);
+    /// Records which completion queue the events with this number mean. Returns its place.
+    pub(crate) fn add_completion_queue(&self, id: u64, backing: driver::CqBacking) -> usize {
+        self.completion_queues().insert((id, backing))
     }
 
-    /// Forgets it.
-    pub(crate) fn remove_completion_queue(&self, id: u64) {
-        let gone = self.completion_queues().remove(&id);
+    /// Forgets the one at a place.
+    pub(crate) fn remove_completion_queue(&self, place: usize) {
+        let gone = self.completion_queues().try_remove(place);
         // Not under the lock: with it memory may go that an allocator gets back.
         drop(gone);
     }
 
     /// Tells the poller of a completion queue that the queue has overrun.
     pub(crate) fn completion_queue_overran(&self, id: u64) {
-        if let Some(backing) = self.completion_queues().get(&id) {
+        let queues = self.completion_queues();
+        if let Some((_, (_, backing))) = queues.iter().find(|(_, (named, _))| *named == id) {
             backing.overran();
         }
     }
 
-    fn completion_queues(&self) -> MutexGuard<'_, BTreeMap<u64, driver::CqBacking>> {
+    fn completion_queues(&self) -> MutexGuard<'_, Slab<(u64, driver::CqBacking)>> {
         let queues = &self.0.completion_queues;
         // It is whole after every statement, so a panic elsewhere has not spoilt it.
         queues.lock().unwrap_or_else(PoisonError::into_inner)
@@ -329,6 +341,24 @@ impl Context {
                 Err(Error::invalid(verb, subject(), why))
             }
         }
+    }
+
+    /// A random number, for the packet sequence numbers of a connection. The kernel is asked for some at a
+    /// time.
+    ///
+    /// After a fork both processes give out the same. That does no harm: late packets are told apart from
+    /// those of an earlier connection by them, and the queue pairs of the two have numbers of their own.
+    pub(crate) fn random(&self) -> Result<u32, Errno> {
+        // It is whole at any time, so a panic elsewhere has not spoilt it.
+        let mut drawn = (self.0.drawn.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = drawn.pop() {
+            return Ok(number);
+        }
+        let mut numbers = [0u32; DRAWN];
+        // Of no more than 256 bytes the kernel gives all or none.
+        getrandom(numbers.as_mut_bytes(), GetRandomFlags::empty())?;
+        *drawn = numbers.into();
+        Ok(drawn.pop().unwrap_or_default())
     }
 
     /// A number that no other object of this context has. The kernel's events carry it.

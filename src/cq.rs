@@ -138,19 +138,21 @@ impl<'a> CqBuilder<'a> {
         let driver = context.driver();
         let parts = made_of(self.entry_bytes, buffers);
         let created = driver.create_cq(context.fd(), command, &parts);
-        let (handle, ring) = created.map_err(|error| {
-            let error = with_flags(error, self.flags);
-            with_limits(error, context)
-        })?;
+        // No `map_err`: it would move what has been created.
+        let (handle, ring) = match created {
+            Ok(created) => created,
+            Err(error) => return Err(with_limits(with_flags(error, self.flags), context)),
+        };
         let channel = self.channel.cloned();
         let backing = ring.backing();
         if let (Some(channel), Some(events)) = (&channel, backing.events()) {
             channel.count_events(id, events);
         }
-        context.add_completion_queue(id, backing.clone());
+        let place = context.add_completion_queue(id, backing.clone());
         let shared = CqShared {
             object: Owned::backed(context, handle, backing),
             id,
+            place,
             channel,
             domain: self.domain.map(|domain| domain.user(User::Cq)),
         };
@@ -193,6 +195,8 @@ fn with_limits(error: Error, context: &Context) -> Error {
 pub(crate) struct CqShared {
     object: Owned<CqHandle, driver::CqBacking>,
     id: u64,
+    /// Its place among the context's.
+    place: usize,
     /// The kernel keeps the channel's file open for the queue, but its number could be reused.
     channel: Option<CompletionChannel>,
     domain: Option<PdUse>,
@@ -205,6 +209,8 @@ impl CqShared {
         Arc::new(Self {
             object: Owned::backed(context, CqHandle(7), driver::samples::cq_backing()),
             id: 1,
+            // It is not among them.
+            place: usize::MAX,
             channel: None,
             domain: None,
         })
@@ -214,7 +220,7 @@ impl CqShared {
 impl Drop for CqShared {
     fn drop(&mut self) {
         self.object.end(|_| ());
-        self.object.context().remove_completion_queue(self.id);
+        self.object.context().remove_completion_queue(self.place);
         if let Some(channel) = &self.channel {
             channel.forget_events(self.id);
         }

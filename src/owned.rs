@@ -118,6 +118,11 @@ impl<H: Object, B> Owned<H, B> {
         false
     }
 
+    /// Whether it has been destroyed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.stand == Stand::Gone
+    }
+
     /// Leaves it to others.
     pub(crate) fn leave(&mut self) {
         self.stand = Stand::Left;

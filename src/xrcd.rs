@@ -46,11 +46,13 @@ use rustix::fs::OFlags;
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::{QpHandle, XrcdHandle};
+use uverbs_uapi::write as abi;
 
-use crate::command::{CreateXrcTarget, DriverData, OpenQp, OpenXrcd, QueryQp};
+use crate::command::{CreateXrcTarget, DriverData, ModifyQp, OpenQp, OpenXrcd, QueryQp};
 use crate::context::Context;
 use crate::error::{DestroyError, Result, Subject};
 use crate::owned::Owned;
+use crate::qp::attr::Change;
 use crate::qp::connect::End;
 use crate::qp::{ConnectOptions, Endpoint, QpAttr, QpInfo};
 
@@ -276,7 +278,8 @@ impl XrcTarget {
         let steps = self
             .end(options)?
             .steps(QpType::XRC_RECV, initiator, options)?;
-        steps.iter().try_for_each(|step| self.modify(step))
+        let mut steps = steps.into_iter();
+        steps.try_for_each(|step| self.change(step, None))
     }
 
     /// The context that its domain was opened in.
@@ -311,13 +314,24 @@ impl XrcTarget {
     ///
     /// As for [`Qp::modify`](crate::Qp::modify).
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
-        let from = attr.cur_state.unwrap_or(self.state);
-        let command = attr.command(self.handle(), DriverData::default());
-        let subject = || self.subject();
-        attr.check(&command.base, subject, QpType::XRC_RECV, from)?;
+        self.change(attr.to_abi(), attr.rate_limit)
+    }
+
+    fn change(&mut self, base: abi::ModifyQp, rate_limit: Option<u32>) -> Result<()> {
+        let from = base.cur_state().unwrap_or(self.state);
+        base.check(|| self.subject(), QpType::XRC_RECV, from)?;
+        let to = base.state();
+        let command = ModifyQp {
+            base: abi::ModifyQp {
+                qp_handle: self.handle().0,
+                ..base
+            },
+            rate_limit,
+            driver: DriverData::default(),
+        };
         self.object.context().fd().execute(&command)?;
-        self.state = attr.state.unwrap_or(self.state);
-        if attr.state == Some(QpState::RESET) {
+        self.state = to.unwrap_or(self.state);
+        if to == Some(QpState::RESET) {
             // The next connection starts with another PSN.
             self.end = None;
         }

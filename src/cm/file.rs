@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::OFlags;
 use tracing::Level;
 use uverbs_uapi::rdma_cm::EventResp;
 use zerocopy::IntoBytes;
@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use super::command::{Command, Frame, GetEvent};
 use crate::command::write;
 use crate::device::Manager;
-use crate::error::{Errno, Error, Result, Subject, Verb};
+use crate::error::{Errno, Result};
 
 /// The file of one identifier. It does not block, so that waiting can end.
 #[derive(Debug)]
@@ -24,19 +24,14 @@ pub(super) struct File {
 impl File {
     /// Opens the connection manager.
     pub(super) fn open() -> Result<Self> {
-        let (manager, fd) = Manager::find_open()?;
-        Self::of(manager, fd)
+        let (manager, fd) = Manager::find_open(OFlags::NONBLOCK)?;
+        Ok(Self { fd, manager })
     }
 
     /// Opens it once more, for another identifier.
     pub(super) fn another(&self) -> Result<Self> {
-        Self::of(self.manager.clone(), self.manager.open()?)
-    }
-
-    fn of(manager: Manager, fd: OwnedFd) -> Result<Self> {
-        fcntl_setfl(&fd, OFlags::NONBLOCK).map_err(|errno| {
-            Error::os(Verb::OpenDevice, Subject::the("connection manager"), errno)
-        })?;
+        let manager = self.manager.clone();
+        let fd = manager.open(OFlags::NONBLOCK)?;
         Ok(Self { fd, manager })
     }
 

@@ -69,7 +69,7 @@ impl<T: Transport + Space, M: Membership> QueuePair for Qp<T, M> {
     }
 
     fn ece(&self) -> Option<Ece> {
-        self.query_ece().ok()
+        self.ece_if_any()
     }
 
     fn use_ece(&mut self, ece: Ece) -> Result<()> {

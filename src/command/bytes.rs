@@ -1,18 +1,25 @@
 //! The bytes of a request: what the kernel reads from an address and what it writes to one.
 //!
-//! An offset identifies a piece. Pieces that fit are stored in the value itself, so a usual request needs no
-//! allocation. Larger ones are on the heap, at offsets after all others.
+//! A number identifies a piece. Pieces that fit are stored in the value itself, so a usual request needs no
+//! allocation; their numbers are their offsets. Larger ones are on the heap, each by itself, with numbers
+//! after all offsets.
 
 /// Bytes in the value itself. All are zeroed at the start: for so few, that is cheaper than zeroing each
 /// piece.
 const NEAR: usize = 128;
 
-/// Zeroed or given bytes in pieces, each of which stays at its offset.
+/// Pieces on the heap: as many as a byte has numbers for.
+const FAR: usize = 1 << u8::BITS;
+
+/// The number of a piece.
+pub(super) type Piece = u8;
+
+/// Zeroed or given bytes in pieces, each of which stays where it is.
 #[derive(Clone)]
 pub(super) struct Bytes {
     near: [u8; NEAR],
     used: usize,
-    far: Vec<u8>,
+    far: Vec<Box<[u8]>>,
 }
 
 impl Bytes {
@@ -26,60 +33,81 @@ impl Bytes {
         }
     }
 
-    /// Adds a piece of zeros; returns its offset.
-    #[inline]
-    pub(super) fn zeros(&mut self, len: usize) -> usize {
+    /// Adds a piece of zeros.
+    #[inline(always)]
+    pub(super) fn zeros(&mut self, len: usize) -> Piece {
         let at = self.used;
-        if len <= NEAR - at {
-            self.used = at + len;
-            return at;
+        match self.near.get(at..).is_some_and(|rest| len <= rest.len()) {
+            true => {
+                self.used = at + len;
+                at as Piece
+            }
+            false => self.far(vec![0; len]),
         }
-        self.far_zeros(len)
+    }
+
+    /// Adds a piece with these bytes.
+    #[inline(always)]
+    pub(super) fn copy(&mut self, bytes: &[u8]) -> Piece {
+        let at = self.used;
+        match self.near.get_mut(at..at + bytes.len()) {
+            Some(piece) => {
+                piece.copy_from_slice(bytes);
+                self.used = at + bytes.len();
+                at as Piece
+            }
+            None => self.far(bytes.to_vec()),
+        }
     }
 
     #[cold]
-    fn far_zeros(&mut self, len: usize) -> usize {
-        let at = self.far.len();
-        self.far.resize(at + len, 0);
-        NEAR + at
+    fn far(&mut self, piece: Vec<u8>) -> Piece {
+        let number = NEAR + self.far.len();
+        assert!(number < FAR, "no request has so many large pieces");
+        self.far.push(piece.into_boxed_slice());
+        number as Piece
     }
 
-    /// Adds a piece with these bytes; returns its offset.
+    /// A piece, or the start of one.
     #[inline]
-    pub(super) fn copy(&mut self, bytes: &[u8]) -> usize {
-        let at = self.zeros(bytes.len());
-        if let Some(piece) = self.get_mut(at, bytes.len()) {
-            piece.copy_from_slice(bytes);
-        }
-        at
-    }
-
-    /// A piece, or a part of one.
-    #[inline]
-    pub(super) fn get(&self, at: usize, len: usize) -> Option<&[u8]> {
+    pub(super) fn get(&self, piece: Piece, len: usize) -> Option<&[u8]> {
+        let at = usize::from(piece);
         match at.checked_sub(NEAR) {
             None => self.near.get(at..at + len),
-            Some(at) => self.far.get(at..at.checked_add(len)?),
+            Some(number) => self.far.get(number)?.get(..len),
         }
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, at: usize, len: usize) -> Option<&mut [u8]> {
+    pub(super) fn get_mut(&mut self, piece: Piece, len: usize) -> Option<&mut [u8]> {
+        let at = usize::from(piece);
         match at.checked_sub(NEAR) {
             None => self.near.get_mut(at..at + len),
-            Some(at) => self.far.get_mut(at..at.checked_add(len)?),
+            Some(number) => self.far.get_mut(number)?.get_mut(..len),
         }
     }
 
-    /// The address of an offset, for the kernel to read from and write to; valid until the value moves or
-    /// grows.
-    #[inline]
-    pub(super) fn address(&mut self, at: usize) -> u64 {
+    /// The address of a piece, for the kernel to read from and write to; valid until the value moves.
+    #[inline(always)]
+    pub(super) fn address(&mut self, piece: Piece) -> u64 {
+        let at = usize::from(piece);
         let pointer = match at.checked_sub(NEAR) {
             None => self.near.as_mut_ptr().wrapping_add(at),
-            Some(at) => self.far.as_mut_ptr().wrapping_add(at),
+            Some(number) => self.far_address(number),
         };
         pointer.expose_provenance() as u64
+    }
+
+    #[cold]
+    fn far_address(&mut self, number: usize) -> *mut u8 {
+        let piece = self.far.get_mut(number);
+        piece.map_or(std::ptr::null_mut(), |piece| piece.as_mut_ptr())
+    }
+
+    /// Where the pieces in the value itself lie.
+    #[inline(always)]
+    pub(super) fn home(&self) -> usize {
+        self.near.as_ptr().addr()
     }
 }
 
@@ -100,7 +128,7 @@ mod tests {
     fn pieces_keep_apart_wherever_they_lie() {
         let mut bytes = Bytes::new();
         let sizes = [100, 1, 300, 27, 1, 0, 65_535, 8];
-        let places: Vec<usize> = sizes
+        let places: Vec<Piece> = sizes
             .iter()
             .zip(1..)
             .map(|(&size, number)| bytes.copy(&vec![number; size]))
@@ -113,10 +141,19 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "so many large pieces")]
+    fn large_pieces_have_numbers() {
+        let mut bytes = Bytes::new();
+        for _ in 0..=FAR - NEAR {
+            bytes.zeros(1000);
+        }
+    }
+
+    #[test]
     fn what_is_no_piece_is_none() {
         let mut bytes = Bytes::new();
         let far = bytes.zeros(1000);
-        for (at, len) in [(0, NEAR + 1), (far, 1001), (usize::MAX, 2)] {
+        for (at, len) in [(0, NEAR + 1), (far, 1001), (Piece::MAX, 2)] {
             assert_eq!(bytes.get(at, len), None, "{at} {len}");
         }
     }

@@ -47,12 +47,12 @@ pub(crate) use device::{
 };
 pub(crate) use dm::{AllocDm, RegDmMr};
 pub(crate) use dmah::{AllocDmah, RegMrDmah};
+pub(crate) use fd::{CommandFd, write};
 #[allow(
     unused_imports,
     reason = "not every driver's doorbell is a system call"
 )]
-pub(crate) use fd::Doorbell;
-pub(crate) use fd::{CommandFd, write};
+pub(crate) use fd::{Doorbell, Unread};
 pub(crate) use flow::{CreateFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
@@ -61,7 +61,9 @@ pub(crate) use mr::RegMrReply;
 pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
 pub(crate) use mw::AllocMw;
 pub(crate) use pd::AllocPd;
-pub(crate) use qp::{CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QpSpec, QueryQp};
+pub(crate) use qp::{
+    CreateQp, CreateQpReply, CreateRssQp, ModifyQp, ModifyQpAlone, QpSpec, QueryQp,
+};
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
 pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq, SrqKind};

@@ -11,7 +11,7 @@ use uverbs_uapi::{attr, cmd, method, object, write as abi};
 use zerocopy::IntoBytes;
 
 use super::request::DriverReply;
-use super::{Command, Decode, DriverData, Malformed, Request, Undo, response, undo};
+use super::{Command, Decode, DriverData, Malformed, Request, Undo, nothing, response, undo};
 use crate::error::{Subject, Verb};
 
 /// What a queue pair is to be, but for the driver's part.
@@ -95,7 +95,7 @@ fn ordinary(core: &abi::ExCreateQp) -> abi::CreateQp {
 }
 
 /// Adds the attributes that every queue pair has beside those that it stands on.
-#[inline]
+#[inline(always)]
 pub(super) fn common<'r>(
     request: &'r mut Request,
     user_handle: u64,
@@ -112,7 +112,7 @@ pub(super) fn common<'r>(
 }
 
 /// The queue pair and its number, as the method answers them.
-#[inline]
+#[inline(always)]
 pub(super) fn by_method(answer: &Request) -> Result<(QpHandle, u32), Malformed> {
     let handle = answer.new_handle(attr::create_qp::HANDLE)?;
     Ok((
@@ -123,7 +123,7 @@ pub(super) fn by_method(answer: &Request) -> Result<(QpHandle, u32), Malformed> 
 
 /// The queue pair and its number, as the write commands answer them: the extended response starts with the
 /// plain one.
-#[inline]
+#[inline(always)]
 pub(super) fn by_write(answer: &Request) -> Result<(QpHandle, u32), Malformed> {
     let response: abi::CreateQpResp = answer.response()?;
     Ok((QpHandle(response.qp_handle), response.qpn))
@@ -262,7 +262,27 @@ impl Command for CreateRssQp {
     }
 }
 
-/// Changes a queue pair. The command is its own ABI struct: `attr_mask` says which fields count.
+/// Changes a queue pair, without a part of the driver's. The command is its own ABI struct: `attr_mask` says
+/// which fields count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModifyQpAlone<'a>(pub(crate) &'a abi::ModifyQp);
+
+impl Command for ModifyQpAlone<'_> {
+    type Reply = ();
+    const VERB: Verb = Verb::ModifyQp;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("QP", self.0.qp_handle.into())
+    }
+
+    #[inline]
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request.write_command::<_, ()>(cmd::MODIFY_QP, self.0);
+        Some(nothing)
+    }
+}
+
+/// Changes a queue pair as [`ModifyQpAlone`] does, with what only the extended command carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModifyQp {
     pub(crate) base: abi::ModifyQp,
@@ -277,14 +297,14 @@ impl Command for ModifyQp {
     const VERB: Verb = Verb::ModifyQp;
 
     fn subject(&self) -> Subject {
-        Subject::numbered("QP", self.base.qp_handle.into())
+        ModifyQpAlone(&self.base).subject()
     }
 
     #[inline]
     fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         // Only the extended command has a place for what a driver answers.
         if self.rate_limit.is_none() && self.driver.is_empty() {
-            request.write_command::<_, ()>(cmd::MODIFY_QP, &self.base);
+            ModifyQpAlone(&self.base).write(request)?;
         } else {
             let core = abi::ExModifyQp {
                 base: self.base,

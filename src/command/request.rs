@@ -1,11 +1,12 @@
 //! A request as a value: an ioctl method, its attributes and the bytes that they point to.
 //!
-//! Pointers are kept as offsets into the request's own bytes until the moment of the system call, so a
-//! request can be moved, compared, printed and replayed. The kernel's answer is written into the same value.
 //! It is built on the stack, in the form in which the kernel reads it, so that a command costs little beside
-//! the system call: no allocation, and nothing is copied twice. A write command has this shape too: it is the
-//! method `INVOKE_WRITE` with its core and driver parts as attributes ([`super::write`] turns that into a
-//! buffer for write(2)).
+//! the system call: no allocation, nothing is copied twice, and where the compiler sees which attributes
+//! there are, they are plain stores. Addresses lead into the request's own bytes, and which bytes is noted
+//! beside them. So a request can be moved, compared, printed and replayed: one that has been moved is aimed
+//! anew before the call. The kernel's answer is written into the same value. A write command has this shape
+//! too: it is the method `INVOKE_WRITE` with its core and driver parts as attributes ([`super::write`] turns
+//! that into a buffer for write(2)).
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -16,7 +17,7 @@ use uverbs_uapi::ioctl::{AttrFlags, IoctlAttr, IoctlHdr, UHW_IN, UHW_OUT};
 use uverbs_uapi::{attr, cmd, method, names, object};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, Piece};
 
 /// The attributes of a request whose ids are the same for every command.
 const CORE_IN: u16 = attr::invoke_write::CORE_IN;
@@ -102,7 +103,7 @@ impl DriverData {
 
     /// Nothing in and nothing out.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.input.is_empty() && self.output_len == 0 && self.attribute.is_none()
     }
 
@@ -127,6 +128,7 @@ pub(crate) fn driver_reply<T: FromBytes>(reply: &DriverReply) -> Result<T, Malfo
 
 /// What an attribute holds, which its form alone does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 enum Kind {
     /// The handle of an existing object.
     Handle,
@@ -138,10 +140,26 @@ enum Kind {
     Number,
     /// An input of at most eight bytes.
     Small,
-    /// An input of more than eight bytes, which lies at this offset.
-    Input { at: u32 },
-    /// Room for an output at this offset.
-    Output { at: u32 },
+    /// An input of more than eight bytes, which lies in a piece of the request's own.
+    Input,
+    /// Room for an output in a piece of the request's own.
+    Output,
+}
+
+/// What is known of an attribute beside its form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Note {
+    kind: Kind,
+    /// The piece that an input or an output lies in.
+    piece: Piece,
+}
+
+impl Note {
+    /// The piece, if the attribute has an address.
+    #[inline(always)]
+    fn piece(self) -> Option<Piece> {
+        matches!(self.kind, Kind::Input | Kind::Output).then_some(self.piece)
+    }
 }
 
 /// What stands before the attributes: as long as two of them, so that the header ends where they start.
@@ -163,30 +181,33 @@ const HEAD: usize = size_of::<Head>() / size_of::<IoctlAttr>();
 #[derive(Clone)]
 pub(crate) struct Request {
     /// The frame of the ioctl as the kernel reads it: the head, and behind it the attributes. What stands
-    /// where the kernel wants an address means something during the call alone.
+    /// where the kernel wants an address is good while the request is where it was made.
     frame: ArrayVec<IoctlAttr, { HEAD + ATTRIBUTES }>,
     /// What each attribute holds.
-    kinds: ArrayVec<Kind, ATTRIBUTES>,
+    notes: [Note; ATTRIBUTES],
     /// The number of each attribute, or of another with the same [`place`].
     places: [u8; PLACES],
-    /// Those of them that hold addresses: a bit by their number.
-    addresses: u32,
     /// Attributes of the driver's own are among them.
     has_driver_attributes: bool,
+    /// Where the bytes were when the request was started.
+    home: usize,
     /// Inputs and outputs. They are not aligned, since both sides copy them.
     bytes: Bytes,
 }
 
 impl Request {
     /// An empty request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new() -> Self {
         Self {
-            frame: ArrayVec::new_const(),
-            kinds: ArrayVec::new_const(),
+            frame: ArrayVec::new(),
+            notes: [Note {
+                kind: Kind::Handle,
+                piece: 0,
+            }; ATTRIBUTES],
             places: [0; PLACES],
-            addresses: 0,
             has_driver_attributes: false,
+            home: 0,
             bytes: Bytes::new(),
         }
     }
@@ -204,7 +225,7 @@ impl Request {
     }
 
     /// Starts a request for one of the kernel's ioctl methods.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn method(&mut self, object: u16, method: u16) -> &mut Self {
         debug_assert!(self.frame.is_empty(), "a request has one method");
         let head = Head {
@@ -219,6 +240,7 @@ impl Request {
         for part in head {
             self.frame.push(part);
         }
+        self.home = self.bytes.home();
         self
     }
 
@@ -227,7 +249,7 @@ impl Request {
     /// For commands without the extended flag `core` starts with the response pointer where the command
     /// has a response; it may be anything, since it is filled in on the way.
     /// A struct that an array follows is given as its bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_command<C: IntoBytes + Immutable + ?Sized, R>(
         &mut self,
         command: u32,
@@ -243,19 +265,19 @@ impl Request {
     }
 
     /// Adds the handle of an existing object.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn handle(&mut self, id: u16, handle: u32) -> &mut Self {
         self.push(Kind::Handle, id, 0, u64::from(handle))
     }
 
     /// Adds an open file descriptor.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fd(&mut self, id: u16, fd: RawFd) -> &mut Self {
         self.push(Kind::Fd, id, 0, fd as i64 as u64)
     }
 
     /// Adds an open file descriptor if there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fd_if_any(&mut self, id: u16, fd: Option<RawFd>) -> &mut Self {
         match fd {
             Some(fd) => self.fd(id, fd),
@@ -264,13 +286,13 @@ impl Request {
     }
 
     /// Adds the place where the kernel puts a new object's handle or file descriptor.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new_object(&mut self, id: u16) -> &mut Self {
         self.push(Kind::New, id, 0, u64::MAX)
     }
 
     /// Adds a constant: an enumeration value, which the kernel wants as exactly 64 bits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn constant(&mut self, id: u16, value: u64) -> &mut Self {
         self.u64(id, value)
     }
@@ -285,19 +307,19 @@ impl Request {
     }
 
     /// Adds an input of 32 bits or a set of flags.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn u32(&mut self, id: u16, value: u32) -> &mut Self {
         self.push(Kind::Number, id, 4, first_bytes(&value.to_ne_bytes()))
     }
 
     /// Adds an input of 64 bits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn u64(&mut self, id: u16, value: u64) -> &mut Self {
         self.push(Kind::Number, id, 8, value)
     }
 
     /// Adds an input struct.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn input<T: IntoBytes + Immutable>(&mut self, id: u16, value: &T) -> &mut Self {
         self.bytes(id, value.as_bytes())
     }
@@ -308,15 +330,15 @@ impl Request {
     }
 
     /// Adds room for an output of `len` bytes, at most 65,535.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn output(&mut self, id: u16, len: usize) -> &mut Self {
-        let at = self.bytes.zeros(len);
+        let piece = self.bytes.zeros(len);
         let len = u16::try_from(len).unwrap_or(u16::MAX);
-        self.push(Kind::Output { at: at as u32 }, id, len, 0)
+        self.push_piece(Kind::Output, id, len, piece)
     }
 
     /// Adds the driver's private part, if there is any.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn driver(&mut self, data: &DriverData) -> &mut Self {
         match data.is_empty() {
             true => self,
@@ -324,6 +346,7 @@ impl Request {
         }
     }
 
+    #[inline(always)]
     fn driver_data(&mut self, data: &DriverData) -> &mut Self {
         if !data.input.is_empty() {
             self.bytes(UHW_IN, &data.input);
@@ -356,21 +379,30 @@ impl Request {
         if bytes.len() <= INLINE {
             return self.push(Kind::Small, id, len, first_bytes(bytes));
         }
-        let at = self.bytes.copy(bytes);
-        self.push(Kind::Input { at: at as u32 }, id, len, 0)
+        let piece = self.bytes.copy(bytes);
+        self.push_piece(Kind::Input, id, len, piece)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn push_piece(&mut self, kind: Kind, id: u16, len: u16, piece: Piece) -> &mut Self {
+        let address = self.bytes.address(piece);
+        self.push_noted(Note { kind, piece }, id, len, address)
+    }
+
+    #[inline(always)]
     fn push(&mut self, kind: Kind, id: u16, len: u16, data: u64) -> &mut Self {
+        self.push_noted(Note { kind, piece: 0 }, id, len, data)
+    }
+
+    #[inline(always)]
+    fn push_noted(&mut self, note: Note, id: u16, len: u16, data: u64) -> &mut Self {
         let flags = match id {
             UHW_IN | UHW_OUT => AttrFlags::empty(),
             _ => AttrFlags::MANDATORY,
         };
-        if matches!(kind, Kind::Input { .. } | Kind::Output { .. }) {
-            self.addresses |= 1 << self.kinds.len();
-        }
-        self.places[place(id)] = self.kinds.len() as u8;
-        self.kinds.push(kind);
+        let number = self.count();
+        self.places[place(id)] = number as u8;
+        self.notes[number] = note;
         self.frame.push(IoctlAttr {
             attr_id: id,
             len,
@@ -379,6 +411,12 @@ impl Request {
             data,
         });
         self
+    }
+
+    /// How many attributes it has.
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.frame.len().saturating_sub(HEAD)
     }
 
     fn header(&self) -> IoctlHdr {
@@ -393,31 +431,31 @@ impl Request {
 
     /// The attributes with what they hold.
     #[inline]
-    fn attributes(&self) -> impl Iterator<Item = (&IoctlAttr, Kind)> {
+    fn attributes(&self) -> impl Iterator<Item = (&IoctlAttr, Note)> {
         let attributes = self.frame.iter().skip(HEAD);
-        attributes.zip(self.kinds.iter().copied())
+        attributes.zip(self.notes.iter().copied())
     }
 
     #[inline]
-    fn find(&self, id: u16) -> Option<(&IoctlAttr, Kind)> {
+    fn find(&self, id: u16) -> Option<(&IoctlAttr, Note)> {
         let number = usize::from(self.places[place(id)]);
-        match (self.frame.get(HEAD + number), self.kinds.get(number)) {
-            (Some(attribute), Some(kind)) if attribute.attr_id == id => Some((attribute, *kind)),
+        match (self.frame.get(HEAD + number), self.notes.get(number)) {
+            (Some(attribute), Some(note)) if attribute.attr_id == id => Some((attribute, *note)),
             _ => self.search(id),
         }
     }
 
     /// An attribute whose place another has.
     #[cold]
-    fn search(&self, id: u16) -> Option<(&IoctlAttr, Kind)> {
+    fn search(&self, id: u16) -> Option<(&IoctlAttr, Note)> {
         self.attributes()
             .find(|(attribute, _)| attribute.attr_id == id)
     }
 
     /// The bytes of an input or an output.
     #[inline]
-    fn bytes_at(&self, at: u32, attribute: &IoctlAttr) -> &[u8] {
-        let bytes = self.bytes.get(at as usize, attribute.len.into());
+    fn bytes_of(&self, piece: Piece, attribute: &IoctlAttr) -> &[u8] {
+        let bytes = self.bytes.get(piece, attribute.len.into());
         bytes.unwrap_or_default()
     }
 }
@@ -441,7 +479,7 @@ impl Request {
             Some(_) => None,
             None => {
                 let mut attributes = self.attributes();
-                let (handle, _) = attributes.find(|(_, kind)| *kind == Kind::New)?;
+                let (handle, _) = attributes.find(|(_, note)| note.kind == Kind::New)?;
                 self.new_handle(handle.attr_id).ok()
             }
         }
@@ -466,7 +504,9 @@ impl Request {
     #[inline]
     fn new_value(&self, id: u16) -> Result<u64, Malformed> {
         match self.find(id) {
-            Some((attribute, Kind::New)) if attribute.data != u64::MAX => Ok(attribute.data),
+            Some((attribute, note)) if note.kind == Kind::New && attribute.data != u64::MAX => {
+                Ok(attribute.data)
+            }
             _ => Err(Malformed::Missing(id)),
         }
     }
@@ -475,8 +515,8 @@ impl Request {
     #[inline]
     pub(crate) fn answer_bytes(&self, id: u16) -> Result<&[u8], Malformed> {
         match self.find(id) {
-            Some((attribute, Kind::Output { at })) if is_written(attribute) => {
-                Ok(self.bytes_at(at, attribute))
+            Some((attribute, note)) if note.kind == Kind::Output && is_written(attribute) => {
+                Ok(self.bytes_of(note.piece, attribute))
             }
             _ => Err(Malformed::Missing(id)),
         }
@@ -510,17 +550,6 @@ impl Request {
     }
 }
 
-/// The numbers of the bits that are set.
-#[inline]
-fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let lowest = mask.trailing_zeros() as usize;
-        // Of none there is no lowest to clear.
-        mask &= mask.checked_sub(1)?;
-        Some(lowest)
-    })
-}
-
 /// Whether the kernel has written an output.
 #[inline]
 fn is_written(attribute: &IoctlAttr) -> bool {
@@ -529,25 +558,33 @@ fn is_written(attribute: &IoctlAttr) -> bool {
 
 /// The two ends of the system call.
 impl Request {
-    /// Makes the frame what the kernel reads: puts addresses where they belong, and completes the header.
+    /// Makes the frame what the kernel reads: completes the header, and sees to it that addresses lead into
+    /// the request where it is now.
     ///
     /// The addresses are good until the request is moved or changed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn arm(&mut self, driver_id: u32) {
-        for number in bits(self.addresses) {
-            if let Some(attribute) = self.frame.get_mut(HEAD + number)
-                && let Some(Kind::Input { at } | Kind::Output { at }) = self.kinds.get(number)
-            {
-                attribute.data = self.bytes.address(*at as usize);
-            }
+        if self.home != self.bytes.home() {
+            self.aim();
         }
-        let attributes = self.kinds.len();
+        let attributes = self.count();
         if let Some(head) = self.frame.first_chunk_mut::<HEAD>() {
             let head: &mut Head = zerocopy::transmute_mut!(head);
             head.header.length =
                 (size_of::<IoctlHdr>() + attributes * size_of::<IoctlAttr>()) as u16;
             head.header.num_attrs = attributes as u16;
             head.header.driver_id = driver_id;
+        }
+    }
+
+    /// Puts addresses where they belong in a request that has been moved.
+    #[cold]
+    fn aim(&mut self) {
+        self.home = self.bytes.home();
+        for (attribute, note) in self.frame.iter_mut().skip(HEAD).zip(self.notes) {
+            if let Some(piece) = note.piece() {
+                attribute.data = self.bytes.address(piece);
+            }
         }
     }
 
@@ -574,7 +611,9 @@ impl Request {
     /// The number of the write command, if this is one.
     pub(super) fn write_number(&self) -> Option<u32> {
         match self.find(WRITE_CMD) {
-            Some((command, Kind::Number)) if self.is_write_command() => Some(command.data as u32),
+            Some((command, note)) if note.kind == Kind::Number && self.is_write_command() => {
+                Some(command.data as u32)
+            }
             _ => None,
         }
     }
@@ -587,11 +626,12 @@ impl Request {
     /// A write command's core struct and its driver's private input.
     pub(super) fn write_inputs(&self) -> (&[u8], &[u8]) {
         let bytes = |id| match self.find(id) {
-            Some((attribute, Kind::Input { at })) => self.bytes_at(at, attribute),
-            Some((attribute, Kind::Small)) => {
-                &attribute.data.as_bytes()[..usize::from(attribute.len)]
-            }
-            _ => &[],
+            Some((attribute, note)) => match note.kind {
+                Kind::Input => self.bytes_of(note.piece, attribute),
+                Kind::Small => &attribute.data.as_bytes()[..usize::from(attribute.len)],
+                _ => &[],
+            },
+            None => &[],
         };
         (bytes(CORE_IN), bytes(UHW_IN))
     }
@@ -599,7 +639,7 @@ impl Request {
     /// The room for a write command's response and for its driver's private output, in bytes.
     pub(super) fn write_outputs(&self) -> (usize, usize) {
         let room = |id| match self.find(id) {
-            Some((attribute, Kind::Output { .. })) => usize::from(attribute.len),
+            Some((attribute, note)) if note.kind == Kind::Output => usize::from(attribute.len),
             _ => 0,
         };
         (room(CORE_OUT), room(UHW_OUT))
@@ -609,18 +649,18 @@ impl Request {
     pub(super) fn absorb_response(&mut self, core: &[u8], driver: &[u8]) {
         let Self {
             frame,
-            kinds,
+            notes,
             bytes,
             ..
         } = self;
-        for (attribute, kind) in frame.iter_mut().skip(HEAD).zip(kinds.iter()) {
-            let (source, at) = match (attribute.attr_id, kind) {
-                (CORE_OUT, Kind::Output { at }) => (core, *at),
-                (UHW_OUT, Kind::Output { at }) => (driver, *at),
+        for (attribute, note) in frame.iter_mut().skip(HEAD).zip(notes.iter()) {
+            let source = match (attribute.attr_id, note.kind) {
+                (CORE_OUT, Kind::Output) => core,
+                (UHW_OUT, Kind::Output) => driver,
                 _ => continue,
             };
             let len = source.len().min(usize::from(attribute.len));
-            if let Some(output) = bytes.get_mut(at as usize, len) {
+            if let Some(output) = bytes.get_mut(note.piece, len) {
                 output.copy_from_slice(&source[..len]);
             }
             attribute.flags |= AttrFlags::VALID_OUTPUT.bits();
@@ -630,23 +670,23 @@ impl Request {
     /// Fills every output with bytes from `source`, as a kernel that answers nonsense would.
     #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn scramble(&mut self, mut source: impl FnMut() -> u64) {
-        for (attribute, kind) in self.frame.iter_mut().skip(HEAD).zip(&self.kinds) {
-            match kind {
+        for (attribute, note) in self.frame.iter_mut().skip(HEAD).zip(&self.notes) {
+            match note.kind {
                 Kind::New if !source().is_multiple_of(4) => {
                     attribute.data = source() >> (source() % 64);
                 }
-                Kind::Output { .. } if !source().is_multiple_of(8) => {
+                Kind::Output if !source().is_multiple_of(8) => {
                     attribute.flags |= AttrFlags::VALID_OUTPUT.bits();
                 }
                 _ => {}
             }
         }
-        for (attribute, kind) in self.frame.iter().skip(HEAD).zip(&self.kinds) {
-            let Kind::Output { at } = *kind else {
+        for (attribute, note) in self.frame.iter().skip(HEAD).zip(&self.notes) {
+            if note.kind != Kind::Output {
                 continue;
-            };
+            }
             let len = usize::from(attribute.len);
-            let output = self.bytes.get_mut(at as usize, len).unwrap();
+            let output = self.bytes.get_mut(note.piece, len).unwrap();
             output.fill_with(|| source() as u8);
         }
     }
@@ -655,12 +695,12 @@ impl Request {
 /// Addresses make no difference.
 impl PartialEq for Request {
     fn eq(&self, other: &Self) -> bool {
-        let attribute = |(attribute, kind): (&IoctlAttr, Kind)| {
-            let data = match kind {
-                Kind::Input { .. } | Kind::Output { .. } => 0,
-                _ => attribute.data,
+        let attribute = |(attribute, note): (&IoctlAttr, Note)| {
+            let data = match note.piece() {
+                Some(_) => 0,
+                None => attribute.data,
             };
-            (IoctlAttr { data, ..*attribute }, kind)
+            (IoctlAttr { data, ..*attribute }, note)
         };
         let ids = |request: &Self| {
             let header = request.header();
@@ -702,7 +742,7 @@ impl fmt::Display for Request {
                 write!(f, "{object}.{method}")?;
             }
         }
-        for (attribute, kind) in self.attributes() {
+        for (attribute, note) in self.attributes() {
             if attribute.attr_id == WRITE_CMD && self.write_number().is_some() {
                 continue;
             }
@@ -710,7 +750,7 @@ impl fmt::Display for Request {
                 Some(name) => write!(f, " {name}=")?,
                 None => write!(f, " {:#x}=", attribute.attr_id)?,
             }
-            self.fmt_value(attribute, kind, f)?;
+            self.fmt_value(attribute, note, f)?;
         }
         Ok(())
     }
@@ -720,11 +760,11 @@ impl Request {
     fn fmt_value(
         &self,
         attribute: &IoctlAttr,
-        kind: Kind,
+        note: Note,
         f: &mut fmt::Formatter<'_>,
     ) -> fmt::Result {
         let IoctlAttr { len, data, .. } = *attribute;
-        match kind {
+        match note.kind {
             Kind::Handle => write!(f, "#{data}"),
             Kind::Fd => write!(f, "fd {}", data as i64),
             Kind::New if data == u64::MAX => f.write_str("new"),
@@ -735,8 +775,8 @@ impl Request {
             }
             Kind::Number => write!(f, "{data:#x}"),
             Kind::Small => fmt_hex(&data.as_bytes()[..usize::from(len)], f),
-            Kind::Output { .. } if !is_written(attribute) => write!(f, "[{len} bytes]"),
-            Kind::Input { at } | Kind::Output { at } => fmt_hex(self.bytes_at(at, attribute), f),
+            Kind::Output if !is_written(attribute) => write!(f, "[{len} bytes]"),
+            Kind::Input | Kind::Output => fmt_hex(self.bytes_of(note.piece, attribute), f),
         }
     }
 }

@@ -29,14 +29,19 @@ impl Chardev {
     /// Opens the node in `directory`: under the kernel's name, or under another if that is missing or is
     /// another device, as may happen in containers.
     pub(super) fn open_in(&self, directory: &Path, device: &str) -> Result<OwnedFd> {
+        self.open_as(directory, device, OFlags::empty())
+    }
+
+    /// The same with flags of the file.
+    pub(super) fn open_as(&self, directory: &Path, device: &str, flags: OFlags) -> Result<OwnedFd> {
         let failed = |errno| Error::os(Verb::OpenDevice, Subject::named("device", device), errno);
         self.check_abi(Verb::OpenDevice, device)?;
         let path = directory.join(&self.name);
-        match self.open_exactly(&path) {
+        match self.open_exactly(&path, flags) {
             Ok(node) => Ok(node),
             Err(first @ (Errno::NOENT | Errno::NODEV)) => match self.search(directory) {
                 Some(other) => self
-                    .open_exactly(&other)
+                    .open_exactly(&other, flags)
                     .map_err(|errno| failed(errno).with_detail(other.display().to_string())),
                 None => Err(failed(Errno::NOENT).with_detail(self.nowhere(first, directory))),
             },
@@ -60,10 +65,9 @@ impl Chardev {
     }
 
     /// Opens the node if it is this device; `ENODEV` if it is another.
-    fn open_exactly(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        let node = rustix::io::retry_on_intr(|| {
-            fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        })?;
+    fn open_exactly(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | flags;
+        let node = rustix::io::retry_on_intr(|| fs::open(path, flags, Mode::empty()))?;
         match self.is(&fs::fstat(&node)?) {
             true => Ok(node),
             false => Err(Errno::NODEV),

@@ -38,16 +38,16 @@ fn found() -> MutexGuard<'static, Option<Manager>> {
 }
 
 impl Manager {
-    /// Finds it and opens it: where it was the last time, if that is still it.
-    pub(crate) fn find_open() -> Result<(Self, OwnedFd)> {
+    /// Finds it and opens it with flags of the file: where it was the last time, if that is still it.
+    pub(crate) fn find_open(flags: OFlags) -> Result<(Self, OwnedFd)> {
         let known = found().clone();
         if let Some(known) = known
-            && let Ok(file) = known.open()
+            && let Ok(file) = known.open(flags)
         {
             return Ok((known, file));
         }
         let manager = Self::find()?;
-        let file = manager.open()?;
+        let file = manager.open(flags)?;
         if matches!(&*manager.0, Node::Told(_)) {
             *found() = Some(manager.clone());
         }
@@ -72,13 +72,13 @@ impl Manager {
     }
 
     /// Opens it once more.
-    pub(crate) fn open(&self) -> Result<OwnedFd> {
+    pub(crate) fn open(&self, flags: OFlags) -> Result<OwnedFd> {
         let directory = Path::new(DEV_INFINIBAND);
         match &*self.0 {
-            Node::Told(chardev) => chardev.open_in(directory, NAME),
+            Node::Told(chardev) => chardev.open_as(directory, NAME, flags),
             Node::Usual => {
                 let path = directory.join(NAME);
-                let flags = OFlags::RDWR | OFlags::CLOEXEC;
+                let flags = OFlags::RDWR | OFlags::CLOEXEC | flags;
                 rustix::io::retry_on_intr(|| fs::open(&path, flags, Mode::empty())).map_err(missing)
             }
         }

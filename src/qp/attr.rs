@@ -93,94 +93,46 @@ pub struct AltPath {
 impl QpAttr {
     /// Which attributes are set.
     pub fn mask(&self) -> QpAttrMask {
-        QpAttrMask::from_bits_retain(self.to_abi(0).attr_mask)
-    }
-
-    /// Checks the attributes, of which `raw` is what the kernel takes, for a QP of this transport that is in
-    /// the state `from`.
-    pub(crate) fn check(
-        &self,
-        raw: &abi::ModifyQp,
-        subject: impl FnOnce() -> Subject,
-        transport: QpType,
-        from: QpState,
-    ) -> Result<()> {
-        let to = self.state.unwrap_or(from);
-        let mask = QpAttrMask::from_bits_retain(raw.attr_mask);
-        let checked = transition::check(transport, from, to, mask);
-        // Of those that are not set they are 0.
-        let numbers = raw.rq_psn | raw.sq_psn | raw.dest_qp_num;
-        if checked.is_ok() && numbers < 1 << 24 {
-            return Ok(());
-        }
-        let why = self.refusal(checked, transport, from, to);
-        Err(Error::invalid(Verb::ModifyQp, subject(), why))
-    }
-
-    /// Why they are refused.
-    #[cold]
-    fn refusal(
-        &self,
-        checked: Result<(), Refused>,
-        transport: QpType,
-        from: QpState,
-        to: QpState,
-    ) -> String {
-        match checked {
-            Ok(()) => self.long_number(),
-            Err(Refused::NoTransition) => {
-                let anew = transition::attributes(transport, QpState::RESET, to).is_some();
-                format!(
-                    "{transport:?} has no transition from {from:?} to {to:?}{}",
-                    if anew { ": reset it first" } else { "" }
-                )
-            }
-            Err(Refused::Attributes {
-                missing,
-                superfluous,
-            }) => wrong_attributes(from, to, missing, superfluous),
-        }
-    }
-
-    /// Which number has more bits than there are on the wire.
-    fn long_number(&self) -> String {
-        let numbers = [
-            ("rq_psn", self.rq_psn),
-            ("sq_psn", self.sq_psn),
-            ("dest_qpn", self.dest_qpn),
-        ];
-        let long = |&(name, number): &(&str, Option<u32>)| {
-            let number = number.filter(|number| number >> 24 != 0)?;
-            Some(format!("{name} {number:#x} has more than 24 bits"))
-        };
-        numbers.iter().find_map(long).unwrap_or_default()
+        self.to_abi().mask()
     }
 
     /// The command that sets them. The pace counts among those that are set.
     #[inline]
     pub(crate) fn command(&self, qp: QpHandle, driver: DriverData) -> ModifyQp {
         let mut command = ModifyQp {
-            base: abi::ModifyQp {
-                qp_handle: qp.0,
-                ..Default::default()
-            },
+            base: self.to_abi(),
             rate_limit: self.rate_limit,
             driver,
         };
-        self.put_into(&mut command.base);
+        command.base.qp_handle = qp.0;
         command
     }
 
-    /// The attributes as the kernel takes them, for this queue pair.
-    fn to_abi(&self, qp_handle: u32) -> abi::ModifyQp {
-        self.command(QpHandle(qp_handle), DriverData::default())
-            .base
+    /// The attributes as the kernel takes them, for a queue pair that is to be named.
+    pub(crate) fn to_abi(&self) -> abi::ModifyQp {
+        let mut raw = abi::ModifyQp::default();
+        self.put_into(&mut raw);
+        raw
+    }
+
+    /// The attributes as the kernel takes them, where the compiler sees which are set: nothing is left to be
+    /// asked then.
+    #[inline(always)]
+    pub(super) fn known(&self) -> abi::ModifyQp {
+        let mut raw = abi::ModifyQp::default();
+        self.put(&mut raw);
+        raw
     }
 
     /// Puts those that are set into a command that is otherwise empty.
     // A function of its own: it then skips what is not set, which most are, instead of selecting zeros.
     #[inline(never)]
     fn put_into(&self, raw: &mut abi::ModifyQp) {
+        self.put(raw);
+    }
+
+    #[inline(always)]
+    fn put(&self, raw: &mut abi::ModifyQp) {
         use QpAttrMask as Mask;
         let mut set = Set(Mask::empty());
         set.put(Mask::STATE, self.state, |it| raw.qp_state = it.0 as u8);
@@ -241,6 +193,109 @@ impl Set {
             put(value);
         }
     }
+}
+
+/// What is changed, as the kernel takes it.
+pub(crate) trait Change {
+    /// Which attributes.
+    fn mask(&self) -> QpAttrMask;
+    /// The state to go to.
+    fn state(&self) -> Option<QpState>;
+    /// The state that the queue pair is in, if the caller says so.
+    fn cur_state(&self) -> Option<QpState>;
+    /// The path to the peer.
+    fn path(&self) -> Option<AddressVector>;
+
+    /// Refuses what a queue pair of this transport that is in the state `from` does not take.
+    ///
+    /// # Errors
+    ///
+    /// Names what there is not, is missing, or is too much.
+    fn check(
+        &self,
+        subject: impl FnOnce() -> Subject,
+        transport: QpType,
+        from: QpState,
+    ) -> Result<()>;
+}
+
+impl Change for abi::ModifyQp {
+    fn mask(&self) -> QpAttrMask {
+        QpAttrMask::from_bits_retain(self.attr_mask)
+    }
+
+    fn state(&self) -> Option<QpState> {
+        let is_set = self.mask().contains(QpAttrMask::STATE);
+        is_set.then(|| QpState(self.qp_state.into()))
+    }
+
+    fn cur_state(&self) -> Option<QpState> {
+        let is_set = self.mask().contains(QpAttrMask::CUR_STATE);
+        is_set.then(|| QpState(self.cur_qp_state.into()))
+    }
+
+    fn path(&self) -> Option<AddressVector> {
+        let is_set = self.mask().contains(QpAttrMask::AV);
+        is_set.then(|| path(&self.dest))
+    }
+
+    fn check(
+        &self,
+        subject: impl FnOnce() -> Subject,
+        transport: QpType,
+        from: QpState,
+    ) -> Result<()> {
+        let to = self.state().unwrap_or(from);
+        let checked = transition::check(transport, from, to, self.mask());
+        if checked.is_ok() && has_short_numbers(self) {
+            return Ok(());
+        }
+        let why = refusal(self, checked, transport, from, to);
+        Err(Error::invalid(Verb::ModifyQp, subject(), why))
+    }
+}
+
+/// Whether its numbers have no more bits than there are on the wire. Those that are not set are 0.
+pub(super) fn has_short_numbers(raw: &abi::ModifyQp) -> bool {
+    (raw.rq_psn | raw.sq_psn | raw.dest_qp_num) < 1 << 24
+}
+
+/// Why a change is refused.
+#[cold]
+fn refusal(
+    raw: &abi::ModifyQp,
+    checked: Result<(), Refused>,
+    transport: QpType,
+    from: QpState,
+    to: QpState,
+) -> String {
+    match checked {
+        Ok(()) => long_number(raw),
+        Err(Refused::NoTransition) => {
+            let anew = transition::attributes(transport, QpState::RESET, to).is_some();
+            format!(
+                "{transport:?} has no transition from {from:?} to {to:?}{}",
+                if anew { ": reset it first" } else { "" }
+            )
+        }
+        Err(Refused::Attributes {
+            missing,
+            superfluous,
+        }) => wrong_attributes(from, to, missing, superfluous),
+    }
+}
+
+/// Which number has more bits than there are on the wire.
+fn long_number(raw: &abi::ModifyQp) -> String {
+    let numbers = [
+        ("rq_psn", raw.rq_psn),
+        ("sq_psn", raw.sq_psn),
+        ("dest_qpn", raw.dest_qp_num),
+    ];
+    let long = |&(name, number): &(&str, u32)| {
+        (number >> 24 != 0).then(|| format!("{name} {number:#x} has more than 24 bits"))
+    };
+    numbers.iter().find_map(long).unwrap_or_default()
 }
 
 fn wrong_attributes(
@@ -391,7 +446,8 @@ mod tests {
             ..QpAttr::default()
         };
         let error = attr
-            .check(&attr.to_abi(3), || qp, QpType::RC, QpState::RESET)
+            .to_abi()
+            .check(|| qp, QpType::RC, QpState::RESET)
             .unwrap_err()
             .to_string();
         assert!(
@@ -409,7 +465,8 @@ mod tests {
             ..QpAttr::default()
         };
         let error = attr
-            .check(&attr.to_abi(3), || qp, QpType::UD, QpState::RTR)
+            .to_abi()
+            .check(|| qp, QpType::UD, QpState::RTR)
             .unwrap_err()
             .to_string();
         assert!(
@@ -427,6 +484,6 @@ mod tests {
             ..QpAttr::default()
         };
         assert_eq!(attr.mask(), QpAttrMask::QKEY | QpAttrMask::DEST_QPN);
-        assert_eq!(attr.to_abi(9).attr_mask, attr.mask().bits());
+        assert_eq!(attr.to_abi().attr_mask, attr.mask().bits());
     }
 }

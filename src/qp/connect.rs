@@ -5,9 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use uverbs_uapi::enums::{LinkLayer, Mtu, QpState, QpType};
 use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::write as abi;
 
 use super::transport::{Connected, Datagram, Transport};
 use super::{Membership, NO_PSN, Qp, QpAttr};
@@ -323,7 +323,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         if known != NO_PSN {
             return Ok(known);
         }
-        let drawn = draw_psn(|| self.shared.subject())?;
+        let drawn = draw_psn(self.context(), || self.shared.subject())?;
         // Two threads may get here at once: the first number stays.
         let psn = &self.shared.psn;
         match psn.compare_exchange(NO_PSN, drawn, Ordering::Relaxed, Ordering::Relaxed) {
@@ -341,6 +341,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     }
 }
 
+#[inline(always)]
 fn to_init(options: &ConnectOptions, qkey: Option<u32>) -> QpAttr {
     QpAttr {
         state: Some(QpState::INIT),
@@ -390,19 +391,20 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             }
         };
         let path = path_from(gid_index, peer, options)?;
-        let steps = steps(self.transport(), peer, options, (path, path_mtu), sq_psn);
-        steps.iter().try_for_each(|step| self.modify(step))
+        let mut steps = steps(self.transport(), peer, options, (path, path_mtu), sq_psn);
+        self.shared.connect(&mut steps)
     }
 }
 
 /// The changes that take a queue pair that is connected from RESET to RTS, on a path with its MTU.
+#[inline]
 fn steps(
     transport: QpType,
     peer: &Endpoint,
     options: &ConnectOptions,
     (path, path_mtu): (AddressVector, Mtu),
     sq_psn: u32,
-) -> [QpAttr; 3] {
+) -> [abi::ModifyQp; 3] {
     let asks = matches!(transport, QpType::RC | QpType::XRC_SEND);
     let answers = matches!(transport, QpType::RC | QpType::XRC_RECV);
     let to_receive = QpAttr {
@@ -424,7 +426,11 @@ fn steps(
         max_rd_atomic: asks.then_some(options.max_rd_atomic),
         ..QpAttr::default()
     };
-    [to_init(options, None), to_receive, to_send]
+    [
+        to_init(options, None).known(),
+        to_receive.known(),
+        to_send.known(),
+    ]
 }
 
 /// This side's end of a path and what else a peer must know, for objects that are not a [`Qp`].
@@ -443,7 +449,7 @@ impl End {
         subject: impl FnOnce() -> Subject,
     ) -> Result<Self> {
         let (local, lid, gid) = Local::find(context, options)?;
-        let psn = draw_psn(subject)?;
+        let psn = draw_psn(context, subject)?;
         Ok(Self {
             local,
             endpoint: Endpoint { lid, qpn, psn, gid },
@@ -466,7 +472,7 @@ impl End {
         transport: QpType,
         peer: &Endpoint,
         options: &ConnectOptions,
-    ) -> Result<[QpAttr; 3]> {
+    ) -> Result<[abi::ModifyQp; 3]> {
         let path = path_from(self.local.gid_index, peer, options)?;
         let mtu = options.path_mtu.unwrap_or(self.local.active_mtu);
         let psn = self.endpoint.psn;
@@ -475,11 +481,11 @@ impl End {
 }
 
 /// A random PSN.
-fn draw_psn(subject: impl FnOnce() -> Subject) -> Result<u32> {
-    let mut random = [0; 4];
-    getrandom(&mut random, GetRandomFlags::empty())
-        .map_err(|errno| Error::os(Verb::ModifyQp, subject(), errno))?;
-    Ok(u32::from_ne_bytes(random) & 0x00ff_ffff)
+fn draw_psn(context: &Context, subject: impl FnOnce() -> Subject) -> Result<u32> {
+    match context.random() {
+        Ok(number) => Ok(number & 0x00ff_ffff),
+        Err(errno) => Err(Error::os(Verb::ModifyQp, subject(), errno)),
+    }
 }
 
 impl Context {
@@ -554,6 +560,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qp::attr::Change;
 
     #[test]
     fn the_text_form_goes_both_ways() {
@@ -569,6 +576,25 @@ mod tests {
             ..endpoint
         };
         assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+    }
+
+    /// `QpShared::connect` does not ask when a queue pair is in RESET.
+    #[test]
+    fn the_steps_are_what_the_transitions_take() {
+        let peer: Endpoint = "0000:000011:a3f2c1:00000000000000000000ffff0a090001"
+            .parse()
+            .unwrap();
+        let options = ConnectOptions::default();
+        for transport in [QpType::RC, QpType::UC, QpType::XRC_SEND, QpType::XRC_RECV] {
+            let path = path_from(Some(1), &peer, &options).unwrap();
+            let mut from = QpState::RESET;
+            for step in steps(transport, &peer, &options, (path, Mtu::MTU_1024), 7) {
+                let subject = || Subject::numbered("QP", 3);
+                step.check(subject, transport, from).unwrap();
+                from = step.state().unwrap();
+            }
+            assert_eq!(from, QpState::RTS, "{transport:?}");
+        }
     }
 
     #[test]

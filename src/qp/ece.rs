@@ -19,8 +19,13 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// Manual page: `ibv_query_ece(3)`.
     #[doc(alias = "ibv_query_ece")]
     pub fn query_ece(&self) -> Result<Ece> {
-        let ece = self.shared.kernel().backing().query_ece();
+        let ece = self.ece_if_any();
         ece.ok_or_else(|| self.context().driver().without_ece(Verb::QueryEce))
+    }
+
+    /// As [`query_ece`](Self::query_ece), for who does without if there are none.
+    pub(crate) fn ece_if_any(&self) -> Option<Ece> {
+        self.shared.kernel().backing().query_ece()
     }
 
     /// Tells the queue pair which options to use. The device gets them with the next change of the state, so

@@ -7,7 +7,7 @@ use uverbs_uapi::handle::QpHandle;
 use crate::command::{Command, DriverData};
 use crate::context::Context;
 use crate::driver::{QpBacking, QpName, Replacement};
-use crate::error::{Result, Subject};
+use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 
 use super::{QpAttr, QpState};
@@ -76,7 +76,18 @@ impl KernelQp {
     }
 
     pub(super) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
+        if self.object.is_gone() {
+            return Err(self.gone(C::VERB));
+        }
         self.object.execute(command)
+    }
+
+    /// The error of a verb on what has been destroyed: whoever has a [`Control`](super::Control) may come too
+    /// late.
+    #[cold]
+    fn gone(&self, verb: Verb) -> Error {
+        let cause = Cause::NotFound("it has been destroyed".into());
+        Error::new(verb, self.subject(), cause)
     }
 
     pub(super) fn destroy(&mut self) -> Result<()> {

@@ -3,7 +3,7 @@
 //! A [`Qp`] has two halves that share the kernel object: the send half and the receive half. Posting borrows
 //! a half exclusively and takes no lock. The halves can move to different threads ([`Qp::split`]).
 
-mod attr;
+pub(crate) mod attr;
 pub(crate) mod connect;
 mod control;
 mod ece;
@@ -43,9 +43,10 @@ pub use transport::{
 pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
+use self::attr::{Change, has_short_numbers};
 use self::connect::Local;
 use self::kernel::KernelQp;
-use crate::command::{DriverData, QpSpec, QueryQp};
+use crate::command::{DriverData, DriverReply, ModifyQp, ModifyQpAlone, QpSpec, QueryQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::domain::{DomainRef, DomainState, ThreadDomain};
@@ -505,31 +506,68 @@ impl QpShared {
 
     /// Changes attributes; not for the state RESET.
     fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let mut raw = attr.to_abi();
         // Until the state is stored, so that a reset is before all this or behind it.
         let kernel = self.kernel();
-        let connects = matches!(
-            attr.state,
-            None | Some(QpState::INIT | QpState::RTR | QpState::RTS)
-        );
+        let from = self.check(&kernel, &raw)?;
+        if attr.rate_limit.is_some() {
+            self.context().driver().paces()?;
+        }
+        self.change(&kernel, &mut raw, attr.rate_limit, from)
+    }
+
+    /// Takes it from RESET to RTS by these changes, all under the lock that [`Self::modify`] takes for each.
+    fn connect(&self, steps: &mut [abi::ModifyQp; 3]) -> Result<()> {
+        let kernel = self.kernel();
+        let from = self.state();
+        // From RESET on they are what the transitions take: a test holds that for each transport.
+        let is_usual = from == QpState::RESET && steps.iter().all(has_short_numbers);
+        for step in steps {
+            let from = match is_usual {
+                true => self.state(),
+                false => self.check(&kernel, step)?,
+            };
+            self.change(&kernel, step, None, from)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a change that has been checked, from a state to another than RESET.
+    fn change(
+        &self,
+        kernel: &KernelQp,
+        raw: &mut abi::ModifyQp,
+        rate_limit: Option<u32>,
+        from: QpState,
+    ) -> Result<()> {
+        raw.qp_handle = kernel.handle().0;
+        let to = raw.state();
+        let connects = matches!(to, None | Some(QpState::INIT | QpState::RTR | QpState::RTS));
         let driver = match connects {
             true => kernel.backing().modify_data(),
             false => DriverData::default(),
         };
-        let command = attr.command(kernel.handle(), driver);
-        let from = self.check(&kernel, attr, &command.base)?;
-        if attr.rate_limit.is_some() {
-            self.context().driver().paces()?;
-        }
-        let reply = kernel
-            .execute(&command)
-            .map_err(|error| self.explained(error, attr, from))?;
+        let changed = match rate_limit.is_none() && driver.is_empty() {
+            true => kernel
+                .execute(&ModifyQpAlone(raw))
+                .map(|()| DriverReply::new()),
+            false => kernel.execute(&ModifyQp {
+                base: *raw,
+                rate_limit,
+                driver,
+            }),
+        };
+        let reply = match changed {
+            Ok(reply) => reply,
+            Err(error) => return Err(self.explained(error, raw, from)),
+        };
         if connects {
             kernel.backing().modified(&reply);
         }
-        if let Some(state) = attr.state {
+        if let Some(state) = to {
             self.store(state);
         }
-        if attr.state == Some(QpState::RTS) {
+        if to == Some(QpState::RTS) {
             self.connected.store(true, Ordering::Relaxed);
         }
         Ok(())
@@ -545,7 +583,7 @@ impl QpShared {
         // For all of it: who fails the queue pair from another thread does so before or behind.
         let mut kernel = self.kernel.write().unwrap_or_else(PoisonError::into_inner);
         let command = attr.command(kernel.handle(), DriverData::default());
-        let from = self.check(&kernel, attr, &command.base)?;
+        let from = self.check(&kernel, &command.base)?;
         let reset = ResetQp {
             command: &command,
             backing: kernel.backing(),
@@ -556,8 +594,8 @@ impl QpShared {
         };
         let context = self.context();
         let reset = context.driver().reset_qp(context.fd(), reset);
-        let replacement =
-            reset.map_err(|error| self.explained(error.about(kernel.subject()), attr, from))?;
+        let replacement = reset
+            .map_err(|error| self.explained(error.about(kernel.subject()), &command.base, from))?;
         let old = replacement.and_then(|by| kernel.replace(by));
         self.flight.renew(Queues::Qp(kernel.backing().clone()));
         self.store(QpState::RESET);
@@ -569,11 +607,10 @@ impl QpShared {
         Ok(())
     }
 
-    /// Refuses a change that there is not, of which `raw` is what the kernel takes, and tells from which
-    /// state it is.
-    fn check(&self, kernel: &KernelQp, attr: &QpAttr, raw: &abi::ModifyQp) -> Result<QpState> {
-        let from = attr.cur_state.unwrap_or_else(|| self.state());
-        attr.check(raw, || kernel.subject(), self.transport, from)?;
+    /// Refuses a change that there is not, and tells from which state it is.
+    fn check(&self, kernel: &KernelQp, raw: &abi::ModifyQp) -> Result<QpState> {
+        let from = raw.cur_state().unwrap_or_else(|| self.state());
+        raw.check(|| kernel.subject(), self.transport, from)?;
         Ok(from)
     }
 
@@ -582,12 +619,13 @@ impl QpShared {
     }
 
     /// Says which step failed, and what its path was.
-    fn explained(&self, error: Error, attr: &QpAttr, from: QpState) -> Error {
-        let error = match attr.state {
+    #[cold]
+    fn explained(&self, error: Error, raw: &abi::ModifyQp, from: QpState) -> Error {
+        let error = match raw.state() {
             Some(to) => error.with_detail(format!("from {from:?} to {to:?}")),
             None => error,
         };
-        match &attr.path {
+        match raw.path() {
             Some(path) => path.explain(self.context(), error),
             None => error,
         }
@@ -856,33 +894,30 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// pair. Manual page: `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
-        let Qp { send, recv, shared } = self;
-        let domain = send.domain();
-        // Both halves give up their share, so that the shared part is unique.
-        let (send, recv) = (send.into_queue(), recv.into_queue());
-        let (shared, error) = match Arc::try_unwrap(shared) {
-            Ok(mut shared) => {
-                let kernel = shared.kernel.get_mut();
-                match kernel.unwrap_or_else(PoisonError::into_inner).destroy() {
-                    Ok(()) => return Ok(()),
-                    Err(error) => (Arc::new(shared), error),
-                }
-            }
-            Err(shared) => {
-                let error = Error::invalid(
-                    Verb::DestroyQp,
-                    shared.subject(),
-                    "a half of it is elsewhere, or flow rules lead to it",
-                );
-                (shared, error)
-            }
-        };
-        let object = Qp {
-            send: SendHalf::new(send, &shared, domain),
-            recv: RecvHalf::new(recv, &shared),
-            shared,
-        };
-        Err(DestroyError { object, error })
+        match self.destroy_in_place() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(DestroyError {
+                object: self,
+                error,
+            }),
+        }
+    }
+
+    // In place: a queue pair is large.
+    fn destroy_in_place(&self) -> Result<()> {
+        // That of the queue pair and those of its halves. Another that a `Control` has for a moment counts as
+        // one that stays; one that comes later finds that the object is gone, under the lock.
+        const OWN: usize = 3;
+        let shared = &self.shared;
+        if Arc::strong_count(shared) > OWN {
+            return Err(Error::invalid(
+                Verb::DestroyQp,
+                shared.subject(),
+                "a half of it is elsewhere, or flow rules lead to it",
+            ));
+        }
+        let mut kernel = (shared.kernel.write()).unwrap_or_else(PoisonError::into_inner);
+        kernel.destroy()
     }
 }
 

@@ -1,15 +1,16 @@
 //! Datagrams: peers that are looked up by address, and multicast groups.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use libtest_mimic::Trial;
 use support::wait::until_so;
 use support::{
-    LIMIT, QUIET, Result, completion, device, fail, nothing, open, run, same, says,
+    LIMIT, QUIET, Result, completion, completions, device, fail, nothing, open, run, same, says,
     test_without_leaks,
 };
+use uverbs::ah::{AddressVector, UdPeer};
 use uverbs::cm::{self, Group, Listener, Membership, Pending, RejectReason, Request, Resolved};
-use uverbs::{Qp, Ud, WcOpcode};
+use uverbs::{Qp, QpState, Ud, WcOpcode};
 
 use crate::ground::{Side, own_address};
 use crate::listen::reason_of;
@@ -19,11 +20,13 @@ use crate::programs::Program;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 8] = [
+    let tests: [Named; 10] = [
         ("datagrams::look_up_and_send", look_up_and_send),
         ("datagrams::nobody_there", nobody_there),
         ("datagrams::refused", refused),
         ("datagrams::too_much_private_data", too_much_private_data),
+        ("datagrams::udaddy_server", udaddy_server),
+        ("datagrams::udaddy_client", udaddy_client),
         ("multicast::all_receive", all_receive),
         ("multicast::all_receive_by_ipv6", all_receive_by_ipv6),
         ("multicast::send_only", send_only),
@@ -118,6 +121,114 @@ pub(crate) fn ask_and_send(
     })?;
     completion(&mut here.cq)?.is(WcOpcode::SEND)?;
     same(received(&mut there)?, b"a datagram".to_vec(), "what came")
+}
+
+/// The port of `udaddy`, and what its client sends and its server answers.
+const UDADDY_PORT: u16 = 7174;
+const DATAGRAMS: usize = 4;
+const DATAGRAM: [u8; 64] = [7; 64];
+
+fn udaddy_address() -> SocketAddr {
+    let mut address = own_address();
+    address.set_port(UDADDY_PORT);
+    address
+}
+
+/// Posts receives for all datagrams.
+fn receive_all(side: &Side, qp: &mut Qp<Ud>) -> Result {
+    const ROOM: usize = GRH + DATAGRAM.len();
+    let mut batch = qp.recv();
+    for number in 0..DATAGRAMS {
+        let slice = side.mr.slice(number * ROOM..(number + 1) * ROOM)?;
+        batch.post(number as u64, slice)?;
+    }
+    batch.ring()?;
+    Ok(())
+}
+
+/// Sends all datagrams, with the own number, by which the program answers.
+fn send_all(qp: &mut Qp<Ud>, to: UdPeer<'_>) -> Result {
+    let number = qp.qpn();
+    qp.post(|batch| {
+        for id in 0..DATAGRAMS as u64 {
+            batch
+                .send_imm_inline_to(to, &DATAGRAM, number)?
+                .signaled(id);
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Catches an answer of rdma-core's program that is read wrongly: another queue pair, key or path.
+fn udaddy_server() -> Result {
+    let program = Program::start("udaddy -b 10.9.0.1 -C 4 -S 64")?;
+    let mut side = Side::new()?;
+    let mut qp = queue_pair(&side)?;
+    let mut found = None;
+    until_so(LIMIT, "the program listens", || {
+        let way = cm::resolve::<Ud>(udaddy_address())?.start()?;
+        let way = way.within(LIMIT)?;
+        if qp.state() == QpState::RESET {
+            way.activate(&mut qp)?;
+            receive_all(&side, &mut qp)?;
+        }
+        match way.look_up(b"")?.within(LIMIT) {
+            Ok(peer) => found = Some(peer),
+            Err(refused) => same(
+                reason_of(&refused.error)?,
+                RejectReason::NoListener,
+                "the reason",
+            )?,
+        }
+        Ok(found.is_some())
+    })?;
+    let found = found.ok_or("nobody was found")?;
+    let ah = side.pd.create_ah(found.path())?;
+    send_all(&mut qp, ah.to(found.qpn(), found.qkey()))?;
+    let mut answers = 0;
+    for wc in completions(&mut side.cq, 2 * DATAGRAMS)? {
+        let wc = wc.ok()?;
+        if wc.opcode == WcOpcode::RECV {
+            same(wc.imm, Some(found.qpn()), "the number of who answers")?;
+            same(wc.byte_len as usize, GRH + DATAGRAM.len(), "an answer")?;
+            answers += 1;
+        }
+    }
+    same(answers, DATAGRAMS, "answers")?;
+    program.end()
+}
+
+/// Catches an answer that rdma-core's program reads another queue pair, key or path of.
+fn udaddy_client() -> Result {
+    let listener = cm::listen::<Ud>(udaddy_address())?.start()?;
+    let program = Program::start("udaddy -s 10.9.0.1 -C 4 -S 64")?;
+    let request = request(&listener)?;
+    let mut side = Side::new()?;
+    let mut qp = queue_pair(&side)?;
+    request.activate(&mut qp)?;
+    receive_all(&side, &mut qp)?;
+    request.answer_with(&qp, b"")?;
+    let (own, _) = open()?.best_gid(1)?.ok_or("the port has no GID")?;
+    let (mut came, mut peer) = (0, None);
+    until_so(LIMIT, "the datagrams of the program", || {
+        for completion in &mut side.cq.poll()? {
+            completion.result()?;
+            let mut grh = [0; GRH];
+            side.mr.read_at(0, &mut grh)?;
+            let path = AddressVector::reply_to(&completion, &grh, 1, own);
+            peer = completion.imm().map(|number| (path, number));
+            came += 1;
+        }
+        Ok(came == DATAGRAMS)
+    })?;
+    let (path, number) = peer.ok_or("no number came with the datagram")?;
+    let ah = side.pd.create_ah(&path)?;
+    send_all(&mut qp, ah.to(number, 0x0123_4567))?;
+    for wc in completions(&mut side.cq, DATAGRAMS)? {
+        same(wc.ok()?.opcode, WcOpcode::SEND, "the completion")?;
+    }
+    program.end()
 }
 
 /// Catches a look-up of nobody that is waited for.

@@ -3,6 +3,8 @@
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
+use rustix::fs::OFlags;
+
 use super::abi::rdma_event_channel;
 use crate::c::failure::{Failure, Result, pointer};
 use crate::cm::command::Command;
@@ -11,7 +13,7 @@ use crate::device::Manager;
 
 /// Opens a channel. Its file blocks: programs change that themselves.
 pub(super) fn open() -> Result<*mut rdma_event_channel> {
-    let (_, file) = Manager::find_open()?;
+    let (_, file) = Manager::find_open(OFlags::empty())?;
     let fd = file.into_raw_fd();
     Ok(Box::into_raw(Box::new(rdma_event_channel { fd })))
 }

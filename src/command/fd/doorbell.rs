@@ -4,7 +4,9 @@
 //! opened the command file may use it (`ib_uverbs_write` compares credentials and answers EACCES). Others
 //! ring by the ioctl `INVOKE_WRITE`.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::cmd;
 use uverbs_uapi::handle::QpHandle;
@@ -23,19 +25,14 @@ use crate::error::Errno;
 pub(crate) struct Doorbell {
     fd: Arc<CommandFd>,
     way: Way,
-    /// It has its own address in it, so it never moves.
-    command: Box<Buffers>,
+    /// The argument of write(2). It has the address of the place for the answer in it.
+    command: Written,
     /// The same for the ioctl; built when that is first needed.
     request: Option<Box<Request>>,
 }
 
-/// The argument of write(2), and where the kernel puts the answer.
-#[derive(Debug)]
-struct Buffers {
-    written: Written,
-    /// Nobody reads it.
-    response: PostSendResp,
-}
+/// Where the kernel puts the answer to a doorbell, which nobody reads.
+pub(crate) type Unread = AtomicU32;
 
 #[derive(Debug, IntoBytes, Immutable)]
 #[repr(C)]
@@ -46,29 +43,30 @@ struct Written {
 
 #[allow(dead_code, reason = "not every driver has such a doorbell")]
 impl Doorbell {
-    /// The doorbell of the QP with handle `qp`.
-    pub(crate) fn new(fd: Arc<CommandFd>, qp: QpHandle) -> Self {
+    /// The doorbell of the QP with handle `qp`. Answers go to `answer`.
+    ///
+    /// # Safety
+    ///
+    /// It stays there as long as the doorbell is used.
+    pub(crate) unsafe fn new(fd: Arc<CommandFd>, qp: QpHandle, answer: NonNull<Unread>) -> Self {
         const WORD: usize = 4;
+        const { assert!(size_of::<Unread>() == size_of::<PostSendResp>()) };
         let header = CmdHdr {
             command: cmd::POST_SEND,
             in_words: (size_of::<Written>() / WORD) as u16,
             out_words: (size_of::<PostSendResp>() / WORD) as u16,
         };
         let core = PostSend {
+            response: answer.as_ptr().expose_provenance() as u64,
             qp_handle: qp.0,
             // There is no request, but the kernel checks that this is at least the size of one.
             wqe_size: size_of::<SendWr>() as u32,
             ..PostSend::default()
         };
-        let written = Written { header, core };
-        let response = PostSendResp::default();
-        let mut command = Box::new(Buffers { written, response });
-        let response = &raw mut command.response;
-        command.written.core.response = response.expose_provenance() as u64;
         Self {
             way: fd.routes.doorbell(),
             fd,
-            command,
+            command: Written { header, core },
             request: None,
         }
     }
@@ -77,7 +75,7 @@ impl Doorbell {
     #[inline(always)]
     pub(crate) fn ring(&mut self) -> Result<(), Errno> {
         if self.way == Way::Write {
-            match rustix::io::write(&self.fd.fd, self.command.written.as_bytes()) {
+            match rustix::io::write(&self.fd.fd, self.command.as_bytes()) {
                 Ok(_) => return Ok(()),
                 Err(errno) => return self.after(errno),
             }
@@ -102,7 +100,7 @@ impl Doorbell {
     // Not the usual path: the code after write(2) stays close to it.
     #[cold]
     fn by_ioctl(&mut self) -> Result<(), Errno> {
-        let core = &self.command.written.core;
+        let core = &self.command.core;
         let request = self.request.get_or_insert_with(|| {
             let mut request = Box::new(Request::new());
             request.write_command::<_, PostSendResp>(cmd::POST_SEND, core);

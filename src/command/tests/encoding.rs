@@ -1,6 +1,7 @@
 //! Frames and buffers against ones made by hand from the kernel's documentation of them: the numbers here
 //! are literal on purpose.
 
+use uverbs_uapi::attr::invoke_write::CORE_OUT;
 use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::ioctl::{IoctlAttr, IoctlHdr};
 use zerocopy::{FromBytes, IntoBytes};
@@ -45,6 +46,24 @@ pub(super) fn frame(
         (attr_id, len, flags, if address { POINTER } else { data })
     });
     (header, attributes.collect())
+}
+
+/// Would catch addresses that lead to where a request was made.
+#[test]
+fn a_request_that_has_been_moved_is_aimed_anew() {
+    let mut request = request(&QueryPort { port: 1 }, Spelling::Write).unwrap();
+    request.arm(14);
+    let address = |request: &mut Request| request.attribute(CORE_OUT).unwrap().data;
+    let (before, from) = (address(&mut request), (&raw const request).addr());
+    let mut moved = Box::new(request);
+    moved.arm(14);
+    let (after, to) = (address(&mut moved), (&raw const *moved).addr());
+    assert_ne!(from, to);
+    assert_eq!(
+        before.wrapping_sub(from as u64),
+        after.wrapping_sub(to as u64)
+    );
+    assert!((to as u64..to as u64 + size_of::<Request>() as u64).contains(&after));
 }
 
 /// The header of a frame with so many attributes.

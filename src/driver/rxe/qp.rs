@@ -1,5 +1,6 @@
 //! Queue pairs: creation, and the reset that the kernel's driver does in part only.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +17,7 @@ use super::watch::{Shared, Watch};
 use super::{Parts, RECV, SEND, producer};
 use crate::alloc::Buffers;
 use crate::command::{
-    CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, DriverReply, QpSpec,
+    CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, DriverReply, QpSpec, Unread,
 };
 use crate::driver::answer;
 use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _};
@@ -46,6 +47,8 @@ struct Core {
     /// unread count.
     watched: Option<[Arc<Shared>; 2]>,
     qpn: u32,
+    /// For the doorbell.
+    answer: Unread,
     _maps: ArrayVec<RingMap, 2>,
 }
 
@@ -146,9 +149,11 @@ fn map(
         srq: attach(qpn),
         watched,
         qpn,
+        answer: Unread::new(0),
         _maps: maps,
     });
-    let doorbell = Doorbell::new(Arc::clone(fd), handle);
+    // SAFETY: the send queue, which has the doorbell, keeps the core too.
+    let doorbell = unsafe { Doorbell::new(Arc::clone(fd), handle, NonNull::from(&core.answer)) };
     let keep = || Some(Arc::clone(&core) as Keep);
     let recv = recv.map(|ring| RecvQueue::new(ring, cap.max_recv_sge, keep()));
     let send = SendQueue::new(send, doorbell, max_sge, max_inline, keep());

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -19,8 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::memory::*;
 use super::ring::producer;
-use crate::command::Doorbell;
-use crate::command::{CommandFd, Route};
+use crate::command::{CommandFd, Doorbell, Route, Unread};
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::RecvQueue;
 use crate::driver::rxe::qp::{asked_slices, granted_send};
@@ -41,9 +41,16 @@ fn null() -> OwnedFd {
     file.unwrap().into()
 }
 
+/// A doorbell whose answers go where nobody reads them.
+fn doorbell(fd: Arc<CommandFd>) -> Doorbell {
+    static ANSWER: Unread = Unread::new(0);
+    // SAFETY: what is static stays.
+    unsafe { Doorbell::new(fd, QpHandle(0x77), NonNull::from(&ANSWER)) }
+}
+
 fn queue_over(memory: &Arc<Memory>, max_sge: u32, max_inline: u32, fd: OwnedFd) -> SendQueue {
     let fd = Arc::new(CommandFd::new(fd, 14, Route::Best));
-    let doorbell = Doorbell::new(fd, QpHandle(0x77));
+    let doorbell = doorbell(fd);
     let ring = producer(memory, SLOT).unwrap();
     SendQueue::new(ring, doorbell, max_sge, max_inline, None)
 }
@@ -532,7 +539,7 @@ proptest! {
         let memory = Memory::ring(SLOTS, log2);
         if let Ok(ring) = producer(&memory, size_of::<SendWqe>()) {
             let fd = Arc::new(CommandFd::new(null(), 14, Route::Best));
-            let doorbell = Doorbell::new(fd, QpHandle(0x77));
+            let doorbell = doorbell(fd);
             let queue = SendQueue::new(ring, doorbell, granted_sge, granted_inline, None);
             let room = (1_usize << log2) - SEND_PAYLOAD_OFFSET;
             prop_assert!(queue.max_sge() as usize * size_of::<Sge>() <= room);

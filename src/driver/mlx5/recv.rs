@@ -220,12 +220,23 @@ impl contract::RecvQueue for RecvQueue {
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SharedRecvQueue {
-    ring: Arc<SrqRing>,
-    /// It knows how far posting has come, since pollers may post as well.
-    ledger: Arc<SrqLedger>,
+    /// The ring's first byte, bytes of an element, and the word of the record that says how far it is filled.
+    first: NonNull<u8>,
+    stride: usize,
+    word: NonNull<AtomicU32>,
+    max_sge: u32,
     /// Requests written that the device was not told of.
     written: u32,
+    /// It knows how far posting has come, since pollers may post as well.
+    ledger: Arc<SrqLedger>,
+    ring: Arc<SrqRing>,
 }
+
+// SAFETY: ring and record are memory that `ring` keeps. Whoever writes it is inside the gate, or writes the
+// word.
+unsafe impl Send for SharedRecvQueue {}
+// SAFETY: shared references read plain fields, and atomics.
+unsafe impl Sync for SharedRecvQueue {}
 
 /// A shared receive queue, as those who report of it know it.
 #[derive(Clone, Debug)]
@@ -245,11 +256,16 @@ impl Drawn {
 }
 
 impl SharedRecvQueue {
+    /// A queue over a ring with as many elements as the ledger has.
     pub(super) fn new(ring: Arc<SrqRing>, ledger: Arc<SrqLedger>) -> Self {
         Self {
-            ring,
-            ledger,
+            first: ring.element(0),
+            stride: ring.stride(),
+            max_sge: ring.max_sge(),
+            word: NonNull::from(ring.record().word(RECORD_RECEIVE)),
             written: 0,
+            ledger,
+            ring,
         }
     }
 
@@ -262,31 +278,55 @@ impl SharedRecvQueue {
         &self.ring
     }
 
-    /// Writes a request if there is a free element. Out of line, with an answer that fits into a register:
-    /// posting to a queue pair's own queue shall not pay for this one.
-    #[inline(never)]
+    /// Writes a request. False if there is no other free element right behind the one for it; then nothing is
+    /// written.
+    #[inline(always)]
     fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
         let ledger = &*self.ledger;
         let _inside = ledger.gate.pass();
         let head = ledger.posting.head();
-        let count = ledger.posting.told().wrapping_add(self.written);
-        let next = match ledger.is_free(head.wrapping_add(1)) {
-            true => head.wrapping_add(1),
-            false => match ledger.search(head) {
-                Some(next) => next,
-                None => return false,
-            },
+        let Some(next) = ledger.right_behind(head) else {
+            return false;
         };
-        // SAFETY: the ledger has only such elements as are in the ring; each has room for the link and
-        // `max_sge` slices.
-        unsafe {
-            let slices_at = put(self.ring.element(head), SrqNext::to(next));
-            put_slices(slices_at, slices, self.ring.max_sge());
-        }
-        ledger.post(head, wr_id, count);
-        ledger.posting.go_on(next);
+        // SAFETY: both are elements of the ring, the first one is free, and this is inside the gate.
+        unsafe { self.put(head, next, wr_id, slices) };
         self.written += 1;
         true
+    }
+
+    /// As [`Self::write`], wherever there is a free element. Out of line as a whole, so that the usual way
+    /// keeps nothing for the call.
+    #[cold]
+    #[inline(never)]
+    fn write_elsewhere<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
+        let ledger = &*self.ledger;
+        let _inside = ledger.gate.pass();
+        let head = ledger.posting.head();
+        let Some(next) = ledger.behind(head) else {
+            return false;
+        };
+        // SAFETY: as in `write`.
+        unsafe { self.put(head, next, wr_id, slices) };
+        self.written += 1;
+        true
+    }
+
+    /// Writes a request to an element, which leads to the next one.
+    ///
+    /// # Safety
+    ///
+    /// Both are elements of the ring, nobody else has the first one, and the caller is inside the gate.
+    #[inline(always)]
+    unsafe fn put<E: Element>(&self, head: u32, next: u32, wr_id: u64, slices: &[E]) {
+        // SAFETY: by this function's contract; each has room for the link and `max_sge` slices.
+        unsafe {
+            let at = self.first.add(head as usize * self.stride);
+            put_slices(put(at, SrqNext::to(next)), slices, self.max_sge);
+        }
+        let posting = &self.ledger.posting;
+        let count = posting.told().wrapping_add(self.written);
+        self.ledger.post(head, wr_id, count);
+        posting.go_on(next);
     }
 
     /// Frees the elements of a batch that was never rung.
@@ -311,7 +351,7 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     fn max_sge(&self) -> u32 {
-        self.ring.max_sge()
+        self.max_sge
     }
 
     fn in_flight(&self) -> u32 {
@@ -336,8 +376,8 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn push<E: Element>(&mut self, _: &mut u64, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
-        check(slices, self.ring.max_sge())?;
-        if self.write(wr_id, slices) {
+        check(slices, self.max_sge)?;
+        if self.write(wr_id, slices) || self.write_elsewhere(wr_id, slices) {
             return Ok(());
         }
         Err(PostError::QueueFull {
@@ -352,7 +392,8 @@ impl contract::RecvQueue for SharedRecvQueue {
         let count = posting.told().wrapping_add(self.written);
         self.written = 0;
         posting.tell(count, posting.head());
-        tell(self.ring.record().word(RECORD_RECEIVE), count);
+        // SAFETY: the word is the record's, which the ring keeps.
+        tell(unsafe { self.word.as_ref() }, count);
     }
 }
 

@@ -55,7 +55,11 @@ impl SrqRing {
         self.max_sge
     }
 
-    #[inline(always)]
+    /// Bytes of an element.
+    pub(super) fn stride(&self) -> usize {
+        self.stride as usize
+    }
+
     pub(super) fn record(&self) -> &Record {
         &self.record
     }

@@ -1081,6 +1081,7 @@ mod tests {
         assert_eq!(dropping(false), ["destroy_qp"]);
         assert_eq!(dropping(true), ["destroy_qp", "modify_qp"]);
     }
+
     /// Would catch regions that go under a queue pair which may live on: nobody knows, for who was told of
     /// its destruction panicked.
     #[test]
@@ -1088,7 +1089,7 @@ mod tests {
         for refuses in [false, true] {
             let (kernel, file) = rustix::pipe::pipe().unwrap();
             let context = Context::over(file);
-            let qp = shared(&context);
+            let qp = shared(&context, QpType::RC);
             let _kernel = Some(kernel).filter(|_| !refuses);
             let mut of_kernel = qp.kernel.write().unwrap();
             let panics = Listener("uverbs::command", |text| panic!("told of {text}"));

@@ -8,6 +8,7 @@ use loom::thread;
 use crate::directory::{Change, Directory, Receiver, Registration, Reporter};
 use crate::entries::Entries;
 use crate::ledger::SendLedger;
+use crate::memory::Record;
 use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -24,7 +25,7 @@ struct Poller {
     entries: Entries,
     next: u32,
     version: u64,
-    /// By their numbers.
+    /// By their places, as many as a power of two.
     reporters: Vec<Option<Known>>,
 }
 
@@ -50,7 +51,7 @@ impl Poller {
             entries: entries.clone(),
             next: 0,
             version: 0,
-            reporters: Vec::new(),
+            reporters: vec![None, None],
         }
     }
 
@@ -61,12 +62,14 @@ impl Poller {
             thread::yield_now();
         }
         self.next += 1;
-        if self.version != self.directory.version() {
+        let place = self.entries.place(index);
+        // Whatever has to be attended to, the place that is looked up is nobody's.
+        if self.reporters[(place & self.directory.last_place()) as usize].is_none() {
             self.catch_up();
         }
-        let number = self.entries.number(index) as usize;
-        let known = self.reporters.get(number).and_then(Option::as_ref);
-        let known = known.unwrap_or_else(|| panic!("entry {index}: nobody has number {number}"));
+        let known = &self.reporters[place as usize];
+        let known = known.as_ref();
+        let known = known.unwrap_or_else(|| panic!("entry {index}: nobody has place {place}"));
         let taken = if index < known.forget_until {
             Taken::Forgotten
         } else {
@@ -77,7 +80,15 @@ impl Poller {
         taken
     }
 
+    fn last_place(&self) -> u32 {
+        self.reporters.len() as u32 - 1
+    }
+
     fn catch_up(&mut self) {
+        self.directory.heard(self.last_place());
+        if self.version == self.directory.version() {
+            return;
+        }
         let (version, changes) = self.directory.changes();
         self.version = version;
         for change in changes {
@@ -87,9 +98,11 @@ impl Poller {
                     reporter,
                     forget_until,
                 } => {
-                    let number = number as usize;
+                    let (number, last) = (number as usize, self.last_place());
                     if number >= self.reporters.len() {
-                        self.reporters.resize_with(number + 1, || None);
+                        let places = (number + 1).next_power_of_two();
+                        self.reporters.resize_with(places, || None);
+                        self.directory.grown(last, self.last_place());
                     }
                     self.reporters[number] = reporter.send.map(|ledger| Known {
                         ledger,
@@ -145,7 +158,7 @@ fn register(directory: &Arc<Directory>, id: u64) -> Registration {
 /// between.
 fn two_report(between: impl FnOnce(Registration) -> Option<Registration>) {
     let entries = Entries::new();
-    let directory = Arc::new(Directory::new(entries.clone()));
+    let directory = Arc::new(Directory::new(entries.clone(), Record::new()));
     let mut poller = Poller::new(&directory, &entries);
     let poller = thread::spawn(move || {
         let taken = [poller.take(), poller.take()];
@@ -171,7 +184,7 @@ fn created() {
 /// passed over.
 fn reset() {
     let entries = Entries::new();
-    let directory = Arc::new(Directory::new(entries.clone()));
+    let directory = Arc::new(Directory::new(entries.clone(), Record::new()));
     let queue_pair = register(&directory, 7);
     entries.write(0, queue_pair.number());
     let mut poller = Poller::new(&directory, &entries);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 
+use crate::format::{Be32, place};
+
 /// How many entries there are.
 const COUNT: usize = 4;
 
@@ -41,7 +43,8 @@ impl Entries {
         None
     }
 
-    pub(crate) fn number(&self, index: u32) -> u32 {
-        self.load(index)
+    /// The place of whom it is of.
+    pub(crate) fn place(&self, index: u32) -> u32 {
+        place(Be32::new(self.load(index)))
     }
 }

@@ -189,9 +189,9 @@ fn room() {
 /// Would catch an element of a shared receive queue that is lost or comes twice when two pollers give
 /// elements back at once, and one that is posted again while a poller still reads its note.
 fn shared() {
-    // One element always stays free, so two can be posted at a time.
-    let ledger = Arc::new(SrqLedger::new(3));
-    let places = Arc::new(Places::<3>::new());
+    // One element always stays free, so three can be posted at a time.
+    let ledger = Arc::new(SrqLedger::new(4));
+    let places = Arc::new(Places::<4>::new());
     let mut head = 0;
     let mut post = |value: u32| {
         let next = loop {
@@ -206,8 +206,8 @@ fn shared() {
         head = next;
         element
     };
-    assert_eq!([post(0), post(1)], [0, 1]);
-    // The device has finished both, each for a completion queue of its own.
+    assert_eq!([post(0), post(1), post(2)], [0, 1, 2]);
+    // The device has finished the first two, each for a completion queue of its own.
     let pollers = [0, 1].map(|element| {
         let (ledger, places) = (Arc::clone(&ledger), Arc::clone(&places));
         thread::spawn(move || {
@@ -216,8 +216,8 @@ fn shared() {
         })
     });
     // Whichever comes back first is posted behind the element that stayed free.
-    assert_eq!(post(2), 2);
-    let again = post(3);
+    assert_eq!(post(3), 3);
+    let again = post(4);
     assert!(again < 2, "element {again}");
     for poller in pollers {
         poller.join().unwrap();
@@ -225,6 +225,9 @@ fn shared() {
     assert_eq!(ledger.done(), 2);
     // One stays free, and what is posted comes back with its own id.
     assert_eq!(ledger.behind(1 - again), None);
-    assert_eq!(ledger.finish(2), Some(id(2)));
-    assert_eq!(ledger.finish(again as u16), Some(id(3)));
+    assert_eq!(
+        [2, 3].map(|index| ledger.finish(index)),
+        [2, 3].map(|at| Some(id(at)))
+    );
+    assert_eq!(ledger.finish(again as u16), Some(id(4)));
 }

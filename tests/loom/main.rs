@@ -64,6 +64,7 @@ mod inline;
 )]
 mod ledger;
 mod ledgers;
+mod memory;
 #[path = "../../src/work/progress.rs"]
 #[allow(
     dead_code,

@@ -1,6 +1,7 @@
 //! Rings of shared receive queues, of which an element has a link and the key of one slice.
 
 use crate::backings::Keys;
+use crate::memory::Record;
 use crate::sync::{AtomicU32, Ordering};
 use crate::work::LocalKey;
 
@@ -14,21 +15,12 @@ pub(crate) struct SrqRing {
     record: Record,
 }
 
-/// The doorbell record.
-pub(crate) struct Record(AtomicU32);
-
-impl Record {
-    pub(crate) fn word(&self, _: usize) -> &AtomicU32 {
-        &self.0
-    }
-}
-
 impl SrqRing {
     pub(crate) fn new() -> Self {
         Self {
             links: [0; ELEMENTS as usize].map(AtomicU32::new),
             keys: Keys::new(),
-            record: Record(AtomicU32::new(0)),
+            record: Record::new(),
         }
     }
 

@@ -1,5 +1,8 @@
 //! Completion queues: polling, arming, resizing.
 
+use std::hint::unreachable_unchecked;
+use std::marker::PhantomData;
+use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,11 +15,9 @@ use uverbs_uapi::types::Wc;
 
 use super::again::{is_page_fault, post_again};
 use super::barrier;
-use super::directory::{Change, Directory, Receiver, Reporter};
+use super::directory::{Change, Directory, Receiver, Reporter, give_one_back, is_before};
 use super::entries::{Entries, View, Walk};
-use super::format::{
-    ARM_SOLICITED, Cqe, INDEX_MASK, NUMBER, RECORD_ARM, RECORD_CONSUMER, cqe, opcode, syndrome,
-};
+use super::format::{ARM_SOLICITED, Cqe, NUMBER, RECORD_ARM, cqe, opcode, syndrome};
 use super::inline::Landed;
 use super::memory::Record;
 use super::uar::UarPage;
@@ -31,7 +32,6 @@ use crate::work::PollError;
 #[derive(Debug)]
 pub(crate) struct CqCore {
     pub(super) directory: Arc<Directory>,
-    record: Record,
     /// Events of the queue that have been read: the device takes an arming for new by their number.
     pub(super) events: Arc<AtomicU32>,
     cqn: u32,
@@ -42,8 +42,7 @@ pub(crate) struct CqCore {
 impl CqCore {
     pub(super) fn new(entries: Entries, record: Record, cqn: u32, uar: Arc<UarPage>) -> Self {
         Self {
-            directory: Arc::new(Directory::new(entries)),
-            record,
+            directory: Arc::new(Directory::new(entries, record)),
             events: Arc::default(),
             cqn,
             uar,
@@ -57,9 +56,10 @@ impl CqCore {
         // thread or by whatever handed the queue to it.
         let sequence = self.events.load(Ordering::Relaxed) & 3;
         let command = if solicited_only { ARM_SOLICITED } else { 0 };
-        let word = sequence << 28 | command | self.directory.consumer() & INDEX_MASK;
+        let word = sequence << 28 | command | self.directory.consumer();
         // Relaxed: the barrier in `UarPage::arm` orders it before the register.
-        self.record
+        let record = self.directory.record();
+        record
             .word(RECORD_ARM)
             .store(word.to_be(), Ordering::Relaxed);
         self.uar.arm(word, self.cqn);
@@ -70,37 +70,37 @@ impl CqCore {
 /// the one that the directory has.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    view: View,
-    /// The owner bit of that entry once the device has written it.
-    lap: u8,
-    /// The version of the directory that `reporters` is of, with which a completion needs nothing else; or
-    /// [`NO_VERSION`] while there is something to attend to.
-    simple_at: u64,
+    walk: Walk,
+    /// By their places, as many as a power of two; vacant ones report nothing.
+    reporters: Vec<Entry>,
     /// The version of the directory that `reporters` is of.
     version: u64,
-    /// Entries of `reporters` wait for the poller to pass something, or there is something wrong to tell.
+    /// Entries of `reporters` wait for the poller to pass something.
     waiting: bool,
-    /// By their numbers; vacant ones report nothing.
-    reporters: Vec<Entry>,
     directory: Arc<Directory>,
-    /// The word of the record, which `core` keeps, that tells the device how far entries are given back.
-    word: NonNull<AtomicU32>,
     core: Arc<CqCore>,
-    /// What was found wrong, told by the next poll.
+    /// What was found wrong, told by the next poll, and what a poll tells.
     wrong: Option<PollError>,
+    told: Option<PollError>,
+    /// The completion that [`Self::take_slowly`] has taken.
+    taken: Option<Completion>,
 }
 
-// SAFETY: the view and the word are of memory that `core` keeps, and the poller is the only one to use them
-// through this.
+// SAFETY: the walk is over memory that `core` keeps, and the poller is the only one to use it through this.
 unsafe impl Send for Cq {}
 // SAFETY: shared references only look whether an entry is valid.
 unsafe impl Sync for Cq {}
 
 /// A queue pair that reports here, or the place of one. Aligned so that a shift finds it, and a single line
 /// holds it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(64))]
 struct Entry {
+    /// Its place if it reports sends here, and if it reports receives that finish in order or come from a
+    /// shared queue; else none. So one comparison tells that the number in a completion is known, and what
+    /// of.
+    sends: u32,
+    receives: u32,
     reporter: Reporter,
     /// Entries before this index are passed over.
     forget_until: Option<u32>,
@@ -108,7 +108,28 @@ struct Entry {
     leave_at: Option<u32>,
 }
 
+/// No place: they have 24 bits.
+const NO_PLACE: u32 = u32::MAX;
+
 impl Entry {
+    /// A queue pair at this place.
+    fn new(place: u32, reporter: Reporter, forget_until: Option<u32>) -> Self {
+        let sends = reporter.send.is_some();
+        let receives = matches!(reporter.recv, Receiver::Own(_) | Receiver::Shared(_));
+        Self {
+            sends: if sends { place } else { NO_PLACE },
+            receives: if receives { place } else { NO_PLACE },
+            reporter,
+            forget_until,
+            leave_at: None,
+        }
+    }
+
+    /// A place that nobody has.
+    fn vacant() -> Self {
+        Self::new(NO_PLACE, Reporter::default(), None)
+    }
+
     /// Whether a queue pair has the number.
     fn is_known(&self) -> bool {
         self.reporter.send.is_some() || !matches!(self.reporter.recv, Receiver::None)
@@ -189,26 +210,30 @@ impl Entry {
 /// Whether it is a receive that went well, with nothing in the entry that belongs elsewhere.
 #[inline(always)]
 fn is_plain_receive(op_own: u8) -> bool {
-    matches!(op_own >> 4, cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV) && op_own & cqe::SCATTERED == 0
+    // Four kinds, one behind the other, with one bit that does not matter: so nothing is left.
+    const FIRST: u8 = cqe::RESP_WR_IMM << 4;
+    const OTHERS: u8 = (cqe::RESP_SEND_INV - cqe::RESP_WR_IMM) << 4;
+    op_own.wrapping_sub(FIRST) & !(OTHERS | cqe::SOLICITED) == 0
 }
 
-/// A version that no directory reaches.
-const NO_VERSION: u64 = u64::MAX;
+/// What an entry is that reports a request that was sent, without anything that belongs elsewhere; its owner
+/// bit is taken out.
+const SENT: u8 = cqe::REQ << 4;
 
 impl Cq {
     pub(super) fn new(core: Arc<CqCore>) -> Self {
         let view = core.directory.lock().entries.view();
         Self {
-            view,
-            lap: view.lap(0),
-            simple_at: 0,
+            walk: Walk::new(view, 0),
+            // As the directory has it.
+            reporters: vec![Entry::vacant(), Entry::vacant()],
             version: 0,
             waiting: false,
-            reporters: Vec::new(),
             directory: Arc::clone(&core.directory),
-            word: NonNull::from(core.record.word(RECORD_CONSUMER)),
             core,
             wrong: None,
+            told: None,
+            taken: None,
         }
     }
 
@@ -223,40 +248,41 @@ impl Cq {
     }
 
     /// Whether the queue is sound.
-    #[inline(always)]
     pub(crate) fn check(&mut self) -> Result<(), PollError> {
-        match self.directory.needs_attention() {
-            false => Ok(()),
-            true => self.attend(),
+        if self.directory.last_place() == 0 && !self.attend().1 {
+            return Err(self.tell());
         }
+        Ok(())
     }
 
-    /// Tells what was found wrong, once, and looks which of the entries that wait for something have it.
+    /// Applies changes, looks which of the entries that wait for something have it, and whether something
+    /// was found wrong, which is told once; false if there is something to tell. It gives the queue back, so
+    /// that callers, which expect it not to be called, keep nothing over the call.
     #[cold]
     #[inline(never)]
-    fn attend(&mut self) -> Result<(), PollError> {
-        let overran = self.directory.attended();
-        let waiting = self.settle();
-        self.wait(waiting);
-        if overran {
-            return Err(PollError::Overrun);
-        }
-        match self.wrong.take() {
-            None => Ok(()),
-            Some(error) => Err(error),
-        }
+    fn attend(&mut self) -> (&mut Self, bool) {
+        self.hear();
+        self.told = match self.directory.tell_overrun() {
+            true => Some(PollError::Overrun),
+            false => self.wrong.take(),
+        };
+        self.waiting = self.waiting && self.settle();
+        self.await_more();
+        let is_sound = self.told.is_none();
+        (self, is_sound)
     }
 
-    /// Notes whether there is something to attend to at the next poll, in which case no completion is simple.
-    fn wait(&mut self, waiting: bool) {
-        self.waiting = waiting;
-        if waiting {
+    /// What [`Self::attend`] has found to tell. In line, so that whoever drops it has no room for it.
+    #[inline(always)]
+    fn tell(&self) -> PollError {
+        self.told.unwrap_or(PollError::Overrun)
+    }
+
+    /// Has the next poll attend to what there is to attend to. Until then no completion is a simple one.
+    fn await_more(&self) {
+        if self.waiting || self.wrong.is_some() || self.directory.has_overrun() {
             self.directory.attend();
         }
-        self.simple_at = match waiting {
-            false => self.version,
-            true => NO_VERSION,
-        };
     }
 
     /// The index of the next entry to look at.
@@ -265,105 +291,90 @@ impl Cq {
         self.directory.consumer()
     }
 
-    /// Gives the entries before this index back to the device, and goes on there.
-    fn release(&mut self, next: u32) {
-        self.lap = self.view.lap(next);
-        release(&self.directory, self.word, next);
-    }
-
     /// The completions that have arrived, at most as many as the queue holds.
+    #[cfg(any(test, feature = "c-abi"))]
     #[inline(always)]
     pub(super) fn begin(&mut self) -> Polled<'_> {
-        let next = self.next();
+        let directory = &raw const *self.directory;
+        // SAFETY: it is this queue's.
+        unsafe { self.begin_with(directory) }
+    }
+
+    /// As [`Self::begin`].
+    ///
+    /// # Safety
+    ///
+    /// The directory is this queue's.
+    #[inline(always)]
+    unsafe fn begin_with(&mut self, directory: *const Directory) -> Polled<'_> {
         Polled {
-            walk: self.view.walk(next, self.lap),
-            next: next.into(),
-            until: next.wrapping_add(self.view.count()).into(),
-            directory: NonNull::from(&*self.directory),
-            cq: self,
+            at: self.walk.begin(),
+            // SAFETY: by this function's contract: the queue keeps it.
+            consumer: unsafe { (*directory).consumer_word() }.into(),
+            directory,
+            cq: NonNull::from(self),
+            _borrowed: PhantomData,
         }
     }
 
-    /// The next completion before `until`, of an entry that has been seen to be this side's. Its callers
-    /// expect it not to be called; most often it is a plain receive of a shared queue.
+    /// Takes the next completion, whatever there is about it, if there is one. It gives the queue back, as
+    /// [`Self::attend`] does.
     #[cold]
     #[inline(never)]
-    fn take_slowly(&mut self, until: u32) -> Option<Completion> {
-        let index = self.next();
-        // SAFETY: the device has written the entry and does not write it again before it is given back,
-        // which is below; every bit pattern is a `Cqe`.
-        let fields = unsafe { self.view.entry(index).read() };
-        let number = fields.srqn_uidx.get() & NUMBER;
-        if self.directory.version() == self.simple_at
-            && is_plain_receive(fields.op_own)
-            && let Some(Entry { reporter, .. }) = self.reporters.get(number as usize)
-            && let Receiver::Shared(ledger) = &reporter.recv
-        {
-            let (ledger, next) = (&**ledger, index.wrapping_add(1));
-            self.lap = self.view.lap(next);
-            release(&self.directory, self.word, next);
-            let Some(wr_id) = ledger.finish(fields.wqe_counter.get()) else {
-                return self.refuse_code(fields.op_own);
-            };
-            return Some(Completion {
-                fields,
-                wr_id,
-                status: WcStatus::SUCCESS,
-                change: 0,
-            });
-        }
-        self.take_any(until)
+    fn take_slowly(&mut self) -> &mut Self {
+        self.walk.keep();
+        self.taken = self.take_any();
+        self
     }
 
-    /// The next completion before `until`, whatever there is about it, and even if it is not known who
-    /// reports.
-    #[inline(never)]
-    fn take_any(&mut self, until: u32) -> Option<Completion> {
+    /// The next completion, even if it is not known who reports.
+    fn take_any(&mut self) -> Option<Completion> {
         loop {
-            let index = self.next();
-            if index == until {
+            let (index, entry) = (self.next(), self.walk.now());
+            let op_own = self.walk.look(entry);
+            if op_own & 1 != 0 {
                 return None;
             }
-            let op_own = self.view.poll(index)?;
             barrier::owner_before_entry();
-            let entry = self.view.entry(index);
             if self.version != self.directory.version() {
                 self.catch_up();
             }
             // SAFETY: the device has written the entry and does not write it again before it is given back,
             // which is below; every bit pattern is a `Cqe`.
             let fields = unsafe { entry.as_ref() };
-            let number = fields.srqn_uidx.get() & NUMBER;
+            let (number, place) = (fields.srqn_uidx.get() & NUMBER, fields.place());
             let counter = fields.wqe_counter.get();
-            let Some(reporter) = self.reporters.get(number as usize) else {
-                self.release(index.wrapping_add(1));
-                return self.refuse(PollError::Stray { number });
+            let release = |walk: &mut Walk| {
+                give_one_back(self.directory.consumer_word());
+                walk.pass();
+            };
+            let Some(reporter) = self.reporters.get(place as usize) else {
+                release(&mut self.walk);
+                self.refuse(PollError::Stray { number });
+                return None;
             };
             if reporter.has_forgotten(index) {
                 // Its request is forgotten too, but for an element of a shared queue, which is free again.
-                let next = index.wrapping_add(1);
-                self.lap = self.view.lap(next);
-                release(&self.directory, self.word, next);
+                release(&mut self.walk);
                 reporter.reclaim(op_own, counter);
                 continue;
             }
             // Data first: a request that is noted as finished is no longer the device's.
             // SAFETY: as above.
-            let status = unsafe { reporter.status(self.view, entry) };
+            let status = unsafe { reporter.status(self.walk.view(), entry) };
             // SAFETY: as above. The landing has gone over it, so it is read only now.
             let fields = unsafe { entry.read() };
-            let next = index.wrapping_add(1);
-            self.lap = self.view.lap(next);
-            release(&self.directory, self.word, next);
+            release(&mut self.walk);
             if is_page_fault(&fields) && reporter.post_again(counter) {
                 continue;
             }
             let known = status.and_then(|status| Some((status, reporter.any(op_own, counter)?)));
             let Some((status, (wr_id, change))) = known else {
-                return match reporter.is_known() {
+                match reporter.is_known() {
                     true => self.refuse_code(op_own),
                     false => self.refuse(PollError::Stray { number }),
-                };
+                }
+                return None;
             };
             return Some(Completion {
                 fields,
@@ -375,23 +386,32 @@ impl Cq {
     }
 
     /// Notes that the entry before this place makes no sense; the next poll tells.
-    fn refuse(&mut self, error: PollError) -> Option<Completion> {
+    fn refuse(&mut self, error: PollError) {
         self.wrong = Some(error);
-        self.wait(true);
-        None
+        self.directory.attend();
     }
 
     /// As [`Self::refuse`], of what the device says that the entry is of.
     #[cold]
-    fn refuse_code(&mut self, op_own: u8) -> Option<Completion> {
+    #[inline(never)]
+    fn refuse_code(&mut self, op_own: u8) {
         let code = op_own >> 4;
-        self.refuse(PollError::Unknown { code })
+        self.refuse(PollError::Unknown { code });
     }
 
     /// Takes over what has changed among the queue pairs.
     fn catch_up(&mut self) {
+        self.hear();
+        self.await_more();
+    }
+
+    /// As [`Self::catch_up`]. What is left to attend to has to be seen to.
+    fn hear(&mut self) {
+        self.directory.heard(self.last_place());
+        if self.version == self.directory.version() {
+            return;
+        }
         let (version, changes) = self.core.directory.changes();
-        let mut waiting = self.waiting;
         self.version = version;
         for change in changes {
             match change {
@@ -400,15 +420,8 @@ impl Cq {
                     reporter,
                     forget_until,
                 } => {
-                    waiting |= forget_until.is_some();
-                    self.set(
-                        number,
-                        Entry {
-                            reporter,
-                            forget_until,
-                            leave_at: None,
-                        },
-                    );
+                    self.waiting |= forget_until.is_some();
+                    self.set(number, Entry::new(number, reporter, forget_until));
                 }
                 Change::Remove {
                     number,
@@ -420,20 +433,26 @@ impl Cq {
                             entry.forget_until = Some(until);
                         }
                         entry.leave_at = Some(until);
-                        waiting = true;
+                        self.waiting = true;
                     }
                 }
             }
         }
-        self.wait(waiting);
     }
 
-    fn set(&mut self, number: u32, entry: Entry) {
-        let number = number as usize;
-        if number >= self.reporters.len() {
-            self.reporters.resize_with(number + 1, Entry::default);
+    /// The last place of the table.
+    fn last_place(&self) -> u32 {
+        self.reporters.len() as u32 - 1
+    }
+
+    fn set(&mut self, place: u32, entry: Entry) {
+        let last = self.last_place();
+        if place > last {
+            let places = (place as usize + 1).next_power_of_two();
+            self.reporters.resize_with(places, Entry::vacant);
+            self.directory.grown(last, self.last_place());
         }
-        self.reporters[number] = entry;
+        self.reporters[place as usize] = entry;
     }
 
     /// Lets those entries go that waited for what has come; true if others wait on.
@@ -444,12 +463,12 @@ impl Cq {
         let mut gone = Vec::new();
         let core = Arc::clone(&self.core);
         let mut inner = core.directory.lock();
-        for (number, entry) in self.reporters.iter_mut().enumerate() {
+        for (entry, number) in self.reporters.iter_mut().zip(0..) {
             entry.forget_until = entry.forget_until.filter(|until| is_before(next, *until));
             match entry.leave_at {
                 Some(until) if !is_before(next, until) => {
-                    gone.push(std::mem::take(entry));
-                    inner.free(number as u32);
+                    gone.push(mem::replace(entry, Entry::vacant()));
+                    inner.free(number);
                 }
                 Some(_) => waiting = true,
                 None => waiting |= entry.forget_until.is_some(),
@@ -460,12 +479,12 @@ impl Cq {
 
     /// Entries of its ring.
     pub(super) fn count(&self) -> u32 {
-        self.view.count()
+        self.walk.view().count()
     }
 
     /// Bytes of an entry.
     pub(super) fn entry_bytes(&self) -> usize {
-        self.view.entry_bytes()
+        self.walk.view().entry_bytes()
     }
 
     /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.
@@ -485,16 +504,16 @@ impl Cq {
         // The first of the new ring is the place behind the one that stays empty.
         new.invalidate(next.wrapping_add(1));
         switch(&new)?;
-        let view = new.view();
+        let (old_view, view) = (self.walk.view(), new.view());
         // The device has ended the old ring with an entry that says so. Its place in the new one stays empty,
         // so what was not taken moves on by one.
         let mut index = next;
-        while let Some(op_own) = self.view.poll(index) {
+        while let Some(op_own) = old_view.poll(index) {
             barrier::owner_before_entry();
             if op_own >> 4 == cqe::RESIZE {
                 break;
             }
-            self.view.copy_to(index, view, index.wrapping_add(1));
+            old_view.copy_to(index, view, index.wrapping_add(1));
             index = index.wrapping_add(1);
         }
         inner.shift();
@@ -503,12 +522,13 @@ impl Cq {
                 *until = until.map(|until| until.wrapping_add(1));
             }
         }
-        let old = std::mem::replace(&mut inner.entries, new);
+        let old = mem::replace(&mut inner.entries, new);
         drop(inner);
         // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
         drop(old);
-        self.view = view;
-        self.release(next.wrapping_add(1));
+        let next = next.wrapping_add(1);
+        self.walk = Walk::new(view, next);
+        self.directory.consumed(next);
         Ok(())
     }
 }
@@ -534,12 +554,12 @@ impl contract::Cq for Cq {
     }
 
     fn capacity(&self) -> u32 {
-        self.view.count() - 1
+        self.count() - 1
     }
 
     fn is_empty(&mut self) -> Result<bool, PollError> {
         self.check()?;
-        Ok(self.view.poll(self.next()).is_none())
+        Ok(self.walk.look(self.walk.at()) & 1 != 0)
     }
 
     fn arm(
@@ -554,17 +574,24 @@ impl contract::Cq for Cq {
 
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
-        self.check()?;
-        Ok(self.begin())
+        let mut cq = self;
+        let mut directory = &raw const *cq.directory;
+        if cq.directory.last_place() == 0 {
+            let is_sound;
+            (cq, is_sound) = cq.attend();
+            if !is_sound {
+                return Err(cq.tell());
+            }
+            directory = &raw const *cq.directory;
+        }
+        // SAFETY: it is the queue's, which keeps it. (Not to be looked up once more.)
+        Ok(unsafe { cq.begin_with(directory) })
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn poll_plainly(&mut self) -> Option<Polled<'_>> {
-        match self.directory.needs_attention() {
-            false => Some(self.begin()),
-            true => None,
-        }
+        (self.directory.last_place() != 0).then(|| self.begin())
     }
 
     #[cfg(feature = "c-abi")]
@@ -609,19 +636,17 @@ impl contract::Shown for Completion {
 }
 
 /// Completions that are being taken. It counts for itself, so that the compiler keeps that in registers. (All
-/// is of 64 bits, since two that share a word are taken out of it and put back. So would be what lies over
-/// the fields of an error where the two share memory in a result: what is rarely used comes first.)
+/// is of 64 bits, since two that share a word are taken out of it and put back.)
 #[derive(Debug)]
-#[repr(C)]
 pub(crate) struct Polled<'q> {
-    /// The index of the first entry that is left to another poll.
-    until: u64,
-    cq: &'q mut Cq,
-    walk: Walk,
-    /// The index of the next entry.
-    next: u64,
-    /// The queue's own.
-    directory: NonNull<Directory>,
+    /// The queue, which is borrowed.
+    cq: NonNull<Cq>,
+    /// The next entry, or one that never comes.
+    at: NonNull<Cqe>,
+    /// The queue's own, and the word of its record that says how far entries are given back.
+    directory: *const Directory,
+    consumer: NonNull<AtomicU32>,
+    _borrowed: PhantomData<&'q mut Cq>,
 }
 
 impl contract::Polled for Polled<'_> {
@@ -630,48 +655,78 @@ impl contract::Polled for Polled<'_> {
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn has_none(&self) -> bool {
-        self.walk.entry().1 & 1 != 0
+        self.look() & 1 != 0
     }
 
     #[inline(always)]
     fn take(&mut self) -> Option<Completion> {
-        let (entry, op_own) = self.walk.entry();
-        if op_own & 1 != 0 {
+        let op_own = self.look();
+        let taken = if op_own == SENT {
+            self.take_sent()
+        } else if op_own & 1 != 0 {
             return None;
-        }
-        barrier::owner_before_entry();
-        let cq = &*self.cq;
-        // SAFETY: the queue keeps it.
-        let directory = unsafe { self.directory.as_ref() };
-        if directory.version() != cq.simple_at {
-            return self.take_otherwise();
-        }
-        // SAFETY: the device has written the entry and does not write it again before it is given back,
-        // which is below; every bit pattern is a `Cqe`.
-        let fields = unsafe { entry.read() };
-        let number = fields.srqn_uidx.get() & NUMBER;
-        let Some(Entry { reporter, .. }) = cq.reporters.get(number as usize) else {
-            return self.take_otherwise();
-        };
-        let (next, counter) = ((self.next as u32).wrapping_add(1), fields.wqe_counter.get());
-        let (wr_id, change) = if op_own & (0xf0 | cqe::SCATTERED) == cqe::REQ << 4
-            && let Some(ledger) = reporter.send.as_deref()
-        {
-            release(directory, cq.word, next);
-            ledger.finish(counter)
-        } else if is_plain_receive(op_own)
-            && let Receiver::Own(ledger) = &reporter.recv
-        {
-            let ledger = &**ledger;
-            release(directory, cq.word, next);
-            (ledger.finish(), 0)
+        } else if is_plain_receive(op_own) {
+            self.take_received()
         } else {
-            return self.take_otherwise();
+            barrier::owner_before_entry();
+            None
         };
-        self.next += 1;
-        if cq.view.step(&mut self.walk) {
-            self.cq.lap ^= 1;
+        match taken {
+            Some(completion) => {
+                // SAFETY: the queue is borrowed by this value, and nothing else has a reference to its walk.
+                self.at = unsafe { (*self.cq.as_ptr()).walk.step(self.at) };
+                Some(completion)
+            }
+            None => self.take_otherwise(),
         }
+    }
+}
+
+impl<'q> Polled<'q> {
+    /// What the next entry is; as for [`Walk::look`].
+    #[inline(always)]
+    fn look(&self) -> u8 {
+        // SAFETY: the queue is borrowed by this value, and written to by nothing but this value's methods.
+        unsafe { &(*self.cq.as_ptr()).walk }.look(self.at)
+    }
+
+    #[inline(always)]
+    fn directory(&self) -> &'q Directory {
+        // SAFETY: the queue keeps it.
+        unsafe { &*self.directory }
+    }
+
+    /// The next entry, which has been seen to be this side's, and who reports with it, if nothing else has to
+    /// be attended to. `place` gives where whoever is known reports such entries from.
+    #[inline(always)]
+    fn reporter(&self, place: impl FnOnce(&Entry) -> u32) -> Option<(&'q Reporter, Cqe)> {
+        barrier::owner_before_entry();
+        // SAFETY: the device has written the entry and does not write it again before it is given back;
+        // every bit pattern is a `Cqe`.
+        let fields = unsafe { self.at.read() };
+        // SAFETY: as in `look`.
+        let reporters = unsafe { &(*self.cq.as_ptr()).reporters };
+        let at = fields.place() & self.directory().last_place();
+        // SAFETY: it is at most the last place of the table, or the first.
+        let known = unsafe { reporters.get_unchecked(at as usize) };
+        (place(known) == fields.place()).then_some((&known.reporter, fields))
+    }
+
+    /// Gives the next entry back to the device, which has been copied.
+    #[inline(always)]
+    fn release(&mut self) {
+        // SAFETY: as in `directory`.
+        give_one_back(unsafe { self.consumer.as_ref() });
+    }
+
+    /// The next completion, of a request that was sent, if there is no more about it than its id.
+    #[inline(always)]
+    fn take_sent(&mut self) -> Option<Completion> {
+        let (reporter, fields) = self.reporter(|known| known.sends)?;
+        // SAFETY: it has one, as the place says that is in `sends`.
+        let ledger = unsafe { reporter.send.as_deref().unwrap_unchecked() };
+        self.release();
+        let (wr_id, change) = ledger.finish_of(fields.counter_and_rest());
         Some(Completion {
             fields,
             wr_id,
@@ -679,17 +734,40 @@ impl contract::Polled for Polled<'_> {
             change,
         })
     }
-}
 
-impl Polled<'_> {
-    /// The next completion, if there is more about it than its id, or it is not known who reports.
+    /// As [`Self::take_sent`], of a receive without anything that belongs elsewhere.
+    #[inline(always)]
+    fn take_received(&mut self) -> Option<Completion> {
+        let (reporter, fields) = self.reporter(|known| known.receives)?;
+        let wr_id = match &reporter.recv {
+            Receiver::Own(ledger) => {
+                self.release();
+                ledger.finish()
+            }
+            Receiver::Shared(ledger) => {
+                let element = ledger.posted(fields.wqe_counter.get())?;
+                self.release();
+                ledger.finish_posted(element)
+            }
+            // SAFETY: it is one of the two, as the place says that is in `receives`.
+            Receiver::Loose(_) | Receiver::None => unsafe { unreachable_unchecked() },
+        };
+        Some(Completion {
+            fields,
+            wr_id,
+            status: WcStatus::SUCCESS,
+            change: 0,
+        })
+    }
+
+    /// The next completion, if there is more about it, or it is not known who reports.
     #[inline(always)]
     fn take_otherwise(&mut self) -> Option<Completion> {
-        let until = self.until as u32;
-        let taken = self.cq.take_slowly(until);
-        let next = self.cq.next();
-        self.next = next.into();
-        self.walk = self.cq.view.walk_of(next, until.wrapping_sub(next));
+        // SAFETY: the queue is borrowed by this value, and there is no other reference to it.
+        let cq = unsafe { self.cq.as_mut() }.take_slowly();
+        self.at = cq.walk.now();
+        let taken = cq.taken;
+        self.cq = NonNull::from(cq);
         let Completion {
             fields,
             wr_id,
@@ -706,20 +784,6 @@ impl Polled<'_> {
     }
 }
 
-/// Gives the entries before this index back to the device. What is in them has been copied; what their
-/// completions free is given out behind this.
-#[inline(always)]
-fn release(directory: &Directory, word: NonNull<AtomicU32>, next: u32) {
-    directory.consumed(next);
-    // SAFETY: the word is the record's, which the queue keeps.
-    let record = unsafe { word.as_ref() };
-    // Release: the entries have been read before the device may write them again; its counterpart is the
-    // device's look at the record before it writes. That this look finds the index at the latest when a
-    // completion comes for which one of these entries made room is the ledgers' release, which comes behind
-    // this store, with the poster's acquire and the barrier before its doorbell.
-    record.store((next & INDEX_MASK).to_be(), Ordering::Release);
-}
-
 impl Drop for Cq {
     /// The elements of shared receive queues that unread completions are of are free again.
     fn drop(&mut self) {
@@ -734,12 +798,6 @@ impl Drop for Cq {
             });
         self.core.directory.close(shared.collect());
     }
-}
-
-/// Whether an index comes before another; both count on round the ring and are less than 2^31 apart.
-#[inline(always)]
-fn is_before(index: u32, other: u32) -> bool {
-    index.wrapping_sub(other).cast_signed() < 0
 }
 
 /// What [`super::ledger::SendNote`] says that a change to a memory key was for.

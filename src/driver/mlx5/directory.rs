@@ -1,22 +1,25 @@
 //! Which queue pair a completion belongs to: the numbers by which a completion queue's entries name the
 //! queues that report to it, and what the poller must know about each.
 //!
-//! A completion carries a number that this side chose when it created the queue pair (`uidx`). The numbers of
-//! a completion queue are small and dense, so the poller's table is an array that nobody else touches.
-//! Creating, resetting or destroying a queue pair adds a *change* and increments `version`. The poller
-//! compares the version once for each completion, and applies the changes before it interprets the
-//! completion. So polling takes no lock while nothing changes.
+//! A completion carries a number that this side chose when it created the queue pair (`uidx`). It stands for
+//! a place in the poller's table. Places are dense, so the table is an array, which nobody else touches.
+//! Creating, resetting or destroying a queue pair adds a *change*, increments `version` and takes away the
+//! mask with which the poller looks into its table, once for each completion. It then applies the changes
+//! before it interprets the completion. So polling takes no lock while nothing changes.
 //!
 //! Completions outlive their queue pair. A number is reused only when the poller has passed everything that
 //! its last queue pair reported. What a queue pair reported before a reset is skipped, and so is what one
 //! reported that is to be forgotten with it.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, Weak};
 
 use super::entries::Entries;
+use super::format::{INDEX_MASK, RECORD_CONSUMER};
 use super::inline::Landing;
 use super::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
+use super::memory::Record;
 use super::srq::SrqRing;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::work::Progress;
@@ -98,10 +101,11 @@ impl Change {
 #[derive(Debug)]
 pub(super) struct Directory {
     version: AtomicU64,
-    /// The first entry that the poller has not given back.
-    consumer: AtomicU32,
-    /// The poller has something to attend to before it takes more.
-    attention: AtomicBool,
+    /// It tells the device, and everyone here, the first entry that the poller has not given back.
+    record: Record,
+    /// The last place of the poller's table; 0 if there are changes, or the poller has something else to
+    /// attend to before it takes more. Nobody has the place 0.
+    last_place: AtomicU32,
     /// The device had no room for a completion.
     overrun: AtomicBool,
     inner: Mutex<Inner>,
@@ -119,15 +123,61 @@ pub(super) struct Inner {
     closed: Option<HashMap<u32, Arc<SrqLedger>>>,
 }
 
-/// The device has 24 bits for the number.
-const MOST_NUMBERS: usize = 1 << 24;
+/// The device has 24 bits for the number. The first place is nobody's: see `last_place`.
+const NUMBERS: Range<usize> = 1..1 << 24;
+
+/// The number, in the device's terms, of a queue pair at this place of the pollers' tables: its bytes the
+/// other way round, so that an entry has the place in this host's order, on most hosts.
+pub(super) fn number_of(place: u32) -> u32 {
+    place.swap_bytes() >> 8
+}
+
+/// The first entry that has not been given back, by that word of the record. Indices go round modulo 2^24.
+#[inline(always)]
+pub(super) fn index_of(word: &AtomicU32) -> u32 {
+    // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries say
+    // whether they are valid.
+    u32::from_be(word.load(Ordering::Relaxed))
+}
+
+/// Gives the entries before this index back to the device, by that word of the record. What is in them has
+/// been copied; what their completions free is given out behind this.
+#[inline(always)]
+pub(super) fn give_back(word: &AtomicU32, index: u32) {
+    // Release: the entries have been read before the device may write them again; its counterpart is the
+    // device's look at the record before it writes. That this look finds the index at the latest when a
+    // completion comes for which one of these entries made room is the ledgers' release, which comes behind
+    // this store, with the poster's acquire and the barrier before its doorbell.
+    word.store((index & INDEX_MASK).to_be(), Ordering::Release);
+}
+
+/// As [`give_back`], of one more entry.
+#[inline(always)]
+pub(super) fn give_one_back(word: &AtomicU32) {
+    /// In the word's order: where that is not this host's, it is the last byte that counts on.
+    const ONE: u32 = 1_u32.to_be();
+    // Relaxed: as in `index_of`.
+    let (next, carries) = word.load(Ordering::Relaxed).overflowing_add(ONE);
+    // Release: as in `give_back`.
+    match carries || cfg!(target_endian = "big") {
+        true => give_back(word, index_of(word).wrapping_add(1)),
+        false => word.store(next, Ordering::Release),
+    }
+}
+
+/// Whether an index of the ring comes before another; both go round modulo 2^24 and are less than 2^23 apart.
+#[inline(always)]
+pub(super) fn is_before(index: u32, other: u32) -> bool {
+    (index.wrapping_sub(other) << 8).cast_signed() < 0
+}
 
 impl Directory {
-    pub(super) fn new(entries: Entries) -> Self {
+    /// For a ring that begins at its first entry, as the record says.
+    pub(super) fn new(entries: Entries, record: Record) -> Self {
         Self {
             version: AtomicU64::new(0),
-            consumer: AtomicU32::new(0),
-            attention: AtomicBool::new(false),
+            record,
+            last_place: AtomicU32::new(1),
             overrun: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 entries,
@@ -144,11 +194,19 @@ impl Directory {
     }
 
     /// Changes when there are changes.
-    #[inline(always)]
     pub(super) fn version(&self) -> u64 {
-        // Relaxed: whoever made the change did so before the device could report anything of it, and the
-        // barrier behind the owner bit keeps this load behind the look at the completion.
+        // Relaxed: as in `last_place`.
         self.version.load(Ordering::Relaxed)
+    }
+
+    /// The last place of the poller's table, or 0 if it has something to attend to: a place that is looked up
+    /// with this as the mask is then one that nobody has.
+    #[inline(always)]
+    pub(super) fn last_place(&self) -> u32 {
+        // Relaxed: whoever made a change did so before the device could report anything of it, and the
+        // barrier behind the owner bit keeps this load behind the look at the completion. Of what is attended
+        // to at the beginning of a poll there is nothing to order: `heard` acquires.
+        self.last_place.load(Ordering::Relaxed)
     }
 
     /// Takes the changes over, and the version that they make.
@@ -157,67 +215,85 @@ impl Directory {
         (self.version(), std::mem::take(&mut inner.changes))
     }
 
-    /// The first entry that has not been given back, for the poller.
+    /// The record, whose other word arms the queue.
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The word of the record that says how far entries are given back.
     #[inline(always)]
+    pub(super) fn consumer_word(&self) -> &AtomicU32 {
+        self.record.word(RECORD_CONSUMER)
+    }
+
+    /// The first entry that has not been given back.
     pub(super) fn consumer(&self) -> u32 {
-        // Relaxed: only the poller stores it.
-        self.consumer.load(Ordering::Relaxed)
+        index_of(self.consumer_word())
     }
 
-    /// Notes how far the poller has come.
-    #[inline(always)]
+    /// Gives the entries before this index back to the device; as for [`give_back`].
     pub(super) fn consumed(&self, index: u32) {
-        // Relaxed: it says where to look for entries, and the entries say whether they are valid.
-        self.consumer.store(index, Ordering::Relaxed);
-    }
-
-    /// Whether the poller has something to attend to.
-    #[inline(always)]
-    pub(super) fn needs_attention(&self) -> bool {
-        // Relaxed: whoever attends to it acquires.
-        self.attention.load(Ordering::Relaxed)
+        give_back(self.consumer_word(), index);
     }
 
     /// Has the poller attend to something that it knows of.
     pub(super) fn attend(&self) {
         // Relaxed: for the poller itself.
-        self.attention.store(true, Ordering::Relaxed);
+        self.last_place.store(0, Ordering::Relaxed);
     }
 
     /// Tells the poller that the device had no room for a completion.
     pub(super) fn overran(&self) {
         self.overrun.store(true, Ordering::Relaxed);
-        // Release: pairs with the acquire in `attended`.
-        self.attention.store(true, Ordering::Release);
+        // Release: pairs with the acquire in `heard`.
+        self.last_place.store(0, Ordering::Release);
     }
 
-    /// Takes over, for the poller, that it had something to attend to; true if the device had no room for a
-    /// completion.
-    pub(super) fn attended(&self) -> bool {
-        // Acquire: pairs with the release in `overran`. Who tells of an overrun behind this is heard next
-        // time.
-        self.attention.swap(false, Ordering::Acquire);
+    /// Takes over, for the poller with such a table, that there was something to attend to. What comes behind
+    /// this is heard next time.
+    pub(super) fn heard(&self, last_place: u32) {
+        // Acquire: pairs with the releases in `overran` and `push`.
+        self.last_place.swap(last_place, Ordering::Acquire);
+    }
+
+    /// Takes over that the poller's table has grown from that place to that one.
+    pub(super) fn grown(&self, from: u32, to: u32) {
+        // Unless there is something new to attend to. Relaxed: for the poller itself.
+        let places = &self.last_place;
+        let _ = places.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether the device had no room for a completion, which was not told yet.
+    pub(super) fn has_overrun(&self) -> bool {
+        // Relaxed: ordered by `heard`.
+        self.overrun.load(Ordering::Relaxed)
+    }
+
+    /// As [`Self::has_overrun`], for the poller, which tells of it now.
+    pub(super) fn tell_overrun(&self) -> bool {
         self.overrun.swap(false, Ordering::Relaxed)
     }
 
     fn push(&self, inner: &mut Inner, change: Change) {
         inner.changes.push(change);
-        // Release: with the lock enough for everyone who takes the changes; see `version` for the look at it.
-        self.version.fetch_add(1, Ordering::Release);
+        self.version.fetch_add(1, Ordering::Relaxed);
+        // Release: pairs with the acquire in `heard`, behind which the poller compares the version. The
+        // changes themselves are under the lock; see `last_place` for the look at it.
+        self.last_place.store(0, Ordering::Release);
     }
 
     /// Where the present entries end, and whether one of them has this number.
     fn look(&self, inner: &Inner, number: u32) -> (u32, bool) {
-        let mut index = self.consumer.load(Ordering::Relaxed);
+        let mut index = self.consumer();
         let mut found = false;
         loop {
             while inner.entries.is_valid(index) {
-                found |= inner.entries.number(index) == number;
+                found |= inner.entries.place(index) == number;
                 index = index.wrapping_add(1);
             }
             // While this looked, the poller may have gone past the place and the device round the ring.
-            let consumer = self.consumer.load(Ordering::Relaxed);
-            if consumer.wrapping_sub(index).cast_signed() <= 0 {
+            let consumer = self.consumer();
+            if !is_before(index, consumer) {
                 return (index, found);
             }
             index = consumer;
@@ -255,7 +331,7 @@ impl Directory {
         let mut index = self.consumer();
         while inner.entries.is_valid(index) {
             if let Some(element) = inner.entries.received(index)
-                && let Some(ledger) = shared.get(&inner.entries.number(index))
+                && let Some(ledger) = shared.get(&inner.entries.place(index))
             {
                 ledger.finish(element);
             }
@@ -391,7 +467,7 @@ impl Registration {
     ) -> Option<Self> {
         let number = if Arc::ptr_eq(send, recv) {
             let mut inner = send.lock();
-            let number = (0..MOST_NUMBERS).find(|number| inner.is_free(*number))? as u32;
+            let number = { NUMBERS }.find(|number| inner.is_free(*number))? as u32;
             send.add(&mut inner, number, reporter);
             number
         } else {
@@ -405,7 +481,7 @@ impl Registration {
                 sends = send.lock();
             }
             let free = |number: &usize| sends.is_free(*number) && recvs.is_free(*number);
-            let number = (0..MOST_NUMBERS).find(free)? as u32;
+            let number = { NUMBERS }.find(free)? as u32;
             let (of_send, of_recv) = halves(reporter);
             send.add(&mut sends, number, of_send);
             recv.add(&mut recvs, number, of_recv);
@@ -419,9 +495,9 @@ impl Registration {
         })
     }
 
-    /// The number.
+    /// The number, in the device's terms.
     pub(super) fn number(&self) -> u32 {
-        self.number
+        number_of(self.number)
     }
 
     /// Has what was reported go with the queue pair.

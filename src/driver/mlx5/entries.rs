@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::barrier;
-use super::format::{BLOCK, Cqe, NUMBER, OP_OWN, cqe};
+use super::format::{BLOCK, Cqe, OP_OWN, cqe, place};
 use super::memory::Memory;
 
 /// The entries, with their memory.
@@ -28,43 +28,116 @@ pub(super) struct View {
     /// Bytes of one.
     size: usize,
     /// Where one behind the last would have its half that counts, a mere address.
-    end: *mut Cqe,
+    end: NonNull<Cqe>,
 }
 
-/// A walk over the entries of a ring, round its end.
-#[derive(Clone, Copy, Debug)]
+/// A poller's way over the entries of a ring, round and round.
+#[derive(Debug)]
 pub(super) struct Walk {
-    at: *mut Cqe,
-    /// Where it goes on at the ring's start, or stops.
-    end: *mut Cqe,
-    /// The first entry that it does not come to.
-    last: *mut Cqe,
-    /// The owner bit of the entry once the device has written it.
-    lap: u64,
+    view: View,
+    /// The next entry, and the owner bit of it once the device has written it.
+    at: NonNull<Cqe>,
+    lap: u8,
+    /// Up to here it goes on without looking where it is: the ring's end, or an entry before that.
+    end: NonNull<Cqe>,
+    /// Where the latest poll began. A poll goes round the ring at most once.
+    began: NonNull<Cqe>,
+    /// Where that poll goes on: at the next entry, or nowhere.
+    now: NonNull<Cqe>,
 }
 
-/// An entry that is the device's for ever, for a walk that has come to its end.
-static NEVER: [AtomicU8; BLOCK] = {
-    let mut bytes = [const { AtomicU8::new(0) }; BLOCK];
-    bytes[OP_OWN] = AtomicU8::new(1);
-    bytes
+/// Entries that are the device's for ever, in the one lap and in the other: a poll that has come to one goes
+/// no further.
+static NEVER: [[AtomicU8; BLOCK]; 2] = {
+    let mut entries = [const { [const { AtomicU8::new(0) }; BLOCK] }; 2];
+    entries[0][OP_OWN] = AtomicU8::new(1);
+    entries
 };
 
 impl Walk {
-    /// The entry that it is at, and what that is: without the lap, so that the last bit is 0 in entries that
-    /// are this side's. As for [`View::op_own`].
-    #[inline(always)]
-    pub(super) fn entry(&self) -> (NonNull<Cqe>, u8) {
-        // SAFETY: it is the address of an entry of the ring, or of `NEVER`.
-        let entry = unsafe { NonNull::new_unchecked(self.at) };
-        (entry, View::op_own(entry) ^ self.lap as u8)
+    /// It begins at this index.
+    pub(super) fn new(view: View, index: u32) -> Self {
+        let at = view.entry(index);
+        Self {
+            view,
+            at,
+            lap: view.lap(index),
+            end: view.end,
+            began: at,
+            now: at,
+        }
     }
 
-    /// Goes no further.
     #[inline(always)]
-    fn stop(&mut self) {
-        self.at = NEVER.as_ptr().cast::<Cqe>().cast_mut();
-        self.lap = 0;
+    pub(super) fn view(&self) -> View {
+        self.view
+    }
+
+    /// The next entry.
+    #[inline(always)]
+    pub(super) fn at(&self) -> NonNull<Cqe> {
+        self.at
+    }
+
+    /// What an entry is that a poll has come to, with 0 as its owner bit if it is this side's, whatever the
+    /// lap; as for [`View::op_own`].
+    #[inline(always)]
+    pub(super) fn look(&self, entry: NonNull<Cqe>) -> u8 {
+        View::op_own(entry) ^ self.lap
+    }
+
+    /// Begins a poll, and tells with which entry.
+    #[inline(always)]
+    pub(super) fn begin(&mut self) -> NonNull<Cqe> {
+        self.began = self.at;
+        self.at
+    }
+
+    /// Where a poll goes on behind the next entry, which it has come to.
+    #[inline(always)]
+    pub(super) fn step(&mut self, at: NonNull<Cqe>) -> NonNull<Cqe> {
+        // SAFETY: an entry has so many bytes. Behind the last one only the address is made, which is not
+        // null.
+        let behind =
+            unsafe { NonNull::new_unchecked(at.as_ptr().wrapping_byte_add(self.view.size)) };
+        self.at = behind;
+        match behind == self.end {
+            true => self.turn(),
+            false => behind,
+        }
+    }
+
+    /// Goes on at the ring's start if this is its end, and nowhere if the poll has been round.
+    #[inline(always)]
+    fn turn(&mut self) -> NonNull<Cqe> {
+        let view = self.view;
+        self.end = view.end;
+        if self.at == view.end {
+            self.at = view.first.cast();
+            self.lap ^= 1;
+            self.end = self.began;
+        }
+        // Where an earlier poll began, this one goes on.
+        if self.at != self.began {
+            return self.at;
+        }
+        self.end = view.end;
+        NonNull::from(&NEVER[usize::from(self.lap)]).cast()
+    }
+
+    /// Where the latest poll goes on, if it keeps that here.
+    pub(super) fn now(&self) -> NonNull<Cqe> {
+        self.now
+    }
+
+    /// Has the latest poll, which goes on at the next entry, keep here where it does.
+    pub(super) fn keep(&mut self) {
+        self.now = self.at;
+    }
+
+    /// As [`Self::step`], of a poll that keeps here where it goes on.
+    pub(super) fn pass(&mut self) {
+        self.now = self.step(self.now);
     }
 }
 
@@ -90,7 +163,11 @@ impl Entries {
             count,
             mask: count - 1,
             size,
-            end: first.as_ptr().wrapping_add(Self::bytes(count, size)).cast(),
+            // SAFETY: an address in the memory or right behind it, so not null.
+            end: unsafe {
+                let end = first.as_ptr().wrapping_add(Self::bytes(count, size));
+                NonNull::new_unchecked(end).cast()
+            },
         };
         Self {
             view,
@@ -134,14 +211,14 @@ impl Entries {
         cqe::is_receive(op_own).then_some(counter.get())
     }
 
-    /// The number in a valid entry.
-    pub(super) fn number(&self, index: u32) -> u32 {
+    /// The place of whom a valid entry is of ([`Cqe::place`]).
+    pub(super) fn place(&self, index: u32) -> u32 {
         let entry = self.view.entry(index).as_ptr();
         // SAFETY: the entry lies in the memory that this value keeps. It is valid, or was a moment ago; if
         // the device has come round since, what is read is some number of its, and every bit pattern is one.
         // Nothing else is read: the poller may be clearing what was data (`super::inline`).
         let number = unsafe { (&raw const (*entry).srqn_uidx).read_volatile() };
-        number.get() & NUMBER
+        place(number)
     }
 }
 
@@ -184,51 +261,6 @@ impl View {
     #[inline(always)]
     pub(super) fn lap(self, index: u32) -> u8 {
         u8::from(index & self.count() != 0)
-    }
-
-    /// A walk over at most as many entries as there are, from this index on, which is of that lap.
-    #[inline(always)]
-    pub(super) fn walk(self, index: u32, lap: u8) -> Walk {
-        let at = self.entry(index).as_ptr();
-        Walk {
-            at,
-            end: self.end,
-            last: at,
-            lap: lap.into(),
-        }
-    }
-
-    /// As [`Self::walk`], over at most `count` entries.
-    pub(super) fn walk_of(self, index: u32, count: u32) -> Walk {
-        let mut walk = self.walk(index, self.lap(index));
-        walk.last = self.entry(index.wrapping_add(count)).as_ptr();
-        if count == 0 {
-            walk.stop();
-        } else if count < self.count - (index & self.mask) {
-            walk.end = walk.last;
-        }
-        walk
-    }
-
-    /// Goes on to the next entry of a walk; true if that is the first of another lap.
-    #[inline(always)]
-    pub(super) fn step(self, walk: &mut Walk) -> bool {
-        walk.at = walk.at.wrapping_byte_add(self.size);
-        walk.at == walk.end && self.turn(walk)
-    }
-
-    /// Goes on at the ring's start, or stops.
-    #[inline(always)]
-    fn turn(self, walk: &mut Walk) -> bool {
-        let is_round = walk.at == self.end;
-        if is_round {
-            (walk.at, walk.end) = (self.first.as_ptr().cast(), walk.last);
-            walk.lap ^= 1;
-        }
-        if walk.at == walk.last {
-            walk.stop();
-        }
-        is_round
     }
 
     /// What the entry at this index is (the upper half of `op_own` counts) if the device has written it; as

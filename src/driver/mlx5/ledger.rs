@@ -12,6 +12,7 @@
 //!
 //! Everything is an atomic, so that a device that reports nonsense spoils ids and not memory.
 
+use std::hint::assert_unchecked;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -70,8 +71,8 @@ pub(super) struct SendLedger {
     /// One whose id is the number of requests that the device was told of, counted from the start: the poster
     /// has it at hand there. Then as many as a power of two.
     notes: Box<[SendNote]>,
-    /// As many as that power of two, less one.
-    mask: u32,
+    /// As many as that power of two, less one; sixteen times.
+    mask_by_16: u32,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
 }
@@ -82,7 +83,7 @@ impl SendLedger {
         assert!(blocks == 0 || blocks.is_power_of_two());
         Self {
             notes: (0..=blocks.max(1)).map(|_| SendNote::default()).collect(),
-            mask: blocks.max(1) - 1,
+            mask_by_16: (blocks.max(1) - 1) * 16,
             done: AtomicU32::new(0),
         }
     }
@@ -92,7 +93,10 @@ impl SendLedger {
     pub(super) fn note(&self, block: u32) -> &SendNote {
         // SAFETY: behind the first one there are as many as a power of two, which `new` sees to, so the
         // masked index is below that.
-        unsafe { self.notes.get_unchecked((block & self.mask) as usize + 1) }
+        unsafe {
+            self.notes
+                .get_unchecked((block & (self.mask_by_16 / 16)) as usize + 1)
+        }
     }
 
     /// The note of the first block, for the poster, which counts the blocks of the ring itself; the ledger
@@ -129,9 +133,19 @@ impl SendLedger {
 
     /// Takes the request that begins in this block, and all before it, as finished; gives its id, and what it
     /// changed a memory key for if it did.
-    #[inline(always)]
     pub(super) fn finish(&self, block: u16) -> (u64, u32) {
-        let note = self.note(block.into());
+        self.finish_of(u32::from(block) << u16::BITS)
+    }
+
+    /// As [`Self::finish`], of the block in the upper half.
+    #[inline(always)]
+    pub(super) fn finish_of(&self, block: u32) -> (u64, u32) {
+        // Sixteen times the note's index, which is where it lies: a shift and a mask find it.
+        let at = (block >> (u16::BITS - 4)) & self.mask_by_16;
+        // SAFETY: `new` makes it so.
+        unsafe { assert_unchecked(self.mask_by_16.is_multiple_of(16)) };
+        // SAFETY: as in `note`.
+        let note = unsafe { self.notes.get_unchecked(at as usize / 16 + 1) };
         let id = note.id.load(Ordering::Relaxed);
         let count_change = note.count_change.load(Ordering::Relaxed);
         // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
@@ -293,7 +307,9 @@ impl LooseLedger {
 /// passes whenever it posts.
 #[derive(Debug)]
 pub(super) struct SrqLedger {
+    /// As many as a power of two, and one less than that.
     elements: Box<[SrqElement]>,
+    last: u32,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
     pub(super) gate: Gate,
@@ -371,19 +387,28 @@ impl SrqElement {
 }
 
 impl SrqLedger {
-    /// So many `elements`, at least 2 and at most 65,536, all free.
+    /// So many `elements`, a power of two from 2 to 65,536, all free.
     pub(super) fn new(elements: u32) -> Self {
+        assert!(elements.is_power_of_two());
         Self {
             elements: (0..elements).map(|_| SrqElement::default()).collect(),
+            last: elements - 1,
             done: AtomicU32::new(0),
             gate: Gate::new(),
             posting: Posting::default(),
         }
     }
 
+    /// The element at this index, which is taken modulo the ring.
+    #[inline(always)]
+    fn element(&self, index: u32) -> &SrqElement {
+        // SAFETY: the length is a power of two, which `new` sees to, so the masked index is below it.
+        unsafe { self.elements.get_unchecked((index & self.last) as usize) }
+    }
+
     /// The most requests in flight.
     pub(super) fn capacity(&self) -> u32 {
-        self.elements.len() as u32 - 1
+        self.last
     }
 
     /// The first element, for the poster; the ledger keeps it and all behind it.
@@ -392,20 +417,15 @@ impl SrqLedger {
     }
 
     /// The free element that follows the free element `index`; none if no other is free.
-    #[inline(always)]
     pub(super) fn behind(&self, index: u32) -> Option<u32> {
-        let next = index.wrapping_add(1);
-        match self.is_free(next) {
-            true => Some(next),
-            false => self.search(index),
-        }
+        self.right_behind(index).or_else(|| self.search(index))
     }
 
-    /// Whether there is such an element and it is free.
+    /// The element that follows `index`, round the ring, if it is free.
     #[inline(always)]
-    pub(super) fn is_free(&self, index: u32) -> bool {
-        let element = self.elements.get(index as usize);
-        element.is_some_and(SrqElement::is_free)
+    pub(super) fn right_behind(&self, index: u32) -> Option<u32> {
+        let next = index.wrapping_add(1) & self.last;
+        self.element(next).is_free().then_some(next)
     }
 
     /// As [`Self::behind`], where it is not the very next one.
@@ -427,21 +447,15 @@ impl SrqLedger {
     /// Notes that the element goes to the device with this id, behind `number` others since the start.
     #[inline(always)]
     pub(super) fn post(&self, index: u32, id: u64, number: u32) {
-        if let Some(element) = self.elements.get(index as usize) {
-            element.post(id, number);
-        }
+        self.element(index).post(id, number);
     }
 
     /// The id of the request of an element, and how many had been posted before.
     pub(super) fn of(&self, index: u32) -> (u64, u32) {
-        // Relaxed: as in `finish`.
-        let of = |element: &SrqElement| {
-            let id = element.id.load(Ordering::Relaxed);
-            (id, element.number.load(Ordering::Relaxed))
-        };
-        self.elements
-            .get(index as usize)
-            .map_or_else(Default::default, of)
+        let element = self.element(index);
+        // Relaxed: as in `finish_posted`.
+        let id = element.id.load(Ordering::Relaxed);
+        (id, element.number.load(Ordering::Relaxed))
     }
 
     /// Notes that a request is in element `to` instead of `from`.
@@ -452,10 +466,8 @@ impl SrqLedger {
 
     /// Notes that one more request has been posted before that of this element.
     pub(super) fn put_off(&self, index: u32) {
-        if let Some(element) = self.elements.get(index as usize) {
-            // Relaxed: the gate orders it.
-            element.number.fetch_add(1, Ordering::Relaxed);
-        }
+        // Relaxed: the gate orders it.
+        self.element(index).number.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many requests the device was told of, and how many before all those that it still has. Nobody may
@@ -476,9 +488,7 @@ impl SrqLedger {
 
     /// Takes a note of `post` back: the element is free.
     pub(super) fn unpost(&self, index: u32) {
-        if let Some(element) = self.elements.get(index as usize) {
-            element.posted.store(false, Ordering::Relaxed);
-        }
+        self.element(index).posted.store(false, Ordering::Relaxed);
     }
 
     /// Requests that are finished.
@@ -496,19 +506,32 @@ impl SrqLedger {
         element.is_some_and(|element| element.posted.load(Ordering::Relaxed))
     }
 
-    /// Takes a request as finished and gives its id; `None` if the device does not have this element. What
+    /// An element that the device has.
+    #[inline(always)]
+    pub(super) fn posted(&self, index: u16) -> Option<&SrqElement> {
+        let element = self.elements.get(usize::from(index))?;
+        // Relaxed: as in `is_posted`.
+        element.posted.load(Ordering::Relaxed).then_some(element)
+    }
+
+    /// Takes the request of an element that was found with the device as finished, and gives its id. What
     /// its completion was in has been given back: from here on there is room for one more.
     #[inline(always)]
-    pub(super) fn finish(&self, index: u16) -> Option<u64> {
-        let element = self.elements.get(usize::from(index))?;
+    pub(super) fn finish_posted(&self, element: &SrqElement) -> u64 {
         let id = element.id.load(Ordering::Relaxed);
         // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release:
         // pairs with the acquire in `is_free`.
         let was_posted = element.posted.swap(false, Ordering::Release);
-        was_posted.then(|| {
-            self.count();
-            id
-        })
+        // Release: as in `count`.
+        self.done
+            .fetch_add(u32::from(was_posted), Ordering::Release);
+        id
+    }
+
+    /// Takes a request as finished and gives its id; `None` if the device does not have this element.
+    pub(super) fn finish(&self, index: u16) -> Option<u64> {
+        self.posted(index)
+            .map(|element| self.finish_posted(element))
     }
 
     /// Notes that one more request is finished.
@@ -577,7 +600,7 @@ mod tests {
 
     #[test]
     fn the_nearest_free_element_is_next_round_the_ring() {
-        let ledger = SrqLedger::new(6);
+        let ledger = SrqLedger::new(8);
         let mut head = 0;
         let mut posted = Vec::new();
         while let Some(next) = ledger.behind(head) {
@@ -585,7 +608,7 @@ mod tests {
             posted.push(head);
             head = next;
         }
-        assert_eq!((&posted[..], head), (&[0, 1, 2, 3, 4][..], 5));
+        assert_eq!((&posted[..], head), (&[0, 1, 2, 3, 4, 5, 6][..], 7));
         for index in [3, 0, 1] {
             assert_eq!(ledger.finish(index), Some(index.into()));
         }

@@ -26,7 +26,14 @@ pub(crate) struct Cq {
     ring: Consumer,
     capacity: u32,
     shared: Arc<Shared>,
+    /// Up to here messages of shared queues are counted; [`TOLD`] if that is not known or there are none.
+    counted: u32,
+    /// What a poll tells.
+    told: Option<PollError>,
 }
+
+/// No index: there is something to tell.
+const TOLD: u32 = u32::MAX;
 
 impl Cq {
     /// A completion queue over a ring; `map` keeps the ring's memory mapped. Of what the ring holds,
@@ -39,6 +46,8 @@ impl Cq {
             ring,
             capacity,
             shared,
+            counted: TOLD,
+            told: None,
         }
     }
 
@@ -48,6 +57,7 @@ impl Cq {
         let observer = unsafe { ring.observer() };
         // First, so that nothing points into the map that goes.
         (self.ring, self.capacity) = (ring, capacity);
+        self.counted = TOLD;
         self.shared.set(&self.ring, observer, map);
     }
 
@@ -62,14 +72,38 @@ impl Cq {
         &self.shared
     }
 
-    /// Polls a queue that has overrun, in which completions are to be forgotten, or into which messages of
-    /// shared queues come: these are counted once, before they are taken.
+    /// The index behind the last completion of a queue that has overrun, in which completions are to be
+    /// forgotten, or into which messages of shared queues come: these are counted once, before they are
+    /// taken. [`TOLD`] if there is something to tell. It gives the queue back, so that callers, which expect
+    /// it not to be called, keep nothing over the call.
     #[cold]
     #[inline(never)]
-    fn poll_closer(&mut self) -> Result<Polled<'_>, PollError> {
-        let filled = self.shared.closer(&self.ring)?;
-        let waiting = self.ring.waiting_before(filled);
-        waiting.map(Polled).map_err(broken)
+    fn look_closer(&mut self, filled: u32) -> (&mut Self, u32) {
+        // What is counted lies in the ring until a poll takes it, so the kernel has not gone round since.
+        if filled == self.counted && !self.shared.needs_attention() {
+            return (self, filled);
+        }
+        self.look_under_the_lock()
+    }
+
+    #[inline(never)]
+    fn look_under_the_lock(&mut self) -> (&mut Self, u32) {
+        let looked = self.shared.closer(&self.ring);
+        let looked = looked.and_then(|(filled, counts)| {
+            let filled = self.ring.checked(filled).map_err(broken)?;
+            Ok((filled, counts))
+        });
+        match looked {
+            Ok((filled, counts)) => {
+                // Without, later polls do not look closer, and this would be of a round before.
+                self.counted = if counts { filled } else { TOLD };
+                (self, filled)
+            }
+            Err(error) => {
+                (self.counted, self.told) = (TOLD, Some(error));
+                (self, TOLD)
+            }
+        }
     }
 
     /// The first completion, if it is before this index.
@@ -123,13 +157,18 @@ impl contract::Cq for Cq {
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
         // In this order: see `Shared::look_closer`.
-        let filled = self.ring.filled();
-        let below = self.shared.usual_below();
-        if filled >= below {
-            return self.poll_closer();
+        let mut filled = self.ring.filled();
+        let mut cq = self;
+        if filled >= cq.shared.usual_below() {
+            (cq, filled) = cq.look_closer(filled);
+            if filled == TOLD {
+                // In line, so that whoever drops it has no room for it.
+                return Err(cq.told.unwrap_or(PollError::Overrun));
+            }
         }
-        // SAFETY: `below` is at most the number of the ring's slots, for `shared` was told of this ring.
-        Ok(Polled(unsafe { self.ring.waiting_until(filled) }))
+        // SAFETY: what is usual is below the number of the ring's slots at most, for `shared` was told of
+        // this ring; and a closer look has it checked.
+        Ok(Polled(unsafe { cq.ring.waiting_until(filled) }))
     }
 
     #[cfg(feature = "c-abi")]

@@ -552,8 +552,14 @@ impl Consumer {
     /// As [`Self::waiting`], up to an index that was found as the one behind the last.
     #[inline(always)]
     pub(super) fn waiting_before(&mut self, filled: u32) -> Result<Waiting<'_>, BadIndex> {
-        let filled = self.ring.checked(filled)?;
+        let filled = self.checked(filled)?;
         Ok(Waiting::new(&self.ring, self.next(), filled))
+    }
+
+    /// Checks an index that was found as the one behind the last.
+    #[inline(always)]
+    pub(super) fn checked(&self, filled: u32) -> Result<u32, BadIndex> {
+        self.ring.checked(filled)
     }
 
     /// As [`Self::waiting`], up to an index that [`Self::filled`] has given.
@@ -604,19 +610,30 @@ impl Observer {
         self.ring.slot(index & self.ring.index_mask)
     }
 
-    /// The slots from one index to another.
+    /// The slots from one index to another: up to the ring's end, and from its start on.
     #[inline(always)]
-    pub(super) fn slots(&self, from: u32, to: u32) -> impl Iterator<Item = NonNull<u8>> {
-        // A copy, and numbers of 64 bits, so that the compiler keeps them in registers.
+    pub(super) fn runs(&self, from: u32, to: u32) -> [impl Iterator<Item = NonNull<u8>>; 2] {
+        let mask = self.ring.index_mask;
+        let (from, to) = (from & mask, to & mask);
         let Ring {
             slots, log2_slot, ..
         } = self.ring;
-        let (from, mask) = (u64::from(from), u64::from(self.ring.index_mask));
-        let count = u64::from(to).wrapping_sub(from) & mask;
-        (0..count).map(move |at| {
-            // SAFETY: the index is masked, so the slot lies in the ring's memory.
-            unsafe { slots.add((((from + at) & mask) << log2_slot) as usize) }
-        })
+        // SAFETY: the indices are masked, or that of the end, so the slots lie in the ring's memory.
+        let address = |index: u32| unsafe { slots.add((index as usize) << log2_slot) };
+        let run = |from: u32, to: u32| {
+            // Addresses, so that the compiler steps from one to the next.
+            let (mut at, end) = (address(from), address(to));
+            std::iter::from_fn(move || {
+                let slot = (at != end).then_some(at)?;
+                // SAFETY: as above: it is not behind the last one.
+                at = unsafe { slot.add(1 << log2_slot) };
+                Some(slot)
+            })
+        };
+        match from <= to {
+            true => [run(from, to), run(0, 0)],
+            false => [run(from, mask + 1), run(0, to)],
+        }
     }
 
     /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what

@@ -17,7 +17,7 @@
 
 use std::mem;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
@@ -37,6 +37,9 @@ pub(crate) struct Shared {
     /// closer, since something is to be told, or messages of shared queues come in. So one comparison asks
     /// for all. It is stored under the lock, under which the poller finds why.
     usual_below: AtomicU32,
+    /// The next poll has something to see to: an overrun, or completions to be forgotten. It is stored under
+    /// the lock.
+    attention: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -44,8 +47,6 @@ struct Ring {
     // Before the map, because it points into it.
     observer: Observer,
     _map: Option<RingMap>,
-    /// The next poll has something to see to: one of the two below.
-    attention: bool,
     /// The kernel had no room for a completion.
     overrun: bool,
     /// One for each queue pair that has been reset while completions waited, as long as they do.
@@ -110,20 +111,19 @@ impl Ring {
     fn count_several(&mut self, from: u32, up_to: u32) {
         // They often come one behind the other to one queue pair, which is then looked up once.
         let (mut last, mut messages) = (0, 0);
-        for slot in self.observer.slots(from, up_to) {
-            // SAFETY: as in `count_received`.
-            let (qpn, received) = unsafe { message(slot) };
-            if qpn != last {
-                if messages > 0 {
+        for run in self.observer.runs(from, up_to) {
+            for slot in run {
+                // SAFETY: as in `count_received`.
+                let (qpn, received) = unsafe { message(slot) };
+                if received && qpn == last {
+                    messages += 1;
+                } else if received {
                     self.receivers.complete(last, messages);
+                    (last, messages) = (qpn, 1);
                 }
-                (last, messages) = (qpn, 0);
             }
-            messages += u32::from(received);
         }
-        if messages > 0 {
-            self.receivers.complete(last, messages);
-        }
+        self.receivers.complete(last, messages);
     }
 }
 
@@ -149,13 +149,13 @@ impl Shared {
             ring: Mutex::new(Some(Ring {
                 observer,
                 _map: map,
-                attention: false,
                 overrun: false,
                 forgotten: Vec::new(),
                 receivers: Receivers::default(),
                 has_receivers: false,
             })),
             usual_below: AtomicU32::new(ring.slots()),
+            attention: AtomicBool::new(false),
         }
     }
 
@@ -174,7 +174,6 @@ impl Shared {
         let mut ring = Ring {
             observer,
             _map: map,
-            attention: false,
             overrun: false,
             forgotten: Vec::new(),
             receivers: Receivers::default(),
@@ -185,7 +184,7 @@ impl Shared {
             // The kernel has moved what waits.
             let (next, _) = old.observer.indices();
             old.pass(next, old.observer.mask());
-            (ring.attention, ring.overrun) = (old.attention, old.overrun);
+            ring.overrun = old.overrun;
             ring.has_receivers = old.has_receivers;
             ring.receivers = mem::take(&mut old.receivers);
             let behind = ring.receivers.counted().wrapping_sub(next) & old.observer.mask();
@@ -217,15 +216,14 @@ impl Shared {
         ring.forgotten.retain(|forgotten| forgotten.qpn != qpn);
         ring.forgotten.push(Forgotten { qpn, left, at });
         // From its next poll on the poller tells where it is.
-        ring.attention = true;
-        self.look_closer();
+        self.draw_attention();
     }
 
     /// Tells the poller that the kernel had no room for a completion.
     pub(super) fn overran(&self) {
         if let Some(ring) = &mut *self.lock() {
-            (ring.attention, ring.overrun) = (true, true);
-            self.look_closer();
+            ring.overrun = true;
+            self.draw_attention();
         }
     }
 
@@ -236,15 +234,30 @@ impl Shared {
         self.usual_below.store(0, Ordering::Relaxed);
     }
 
+    /// Has the poller see to something. For who has the lock.
+    fn draw_attention(&self) {
+        // Relaxed: as in `look_closer`.
+        self.attention.store(true, Ordering::Relaxed);
+        self.look_closer();
+    }
+
+    /// Whether there is something to see to, for the poller that looks closer.
+    #[inline(always)]
+    pub(super) fn needs_attention(&self) -> bool {
+        // Relaxed: as in `look_closer`.
+        self.attention.load(Ordering::Relaxed)
+    }
+
     /// Sees to what has come up since the last poll: what has been taken need not be forgotten any more, and
     /// an overrun is told, once. If that was all, the next poll is a usual one.
     #[cold]
     #[inline(never)]
     fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), PollError> {
         ring.pass(polled.next(), polled.capacity());
-        ring.attention = !ring.forgotten.is_empty();
-        if !ring.attention && !ring.has_receivers {
-            // Relaxed: for the poller, which is the caller.
+        let attention = !ring.forgotten.is_empty();
+        // Relaxed, here and below: for the poller, which is the caller.
+        self.attention.store(attention, Ordering::Relaxed);
+        if !attention && !ring.has_receivers {
             self.usual_below.store(polled.slots(), Ordering::Relaxed);
         }
         if mem::take(&mut ring.overrun) {
@@ -286,18 +299,18 @@ impl Shared {
     }
 
     /// Looks closer: sees to what has come up, counts the messages that came into shared queues before they
-    /// are taken, and tells the index behind the last completion that is counted. It is for the poller:
-    /// without one there is no such index.
+    /// are taken, and tells the index behind the last completion that is counted, and whether later polls
+    /// will look closer too and find it counted. It is for the poller: without one there is no such index.
     #[inline(always)]
-    pub(super) fn closer(&self, polled: &Consumer) -> Result<u32, PollError> {
+    pub(super) fn closer(&self, polled: &Consumer) -> Result<(u32, bool), PollError> {
         let mut ring = self.lock();
         let Some(ring) = &mut *ring else {
-            return Ok(u32::MAX);
+            return Ok((u32::MAX, false));
         };
-        if ring.attention {
+        if self.needs_attention() {
             self.attend(ring, polled)?;
         }
-        Ok(ring.count_received())
+        Ok((ring.count_received(), ring.has_receivers))
     }
 
     /// The number of slots of the ring that is polled, or 0 if the poller is to look closer.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use zerocopy::FromBytes;
 
+use super::super::directory::number_of;
 use super::super::format::{Be32, Cqe, cqe};
 use super::device::{Pair, cap, completion, cq, take};
 use crate::driver::contract::Posting;
@@ -49,6 +50,48 @@ fn a_full_ring_is_taken_whole() {
             .map(|c| c.wr_id())
             .collect();
         assert_eq!(taken, (lap * 16..lap * 16 + 16).collect::<Vec<_>>());
+    }
+}
+
+/// Would catch a poll that never ends while the device goes on, one that ends before it has been round, and
+/// one that goes on where an earlier one would have ended, whether its completions are simple or not.
+#[test]
+fn a_poll_goes_round_the_ring_once() {
+    const RING: usize = 8;
+    for size in [64, 128] {
+        let (mut cq, mut producer) = cq(RING as u32 - 1, size);
+        let mut pair = Pair::new(QpType::RC, cap(64, 1, 0), &cq, &cq);
+        let (mut written, mut taken) = (0, 0);
+        let mut finish = || {
+            send(&mut pair, written);
+            let kind = match written % 3 {
+                0 => cqe::REQ_ERR,
+                _ => cqe::REQ,
+            };
+            producer.write(completion(kind, pair.number, written as u16));
+            written += 1;
+        };
+        for early in (0..=RING).cycle().take(100) {
+            (0..early).for_each(|_| finish());
+            let mut polled = cq.begin();
+            for _ in 0..early {
+                assert_eq!(polled.take().unwrap().wr_id(), taken);
+                taken += 1;
+            }
+            (0..RING).for_each(|_| finish());
+            let mut polled = cq.begin();
+            for _ in 0..RING {
+                assert_eq!(polled.take().unwrap().wr_id(), taken);
+                taken += 1;
+                finish();
+            }
+            assert!(polled.take().is_none() && polled.take().is_none());
+            for _ in 0..RING {
+                assert_eq!(take(&mut cq).unwrap().wr_id(), taken);
+                taken += 1;
+            }
+            assert!(take(&mut cq).is_none());
+        }
     }
 }
 
@@ -263,7 +306,7 @@ proptest! {
         for words in entries {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let mut entry = Cqe::read_from_bytes(&bytes).unwrap();
-            entry.srqn_uidx = Be32::new(entry.srqn_uidx.get() % 3);
+            entry.srqn_uidx = Be32::new(number_of(entry.srqn_uidx.get() % 3));
             producer.write(entry);
             let _ = cq.check();
             if let Some(taken) = take(&mut cq) {

@@ -7,6 +7,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::PdHandle;
 
 use super::super::cq::Cq;
+use super::super::directory::number_of;
 use super::super::entries::Entries;
 use super::super::format::cqe;
 use super::super::memory::Memory;
@@ -136,7 +137,7 @@ fn what_a_queue_pair_reported_goes_with_it_where_asked_for() {
 fn queue_pairs_that_nobody_polls_for_leave_nothing() {
     let (cq, _producer) = cq(15, 64);
     for _ in 0..1000 {
-        assert_eq!(pair(&cq).number, 0);
+        assert_eq!(pair(&cq).number, number_of(1));
     }
     let survivor = pair(&cq);
     drop(cq);
@@ -151,7 +152,7 @@ fn a_number_is_good_in_both_completion_queues() {
     let _one = pair(&sends);
     let _two = [pair(&recvs), pair(&recvs)];
     let mut both = Pair::new(QpType::RC, cap(4, 1, 0), &sends, &recvs);
-    assert_eq!(both.number, 2);
+    assert_eq!(both.number, number_of(3));
     send(&mut both, 7);
     let mut recv = Posting::new(both.recv.as_mut().unwrap());
     recv.push(8, &[]).unwrap();

@@ -412,3 +412,32 @@ proptest! {
         run(start, &steps);
     }
 }
+
+/// Would catch messages that are not counted because an earlier poll had counted up to the same index, a
+/// round ago, when there was nothing to count.
+#[test]
+fn what_was_counted_a_round_ago_is_counted_anew() {
+    let mut srq = Srq::new(0);
+    let mut completions = Completions::new(4, 0);
+    let wc = |qp_num, opcode: WcOpcode| Wc {
+        qp_num,
+        opcode: opcode.0,
+        ..Wc::default()
+    };
+    let finish = |completions: &mut Completions, wc| {
+        assert!(completions.kernel.put(wc));
+        assert!(completions.cq.poll().unwrap().take().is_some());
+    };
+    assert!(completions.kernel.put(wc(30, WcOpcode::SEND)));
+    completions.cq.shared().forget(30);
+    assert!(completions.cq.poll().unwrap().take().is_some());
+    for _ in 0..3 {
+        finish(&mut completions, wc(30, WcOpcode::SEND));
+    }
+    let _attached = Attached::new(17, srq.queue.ring(), completions.cq.shared());
+    srq.post(1);
+    assert!(srq.take().is_some());
+    assert_eq!(srq.queue.ring().progress().in_flight(), 1);
+    finish(&mut completions, wc(17, WcOpcode::RECV));
+    assert_eq!(srq.queue.ring().progress().in_flight(), 0);
+}

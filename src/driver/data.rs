@@ -128,6 +128,17 @@ impl SendBatch<'_> {
         })
     }
 
+    /// Adds the request that was opened.
+    ///
+    /// # Safety
+    ///
+    /// As of [`contract::SendBatch::close`].
+    #[cfg(feature = "c-abi")]
+    pub(crate) unsafe fn close(&mut self, opened: contract::Opened, payload: Payload<'_>) -> bool {
+        // SAFETY: by this function's contract.
+        dispatch!(lent &mut self.0, D(batch) => unsafe { batch.close(opened, payload) })
+    }
+
     #[inline(always)]
     pub(crate) fn ring(self) -> Result<usize, Errno> {
         dispatch!(lent &mut ManuallyDrop::new(self).0, D(batch) => batch.ring())

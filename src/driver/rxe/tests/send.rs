@@ -255,6 +255,65 @@ fn the_payload_lies_where_the_kernel_looks_for_it() {
     assert_eq!((SEND_WR_OFFSET, SEND_PAYLOAD_OFFSET), (24, 208));
 }
 
+/// Would catch a request that is another in two steps than in one.
+#[cfg(feature = "c-abi")]
+#[test]
+fn in_two_steps_a_request_is_as_in_one() {
+    let sges = [(0xa000, 100), (0xb000, 8)].map(|(addr, length)| types::Sge {
+        addr,
+        length,
+        lkey: 7,
+    });
+    let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    let written = |operation, payload, in_steps| {
+        let memory = Memory::ring(SLOTS, LOG2);
+        dirty(&memory, 0);
+        let mut queue = queue(&memory);
+        let mut batch = queue.batch();
+        if in_steps {
+            let opened = batch.open(operation, 0xfeed, flags).unwrap();
+            // SAFETY: it was opened just now, and the payload fits.
+            assert!(unsafe { batch.close(opened, payload) });
+        } else {
+            let mut slot = batch.push(operation, None, payload).unwrap();
+            slot.set_id(0xfeed);
+            slot.add_flags(flags);
+        }
+        batch.ring().unwrap();
+        (memory.bytes(0), memory.get(PRODUCER_INDEX))
+    };
+    for (operation, ..) in golden_operations() {
+        for payload in [
+            Payload::Sges(&sges),
+            Payload::Sges(&[]),
+            Payload::Inline(b"copied"),
+        ] {
+            assert_eq!(
+                written(operation, payload, true),
+                written(operation, payload, false),
+                "{operation:?}"
+            );
+        }
+    }
+}
+
+/// Would catch a request in two steps in a slot that is not free.
+#[cfg(feature = "c-abi")]
+#[test]
+fn no_request_is_opened_without_room() {
+    let memory = Memory::ring(SLOTS, LOG2);
+    let mut queue = queue(&memory);
+    let mut batch = queue.batch();
+    for id in 0..u64::from(SLOTS) - 1 {
+        let opened = batch.open(Operation::Send, id, SendFlags::empty()).unwrap();
+        // SAFETY: it was opened just now, and nothing fits.
+        assert!(unsafe { batch.close(opened, Payload::Sges(&[])) });
+    }
+    let full = batch.open(Operation::Send, 9, SendFlags::empty());
+    assert!(full.is_none());
+    assert_eq!(batch.ring(), Ok(SLOTS as usize - 1));
+}
+
 #[test]
 fn every_operation_with_a_slice() {
     let sge = Sge {

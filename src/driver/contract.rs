@@ -559,6 +559,7 @@ pub(crate) fn post_batch<Q: SendQueue>(
 pub(crate) struct Opened {
     pub(crate) request: NonNull<u8>,
     /// Where its payload goes, unless that is the same place in all.
+    #[allow(dead_code, reason = "not every driver has several places")]
     pub(crate) payload: NonNull<u8>,
 }
 
@@ -755,6 +756,7 @@ pub(crate) enum First {
     None,
     One,
     /// One that [`Polled::finish`] has to see to.
+    #[allow(dead_code, reason = "not every driver's has another form")]
     Raw,
     /// Nothing: more than one may be wanted and there.
     Several,
